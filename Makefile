@@ -1,0 +1,42 @@
+# One command each. `make test` is what CI runs; it sets itself up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: install test lint format types test-slow clean
+
+install: $(STAMP)
+
+# No Debian package is needed beyond python3 with venv; the rule that installs missing ones, as
+# root, is here so that tests which need them have their place.
+$(VENV)/bin/python:
+	@if ! $(PYTHON) -c "import ensurepip, venv" 2>/dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && apt-get install -y -qq python3-venv; \
+	  else echo "python3 lacks the venv module: install python3-venv" >&2; exit 1; fi; fi
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test]"
+	@touch $(STAMP)
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check src tests scripts benchmarks
+	$(BIN)/ruff check src tests scripts benchmarks
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+test: lint types
+	$(BIN)/python -m pytest --numprocesses=auto
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow --numprocesses=auto
+
+format: $(STAMP)
+	$(BIN)/ruff format src tests scripts benchmarks
+	$(BIN)/ruff check --fix src tests scripts benchmarks
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

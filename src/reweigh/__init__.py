@@ -1,0 +1,113 @@
+"""reweigh: off-policy evaluation you can act on."""
+
+from reweigh.errors import (
+    InputError,
+    InputWarning,
+    LowOverlapWarning,
+    RefusedError,
+    ResourceError,
+    ReweighError,
+    ReweighWarning,
+    SelectionWarning,
+    SmallSampleWarning,
+    StationaryWarning,
+    SupportError,
+    UsageError,
+)
+from reweigh.estimators.presets import (
+    ESTIMATORS,
+    dm,
+    dr,
+    estimator,
+    is_,
+    mdr,
+    mis,
+    ssd_is,
+    trajectory_is,
+    trajectory_wis,
+    wdr,
+    wis,
+)
+from reweigh.estimators.recipe import Recipe
+from reweigh.evaluate import evaluate, evaluate_all, moments
+from reweigh.logs.arrays import log_from_arrays
+from reweigh.logs.columns import Columns
+from reweigh.logs.log import EpisodeLog
+from reweigh.logs.read import read_log
+from reweigh.logs.states import Grid, Rounding
+from reweigh.moments.bundle import Moments
+from reweigh.moments.store import load_moments
+from reweigh.moments.trajectories import StepMoments
+from reweigh.moments.transitions import TransitionMoments
+from reweigh.policies import (
+    ColumnPolicy,
+    FittedBehavior,
+    FunctionPolicy,
+    TablePolicy,
+    fit_behavior,
+    read_policy,
+)
+from reweigh.results import Diagnostics, Estimate, Interval, Marginals, Refusal
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ESTIMATORS",
+    "ColumnPolicy",
+    "Columns",
+    "Diagnostics",
+    "EpisodeLog",
+    "Estimate",
+    "FittedBehavior",
+    "FunctionPolicy",
+    "Grid",
+    "InputError",
+    "InputWarning",
+    "Interval",
+    "LowOverlapWarning",
+    "Marginals",
+    "Moments",
+    "Recipe",
+    "Refusal",
+    "RefusedError",
+    "ResourceError",
+    "ReweighError",
+    "ReweighWarning",
+    "Rounding",
+    "SelectionWarning",
+    "SmallSampleWarning",
+    "StationaryWarning",
+    "StepMoments",
+    "SupportError",
+    "TablePolicy",
+    "TransitionMoments",
+    "UsageError",
+    "dm",
+    "dr",
+    "estimator",
+    "evaluate",
+    "evaluate_all",
+    "fit_behavior",
+    "is_",
+    "load_moments",
+    "log_from_arrays",
+    "mdr",
+    "mis",
+    "moments",
+    "read_log",
+    "read_policy",
+    "ssd_is",
+    "trajectory_is",
+    "trajectory_wis",
+    "wdr",
+    "wis",
+    "worlds",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "worlds":  # imported when used: `import reweigh` stays quick
+        import importlib
+
+        return importlib.import_module("reweigh.worlds")
+    raise AttributeError(f"module 'reweigh' has no attribute {name!r}")

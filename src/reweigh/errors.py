@@ -1,0 +1,155 @@
+"""What goes wrong, said once: every exception, warning and message builder of reweigh.
+
+An exception class carries the exit code that the command line gives for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+SHOWN_PLACES = 5
+KEPT_PLACES = 20
+
+
+class ReweighError(Exception):
+    """Base of all errors that reweigh raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(ReweighError, ValueError):
+    """An argument or an option is wrong; the data was not looked at."""
+
+    exit_code = 2
+
+
+class InputError(ReweighError, ValueError):
+    """The data breaks the contract; `faults` lists every break found."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, faults: Sequence[Fault] = ()) -> None:
+        super().__init__(message)
+        self.faults = tuple(faults)
+
+
+class RefusedError(ReweighError):
+    """The data is valid, but it cannot answer the question."""
+
+    exit_code = 4
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class SupportError(RefusedError):
+    """The log never shows what the target policy would do."""
+
+
+class ResourceError(ReweighError, OSError):
+    """A file, the disk or the memory is not to be had."""
+
+    exit_code = 6
+
+
+class ReweighWarning(UserWarning):
+    """Base of all warnings of reweigh."""
+
+
+class InputWarning(ReweighWarning):
+    """The input was accepted, with a remark that the user should read."""
+
+
+class LowOverlapWarning(ReweighWarning):
+    """Few logged episodes speak for the target policy."""
+
+
+class SelectionWarning(ReweighWarning):
+    """Episodes were left out, which may select on the outcome."""
+
+
+class StationaryWarning(ReweighWarning):
+    """A stationary distribution stands in for one that is not stationary."""
+
+
+class SmallSampleWarning(ReweighWarning):
+    """Too few episodes for the error to be believed."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a fault is: only the parts that are known are printed."""
+
+    value: object
+    column: str | None = None
+    row: int | None = None  # 1-based data row
+    line: int | None = None  # line of a text file
+    file: str | None = None
+    episode: object = None
+    step: int | None = None
+    note: str = ""
+
+    def __str__(self) -> str:
+        parts = []
+        if self.column is not None:
+            parts.append(f"column {self.column!r}")
+        if self.file is not None:
+            parts.append(f"file {self.file!r}")
+        if self.row is not None:
+            at_line = f" (line {self.line})" if self.line is not None else ""
+            parts.append(f"row {self.row}{at_line}")
+        if self.episode is not None:
+            parts.append(f"episode {self.episode!r}")
+        if self.step is not None:
+            parts.append(f"step {self.step}")
+        where = ", ".join(parts)
+        return f"{where}{': ' if where else ''}value {self.value!r}{self.note}"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One broken rule of the contract, with its places."""
+
+    code: str
+    rule: str
+    fix: str
+    places: tuple[Place, ...] = field(default=())
+    count: int = 0
+    total: int = 0
+    unit: str = "rows"
+
+    def __str__(self) -> str:
+        text = f"{self.code}: "
+        if self.places:
+            text += f"{self.places[0]}; "
+        text += self.rule
+        if self.total:
+            text += f"; {self.count:,} of {self.total:,} {self.unit}"
+        more = self.places[1:SHOWN_PLACES]
+        if more:
+            text += "; also " + " | ".join(str(place) for place in more)
+            if self.count > SHOWN_PLACES:
+                text += " | …"
+        return f"{text}; fix: {self.fix}"
+
+
+def input_error(what: str, faults: Iterable[Fault]) -> InputError:
+    """All faults of one input in one error."""
+    faults = tuple(faults)
+    head = f"{what}: {len(faults)} broken rule{'s' if len(faults) != 1 else ''}"
+    return InputError("\n  ".join([head, *(str(fault) for fault in faults)]), faults)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` where a known name is close, else nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def must_be(parameter: str, rule: str, got: object) -> UsageError:
+    """The message of a wrong argument, in the one form that all use."""
+    return UsageError(f"the parameter {parameter!r} must be {rule}; got {got!r} instead")

@@ -1,0 +1,278 @@
+"""Control variates: a shaped reward y = r + f and a start value g.
+
+With Q and V = Σ_a π(a|s) Q(s,a):  f_t = -Q_t(s_t,a_t) + γ V_{t+1}(s_{t+1}),  g = V_0(s_0),
+V(END) = 0, V_H = 0. DR, WDR and MDR are IS, WIS and MIS on y, plus the mean of g.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import RefusedError, UsageError
+from reweigh.estimators.operators import model_operator
+from reweigh.estimators.recipe import ModelControl, Recipe
+from reweigh.estimators.recursion import backward, forward
+from reweigh.estimators.weights import model_cells, needs_discrete
+from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import END, HIDDEN, UNKNOWN
+from reweigh.moments.bundle import Moments
+from reweigh.moments.transitions import StartMoments, TransitionMoments, summed
+from reweigh.policies.base import Policy
+from reweigh.policies.function import call_batch
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class TabularQ:
+    """Q by (t, s, a) and V by (t, s), from the direct method; 0 where nothing was seen."""
+
+    n_states: int
+    n_actions: int
+    q_key: Ints
+    q_value: Floats
+    v_key: Ints
+    v_value: Floats
+
+    def q(self, t: Ints, s: Ints, a: Ints) -> Floats:
+        return _find(self.q_key, self.q_value, (t * self.n_states + s) * self.n_actions + a)
+
+    def v(self, t: Ints, s: Ints) -> Floats:
+        """V_t(s); 0 for END and whatever is not a state."""
+        found = _find(self.v_key, self.v_value, t * self.n_states + s)
+        return np.where(s >= 0, found, 0.0)
+
+
+def _find(keys: Ints, values: Floats, wanted: Ints) -> Floats:
+    if len(keys) == 0:
+        return np.zeros(len(wanted))
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, values[at], 0.0)
+
+
+def fit_q(moments: Moments) -> TabularQ:
+    """Q_t(s,a) = r̂_t(s,a) + γ Σ_{s'} T̂_t(s'|s,a) V_{t+1}(s'), V_t(s) = Σ_a π(a|s) Q_t(s,a)."""
+    if moments.actions is None:
+        raise needs_discrete("a fitted Q")
+    cells, start = model_cells(moments)
+    op = model_operator(cells, start, moments.about.horizon, moments.about.discount, renorm=False)
+    back = backward(op, forward(op, simplex=False), simplex=False)
+    groups, c = op.groups, op.cells
+    value = np.where(op.dst >= 0, back.u[op.dst], 0.0) * op.discount**op.gap
+    moved = groups.sum(np.where(op.known, c.rho * value, 0.0))
+    q = groups.sum(c.z) / groups.visits + moved / np.maximum(groups.moves, 1)
+    n_states, n_actions = len(moments.states), len(moments.actions)
+    key = np.zeros(len(q), np.int64)
+    key[groups.of] = (c.t * n_states + c.s) * n_actions + c.a
+    order = np.argsort(key)
+    states = op.node_s >= 0
+    v_key = (op.node_t * n_states + op.node_s)[states]
+    by_node = np.argsort(v_key)
+    return TabularQ(
+        n_states, n_actions, key[order], q[order], v_key[by_node], back.u[states][by_node]
+    )
+
+
+def halves(count: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The half of a block (or of a hash): 0 sums, 1 fits Q when split."""
+    return count % 2
+
+
+@dataclass(frozen=True, eq=False)
+class Shaped:
+    """A log with shaped rewards, and the name under which its sums may be added."""
+
+    log: EpisodeLog
+    name: str
+
+
+def shape_log(
+    log: EpisodeLog, target: Policy, control: ModelControl, fit: Moments | None
+) -> Shaped:
+    """The log whose rewards are y and whose start values are g; `fit` holds the model's sums
+    by blocks (None for a Q of the user's own)."""
+    _refuse_if_cut(log)
+    if control.own:
+        y, g = _shape_own(log, target, control)
+        return Shaped(log.with_rewards(y, g), "own Q")
+    assert fit is not None
+    half = halves(log.steps.episode_hash) if control.blocks == 2 else np.zeros(log.n_episodes)
+    if control.q == "in-sample":
+        y, g = _shape_tabular(log, [fit_q(fit)], half.astype(np.int64))
+        return Shaped(log.with_rewards(y, g), "in-sample Q")
+    refuse_empty_half(half)
+    fits = [fit_q(fit.keep_blocks(lambda b, h=h: halves(b) == h)) for h in (0, 1)]
+    if control.q == "split":
+        part = log.select(half == 0)
+        y, g = _shape_tabular(part, [fits[1]], np.zeros(part.n_episodes, np.int64))
+        return Shaped(part.with_rewards(y, g), "Q of the odd blocks")
+    y, g = _shape_tabular(log, [fits[1], fits[0]], half.astype(np.int64))
+    return Shaped(log.with_rewards(y, g), "Q of the other half")
+
+
+def refuse_empty_half(half: npt.NDArray[np.int64]) -> None:
+    if len(np.unique(half)) < 2:
+        raise RefusedError(
+            "empty-half",
+            "all episodes fall into one half, so that none is left to fit Q; use more episodes, "
+            'or q="in-sample"',
+        )
+
+
+def _refuse_if_cut(log: EpisodeLog) -> None:
+    count = log.steps.unknown_before_horizon()
+    if count:
+        raise RefusedError(
+            "truncated",
+            f"{count:,} episodes were cut off and their next state is not known: the shaped "
+            "reward r - Q + γV(s') is not either. Give next_state, drop them "
+            "(truncated='drop'), or use mis()",
+        )
+
+
+def _shape_tabular(log: EpisodeLog, tables: list[TabularQ], which: Ints) -> tuple[Floats, Floats]:
+    steps = log.steps
+    hidden = len(log.states)  # the code of the hidden state in the model's cells
+    s = np.where(steps.state == HIDDEN, hidden, steps.state).astype(np.int64)
+    after = steps.next_state.astype(np.int64)
+    after = np.where(after == HIDDEN, hidden, after)
+    last = steps.step == log.horizon - 1
+    y, g = np.zeros(steps.n_rows), np.zeros(steps.n_episodes)
+    first = steps.rows(0)
+    for index, table in enumerate(tables):
+        rows = which[steps.episode_index] == index
+        t = steps.step[rows]
+        ahead = np.where(last[rows], 0.0, table.v(t + 1, after[rows]))
+        q = table.q(t, s[rows], steps.action[rows].astype(np.int64))
+        y[rows] = steps.reward[rows] - q + log.discount * ahead
+        mine = which == index
+        g[mine] = table.v(np.zeros(int(mine.sum()), np.int64), s[first][mine])
+    return y, g
+
+
+def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[Floats, Floats]:
+    """A Q of the user's: q(state, action, step), or an array over states and actions 0, 1, 2, …"""
+    if log.actions is None:
+        raise needs_discrete("a control variate (V sums over all actions)")
+    if log.n_truncated:
+        raise RefusedError(
+            "truncated", "a Q of your own is not used on cut-off episodes; use truncated='drop'"
+        )
+    steps = log.steps
+    q = _own_q(log, control, steps.action)
+    # V(s_t) = Σ_a π(a|s_t) Q(s_t,a), one action at a time: no rows × actions table
+    v = np.zeros(steps.n_rows)
+    for action in range(len(log.actions)):
+        pi = target.of_action(log, action)
+        v += pi * _own_q(log, control, np.full(steps.n_rows, action))
+    ahead = np.zeros(steps.n_rows)
+    for t in range(log.horizon - 1):
+        here, following = steps.rows(t), steps.rows(t + 1)
+        going_on = following.stop - following.start
+        ahead[here.start : here.start + going_on] = v[following]
+    return steps.reward - q + log.discount * ahead, v[steps.rows(0)].copy()
+
+
+def _own_q(log: EpisodeLog, control: ModelControl, action: npt.NDArray[np.int64]) -> Floats:
+    assert log.actions is not None
+    steps = log.steps
+    values = log.actions.array()[action]
+    if callable(control.q):
+        return call_batch(control.q, "the Q function", log, values)
+    table = np.asarray(control.q)
+    if table.ndim == 2:
+        table = np.broadcast_to(table, (log.horizon, *table.shape))
+    labels = log.states.array()
+    numbers = labels.dtype.kind in "iu" and labels.ndim == 1 and values.dtype.kind in "iu"
+    if not numbers or log.has_hidden:
+        raise UsageError(
+            "a Q array is for observed states and actions 0, 1, 2, …; give q(state, action, step)"
+        )
+    need = (log.horizon, int(labels.max()) + 1, int(log.actions.array().max()) + 1)
+    if any(have < want for have, want in zip(table.shape, need, strict=True)) or labels.min() < 0:
+        raise UsageError(f"the Q array has shape {table.shape}; this log needs at least {need}")
+    return np.asarray(table[steps.step, labels[steps.state], values], np.float64)
+
+
+def shape_moments(recipe: Recipe, moments: Moments) -> Moments:
+    """The same from sums alone: MDR's shaped sums follow exactly from cells with the action.
+
+    Within a cell f is constant:  Σz' = Σz + fΣρ,  Σρz' = Σρz + fΣρ²,  Σz'² = Σz² + 2fΣρz + f²Σρ².
+    """
+    control = recipe.control
+    assert control is not None
+    cells, starts = moments.model, moments.start_model
+    if control.own:
+        raise RefusedError(
+            "needs-log", f"{recipe.name} needs the log itself to apply a Q of your own"
+        )
+    if moments.hidden:
+        raise RefusedError(
+            "needs-log", f"{recipe.name} needs the log itself where states are hidden"
+        )
+    if cells is None or starts is None or not cells.has_action:
+        raise RefusedError("missing-moments", f"{recipe.name} needs sums by action")
+    if np.any((cells.s_next == UNKNOWN) & (cells.t_next < moments.about.horizon)):
+        raise RefusedError(
+            "truncated", f"{recipe.name} needs the next state of episodes that were cut off"
+        )
+    if moments.about.blocks % control.blocks:
+        raise RefusedError(
+            "blocks",
+            f"{recipe.name} splits the episodes by blocks; make the moments with an even number "
+            "of blocks",
+        )
+    if control.q == "in-sample":
+        tables = [fit_q(moments)]
+        which, start_which = np.zeros(len(cells), np.int64), np.zeros(len(starts.n), np.int64)
+    else:
+        refuse_empty_half(halves(starts.block))
+        fits = [fit_q(moments.keep_blocks(lambda b, h=h: halves(b) == h)) for h in (0, 1)]
+        tables = [fits[1], fits[0]]
+        if control.q == "split":
+            cells, starts = (
+                cells.where(halves(cells.block) == 0),
+                starts.where(halves(starts.block) == 0),
+            )
+            tables = [fits[1]]
+        which, start_which = halves(cells.block), halves(starts.block)
+    f, g = np.zeros(len(cells)), np.zeros(len(starts.n))
+    last = cells.t == moments.about.horizon - 1
+    for index, table in enumerate(tables):
+        e, at = which == index, start_which == index
+        ahead = np.where(last[e], 0.0, table.v(cells.t_next[e], cells.s_next[e]))
+        f[e] = moments.about.discount * ahead - table.q(cells.t[e], cells.s[e], cells.a[e])
+        g[at] = table.v(np.zeros(int(at.sum()), np.int64), starts.s[at])
+    return replace(
+        moments,
+        transitions=_shape_cells(cells, f),
+        start=_shape_starts(starts, g),
+        model=None,
+        start_model=None,
+        trajectories=None,
+    )
+
+
+def _shape_cells(cells: TransitionMoments, f: Floats) -> TransitionMoments:
+    n = cells.n.astype(np.float64)
+    shaped = replace(
+        cells,
+        a=np.full(len(cells), -1),
+        z=cells.z + f * cells.rho,
+        rhoz=cells.rhoz + f * cells.rho2,
+        z2=cells.z2 + 2 * f * cells.rhoz + f * f * cells.rho2,
+        y=cells.y + f * n,
+        y2=cells.y2 + 2 * f * cells.y + f * f * n,
+    )
+    return summed(shaped)
+
+
+def _shape_starts(starts: StartMoments, g: Floats) -> StartMoments:
+    return replace(starts, g=g * starts.n, g2=g * g * starts.n)
+
+
+__all__ = ["END", "Shaped", "TabularQ", "fit_q", "shape_log", "shape_moments"]

@@ -1,0 +1,118 @@
+"""The recursions: forward for the target's state distribution, backward for its values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import SupportError
+from reweigh.estimators.operators import OneStep
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """d_t^π over the nodes.
+
+    d     (K,) the distribution, normalised where asked
+    mass  (H+1,) c_t, the sum of d_t before dividing by it; 1 where nothing was divided
+    total (H+1,) what Σ_s d_t(s) would be without any normalisation (nan where not complete)
+    """
+
+    d: Floats
+    mass: Floats
+    total: Floats
+
+
+def forward(op: OneStep, *, simplex: bool) -> Forward:
+    """d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s), divided by its sum c_{t+1} if `simplex`."""
+    d = op.initial.copy()
+    mass = np.ones(op.horizon + 1)
+    total = np.full(op.horizon + 1, np.nan)
+    scale = 1.0
+    for t in range(op.horizon + 1):
+        here = op.nodes(t)
+        if op.complete[t]:
+            c = float(d[here].sum())
+            total[t] = scale * c
+            if simplex and t > 0 and c > 0:
+                d[here] /= c
+                mass[t] = c
+                scale *= c
+        if t == op.horizon:
+            break
+        e, src, dst = op.edges(t)
+        flow = d[src] * op.prob[e]
+        to = dst >= 0
+        np.add.at(d, dst[to], flow[to])
+        ended = 0.0
+        if op.ended_to[t] >= 0:  # END stays END
+            ended = float(d[op.ended_to[t]])
+            d[op.ended_to[t + 1]] += ended
+        if op.complete[t] and not flow.sum() + ended > 0:
+            raise no_support(t)
+    if not op.complete[:-1].all():
+        _refuse_if_nothing_is_left(op, d)
+    return Forward(d, mass, total)
+
+
+def no_support(t: int) -> SupportError:
+    return SupportError(
+        "no-overlap",
+        f"from step {t} on, no logged episode is possible under the target policy: nothing in "
+        "this log says what it would earn there. Restrict the target, shorten the horizon, or "
+        "log more",
+    )
+
+
+def _refuse_if_nothing_is_left(op: OneStep, d: Floats) -> None:
+    """With hidden states: mass at observed nodes and in stretches under way, at every step."""
+    alive = np.zeros(op.horizon + 2)
+    np.add.at(alive, op.node_t, d)
+    flow = d[op.src] * op.prob
+    change = np.zeros(op.horizon + 2)
+    np.add.at(change, op.node_t[op.src] + 1, flow)
+    np.add.at(change, op.node_t[op.src] + op.gap, -flow)
+    left = alive + np.cumsum(change)
+    for t in range(op.horizon):
+        if not left[t] > 1e-300:
+            raise no_support(t)
+
+
+@dataclass(frozen=True, eq=False)
+class Backward:
+    """u over the nodes (V where nothing was normalised) and the value that an edge leads to.
+
+    next_value  value of arriving at a node: V_{t'}(s'), or (u_{t'}(s') - <d_{t'}, u_{t'}>)/c_{t'}
+    """
+
+    u: Floats
+    next_value: Floats
+
+
+def backward(op: OneStep, flow: Forward, *, simplex: bool) -> Backward:
+    """V_t(s) = r_t(s) + Σ_{s'} P̂_t(s'|s) γ^{t'-t} V_{t'}(s'), V_H = 0.
+
+    With `simplex`, the adjoint of the normalised recursion: V_{t'} gives way to
+    (u_{t'}(s') - <d_{t'}, u_{t'}>)/c_{t'} wherever d_{t'} was divided by c_{t'}.
+    """
+    u = np.zeros(len(op.node_t))
+    arriving = np.zeros(len(op.node_t))
+    for t in range(op.horizon, -1, -1):
+        here = op.nodes(t)
+        if t < op.horizon:
+            e, src, dst = op.edges(t)
+            to = dst >= 0
+            u[here] += op.reward[here]
+            ahead = op.prob[e] * op.discount ** op.gap[e]
+            np.add.at(u, src[to], ahead[to] * arriving[dst[to]])
+            if op.ended_to[t] >= 0:
+                u[op.ended_to[t]] += op.discount * arriving[op.ended_to[t + 1]]
+        if simplex and t > 0 and t < op.horizon and op.complete[t]:
+            arriving[here] = (u[here] - flow.d[here] @ u[here]) / flow.mass[t]
+        else:
+            arriving[here] = u[here]
+    return Backward(u, arriving)

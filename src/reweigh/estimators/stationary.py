@@ -1,0 +1,132 @@
+"""SSD-IS: the stationary distribution of the pooled operator stands in for d_t at every step."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import RefusedError, StationaryWarning
+from reweigh.estimators.recipe import Recipe, Stationary
+from reweigh.estimators.recursion import no_support
+from reweigh.estimators.weights import Solution, model_cells
+from reweigh.logs.states import END, UNKNOWN
+from reweigh.moments.bundle import Moments
+from reweigh.moments.groups import group_by
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+DENSE_UP_TO = 400  # states; beyond it a sparse solver
+
+
+def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
+    """The value from d_∞; its error comes from the block jackknife (see evaluate)."""
+    assert isinstance(recipe.weights, Stationary)
+    horizon, gamma = moments.about.horizon, moments.about.discount
+    if horizon < 2:
+        raise RefusedError("horizon", f"{recipe.name} needs transitions: a horizon of 2 or more")
+    if moments.truncated:
+        raise RefusedError(
+            "truncated",
+            f"{recipe.name} averages over whole episodes, and {moments.truncated:,} were cut "
+            "off; use mis(), or drop them (truncated='drop')",
+        )
+    cells, _ = model_cells(moments)
+    cells = cells.forget("a")
+    n = moments.n_episodes
+    to_end = cells.s_next == END
+    ended = np.zeros(horizon + 1)
+    np.add.at(ended, cells.t_next[to_end], cells.n[to_end])
+    ended = np.cumsum(ended)[:horizon]  # (H,) episodes that have ended by step t
+
+    early = (cells.t < horizon - 1) & (cells.s_next != UNKNOWN)
+    seen = np.unique(np.concatenate([cells.s[early], cells.s_next[early], [END]]))
+    src, dst = np.searchsorted(seen, cells.s[early]), np.searchsorted(seen, cells.s_next[early])
+    end = int(np.searchsorted(seen, END))
+    count = np.bincount(src, cells.n[early], len(seen))
+    stays = float(ended[: horizon - 1].sum())  # END → END with ratio 1
+    count[end] = stays
+    d_inf = _eigenvector(src, dst, cells.rho[early], count, end if stays else None)
+    notes: list[Warning] = []
+    end_share = float(d_inf[end])
+    if end_share > 1 - 1e-6:
+        notes.append(
+            StationaryWarning(
+                f"episodes end early, so {end_share:.0%} of the stationary mass is on END: "
+                f"{recipe.name} says nothing about this log. Use mis()"
+            )
+        )
+    if np.any(d_inf < -1e-8):
+        notes.append(
+            StationaryWarning("the stationary vector has negative entries: too little data")
+        )
+    # dbar(s): average share of s over steps 0..H-2.  w(s) = d_inf(s)/dbar(s)
+    dbar = count / (n * (horizon - 1))
+    w = np.where(dbar > 0, d_inf / np.where(dbar > 0, dbar, 1.0), 0.0)
+
+    at = group_by([cells.t, cells.s])
+    t, s = at.keys
+    place = np.minimum(np.searchsorted(seen, s), len(seen) - 1)
+    in_chain = (seen[place] == s) & (count[place] > 0)
+    dropped = len(np.unique(s[~in_chain]))
+    if dropped:
+        notes.append(
+            StationaryWarning(
+                f"{dropped} states are seen only in the last step; {recipe.name} leaves them out"
+            )
+        )
+    weight = np.where(in_chain, w[place], 0.0)
+    share = np.where(in_chain, d_inf[place], 0.0)
+    z, rho, rho2, visits = (at.sum(v) for v in (cells.z, cells.rho, cells.rho2, cells.n))
+    powers = gamma ** np.arange(horizon)
+    end_weight = w[end] * ended
+    total = np.bincount(t, weight * rho, horizon) + end_weight
+    square = np.bincount(t, weight**2 * rho2, horizon) + w[end] ** 2 * ended
+    use = recipe.weights.use
+    if use == "plugin":
+        earned = np.bincount(t, share * z / visits, horizon)
+        ones = np.bincount(t, share * rho / visits, horizon) + d_inf[end] * (ended > 0)
+    else:
+        earned, ones = np.bincount(t, weight * z, horizon), total
+        if use == "selfnorm":
+            empty = np.flatnonzero(~(np.abs(total) > 0))
+            if len(empty):
+                raise no_support(int(empty[0]))
+            earned, ones = earned / total, np.ones(horizon)
+        else:
+            earned, ones = earned / n, ones / n
+    per_step = powers * earned
+    return Solution(
+        value=float(per_step.sum()),
+        standard_error=None,
+        error_method="jackknife",
+        per_step=per_step,
+        ess=np.where(square > 0, total**2 / np.where(square > 0, square, 1.0), np.nan),
+        unseen_mass=None,
+        placebo=float((powers * ones).sum()),
+        warnings=tuple(notes),
+    )
+
+
+def _eigenvector(src: Ints, dst: Ints, rho: Floats, count: Floats, end: int | None) -> Floats:
+    """The right eigenvector of P̂(s'|s) = Σρ(s,s')/N(s) for the eigenvalue closest to 1, sum 1."""
+    from scipy.sparse import csc_matrix
+    from scipy.sparse.linalg import eigs
+
+    size = len(count)
+    values = rho / count[src]
+    if end is not None:
+        src, dst, values = np.append(src, end), np.append(dst, end), np.append(values, 1.0)
+    matrix = csc_matrix((values, (dst, src)), shape=(size, size))
+    if size <= DENSE_UP_TO:
+        found, vectors = np.linalg.eig(matrix.toarray())
+    else:
+        # Shift-invert next to 1, from a fixed start, so that the same sums give the same answer.
+        found, vectors = eigs(matrix, k=1, sigma=1 + 1e-7, v0=np.ones(size))
+    best = int(np.argmin(np.abs(found - 1)))
+    vector = np.real(vectors[:, best])
+    total = float(vector.sum())
+    if abs(total) < 1e-12 * np.abs(vector).sum():
+        raise RefusedError(
+            "stationary", "the eigenvector next to 1 sums to 0: no stationary distribution"
+        )
+    return np.asarray(vector / total, np.float64)

@@ -1,0 +1,367 @@
+"""evaluate(): from a log (or its sums), a target and a recipe to an Estimate. Orchestration only."""
+
+from __future__ import annotations
+
+import warnings as python_warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from reweigh.errors import (
+    LowOverlapWarning,
+    RefusedError,
+    SelectionWarning,
+    SmallSampleWarning,
+    UsageError,
+    must_be,
+)
+from reweigh.estimators import presets
+from reweigh.estimators.control import shape_log, shape_moments
+from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary
+from reweigh.estimators.stationary import solve_stationary
+from reweigh.estimators.weights import (
+    Solution,
+    behavior_value,
+    solve_products,
+    solve_recursion,
+)
+from reweigh.inference.jackknife import jackknife_error
+from reweigh.logs.log import EpisodeLog
+from reweigh.moments.bundle import Moments
+from reweigh.moments.engines.arrays import ArraysEngine
+from reweigh.moments.engines.base import Engine, Request
+from reweigh.policies.base import Policy
+from reweigh.results import Diagnostics, Estimate, Marginals, Refusal
+
+Truncated = Literal["refuse", "drop"]
+FEW_EPISODES, FEW_EFFECTIVE, MUCH_UNSEEN = 30, 30, 0.01
+LONG_SINGLE_EPISODE = 1000
+
+
+def evaluate(
+    data: EpisodeLog | Moments,
+    target: Policy | None = None,
+    estimator: Recipe | str | None = None,
+    *,
+    truncated: Truncated = "refuse",
+) -> Estimate:
+    """Estimate what `target` would have earned on average per episode.
+
+    `data` is a log, or moments (which already know their target). The default estimator is
+    `mis()`. Estimators with running products refuse logs with cut-off episodes unless
+    `truncated="drop"` leaves these out, with a warning.
+    """
+    recipe = presets.mis() if estimator is None else _recipe(estimator)
+    [result] = evaluate_all(data, target, [recipe], truncated=truncated)
+    if isinstance(result, Refusal):
+        raise result.error
+    for warning in result.warnings:
+        python_warnings.warn(warning, stacklevel=2)
+    return result
+
+
+def evaluate_all(
+    data: EpisodeLog | Moments,
+    target: Policy | None,
+    estimators: Sequence[Recipe | str],
+    *,
+    truncated: Truncated = "refuse",
+) -> list[Estimate | Refusal]:
+    """Several estimators on one log; an estimator that refuses is a Refusal in the list."""
+    if truncated not in ("refuse", "drop"):
+        raise must_be("truncated", '"refuse" or "drop"', truncated)
+    recipes = [_recipe(estimator) for estimator in estimators]
+    evidence = _evidence(data, target, recipes, truncated)
+    return [_try(evidence, recipe) for recipe in recipes]
+
+
+def moments(
+    log: EpisodeLog,
+    target: Policy,
+    estimators: Sequence[Recipe | str] | None = None,
+    *,
+    blocks: int = 1,
+    max_ratio: float | None = None,
+) -> Moments:
+    """The sums from which estimators follow: they add up, and save to Parquet.
+
+    Without `estimators` all kinds of sums are made that the log allows. `blocks` splits the
+    episodes by the hash of their ids, for the jackknife (10 or more) and for split and cross-fit
+    (an even number).
+    """
+    if not isinstance(blocks, int) or blocks < 1:
+        raise must_be("blocks", "a whole number from 1 on", blocks)
+    _check_target(target)
+    presets.is_(max_ratio=max_ratio)  # checks max_ratio
+    kinds = {"transitions", "model", "trajectories"}
+    if estimators is not None:
+        kinds = set().union(*(_recipe(e).needs.kinds for e in estimators))
+    if log.n_truncated:
+        kinds.discard("trajectories")  # the products of cut-off episodes mean nothing
+    request = Request(frozenset(kinds), blocks, max_ratio)
+    return ArraysEngine().moments(log, target, request)
+
+
+def _recipe(estimator: Recipe | str) -> Recipe:
+    if isinstance(estimator, Recipe):
+        return estimator
+    if isinstance(estimator, str):
+        return presets.estimator(estimator)
+    raise must_be("estimator", 'an estimator such as mis(), or its name "mis"', estimator)
+
+
+def _check_target(target: object) -> Policy:
+    if isinstance(target, Policy):
+        return target
+    raise must_be(
+        "target", "a policy: TablePolicy, ColumnPolicy, FunctionPolicy or read_policy(…)", target
+    )
+
+
+@dataclass
+class _Evidence:
+    """Where the sums come from: a log and an engine, or moments alone."""
+
+    stored: Moments | None
+    log: EpisodeLog | None
+    target: Policy | None
+    truncated: Truncated
+    requests: dict[float | None, Request]
+    engine: Engine = field(default_factory=ArraysEngine)
+    made: dict[tuple[bool, float | None], Moments] = field(default_factory=dict)
+
+    def moments(self, recipe: Recipe, *, dropped: bool = False) -> Moments:
+        if self.stored is not None:
+            if self.stored.about.max_ratio != recipe.max_ratio:
+                raise RefusedError(
+                    "max-ratio",
+                    f"these moments were made with max_ratio={self.stored.about.max_ratio}, and "
+                    f"{recipe.name} asks for {recipe.max_ratio}; make them again",
+                )
+            return self.stored
+        key = (dropped, recipe.max_ratio)
+        if key not in self.made:
+            log, target = self.rows(dropped)
+            request = self.requests[recipe.max_ratio]
+            if log.n_truncated:
+                request = replace(request, kinds=request.kinds - {"trajectories"})
+            self.made[key] = self.engine.moments(log, target, request)
+        return self.made[key]
+
+    def rows(self, dropped: bool = False) -> tuple[EpisodeLog, Policy]:
+        assert self.log is not None
+        assert self.target is not None
+        return (self.log.drop_truncated() if dropped else self.log), self.target
+
+
+def _evidence(
+    data: EpisodeLog | Moments,
+    target: Policy | None,
+    recipes: list[Recipe],
+    truncated: Truncated,
+) -> _Evidence:
+    if isinstance(data, Moments):
+        if target is not None and _check_target(target).fingerprint() != data.about.target:
+            raise UsageError("these moments are of another target policy than the one given")
+        return _Evidence(data, None, None, truncated, {})
+    if not isinstance(data, EpisodeLog):
+        raise must_be("data", "a log (read_log, log_from_arrays) or moments", type(data).__name__)
+    target = _check_target(target)
+    requests: dict[float | None, Request] = {}
+    for recipe in recipes:
+        before = requests.get(recipe.max_ratio)
+        requests[recipe.max_ratio] = recipe.needs if before is None else before | recipe.needs
+    _refuse_hopeless(data, target)
+    return _Evidence(None, data, target, truncated, requests)
+
+
+def _refuse_hopeless(log: EpisodeLog, target: Policy) -> None:
+    """Questions that no estimator can answer."""
+    if log.n_episodes == 1 and log.steps.n_rows > LONG_SINGLE_EPISODE:
+        raise RefusedError(
+            "one-episode",
+            f"1 episode of {log.steps.n_rows:,} rows: episodes are the sample, and there is one. "
+            "Check the episode column",
+        )
+    mu = log.steps.behavior_prob
+    if mu is not None and np.all(mu == 1.0) and not np.all(target.probabilities(log) == 1.0):
+        raise RefusedError(
+            "deterministic-log",
+            "behavior_prob is 1 in every row: the log was made by a deterministic policy, or the "
+            "propensities were not logged. Log them, or estimate them with fit_behavior(log)",
+        )
+
+
+def _try(evidence: _Evidence, recipe: Recipe) -> Estimate | Refusal:
+    try:
+        return _estimate(evidence, recipe)
+    except RefusedError as error:
+        return Refusal(recipe, error)
+
+
+def _estimate(evidence: _Evidence, recipe: Recipe) -> Estimate:
+    found: list[Warning] = []
+    dropped = False
+    cut = evidence.log.n_truncated if evidence.log is not None else _cut(evidence.stored)
+    if cut and recipe.uses_trajectories:
+        if evidence.truncated == "refuse" or evidence.log is None:
+            raise RefusedError(
+                "truncated",
+                f"{cut:,} episodes were cut off, and {recipe.name} needs whole episodes; use "
+                "mis() or dm(), or leave the cut ones out with truncated='drop'",
+            )
+        dropped = True
+        if cut == evidence.log.n_episodes:
+            raise RefusedError("truncated", "every episode was cut off: none is left")
+        found.append(
+            SelectionWarning(
+                f"{cut:,} of {evidence.log.n_episodes:,} episodes were cut off and left out; if "
+                "being cut off has to do with the outcome, the estimate is biased"
+            )
+        )
+    base = evidence.moments(recipe, dropped=dropped)
+    solution, used = _solve(evidence, recipe, base, dropped)
+    found += list(solution.warnings)
+    found += _remarks(solution, used)
+    error, method = solution.standard_error, solution.error_method
+    if used.n_episodes < 2:
+        error, method = None, "one episode has no spread"
+    return Estimate(
+        value=solution.value,
+        standard_error=error,
+        error_method=method,
+        recipe=recipe,
+        n_episodes=used.n_episodes,
+        horizon=base.about.horizon,
+        discount=base.about.discount,
+        behavior_value=behavior_value(base),
+        per_step=solution.per_step,
+        marginals=_marginals(solution, used),
+        diagnostics=Diagnostics(
+            ess=solution.ess,
+            unseen_mass=solution.unseen_mass,
+            placebo=solution.placebo,
+            placebo_expected=float(np.sum(base.about.discount ** np.arange(base.about.horizon))),
+            total_mass=solution.total_mass,
+            variance_by_step=solution.variance_by_step,
+        ),
+        moments=base,
+        warnings=tuple(found),
+    )
+
+
+def _cut(stored: Moments | None) -> int:
+    return 0 if stored is None else stored.truncated
+
+
+def _solve(
+    evidence: _Evidence, recipe: Recipe, base: Moments, dropped: bool
+) -> tuple[Solution, Moments]:
+    """The solution, and the sums that it was found on (shaped, or of one half)."""
+    if isinstance(recipe.weights, Stationary):
+        solution = solve_stationary(recipe, base)
+        if not solution.warnings or abs(solution.value) > 0:
+            return _with_jackknife(recipe, base, solution, solve_stationary), base
+        return replace(solution, error_method="all stationary mass is on END"), base
+    used, log, target = base, None, None
+    if evidence.log is not None:
+        log, target = evidence.rows(dropped)
+    request = replace(recipe.needs, kinds=recipe.weights.kinds, blocks=base.about.blocks)
+    if recipe.control is not None:
+        if log is not None and target is not None:
+            shaped = shape_log(log, target, recipe.control, base)
+            log = shaped.log
+            request = replace(request, control=shaped.name)
+            used = evidence.engine.moments(log, target, request)
+        elif isinstance(recipe.weights, Marginal):
+            used = shape_moments(recipe, base)
+        else:
+            raise RefusedError(
+                "needs-log",
+                f"{recipe.name} weights the shaped reward of every row: it needs the log itself, "
+                "not its moments; mdr() does not",
+            )
+    if isinstance(recipe.weights, Marginal | Model):
+        return solve_recursion(recipe, used), used
+    solution = solve_products(recipe, used)
+    if solution.standard_error is None:
+        if log is None or target is None:
+            return _with_jackknife(recipe, used, solution, solve_products), used
+        error = _delta_error(evidence.engine, log, target, request, used)
+        solution = replace(solution, standard_error=error)
+    return solution, used
+
+
+def _with_jackknife(recipe: Recipe, base: Moments, solution: Solution, solve: object) -> Solution:
+    error, method = jackknife_error(
+        base,
+        solution.value,
+        lambda part: solve(recipe, part).value,  # type: ignore[operator]
+    )
+    return replace(solution, standard_error=error, error_method=method)
+
+
+def _delta_error(
+    engine: Engine, log: EpisodeLog, target: Policy, request: Request, used: Moments
+) -> float:
+    """ψ_i = g_i - ḡ + Σ_t γ^t ρ_{0:t} (y_t - v_t)/mean(ρ_{0:t}),  SE² = mean(ψ²)/n."""
+    assert used.trajectories is not None
+    steps = used.trajectories.steps.total()
+    n = used.n_episodes
+    psi = engine.weighted_residuals(
+        log, target, request, steps.wy / steps.w, np.log(steps.w / n) + steps.log_scale
+    )
+    g = log.steps.start_value
+    if g is not None:
+        psi = psi + g - g.mean()
+    return float(np.sqrt(np.mean(psi**2) / n))
+
+
+def _remarks(solution: Solution, used: Moments) -> list[Warning]:
+    """Warnings that the numbers themselves give rise to."""
+    found: list[Warning] = []
+    n = used.n_episodes
+    if n < 2:
+        found.append(SmallSampleWarning("one episode: there is a value, but no interval"))
+    elif n < FEW_EPISODES:
+        found.append(
+            SmallSampleWarning(
+                f"{n} episodes: the interval is not to be trusted below {FEW_EPISODES}"
+            )
+        )
+    sizes = solution.ess
+    if n >= FEW_EPISODES and not np.all(np.isnan(sizes)):
+        worst = int(np.nanargmin(sizes))
+        if sizes[worst] < FEW_EFFECTIVE:
+            found.append(
+                LowOverlapWarning(
+                    f"at step {worst} the effective sample size is {sizes[worst]:.1f} of {n:,} "
+                    "episodes: few of them speak for the target policy"
+                )
+            )
+    if solution.unseen_mass is not None and solution.unseen_mass.sum() > MUCH_UNSEEN:
+        worst = int(np.argmax(solution.unseen_mass))
+        found.append(
+            LowOverlapWarning(
+                f"{solution.unseen_mass.sum():.1%} of the target's mass is lost where the log "
+                f"shows nothing that it would do (most of it at step {worst}): the value leaves "
+                "that part out"
+            )
+        )
+    return found
+
+
+def _marginals(solution: Solution, used: Moments) -> Marginals | None:
+    if solution.node_t is None or solution.node_s is None:
+        return None
+    assert solution.target is not None
+    assert solution.behavior is not None
+    inside = solution.node_t < used.about.horizon
+    return Marginals(
+        step=solution.node_t[inside],
+        state=[used.states.name(int(code)) for code in solution.node_s[inside]],
+        target=solution.target[inside],
+        behavior=solution.behavior[inside],
+    )

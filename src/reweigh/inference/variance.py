@@ -1,0 +1,143 @@
+"""Standard errors of the marginal and model estimators, from the sums alone.
+
+An estimate is a smooth function of group means. A row of group g moves it, to first order, by
+
+    R = a0 + a_ρ ρ + a_z z + a_y y   through the reward's mean (over N rows)
+    T = b ρ                          through the transition's mean (over the M rows that are known)
+
+so that  SE² = Var[u_0(s_0) + g(s_0)]/n + Σ_g [ N Var(R) + M Var(T) + 2 M Cov_M(R, T) ]
+with population variances within the group. Plain MIS: R = γ^t d z/N, T = γ^t d V' ρ/M, which is
+Theorem 4.1's leading term over n when N = M.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.estimators.operators import OneStep
+from reweigh.estimators.recursion import Backward, Forward
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RewardTerm:
+    """Coefficients of R per edge. Σzy is not among the sums: a_z and a_y are never both used."""
+
+    a0: Floats
+    a_rho: Floats
+    a_z: Floats
+    a_y: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Derivatives:
+    """How the value moves: per group through its reward (D), per edge through its move (U).
+
+    D_g = Σ_t γ^t d_t(s) share        U_e = Σ_t γ^t d_t(s) share γ^{t'-t} V_{t'}(s')
+    """
+
+    reward: Floats  # (G,)
+    move: Floats  # (E,)
+
+
+def derivatives(op: OneStep, flow: Forward, back: Backward) -> Derivatives:
+    groups = op.groups
+    through_reward = np.zeros(len(groups.share))
+    through_move = np.zeros(len(op.src))
+    for t in range(op.horizon):
+        e, src, dst = op.edges(t)
+        arriving = np.where(dst >= 0, back.next_value[dst], 0.0) * op.discount ** op.gap[e]
+        here = op.discount**t * flow.d[src] * groups.share[groups.of[e]]
+        # every edge of a group starts at the group's node: write D once, not once per edge
+        if op.edge_offsets is None:
+            seen = np.zeros(len(groups.share))
+            seen[groups.of[e]] = here
+            through_reward += seen
+        else:
+            through_reward[groups.of[e]] = here
+        through_move[e] += here * arriving
+    return Derivatives(through_reward, through_move)
+
+
+def logged_reward(op: OneStep, D: Floats) -> RewardTerm:
+    """R = D z/N, or D (z - r̂ρ)/Σρ when self-normalised."""
+    groups = op.groups
+    zero = np.zeros(len(op.src))
+    per_row = _over(D, groups.reward_by)[groups.of]
+    if not op.self_normalized:
+        return RewardTerm(zero, zero, per_row, zero)
+    mean = _over(groups.sum(op.cells.z), groups.reward_by)[groups.of]
+    return RewardTerm(zero, -per_row * mean, per_row, zero)
+
+
+def pooled_reward(
+    op: OneStep, D: Floats, mean_reward: Floats, cell: npt.NDArray[np.int64]
+) -> RewardTerm:
+    """Rewards averaged over (s, a) at all times, r̄: the value is Σ_{s,a} C(s,a) r̄(s,a), with
+    C(s,a) = Σ_t γ^t d_t(s) Σρ/N. A row adds D ρ r̄/N, and C/n(s,a) (y - r̄) through r̄ itself.
+
+    `mean_reward` (E,) is r̄ of each edge, `cell` (E,) its (s, a).
+    """
+    groups = op.groups
+    per_row = _over(D, groups.reward_by)[groups.of]
+    rho = op.cells.rho
+    a_rho = per_row * mean_reward
+    if op.self_normalized:
+        mean = _over(groups.sum(rho * mean_reward), groups.reward_by)[groups.of]
+        a_rho = per_row * (mean_reward - mean)
+    use = np.bincount(cell, per_row * rho)  # C(s,a)
+    share = (use / np.bincount(cell, op.cells.n))[cell]
+    return RewardTerm(-share * mean_reward, a_rho, np.zeros(len(rho)), share)
+
+
+def squared_error(
+    op: OneStep, back: Backward, moved: Derivatives, term: RewardTerm
+) -> tuple[float, Floats, Floats]:
+    """SE², and its parts: per group, and of the start (one number in an array)."""
+    groups, c, known = op.groups, op.cells, op.known
+    per_row = _over(np.ones(len(groups.share)), groups.move_by)[groups.of]
+    b = moved.move * per_row
+    if op.self_normalized:
+        # T = ρ (U - mean of U)/Σρ
+        rho = np.where(known, c.rho, 0.0)
+        mean = _over(groups.sum(rho * moved.move), groups.move_by)[groups.of]
+        b = (moved.move - mean) * per_row
+    b = np.where(known, b, 0.0)
+    r1 = term.a0 * c.n + term.a_rho * c.rho + term.a_z * c.z + term.a_y * c.y
+    r2 = (
+        term.a0**2 * c.n
+        + term.a_rho**2 * c.rho2
+        + term.a_z**2 * c.z2
+        + term.a_y**2 * c.y2
+        + 2 * term.a0 * (term.a_rho * c.rho + term.a_z * c.z + term.a_y * c.y)
+        + 2 * term.a_rho * (term.a_z * c.rhoz + term.a_y * c.z)
+    )
+    rt = b * (term.a0 * c.rho + term.a_rho * c.rho2 + term.a_z * c.rhoz + term.a_y * c.z)
+    N, M = groups.visits, groups.moves
+    sum_r, sum_r_known = groups.sum(r1), groups.sum(np.where(known, r1, 0.0))
+    sum_t = groups.sum(b * c.rho)
+    var_r = groups.sum(r2) - _over(sum_r**2, N)  # N Var(R)
+    var_t = groups.sum(b**2 * c.rho2) - _over(sum_t**2, M)
+    cov = groups.sum(np.where(known, rt, 0.0)) - _over(sum_r_known * sum_t, M)
+    # Cancellation may leave a variance of 0 slightly negative.
+    per_group = np.maximum(var_r + var_t + 2 * cov, 0.0)
+    start = start_variance(op, back)
+    return float(start + per_group.sum()), per_group, np.array([start])
+
+
+def start_variance(op: OneStep, back: Backward) -> float:
+    """Var[u_0(s_0) + g(s_0)]/n."""
+    u = back.u[op.start_node]
+    start, n = op.start, op.start.n.sum()
+    mean = float(np.sum(u * start.n + start.g) / n)
+    square = float(np.sum(u * u * start.n + 2 * u * start.g + start.g2) / n)
+    return max(square - mean * mean, 0.0) / float(n)
+
+
+def _over(numerator: Floats, denominator: Floats) -> Floats:
+    """Division with 0 for the groups that hold nothing."""
+    return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1.0), 0.0)

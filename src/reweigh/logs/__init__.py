@@ -1,0 +1,1 @@
+"""What was logged: reading, checking and describing episodes."""

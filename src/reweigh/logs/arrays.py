@@ -1,0 +1,223 @@
+"""A log from arrays: (n, H+1) states and (n, H) actions, rewards and probabilities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import Place, UsageError, must_be
+from reweigh.logs import checks
+from reweigh.logs.columns import Columns
+from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import (
+    END,
+    HIDDEN,
+    UNKNOWN,
+    Codes,
+    Labels,
+    combine,
+    encode_arrow,
+    encode_integers,
+)
+from reweigh.logs.steps import Steps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource:
+    """Arrays already in the order of the steps."""
+
+    columns: dict[str, Array]
+    episode: Array
+    step: Array
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.columns)
+
+    def describe(self) -> str:
+        return "arrays"
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        import pyarrow as pa
+
+        return pa.chunked_array([pa.array(self.columns[name])])
+
+    def place(self, row: int) -> Place:
+        return Place(None, episode=int(self.episode[row]), step=int(self.step[row]))
+
+
+def log_from_arrays(
+    states: npt.ArrayLike,
+    actions: npt.ArrayLike,
+    rewards: npt.ArrayLike,
+    behavior_prob: npt.ArrayLike | None,
+    target_prob: npt.ArrayLike | None = None,
+    *,
+    hidden: Literal["error", "allow"] = "error",
+    continuous_actions: bool = False,
+    lengths: npt.ArrayLike | None = None,
+    truncated: npt.ArrayLike | None = None,
+    discount: float = 1.0,
+) -> EpisodeLog:
+    """Make a log of n episodes from arrays; the episodes get the ids 0..n-1.
+
+    states (n, H+1), or (n, H) when the state after the last step is not known; a further axis
+    holds the columns of a state made of several. A masked state is hidden (`hidden="allow"`).
+    The other arrays are (n, H). `lengths` (n,) counts the steps before END of each episode (what
+    the arrays hold past it is ignored), and `truncated` (n,) says which of the shorter episodes
+    were cut off rather than ended. `target_prob` becomes the column "target_prob".
+    """
+    check_options(hidden, discount)
+    rewards = np.asarray(rewards, np.float64)
+    if rewards.ndim != 2 or 0 in rewards.shape:
+        raise must_be("rewards", "an (n, H) array with n, H >= 1", rewards.shape)
+    n, horizon = rewards.shape
+    lengths_ = _lengths(lengths, n, horizon)
+    cut = np.zeros(n, bool) if truncated is None else np.asarray(truncated, bool)
+    if cut.shape != (n,):
+        raise must_be("truncated", f"one truth value per episode ({n})", cut.shape)
+
+    order = np.argsort(-lengths_, kind="stable")
+    alive = lengths_[order][None, :] > np.arange(horizon)[:, None]  # (H, n)
+    full = bool(alive.all())
+
+    def rows(name: str, array: npt.ArrayLike, dtype: Any = None) -> Array:
+        values = np.asarray(array, dtype)
+        if values.shape != (n, horizon):
+            raise must_be(name, f"an array of shape {(n, horizon)}", values.shape)
+        major = np.ascontiguousarray(values[order].T)
+        return major.reshape(-1) if full else major[alive]
+
+    offsets = np.concatenate([[0], np.cumsum(alive.sum(axis=1))]).astype(np.int64)
+    step = np.repeat(np.arange(horizon), np.diff(offsets))
+    episode = order[np.arange(len(step)) - offsets[step]]
+    source = ArraySource({}, episode, step)
+    faults = checks.Faults(source.place, len(step))
+
+    state_codes, last, labels = _states(states, horizon, order, alive)
+    if hidden == "error":
+        checks.null_values(
+            faults, "state", state_codes == HIDDEN, 'unmask the state, or pass hidden="allow"'
+        )
+    short = lengths_[order] < horizon
+    ending = np.where(short & ~cut[order], END, np.where(last == HIDDEN, UNKNOWN, last))
+
+    action_values = rows("actions", actions)
+    action_labels: Labels | None = None
+    if continuous_actions:
+        action_values = action_values.astype(np.float64)
+        checks.finite(faults, "action", action_values, np.zeros(len(step), bool))
+    else:
+        action_values, action_labels = _encode("actions", action_values)
+    reward_rows = rows("rewards", rewards)
+    checks.finite(faults, "reward", reward_rows, np.zeros(len(step), bool))
+    probabilities: dict[str, Array | None] = {}
+    for name, given in (("behavior_prob", behavior_prob), ("target_prob", target_prob)):
+        if given is None:
+            probabilities[name] = None
+            continue
+        values = rows(name, given, np.float64)
+        fine = checks.finite(faults, name, values, np.zeros(len(step), bool))
+        checks.probabilities(
+            faults,
+            name,
+            values,
+            fine,
+            zero_allowed=name == "target_prob",
+            density=continuous_actions,
+        )
+        probabilities[name] = source.columns[name] = values
+    faults.raise_if_any("the arrays")
+    return EpisodeLog(
+        steps=Steps(
+            offsets=offsets,
+            state=state_codes.astype(np.int32),
+            action=action_values if continuous_actions else action_values.astype(np.int32),
+            reward=reward_rows,
+            behavior_prob=probabilities["behavior_prob"],
+            ending=ending.astype(np.int32),
+            truncated=short & cut[order],
+            episode=order,
+            source_row=np.arange(len(step)),
+        ),
+        states=labels,
+        actions=action_labels,
+        discount=float(discount),
+        columns=Columns(
+            behavior_prob=None if behavior_prob is None else "behavior_prob",
+            target_prob=None if target_prob is None else "target_prob",
+        ),
+        source=source,
+    )
+
+
+def check_options(hidden: str, discount: float) -> None:
+    """The options that every way of making a log shares."""
+    if hidden not in ("error", "allow"):
+        raise must_be("hidden", '"error" or "allow"', hidden)
+    if not isinstance(discount, int | float) or not 0 < discount <= 1:
+        raise must_be("discount", "a number in (0, 1]", discount)
+
+
+def _lengths(lengths: npt.ArrayLike | None, n: int, horizon: int) -> npt.NDArray[np.int64]:
+    if lengths is None:
+        return np.full(n, horizon, np.int64)
+    array = np.asarray(lengths)
+    if array.shape != (n,) or array.dtype.kind not in "iu":
+        raise must_be("lengths", f"{n} whole numbers", array)
+    if np.any(array < 1) or np.any(array > horizon):
+        raise must_be("lengths", f"whole numbers from 1 to the horizon {horizon}", array)
+    return array.astype(np.int64)
+
+
+def _states(
+    states: npt.ArrayLike, horizon: int, order: Array, alive: Array
+) -> tuple[Codes, Codes, Labels]:
+    """Row codes, the code at H of the complete episodes (HIDDEN if not given), labels.
+
+    Past an episode's length the arrays are padding, so that nothing is read there: the state
+    after a cut episode is not known.
+    """
+    n = len(order)
+    mask = np.ma.getmaskarray(states) if isinstance(states, np.ma.MaskedArray) else None
+    values = np.ma.getdata(states) if mask is not None else np.asarray(states)
+    if values.ndim not in (2, 3) or values.shape[0] != n or values.shape[1] - horizon not in (0, 1):
+        raise must_be("states", f"an array of shape ({n}, {horizon + 1})", values.shape)
+    if values.ndim == 3 and mask is not None:
+        mask = mask.any(axis=2)
+    known = np.concatenate([alive, alive[-1:]])[: values.shape[1]]  # (H+1, n)
+    major = np.swapaxes(values[order], 0, 1)
+    shown = known if mask is None else known & ~mask[order].T
+    picked = major[shown]
+    columns = [picked] if picked.ndim == 1 else [picked[:, j] for j in range(picked.shape[1])]
+    parts = [_encode("states", column) for column in columns]
+    codes, labels = combine(parts) if len(parts) > 1 else parts[0]
+    grid = np.full((horizon + 1, n), HIDDEN, np.int64)
+    grid[: values.shape[1]][shown] = codes
+    return grid[:horizon][alive], grid[horizon], labels
+
+
+def _encode(name: str, values: Array) -> tuple[Codes, Labels]:
+    if values.dtype.kind in "iub":
+        return encode_integers(values.astype(np.int64))
+    if values.dtype.kind in "UTO":
+        import pyarrow as pa
+
+        try:
+            column = pa.array(values.tolist() if values.dtype.kind == "T" else values)
+        except pa.ArrowInvalid as error:
+            raise UsageError(f"{name} mixes types: {error}") from error
+        if pa.types.is_string(column.type) or pa.types.is_integer(column.type):
+            return encode_arrow(column)
+    raise UsageError(
+        f"{name} must be integers or texts; got {values.dtype} "
+        "(continuous actions: continuous_actions=True; continuous states: round or bin them)"
+    )

@@ -1,0 +1,203 @@
+"""EpisodeLog: what was logged, checked and described."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import Place, UsageError, nearest
+from reweigh.logs.columns import Columns
+from reweigh.logs.states import HIDDEN, Labels, digest_of
+from reweigh.logs.steps import Steps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from reweigh.policies.behavior import FittedBehavior
+
+
+class Source(Protocol):
+    """Where the rows came from; columns without a role are read again only when asked for."""
+
+    @property
+    def names(self) -> list[str]: ...
+
+    def describe(self) -> str: ...
+
+    def column(self, name: str) -> pa.ChunkedArray: ...
+
+    def place(self, row: int) -> Place: ...
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeLog:
+    """A checked log of episodes. Build it with `read_log` or `log_from_arrays`."""
+
+    steps: Steps
+    states: Labels
+    actions: Labels | None  # None: continuous actions
+    discount: float
+    columns: Columns
+    source: Source
+    abstraction: str | None = None
+    notes: tuple[str, ...] = ()
+    behavior_source: str = "logged"
+    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def horizon(self) -> int:
+        return self.steps.horizon
+
+    @property
+    def n_episodes(self) -> int:
+        return self.steps.n_episodes
+
+    @property
+    def continuous_actions(self) -> bool:
+        return self.actions is None
+
+    @property
+    def has_hidden(self) -> bool:
+        return self._once("has_hidden", lambda: self.steps.has_hidden)
+
+    @property
+    def n_truncated(self) -> int:
+        return int(self.steps.truncated.sum())
+
+    def column(self, name: str) -> npt.NDArray[np.float64]:
+        """A numeric column of the source, in the order of the steps."""
+        return self._once(f"column {name}", lambda: self._read_column(name))
+
+    def _read_column(self, name: str) -> npt.NDArray[np.float64]:
+        if name not in self.source.names:
+            raise UsageError(
+                f"the log has no column {name!r}{nearest(name, self.source.names)} "
+                f"(columns: {', '.join(map(repr, self.source.names))})"
+            )
+        from reweigh.logs.checks import numbers
+
+        return numbers(self.source.column(name), name)[self.steps.source_row]
+
+    def raw_states(self) -> npt.NDArray[Any]:
+        """The state as logged, before any abstraction: (N,) or (N, k); None where hidden."""
+        return self._once("raw_states", self._read_raw_states)
+
+    def _read_raw_states(self) -> npt.NDArray[Any]:
+        if self.abstraction is not None:
+            parts = [
+                self.source.column(name).to_numpy(zero_copy_only=False)[self.steps.source_row]
+                for name in self.columns.state
+            ]
+            return parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
+        return states_array(self.states, self.steps.state)
+
+    def raw_actions(self) -> npt.NDArray[Any]:
+        """(N,) the actions as logged."""
+        if self.actions is None:
+            return self.steps.action
+        return self.actions.array()[self.steps.action]
+
+    def place(self, row: int, column: str | None, value: object) -> Place:
+        """How to name a row (of the time-major order) in a message."""
+        steps = self.steps
+        where = self.source.place(int(steps.source_row[row]))
+        episode = steps.episode[int(steps.episode_index[row])]
+        return replace(
+            where,
+            column=column,
+            value=value,
+            episode=episode.item() if hasattr(episode, "item") else episode,
+            step=int(steps.step[row]),
+        )
+
+    def select(self, keep: npt.NDArray[np.bool_]) -> EpisodeLog:
+        """The log of some of the episodes (a mask over `steps.episode`)."""
+        if not np.any(keep):
+            raise UsageError("no episode is left: the selection is empty")
+        return replace(self, steps=self.steps.select(np.asarray(keep, bool)), _cache={})
+
+    def with_rewards(
+        self, reward: npt.NDArray[np.float64], start_value: npt.NDArray[np.float64]
+    ) -> EpisodeLog:
+        """The same log with the shaped reward y = r + f and the start value g of a control."""
+        steps = replace(self.steps, reward=reward, start_value=start_value)
+        return replace(self, steps=steps, _cache=dict(self._cache))
+
+    def with_behavior(self, behavior: FittedBehavior) -> EpisodeLog:
+        """The same log with estimated behaviour probabilities (see `fit_behavior`)."""
+        steps = replace(self.steps, behavior_prob=behavior.probabilities(self))
+        return replace(
+            self, steps=steps, behavior_source=behavior.describe(), _cache=dict(self._cache)
+        )
+
+    def drop_truncated(self) -> EpisodeLog:
+        """The log without the episodes that were cut off."""
+        return self.select(~self.steps.truncated)
+
+    def digest(self) -> str:
+        """A name for the content of the log."""
+        parts = [self.steps.digest, self.states.digest()]
+        if self.actions is not None:
+            parts.append(self.actions.digest())
+        return digest_of(*parts)
+
+    def describe(self) -> dict[str, Any]:
+        """What the log is, as plain values."""
+        steps = self.steps
+        short = steps.lengths < self.horizon
+        rewards = steps.reward
+        behavior = steps.behavior_prob
+        return {
+            "source": self.source.describe(),
+            "episodes": self.n_episodes,
+            "rows": steps.n_rows,
+            "horizon": self.horizon,
+            "discount": self.discount,
+            "states": len(self.states),
+            "state_columns": list(self.columns.state),
+            "abstraction": self.abstraction,
+            "actions": None if self.actions is None else len(self.actions),
+            "continuous_actions": self.continuous_actions,
+            "hidden_rows": int(np.sum(steps.state == HIDDEN)),
+            "terminated_early": int(np.sum(short & ~steps.truncated)),
+            "truncated": self.n_truncated,
+            "reward_range": [float(rewards.min()), float(rewards.max())],
+            "behavior_prob_range": None
+            if behavior is None
+            else [float(behavior.min()), float(behavior.max())],
+            "behavior_prob_from": self.behavior_source if behavior is not None else None,
+            "mean_return": float(
+                np.dot(rewards, self.discount ** steps.step.astype(float)) / self.n_episodes
+            ),
+            "notes": list(self.notes),
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"EpisodeLog({self.n_episodes:,} episodes, {self.steps.n_rows:,} rows, "
+            f"horizon {self.horizon}, {len(self.states):,} states)"
+        )
+
+    def _once(self, key: str, make: Any) -> Any:
+        """Compute once: the record is frozen, what is derived from it is kept."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
+
+
+def states_array(labels: Labels, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Labels of codes; an object array with None where hidden."""
+    values = labels.array()
+    if np.any(codes < 0):
+        padded = np.empty((len(values) + 1, *values.shape[1:]), object)
+        padded[:-1] = values
+        padded[-1] = None
+        return padded[codes]
+    return values[codes]
+
+
+Extra = Mapping[str, npt.NDArray[Any]]

@@ -1,0 +1,281 @@
+"""States and actions as small integer codes, and the abstractions that make states from columns.
+
+A *label* is what the user calls a state: an integer, a text, a tuple of these (several columns),
+or None for the hidden state. Two labels are the same when their text is the same, so that a state
+read as 3 from Parquet meets the state "3" of a CSV policy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import UsageError, must_be
+
+Label = int | str | tuple["int | str", ...] | None
+Text = str | tuple[str, ...] | None
+Codes = npt.NDArray[np.int64]
+
+# Codes that are not states of the log. END absorbs (reward 0, ratio 1); UNKNOWN is a next state
+# that was not logged; START stands for a hidden first state.
+HIDDEN, END, UNKNOWN, START = -1, -2, -3, -4
+SPECIAL_NAMES = {HIDDEN: "?", END: "END", UNKNOWN: "UNKNOWN", START: "START"}
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Code → label. Codes count from 0 in the order of `values`."""
+
+    values: tuple[Label, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def code_of(self) -> dict[Text, int]:
+        return {label_text(value): code for code, value in enumerate(self.values)}
+
+    def name(self, code: int) -> str:
+        """What to print for a code."""
+        if code < 0:
+            return SPECIAL_NAMES[code]
+        value = self.values[code]
+        return "?" if value is None else str(value)
+
+    def translate(self, other: Labels) -> Codes:
+        """Codes of `other`'s labels in this vocabulary, -1 where it lacks them."""
+        find = self.code_of
+        return np.fromiter(
+            (find.get(label_text(value), -1) for value in other.values), np.int64, len(other)
+        )
+
+    def array(self) -> npt.NDArray[Any]:
+        """Labels as an array: (S,) integers or texts, (S, k) for tuples (None is left out)."""
+        values = [value for value in self.values if value is not None]
+        return np.array(values)
+
+    def digest(self) -> str:
+        return digest_of(repr(self.values))
+
+
+def label_text(value: object) -> Text:
+    """The canonical text by which labels are compared (integers in decimal)."""
+    if value is None:
+        return None
+    if isinstance(value, bool | np.bool_ | int | np.integer):
+        return str(int(value))
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return tuple(str(label_text(part)) for part in value)
+    raise UsageError(
+        f"a state or action must be an integer or a text (or a tuple of them); got {value!r}"
+    )
+
+
+def plain_label(value: object) -> Label:
+    """A label as plain Python values, whatever NumPy type it came as."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool | np.bool_ | int | np.integer):
+        return int(value)
+    if isinstance(value, tuple | list):
+        return tuple(plain_label(part) for part in value)  # type: ignore[misc]
+    label_text(value)  # raises
+    raise AssertionError("unreachable")
+
+
+def unite(first: Labels, second: Labels) -> Labels:
+    """All labels of both, the first's codes unchanged."""
+    known = first.code_of
+    return Labels(first.values + tuple(v for v in second.values if label_text(v) not in known))
+
+
+def encode_integers(values: npt.NDArray[Any]) -> tuple[Codes, Labels]:
+    """Codes of integers, in increasing order of the integers."""
+    if len(values) == 0:
+        return np.zeros(0, np.int64), Labels(())
+    low, high = int(values.min()), int(values.max())
+    if high - low < 4 * len(values) + 1024:  # a table of the range is cheaper than a sort
+        offset = values.astype(np.int64) - low
+        present = np.zeros(high - low + 1, bool)
+        present[offset] = True
+        codes = (np.cumsum(present) - 1)[offset]
+        unique = np.flatnonzero(present) + low
+    else:
+        unique, codes = np.unique(values, return_inverse=True)
+    return codes.astype(np.int64), Labels(tuple(unique.tolist()))
+
+
+def combine(parts: Sequence[tuple[Codes, Labels]]) -> tuple[Codes, Labels]:
+    """One code for several columns; hidden where any of them is."""
+    codes, labels = parts[0]
+    hidden = codes < 0
+    values: list[tuple[Any, ...]] = [(value,) for value in labels.values]
+    for more, more_labels in parts[1:]:
+        hidden = hidden | (more < 0)
+        joint = np.where(hidden, 0, codes * max(len(more_labels), 1) + more)
+        unique, codes = np.unique(joint[~hidden], return_inverse=True)
+        first, second = np.divmod(unique, max(len(more_labels), 1))
+        values = [
+            (*values[i], more_labels.values[j])
+            for i, j in zip(first.tolist(), second.tolist(), strict=True)
+        ]
+        full = np.full(len(joint), HIDDEN, np.int64)
+        full[~hidden] = codes
+        codes = full
+    return codes, Labels(tuple(values))
+
+
+def digest_of(*parts: str | bytes) -> str:
+    """A short name for a content: 16 bytes of SHA-256 in hexadecimal."""
+    total = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        total.update(len(data).to_bytes(8, "little"))
+        total.update(data)
+    return total.hexdigest()[:32]
+
+
+@runtime_checkable
+class Transformer(Protocol):
+    """Anything with `transform` (the scikit-learn convention)."""
+
+    def transform(self, values: npt.NDArray[Any]) -> Any: ...
+
+
+class Abstraction:
+    """Base of the abstractions that describe themselves."""
+
+    def __call__(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        raise UsageError("use Rounding, Grid, or any callable or object with transform()")
+
+
+@dataclass(frozen=True)
+class Rounding(Abstraction):
+    """state = round(x · scale), column by column (half to even)."""
+
+    scale: float | Sequence[float]
+
+    def __post_init__(self) -> None:
+        scale = np.asarray(self.scale, float)
+        if scale.ndim > 1 or not np.all(np.isfinite(scale)) or np.any(scale <= 0):
+            raise must_be("scale", "a positive number, or one per column", self.scale)
+        if scale.ndim == 1:
+            object.__setattr__(self, "scale", tuple(scale.tolist()))
+
+    def __call__(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        return np.rint(values * np.asarray(self.scale, float)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Grid(Abstraction):
+    """state = number of edges at or below x, with one increasing list of edges per column."""
+
+    edges: Sequence[float] | Sequence[Sequence[float]]
+
+    def __post_init__(self) -> None:
+        nested = [np.atleast_1d(np.asarray(edge, float)) for edge in self.edges]
+        lists = nested if any(np.ndim(e) for e in self.edges) else [np.asarray(self.edges, float)]
+        for edge in lists:
+            if not np.all(np.isfinite(edge)) or np.any(np.diff(edge) <= 0) or len(edge) == 0:
+                raise must_be("edges", "increasing finite numbers, one list per column", self.edges)
+        object.__setattr__(self, "edges", tuple(tuple(edge.tolist()) for edge in lists))
+
+    def __call__(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        edges: tuple[tuple[float, ...], ...] = self.edges  # type: ignore[assignment]
+        if values.shape[1] != len(edges):
+            raise UsageError(
+                f"Grid has edges for {len(edges)} columns and is applied to {values.shape[1]}"
+            )
+        cells = [np.searchsorted(edge, values[:, j], side="right") for j, edge in enumerate(edges)]
+        return np.stack(cells, axis=1).astype(np.int64)
+
+
+AnyAbstraction = Callable[[npt.NDArray[Any]], Any] | Transformer
+
+
+def describe_abstraction(abstraction: AnyAbstraction | None) -> str | None:
+    """The text that stays in the log's description (and that moments must share to be added)."""
+    if abstraction is None:
+        return None
+    if isinstance(abstraction, Abstraction):
+        return repr(abstraction)
+    name = getattr(abstraction, "__qualname__", None)
+    if name is not None:
+        return f"{getattr(abstraction, '__module__', '?')}.{name}"
+    return f"{type(abstraction).__module__}.{type(abstraction).__qualname__}: {abstraction!r}"
+
+
+def apply_abstraction(
+    abstraction: AnyAbstraction, values: npt.NDArray[Any]
+) -> list[npt.NDArray[Any]]:
+    """Columns of integers or texts, from the (rows, k) array of the chosen columns."""
+    if callable(abstraction):
+        result = abstraction(values)
+    elif isinstance(abstraction, Transformer):
+        result = abstraction.transform(values)
+    else:
+        raise must_be("abstraction", "callable or have a transform() method", abstraction)
+    array = np.asarray(result)
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or len(array) != len(values):
+        raise UsageError(
+            f"the state abstraction returned shape {array.shape} for {len(values)} rows; "
+            "it must return one state (or one row of state columns) per row"
+        )
+    if array.dtype.kind == "f":
+        whole = np.rint(array)
+        if not np.array_equal(whole, array):
+            raise UsageError(
+                "the state abstraction returned numbers that are not whole; a state is an "
+                "integer or a text: round them or give the cell's number"
+            )
+        array = whole.astype(np.int64)
+    if array.dtype.kind not in "iubUOT":
+        raise UsageError(f"the state abstraction returned {array.dtype}, not integers or texts")
+    return [array[:, j] for j in range(array.shape[1])]
+
+
+def encode_arrow(column: Any) -> tuple[Codes, Labels]:
+    """Codes of an Arrow column of integers, truth values or texts; null is hidden.
+
+    The caller has refused other types. Texts get their codes in increasing order, so that the
+    codes do not depend on the order of the rows.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    kind = column.type
+    nulls = column.null_count
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        shown = column.is_valid().to_numpy(zero_copy_only=False) if nulls else None
+        values = column.drop_null() if nulls else column
+        if pa.types.is_boolean(kind):
+            values = pc.cast(values, pa.int64())
+        packed, labels = encode_integers(values.to_numpy(zero_copy_only=False))
+        if shown is None:
+            return packed, labels
+        codes = np.full(len(column), HIDDEN, np.int64)
+        codes[shown] = packed
+        return codes, labels
+    if not pa.types.is_dictionary(kind):
+        column = column.dictionary_encode()
+    raw = column.indices.fill_null(HIDDEN).to_numpy(zero_copy_only=False).astype(np.int64)
+    words = column.dictionary.to_pylist()
+    used = np.zeros(len(words) + 1, bool)
+    used[raw] = True
+    used = used[:-1]
+    unique = sorted({w for w, keep in zip(words, used, strict=True) if keep and w is not None})
+    find = {word: code for code, word in enumerate(unique)}
+    recode = np.array([find.get(word, HIDDEN) for word in words] + [HIDDEN], np.int64)
+    return recode[raw], Labels(tuple(unique))

@@ -1,0 +1,183 @@
+"""The rows of a log in memory: time-major, episodes ordered from the longest to the shortest.
+
+With that order the rows of step t are one slice, and row k of the slice belongs to episode k:
+running products, next states and hidden stretches need no look-ups, only slices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.logs.states import END, HIDDEN, UNKNOWN, digest_of, label_text
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Row arrays of N rows, and what is known per episode (n of them).
+
+    offsets        (H+1,) rows of step t are offsets[t]:offsets[t+1]
+    state          (N,) code, HIDDEN where null
+    action         (N,) code, or the number itself when actions are continuous
+    reward         (N,) what was earned (a control variate replaces it by the shaped reward)
+    behavior_prob  (N,) μ(a|s) of the logged action, None if it was not logged
+    ending         (n,) what follows the last row: END, UNKNOWN, HIDDEN or a state code
+    truncated      (n,) True where the episode was cut off before the horizon
+    episode        (n,) ids
+    source_row     (N,) row of the source that each row came from
+    start_value    (n,) g(s_0) of a control variate, None without one
+    """
+
+    offsets: Ints
+    state: npt.NDArray[np.int32]
+    action: npt.NDArray[Any]
+    reward: Floats
+    behavior_prob: Floats | None
+    ending: npt.NDArray[np.int32]
+    truncated: npt.NDArray[np.bool_]
+    episode: npt.NDArray[Any]
+    source_row: Ints
+    start_value: Floats | None = None
+
+    @property
+    def horizon(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def n_episodes(self) -> int:
+        return len(self.episode)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.state)
+
+    def rows(self, t: int) -> slice:
+        """The rows of step t; row k of them belongs to episode k."""
+        return slice(int(self.offsets[t]), int(self.offsets[t + 1]))
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """(n,) rows per episode, decreasing."""
+        alive = np.diff(self.offsets)
+        # episode k is as long as the number of steps at which more than k episodes are alive
+        return np.searchsorted(-alive, -np.arange(self.n_episodes), side="left").astype(np.int64)
+
+    @cached_property
+    def step(self) -> Ints:
+        """(N,) step of each row."""
+        return np.repeat(np.arange(self.horizon), np.diff(self.offsets))
+
+    @cached_property
+    def episode_index(self) -> Ints:
+        """(N,) episode (0..n-1) of each row."""
+        return np.arange(self.n_rows) - np.repeat(self.offsets[:-1], np.diff(self.offsets))
+
+    @cached_property
+    def next_state(self) -> npt.NDArray[np.int32]:
+        """(N,) code after each row: the next row's state, or the episode's ending."""
+        following = np.empty(self.n_rows, np.int32)
+        for t in range(self.horizon):
+            rows = self.rows(t)
+            after = self.rows(t + 1) if t + 1 < self.horizon else slice(rows.stop, rows.stop)
+            going_on = after.stop - after.start
+            following[rows.start : rows.start + going_on] = self.state[after]
+            following[rows.start + going_on : rows.stop] = self.ending[
+                going_on : rows.stop - rows.start
+            ]
+        return following
+
+    @cached_property
+    def episode_hash(self) -> Ints:
+        """(n,) first 8 hex digits of the MD5 of the id's text: blocks and folds come from it."""
+        return np.fromiter(
+            (
+                int(hashlib.md5(_id_text(e), usedforsecurity=False).hexdigest()[:8], 16)
+                for e in self.episode.tolist()
+            ),
+            np.int64,
+            self.n_episodes,
+        )
+
+    def blocks(self, count: int) -> Ints:
+        """(n,) block of each episode: its hash modulo the number of blocks."""
+        if count == 1:
+            return np.zeros(self.n_episodes, np.int64)
+        return self.episode_hash % count
+
+    @property
+    def has_hidden(self) -> bool:
+        return bool(np.any(self.state == HIDDEN))
+
+    def unknown_before_horizon(self) -> int:
+        """Episodes whose next state is not known although steps are missing."""
+        short = self.lengths < self.horizon
+        return int(np.sum(short & (self.ending != END) & (self.ending < 0)))
+
+    def select(self, keep: npt.NDArray[np.bool_]) -> Steps:
+        """The same steps with only some of the episodes."""
+        kept_rows = keep[self.episode_index]
+        alive = np.concatenate([[0], np.cumsum(kept_rows)])[self.offsets]
+        return replace(
+            self,
+            offsets=alive.astype(np.int64),
+            state=self.state[kept_rows],
+            action=self.action[kept_rows],
+            reward=self.reward[kept_rows],
+            behavior_prob=None if self.behavior_prob is None else self.behavior_prob[kept_rows],
+            ending=self.ending[keep],
+            truncated=self.truncated[keep],
+            episode=self.episode[keep],
+            source_row=self.source_row[kept_rows],
+            start_value=None if self.start_value is None else self.start_value[keep],
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """A name for the content, the same for any order of the rows and any file format."""
+        total = hashlib.sha256()
+        for array in (self.offsets, self.state, self.action, self.reward, self.behavior_prob):
+            if array is not None:
+                total.update(np.ascontiguousarray(array).data)
+        total.update(np.ascontiguousarray(self.ending).data)
+        ids = b"\0".join(_id_text(e) for e in self.episode.tolist())
+        return digest_of(total.digest(), ids)
+
+
+def _id_text(episode: object) -> bytes:
+    return str(label_text(episode)).encode("utf-8", "surrogatepass")
+
+
+def time_major_order(episode: Ints, step: Ints, n_episodes: int) -> tuple[Ints, Ints, Ints]:
+    """Row order, offsets and episode order (codes, longest first) of a checked log.
+
+    Ties between episodes of one length go by their code, so the result does not depend on the
+    order in which the rows came.
+    """
+    lengths = np.bincount(episode, minlength=n_episodes)
+    ranked = np.lexsort((np.arange(n_episodes), -lengths))
+    rank = np.empty(n_episodes, np.int64)
+    rank[ranked] = np.arange(n_episodes)
+    horizon = int(lengths.max()) if n_episodes else 0
+    counts = np.bincount(step, minlength=horizon)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    # the place of a row is known: its step's slice, at its episode's rank
+    order = np.empty(len(step), np.int64)
+    order[offsets[step] + rank[episode]] = np.arange(len(step))
+    return order, offsets, ranked
+
+
+def extend_offsets(offsets: Ints, horizon: int) -> Ints:
+    """Offsets for a horizon that no episode reaches."""
+    missing = horizon + 1 - len(offsets)
+    return np.concatenate([offsets, np.full(max(missing, 0), offsets[-1])]).astype(np.int64)
+
+
+__all__ = ["END", "HIDDEN", "UNKNOWN", "Steps", "extend_offsets", "time_major_order"]

@@ -1,0 +1,182 @@
+"""Moments: all sums of one log under one target, and what they are sums of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import InputError
+from reweigh.logs.states import Labels, unite
+from reweigh.moments.trajectories import StepMoments
+from reweigh.moments.transitions import StartMoments, TransitionMoments
+
+
+@dataclass(frozen=True)
+class About:
+    """What sums are of. Only sums that agree in all of this, and share no source, may be added."""
+
+    horizon: int
+    discount: float
+    target: str
+    abstraction: str | None
+    state_columns: tuple[str, ...]
+    continuous_actions: bool
+    behavior: str
+    max_ratio: float | None
+    control: str | None
+    blocks: int
+    sources: tuple[str, ...]
+
+    def refuse_if_foreign(self, other: About) -> None:
+        differing = [
+            f"{f.name}: {getattr(self, f.name)!r} and {getattr(other, f.name)!r}"
+            for f in fields(self)
+            if f.name != "sources" and getattr(self, f.name) != getattr(other, f.name)
+        ]
+        if differing:
+            raise InputError(
+                "these moments do not belong together; they differ in " + "; ".join(differing)
+            )
+        shared = sorted(set(self.sources) & set(other.sources))
+        if shared:
+            raise InputError(
+                f"the same episodes would count twice: both hold the log {shared[0]}; "
+                "merge every part once"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """The sums of one log (or of several, added), by kind; a kind that was not asked for is None.
+
+    transitions   cells without the action, a hidden stretch being one long step (MIS)
+    model         cells with the action, the hidden state being a state (DM, Q, SSD-IS)
+    trajectories  running products (IS, WIS)
+    start         first states: as `transitions` sees them (`start`), as `model` does (`start_model`)
+    """
+
+    about: About
+    states: Labels  # includes None where the log has hidden states
+    actions: Labels | None
+    start: StartMoments
+    transitions: TransitionMoments | None = None
+    start_model: StartMoments | None = None
+    model: TransitionMoments | None = None
+    trajectories: StepMoments | None = None
+    truncated: int = 0
+    hidden: bool = False
+
+    @cached_property
+    def n_episodes(self) -> int:
+        return int(self.start.n.sum())
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        names = ("transitions", "model", "trajectories")
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+    def __add__(self, other: Moments) -> Moments:
+        if not isinstance(other, Moments):
+            return NotImplemented
+        self.about.refuse_if_foreign(other.about)
+        if self.kinds != other.kinds:
+            raise InputError(
+                f"these moments hold different kinds of sums: {', '.join(self.kinds)} and "
+                f"{', '.join(other.kinds)}; make both with the same estimators"
+            )
+        states = unite(self.states, other.states)
+        moved = other._with_labels(states, unite_actions(self.actions, other.actions))
+
+        def both(name: str) -> Any:
+            mine, theirs = getattr(self, name), getattr(moved, name)
+            return None if mine is None else mine + theirs
+
+        return replace(
+            self,
+            about=replace(
+                self.about, sources=tuple(sorted((*self.about.sources, *other.about.sources)))
+            ),
+            states=states,
+            actions=moved.actions,
+            truncated=self.truncated + other.truncated,
+            hidden=self.hidden or other.hidden,
+            **{
+                n: both(n) for n in ("start", "transitions", "start_model", "model", "trajectories")
+            },
+        )
+
+    def _with_labels(self, states: Labels, actions: Labels | None) -> Moments:
+        table = states.translate(self.states)
+
+        def moved(part: Any) -> Any:
+            return None if part is None else part.recode(table)
+
+        model = moved(self.model)
+        if model is not None and actions is not None and self.actions is not None:
+            acts = actions.translate(self.actions)
+            model = replace(model, a=np.where(model.a >= 0, acts[np.maximum(model.a, 0)], model.a))
+        return replace(
+            self,
+            states=states,
+            actions=actions,
+            start=moved(self.start),
+            transitions=moved(self.transitions),
+            start_model=moved(self.start_model),
+            model=model,
+        )
+
+    def keep_blocks(self, keep: Callable[[Any], npt.NDArray[np.bool_]]) -> Moments:
+        """The sums of some of the blocks; running products are left out where not all are kept."""
+
+        def part(table: Any) -> Any:
+            return None if table is None else table.where(keep(table.block))
+
+        trajectories = self.trajectories
+        if trajectories is not None:
+            trajectories = StepMoments(part(trajectories.steps), part(trajectories.episodes))
+        return replace(
+            self,
+            start=part(self.start),
+            transitions=part(self.transitions),
+            start_model=part(self.start_model),
+            model=part(self.model),
+            trajectories=trajectories,
+        )
+
+    def without(self, block: int) -> Moments:
+        """The sums without one block of episodes (the delete-a-block jackknife)."""
+        return self.keep_blocks(lambda blocks: blocks != block)
+
+    def block_sizes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Blocks that hold episodes, and how many."""
+        blocks = np.unique(self.start.block)
+        sizes = np.array([int(self.start.n[self.start.block == b].sum()) for b in blocks])
+        return blocks, sizes
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write all sums to one Parquet file (see `load_moments`)."""
+        from reweigh.moments.store import save
+
+        save(self, path, overwrite=overwrite)
+
+    def __repr__(self) -> str:
+        cells = {name: len(getattr(self, name)) for name in ("transitions", "model")
+                 if getattr(self, name) is not None}  # fmt: skip
+        listed = ", ".join(f"{count:,} cells of {name}" for name, count in cells.items())
+        return (
+            f"Moments({self.n_episodes:,} episodes, horizon {self.about.horizon}, "
+            f"{len(self.states):,} states{', ' if listed else ''}{listed}, "
+            f"blocks {self.about.blocks})"
+        )
+
+
+def unite_actions(first: Labels | None, second: Labels | None) -> Labels | None:
+    if first is None or second is None:
+        return first
+    return unite(first, second)

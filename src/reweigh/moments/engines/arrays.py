@@ -1,0 +1,278 @@
+"""The in-memory engine: time-major NumPy arrays, one sort per table of cells.
+
+Cost: O(N log N) time and O(N) memory for N rows; the tables hold the observed cells only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import UsageError
+from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import END, HIDDEN, START, UNKNOWN, Labels
+from reweigh.logs.steps import Steps
+from reweigh.moments.bundle import Moments
+from reweigh.moments.engines.base import Request, about
+from reweigh.moments.groups import group_by
+from reweigh.moments.trajectories import NO_SCALE, EpisodeSums, StepMoments, StepSums
+from reweigh.moments.transitions import KEYS, NO_ACTION, StartMoments, TransitionMoments
+from reweigh.policies.base import Policy
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def ratios(log: EpisodeLog, target: Policy, max_ratio: float | None) -> tuple[Floats, Floats]:
+    """(N,) π(a|s) and ρ = π/μ, clipped at `max_ratio` if given."""
+    mu = log.steps.behavior_prob
+    if mu is None:
+        raise UsageError(
+            "the log has no behaviour probabilities; name their column with behavior_prob=…, or "
+            "estimate them: log.with_behavior(fit_behavior(log))"
+        )
+    pi = target.probabilities(log)
+    rho = pi / mu
+    return pi, rho if max_ratio is None else np.minimum(rho, max_ratio)
+
+
+class ArraysEngine:
+    """Sums of a log that is in memory."""
+
+    name = "arrays"
+
+    def moments(self, log: EpisodeLog, target: Policy, request: Request) -> Moments:
+        pi, rho = ratios(log, target, request.max_ratio)
+        steps = log.steps
+        block = steps.blocks(request.blocks)
+        hidden = log.has_hidden
+        # The hidden state is a state of its own in the model's cells.
+        states = Labels((*log.states.values, None)) if hidden else log.states
+        made: dict[str, Any] = {}
+        start = np.where(steps.state[steps.rows(0)] == HIDDEN, START, steps.state[steps.rows(0)])
+        made["start"] = _starts(steps, block, start)
+        if "transitions" in request.kinds:
+            made["transitions"] = (
+                _stretch_cells(steps, block, rho, log.discount)
+                if hidden
+                else _cells(steps, block, pi, rho, None, HIDDEN)
+            )
+        if "model" in request.kinds:
+            as_state = len(states) - 1 if hidden else HIDDEN
+            action = None if log.continuous_actions else steps.action
+            made["model"] = _cells(steps, block, pi, rho, action, as_state)
+            made["start_model"] = _starts(steps, block, np.where(start == START, as_state, start))
+        if "trajectories" in request.kinds:
+            made["trajectories"] = _trajectories(steps, block, rho, log.discount)
+        return Moments(
+            about=about(log, target, request),
+            states=states,
+            actions=log.actions,
+            truncated=log.n_truncated,
+            hidden=hidden,
+            **made,
+        )
+
+    def weighted_residuals(
+        self, log: EpisodeLog, target: Policy, request: Request, center: Floats, log_mean: Floats
+    ) -> Floats:
+        _, rho = ratios(log, target, request.max_ratio)
+        steps = log.steps
+        log_w = np.zeros(steps.n_episodes)
+        total = np.zeros(steps.n_episodes)
+        with np.errstate(divide="ignore"):
+            log_rho = np.log(rho)
+        for t in range(steps.horizon):
+            rows = steps.rows(t)
+            alive = rows.stop - rows.start
+            log_w[:alive] += log_rho[rows]
+            residual = np.full(steps.n_episodes, -center[t])
+            residual[:alive] += steps.reward[rows]
+            total += log.discount**t * np.exp(log_w - log_mean[t]) * residual
+        return total
+
+
+def _starts(steps: Steps, block: Ints, state: npt.NDArray[Any]) -> StartMoments:
+    groups = group_by([block, state])
+    g = np.zeros(steps.n_episodes) if steps.start_value is None else steps.start_value
+    block_of, s = groups.keys
+    return StartMoments(block_of, s, groups.count(), groups.sum(g), groups.sum(g * g))
+
+
+def _cells(
+    steps: Steps,
+    block: Ints,
+    pi: Floats,
+    rho: Floats,
+    action: npt.NDArray[Any] | None,
+    as_state: int,
+) -> TransitionMoments:
+    """One-step cells; a hidden state gets the code `as_state`."""
+    y = steps.reward
+    z = rho * y
+    # After the horizon a hidden state is not needed, and no state of its own.
+    final = steps.step == steps.horizon - 1
+    following = steps.next_state
+    s_next = np.where(following == HIDDEN, np.where(final, UNKNOWN, as_state), following)
+    mu = steps.behavior_prob
+    assert mu is not None
+    return _sum_cells(
+        block=block[steps.episode_index],
+        t=steps.step,
+        s=np.where(steps.state == HIDDEN, as_state, steps.state),
+        a=np.full(len(y), NO_ACTION) if action is None else action,
+        t_next=steps.step + 1,
+        s_next=s_next,
+        rho=rho,
+        z=z,
+        y=y,
+        one=rho,
+        pi=pi,
+        mu=mu,
+    )
+
+
+def _stretch_cells(steps: Steps, block: Ints, rho: Floats, gamma: float) -> TransitionMoments:
+    """Cells from one observed state to the next: a hidden stretch is one long step.
+
+    While a stretch lasts, per episode:  R = ρ_{t:t+j},  z = Σ_j γ^j ρ_{t:t+j} y_{t+j}.
+    """
+    n = steps.n_episodes
+    anchor_t = np.zeros(n, np.int64)
+    anchor_s = np.full(n, START, np.int64)
+    product, z, y, one, power = (np.zeros(n) for _ in range(5))
+    parts: list[dict[str, npt.NDArray[Any]]] = []
+
+    def close(episodes: Ints, t: int, s: npt.NDArray[Any]) -> None:
+        """The stretches of these episodes end at step t in the states s."""
+        parts.append(
+            {
+                "block": block[episodes],
+                "t": anchor_t[episodes],
+                "s": anchor_s[episodes],
+                "t_next": np.full(len(episodes), t),
+                "s_next": s,
+                "rho": product[episodes],
+                "z": z[episodes],
+                "y": y[episodes],
+                "one": one[episodes],
+            }
+        )
+
+    for t in range(steps.horizon):
+        rows = steps.rows(t)
+        alive = rows.stop - rows.start
+        state = steps.state[rows]
+        seen = np.flatnonzero(state != HIDDEN)
+        begins = np.arange(alive) if t == 0 else seen
+        if t > 0:
+            close(seen, t, state[seen])
+        anchor_t[begins] = t
+        anchor_s[begins] = np.where(state[begins] == HIDDEN, START, state[begins])
+        product[begins], power[begins] = 1.0, 1.0
+        z[begins] = y[begins] = one[begins] = 0.0
+        # R ← R ρ_t,   z ← z + γ^j R y_t
+        product[:alive] *= rho[rows]
+        z[:alive] += power[:alive] * product[:alive] * steps.reward[rows]
+        y[:alive] += power[:alive] * steps.reward[rows]
+        one[:alive] += power[:alive] * product[:alive]
+        power[:alive] *= gamma
+        going_on = int(steps.offsets[t + 2] - steps.offsets[t + 1]) if t + 1 < steps.horizon else 0
+        over = np.arange(going_on, alive)
+        if len(over):
+            after = steps.ending[over]
+            close(over, t + 1, np.where(after == HIDDEN, UNKNOWN, after))
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    zeros = np.zeros(len(joined["z"]))
+    return _sum_cells(a=np.full(len(zeros), NO_ACTION), pi=zeros, mu=zeros, **joined)
+
+
+def _sum_cells(**columns: npt.NDArray[Any]) -> TransitionMoments:
+    """Group rows by the key and add up what the cells hold."""
+    groups = group_by([columns[key] for key in KEYS])
+    rho, z, y = columns["rho"], columns["z"], columns["y"]
+    return TransitionMoments(
+        *groups.keys,
+        n=groups.count(),
+        rho=groups.sum(rho),
+        rho2=groups.sum(rho * rho),
+        z=groups.sum(z),
+        rhoz=groups.sum(rho * z),
+        z2=groups.sum(z * z),
+        y=groups.sum(y),
+        y2=groups.sum(y * y),
+        one=groups.sum(columns["one"]),
+        pi=groups.sum(columns["pi"]),
+        mu=groups.sum(columns["mu"]),
+    )
+
+
+def _trajectories(steps: Steps, block: Ints, rho: Floats, gamma: float) -> StepMoments:
+    """Running products in log space: log ρ_{0:t} = Σ log ρ, with log 0 = -inf."""
+    n = steps.n_episodes
+    groups = group_by([block])
+    log_w = np.zeros(n)
+    g = np.zeros(n) if steps.start_value is None else steps.start_value
+    x, plain = g.copy(), np.zeros(n)
+    tables = []
+    with np.errstate(divide="ignore"):
+        log_rho = np.log(rho)
+    with np.errstate(over="ignore"):
+        for t in range(steps.horizon):
+            rows = steps.rows(t)
+            alive = rows.stop - rows.start
+            log_w[:alive] += log_rho[rows]
+            y = np.zeros(n)
+            y[:alive] = steps.reward[rows]
+            # A reward of 0 earns 0, also under a weight that overflows.
+            earning = y != 0
+            x[earning] += gamma**t * np.exp(log_w[earning]) * y[earning]
+            plain += gamma**t * y
+            scale, w = _scaled(groups, log_w)
+            tables.append(
+                StepSums(
+                    block=groups.keys[0],
+                    t=np.full(len(groups), t),
+                    n=groups.count(),
+                    log_scale=scale,
+                    w=groups.sum(w),
+                    w2=groups.sum(w * w),
+                    wy=groups.sum(w * y),
+                    wmax=groups.max(w),
+                )
+            )
+        x2 = groups.sum(x * x)
+    scale, w = _scaled(groups, log_w)
+    episodes = EpisodeSums(
+        block=groups.keys[0],
+        t=np.zeros(len(groups), np.int64),
+        n=groups.count(),
+        log_scale=scale,
+        x=groups.sum(x),
+        x2=x2,
+        w=groups.sum(w),
+        w2=groups.sum(w * w),
+        wg=groups.sum(w * plain),
+        wg2=groups.sum((w * plain) ** 2),
+        w2g=groups.sum(w * w * plain),
+        wmax=groups.max(w),
+        g=groups.sum(g),
+        g2=groups.sum(g * g),
+        ret=groups.sum(plain),
+    )
+    names = ("block", "t", "n", "log_scale", "w", "w2", "wy", "wmax")
+    steps_table = StepSums(**{m: np.concatenate([getattr(p, m) for p in tables]) for m in names})
+    return StepMoments(steps_table, episodes)
+
+
+def _scaled(groups: Any, log_w: Floats) -> tuple[Floats, Floats]:
+    """Per group the largest log-weight, and per episode its weight relative to that."""
+    top = groups.max(log_w)
+    scale = np.where(np.isfinite(top), top, NO_SCALE)
+    with np.errstate(invalid="ignore"):
+        return scale, np.exp(log_w - scale[groups.index()])
+
+
+__all__ = ["END", "ArraysEngine", "ratios"]

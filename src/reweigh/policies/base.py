@@ -1,0 +1,40 @@
+"""What every policy answers: π(a|s) for the rows of a log."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import RefusedError
+from reweigh.logs.log import EpisodeLog
+
+Floats = npt.NDArray[np.float64]
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """A target policy. All arrays are in the order of the log's steps."""
+
+    name: str
+
+    def probabilities(self, log: EpisodeLog) -> Floats:
+        """(N,) π(a_t|s_t) of the logged actions, checked."""
+        ...
+
+    def of_action(self, log: EpisodeLog, action: int) -> Floats:
+        """(N,) π(a|s_t) of one action (a code of the log) in every row's state."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Equal for equal policies, as far as can be told."""
+        ...
+
+
+def no_other_actions(name: str) -> RefusedError:
+    return RefusedError(
+        "target-probabilities",
+        f"the policy {name} only knows the probabilities of the logged actions; a Q function of "
+        "your own needs those of all actions: give the target as a table or a function",
+    )

@@ -1,0 +1,48 @@
+"""A policy whose probabilities were logged: π(a_t|s_t) stands in a column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from reweigh.errors import must_be
+from reweigh.logs import checks
+from reweigh.logs.log import EpisodeLog
+from reweigh.policies.base import Floats, no_other_actions
+
+
+@dataclass(frozen=True)
+class ColumnPolicy:
+    """π(a_t|s_t) of the logged action is the column `column` of the log."""
+
+    column: str = "target_prob"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.column, str) or not self.column:
+            raise must_be("column", "the name of a column", self.column)
+
+    @property
+    def name(self) -> str:
+        return f"column {self.column!r}"
+
+    def probabilities(self, log: EpisodeLog) -> Floats:
+        values = log.column(self.column)
+        check_rows(log, self.column, values)
+        return values
+
+    def of_action(self, log: EpisodeLog, action: int) -> Floats:
+        raise no_other_actions(self.name)
+
+    def fingerprint(self) -> str:
+        return f"column:{self.column}"
+
+
+def check_rows(log: EpisodeLog, column: str, values: Floats) -> None:
+    """Probabilities (or densities) of the logged actions, one per row."""
+    faults = checks.Faults(lambda row: log.place(row, column, None), len(values))
+    fine = checks.finite(faults, column, values, np.zeros(len(values), bool))
+    checks.probabilities(
+        faults, column, values, fine, zero_allowed=True, density=log.continuous_actions
+    )
+    faults.raise_if_any(f"the target policy ({column})")

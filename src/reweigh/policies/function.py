@@ -1,0 +1,66 @@
+"""A policy given as a function of batches of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import UsageError, must_be
+from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import digest_of
+from reweigh.policies.base import Floats
+from reweigh.policies.column import check_rows
+
+BatchFunction = Callable[[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.int64]], Any]
+
+
+@dataclass(frozen=True)
+class FunctionPolicy:
+    """π(action|state) from `f(state, action, step)`, called with arrays of one length.
+
+    `state` holds the logged states, before any abstraction: (N,), or (N, k) for k columns, with
+    None where hidden. `f` returns N probabilities (densities for continuous actions).
+    """
+
+    f: BatchFunction
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not callable(self.f):
+            raise must_be("f", "callable as f(state, action, step)", self.f)
+        if not self.name:
+            label = getattr(self.f, "__qualname__", type(self.f).__qualname__)
+            object.__setattr__(self, "name", f"function {label}")
+
+    def probabilities(self, log: EpisodeLog) -> Floats:
+        values = call_batch(self.f, self.name, log, log.raw_actions())
+        check_rows(log, self.name, values)
+        return values
+
+    def of_action(self, log: EpisodeLog, action: int) -> Floats:
+        assert log.actions is not None
+        value = log.actions.array()[action : action + 1]
+        values = call_batch(self.f, self.name, log, np.repeat(value, log.steps.n_rows))
+        check_rows(log, self.name, values)
+        return values
+
+    def fingerprint(self) -> str:
+        """Of the code, where there is any: the same name with other code is another policy."""
+        code = getattr(self.f, "__code__", None)
+        body = b"" if code is None else code.co_code + repr(code.co_consts).encode()
+        return f"function:{digest_of(self.name, body)}"
+
+
+def call_batch(f: BatchFunction, name: str, log: EpisodeLog, actions: npt.NDArray[Any]) -> Floats:
+    """Call a batch function on the rows of a log and check the shape of its answer."""
+    result = np.asarray(f(log.raw_states(), actions, log.steps.step), np.float64)
+    if result.shape != (log.steps.n_rows,):
+        raise UsageError(
+            f"{name} returned shape {result.shape} for {log.steps.n_rows} rows; it must return "
+            "one number per row"
+        )
+    return result

@@ -1,0 +1,230 @@
+"""What comes out: Estimate and its parts. They print themselves."""
+
+from __future__ import annotations
+
+import html
+import math
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import RefusedError, must_be
+
+if TYPE_CHECKING:
+    from reweigh.estimators.recipe import Recipe
+    from reweigh.moments.bundle import Moments
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval."""
+
+    low: float
+    high: float
+    level: float
+    method: str
+
+    def __str__(self) -> str:
+        margin = (self.high - self.low) / 4
+        return f"[{rounded(self.low, margin)}, {rounded(self.high, margin)}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Marginals:
+    """Where the target goes and where the log went: one entry per (step, state) reached."""
+
+    step: npt.NDArray[np.int64]
+    state: list[str]
+    target: Floats
+    behavior: Floats
+
+    @property
+    def weight(self) -> Floats:
+        """w_t(s) = d_t^π(s)/d_t^μ(s), nan where the log has no row."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(self.behavior > 0, self.target / self.behavior, np.nan)
+
+    def __repr__(self) -> str:
+        return f"Marginals({len(self.step):,} (step, state) pairs)"
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnostics:
+    """What the estimate rests on, computed before any normalisation.
+
+    ess                (H,) effective number of episodes at each step, nan where there is none
+    unseen_mass        (H,) target mass lost at each step for want of data, None where the
+                       estimator has no state distribution
+    placebo            the value if every reward were 1, END included; it should be
+    placebo_expected   Σ_t γ^t
+    total_mass         (H+1,) Σ_s d_t(s) without normalisation, nan inside hidden stretches
+    """
+
+    ess: Floats
+    unseen_mass: Floats | None
+    placebo: float
+    placebo_expected: float
+    total_mass: Floats | None
+    variance_by_step: Floats | None
+
+    @property
+    def worst_step(self) -> int | None:
+        """The step with the smallest effective number of episodes."""
+        return None if np.all(np.isnan(self.ess)) else int(np.nanargmin(self.ess))
+
+    @property
+    def worst_ess(self) -> float | None:
+        return None if self.worst_step is None else float(self.ess[self.worst_step])
+
+    @property
+    def total_unseen(self) -> float | None:
+        return None if self.unseen_mass is None else float(self.unseen_mass.sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "worst_ess": self.worst_ess,
+            "worst_step": self.worst_step,
+            "unseen_mass": self.total_unseen,
+            "placebo": self.placebo,
+            "placebo_expected": self.placebo_expected,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """What the target policy would have earned, and how far to trust it."""
+
+    value: float
+    standard_error: float | None
+    error_method: str  # how the error was computed, or why there is none
+    recipe: Recipe
+    n_episodes: int
+    horizon: int
+    discount: float
+    behavior_value: float | None
+    per_step: Floats | None
+    marginals: Marginals | None
+    diagnostics: Diagnostics
+    moments: Moments
+    verdict: None = None  # gates come with the diagnostics' thresholds
+    warnings: tuple[Warning, ...] = field(default=())
+
+    @property
+    def estimator(self) -> str:
+        return self.recipe.name
+
+    def interval(self, level: float = 0.95) -> Interval | None:
+        """A normal interval from the standard error; None where there is no error."""
+        if not isinstance(level, int | float) or not 0 < level < 1:
+            raise must_be("level", "a number between 0 and 1", level)
+        if self.standard_error is None:
+            return None
+        margin = NormalDist().inv_cdf(0.5 + level / 2) * self.standard_error
+        return Interval(
+            self.value - margin, self.value + margin, float(level), f"normal, {self.error_method}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `reweigh evaluate --json` prints them."""
+        interval = self.interval()
+        return {
+            "estimator": self.estimator,
+            "value": self.value,
+            "standard_error": self.standard_error,
+            "error_method": self.error_method,
+            "interval": None if interval is None else vars(interval),
+            "verdict": self.verdict,
+            "warnings": [str(warning) for warning in self.warnings],
+            "n_episodes": self.n_episodes,
+            "horizon": self.horizon,
+            "discount": self.discount,
+            "behavior_value": self.behavior_value,
+            "diagnostics": self.diagnostics.to_dict(),
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What is printed, as (label, text)."""
+        interval = self.interval()
+        d = self.diagnostics
+        worst = "none" if d.worst_ess is None else (
+            f"{d.worst_ess:,.0f} of {self.n_episodes:,} episodes at step {d.worst_step}"
+        )  # fmt: skip
+        lines = [
+            ("value", rounded(self.value, self.standard_error)),
+            ("95 % interval", "none" if interval is None else str(interval)),
+            ("standard error", _error_text(self.standard_error, self.error_method)),
+            ("behaviour's own value", number(self.behavior_value)),
+            ("episodes, horizon", f"{self.n_episodes:,}, {self.horizon}"),
+            ("effective size, worst", worst),
+            ("mass on unseen states", "not computed" if d.total_unseen is None else number(d.total_unseen)),
+            ("placebo (reward 1)", f"{number(d.placebo)} (should be {number(d.placebo_expected)})"),
+        ]  # fmt: skip
+        return lines + [("warning", str(warning)) for warning in self.warnings]
+
+    def __str__(self) -> str:
+        lines = self.rows()
+        width = max(len(label) for label, _ in lines)
+        return "\n".join(
+            [self.estimator, *(f"  {label:<{width}}  {text}" for label, text in lines)]
+        )
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(label)}</th>"
+            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+            for label, text in self.rows()
+        )
+        return (
+            f"<table><caption>{html.escape(self.estimator)}</caption><tbody>{cells}</tbody></table>"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Refusal:
+    """An estimator that gave no answer, and why."""
+
+    recipe: Recipe
+    error: RefusedError
+
+    @property
+    def estimator(self) -> str:
+        return self.recipe.name
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "estimator": self.estimator,
+            "value": None,
+            "standard_error": None,
+            "interval": None,
+            "verdict": None,
+            "warnings": [],
+            "refused": {"code": self.error.code, "reason": self.error.reason},
+        }
+
+
+def rounded(value: float, error: float | None) -> str:
+    """A number with as many decimals as its error supports (two digits of the error)."""
+    if error is None or not error > 0:
+        return number(value)
+    decimals = max(0, 1 - math.floor(math.log10(error)))
+    return f"{value:,.{min(decimals, 12)}f}"
+
+
+def number(value: float | None) -> str:
+    """A number with four significant digits."""
+    if value is None:
+        return "unknown"
+    if value == 0 or 1e-4 <= abs(value) < 1e7:
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:.3e}"
+
+
+def _error_text(error: float | None, method: str) -> str:
+    return f"none: {method}" if error is None else f"{error:.2g} ({method})"

@@ -1,0 +1,55 @@
+"""ModelFail: two of three states look the same, so that a model of the transitions fails."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reweigh.policies import TablePolicy
+from reweigh.worlds.modelwin import BEHAVIOR, TARGET
+from reweigh.worlds.tabular import TabularMDP
+from reweigh.worlds.world import Ints, as_count
+
+
+class ModelFail(TabularMDP):
+    """ModelFail of Thomas and Brunskill (2016), as in the paper's appendix.
+
+    States 0, 1, 2 are s1, left, right; actions 0, 1 are a1, a2. From s1, where every episode
+    starts, a1 leads left and a2 right; both lead back to s1. Arriving from the left pays 1, from
+    the right -1. The log hides left and right: it shows s1 or nothing. Observing either, the
+    target takes a1 with probability 0.2, the behavior with 0.5.
+    """
+
+    def __init__(self, horizon: int) -> None:
+        H = as_count("horizon", horizon, least=1)
+        P = np.zeros((3, 2, 3))
+        P[0, 0, 1] = P[0, 1, 2] = 1
+        P[1:, :, 0] = 1
+        r = np.zeros((3, 2, 3))
+        r[1, :, 0] = 1
+        r[2, :, 0] = -1
+        super().__init__([1, 0, 0], P, r, [TARGET] * 3, [BEHAVIOR] * 3, horizon=H)
+
+    def __repr__(self) -> str:
+        return f"ModelFail(horizon={self.horizon})"
+
+    @cached_property
+    def target(self) -> TablePolicy:
+        """π, with a row for s1 and one for the hidden state."""
+        return _seen_or_hidden(TARGET)
+
+    @cached_property
+    def behavior(self) -> TablePolicy:
+        """μ, with a row for s1 and one for the hidden state."""
+        return _seen_or_hidden(BEHAVIOR)
+
+    def _observe(self, states: Ints) -> NDArray[Any]:
+        return np.ma.masked_not_equal(states, 0)
+
+
+def _seen_or_hidden(probabilities: tuple[float, float]) -> TablePolicy:
+    row = dict(enumerate(probabilities))
+    return TablePolicy({0: row, None: row})

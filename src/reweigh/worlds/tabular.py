@@ -1,0 +1,260 @@
+"""Finite worlds given by their tables: exact values, and fast simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from reweigh.errors import UsageError, must_be
+from reweigh.logs.log import EpisodeLog
+from reweigh.policies import TablePolicy
+from reweigh.worlds import checks
+from reweigh.worlds.world import Floats, Ints, Rollout, TrueValue, as_count, as_generator
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class TabularMDP:
+    """A finite-horizon MDP with a target and a behavior policy.
+
+    Symbols: `initial` d_0(s) (S,); `transition` P_t(s'|s,a) and `reward` r_t(s,a,s'), (H,S,A,S),
+    or (S,A,S) where time does not matter; `target` π_t(a|s) and `behavior` μ_t(a|s), (H,S,A) or
+    (S,A). Rewards are Gaussian around r_t with standard deviation `reward_sd`, a number or an
+    array that broadcasts to (H,S,A,S). `horizon` may be left out where a table has a time axis.
+
+    Arriving in a state of `terminal` ends the episode: the reward of that transition counts,
+    later ones do not. Whatever the tables say about a terminal state is replaced by a self-loop
+    with reward 0 and by uniform policies, so that every formula may treat it as any other state.
+
+    The attributes `transition`, `reward`, `reward_sd` (H,S,A,S) and `target_array`,
+    `behavior_array` (H,S,A) are read-only views; `target` and `behavior` are policies.
+    """
+
+    initial: Floats
+    horizon: int
+    discount: float
+    terminal: tuple[int, ...]
+    # The tables keep the time axis they came with (1 where time does not matter): a pickled view
+    # that repeats it would be written out H times.
+    _transition: Floats
+    _reward: Floats
+    _reward_sd: Floats
+    _target: Floats
+    _behavior: Floats
+
+    def __init__(
+        self,
+        initial: ArrayLike,
+        transition: ArrayLike,
+        reward: ArrayLike,
+        target: ArrayLike,
+        behavior: ArrayLike,
+        reward_sd: ArrayLike = 0.0,
+        horizon: int | None = None,
+        discount: float = 1.0,
+        terminal: Iterable[int] | None = None,
+    ) -> None:
+        P, P_steps = checks.timed_table("transition", transition, "SAS")
+        r, r_steps = checks.timed_table("reward", reward, "SAS")
+        pi, pi_steps = checks.timed_table("target", target, "SA")
+        mu, mu_steps = checks.timed_table("behavior", behavior, "SA")
+        d0 = checks.floats("initial", initial)
+        S, A = P.shape[1:3]
+        tables = {"transition": P, "reward": r, "target": pi, "behavior": mu}
+        for name, table in tables.items():
+            expected = (S, A, S) if table.ndim == 4 else (S, A)
+            if table.shape[1:] != expected:
+                rule = f"{expected} per step, for {S} states and {A} actions"
+                raise must_be(name, rule, table.shape[1:])
+        if d0.shape != (S,):
+            raise must_be("initial", f"of shape ({S},), one entry per state", d0.shape)
+        H = checks.shared_horizon(
+            horizon, dict(zip(tables, (P_steps, r_steps, pi_steps, mu_steps), strict=True))
+        )
+        ends = checks.terminal_states(terminal, S)
+        sd = checks.reward_spread(reward_sd, (H, S, A, S), ends)
+        if not (isinstance(discount, (int, float, np.number)) and 0 < discount <= 1):
+            raise must_be("discount", "a number in (0, 1]", discount)
+
+        for s in ends:
+            P[:, s], r[:, s], pi[:, s], mu[:, s] = 0.0, 0.0, 1.0 / A, 1.0 / A
+            P[:, s, :, s] = 1.0
+            if d0[s]:
+                raise UsageError(
+                    "the parameter 'initial' must put no mass on a terminal state; got "
+                    f"{d0[s]:g} on state {s}: take it out of 'initial' or of 'terminal'"
+                )
+        checks.check_rows("initial", d0)
+        for name in ("transition", "target", "behavior"):
+            checks.check_rows(name, tables[name])
+        checks.check_finite("reward", r)
+
+        arrays = {"initial": d0, "_transition": P, "_reward": r, "_target": pi, "_behavior": mu}
+        for name, array in {**arrays, "_reward_sd": sd}.items():
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+        object.__setattr__(self, "horizon", H)
+        object.__setattr__(self, "discount", float(discount))
+        object.__setattr__(self, "terminal", ends)
+
+    def __repr__(self) -> str:
+        gamma = f", discount={self.discount:g}" if self.discount != 1 else ""
+        ends = f", terminal={self.terminal}" if self.terminal else ""
+        return (
+            f"{type(self).__name__}(n_states={self.n_states}, n_actions={self.n_actions}, "
+            f"horizon={self.horizon}{gamma}{ends})"
+        )
+
+    @property
+    def n_states(self) -> int:
+        """S, with the terminal states."""
+        return int(self._transition.shape[1])
+
+    @property
+    def n_actions(self) -> int:
+        """A."""
+        return int(self._transition.shape[2])
+
+    @property
+    def transition(self) -> Floats:
+        """P_t(s'|s,a), (H,S,A,S)."""
+        return self._over_time(self._transition)
+
+    @property
+    def reward(self) -> Floats:
+        """r_t(s,a,s'), the mean reward, (H,S,A,S)."""
+        return self._over_time(self._reward)
+
+    @property
+    def reward_sd(self) -> Floats:
+        """The standard deviation of the reward around its mean, (H,S,A,S)."""
+        return np.broadcast_to(self._reward_sd, self.transition.shape)
+
+    @property
+    def target_array(self) -> Floats:
+        """π_t(a|s), (H,S,A)."""
+        return self._over_time(self._target)
+
+    @property
+    def behavior_array(self) -> Floats:
+        """μ_t(a|s), (H,S,A)."""
+        return self._over_time(self._behavior)
+
+    @cached_property
+    def target(self) -> TablePolicy:
+        """π, the policy to evaluate."""
+        return TablePolicy(self._target[0] if len(self._target) == 1 else self._target)
+
+    @cached_property
+    def behavior(self) -> TablePolicy:
+        """μ, the policy that makes the episodes of `simulate`."""
+        return TablePolicy(self._behavior[0] if len(self._behavior) == 1 else self._behavior)
+
+    def value(self) -> TrueValue:
+        """v^π, exactly."""
+        return TrueValue(float(self.initial @ self.state_values(self.target_array)[0]))
+
+    def behavior_value(self) -> TrueValue:
+        """v^μ, exactly."""
+        return TrueValue(float(self.initial @ self.state_values(self.behavior_array)[0]))
+
+    def state_values(self, policy_array: Floats) -> Floats:
+        """V_t(s) of a policy given as (H,S,A) or (S,A): (H+1,S), with V_H = 0."""
+        H, S, A = self.horizon, self.n_states, self.n_actions
+        if np.shape(policy_array) not in {(H, S, A), (S, A)}:
+            rule = f"of shape {(H, S, A)} or {(S, A)}"
+            raise must_be("policy_array", rule, np.shape(policy_array))
+        pi = np.broadcast_to(policy_array, (H, S, A))
+        P = self.transition
+        # r̄_t(s,a) = Σ_s' P_t(s'|s,a) r_t(s,a,s')
+        r = self._over_time(np.einsum("tsax,tsax->tsa", self._transition, self._reward))
+        V = np.zeros((H + 1, S))
+        for t in reversed(range(H)):
+            # V_t(s) = Σ_a π_t(a|s) [ r̄_t(s,a) + γ Σ_s' P_t(s'|s,a) V_{t+1}(s') ]
+            V[t] = (pi[t] * (r[t] + self.discount * (P[t] @ V[t + 1]))).sum(axis=1)
+        return V
+
+    def simulate(self, n: int, rng: np.random.Generator | int) -> EpisodeLog:
+        """n episodes of the behavior policy, with both policies' probabilities logged."""
+        rollout = self._rollout(n, rng)
+        return rollout.log(discount=self.discount, observed=self._observe(rollout.states))
+
+    def _observe(self, states: Ints) -> NDArray[Any]:
+        """What the log shows of the true states: a masked array hides some of them."""
+        return states
+
+    def _rollout(self, n: int, rng: np.random.Generator | int) -> Rollout:
+        n, rng = as_count("n", n, least=1), as_generator(rng)
+        H, S, A = self.horizon, self.n_states, self.n_actions
+        start, act, move = self._samplers
+        s = np.empty((H + 1, n), dtype=np.int64)  # time-major: a step is one contiguous row
+        a = np.empty((H, n), dtype=np.int64)
+        s[0] = start[0].draw(np.zeros(n, dtype=np.int64), rng)
+        for t in range(H):
+            a[t] = act[t % len(act)].draw(s[t], rng)
+            s[t + 1] = move[t % len(move)].draw(s[t] * A + a[t], rng)
+        cell = s[:-1] * A + a
+        r = _pick(self._reward, cell * S + s[1:])
+        if self._reward_sd.any():
+            sd = self.reward_sd[np.arange(H)[:, None], s[:-1], a, s[1:]]
+            r += sd * rng.standard_normal((H, n))
+        mu, pi = _pick(self._behavior, cell), _pick(self._target, cell)
+        lengths = None
+        if self.terminal:
+            living = np.ones(S, dtype=np.int64)
+            living[list(self.terminal)] = 0
+            lengths = living[s[:-1]].sum(axis=0)
+        return Rollout(s.T, a.T, r.T, mu.T, pi.T, lengths)
+
+    @cached_property
+    def _samplers(self) -> tuple[list[_RowSampler], ...]:
+        """Samplers of s_0, of a_t given s_t, and of s_{t+1} given s_t A + a_t."""
+        return (
+            [_RowSampler.of(self.initial[None])],
+            [_RowSampler.of(mu) for mu in self._behavior],
+            [_RowSampler.of(P.reshape(-1, self.n_states)) for P in self._transition],
+        )
+
+    def _over_time(self, table: Floats) -> Floats:
+        return np.broadcast_to(table, (self.horizon, *table.shape[1:]))
+
+
+@dataclass(frozen=True, eq=False)
+class _RowSampler:
+    """Draws columns of a row-stochastic matrix, for many rows at once.
+
+    `edges` holds row + cdf(row, ·) for row 0, 1, …: one sorted array for all rows, so that a
+    draw is one binary search for row + u, and no draw needs a copy of its row.
+    """
+
+    edges: Floats
+    width: int
+    shrink: float
+
+    @classmethod
+    def of(cls, matrix: Floats) -> _RowSampler:
+        rows, width = matrix.shape
+        cdf = np.cumsum(matrix, axis=1)
+        cdf /= cdf[:, -1:]  # exactly 1 from the last column with mass onwards
+        cdf += np.arange(rows)[:, None]
+        # Rounding must not carry row + u to row + 1, so u stays below 1 by the floats' spacing.
+        return cls(cdf.ravel(), width, 1.0 - rows * 2.0**-52)
+
+    def draw(self, row: Ints, rng: np.random.Generator) -> Ints:
+        x = rng.random(len(row))
+        x *= self.shrink
+        x += row
+        column: Ints = self.edges.searchsorted(x, side="right")
+        column -= row * self.width
+        return column
+
+
+def _pick(table: Floats, cell: Ints) -> Floats:
+    """The table's entries at cells (H, n), numbered within a step; one step may serve all."""
+    if len(table) > 1:
+        cell = cell + np.arange(len(table))[:, None] * table[0].size
+    return table.ravel().take(cell)
