@@ -1,4 +1,4 @@
-"""evaluate(): from a log (or its sums), a target and a recipe to an Estimate. Orchestration only."""
+"""evaluate(): from a log (or its sums), a target and a recipe to an Estimate."""
 
 from __future__ import annotations
 
@@ -186,7 +186,9 @@ def _refuse_hopeless(log: EpisodeLog, target: Policy) -> None:
             "Check the episode column",
         )
     mu = log.steps.behavior_prob
-    if mu is not None and np.all(mu == 1.0) and not np.all(target.probabilities(log) == 1.0):
+    if log.continuous_actions or mu is None or not np.all(mu == 1.0):
+        return
+    if not np.all(target.probabilities(log) == 1.0):
         raise RefusedError(
             "deterministic-log",
             "behavior_prob is 1 in every row: the log was made by a deterministic policy, or the "

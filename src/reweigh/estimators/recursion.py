@@ -44,16 +44,14 @@ def forward(op: OneStep, *, simplex: bool) -> Forward:
                 scale *= c
         if t == op.horizon:
             break
+        if op.complete[t] and not d[here] @ op.placebo[here] > 0:
+            raise no_support(t)  # no row here that the target could have made
         e, src, dst = op.edges(t)
         flow = d[src] * op.prob[e]
         to = dst >= 0
         np.add.at(d, dst[to], flow[to])
-        ended = 0.0
         if op.ended_to[t] >= 0:  # END stays END
-            ended = float(d[op.ended_to[t]])
-            d[op.ended_to[t + 1]] += ended
-        if op.complete[t] and not flow.sum() + ended > 0:
-            raise no_support(t)
+            d[op.ended_to[t + 1]] += d[op.ended_to[t]]
     if not op.complete[:-1].all():
         _refuse_if_nothing_is_left(op, d)
     return Forward(d, mass, total)

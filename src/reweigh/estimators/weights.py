@@ -56,12 +56,14 @@ class Solution:
 
 def solve_recursion(recipe: Recipe, moments: Moments) -> Solution:
     """MIS in all variants, and DM."""
-    op, term = _operator(recipe, moments)
+    op, for_error, term = _operator(recipe, moments)
     simplex = recipe.normalize == "simplex"
     flow = forward(op, simplex=simplex)
-    back = backward(op, flow, simplex=simplex)
-    moved = variance.derivatives(op, flow, back)
-    square, per_group, start_part = variance.squared_error(op, back, moved, term(op, moved.reward))
+    back = backward(for_error, flow, simplex=simplex)
+    moved = variance.derivatives(for_error, flow, back)
+    square, per_group, start_part = variance.squared_error(
+        for_error, back, moved, term(for_error, moved.reward)
+    )
     per_step = earned(op, flow, op.reward)
     start_value = float(op.start.g.sum()) / op.n_episodes
     per_step[0] += start_value
@@ -85,7 +87,8 @@ def solve_recursion(recipe: Recipe, moments: Moments) -> Solution:
 Term = Callable[[OneStep, Floats], variance.RewardTerm]
 
 
-def _operator(recipe: Recipe, moments: Moments) -> tuple[OneStep, Term]:
+def _operator(recipe: Recipe, moments: Moments) -> tuple[OneStep, OneStep, Term]:
+    """The operator of the value, that of its error, and how rewards enter the error."""
     horizon, gamma = moments.about.horizon, moments.about.discount
     if isinstance(recipe.weights, Model):
         if moments.about.continuous_actions:
@@ -93,7 +96,7 @@ def _operator(recipe: Recipe, moments: Moments) -> tuple[OneStep, Term]:
         cells, start = model_cells(moments)
         renorm = recipe.weights.unseen == "renorm"
         op = model_operator(cells, start, horizon, gamma, renorm=renorm)
-        return op, variance.logged_reward
+        return op, op, variance.logged_reward
     assert isinstance(recipe.weights, Marginal)
     per_state = recipe.normalize == "state"
     build = pooled_operator if recipe.weights.pooled else importance_operator
@@ -106,7 +109,7 @@ def _operator(recipe: Recipe, moments: Moments) -> tuple[OneStep, Term]:
         cells = _transition_cells(recipe, moments)
         start = replace_blocks(moments.start)
         op = build(cells, start, horizon, gamma, per_state=per_state)
-        return op, variance.logged_reward
+        return op, op, variance.logged_reward
     if moments.hidden:
         raise RefusedError(
             "hidden",
@@ -120,11 +123,12 @@ def _operator(recipe: Recipe, moments: Moments) -> tuple[OneStep, Term]:
     mean = (found.sum(cells.y) / found.sum(cells.n))[found.index()]
     op = build(cells, start, horizon, gamma, per_state=per_state, reward_sums=cells.rho * mean)
     if recipe.reward == "averaged":  # the error keeps the noise of the logged rewards
-        return op, variance.logged_reward
+        logged = build(cells, start, horizon, gamma, per_state=per_state)
+        return op, logged, variance.logged_reward
     # the operator may have brought its cells into another order
     again = group_by([op.cells.s, op.cells.a])
     average = (again.sum(op.cells.y) / again.sum(op.cells.n))[again.index()]
-    return op, lambda o, D: variance.pooled_reward(o, D, average, again.index())
+    return op, op, lambda o, D: variance.pooled_reward(o, D, average, again.index())
 
 
 def _transition_cells(recipe: Recipe, moments: Moments) -> TransitionMoments:
@@ -132,15 +136,20 @@ def _transition_cells(recipe: Recipe, moments: Moments) -> TransitionMoments:
     if cells is None:
         raise lacking(recipe, "transitions")
     cells = cells.forget("block")
+    refuse_cut_stretches(recipe.name, moments, cells)
+    return cells
+
+
+def refuse_cut_stretches(name: str, moments: Moments, cells: TransitionMoments) -> None:
+    """The reward of a stretch is one sum: a stretch that is cut inside has lost a part of it."""
     cut = (cells.s_next == UNKNOWN) & (cells.t_next < moments.about.horizon)
     if moments.hidden and np.any(cut):
         raise RefusedError(
             "hidden-truncated",
-            f"{recipe.name} cannot use cut-off episodes together with hidden states: what a cut "
-            "episode earned inside a hidden stretch is not known. Drop the cut episodes "
-            "(truncated='drop') or give their next state",
+            f"{name} cannot use cut-off episodes together with hidden states: what a cut "
+            "episode earned inside a hidden stretch is not known. Leave the cut episodes out, or "
+            "give their next state",
         )
-    return cells
 
 
 def model_cells(moments: Moments) -> tuple[TransitionMoments, StartMoments]:
@@ -177,6 +186,13 @@ def behavior_value(moments: Moments) -> float | None:
 
     Without cut-off episodes this is the mean return; None where it cannot be told.
     """
+    try:
+        return _behavior_value(moments)
+    except RefusedError:
+        return None
+
+
+def _behavior_value(moments: Moments) -> float | None:
     if moments.transitions is not None or moments.model is not None:
         if moments.transitions is not None:
             cells, start = moments.transitions.forget("block"), replace_blocks(moments.start)
@@ -184,9 +200,7 @@ def behavior_value(moments: Moments) -> float | None:
             cells, start = model_cells(moments)
         n = cells.n.astype(np.float64)
         cells = replace(cells, rho=n, rho2=n, z=cells.y, rhoz=cells.y, z2=cells.y2, one=n)
-        cut = (cells.s_next == UNKNOWN) & (cells.t_next < moments.about.horizon)
-        if moments.hidden and np.any(cut):
-            return None
+        refuse_cut_stretches("the behaviour's value", moments, cells)
         op = importance_operator(cells, start, moments.about.horizon, moments.about.discount)
         return float(earned(op, forward(op, simplex=False), op.reward).sum())
     if moments.trajectories is not None:

@@ -17,7 +17,8 @@ Floats = npt.NDArray[np.float64]
 class Policy(Protocol):
     """A target policy. All arrays are in the order of the log's steps."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def probabilities(self, log: EpisodeLog) -> Floats:
         """(N,) π(a_t|s_t) of the logged actions, checked."""
