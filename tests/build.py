@@ -50,9 +50,7 @@ def random_log(
             s = None if rng.random() < hide else rng.randrange(n_states)
             a = rng.randrange(n_actions)
             noise = F(1) if function_ratios else F(rng.randint(2, 4), 4)
-            rows.append(
-                ref.Row(s, a, F(rng.randint(-4, 8), 2), mu[t, s, a] * noise, pi[t, s, a])
-            )
+            rows.append(ref.Row(s, a, F(rng.randint(-4, 8), 2), mu[t, s, a] * noise, pi[t, s, a]))
         after = rng.randrange(n_states) if with_next and rng.random() < 0.7 else None
         episodes.append(ref.Episode(tuple(rows), end, after))
     return ref.Log(tuple(episodes), horizon, discount)

@@ -151,9 +151,10 @@ class Estimate:
         """What is printed, as (label, text)."""
         interval = self.interval()
         d = self.diagnostics
-        worst = "none" if d.worst_ess is None else (
-            f"{d.worst_ess:,.0f} of {self.n_episodes:,} episodes at step {d.worst_step}"
-        )  # fmt: skip
+        worst = "none"
+        if d.worst_ess is not None:
+            worst = f"{d.worst_ess:,.0f} of {self.n_episodes:,} episodes at step {d.worst_step}"
+        unseen = "not computed" if d.total_unseen is None else number(d.total_unseen)
         lines = [
             ("value", rounded(self.value, self.standard_error)),
             ("95 % interval", "none" if interval is None else str(interval)),
@@ -161,9 +162,9 @@ class Estimate:
             ("behaviour's own value", number(self.behavior_value)),
             ("episodes, horizon", f"{self.n_episodes:,}, {self.horizon}"),
             ("effective size, worst", worst),
-            ("mass on unseen states", "not computed" if d.total_unseen is None else number(d.total_unseen)),
+            ("mass on unseen states", unseen),
             ("placebo (reward 1)", f"{number(d.placebo)} (should be {number(d.placebo_expected)})"),
-        ]  # fmt: skip
+        ]
         return lines + [("warning", str(warning)) for warning in self.warnings]
 
     def __str__(self) -> str:

@@ -100,18 +100,25 @@ def shape_log(
         y, g = _shape_own(log, target, control)
         return Shaped(log.with_rewards(y, g), "own Q")
     assert fit is not None
-    half = halves(log.steps.episode_hash) if control.blocks == 2 else np.zeros(log.n_episodes)
     if control.q == "in-sample":
-        y, g = _shape_tabular(log, [fit_q(fit)], half.astype(np.int64))
+        y, g = _shape_tabular(log, [fit_q(fit)], np.zeros(log.n_episodes, np.int64))
         return Shaped(log.with_rewards(y, g), "in-sample Q")
+    half = halves(log.steps.episode_hash)
     refuse_empty_half(half)
-    fits = [fit_q(fit.keep_blocks(lambda b, h=h: halves(b) == h)) for h in (0, 1)]
+    fits = _fit_halves(fit)
     if control.q == "split":
         part = log.select(half == 0)
         y, g = _shape_tabular(part, [fits[1]], np.zeros(part.n_episodes, np.int64))
         return Shaped(part.with_rewards(y, g), "Q of the odd blocks")
-    y, g = _shape_tabular(log, [fits[1], fits[0]], half.astype(np.int64))
+    y, g = _shape_tabular(log, [fits[1], fits[0]], half)
     return Shaped(log.with_rewards(y, g), "Q of the other half")
+
+
+def _fit_halves(moments: Moments) -> tuple[TabularQ, TabularQ]:
+    """Q of the even and of the odd blocks."""
+    even = moments.keep_blocks(lambda block: halves(block) == 0)
+    odd = moments.keep_blocks(lambda block: halves(block) == 1)
+    return fit_q(even), fit_q(odd)
 
 
 def refuse_empty_half(half: npt.NDArray[np.int64]) -> None:
@@ -231,7 +238,7 @@ def shape_moments(recipe: Recipe, moments: Moments) -> Moments:
         which, start_which = np.zeros(len(cells), np.int64), np.zeros(len(starts.n), np.int64)
     else:
         refuse_empty_half(halves(starts.block))
-        fits = [fit_q(moments.keep_blocks(lambda b, h=h: halves(b) == h)) for h in (0, 1)]
+        fits = _fit_halves(moments)
         tables = [fits[1], fits[0]]
         if control.q == "split":
             cells, starts = (

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError
 from reweigh.logs.states import END, UNKNOWN
-from reweigh.moments.groups import group_by
+from reweigh.moments.groups import group_by, tally
 from reweigh.moments.transitions import StartMoments, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
@@ -43,7 +43,7 @@ class Groups:
     move_by: Floats
 
     def sum(self, values: Floats) -> Floats:
-        return np.bincount(self.of, weights=values, minlength=len(self.share))
+        return tally(self.of, values, len(self.share))
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,16 +186,16 @@ def _operator(
     weight = groups.share[group_of]
     prob = weight * np.where(known, cells.rho, 0.0) * _inverse(groups.move_by)[group_of]
     scale = weight * _inverse(groups.reward_by)[group_of]
-    placebo = np.bincount(src, cells.one * scale, n_nodes)
+    placebo = tally(src, cells.one * scale, n_nodes)
     placebo[end_node] = 1.0  # END earns the placebo's 1 at every step, END included
-    visits = np.bincount(src, cells.n.astype(float), n_nodes)
+    visits = tally(src, cells.n.astype(float), n_nodes)
     visits[end_node] = _ended_by(cells, end_t)
-    covered = (np.bincount(src, prob, n_nodes) > 0).astype(float)
+    covered = (tally(src, prob, n_nodes) > 0).astype(float)
     if probability is not None:
         used = groups.moves > 0
         node_of = np.zeros(len(share), np.int64)
         node_of[group_of] = src
-        covered = np.bincount(node_of[used], probability[used], n_nodes)
+        covered = tally(node_of[used], probability[used], n_nodes)
     covered[(node_s == END) | (node_t == horizon)] = 1.0
     return OneStep(
         horizon=horizon,
@@ -203,10 +203,10 @@ def _operator(
         node_t=node_t,
         node_s=node_s,
         offsets=np.searchsorted(node_t, np.arange(horizon + 2)),
-        initial=np.bincount(start_node, start.n / start.n.sum(), n_nodes),
+        initial=tally(start_node, start.n / start.n.sum(), n_nodes),
         start=start,
         start_node=start_node,
-        reward=np.bincount(src, rewards * scale, n_nodes),
+        reward=tally(src, rewards * scale, n_nodes),
         placebo=placebo,
         visits=visits,
         covered=covered,
@@ -253,10 +253,10 @@ def pooled_operator(
     prob = np.where(known, cells.rho, 0.0) * _inverse(groups.move_by)[groups.of]
     rewards = cells.z if reward_sums is None else reward_sums
     scale = _inverse(groups.reward_by)[groups.of]
-    placebo = np.bincount(src, cells.one * scale, n_states)
+    placebo = tally(src, cells.one * scale, n_states)
     end = int(np.searchsorted(seen, END))
     placebo[end] = 1.0
-    covered = (np.bincount(src, prob, n_states) > 0).astype(float)
+    covered = (tally(src, prob, n_states) > 0).astype(float)
     covered[end] = 1.0
     start_node = np.searchsorted(seen, start.s)
     steps = horizon + 1
@@ -264,7 +264,7 @@ def pooled_operator(
     np.add.at(visits, (cells.t, src), cells.n)
     visits[:, end] = _ended_by(cells, np.arange(steps))
     initial = np.zeros(steps * n_states)
-    initial[:n_states] = np.bincount(start_node, start.n / start.n.sum(), n_states)
+    initial[:n_states] = tally(start_node, start.n / start.n.sum(), n_states)
     return OneStep(
         horizon=horizon,
         discount=discount,
@@ -274,7 +274,7 @@ def pooled_operator(
         initial=initial,
         start=start,
         start_node=start_node,
-        reward=np.tile(np.bincount(src, rewards * scale, n_states), steps),
+        reward=np.tile(tally(src, rewards * scale, n_states), steps),
         placebo=np.tile(placebo, steps),
         visits=visits.reshape(-1),
         covered=np.tile(covered, steps),
@@ -302,12 +302,12 @@ def _groups(
     size = int(of.max()) + 1
     if share is None:
         share = np.ones(size)
-    visits = np.bincount(of, cells.n, size)
-    moves = np.bincount(of, np.where(known, cells.n, 0), size)
+    visits = tally(of, cells.n, size)
+    moves = tally(of, np.where(known, cells.n, 0), size)
     reward_by, move_by = visits, moves
     if per_state:
-        reward_by = np.bincount(of, cells.rho, size)
-        move_by = np.bincount(of, np.where(known, cells.rho, 0.0), size)
+        reward_by = tally(of, cells.rho, size)
+        move_by = tally(of, np.where(known, cells.rho, 0.0), size)
     return Groups(of, share, visits, moves, reward_by, move_by)
 
 
@@ -329,7 +329,7 @@ def _complete(cells: TransitionMoments, horizon: int) -> npt.NDArray[np.bool_]:
     long = cells.t_next - cells.t > 1
     np.add.at(change, cells.t[long] + 1, 1)
     np.add.at(change, cells.t_next[long], -1)
-    return np.cumsum(change)[: horizon + 1] == 0
+    return np.asarray(np.cumsum(change)[: horizon + 1] == 0, bool)
 
 
 def _reordered(cells: TransitionMoments, order: Ints) -> TransitionMoments:

@@ -84,7 +84,7 @@ class ModelControl:
     @property
     def blocks(self) -> int:
         """Halves are blocks of even and of odd number."""
-        return 2 if self.q in ("split", "cross-fit") else 1 if isinstance(self.q, str) else 1
+        return 2 if isinstance(self.q, str) and self.q != "in-sample" else 1
 
 
 @dataclass(frozen=True, eq=False)

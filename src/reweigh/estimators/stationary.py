@@ -11,7 +11,7 @@ from reweigh.estimators.recursion import no_support
 from reweigh.estimators.weights import Solution, model_cells
 from reweigh.logs.states import END, UNKNOWN
 from reweigh.moments.bundle import Moments
-from reweigh.moments.groups import group_by
+from reweigh.moments.groups import group_by, tally
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     seen = np.unique(np.concatenate([cells.s[early], cells.s_next[early], [END]]))
     src, dst = np.searchsorted(seen, cells.s[early]), np.searchsorted(seen, cells.s_next[early])
     end = int(np.searchsorted(seen, END))
-    count = np.bincount(src, cells.n[early], len(seen))
+    count = tally(src, cells.n[early], len(seen))
     stays = float(ended[: horizon - 1].sum())  # END → END with ratio 1
     count[end] = stays
     d_inf = _eigenvector(src, dst, cells.rho[early], count, end if stays else None)
@@ -79,14 +79,14 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     z, rho, rho2, visits = (at.sum(v) for v in (cells.z, cells.rho, cells.rho2, cells.n))
     powers = gamma ** np.arange(horizon)
     end_weight = w[end] * ended
-    total = np.bincount(t, weight * rho, horizon) + end_weight
-    square = np.bincount(t, weight**2 * rho2, horizon) + w[end] ** 2 * ended
+    total = tally(t, weight * rho, horizon) + end_weight
+    square = tally(t, weight**2 * rho2, horizon) + w[end] ** 2 * ended
     use = recipe.weights.use
     if use == "plugin":
-        earned = np.bincount(t, share * z / visits, horizon)
-        ones = np.bincount(t, share * rho / visits, horizon) + d_inf[end] * (ended > 0)
+        earned = tally(t, share * z / visits, horizon)
+        ones = tally(t, share * rho / visits, horizon) + d_inf[end] * (ended > 0)
     else:
-        earned, ones = np.bincount(t, weight * z, horizon), total
+        earned, ones = tally(t, weight * z, horizon), total
         if use == "selfnorm":
             empty = np.flatnonzero(~(np.abs(total) > 0))
             if len(empty):

@@ -20,7 +20,7 @@ from reweigh.estimators.recursion import Backward, Forward, backward, forward, n
 from reweigh.inference import variance
 from reweigh.logs.states import UNKNOWN
 from reweigh.moments.bundle import Moments
-from reweigh.moments.groups import group_by
+from reweigh.moments.groups import group_by, tally
 from reweigh.moments.transitions import StartMoments, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
@@ -212,7 +212,7 @@ def earned(op: OneStep, flow: Forward, reward: Floats) -> Floats:
     """(H,) γ^t <d_t, r_t>."""
     each = flow.d * reward
     sums = np.array([each[op.nodes(t)].sum() for t in range(op.horizon)])
-    return sums * op.discount ** np.arange(op.horizon)
+    return np.asarray(sums * op.discount ** np.arange(op.horizon), np.float64)
 
 
 def effective_sizes(op: OneStep, flow: Forward) -> Floats:
@@ -253,7 +253,7 @@ def _by_step(op: OneStep, per_group: Floats, start: Floats) -> Floats | None:
         return None
     step = np.zeros(len(per_group), np.int64)
     step[op.groups.of] = op.cells.t
-    return np.concatenate([start, np.bincount(step, per_group, op.horizon)])
+    return np.concatenate([start, tally(step, per_group, op.horizon)])
 
 
 # Running products

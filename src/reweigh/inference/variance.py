@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from reweigh.estimators.operators import OneStep
 from reweigh.estimators.recursion import Backward, Forward
+from reweigh.moments.groups import tally
 
 Floats = npt.NDArray[np.float64]
 
@@ -89,8 +90,8 @@ def pooled_reward(
     if op.self_normalized:
         mean = _over(groups.sum(rho * mean_reward), groups.reward_by)[groups.of]
         a_rho = per_row * (mean_reward - mean)
-    use = np.bincount(cell, per_row * rho)  # C(s,a)
-    share = (use / np.bincount(cell, op.cells.n))[cell]
+    use = tally(cell, per_row * rho)  # C(s,a)
+    share = (use / tally(cell, op.cells.n))[cell]
     return RewardTerm(-share * mean_reward, a_rho, np.zeros(len(rho)), share)
 
 

@@ -192,7 +192,7 @@ def _states(
     if values.ndim not in (2, 3) or values.shape[0] != n or values.shape[1] - horizon not in (0, 1):
         raise must_be("states", f"an array of shape ({n}, {horizon + 1})", values.shape)
     if values.ndim == 3 and mask is not None:
-        mask = mask.any(axis=2)
+        mask = np.asarray(mask.any(axis=2), bool)
     known = np.concatenate([alive, alive[-1:]])[: values.shape[1]]  # (H+1, n)
     major = np.swapaxes(values[order], 0, 1)
     shown = known if mask is None else known & ~mask[order].T

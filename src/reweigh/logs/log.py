@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from reweigh.policies.behavior import FittedBehavior
+
+
+Made = TypeVar("Made")
 
 
 class Source(Protocol):
@@ -99,7 +102,7 @@ class EpisodeLog:
         """(N,) the actions as logged."""
         if self.actions is None:
             return self.steps.action
-        return self.actions.array()[self.steps.action]
+        return np.asarray(self.actions.array()[self.steps.action])
 
     def place(self, row: int, column: str | None, value: object) -> Place:
         """How to name a row (of the time-major order) in a message."""
@@ -145,6 +148,12 @@ class EpisodeLog:
             parts.append(self.actions.digest())
         return digest_of(*parts)
 
+    def to_table(self) -> pa.Table:
+        """The log as a pyarrow table with one row per step, which `read_log` reads back."""
+        from reweigh.logs.export import log_table
+
+        return log_table(self)
+
     def describe(self) -> dict[str, Any]:
         """What the log is, as plain values."""
         steps = self.steps
@@ -182,11 +191,12 @@ class EpisodeLog:
             f"horizon {self.horizon}, {len(self.states):,} states)"
         )
 
-    def _once(self, key: str, make: Any) -> Any:
+    def _once(self, key: str, make: Callable[[], Made]) -> Made:
         """Compute once: the record is frozen, what is derived from it is kept."""
         if key not in self._cache:
             self._cache[key] = make()
-        return self._cache[key]
+        made: Made = self._cache[key]
+        return made
 
 
 def states_array(labels: Labels, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -196,8 +206,5 @@ def states_array(labels: Labels, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
         padded = np.empty((len(values) + 1, *values.shape[1:]), object)
         padded[:-1] = values
         padded[-1] = None
-        return padded[codes]
-    return values[codes]
-
-
-Extra = Mapping[str, npt.NDArray[Any]]
+        return np.asarray(padded[codes])
+    return np.asarray(values[codes])

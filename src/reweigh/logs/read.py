@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -242,7 +243,7 @@ class _Reader:
         column = self.table.column(name)
         if pa.types.is_integer(column.type):
             checks.null_values(self.faults, name, _nulls(column))
-            values = column.fill_null(-1).to_numpy().astype(np.int64)
+            values = np.asarray(column.fill_null(-1).to_numpy(), np.int64)
             self.faults.rows(
                 "step-start",
                 name,
@@ -302,7 +303,7 @@ class _Reader:
                     "not-finite",
                     name,
                     bad,
-                    lambda row, values=values: float(values[row]),
+                    partial(_cell, values),
                     f"{name!r} must be a finite number",
                     "write the real number, or leave the episode out",
                 )
@@ -414,7 +415,10 @@ class _Reader:
         """The last row of a short episode must say why it is the last."""
         if short != "error":
             return
-        fix = "name a terminated or truncated column, or pass short_episodes='terminal' or 'truncated'"
+        fix = (
+            "name a terminated or truncated column, or pass short_episodes='terminal' or "
+            "'truncated'"
+        )
         present = [n for n in ("terminated", "truncated", "done") if n in self.source.names]
         if present and self.columns.terminated is None and self.columns.truncated is None:
             fix += f" (the log has a column {present[0]!r})"
@@ -456,6 +460,10 @@ class _Reader:
         is_cut = np.zeros(len(rows), bool)
         is_cut[e] = before & ~over
         return ending, is_cut
+
+
+def _cell(values: npt.NDArray[np.float64], row: int) -> float:
+    return float(values[row])
 
 
 def _is_label(kind: pa.DataType) -> bool:

@@ -171,7 +171,7 @@ class Rounding(Abstraction):
             object.__setattr__(self, "scale", tuple(scale.tolist()))
 
     def __call__(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        return np.rint(values * np.asarray(self.scale, float)).astype(np.int64)
+        return np.asarray(np.rint(values * np.asarray(self.scale, float)), np.int64)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Moments:
     transitions   cells without the action, a hidden stretch being one long step (MIS)
     model         cells with the action, the hidden state being a state (DM, Q, SSD-IS)
     trajectories  running products (IS, WIS)
-    start         first states: as `transitions` sees them (`start`), as `model` does (`start_model`)
+    start         first states as `transitions` sees them; `start_model`: as `model` does
     """
 
     about: About

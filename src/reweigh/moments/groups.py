@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 LARGEST_KEY = 2**62
 
 
@@ -42,6 +43,11 @@ class Groups:
         index = np.empty(len(self.order), np.int64)
         index[self.order] = np.repeat(np.arange(len(self)), self.count())
         return index
+
+
+def tally(index: npt.NDArray[Any], weights: npt.NDArray[Any], size: int = 0) -> Floats:
+    """Sums of weights by index, as float64."""
+    return np.asarray(np.bincount(index, weights, size), np.float64)
 
 
 def group_by(keys: Sequence[npt.NDArray[Any]]) -> Groups:

@@ -78,8 +78,9 @@ class TransitionMoments:
 def summed(cells: TransitionMoments) -> TransitionMoments:
     """One cell per key."""
     groups = group_by([getattr(cells, key) for key in KEYS])
-    keys = dict(zip(KEYS, groups.keys, strict=True))
-    return TransitionMoments(**keys, **{name: groups.sum(getattr(cells, name)) for name in SUMS})
+    columns: dict[str, Any] = dict(zip(KEYS, groups.keys, strict=True))
+    columns |= {name: groups.sum(getattr(cells, name)) for name in SUMS}
+    return TransitionMoments(**columns)
 
 
 def concatenate(parts: list[TransitionMoments]) -> TransitionMoments:
@@ -96,7 +97,7 @@ def _recoded(codes: Ints, table: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class StartMoments:
-    """Where episodes start: by (block, s_0) their number, and Σg, Σg² of a control's start value."""
+    """First states: by (block, s_0) their number, and Σg, Σg² of a control's start value."""
 
     block: Ints
     s: Ints

@@ -79,6 +79,19 @@ class TablePolicy:
         code = self._entries.actions.translate(log.actions)[action]
         return self._look_up(log, np.full(log.steps.n_rows, code))
 
+    def to_table(self) -> Any:
+        """A pyarrow table with the columns state (one per part), action, prob and, if it has
+        one, step: what `read_policy` reads."""
+        import pyarrow as pa
+
+        from reweigh.logs.export import label_columns
+
+        e = self._entries
+        columns = {} if e.step is None else {"step": pa.array(e.step)}
+        columns |= label_columns("state", e.states, e.state)
+        columns |= label_columns("action", e.actions, e.action)
+        return pa.table(columns | {"prob": pa.array(e.prob)})
+
     def fingerprint(self) -> str:
         e = self._entries
         kept = e.prob > 0

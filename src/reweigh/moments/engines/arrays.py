@@ -194,7 +194,7 @@ def _sum_cells(**columns: npt.NDArray[Any]) -> TransitionMoments:
     groups = group_by([columns[key] for key in KEYS])
     rho, z, y = columns["rho"], columns["z"], columns["y"]
     return TransitionMoments(
-        *groups.keys,
+        **dict(zip(KEYS, groups.keys, strict=True)),
         n=groups.count(),
         rho=groups.sum(rho),
         rho2=groups.sum(rho * rho),

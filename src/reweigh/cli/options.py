@@ -1,0 +1,192 @@
+"""Options that several commands share: how to read a log, and what the target is."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from reweigh.errors import UsageError
+
+READING = "How to read the log"
+TARGET = "The target policy"
+
+
+def _option(help: str, panel: str = READING, **more: Any) -> Any:
+    return typer.Option(help=help, rich_help_panel=panel, **more)
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """Every option of `read_log`, under the same name."""
+
+    episode: Annotated[str, _option("Column of the episode's id.")] = "episode"
+    step: Annotated[str, _option("Column of the step (0, 1, 2, …).")] = "step"
+    state: Annotated[
+        list[str] | None, _option("Column of the state; repeat it for several. [default: state]")
+    ] = None
+    action: Annotated[str, _option("Column of the action.")] = "action"
+    reward: Annotated[str, _option("Column of the reward.")] = "reward"
+    behavior_prob: Annotated[
+        str, _option("Column of the behaviour's probability of the logged action.")
+    ] = "behavior_prob"
+    next_state: Annotated[list[str] | None, _option("Column of the next state.")] = None
+    terminated: Annotated[str | None, _option("Column that is true where an episode ended.")] = None
+    truncated: Annotated[
+        str | None, _option("Column that is true where an episode was cut off.")
+    ] = None
+    horizon: Annotated[int | None, _option("Number of steps. [default: the longest episode]")] = (
+        None
+    )
+    discount: Annotated[float, _option("Discount per step, in (0, 1].")] = 1.0
+    short_episodes: Annotated[
+        str, _option("What a short episode without a flag is: error, terminal or truncated.")
+    ] = "error"
+    hidden: Annotated[str, _option("What a null state is: error or allow.")] = "error"
+    continuous_actions: Annotated[bool, _option("Actions are numbers with densities.")] = False
+    round: Annotated[
+        list[float] | None,
+        _option("Make states of the rounded state columns times this (once, or per column)."),
+    ] = None
+    grid: Annotated[
+        list[str] | None,
+        _option("Make states by these edges, such as 0,0.5,1 (once per state column)."),
+    ] = None
+    delimiter: Annotated[str, _option("Delimiter of a CSV file.")] = ","
+    decimal: Annotated[str, _option("Decimal sign of a CSV file.")] = "."
+    fit_behavior: Annotated[
+        bool, _option("Estimate the behaviour's probabilities by counts per state.")
+    ] = False
+    smoothing: Annotated[
+        float, _option("Pseudo-counts per action when estimating the behaviour.")
+    ] = 0.0
+
+    def read(self, paths: list[Path], target_prob: str | None = None) -> Any:
+        """The log, read and checked."""
+        import reweigh as rw
+
+        if self.smoothing and not self.fit_behavior:
+            raise UsageError("--smoothing belongs to --fit-behavior")
+        same = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _TRANSLATED}
+        source: Any = [str(path) for path in paths]
+        log = rw.read_log(
+            source[0] if len(source) == 1 else source,
+            state=self.state or "state",
+            next_state=self.next_state or None,
+            behavior_prob=None if self.fit_behavior else self.behavior_prob,
+            target_prob=target_prob,
+            abstraction=self._abstraction(),
+            **same,
+        )
+        if self.fit_behavior:
+            return log.with_behavior(rw.fit_behavior(log, smoothing=self.smoothing))
+        return log
+
+    def _abstraction(self) -> Any:
+        import reweigh as rw
+
+        if self.round and self.grid:
+            raise UsageError("give --round or --grid, not both")
+        if self.round:
+            return rw.Rounding(self.round[0] if len(self.round) == 1 else self.round)
+        if self.grid:
+            try:
+                edges = [[float(edge) for edge in text.split(",")] for text in self.grid]
+            except ValueError as error:
+                raise UsageError(
+                    f"--grid takes numbers with commas between them: {error}"
+                ) from error
+            return rw.Grid(edges)
+        return None
+
+
+_TRANSLATED = (
+    "state",
+    "next_state",
+    "behavior_prob",
+    "round",
+    "grid",
+    "fit_behavior",
+    "smoothing",
+)
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """Where the target policy comes from."""
+
+    target: Annotated[
+        Path | None, _option("Policy file with the columns state, action, prob (step).", TARGET)
+    ] = None
+    target_prob: Annotated[
+        str | None, _option("Column with the target's probability of the logged action.", TARGET)
+    ] = None
+
+    def read(self, log_options: LogOptions) -> Any:
+        import reweigh as rw
+
+        if (self.target is None) == (self.target_prob is None):
+            raise UsageError(
+                "say what the target policy is: --target FILE or --target-prob COLUMN (one of them)"
+            )
+        if self.target_prob is not None:
+            return rw.ColumnPolicy(self.target_prob)
+        names = log_options.state or ["state"]
+        if len(names) > 1:
+            return rw.read_policy(self.target, state=names)
+        try:  # the policy's column may carry the log's name for it
+            return rw.read_policy(self.target, state=names[0], action=log_options.action)
+        except rw.InputError as error:
+            if not any(fault.code == "missing-column" for fault in error.faults):
+                raise
+            return rw.read_policy(self.target)
+
+
+def with_options(**groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command whose parameters of these names are groups of options.
+
+    Typer reads signatures; this one spreads the fields of each group into the command's, and
+    gathers them again when it is called.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+        spread = {
+            name: [
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=field.default,
+                    annotation=typing.get_type_hints(group, include_extras=True)[field.name],
+                )
+                for field in fields(group)
+            ]
+            for name, group in groups.items()
+        }
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            made = {
+                name: group(**{f.name: given.pop(f.name) for f in fields(group)})
+                for name, group in groups.items()
+            }
+            command(**given, **made)
+
+        parameters = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, parameter in own.items()
+            if name not in groups
+        ]
+        for name in groups:
+            parameters += spread[name]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return run
+
+    return decorate
