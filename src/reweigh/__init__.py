@@ -1,5 +1,8 @@
 """reweigh: off-policy evaluation you can act on."""
 
+import importlib
+from typing import TYPE_CHECKING
+
 from reweigh.errors import (
     InputError,
     InputWarning,
@@ -33,10 +36,8 @@ from reweigh.evaluate import evaluate, evaluate_all, moments
 from reweigh.logs.arrays import log_from_arrays
 from reweigh.logs.columns import Columns
 from reweigh.logs.log import EpisodeLog
-from reweigh.logs.read import read_log
 from reweigh.logs.states import Grid, Rounding
 from reweigh.moments.bundle import Moments
-from reweigh.moments.store import load_moments
 from reweigh.moments.trajectories import StepMoments
 from reweigh.moments.transitions import TransitionMoments
 from reweigh.policies import (
@@ -105,9 +106,21 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name == "worlds":  # imported when used: `import reweigh` stays quick
-        import importlib
+if TYPE_CHECKING:
+    from reweigh import worlds
+    from reweigh.logs.read import read_log
+    from reweigh.moments.store import load_moments
 
+# What needs pyarrow, or is not needed by every user, is imported when it is first used:
+# `import reweigh` stays quick.
+_LATER = {"read_log": "reweigh.logs.read", "load_moments": "reweigh.moments.store"}
+
+
+def __getattr__(name: str) -> object:
+    if name == "worlds":
         return importlib.import_module("reweigh.worlds")
+    if name in _LATER:
+        value = getattr(importlib.import_module(_LATER[name]), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module 'reweigh' has no attribute {name!r}")

@@ -48,13 +48,15 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     d_inf = _eigenvector(src, dst, cells.rho[early], count, end if stays else None)
     notes: list[Warning] = []
     end_share = float(d_inf[end])
+    use = recipe.weights.use
     if end_share > 1 - 1e-6:
-        notes.append(
-            StationaryWarning(
-                f"episodes end early, so {end_share:.0%} of the stationary mass is on END: "
-                f"{recipe.name} says nothing about this log. Use mis()"
-            )
+        text = (
+            f"episodes end early, so {end_share:.0%} of the stationary mass is on END: "
+            f"{recipe.name} says nothing about this log. Use mis()"
         )
+        if use == "selfnorm":  # 0/0 at every step before the first end
+            raise RefusedError("stationary", text)
+        notes.append(StationaryWarning(text))
     if np.any(d_inf < -1e-8):
         notes.append(
             StationaryWarning("the stationary vector has negative entries: too little data")
@@ -81,7 +83,6 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     end_weight = w[end] * ended
     total = tally(t, weight * rho, horizon) + end_weight
     square = tally(t, weight**2 * rho2, horizon) + w[end] ** 2 * ended
-    use = recipe.weights.use
     if use == "plugin":
         earned = tally(t, share * z / visits, horizon)
         ones = tally(t, share * rho / visits, horizon) + d_inf[end] * (ended > 0)

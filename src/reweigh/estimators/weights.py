@@ -222,6 +222,8 @@ def effective_sizes(op: OneStep, flow: Forward) -> Floats:
     for t in range(op.horizon):
         e, src, _ = op.edges(t)
         each = flow.d[src] * per_row[op.groups.of[e]]
+        if op.edge_offsets is None:  # pooled: of the rows of this step, as for the others
+            each = np.where(op.cells.t == t, each, 0.0)
         first, second = float(each @ op.cells.rho[e]), float(each**2 @ op.cells.rho2[e])
         end = int(op.ended_to[t])
         if end >= 0 and op.visits[end] > 0:
