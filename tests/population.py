@@ -119,7 +119,7 @@ def population_log(
                     float(world.behavior[t][s][a]),
                     float(world.target[t][s][a]),
                     None if hidden_next else x,
-                    last and x in world.ends,
+                    last and x in world.ends and not was_cut,
                     last and was_cut,
                 )
                 for name, value in zip(NAMES, values, strict=True):

@@ -157,6 +157,7 @@ def test_is_error_is_the_exact_variance_of_the_weighted_return() -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore::reweigh.LowOverlapWarning")
 def test_self_normalised_estimators_count_those_who_ended() -> None:
     """Action 1 ends the episode. Dividing by the weights of the living alone would return the
     behaviour's survival, whatever the target does."""
