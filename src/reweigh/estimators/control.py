@@ -7,6 +7,7 @@ V(END) = 0, V_H = 0. DR, WDR and MDR are IS, WIS and MIS on y, plus the mean of 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -170,12 +171,20 @@ def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[
             "truncated", "a Q of your own is not used on cut-off episodes; use truncated='drop'"
         )
     steps = log.steps
-    q = _own_q(log, control, steps.action)
+    q = _own_q(log, control, log.raw_actions())
     # V(s_t) = Σ_a π(a|s_t) Q(s_t,a), one action at a time: no rows × actions table
-    v = np.zeros(steps.n_rows)
-    for action in range(len(log.actions)):
+    v, covered = np.zeros(steps.n_rows), np.zeros(steps.n_rows)
+    for action in target.all_actions(log).values:
         pi = target.of_action(log, action)
         v += pi * _own_q(log, control, np.full(steps.n_rows, action))
+        covered += pi
+    if np.any(covered < 1 - 1e-6):
+        raise RefusedError(
+            "target-probabilities",
+            f"the target {target.name} takes actions that the log never shows (up to "
+            f"{1 - covered.min():.1%} of the time); V = Σ π Q needs all of them: give the target "
+            "as a table",
+        )
     ahead = np.zeros(steps.n_rows)
     for t in range(log.horizon - 1):
         here, following = steps.rows(t), steps.rows(t + 1)
@@ -184,10 +193,9 @@ def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[
     return steps.reward - q + log.discount * ahead, v[steps.rows(0)].copy()
 
 
-def _own_q(log: EpisodeLog, control: ModelControl, action: npt.NDArray[np.int64]) -> Floats:
-    assert log.actions is not None
+def _own_q(log: EpisodeLog, control: ModelControl, values: npt.NDArray[Any]) -> Floats:
+    """(N,) the user's Q of these actions in the rows' states."""
     steps = log.steps
-    values = log.actions.array()[action]
     if callable(control.q):
         return call_batch(control.q, "the Q function", log, values)
     table = np.asarray(control.q)
@@ -199,8 +207,9 @@ def _own_q(log: EpisodeLog, control: ModelControl, action: npt.NDArray[np.int64]
         raise UsageError(
             "a Q array is for observed states and actions 0, 1, 2, …; give q(state, action, step)"
         )
-    need = (log.horizon, int(labels.max()) + 1, int(log.actions.array().max()) + 1)
-    if any(have < want for have, want in zip(table.shape, need, strict=True)) or labels.min() < 0:
+    need = (log.horizon, int(labels.max()) + 1, int(values.max()) + 1)
+    short = any(have < want for have, want in zip(table.shape, need, strict=True))
+    if short or labels.min() < 0 or values.min() < 0:
         raise UsageError(f"the Q array has shape {table.shape}; this log needs at least {need}")
     return np.asarray(table[steps.step, labels[steps.state], values], np.float64)
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError
 from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import Label, Labels
 
 Floats = npt.NDArray[np.float64]
 
@@ -24,8 +25,12 @@ class Policy(Protocol):
         """(N,) π(a_t|s_t) of the logged actions, checked."""
         ...
 
-    def of_action(self, log: EpisodeLog, action: int) -> Floats:
-        """(N,) π(a|s_t) of one action (a code of the log) in every row's state."""
+    def all_actions(self, log: EpisodeLog) -> Labels:
+        """Every action that the policy may take, as far as it knows."""
+        ...
+
+    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
+        """(N,) π(a|s_t) of one action in every row's state."""
         ...
 
     def fingerprint(self) -> str:

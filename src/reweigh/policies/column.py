@@ -9,6 +9,7 @@ import numpy as np
 from reweigh.errors import must_be
 from reweigh.logs import checks
 from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import Label, Labels
 from reweigh.policies.base import Floats, no_other_actions
 
 
@@ -31,7 +32,10 @@ class ColumnPolicy:
         check_rows(log, self.column, values)
         return values
 
-    def of_action(self, log: EpisodeLog, action: int) -> Floats:
+    def all_actions(self, log: EpisodeLog) -> Labels:
+        raise no_other_actions(self.name)
+
+    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
         raise no_other_actions(self.name)
 
     def fingerprint(self) -> str:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from reweigh.errors import UsageError, must_be
 from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import digest_of
+from reweigh.logs.states import Label, Labels, digest_of
 from reweigh.policies.base import Floats
 from reweigh.policies.column import check_rows
 
@@ -41,10 +41,13 @@ class FunctionPolicy:
         check_rows(log, self.name, values)
         return values
 
-    def of_action(self, log: EpisodeLog, action: int) -> Floats:
+    def all_actions(self, log: EpisodeLog) -> Labels:
+        """A function cannot list its actions: those of the log."""
         assert log.actions is not None
-        value = log.actions.array()[action : action + 1]
-        values = call_batch(self.f, self.name, log, np.repeat(value, log.steps.n_rows))
+        return log.actions
+
+    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
+        values = call_batch(self.f, self.name, log, np.full(log.steps.n_rows, action))
         check_rows(log, self.name, values)
         return values
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from reweigh.errors import KEPT_PLACES, Fault, InputWarning, Place, UsageError, input_error, must_be
 from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import HIDDEN, Labels, digest_of, label_text, plain_label
+from reweigh.logs.states import HIDDEN, Label, Labels, digest_of, label_text, plain_label
 from reweigh.policies.base import Floats
 
 Ints = npt.NDArray[np.int64]
@@ -74,9 +74,11 @@ class TablePolicy:
         code = self._entries.actions.translate(log.actions)
         return self._look_up(log, code[log.steps.action])
 
-    def of_action(self, log: EpisodeLog, action: int) -> Floats:
-        assert log.actions is not None
-        code = self._entries.actions.translate(log.actions)[action]
+    def all_actions(self, log: EpisodeLog) -> Labels:
+        return self._entries.actions
+
+    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
+        code = self._entries.actions.code_of.get(label_text(action), -1)
         return self._look_up(log, np.full(log.steps.n_rows, code))
 
     def to_table(self) -> Any:
