@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_a_longer_horizon_makes_all_episodes_short() -> None:
     assert log.describe()["terminated_early"] == 2
 
 
-@pytest.mark.parametrize("horizon", [0, -1, 2.0, "3", True])
+@pytest.mark.parametrize("horizon", [0, -1, 2.0, "3"])
 def test_a_horizon_is_a_whole_number_from_one_on(horizon: Any) -> None:
     with pytest.raises(rw.UsageError, match="'horizon' must be a whole number from 1 on"):
         rw.read_log(table(), horizon=horizon)
@@ -276,15 +277,11 @@ def test_one_episode_of_one_step_is_a_log() -> None:
 
 def test_the_same_rows_cut_by_the_user_or_by_the_horizon_are_the_same_steps() -> None:
     cut = rw.read_log(table(), horizon=2)
-    by_hand = rw.read_log(
-        table()
-        .filter(pa.compute.less(table().column("step"), 2))
-        .append_column("after", pa.array(["y", "z", "z", "y"])),
-        next_state="after",
-    )
-    with pytest.raises(AssertionError, match="notes"):
-        assert_same_log(cut, by_hand)  # only the note tells them apart
+    kept = table().filter(pa.compute.less(table().column("step"), 2))
+    after = pa.array(["y", "z", "z", "y"])
+    by_hand = rw.read_log(kept.append_column("after", after), next_state="after")
     assert cut.digest() == by_hand.digest()
+    assert_same_log(replace(cut, notes=()), by_hand)
 
 
 def test_special_codes_are_no_states() -> None:

@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError, StationaryWarning
 from reweigh.estimators.recipe import Recipe, Stationary
-from reweigh.estimators.recursion import no_support
 from reweigh.estimators.weights import Solution, model_cells
 from reweigh.logs.states import END, UNKNOWN
 from reweigh.moments.bundle import Moments
@@ -91,7 +90,11 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
         if use == "selfnorm":
             empty = np.flatnonzero(~(np.abs(total) > 0))
             if len(empty):
-                raise no_support(int(empty[0]))
+                raise RefusedError(
+                    "stationary",
+                    f"at step {empty[0]} no logged state has stationary mass: {recipe.name} "
+                    "divides by it. Use mis()",
+                )
             earned, ones = earned / total, np.ones(horizon)
         else:
             earned, ones = earned / n, ones / n

@@ -263,8 +263,9 @@ def _trajectories(steps: Steps, block: Ints, rho: Floats, gamma: float) -> StepM
         ret=groups.sum(plain),
     )
     names = ("block", "t", "n", "log_scale", "w", "w2", "wy", "wmax")
-    steps_table = StepSums(**{m: np.concatenate([getattr(p, m) for p in tables]) for m in names})
-    return StepMoments(steps_table, episodes)
+    joined = {name: np.concatenate([getattr(part, name) for part in tables]) for name in names}
+    order = np.lexsort((joined["t"], joined["block"]))
+    return StepMoments(StepSums(**{name: v[order] for name, v in joined.items()}), episodes)
 
 
 def _scaled(groups: Any, log_w: Floats) -> tuple[Floats, Floats]:
