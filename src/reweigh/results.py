@@ -62,7 +62,7 @@ class Diagnostics:
                        estimator has no state distribution
     placebo            the value if every reward were 1, END included; it should be
     placebo_expected   Σ_t γ^t
-    total_mass         (H+1,) Σ_s d_t(s) without normalisation, nan inside hidden stretches
+    total_mass         (H,) Σ_s d_t(s) without normalisation, nan inside hidden stretches
     """
 
     ess: Floats

@@ -18,8 +18,8 @@ class Forward:
     """d_t^π over the nodes.
 
     d     (K,) the distribution, normalised where asked
-    mass  (H+1,) c_t, the sum of d_t before dividing by it; 1 where nothing was divided
-    total (H+1,) what Σ_s d_t(s) would be without any normalisation (nan where not complete)
+    mass  (H,) c_t, the sum of d_t before dividing by it; 1 where nothing was divided
+    total (H,) what Σ_s d_t(s) would be without any normalisation (nan where not complete)
     """
 
     d: Floats
@@ -30,10 +30,10 @@ class Forward:
 def forward(op: OneStep, *, simplex: bool) -> Forward:
     """d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s), divided by its sum c_{t+1} if `simplex`."""
     d = op.initial.copy()
-    mass = np.ones(op.horizon + 1)
-    total = np.full(op.horizon + 1, np.nan)
+    mass = np.ones(op.horizon)
+    total = np.full(op.horizon, np.nan)
     scale = 1.0
-    for t in range(op.horizon + 1):
+    for t in range(op.horizon):
         here = op.nodes(t)
         if op.complete[t]:
             c = float(d[here].sum())
@@ -42,8 +42,6 @@ def forward(op: OneStep, *, simplex: bool) -> Forward:
                 d[here] /= c
                 mass[t] = c
                 scale *= c
-        if t == op.horizon:
-            break
         if op.complete[t] and not d[here] @ op.placebo[here] > 0:
             raise no_support(t)  # no row here that the target could have made
         e, src, dst = op.edges(t)

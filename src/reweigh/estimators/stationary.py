@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError, StationaryWarning
 from reweigh.estimators.recipe import Recipe, Stationary
+from reweigh.estimators.recursion import no_support
 from reweigh.estimators.weights import Solution, model_cells
 from reweigh.logs.states import END, UNKNOWN
 from reweigh.moments.bundle import Moments
@@ -44,6 +45,8 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     count = tally(src, cells.n[early], len(seen))
     stays = float(ended[: horizon - 1].sum())  # END → END with ratio 1
     count[end] = stays
+    if not cells.rho[early].sum() + stays > 0:
+        raise no_support(0)
     d_inf = _eigenvector(src, dst, cells.rho[early], count, end if stays else None)
     notes: list[Warning] = []
     end_share = float(d_inf[end])

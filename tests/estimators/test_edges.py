@@ -1,0 +1,262 @@
+"""Edges: one episode, no overlap, huge and tiny weights, clipping, many states, SSD-IS by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import reweigh as rw
+from reweigh.worlds import ModelFail, random_mdp
+
+TARGET = rw.ColumnPolicy("target_prob")
+
+
+def one_action_log(ratio: float, horizon: int, n: int = 40) -> rw.EpisodeLog:
+    """Two actions with the ratios `ratio` and 1/ratio, alternating; every reward is 1."""
+    actions = np.arange(n * horizon).reshape(n, horizon) % 2
+    mu = np.where(actions == 0, 0.5, 0.5)
+    pi = np.where(actions == 0, min(0.5 * ratio, 1.0), 0.5 / ratio)
+    states = np.zeros((n, horizon + 1), int)
+    return rw.log_from_arrays(states, actions, np.ones((n, horizon)), mu, pi)
+
+
+def test_one_episode_has_a_value_and_no_interval() -> None:
+    world = random_mdp(np.random.default_rng(0))
+    with pytest.warns(rw.SmallSampleWarning, match="one episode"):
+        found = rw.evaluate(world.simulate(1, 0), world.target)
+    assert found.standard_error is None
+    assert found.interval() is None
+    assert found.to_dict()["interval"] is None
+    assert "none" in str(found)
+
+
+def test_few_episodes_warn() -> None:
+    world = random_mdp(np.random.default_rng(0))
+    with pytest.warns(rw.SmallSampleWarning, match="20 episodes"):
+        rw.evaluate(world.simulate(20, 0), world.target)
+
+
+KNOWS_THE_STEP = [n for n in rw.ESTIMATORS if not n.startswith("ssd") and n != "mis-pooled"]
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [(n, step) for n in KNOWS_THE_STEP for step in (0, 2)] + [(n, None) for n in rw.ESTIMATORS],
+)
+def test_no_overlap_is_refused_and_never_zero(name: str, step: int | None) -> None:
+    """At one step, or at all, the target never takes the action that every episode took.
+
+    Estimators that pool over time do not know the step: the others' rows carry them.
+    """
+    n, horizon = 64, 3
+    rng = np.random.default_rng(0)
+    states = rng.integers(0, 2, (n, horizon + 1))
+    actions = rng.integers(0, 2, (n, horizon))
+    mu = np.full((n, horizon), 0.5)
+    pi = np.full((n, horizon), 0.5)
+    pi[:, step if step is not None else slice(None)] = 0.0
+    log = rw.log_from_arrays(states, actions, np.ones((n, horizon)), mu, pi)
+    with pytest.raises(rw.RefusedError) as caught:
+        rw.evaluate(log, TARGET, name)
+    assert caught.value.code == "no-overlap"
+
+
+def test_deterministic_propensities_are_refused() -> None:
+    states, actions = np.zeros((50, 3), int), np.zeros((50, 2), int)
+    ones = np.ones((50, 2))
+    log = rw.log_from_arrays(states, actions, ones, ones, 0.5 * ones)
+    with pytest.raises(rw.RefusedError, match="deterministic"):
+        rw.evaluate(log, TARGET)
+    same = rw.log_from_arrays(states, actions, ones, ones, ones)
+    assert rw.evaluate(same, TARGET).value == 2.0
+
+
+def test_one_endless_episode_is_refused() -> None:
+    states = np.zeros((1, 1201), int)
+    ones = np.ones((1, 1200))
+    log = rw.log_from_arrays(states, np.zeros((1, 1200), int), ones, 0.5 * ones, 0.5 * ones)
+    with pytest.raises(rw.RefusedError, match=r"1 episode of 1,200 rows"):
+        rw.evaluate(log, TARGET)
+
+
+def test_a_log_without_propensities_says_what_to_do() -> None:
+    log = rw.log_from_arrays([[0, 0]] * 3, [[0]] * 3, [[1.0]] * 3, None, [[0.5]] * 3)
+    with pytest.raises(rw.UsageError, match="fit_behavior"):
+        rw.evaluate(log, TARGET)
+
+
+@pytest.mark.filterwarnings("ignore::reweigh.LowOverlapWarning")
+def test_running_products_beyond_the_range_of_numbers() -> None:
+    """2^1500 overflows and 2^-1500 underflows; a ratio of weights does neither."""
+    horizon, n = 1500, 40
+    rng = np.random.default_rng(0)
+    actions = (np.arange(n) % 2)[:, None].repeat(horizon, axis=1)
+    pi = np.where(actions == 0, 1.0, 0.25)
+    rewards = rng.random((n, horizon))
+    states = np.zeros((n, horizon + 1), int)
+    log = rw.log_from_arrays(states, actions, rewards, np.full((n, horizon), 0.5), pi)
+    with pytest.raises(rw.SupportError) as caught:
+        rw.evaluate(log, TARGET, rw.is_())
+    assert caught.value.code == "overflow"
+    # action 0 has the ratio 2, so those episodes carry all of the weight from some step on
+    heavy = rewards[actions[:, 0] == 0]
+    wis = rw.evaluate(log, TARGET, rw.wis())
+    assert wis.per_step is not None
+    assert wis.per_step[-1] == pytest.approx(heavy[:, -1].mean(), rel=1e-12)
+    whole = rw.evaluate(log, TARGET, rw.trajectory_wis())
+    assert whole.value == pytest.approx(heavy.sum(axis=1).mean(), rel=1e-12)
+    small = rw.log_from_arrays(states, actions, rewards, np.full((n, horizon), 0.5), pi / 2.5)
+    assert rw.evaluate(small, TARGET, rw.trajectory_wis()).value == pytest.approx(
+        heavy.sum(axis=1).mean(), rel=1e-12
+    )
+
+
+def test_clipping_bounds_every_ratio() -> None:
+    world = random_mdp(np.random.default_rng(1), overlap=0.2)
+    log = world.simulate(500, 0)
+    assert log.steps.behavior_prob is not None
+    ratio = log.column("target_prob") / log.steps.behavior_prob
+    assert ratio.max() > 1.5
+    log.source.columns["clipped"] = np.minimum(ratio, 1.5) * log.steps.behavior_prob
+    for name in ("is", "wis", "mis", "trajectory-wis", "mdr"):
+        make = rw.estimator(name)
+        clipped = type(make)(
+            make.name, make.weights, make.normalize, make.reward, make.control, 1.5
+        )
+        if name != "mdr":
+            by_hand = rw.evaluate(log, rw.ColumnPolicy("clipped"), make)
+            found = rw.evaluate(log, world.target, clipped)
+            assert found.value == pytest.approx(by_hand.value, rel=1e-12)
+        plain = rw.evaluate(log, world.target, make)
+        assert rw.evaluate(log, world.target, clipped).value != plain.value
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, float("inf"), float("nan"), "2"])
+def test_a_useless_clip_is_a_usage_error(bad: object) -> None:
+    for make in (rw.is_, rw.wis, rw.mis, rw.ssd_is, rw.dr, rw.wdr, rw.mdr, rw.trajectory_is):
+        with pytest.raises(rw.UsageError, match="max_ratio"):
+            make(max_ratio=bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: rw.dm("maybe"),
+        lambda: rw.ssd_is("maybe"),
+        lambda: rw.mis("maybe"),
+        lambda: rw.mis(reward="maybe"),
+        lambda: rw.dr("maybe"),
+        lambda: rw.mdr(np.zeros(3)),
+        lambda: rw.estimator("miss"),
+    ],
+)
+def test_wrong_options_are_usage_errors(make) -> None:
+    with pytest.raises(rw.UsageError):
+        make()
+
+
+def test_unknown_estimator_names_the_nearest() -> None:
+    with pytest.raises(rw.UsageError, match="did you mean 'mis-plain'"):
+        rw.estimator("mis-plane")
+
+
+def test_mass_on_unseen_actions_is_told() -> None:
+    """In state 0 the log only ever shows action 0, which the target takes half of the time."""
+    n = 200
+    states = np.zeros((n, 3), int)
+    actions = np.zeros((n, 2), int)
+    actions[: n // 2, 1] = 1
+    log = rw.log_from_arrays(states, actions, np.ones((n, 2)), np.full((n, 2), 0.5))
+    target = rw.TablePolicy({0: {0: 0.5, 1: 0.5}})
+    with pytest.warns(rw.LowOverlapWarning, match=r"50\.0% of the target's mass"):
+        found = rw.evaluate(log, target, rw.dm())
+    assert found.diagnostics.unseen_mass == pytest.approx([0.5, 0.0])
+    assert found.value == pytest.approx(0.5 + 0.5)
+    with pytest.warns(rw.LowOverlapWarning):
+        renormed = rw.evaluate(log, target, rw.dm("renorm"))
+    assert renormed.value == pytest.approx(2.0)
+
+
+def test_effective_size_of_equal_weights_is_the_number_of_episodes() -> None:
+    world = random_mdp(np.random.default_rng(0), terminal=1)
+    found = rw.evaluate(world.simulate(300, 0), world.behavior, rw.is_())
+    assert found.diagnostics.ess == pytest.approx(300.0)
+    marginal = rw.evaluate(world.simulate(300, 0), world.behavior)
+    assert marginal.diagnostics.ess == pytest.approx(300.0)
+    assert marginal.diagnostics.placebo == pytest.approx(5.0)
+    assert marginal.diagnostics.total_mass == pytest.approx(1.0)
+
+
+@pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+@pytest.mark.parametrize("use", ["ratio", "plugin", "selfnorm"])
+@pytest.mark.parametrize("states", [3, 500])
+def test_ssd_is_by_dense_matrices(use: str, states: int) -> None:
+    """The paper's appendix with S × S arrays, also where the sparse solver takes over."""
+    world = random_mdp(
+        np.random.default_rng(2), n_states=states, horizon=6, time_varying=False, discount=0.9
+    )
+    n = 400 if states == 3 else 3000
+    log = world.simulate(n, 1)
+    table = log.to_table().to_pandas().sort_values(["episode", "step"])
+    s = table["state"].to_numpy().reshape(n, 6)
+    rho = (table["target_prob"] / table["behavior_prob"]).to_numpy().reshape(n, 6)
+    r = table["reward"].to_numpy().reshape(n, 6)
+    A, dbar = np.zeros((states, states)), np.zeros(states)
+    np.add.at(A, (s[:, 1:], s[:, :-1]), rho[:, :-1] / (n * 5))
+    np.add.at(dbar, s[:, :-1], 1 / (n * 5))
+    seen = dbar > 0
+    P = A[np.ix_(seen, seen)] / dbar[seen]
+    found, vectors = np.linalg.eig(P)
+    vector = np.real(vectors[:, np.argmin(np.abs(found - 1))])
+    d = np.zeros(states)
+    d[seen] = vector / vector.sum()
+    w = np.divide(d, dbar, out=np.zeros(states), where=seen)
+    powers = 0.9 ** np.arange(6)
+    if use == "ratio":
+        expected = np.sum(powers * (w[s] * rho * r).mean(axis=0))
+    elif use == "selfnorm":
+        expected = np.sum(powers * (w[s] * rho * r).sum(axis=0) / (w[s] * rho).sum(axis=0))
+    else:
+        expected = 0.0
+        for t in range(6):
+            visits = np.bincount(s[:, t], minlength=states)
+            earned = np.bincount(s[:, t], rho[:, t] * r[:, t], states)
+            expected += powers[t] * np.sum(d * earned / np.maximum(visits, 1))
+    assert rw.evaluate(log, world.target, rw.ssd_is(use)).value == pytest.approx(expected, rel=1e-7)
+
+
+def test_ssd_is_needs_two_steps() -> None:
+    world = random_mdp(np.random.default_rng(0), horizon=1)
+    with pytest.raises(rw.RefusedError, match="horizon of 2"):
+        rw.evaluate(world.simulate(50, 0), world.target, rw.ssd_is())
+
+
+@pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+def test_a_thousand_states() -> None:
+    world = random_mdp(np.random.default_rng(3), n_states=1000, horizon=4, overlap=0.8)
+    log = world.simulate(20_000, 0)
+    for name in ("mis", "mis-plain", "is", "wis"):
+        found = rw.evaluate(log, world.target, name)
+        assert abs(found.value - world.value()) < 5 * found.standard_error, name
+    assert len(rw.evaluate(log, world.target).marginals.step) > 3500
+
+
+def test_modelfail_misleads_a_model_and_not_mis() -> None:
+    world = ModelFail(6)
+    log = world.simulate(4000, 0)
+    mis, dm = (rw.evaluate(log, world.target, name) for name in ("mis", "dm"))
+    assert abs(mis.value - world.value()) < 5 * mis.standard_error
+    assert abs(dm.value - world.value()) > 10 * dm.standard_error
+
+
+def test_estimate_shows_its_marginals() -> None:
+    world = random_mdp(np.random.default_rng(0))
+    found = rw.evaluate(world.simulate(2000, 0), world.target)
+    m = found.marginals
+    assert m is not None
+    for t in range(5):
+        assert m.target[m.step == t].sum() == pytest.approx(1.0)
+        assert m.behavior[m.step == t].sum() == pytest.approx(1.0)
+    assert np.all(m.weight[m.step == 0] == pytest.approx(1.0))
+    assert found.diagnostics.variance_by_step is not None
+    assert found.diagnostics.variance_by_step.sum() == pytest.approx(found.standard_error**2)
