@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install test lint format types test-slow clean
+.PHONY: install test lint format types test-slow readme clean
 
 install: $(STAMP)
 
@@ -37,6 +37,9 @@ test-slow: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format src tests scripts benchmarks
 	$(BIN)/ruff check --fix src tests scripts benchmarks
+
+readme: $(STAMP)
+	$(BIN)/python scripts/readme.py README.md --write
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -227,5 +227,12 @@ def number(value: float | None) -> str:
     return f"{value:.3e}"
 
 
+def two_digits(value: float | None) -> str:
+    """An error: two significant digits say all there is."""
+    if value is None:
+        return "none"
+    return f"{value:.2e}" if value and not 1e-4 <= value < 1e5 else f"{value:#.2g}".rstrip(".")
+
+
 def _error_text(error: float | None, method: str) -> str:
-    return f"none: {method}" if error is None else f"{error:.2g} ({method})"
+    return f"none: {method}" if error is None else f"{two_digits(error)} ({method})"

@@ -44,7 +44,7 @@ def estimates_table(results: Sequence[Estimate | Refusal], truth: float | None =
     from rich import box
     from rich.table import Table
 
-    from reweigh.results import Refusal, number, rounded
+    from reweigh.results import Refusal, rounded, two_digits
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("estimator", "value", "95 % interval", "std. error", "ESS", "unseen"):
@@ -62,9 +62,9 @@ def estimates_table(results: Sequence[Estimate | Refusal], truth: float | None =
             result.estimator + (" !" if result.warnings else ""),
             rounded(result.value, result.standard_error),
             "none" if interval is None else str(interval),
-            "none" if result.standard_error is None else f"{result.standard_error:.2g}",
+            two_digits(result.standard_error),
             "none" if d.worst_ess is None else f"{d.worst_ess:,.0f}",
-            "" if d.total_unseen is None else number(d.total_unseen),
+            "" if d.total_unseen is None else f"{d.total_unseen:.2%}",
         ]
         if truth is not None:
             cells.append(f"{result.value - truth:+.2g}")

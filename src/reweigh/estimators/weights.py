@@ -280,7 +280,8 @@ def solve_products(recipe: Recipe, moments: Moments) -> Solution:
     error: float | None
     if isinstance(recipe.weights, Trajectory):
         W, scale = float(whole.w[0]), float(whole.log_scale[0])
-        ess = np.full(horizon, W**2 / float(whole.w2[0]))
+        ess = np.full(horizon, np.nan)  # the whole product is one weight, complete at the end
+        ess[-1] = W**2 / float(whole.w2[0])
         if weighted:
             # v = Σ W G / Σ W,   ψ = W (G - v) / mean(W)
             value = float(whole.wg[0]) / W

@@ -1,0 +1,51 @@
+"""The package as a whole: what it exports, what it imports, what it must never do."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import reweigh as rw
+
+SOURCE = Path(__file__).parents[1] / "src" / "reweigh"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in rw.__all__:
+        assert getattr(rw, name) is not None
+
+
+def test_importing_stays_light() -> None:
+    """Heavy libraries are imported when they are used."""
+    code = "import sys, reweigh; print([m for m in ('pyarrow', 'scipy', 'rich', 'typer', 'pandas')"
+    done = subprocess.run(
+        [sys.executable, "-c", code + " if m in sys.modules])"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_module_loads_code_from_data() -> None:
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"^\s*(import|from)\s+(pickle|joblib|dill|marshal)\b", text, re.M), (
+            path
+        )
+        assert "allow_pickle=True" not in text, path
+
+
+def test_imports_go_downwards() -> None:
+    """moments and estimators know nothing of files, frames, reports or commands."""
+    for room in ("moments", "estimators", "inference"):
+        for path in (SOURCE / room).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            for above in ("reweigh.cli", "reweigh.worlds", "reweigh.logs.read",
+                          "reweigh.logs.sources", "reweigh.evaluate", "reweigh.results"):  # fmt: skip
+                assert above not in text, (path, above)
+
+
+def test_modules_fit_on_a_few_screens() -> None:
+    for path in SOURCE.rglob("*.py"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 480, path
