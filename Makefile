@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install test lint format types test-slow readme clean
+.PHONY: install test lint format types test-slow readme bench clean
 
 install: $(STAMP)
 
@@ -40,6 +40,9 @@ format: $(STAMP)
 
 readme: $(STAMP)
 	$(BIN)/python scripts/readme.py README.md --write
+
+bench: $(STAMP)
+	$(BIN)/python -W ignore benchmarks/arrays_engine.py --write
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -38,14 +38,14 @@ def test_no_module_loads_code_from_data() -> None:
 
 def test_imports_go_downwards() -> None:
     """moments and estimators know nothing of files, frames, reports or commands."""
+    above = ("cli", "worlds", "logs.read", "logs.sources", "evaluate", "results")
     for room in ("moments", "estimators", "inference"):
         for path in (SOURCE / room).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
-            for above in ("reweigh.cli", "reweigh.worlds", "reweigh.logs.read",
-                          "reweigh.logs.sources", "reweigh.evaluate", "reweigh.results"):  # fmt: skip
-                assert above not in text, (path, above)
+            found = [name for name in above if f"reweigh.{name}" in text]
+            assert not found, path
 
 
 def test_modules_fit_on_a_few_screens() -> None:
     for path in SOURCE.rglob("*.py"):
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 480, path
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 450, path
