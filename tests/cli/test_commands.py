@@ -71,9 +71,7 @@ def test_check_looks_at_the_target_s_column_too(command: Command, tmp_path: Path
     assert "column 'pi', row 2" in ran.err
 
 
-@pytest.mark.parametrize(
-    "content", ["state;action\n1;2\n", "\0\0\0", "state,state\n1,2\n"], ids=["delimiter", "bytes", "twice"]
-)  # fmt: skip
+@pytest.mark.parametrize("content", ["state;action\n1;2\n", "\0\0\0", "state,state\n1,2\n"])
 def test_check_as_json_always_says_what_is_wrong(
     content: str, command: Command, tmp_path: Path
 ) -> None:
@@ -120,7 +118,7 @@ def test_evaluate_as_json_is_one_object_with_the_library_s_numbers(
         assert entry["interval"]["level"] == 0.95
         assert entry["verdict"] is None
         assert (entry["n_episodes"], entry["horizon"]) == (60, 3)
-        assert found["behavior_value"] == estimate.behavior_value
+        assert found["behavior_value"] == pytest.approx(estimate.behavior_value, rel=1e-12)
 
 
 def test_a_column_as_the_target_is_the_same_as_its_table(

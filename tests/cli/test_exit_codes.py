@@ -75,7 +75,7 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "a broken log to evaluate": (["evaluate", "BROKEN", "--target", "POLICY"], 3, ["not-finite"]),
     "a log as the policy": (["evaluate", "LOG", "--target", "LOG"], 3, ["'prob'"]),
     "a policy that lacks a state": (["evaluate", "LOG", "--target", "SMALL"], 3, ["unknown-state"]),
-    "a continuous state": (["check", "LOG", "--state", "reward", "--reward", "pi"], 4, ["Rounding"]),
+    "a continuous state": (["check", "CONTINUOUS"], 4, ["60 of 60", "Rounding"]),
     "an impossible target": (["evaluate", "LOG", "--target", "IMPOSSIBLE"], 4, ["no logged"]),
     "no such log": (["check", "FOLDER/no.csv"], 6, ["no.csv"]),
     "no such policy": (["evaluate", "LOG", "--target", "FOLDER/no.csv"], 6, ["no.csv"]),
@@ -100,6 +100,9 @@ def arguments_of(case: str, tmp_path: Path) -> list[str]:
         "LOG": write_log(tmp_path / "log.csv"),
         "POLICY": write_policy(tmp_path / "policy.csv"),
         "BROKEN": write_log(tmp_path / "broken.csv", log_table(1, reward=[1.0, float("nan"), 2.0])),
+        "CONTINUOUS": write_log(
+            tmp_path / "continuous.csv", log_table(20, state=[i / 7 for i in range(60)])
+        ),
         "SMALL": write_policy(tmp_path / "small.csv", "state,action,prob\n0,0,1\n"),
         "IMPOSSIBLE": write_policy(tmp_path / "no.csv", "state,action,prob\n0,7,1\n1,7,1\n"),
         "OUT": tmp_path / "m.parquet",
@@ -386,7 +389,7 @@ def test_the_name_of_an_output_is_not_obeyed_by_the_terminal(
 
 
 def test_markup_in_names_is_shown_as_it_is(command: Command, tmp_path: Path) -> None:
-    path = write_log(tmp_path / "[red]x[/red][link].csv")
+    path = write_log(tmp_path / "[red]x[bold].csv")
     ran = command("check", path)
     assert ran.code == 0
-    assert "[red]x[/red][link].csv" in ran.out
+    assert "[red]x[bold].csv" in ran.out

@@ -245,9 +245,12 @@ def test_continuous_actions_are_numbers_with_densities(way: str, tmp_path: Path)
     assert log.describe()["behavior_prob_range"] == [1e-9, 11.0]
 
 
-def test_numbers_as_states_say_that_an_abstraction_is_needed() -> None:
+@pytest.mark.parametrize("way", ["csv", "table"])
+def test_continuous_states_say_that_an_abstraction_is_needed(way: str, tmp_path: Path) -> None:
+    columns = {**COLUMNS, "state": [0.125, 0.25, 0.375, -0.5, 1e-9, 0.625]}
+    data: Any = table(columns) if way == "table" else csv_file(tmp_path / "log.csv", columns)
     with pytest.raises(rw.RefusedError) as error:
-        rw.read_log(table(state=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]))
+        rw.read_log(data)
     assert error.value.exit_code == 4
     for part in ("'state'", "6 of 6", "Rounding", "Grid"):
         assert part in str(error.value)

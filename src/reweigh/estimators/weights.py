@@ -198,6 +198,9 @@ def _behavior_value(moments: Moments) -> float | None:
             cells, start = moments.transitions.forget("block"), replace_blocks(moments.start)
         else:
             cells, start = model_cells(moments)
+        if not moments.truncated:
+            gamma = moments.about.discount ** cells.t.astype(np.float64)
+            return float(gamma @ cells.y) / moments.n_episodes
         n = cells.n.astype(np.float64)
         cells = replace(cells, rho=n, rho2=n, z=cells.y, rhoz=cells.y, z2=cells.y2, one=n)
         refuse_cut_stretches("the behaviour's value", moments, cells)

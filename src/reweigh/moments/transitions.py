@@ -65,8 +65,11 @@ class TransitionMoments:
 
     def forget(self, *keys: str) -> TransitionMoments:
         """Sum over some of the keys (they become 0, the action NO_ACTION)."""
+        empty = {key: NO_ACTION if key == "a" else 0 for key in keys}
+        if all(np.all(getattr(self, key) == value) for key, value in empty.items()):
+            return self
         blank: dict[str, Any] = {
-            key: np.full(len(self), NO_ACTION if key == "a" else 0, np.int64) for key in keys
+            key: np.full(len(self), value, np.int64) for key, value in empty.items()
         }
         return summed(replace(self, **blank))
 
