@@ -230,6 +230,8 @@ def _estimate(evidence: _Evidence, recipe: Recipe) -> Estimate:
     error, method = solution.standard_error, solution.error_method
     if used.n_episodes < 2:
         error, method = None, "one episode has no spread"
+    elif error is not None and base.about.behavior != "logged":
+        method += ", taking the estimated behaviour for the truth"
     return Estimate(
         value=solution.value,
         standard_error=error,

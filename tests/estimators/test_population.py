@@ -182,9 +182,13 @@ def test_self_normalised_estimators_count_those_who_ended() -> None:
         assert isinstance(result, rw.Estimate)
         assert result.value == pytest.approx(truth, rel=1e-12), result.estimator
     for name in ("ssd-is", "ssd-is-plugin"):
-        with pytest.warns(rw.StationaryWarning, match="stationary mass is on END"):
-            result = rw.evaluate(log, TARGET, name)
-        assert result.standard_error is None
+        for horizon in (3, 2):  # with two steps, no ended episode is seen to stay
+            short = rw.read_log(
+                log.to_table(), target_prob="target_prob", terminated="terminated", horizon=horizon
+            )
+            with pytest.warns(rw.StationaryWarning, match="stationary mass is on END"):
+                result = rw.evaluate(short, TARGET, name)
+            assert result.standard_error is None
     with pytest.raises(rw.RefusedError, match="stationary mass is on END"):
         rw.evaluate(log, TARGET, "ssd-is-selfnorm")
 

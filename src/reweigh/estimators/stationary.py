@@ -44,10 +44,11 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     end = int(np.searchsorted(seen, END))
     count = tally(src, cells.n[early], len(seen))
     stays = float(ended[: horizon - 1].sum())  # END → END with ratio 1
+    absorbs = stays > 0 or bool(np.any(to_end[early]))
     count[end] = stays
     if not cells.rho[early].sum() + stays > 0:
         raise no_support(0)
-    d_inf = _eigenvector(src, dst, cells.rho[early], count, end if stays else None)
+    d_inf = _eigenvector(src, dst, cells.rho[early], count, end if absorbs else None)
     notes: list[Warning] = []
     end_share = float(d_inf[end])
     use = recipe.weights.use

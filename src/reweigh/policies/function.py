@@ -52,10 +52,16 @@ class FunctionPolicy:
         return values
 
     def fingerprint(self) -> str:
-        """Of the code, where there is any: the same name with other code is another policy."""
+        """Of the name and the code, where there is any, with what it closes over.
+
+        A callable object has no code to look at: give policies that differ different names.
+        """
         code = getattr(self.f, "__code__", None)
-        body = b"" if code is None else code.co_code + repr(code.co_consts).encode()
-        return f"function:{digest_of(self.name, body)}"
+        if code is None:
+            return f"function:{digest_of(self.name)}"
+        closed = [cell.cell_contents for cell in getattr(self.f, "__closure__", None) or ()]
+        given = repr((code.co_consts, getattr(self.f, "__defaults__", None), closed))
+        return f"function:{digest_of(self.name, code.co_code, given)}"
 
 
 def call_batch(f: BatchFunction, name: str, log: EpisodeLog, actions: npt.NDArray[Any]) -> Floats:
