@@ -123,18 +123,12 @@ class Fault:
     unit: str = "rows"
 
     def __str__(self) -> str:
-        text = f"{self.code}: "
-        if self.places:
-            text += f"{self.places[0]}; "
-        text += self.rule
-        if self.total:
-            text += f"; {self.count:,} of {self.total:,} {self.unit}"
-        more = self.places[1:SHOWN_PLACES]
-        if more:
-            text += "; also " + " | ".join(str(place) for place in more)
-            if self.count > SHOWN_PLACES:
-                text += " | …"
-        return f"{text}; fix: {self.fix}"
+        how_many = f" ({self.count:,} of {self.total:,} {self.unit})" if self.total else ""
+        lines = [f"{self.code}: {self.rule}{how_many}"]
+        lines += [str(place) for place in self.places[:SHOWN_PLACES]]
+        if len(self.places) > SHOWN_PLACES:
+            lines.append("…")
+        return "\n      ".join([*lines, f"fix: {self.fix}"])
 
 
 def input_error(what: str, faults: Iterable[Fault]) -> InputError:
@@ -146,8 +140,9 @@ def input_error(what: str, faults: Iterable[Fault]) -> InputError:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` where a known name is close, else nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    by_lower = {other.lower().strip(): other for other in known}
+    close = difflib.get_close_matches(name.lower().strip(), list(by_lower), n=1, cutoff=0.7)
+    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
 
 
 def must_be(parameter: str, rule: str, got: object) -> UsageError:

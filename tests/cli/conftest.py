@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from .commands import Command, write_log, write_policy
+
+
+@pytest.fixture(autouse=True)
+def _saved_tracebacks_go_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = str(tmp_path_factory.mktemp("saved"))
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    monkeypatch.setenv("TMPDIR", folder)  # for the commands that run as processes
 
 
 @pytest.fixture

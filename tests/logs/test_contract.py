@@ -108,6 +108,21 @@ def test_rows_after_the_end_are_named(flag: str) -> None:
     assert "ended at step 0" in str(fault)
 
 
+@pytest.mark.parametrize("state", ["x", "y", "z"])
+@pytest.mark.parametrize("claimed", ["x", "y", "z", "elsewhere"])
+def test_next_state_is_compared_with_every_state(state: str, claimed: str) -> None:
+    columns = with_cell({**COLUMNS, "next_state": EVERY_ROLE["next_state"]}, "state", 1, state)
+    data = table(with_cell(columns, "next_state", 0, claimed))
+    if state == claimed:
+        assert rw.read_log(data, next_state="next_state").n_episodes == 2
+        return
+    with pytest.raises(rw.InputError) as error:
+        rw.read_log(data, next_state="next_state")
+    [fault] = error.value.faults
+    assert (fault.code, fault.places[0].row, fault.places[0].value) == ("next-state", 1, claimed)
+    assert repr(state) in str(fault)
+
+
 @pytest.mark.parametrize("first", [1, 2, 1000])
 def test_steps_that_do_not_start_at_zero_are_named(first: int) -> None:
     steps = [0, 1, 2, first, first + 1, first + 2]
@@ -117,6 +132,23 @@ def test_steps_that_do_not_start_at_zero_are_named(first: int) -> None:
     assert (fault.code, fault.count) == ("step-start", 1)
     place = fault.places[0]
     assert (place.column, place.row, place.episode, place.value) == ("step", 4, "b", first)
+
+
+NO_SECOND_FAULT: dict[str, tuple[list[int], str]] = {
+    "a late start": ([1, 2], "step-start"),
+    "a gap": ([0, 2], "missing-step"),
+    "a step twice": ([0, 0], "duplicate-step"),
+}
+
+
+@pytest.mark.parametrize("what", NO_SECOND_FAULT)
+def test_an_episode_with_wrong_steps_is_not_blamed_for_what_follows_from_them(what: str) -> None:
+    steps, code = NO_SECOND_FAULT[what]
+    columns = {name: [*values[:3], *values[3:5]] for name, values in EVERY_ROLE.items()}
+    columns |= {"step": [0, 1, 2, *steps], "next_state": ["y", "z", "y", "missing", "y"]}
+    with pytest.raises(rw.InputError) as error:
+        rw.read_log(table(columns), **ROLES)
+    assert [fault.code for fault in error.value.faults] == [code]
 
 
 def test_negative_steps_are_named() -> None:

@@ -166,6 +166,17 @@ def test_a_log_comes_back_from_its_table(data: pa.Table) -> None:
     assert_steps_match(again, log)
 
 
+def test_the_table_of_a_log_goes_episode_by_episode() -> None:
+    lengths = np.array([1, 3, 2])
+    log = rw.log_from_arrays(
+        np.zeros((3, 4), int), np.zeros((3, 3), int), np.ones((3, 3)), np.ones((3, 3)),
+        lengths=lengths,
+    )  # fmt: skip
+    out = log.to_table()
+    assert out.column("episode").to_pylist() == [1, 1, 1, 2, 2, 0]
+    assert out.column("step").to_pylist() == [0, 1, 2, 0, 1, 0]
+
+
 def test_a_log_of_arrays_with_everything_comes_back_from_its_table() -> None:
     rng = np.random.default_rng(0)
     states = np.ma.array(rng.integers(0, 4, (9, 6, 2)), mask=False)

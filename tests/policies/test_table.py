@@ -159,9 +159,9 @@ def test_a_hidden_state_without_a_row_is_refused_with_the_way_out() -> None:
 
 
 def test_an_action_that_a_row_does_not_list_has_probability_zero() -> None:
-    log = log_of(["x", "x", "y", "y"], ["l", "never seen", "l", "r"])
-    policy = rw.TablePolicy({"x": {"l": 1.0}, "y": {"r": 1.0}})
-    assert by_row(policy, log) == [1.0, 0.0, 0.0, 1.0]
+    log = log_of(["x", "x", "y", "y", "z", "z"], ["l", "new", "l", "new", "r", "new"])
+    policy = rw.TablePolicy({s: {"l": 0.25, "r": 0.75} for s in "xy"} | {"z": {"l": 1.0}})
+    assert by_row(policy, log) == [0.25, 0.0, 0.25, 0.0, 0.0, 0.0]
 
 
 def test_the_probability_of_any_action_is_known() -> None:

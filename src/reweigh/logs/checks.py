@@ -159,6 +159,8 @@ def probabilities(
     checked = values[fine]
     if len(checked) and np.all(checked <= 0) and np.any(checked < 0):
         fix = "these look like log-probabilities: write exp() of them"
+    elif not density and np.all(checked >= 0) and 1 < checked.max() <= 100 and checked.max() > 2:
+        fix = "if these are percentages, divide them by 100"
     elif not zero_allowed and np.all(values[bad] == 0):
         fix = "an action that was taken cannot have had probability 0: log the real propensity"
     faults.rows(

@@ -92,17 +92,16 @@ def _read_roles(
     known = source.names
     missing = [(role, name) for role, name in columns.by_role() if name not in known]
     if missing:
-        listed = ", ".join(map(repr, known))
         faults = [
             Fault(
                 "missing-column",
-                f"there is no column {name!r} for the role {role}{nearest(name, known)} "
-                f"(columns: {listed})",
+                f"there is no column {name!r} for the role {role}{nearest(name, known)}",
                 _missing_fix(role),
             )
             for role, name in missing
         ]
-        raise input_error(source.describe(), faults)
+        listed = ", ".join(map(repr, known))
+        raise input_error(f"{source.describe()} with the columns {listed}", faults)
     texts = [
         name
         for role, name in columns.by_role()
@@ -227,8 +226,9 @@ def _check_short(
         return
     fix = "name a terminated or truncated column, or pass short_episodes='terminal' or 'truncated'"
     present = [n for n in ("terminated", "truncated", "done") if n in reader.source.names]
-    if present and reader.columns.terminated is None and reader.columns.truncated is None:
-        fix += f" (the log has a column {present[0]!r})"
+    unused = [n for n in present if n not in (reader.columns.terminated, reader.columns.truncated)]
+    if unused:
+        fix += f" (not used yet: {', '.join(map(repr, unused))})"
     reader.faults.rows(
         "short-episode",
         reader.columns.step,

@@ -1,0 +1,168 @@
+"""What the paper's theory speaks of, computed exactly on a tabular world.
+
+All variances are asymptotic per-episode variances: divide by n for the variance of an estimate.
+With discount γ a step-t term carries γ^{2t}.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import SupportError
+from reweigh.worlds.tabular import TabularMDP
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Quantities:
+    """The exact quantities of one world. Arrays of H+1 parts: the start first, then every step.
+
+    d_pi, d_mu              (H+1, S) state distributions of target and behaviour
+    V, Q                    (H+1, S), (H, S, A) values under the target
+    tau_a, tau_s            largest π/μ, largest d^π/d^μ
+    leading                 leading term of Theorem 4.1 (n times the MSE of plain MIS)
+    leading_simplex         the same for MIS normalised to the simplex
+    cramer_rao              Cramér–Rao bound (DM attains it), the start's variance included
+    gap                     leading - cramer_rao: Var_μ[ρ Q]
+    is_variance             exact variance of one episode's step-wise IS
+    wis_variance            asymptotic variance of step-wise WIS
+    """
+
+    value: float
+    behavior_value: float
+    horizon: int
+    discount: float
+    d_pi: Floats
+    d_mu: Floats
+    V: Floats
+    Q: Floats
+    tau_a: float
+    tau_s: float
+    leading_parts: Floats
+    leading_simplex_parts: Floats
+    cramer_rao_parts: Floats
+    gap_parts: Floats
+    is_variance: float
+    wis_variance: float
+    reward_max: float
+    reward_min: float
+    noise: float
+
+    @property
+    def leading(self) -> float:
+        return float(self.leading_parts.sum())
+
+    @property
+    def leading_simplex(self) -> float:
+        return float(self.leading_simplex_parts.sum())
+
+    @property
+    def cramer_rao(self) -> float:
+        return float(self.cramer_rao_parts.sum())
+
+    @property
+    def gap(self) -> float:
+        return float(self.gap_parts.sum())
+
+
+def quantities(mdp: TabularMDP) -> Quantities:
+    """Exact quantities of a world that is fully observed."""
+    T, r, sd = mdp.transition, mdp.reward, mdp.reward_sd
+    pi, mu, gamma, H = mdp.target_array, mdp.behavior_array, mdp.discount, mdp.horizon
+    d_pi, d_mu = _marginals(mdp, pi), _marginals(mdp, mu)
+    _refuse_without_support(d_pi[:H], pi, mu)
+    rho = _ratio(pi, mu)
+    V = mdp.state_values(pi)
+    total = r + gamma * V[1:, None, None, :]
+    Q = np.sum(T * total, axis=3)
+    value = float(mdp.initial @ V[0])
+    # d^π(s)²/d^μ(s)
+    reach = _ratio(d_pi, d_mu)[:H] * d_pi[:H]
+    power = gamma ** (2 * np.arange(H))
+    start = float(mdp.initial @ V[0] ** 2) - value**2
+
+    def steps(variance: Floats) -> Floats:
+        return np.concatenate([[start], power * np.sum(reach * variance, axis=1)])
+
+    # Var_μ[ρ (r + γV') | s] = Σ_a π²/μ E[(r + γV')² | s,a] - V²
+    second = np.sum(T * (total**2 + sd**2), axis=3)
+    leading = np.sum(pi * rho * second, axis=2) - V[:H] ** 2
+    # Var[r + γV' | s,a], and Var_μ[ρ Q | s]
+    within = np.sum(pi * rho * (second - Q**2), axis=2)
+    between = np.sum(pi * rho * Q**2, axis=2) - V[:H] ** 2
+    # Normalising centres V' at its mean under the target: u' - <d', u'> = V' - <d', V'>
+    level = np.sum(d_pi * V, axis=1)
+    centred = r + gamma * (V - level[:, None])[1:, None, None, :]
+    u = np.sum(pi * np.sum(T * centred, axis=3), axis=2)
+    second_centred = np.sum(T * (centred**2 + sd**2), axis=3)
+    simplex = np.sum(pi * rho * second_centred, axis=2) - u**2
+    mean_reward = np.sum(d_pi[:H] * np.sum(pi * np.sum(T * r, axis=3), axis=2), axis=1)
+    alive = np.broadcast_to(T > 0, r.shape) & (mu[..., None] > 0) & (d_mu[:H, :, None, None] > 0)
+    return Quantities(
+        value=value,
+        behavior_value=float(mdp.behavior_value()),
+        horizon=H,
+        discount=gamma,
+        d_pi=d_pi,
+        d_mu=d_mu,
+        V=V,
+        Q=Q,
+        tau_a=float(rho[d_mu[:H] > 0].max()),
+        tau_s=float(_ratio(d_pi, d_mu)[:H].max()),
+        leading_parts=steps(leading),
+        leading_simplex_parts=steps(simplex),
+        cramer_rao_parts=steps(within),
+        gap_parts=np.concatenate([[0.0], power * np.sum(reach * between, axis=1)]),
+        is_variance=_product_variance(mdp, rho, r, value),
+        wis_variance=_product_variance(mdp, rho, r - mean_reward[:, None, None, None], 0.0),
+        reward_max=float(r[alive].max()),
+        reward_min=float(r[alive].min()),
+        noise=float(sd.max()),
+    )
+
+
+def _marginals(mdp: TabularMDP, policy: Floats) -> Floats:
+    """d_{t+1}(s') = Σ_{s,a} d_t(s) π_t(a|s) P_t(s'|s,a)."""
+    d = np.zeros((mdp.horizon + 1, mdp.n_states))
+    d[0] = mdp.initial
+    for t in range(mdp.horizon):
+        d[t + 1] = np.einsum("s,sa,sax->x", d[t], policy[t], mdp.transition[t])
+    return d
+
+
+def _ratio(numerator: Floats, denominator: Floats) -> Floats:
+    return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1.0), 0.0)
+
+
+def _refuse_without_support(d_pi: Floats, pi: Floats, mu: Floats) -> None:
+    """Where the target goes the behaviour must go too (assumptions A2 and A3)."""
+    bad = (d_pi > 0)[:, :, None] & (pi > 0) & ~(mu > 0)
+    if np.any(bad):
+        t, s, a = (int(i[0]) for i in np.nonzero(bad))
+        raise SupportError(
+            "no-overlap",
+            f"the target takes action {a} in state {s} at step {t}, and the behaviour never "
+            "does: no estimator is consistent here",
+        )
+
+
+def _product_variance(mdp: TabularMDP, rho: Floats, reward: Floats, value: float) -> float:
+    """Var of X_0, where X_t = ρ_t (r_t + γ X_{t+1}): the step-wise IS return.
+
+    E[X_t²|s] = Σ_a π²/μ Σ_{s'} P [ r² + sd² + 2γ r V_{t+1}(s') + γ² E[X_{t+1}²|s'] ],
+    with V the value of the same reward. It is the curse of horizon in one number.
+    """
+    gamma = mdp.discount
+    second, V = np.zeros(mdp.n_states), np.zeros(mdp.n_states)
+    for t in reversed(range(mdp.horizon)):
+        r = reward[t]
+        inner = r**2 + mdp.reward_sd[t] ** 2 + 2 * gamma * r * V + gamma**2 * second
+        moment = np.sum(mdp.transition[t] * inner, axis=2)
+        mean = np.sum(mdp.transition[t] * (r + gamma * V), axis=2)
+        second = np.sum(mdp.target_array[t] * rho[t] * moment, axis=1)
+        V = np.sum(mdp.target_array[t] * mean, axis=1)
+    return float(mdp.initial @ second) - value**2
