@@ -7,6 +7,7 @@ from reweigh.errors import (
     InputError,
     InputWarning,
     LowOverlapWarning,
+    PlaceboWarning,
     RefusedError,
     ResourceError,
     ReweighError,
@@ -68,6 +69,7 @@ __all__ = [
     "LowOverlapWarning",
     "Marginals",
     "Moments",
+    "PlaceboWarning",
     "Recipe",
     "Refusal",
     "RefusedError",
@@ -114,6 +116,10 @@ if TYPE_CHECKING:
 # What needs pyarrow, or is not needed by every user, is imported when it is first used:
 # `import reweigh` stays quick.
 _LATER = {"read_log": "reweigh.logs.read", "load_moments": "reweigh.moments.store"}
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 def __getattr__(name: str) -> object:

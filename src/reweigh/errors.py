@@ -76,6 +76,10 @@ class StationaryWarning(ReweighWarning):
     """A stationary distribution stands in for one that is not stationary."""
 
 
+class PlaceboWarning(ReweighWarning):
+    """A quantity whose true value is known came out wrong."""
+
+
 class SmallSampleWarning(ReweighWarning):
     """Too few episodes for the error to be believed."""
 
@@ -141,7 +145,10 @@ def input_error(what: str, faults: Iterable[Fault]) -> InputError:
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` where a known name is close, else nothing."""
     by_lower = {other.lower().strip(): other for other in known}
-    close = difflib.get_close_matches(name.lower().strip(), list(by_lower), n=1, cutoff=0.7)
+    wanted = name.lower().strip()
+    close = difflib.get_close_matches(wanted, list(by_lower), n=1, cutoff=0.7)
+    if not close and len(wanted) > 2:  # 'prob' for 'probability'
+        close = [other for other in by_lower if other.startswith(wanted)][:1]
     return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
 
 

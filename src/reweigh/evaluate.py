@@ -10,10 +10,9 @@ from typing import Literal
 import numpy as np
 
 from reweigh.errors import (
-    LowOverlapWarning,
     RefusedError,
     SelectionWarning,
-    SmallSampleWarning,
+    SupportError,
     UsageError,
     must_be,
 )
@@ -27,6 +26,7 @@ from reweigh.estimators.weights import (
     solve_products,
     solve_recursion,
 )
+from reweigh.inference.diagnostics import hopeless, remarks, unlogged_actions
 from reweigh.inference.jackknife import jackknife_error
 from reweigh.logs.log import EpisodeLog
 from reweigh.moments.bundle import Moments
@@ -36,8 +36,6 @@ from reweigh.policies.base import Policy
 from reweigh.results import Diagnostics, Estimate, Marginals, Refusal
 
 Truncated = Literal["refuse", "drop"]
-FEW_EPISODES, FEW_EFFECTIVE, MUCH_UNSEEN = 30, 30, 0.01
-LONG_SINGLE_EPISODE = 1000
 
 
 def evaluate(
@@ -74,7 +72,8 @@ def evaluate_all(
         raise must_be("truncated", '"refuse" or "drop"', truncated)
     recipes = [_recipe(estimator) for estimator in estimators]
     evidence = _evidence(data, target, recipes, truncated)
-    return [_try(evidence, recipe) for recipe in recipes]
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
+        return [_try(evidence, recipe) for recipe in recipes]
 
 
 def moments(
@@ -116,7 +115,9 @@ def _check_target(target: object) -> Policy:
     if isinstance(target, Policy):
         return target
     raise must_be(
-        "target", "a policy: TablePolicy, ColumnPolicy, FunctionPolicy or read_policy(…)", target
+        "target",
+        "a policy: TablePolicy, ColumnPolicy, FunctionPolicy or read_policy(…)",
+        type(target).__name__,
     )
 
 
@@ -131,6 +132,16 @@ class _Evidence:
     requests: dict[float | None, Request]
     engine: Engine = field(default_factory=ArraysEngine)
     made: dict[tuple[bool, float | None], Moments] = field(default_factory=dict)
+    hopeless: RefusedError | None = None
+    remarks: list[Warning] = field(default_factory=list)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Episodes and horizon of all that there is."""
+        if self.stored is not None:
+            return self.stored.n_episodes, self.stored.about.horizon
+        assert self.log is not None
+        return self.log.n_episodes, self.log.horizon
 
     def moments(self, recipe: Recipe, *, dropped: bool = False) -> Moments:
         if self.stored is not None:
@@ -173,61 +184,48 @@ def _evidence(
     for recipe in recipes:
         before = requests.get(recipe.max_ratio)
         requests[recipe.max_ratio] = recipe.needs if before is None else before | recipe.needs
-    _refuse_hopeless(data, target)
-    return _Evidence(None, data, target, truncated, requests)
-
-
-def _refuse_hopeless(log: EpisodeLog, target: Policy) -> None:
-    """Questions that no estimator can answer."""
-    if log.n_episodes == 1 and log.steps.n_rows > LONG_SINGLE_EPISODE:
-        raise RefusedError(
-            "one-episode",
-            f"1 episode of {log.steps.n_rows:,} rows: episodes are the sample, and there is one. "
-            "Check the episode column",
-        )
-    mu = log.steps.behavior_prob
-    if log.continuous_actions or mu is None or not np.all(mu == 1.0):
-        return
-    if not np.all(target.probabilities(log) == 1.0):
-        raise RefusedError(
-            "deterministic-log",
-            "behavior_prob is 1 in every row: the log was made by a deterministic policy, or the "
-            "propensities were not logged. Log them, or estimate them with fit_behavior(log)",
-        )
+    return _Evidence(
+        None,
+        data,
+        target,
+        truncated,
+        requests,
+        hopeless=hopeless(data, target),
+        remarks=unlogged_actions(data, target),
+    )
 
 
 def _try(evidence: _Evidence, recipe: Recipe) -> Estimate | Refusal:
     try:
+        if evidence.hopeless is not None:
+            raise evidence.hopeless
         return _estimate(evidence, recipe)
     except RefusedError as error:
-        return Refusal(recipe, error)
+        return Refusal(recipe, error, *evidence.size)
 
 
 def _estimate(evidence: _Evidence, recipe: Recipe) -> Estimate:
     found: list[Warning] = []
-    dropped = False
-    cut = evidence.log.n_truncated if evidence.log is not None else _cut(evidence.stored)
-    if cut and recipe.uses_trajectories:
-        if evidence.truncated == "refuse" or evidence.log is None:
-            raise RefusedError(
-                "truncated",
-                f"{cut:,} episodes were cut off, and {recipe.name} needs whole episodes; use "
-                "mis() or dm(), or leave the cut ones out with truncated='drop'",
-            )
-        dropped = True
-        if cut == evidence.log.n_episodes:
-            raise RefusedError("truncated", "every episode was cut off: none is left")
+    dropped = _leave_cut_ones_out(evidence, recipe)
+    if dropped and evidence.log is not None:
         found.append(
             SelectionWarning(
-                f"{cut:,} of {evidence.log.n_episodes:,} episodes were cut off and left out; if "
-                "being cut off has to do with the outcome, the estimate is biased"
+                f"{evidence.log.n_truncated:,} of {evidence.log.n_episodes:,} episodes were cut "
+                "off and left out; if being cut off has to do with the outcome, the estimate is "
+                "biased"
             )
         )
     base = evidence.moments(recipe, dropped=dropped)
     solution, used = _solve(evidence, recipe, base, dropped)
     found += list(solution.warnings)
-    found += _remarks(solution, used)
+    found += [*remarks(solution, used), *evidence.remarks]
     error, method = solution.standard_error, solution.error_method
+    if not np.isfinite(solution.value):
+        raise SupportError(
+            "overflow", "ratios of this size exceed what a number can hold; clip them (max_ratio)"
+        )
+    if error is not None and not np.isfinite(error):
+        error, method = None, "the squares of the ratios exceed what a number can hold"
     if used.n_episodes < 2:
         error, method = None, "one episode has no spread"
     elif error is not None and base.about.behavior != "logged":
@@ -247,6 +245,8 @@ def _estimate(evidence: _Evidence, recipe: Recipe) -> Estimate:
             ess=solution.ess,
             unseen_mass=solution.unseen_mass,
             placebo=solution.placebo,
+            placebo_error=solution.placebo_error,
+            rare_mass=solution.rare_mass,
             placebo_expected=float(np.sum(base.about.discount ** np.arange(base.about.horizon))),
             total_mass=solution.total_mass,
             variance_by_step=solution.variance_by_step,
@@ -256,8 +256,40 @@ def _estimate(evidence: _Evidence, recipe: Recipe) -> Estimate:
     )
 
 
-def _cut(stored: Moments | None) -> int:
-    return 0 if stored is None else stored.truncated
+def _leave_cut_ones_out(evidence: _Evidence, recipe: Recipe) -> bool:
+    """Whether cut-off episodes must be left out, and may be. MIS and DM use what they show."""
+    log = evidence.log
+    cut = log.n_truncated if log is not None else evidence.stored.truncated  # type: ignore[union-attr]
+    if not cut:
+        return False
+    if log is None:
+        if recipe.uses_trajectories:
+            raise RefusedError(
+                "truncated",
+                f"{cut:,} of the episodes behind these moments were cut off, and running products "
+                "need whole ones; make the moments from a log without them",
+            )
+        return False
+    unknown = log.steps.unknown_before_horizon() > 0
+    needs_whole = (
+        recipe.uses_trajectories
+        or isinstance(recipe.weights, Stationary)
+        or (unknown and recipe.control is not None)
+        or (unknown and isinstance(recipe.weights, Marginal) and log.has_hidden)
+    )
+    if not needs_whole:
+        return False
+    if evidence.truncated == "drop":
+        if cut == log.n_episodes:
+            raise RefusedError("truncated", "every episode was cut off: none is left")
+        return True
+    if recipe.uses_trajectories:
+        raise RefusedError(
+            "truncated",
+            f"{cut:,} episodes were cut off, and running products need whole ones; use mis() or "
+            "dm(), or leave the cut ones out (truncated='drop')",
+        )
+    return False  # the solver says what it misses
 
 
 def _solve(
@@ -284,8 +316,8 @@ def _solve(
         else:
             raise RefusedError(
                 "needs-log",
-                f"{recipe.name} weights the shaped reward of every row: it needs the log itself, "
-                "not its moments; mdr() does not",
+                "the shaped reward of every row is weighted: that needs the log itself, not its "
+                "moments; mdr() does not",
             )
     if isinstance(recipe.weights, Marginal | Model):
         return solve_recursion(recipe, used), used
@@ -321,40 +353,6 @@ def _delta_error(
     if g is not None:
         psi = psi + g - g.mean()
     return float(np.sqrt(np.mean(psi**2) / n))
-
-
-def _remarks(solution: Solution, used: Moments) -> list[Warning]:
-    """Warnings that the numbers themselves give rise to."""
-    found: list[Warning] = []
-    n = used.n_episodes
-    if n < 2:
-        found.append(SmallSampleWarning("one episode: there is a value, but no interval"))
-    elif n < FEW_EPISODES:
-        found.append(
-            SmallSampleWarning(
-                f"{n} episodes: the interval is not to be trusted below {FEW_EPISODES}"
-            )
-        )
-    sizes = solution.ess
-    if n >= FEW_EPISODES and not np.all(np.isnan(sizes)):
-        worst = int(np.nanargmin(sizes))
-        if sizes[worst] < FEW_EFFECTIVE:
-            found.append(
-                LowOverlapWarning(
-                    f"at step {worst} the effective sample size is {sizes[worst]:.1f} of {n:,} "
-                    "episodes: few of them speak for the target policy"
-                )
-            )
-    if solution.unseen_mass is not None and solution.unseen_mass.sum() > MUCH_UNSEEN:
-        worst = int(np.argmax(solution.unseen_mass))
-        found.append(
-            LowOverlapWarning(
-                f"{solution.unseen_mass.sum():.1%} of the target's mass is lost where the log "
-                f"shows nothing that it would do (most of it at step {worst}): the value leaves "
-                "that part out"
-            )
-        )
-    return found
 
 
 def _marginals(solution: Solution, used: Moments) -> Marginals | None:

@@ -60,15 +60,19 @@ class Diagnostics:
     ess                (H,) effective number of episodes at each step, nan where there is none
     unseen_mass        (H,) target mass lost at each step for want of data, None where the
                        estimator has no state distribution
-    placebo            the value if every reward were 1, END included; it should be
+    placebo            the value if every reward were 1, END included, with its error; it
+                       should be
     placebo_expected   Σ_t γ^t
+    rare_mass          share of the target's mass on (step, state) pairs seen fewer than 10 times
     total_mass         (H,) Σ_s d_t(s) without normalisation, nan inside hidden stretches
     """
 
     ess: Floats
     unseen_mass: Floats | None
     placebo: float
+    placebo_error: float | None
     placebo_expected: float
+    rare_mass: float | None
     total_mass: Floats | None
     variance_by_step: Floats | None
 
@@ -86,13 +90,16 @@ class Diagnostics:
         return None if self.unseen_mass is None else float(self.unseen_mass.sum())
 
     def to_dict(self) -> dict[str, Any]:
-        return {
+        found = {
             "worst_ess": self.worst_ess,
             "worst_step": self.worst_step,
             "unseen_mass": self.total_unseen,
+            "rare_mass": self.rare_mass,
             "placebo": self.placebo,
+            "placebo_error": self.placebo_error,
             "placebo_expected": self.placebo_expected,
         }
+        return {name: _finite(value) for name, value in found.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,6 +200,8 @@ class Refusal:
 
     recipe: Recipe
     error: RefusedError
+    n_episodes: int
+    horizon: int
 
     @property
     def estimator(self) -> str:
@@ -206,8 +215,15 @@ class Refusal:
             "interval": None,
             "verdict": None,
             "warnings": [],
+            "n_episodes": self.n_episodes,
+            "horizon": self.horizon,
             "refused": {"code": self.error.code, "reason": self.error.reason},
         }
+
+
+def _finite(value: float | None) -> float | None:
+    """What overflowed is not a number to hand on."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def rounded(value: float, error: float | None) -> str:

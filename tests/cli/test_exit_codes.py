@@ -47,15 +47,15 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "a negative clip": (
         ["evaluate", "LOG", "--target", "POLICY", "--max-ratio", "-1"],
         2,
-        ["max_ratio"],
+        ["max-ratio"],
     ),
     "a clip that is no number": (
         ["evaluate", "LOG", "--target", "POLICY", "--max-ratio", "nan"],
         2,
-        ["max_ratio"],
+        ["max-ratio"],
     ),
     "no block": (["moments", "LOG", "--target", "POLICY", "--blocks", "0", "-o", "OUT"], 2, []),
-    "a wrong choice": (["check", "LOG", "--short-episodes", "drop"], 2, ["short_episodes"]),
+    "a wrong choice": (["check", "LOG", "--short-episodes", "drop"], 2, ["short-episodes"]),
     "another wrong choice": (["check", "LOG", "--hidden", "maybe"], 2, ["hidden"]),
     "cut episodes": (
         ["evaluate", "LOG", "--target", "POLICY", "--cut-episodes", "keep"],

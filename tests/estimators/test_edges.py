@@ -20,6 +20,7 @@ def one_action_log(ratio: float, horizon: int, n: int = 40) -> rw.EpisodeLog:
     return rw.log_from_arrays(states, actions, np.ones((n, horizon)), mu, pi)
 
 
+@pytest.mark.filterwarnings("ignore::reweigh.LowOverlapWarning")
 def test_one_episode_has_a_value_and_no_interval() -> None:
     world = random_mdp(np.random.default_rng(0))
     with pytest.warns(rw.SmallSampleWarning, match="one episode"):
@@ -30,6 +31,7 @@ def test_one_episode_has_a_value_and_no_interval() -> None:
     assert "none" in str(found)
 
 
+@pytest.mark.filterwarnings("ignore::reweigh.LowOverlapWarning")
 def test_few_episodes_warn() -> None:
     world = random_mdp(np.random.default_rng(0))
     with pytest.warns(rw.SmallSampleWarning, match="20 episodes"):
@@ -111,6 +113,7 @@ def test_running_products_beyond_the_range_of_numbers() -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 def test_clipping_bounds_every_ratio() -> None:
     world = random_mdp(np.random.default_rng(1), overlap=0.2)
     log = world.simulate(500, 0)

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import traceback
-from typing import Annotated
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -15,12 +15,15 @@ from reweigh.cli.demo import demo
 from reweigh.cli.evaluate import evaluate
 from reweigh.cli.merge import merge
 from reweigh.cli.moments import moments
+from reweigh.cli.words import for_terminal, printable
 
 INTERRUPTED = 130
 
 app = typer.Typer(
     name="reweigh",
-    help="Off-policy evaluation: what would another policy have earned, and how sure is that?",
+    help="Off-policy evaluation: what would another policy have earned, and how sure is that?"
+    "\n\nExit codes: 0 ok, 1 a bug, 2 usage, 3 input refused, 4 the data cannot answer, "
+    "6 file or resource, 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -55,27 +58,61 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     from reweigh.errors import ReweighError
 
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that cannot show a letter shows its code
+            stream.reconfigure(errors="backslashreplace")
+    real, sys.stdout = sys.stdout, _Listener(sys.stdout)
     try:
         # Without standalone mode Typer returns the code of an Exit instead of leaving.
         code = app(arguments, standalone_mode=False)
         sys.stdout.flush()
         return int(code or 0)
     except ReweighError as error:
-        _say(f"error: {_message(error)}")
+        _say(f"error: {for_terminal(_message(error))}")
         return error.exit_code
     except typer.Abort:
         return INTERRUPTED
     except KeyboardInterrupt:
         _say("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:  # `| head` is no error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except _NobodyListensError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), real.fileno())
         return 0
     except Exception as error:
         if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # a usage error
-            _say(f"error: {error.format_message()}")
+            text = error.format_message()
+            if text:
+                _say(f"error: {printable(text)}")
             return 2
         return _bug(error)
+    finally:
+        sys.stdout = real
+
+
+class _NobodyListensError(Exception):
+    """Standard output was closed, as by `| head`: no error."""
+
+
+class _Listener:
+    """Standard output whose closing is told apart from other failures to write."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError as error:
+            raise _NobodyListensError from error
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError as error:
+            raise _NobodyListensError from error
 
 
 def _message(error: Exception) -> str:
@@ -87,13 +124,11 @@ def _bug(error: Exception) -> int:
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
         traceback.print_exception(error, file=stream)
     _say(
-        f"internal error: {type(error).__name__}: {error}\n"
+        f"internal error: {type(error).__name__}: {printable(str(error))}\n"
         f"This is a bug of reweigh. Please report it with the details in {path}"
     )
     return 1
 
 
 def _say(text: str) -> None:
-    # Names from the data may hold control characters; a terminal must not obey them.
-    shown = "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in text)
-    print(shown, file=sys.stderr)
+    print(text, file=sys.stderr)

@@ -24,20 +24,27 @@ def check(
 
     Example: reweigh check episodes.csv --behavior-prob mu --terminated done
     """
-    from reweigh.cli.show import facts_table, print_json, print_table, working
-    from reweigh.errors import InputError
+    from reweigh.cli.show import facts_table, noted, print_json, print_table, say, working
+    from reweigh.errors import Fault, InputError, UsageError
+    from reweigh.moments.store import is_moments_file
 
+    if any(is_moments_file(path) for path in paths):
+        raise UsageError("this is a file of moments, not a log; reweigh evaluate takes it")
     try:
-        with working("reading the log", quiet=as_json):
+        with noted() as warned, working("reading the log", quiet=as_json):
             found = log.read(paths, target_prob)
     except InputError as error:
         if as_json:
-            print_json({"ok": False, "faults": [_fault(fault) for fault in error.faults]})
+            # a file that cannot be read at all has one fault: that
+            faults = error.faults or (Fault("file", str(error), "give a file that can be read"),)
+            print_json({"ok": False, "faults": [_fault(fault) for fault in faults]})
         raise
     if as_json:
-        print_json({"ok": True, "faults": [], "log": found.describe()})
-    else:
-        print_table(facts_table(found.describe(), "The log keeps its contract."))
+        print_json({"ok": True, "faults": [], "warnings": warned, "log": found.describe()})
+        return
+    print_table(facts_table(found.describe(), "The log keeps its contract."))
+    for text in warned:
+        say(f"! {text}")
 
 
 def _fault(fault: Any) -> dict[str, Any]:

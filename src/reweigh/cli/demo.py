@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -43,7 +44,9 @@ def demo(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Folder for the log and the policy.")
     ] = Path("reweigh-demo"),
-    overwrite: Annotated[bool, typer.Option(help="Replace the files if they exist.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the files if they exist.")
+    ] = False,
 ) -> None:
     """Simulate a log whose truth is known, evaluate it with every estimator, compare.
 
@@ -53,14 +56,8 @@ def demo(
     import pyarrow.parquet as pq
 
     import reweigh as rw
-    from reweigh.cli.show import (
-        escape_lines,
-        estimates_table,
-        print_table,
-        remarks,
-        working,
-    )
-    from reweigh.errors import ResourceError
+    from reweigh.cli.show import estimates_table, print_table, remarks, say, working
+    from reweigh.errors import ResourceError, UsageError
     from reweigh.output import write_atomically
 
     try:
@@ -68,6 +65,9 @@ def demo(
     except OSError as error:
         raise ResourceError(f"cannot make the folder {str(output)!r}: {error.strerror}") from error
     log_path, policy_path = output / "log.parquet", output / "policy.csv"
+    there = [path for path in (log_path, policy_path) if path.exists()]
+    if there and not overwrite:
+        raise UsageError(f"{str(there[0])!r} exists; give another folder or ask to overwrite it")
     with working("simulating"):
         world = demo_world()
         table = world.simulate(EPISODES, SEED).to_table().drop_columns(["target_prob"])
@@ -80,16 +80,14 @@ def demo(
         log = rw.read_log(log_path, next_state="next_state")
         results = rw.evaluate_all(log, rw.read_policy(policy_path), list(rw.ESTIMATORS))
     truth = float(world.value())
-    print(
-        f"A log of {EPISODES:,} episodes, {HORIZON} steps each: {log_path}\n"
-        f"A target policy to evaluate: {policy_path}\n"
-        f"What the target really earns per episode: {truth:.4f}"
-    )
+    say(f"A log of {EPISODES:,} episodes, {HORIZON} steps each: {log_path}")
+    say(f"A target policy to evaluate: {policy_path}")
+    say(f"What the target really earns per episode: {truth:.4f}")
     print_table(estimates_table(results, truth))
-    first = next(result for result in results if isinstance(result, rw.Estimate))
-    print(escape_lines([summary(first), *remarks(results)]))
-    print(
-        "\nThe same on the files:\n"
-        f"  reweigh evaluate {log_path} --target {policy_path} --next-state next_state "
-        "--estimators all"
+    for line in [summary([r for r in results if isinstance(r, rw.Estimate)]), *remarks(results)]:
+        say(line)
+    say("\nThe same on the files:")
+    say(
+        f"  reweigh evaluate {quote(str(log_path))} --target {quote(str(policy_path))} "
+        "--next-state next_state --estimators all"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,7 @@ from reweigh.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from reweigh.estimators.recipe import Recipe
+    from reweigh.results import Estimate
 
 
 @with_options(target=TargetOptions, log=LogOptions)
@@ -34,11 +35,11 @@ def evaluate(
         str,
         typer.Option(
             "--cut-episodes",
-            help="What IS, WIS, DR and WDR do with cut-off episodes: refuse or drop.",
+            help="What estimators that need whole episodes do with cut-off ones: refuse or drop.",
         ),
     ] = "refuse",
     strict: Annotated[
-        bool, typer.Option(help="Take every warning for a refusal (exit 4).")
+        bool, typer.Option("--strict", help="Take every warning for a refusal (exit 4).")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -48,11 +49,12 @@ def evaluate(
     """
     import reweigh as rw
     from reweigh.cli.show import (
-        escape_lines,
         estimates_table,
+        noted,
         print_json,
         print_table,
         remarks,
+        say,
         working,
     )
     from reweigh.moments.store import is_moments_file
@@ -62,22 +64,26 @@ def evaluate(
         raise UsageError(f"--cut-episodes takes refuse or drop; got {cut!r}")
     data: Any
     policy: Any = None
-    with warnings.catch_warnings(record=True) as caught, working("evaluating", quiet=as_json):
-        warnings.simplefilter("always", rw.ReweighWarning)
-        if len(paths) == 1 and is_moments_file(paths[0]):
-            if target != TargetOptions() or log != LogOptions():
+    with noted() as general, working("evaluating", quiet=as_json):
+        if any(is_moments_file(path) for path in paths):
+            if len(paths) > 1:
+                raise UsageError(
+                    "these are moments; add them first: reweigh merge … -o all.parquet"
+                )
+            if target != TargetOptions() or log != LogOptions() or cut != "refuse":
                 raise UsageError(
                     "moments already know their target and their log: give no target and no "
                     "options of the log with them"
                 )
             data = rw.load_moments(paths[0])
             about = {"moments": paths[0].name, "episodes": data.n_episodes}
+            made_from = data.about.behavior
         else:
             policy = target.read(log)
             data = log.read(paths, target.target_prob)
             about = data.describe()
+            made_from = data.behavior_source
         results = rw.evaluate_all(data, policy, recipes, truncated=cut)  # type: ignore[arg-type]
-    general = [str(w.message) for w in caught if issubclass(w.category, rw.ReweighWarning)]
     answered = [result for result in results if isinstance(result, rw.Estimate)]
     if as_json:
         print_json(
@@ -91,26 +97,29 @@ def evaluate(
         )
     else:
         print_table(estimates_table(results))
-        lines = [f"! {text}" for text in general] + remarks(results)
         if answered:
-            lines.insert(0, summary(answered[0]))
-        print(escape_lines(lines))
+            say(summary(answered))
+        if made_from != "logged":
+            say(f"behaviour probabilities: {made_from}; the errors take them for the truth")
+        for line in [f"! {text}" for text in general] + (remarks(results) if answered else []):
+            say(line)
     if not answered:
-        first = results[0]
-        assert isinstance(first, rw.Refusal)
-        raise RefusedError(first.error.code, f"no estimator gave an answer; {first.error}")
+        raise RefusedError(
+            "refused", "\n  ".join(["no estimator gave an answer", *remarks(results)])
+        )
     if strict and (general or any(result.warnings for result in answered)):
         raise RefusedError("strict", "there are warnings, and --strict takes them for refusals")
 
 
-def summary(estimate: Any) -> str:
+def summary(estimates: Sequence[Estimate]) -> str:
     """The line that every table of estimates needs beside it."""
     from reweigh.results import number
 
-    return (
-        f"{estimate.n_episodes:,} episodes, horizon {estimate.horizon}; the behaviour itself "
-        f"earned {number(estimate.behavior_value)} per episode"
-    )
+    whole = max(estimates, key=lambda estimate: estimate.n_episodes)
+    earned = "what the behaviour itself earned cannot be told"
+    if whole.behavior_value is not None:
+        earned = f"the behaviour itself earned {number(whole.behavior_value)} per episode"
+    return f"{whole.n_episodes:,} episodes, horizon {whole.horizon}; {earned}"
 
 
 def chosen(names: str, max_ratio: float | None) -> list[Recipe]:

@@ -23,7 +23,13 @@ def moments(
         int, typer.Option(help="Blocks of episodes, for the jackknife and for splitting.")
     ] = 1,
     max_ratio: Annotated[float | None, typer.Option(help="Clip the ratios at this number.")] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace the file if it exists.")] = False,
+    cut: Annotated[
+        str,
+        typer.Option("--cut-episodes", help="What to do with cut-off episodes: keep or drop."),
+    ] = "keep",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file if it exists.")
+    ] = False,
 ) -> None:
     """Write the sums of a log under a target policy: they hold no episode, and they add up.
 
@@ -31,13 +37,31 @@ def moments(
     """
     import reweigh as rw
     from reweigh.cli.evaluate import chosen
-    from reweigh.cli.show import working
+    from reweigh.cli.show import noted, say, working
+    from reweigh.errors import UsageError
+    from reweigh.inference.jackknife import LEAST_BLOCKS
 
+    if cut not in ("keep", "drop"):
+        raise UsageError(f"--cut-episodes takes keep or drop; got {cut!r}")
     recipes = None if estimators is None else chosen(estimators, max_ratio)
-    policy = target.read(log)
-    with working("reading the log"):
+    with noted() as warned, working("adding up"):
+        policy = target.read(log)
         data = log.read(paths, target.target_prob)
-    with working("adding up"):
+        dropped = data.n_truncated if cut == "drop" else 0
+        if dropped:
+            data = data.drop_truncated()
         sums = rw.moments(data, policy, recipes, blocks=blocks, max_ratio=max_ratio)
     sums.save(output, overwrite=overwrite)
-    print(f"{output}: {sums}")
+    say(f"{output}: {sums}")
+    for text in warned:
+        say(f"! {text}")
+    if dropped:
+        say(
+            f"! {dropped:,} cut-off episodes were left out; if being cut off has to do with the "
+            "outcome, estimates are biased"
+        )
+    if blocks < LEAST_BLOCKS:
+        say(
+            f"with {blocks} block{'s' if blocks > 1 else ''} there will be no interval for wis and "
+            "ssd-is, and an odd number leaves no halves for mdr; --blocks 20 gives both"
+        )

@@ -18,8 +18,10 @@ READING = "How to read the log"
 TARGET = "The target policy"
 
 
-def _option(help: str, panel: str = READING, **more: Any) -> Any:
-    return typer.Option(help=help, rich_help_panel=panel, **more)
+def _option(help: str, panel: str = READING, flag: str | None = None) -> Any:
+    """An option; `flag` names one without its --no-… twin."""
+    names = () if flag is None else (flag,)
+    return typer.Option(*names, help=help, rich_help_panel=panel)
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,11 @@ class LogOptions:
     action: Annotated[str, _option("Column of the action.")] = "action"
     reward: Annotated[str, _option("Column of the reward.")] = "reward"
     behavior_prob: Annotated[
-        str, _option("Column of the behaviour's probability of the logged action.")
-    ] = "behavior_prob"
+        str | None,
+        _option(
+            "Column of the behaviour's probability of the logged action. [default: behavior_prob]"
+        ),
+    ] = None
     next_state: Annotated[list[str] | None, _option("Column of the next state.")] = None
     terminated: Annotated[str | None, _option("Column that is true where an episode ended.")] = None
     truncated: Annotated[
@@ -49,19 +54,30 @@ class LogOptions:
         str, _option("What a short episode without a flag is: error, terminal or truncated.")
     ] = "error"
     hidden: Annotated[str, _option("What a null state is: error or allow.")] = "error"
-    continuous_actions: Annotated[bool, _option("Actions are numbers with densities.")] = False
+    continuous_actions: Annotated[
+        bool, _option("Actions are numbers with densities.", flag="--continuous-actions")
+    ] = False
     round: Annotated[
         list[float] | None,
-        _option("Make states of the rounded state columns times this (once, or per column)."),
+        _option(
+            "Make states: multiply the state columns by this and round. 0.1 rounds to tens, 10 to "
+            "tenths. Once, or once per column."
+        ),
     ] = None
     grid: Annotated[
         list[str] | None,
-        _option("Make states by these edges, such as 0,0.5,1 (once per state column)."),
+        _option(
+            "Make states: the number of these edges at or below the value, such as 60,90,120. "
+            "Once per state column."
+        ),
     ] = None
     delimiter: Annotated[str, _option("Delimiter of a CSV file.")] = ","
     decimal: Annotated[str, _option("Decimal sign of a CSV file.")] = "."
     fit_behavior: Annotated[
-        bool, _option("Estimate the behaviour's probabilities by counts per state.")
+        bool,
+        _option(
+            "Estimate the behaviour's probabilities by counts per state.", flag="--fit-behavior"
+        ),
     ] = False
     smoothing: Annotated[
         float, _option("Pseudo-counts per action when estimating the behaviour.")
@@ -73,13 +89,15 @@ class LogOptions:
 
         if self.smoothing and not self.fit_behavior:
             raise UsageError("--smoothing belongs to --fit-behavior")
+        if self.behavior_prob is not None and self.fit_behavior:
+            raise UsageError("give --behavior-prob or --fit-behavior, not both")
         same = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _TRANSLATED}
         source: Any = [str(path) for path in paths]
         log = rw.read_log(
             source[0] if len(source) == 1 else source,
             state=self.state or "state",
             next_state=self.next_state or None,
-            behavior_prob=None if self.fit_behavior else self.behavior_prob,
+            behavior_prob=None if self.fit_behavior else self.behavior_prob or "behavior_prob",
             target_prob=target_prob,
             abstraction=self._abstraction(),
             **same,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from reweigh.cli.words import for_terminal, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,8 +19,31 @@ if TYPE_CHECKING:
 
 
 def print_json(value: Any) -> None:
-    """One JSON object; NaN never leaves."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    """One JSON object in ASCII; NaN never leaves."""
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def say(text: str) -> None:
+    """A line for the reader."""
+    print(for_terminal(text))
+
+
+@contextmanager
+def noted() -> Iterator[list[str]]:
+    """Collects the warnings of reweigh as texts."""
+    import reweigh as rw
+
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", rw.ReweighWarning)
+        try:
+            yield texts
+        finally:
+            for entry in caught:
+                if issubclass(entry.category, rw.ReweighWarning):
+                    texts.append(str(entry.message))
+                else:
+                    print(f"warning: {printable(str(entry.message))}", file=sys.stderr)
 
 
 @contextmanager
@@ -44,30 +71,32 @@ def estimates_table(results: Sequence[Estimate | Refusal], truth: float | None =
     from rich import box
     from rich.table import Table
 
+    from reweigh.errors import StationaryWarning
     from reweigh.results import Refusal, rounded, two_digits
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("estimator", "value", "95 % interval", "std. error", "ESS", "unseen"):
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
+    last = "std. error" if truth is None else "off by"
+    for name in ("estimator", "value", "95 % interval", "ESS", "unseen", "placebo", last):
         table.add_column(name, justify="left" if name == "estimator" else "right", no_wrap=True)
-    if truth is not None:
-        table.add_column("off by", justify="right", no_wrap=True)
     for result in results:
         if isinstance(result, Refusal):
-            blanks = [""] * (4 if truth is None else 5)
-            table.add_row(result.estimator, "refused", *blanks)
+            table.add_row(result.estimator, "refused", *[""] * 5)
             continue
         interval = result.interval()
         d = result.diagnostics
+        share = d.placebo / d.placebo_expected
+        on_end = result.value == 0 and any(
+            isinstance(w, StationaryWarning) for w in result.warnings
+        )
         cells = [
             result.estimator + (" !" if result.warnings else ""),
-            rounded(result.value, result.standard_error),
+            "0 (END)" if on_end else rounded(result.value, result.standard_error),
             "none" if interval is None else str(interval),
-            two_digits(result.standard_error),
             "none" if d.worst_ess is None else f"{d.worst_ess:,.0f}",
-            "" if d.total_unseen is None else f"{d.total_unseen:.2%}",
+            "" if d.total_unseen is None else f"{d.total_unseen:.1%}",
+            f"{share:.1%}" if math.isfinite(share) else "too large",
+            two_digits(result.standard_error) if truth is None else f"{result.value - truth:+.2g}",
         ]
-        if truth is not None:
-            cells.append(f"{result.value - truth:+.2g}")
         table.add_row(*cells)
     return table
 
@@ -117,12 +146,4 @@ def _plain(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, list):
         return ", ".join(_plain(item) for item in value) or "none"
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
-    return escape(text)
-
-
-def escape_lines(lines: Sequence[str]) -> str:
-    """Text for the terminal: control characters are shown, not obeyed."""
-    return "\n".join(
-        "".join(c if c.isprintable() else repr(c)[1:-1] for c in line) for line in lines
-    )
+    return escape(printable(str(value)))

@@ -16,7 +16,7 @@ from reweigh.errors import RefusedError, UsageError
 from reweigh.estimators.operators import model_operator
 from reweigh.estimators.recipe import ModelControl, Recipe
 from reweigh.estimators.recursion import backward, forward
-from reweigh.estimators.weights import model_cells, needs_discrete
+from reweigh.estimators.weights import lacking, model_cells, needs_discrete
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END, HIDDEN, UNKNOWN
 from reweigh.moments.bundle import Moments
@@ -58,7 +58,7 @@ def _find(keys: Ints, values: Floats, wanted: Ints) -> Floats:
 def fit_q(moments: Moments) -> TabularQ:
     """Q_t(s,a) = r̂_t(s,a) + γ Σ_{s'} T̂_t(s'|s,a) V_{t+1}(s'), V_t(s) = Σ_a π(a|s) Q_t(s,a)."""
     if moments.actions is None:
-        raise needs_discrete("a fitted Q")
+        raise needs_discrete()
     cells, start = model_cells(moments)
     op = model_operator(cells, start, moments.about.horizon, moments.about.discount, renorm=False)
     back = backward(op, forward(op, simplex=False), simplex=False)
@@ -165,7 +165,7 @@ def _shape_tabular(log: EpisodeLog, tables: list[TabularQ], which: Ints) -> tupl
 def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[Floats, Floats]:
     """A Q of the user's: q(state, action, step), or an array over states and actions 0, 1, 2, …"""
     if log.actions is None:
-        raise needs_discrete("a control variate (V sums over all actions)")
+        raise needs_discrete()
     if log.n_truncated:
         raise RefusedError(
             "truncated", "a Q of your own is not used on cut-off episodes; use truncated='drop'"
@@ -224,23 +224,23 @@ def shape_moments(recipe: Recipe, moments: Moments) -> Moments:
     cells, starts = moments.model, moments.start_model
     if control.own:
         raise RefusedError(
-            "needs-log", f"{recipe.name} needs the log itself to apply a Q of your own"
+            "needs-log", "a Q of your own is applied to the log itself, not to its moments"
         )
     if moments.hidden:
         raise RefusedError(
-            "needs-log", f"{recipe.name} needs the log itself where states are hidden"
+            "needs-log", "where states are hidden, shaped rewards need the log itself"
         )
     if cells is None or starts is None or not cells.has_action:
-        raise RefusedError("missing-moments", f"{recipe.name} needs sums by action")
+        raise lacking("model")
     if np.any((cells.s_next == UNKNOWN) & (cells.t_next < moments.about.horizon)):
         raise RefusedError(
-            "truncated", f"{recipe.name} needs the next state of episodes that were cut off"
+            "truncated", "shaped rewards need the next state of episodes that were cut off"
         )
     if moments.about.blocks % control.blocks:
         raise RefusedError(
             "blocks",
-            f"{recipe.name} splits the episodes by blocks; make the moments with an even number "
-            "of blocks",
+            "the episodes are split by blocks; make the moments with an even number of blocks, "
+            "such as blocks=20",
         )
     if control.q == "in-sample":
         tables = [fit_q(moments)]

@@ -21,6 +21,7 @@ from reweigh.moments.transitions import StartMoments, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+SEEN_ENOUGH, DEFICIT_ERRORS = 10, 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +57,9 @@ class OneStep:
     placebo         (K,) r̂_t(s) if every reward were 1
     visits          (K,) logged rows (or ended episodes) at the node
     covered         (K,) share of the target's mass at the node that the log can carry on: for
-                    MIS 1 or 0 (no row there that the target could have made), for a model the
-                    probability of the actions seen
+                    MIS the mean ratio where it is below 1 beyond its error (0 where no row is
+                    possible under the target), for a model the probability of the actions seen
+    conserves       True where d_t does not shrink by what is not covered (self-normalised)
     src, dst        (E,) nodes of an edge (dst -1: the next state is not known); pooled: states
     prob            (E,) P̂(dst|src), the target's share included
     gap             (E,) t' - t
@@ -88,6 +90,7 @@ class OneStep:
     ended_to: Ints  # (H+1,) node of END at step t, -1 where there is none
     complete: npt.NDArray[np.bool_]
     self_normalized: bool
+    conserves: bool
 
     def nodes(self, t: int) -> slice:
         return slice(int(self.offsets[t]), int(self.offsets[t + 1]))
@@ -137,7 +140,8 @@ def model_operator(
         share = np.where(total > 0, share / np.where(total > 0, total, 1), 0.0)
     n = cells.n.astype(np.float64)
     counted = replace(cells, rho=n, rho2=n, one=n, z=cells.y, rhoz=cells.y, z2=cells.y2)
-    return _operator(counted, start, horizon, discount, groups, share, False, None, probability)
+    op = _operator(counted, start, horizon, discount, groups, share, False, None, probability)
+    return replace(op, conserves=renorm)
 
 
 def _operator(
@@ -190,7 +194,7 @@ def _operator(
     placebo[end_node] = 1.0  # END earns the placebo's 1 at every step, END included
     visits = tally(src, cells.n.astype(float), n_nodes)
     visits[end_node] = _ended_by(cells, end_t)
-    covered = (tally(src, prob, n_nodes) > 0).astype(float)
+    covered = _covered(cells, known, src, n_nodes)
     if probability is not None:
         used = groups.moves > 0
         node_of = np.zeros(len(share), np.int64)
@@ -221,6 +225,7 @@ def _operator(
         ended_to=ended_to,
         complete=_complete(cells, horizon),
         self_normalized=per_state,
+        conserves=per_state,
     )
 
 
@@ -256,7 +261,7 @@ def pooled_operator(
     placebo = tally(src, cells.one * scale, n_states)
     end = int(np.searchsorted(seen, END))
     placebo[end] = 1.0
-    covered = (tally(src, prob, n_states) > 0).astype(float)
+    covered = _covered(cells, known, src, n_states)
     covered[end] = 1.0
     start_node = np.searchsorted(seen, start.s)
     steps = horizon + 1
@@ -289,6 +294,7 @@ def pooled_operator(
         ended_to=np.arange(steps) * n_states + end,
         complete=np.ones(steps, bool),
         self_normalized=per_state,
+        conserves=per_state,
     )
 
 
@@ -309,6 +315,21 @@ def _groups(
         reward_by = tally(of, cells.rho, size)
         move_by = tally(of, np.where(known, cells.rho, 0.0), size)
     return Groups(of, share, visits, moves, reward_by, move_by)
+
+
+def _covered(
+    cells: TransitionMoments, known: npt.NDArray[np.bool_], node: Ints, size: int
+) -> Floats:
+    """E[ρ|s] = 1 where the log shows all that the target does. A mean ratio that stays below 1
+    by more than DEFICIT_ERRORS errors (of at least SEEN_ENOUGH rows) tells what it does not."""
+    n, first, second = (
+        tally(node, np.where(known, v, 0), size) for v in (cells.n, cells.rho, cells.rho2)
+    )
+    inverse = _inverse(n)
+    mean = first * inverse
+    error = np.sqrt(np.maximum(second * inverse - mean**2, 0.0) * inverse)
+    covered = np.where(n >= SEEN_ENOUGH, np.minimum(mean + DEFICIT_ERRORS * error, 1.0), 1.0)
+    return np.where(mean > 0, covered, 0.0)
 
 
 def _inverse(values: Floats) -> Floats:

@@ -23,12 +23,12 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     assert isinstance(recipe.weights, Stationary)
     horizon, gamma = moments.about.horizon, moments.about.discount
     if horizon < 2:
-        raise RefusedError("horizon", f"{recipe.name} needs transitions: a horizon of 2 or more")
+        raise RefusedError("horizon", "a stationary distribution needs a horizon of 2 or more")
     if moments.truncated:
         raise RefusedError(
             "truncated",
-            f"{recipe.name} averages over whole episodes, and {moments.truncated:,} were cut "
-            "off; use mis(), or drop them (truncated='drop')",
+            f"{moments.truncated:,} episodes were cut off, and this estimator averages over whole "
+            "ones; use mis(), or leave the cut ones out (truncated='drop')",
         )
     cells, _ = model_cells(moments)
     cells = cells.forget("a")
@@ -54,8 +54,8 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     use = recipe.weights.use
     if end_share > 1 - 1e-6:
         text = (
-            f"episodes end early, so {end_share:.0%} of the stationary mass is on END: "
-            f"{recipe.name} says nothing about this log. Use mis()"
+            f"episodes end early, so {end_share:.0%} of the stationary mass is on END: the "
+            "stationary distribution says nothing about this log. Use mis()"
         )
         if use == "selfnorm":  # 0/0 at every step before the first end
             raise RefusedError("stationary", text)
@@ -75,9 +75,7 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     dropped = len(np.unique(s[~in_chain]))
     if dropped:
         notes.append(
-            StationaryWarning(
-                f"{dropped} states are seen only in the last step; {recipe.name} leaves them out"
-            )
+            StationaryWarning(f"{dropped} states are seen only in the last step and left out")
         )
     weight = np.where(in_chain, w[place], 0.0)
     share = np.where(in_chain, d_inf[place], 0.0)
@@ -96,8 +94,8 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
             if len(empty):
                 raise RefusedError(
                     "stationary",
-                    f"at step {empty[0]} no logged state has stationary mass: {recipe.name} "
-                    "divides by it. Use mis()",
+                    f"at step {empty[0]} no logged state has stationary mass to divide by. "
+                    "Use mis()",
                 )
             earned, ones = earned / total, np.ones(horizon)
         else:

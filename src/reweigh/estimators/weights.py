@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError, SupportError
 from reweigh.estimators.operators import (
+    SEEN_ENOUGH,
     OneStep,
     importance_operator,
     model_operator,
@@ -42,6 +43,8 @@ class Solution:
     ess: Floats
     unseen_mass: Floats | None
     placebo: float
+    placebo_error: float | None = None
+    rare_mass: float | None = None
     total_mass: Floats | None = None
     node_t: Ints | None = None
     node_s: Ints | None = None
@@ -75,6 +78,8 @@ def solve_recursion(recipe: Recipe, moments: Moments) -> Solution:
         ess=effective_sizes(op, flow),
         unseen_mass=escaping(op, flow),
         placebo=float(earned(op, flow, op.placebo).sum()),
+        placebo_error=placebo_error(op, flow, simplex),
+        rare_mass=rare_mass(op, flow),
         total_mass=flow.total,
         node_t=op.node_t,
         node_s=op.node_s,
@@ -92,7 +97,7 @@ def _operator(recipe: Recipe, moments: Moments) -> tuple[OneStep, OneStep, Term]
     horizon, gamma = moments.about.horizon, moments.about.discount
     if isinstance(recipe.weights, Model):
         if moments.about.continuous_actions:
-            raise needs_discrete(recipe.name)
+            raise needs_discrete()
         cells, start = model_cells(moments)
         renorm = recipe.weights.unseen == "renorm"
         op = model_operator(cells, start, horizon, gamma, renorm=renorm)
@@ -103,20 +108,20 @@ def _operator(recipe: Recipe, moments: Moments) -> tuple[OneStep, OneStep, Term]
     if recipe.weights.pooled and moments.hidden:
         raise RefusedError(
             "hidden",
-            f"{recipe.name} pools over time, which needs every state observed; use mis() instead",
+            "pooling over time needs every state observed; use mis() instead",
         )
     if recipe.reward == "logged":
-        cells = _transition_cells(recipe, moments)
+        cells = _transition_cells(moments)
         start = replace_blocks(moments.start)
         op = build(cells, start, horizon, gamma, per_state=per_state)
         return op, op, variance.logged_reward
     if moments.hidden:
         raise RefusedError(
             "hidden",
-            f"averaged rewards break {recipe.name} where states are hidden; use reward='logged'",
+            "averaged rewards break MIS where states are hidden; use reward='logged'",
         )
     if moments.about.continuous_actions:
-        raise needs_discrete(recipe.name)
+        raise needs_discrete()
     cells, start = model_cells(moments)
     key = [cells.s, cells.a] if recipe.reward == "pooled" else [cells.t, cells.s, cells.a]
     found = group_by(key)
@@ -131,32 +136,30 @@ def _operator(recipe: Recipe, moments: Moments) -> tuple[OneStep, OneStep, Term]
     return op, op, lambda o, D: variance.pooled_reward(o, D, average, again.index())
 
 
-def _transition_cells(recipe: Recipe, moments: Moments) -> TransitionMoments:
+def _transition_cells(moments: Moments) -> TransitionMoments:
     cells = moments.transitions
     if cells is None:
-        raise lacking(recipe, "transitions")
+        raise lacking("transitions")
     cells = cells.forget("block")
-    refuse_cut_stretches(recipe.name, moments, cells)
+    refuse_cut_stretches(moments, cells)
     return cells
 
 
-def refuse_cut_stretches(name: str, moments: Moments, cells: TransitionMoments) -> None:
+def refuse_cut_stretches(moments: Moments, cells: TransitionMoments) -> None:
     """The reward of a stretch is one sum: a stretch that is cut inside has lost a part of it."""
     cut = (cells.s_next == UNKNOWN) & (cells.t_next < moments.about.horizon)
     if moments.hidden and np.any(cut):
         raise RefusedError(
             "hidden-truncated",
-            f"{name} cannot use cut-off episodes together with hidden states: what a cut "
-            "episode earned inside a hidden stretch is not known. Leave the cut episodes out, or "
-            "give their next state",
+            "cut-off episodes together with hidden states cannot be used: what a cut episode "
+            "earned inside a hidden stretch is not known. Leave the cut episodes out "
+            "(truncated='drop'), give their next state, or use dm()",
         )
 
 
 def model_cells(moments: Moments) -> tuple[TransitionMoments, StartMoments]:
     if moments.model is None or moments.start_model is None:
-        raise RefusedError(
-            "missing-moments", "these moments hold no sums by action; make them with kind 'model'"
-        )
+        raise lacking("model")
     return moments.model.forget("block"), replace_blocks(moments.start_model)
 
 
@@ -165,18 +168,17 @@ def replace_blocks(start: StartMoments) -> StartMoments:
     return replace(start, block=np.zeros(len(start.n), np.int64)).summed()
 
 
-def lacking(recipe: Recipe, kind: str) -> RefusedError:
+def lacking(kind: str) -> RefusedError:
     return RefusedError(
         "missing-moments",
-        f"{recipe.name} needs sums of the kind {kind!r}, which these moments do not hold; make "
-        "them again with this estimator",
+        f"these moments hold no sums of the kind {kind!r}; make them again for this estimator",
     )
 
 
-def needs_discrete(name: str) -> RefusedError:
+def needs_discrete() -> RefusedError:
     return RefusedError(
         "continuous-actions",
-        f"{name} needs a model of every action, and a continuous action is seen once; use mis(), "
+        "a model of every action is needed, and a continuous action is seen once; use mis(), "
         "which needs no model",
     )
 
@@ -203,7 +205,7 @@ def _behavior_value(moments: Moments) -> float | None:
             return float(gamma @ cells.y) / moments.n_episodes
         n = cells.n.astype(np.float64)
         cells = replace(cells, rho=n, rho2=n, z=cells.y, rhoz=cells.y, z2=cells.y2, one=n)
-        refuse_cut_stretches("the behaviour's value", moments, cells)
+        refuse_cut_stretches(moments, cells)
         op = importance_operator(cells, start, moments.about.horizon, moments.about.discount)
         return float(earned(op, forward(op, simplex=False), op.reward).sum())
     if moments.trajectories is not None:
@@ -241,15 +243,42 @@ def escaping(op: OneStep, flow: Forward) -> Floats:
     """(H,) target mass that step t loses for want of data, of the un-normalised recursion.
 
     A reached state without rows, or without a row that the target could have made, loses all of
-    its mass; a model loses π's mass on actions that it has not seen.
+    its mass; one whose mean ratio is too small loses a part; a model loses π's mass on actions
+    that it has not seen.
     """
     lost = np.zeros(op.horizon)
     scale = 1.0
     for t in range(op.horizon):
         scale *= flow.mass[t]
         here = op.nodes(t)
-        lost[t] = scale * float(flow.d[here] @ np.maximum(1 - op.covered[here], 0.0))
-    return lost
+        share = float(flow.d[here] @ np.maximum(1 - op.covered[here], 0.0))
+        lost[t] = scale * share
+        if op.conserves:  # d_t keeps what was lost: count no mass twice
+            scale *= max(1 - share, 0.0)
+    return np.where(lost > 1e-9, lost, 0.0)
+
+
+def placebo_error(op: OneStep, flow: Forward, simplex: bool) -> float | None:
+    """Standard error of the placebo: the same formula with every reward 1 (z = ρ, y = 1)."""
+    if np.any(op.gap != 1):
+        return None  # inside a hidden stretch the sums do not hold the placebo's square
+    c, n = op.cells, op.cells.n.astype(float)
+    ones = replace(
+        op,
+        reward=op.placebo,
+        cells=replace(c, z=c.rho, rhoz=c.rho2, z2=c.rho2, y=n, y2=n),
+        start=replace(op.start, g=0 * op.start.g, g2=0 * op.start.g2),
+    )
+    back = backward(ones, flow, simplex=simplex)
+    moved = variance.derivatives(ones, flow, back)
+    term = variance.logged_reward(ones, moved.reward)
+    return float(np.sqrt(variance.squared_error(ones, back, moved, term)[0]))
+
+
+def rare_mass(op: OneStep, flow: Forward) -> float:
+    """Average share of the target's mass on (t, s) that the log shows fewer than 10 times."""
+    inside = (op.node_t < op.horizon) & (op.visits < SEEN_ENOUGH)
+    return float(flow.d[inside].sum()) / op.horizon
 
 
 def _by_step(op: OneStep, per_group: Floats, start: Floats) -> Floats | None:
@@ -267,7 +296,7 @@ def _by_step(op: OneStep, per_group: Floats, start: Floats) -> Floats | None:
 def solve_products(recipe: Recipe, moments: Moments) -> Solution:
     """Step-wise and trajectory-wise IS and WIS; WIS's error needs a second scan (see evaluate)."""
     if moments.trajectories is None:
-        raise lacking(recipe, "trajectories")
+        raise lacking("trajectories")
     steps = moments.trajectories.steps.total()
     whole = moments.trajectories.episodes.total()
     horizon, gamma = moments.about.horizon, moments.about.discount
@@ -294,7 +323,7 @@ def solve_products(recipe: Recipe, moments: Moments) -> Solution:
         else:
             up = _exp(scale)
             value = up * float(whole.wg[0]) / n
-            second = up**2 * float(whole.wg2[0]) / n
+            second = _exp(2 * scale) * float(whole.wg2[0]) / n
             error, method = _spread(value, second, n), "sample"
             placebo = up * W / n * float(powers.sum())
     elif weighted:
@@ -314,8 +343,8 @@ def solve_products(recipe: Recipe, moments: Moments) -> Solution:
     if not (np.isfinite(value) and (error is None or np.isfinite(error))):
         raise SupportError(
             "overflow",
-            f"the weights of {recipe.name} exceed what a number can hold (a product of ratios "
-            f"of about 10^{float(steps.log_scale.max()) / np.log(10):.0f}); use mis() or wis()",
+            "the weights exceed what a number can hold (a product of ratios of about "
+            f"10^{float(steps.log_scale.max()) / np.log(10):.0f}); use mis() or wis()",
         )
     return Solution(value, error, method, per_step, ess, None, placebo)
 

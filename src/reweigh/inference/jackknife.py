@@ -25,7 +25,7 @@ def jackknife_error(
     if len(blocks) < LEAST_BLOCKS:
         return None, (
             f"the jackknife needs at least {LEAST_BLOCKS} blocks of episodes and there are "
-            f"{len(blocks)}"
+            f"{len(blocks)}; make the moments with blocks=20"
         )
     without = np.empty(len(blocks))
     for index, block in enumerate(blocks.tolist()):

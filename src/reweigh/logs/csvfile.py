@@ -6,7 +6,8 @@ them is written as an integer is. An empty cell is null; a quoted empty cell is 
 
 from __future__ import annotations
 
-import re
+import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,12 @@ import pyarrow.compute as pc
 from pyarrow import csv as pacsv
 
 from reweigh.errors import KEPT_PLACES, Fault, InputError, Place, input_error, must_be
+from reweigh.logs.plain import is_text, texts
+from reweigh.logs.textfile import BLOCK, TextStream, bad_byte, open_stream
 
-INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,17})\Z")
+INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 TRUTHS = {"true": True, "false": False, "1": True, "0": False}
-BLOCK = 1 << 24
+MANY_FRACTIONS = 0.9  # a column of numbers with a larger share of fractions is no list of names
 
 
 @dataclass(frozen=True)
@@ -38,24 +41,23 @@ class CsvFormat:
             raise must_be("decimal", "another character than the delimiter", self.decimal)
 
 
+@dataclass(frozen=True)
+class CsvPart:
+    """The rows of one file; row i stands in line i + 2 if no cell goes over several lines."""
+
+    table: pa.Table
+    one_line_per_row: bool
+
+
 def header(path: Path, form: CsvFormat) -> list[str]:
     """The column names; a wrong delimiter and duplicate names are refused here."""
-    try:
-        with pa.input_stream(str(path)) as stream:
-            start = stream.read(1 << 20)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(f"{str(path)!r} cannot be decompressed: {error}") from error
-    line = start.split(b"\n", 1)[0]
-    if b"\0" in line:
-        raise InputError(f"{str(path)!r}, line 1: a NUL byte at {line.index(0)}; not a text file")
-    try:
-        reader = pacsv.open_csv(
-            pa.BufferReader(line + b"\n"),
-            parse_options=pacsv.ParseOptions(delimiter=form.delimiter),
+    with open_stream(path) as stream:
+        start = stream.read(1 << 20)
+    if not start.strip():
+        raise input_error(
+            str(path), [Fault("no-episodes", "the file is empty", "give a file with rows")]
         )
-        names = list(reader.schema.names)
-    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-        raise InputError(f"{str(path)!r}, line 1: the header cannot be read: {error}") from error
+    names = _first_record(path, form, start)
     if len(names) == 1:
         for other in (";", "\t", "|", ","):
             if other in names[0] and other != form.delimiter:
@@ -65,34 +67,50 @@ def header(path: Path, form: CsvFormat) -> list[str]:
                     f"{form.delimiter!r}; it looks separated by {other!r}: "
                     f"pass delimiter={other!r}{hint}"
                 )
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        where = [f"{name!r} at columns {_positions(name, names)}" for name in twice]
-        raise InputError(f"{str(path)!r}, line 1: a name stands twice: {'; '.join(where)}")
+    refuse_duplicates(names, f"{str(path)!r}, line 1")
     return names
 
 
-def _positions(name: str, names: list[str]) -> str:
+def _first_record(path: Path, form: CsvFormat, start: bytes) -> list[str]:
+    """The cells of the header, in which a quoted name may hold line ends."""
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(f"{str(path)!r} is UTF-16 text; save it as UTF-8 (CSV UTF-8 in Excel)")
+    # the part read may end within a character of a later row
+    text = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    try:
+        names = next(csv.reader(io.StringIO(text, newline=""), delimiter=form.delimiter), [])
+    except csv.Error as error:
+        raise InputError(f"{str(path)!r}, line 1: the header cannot be read: {error}") from error
+    if not names or any("\0" in name or "\ufffd" in name for name in names):
+        raise InputError(
+            bad_byte(path) or f"{str(path)!r}, line 1: the header cannot be read: it is blank"
+        )
+    return names
+
+
+def refuse_duplicates(names: Sequence[str], where: str) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        listed = [f"{name!r} at columns {_positions(name, names)}" for name in twice]
+        raise InputError(f"{where}: a name stands twice: {'; '.join(listed)}")
+
+
+def _positions(name: str, names: Sequence[str]) -> str:
     return ", ".join(str(i + 1) for i, other in enumerate(names) if other == name)
 
 
-def read(path: Path, form: CsvFormat, names: list[str], texts: Sequence[str]) -> pa.Table:
-    """The named columns: `texts` as dictionary-encoded text (or integers), the rest as numbers."""
+def read(path: Path, form: CsvFormat, names: list[str], ids: Sequence[str]) -> CsvPart:
+    """The named columns: `ids` as dictionary-encoded text, the rest as numbers."""
     known = header(path, form)
     absent = [name for name in names if name not in known]
     if absent:
         raise InputError(f"{path.name} lacks the column {absent[0]!r} that other files have")
     word = pa.dictionary(pa.int32(), pa.string())
-    types = {name: word if name in texts else pa.float64() for name in names}
+    types = {name: word if name in ids else pa.float64() for name in names}
     try:
-        table = _parse(path, form, names, types)
+        return _parse(path, form, names, types)
     except pa.ArrowInvalid as error:
-        table = _parse_slowly(path, form, names, texts, error)
-    columns = [
-        _integers_if_all(table.column(name)) if name in texts else table.column(name)
-        for name in names
-    ]
-    return pa.table(dict(zip(names, columns, strict=True)))
+        return _parse_slowly(path, form, names, ids, error)
 
 
 def _parse(
@@ -101,10 +119,11 @@ def _parse(
     names: list[str],
     types: dict[str, pa.DataType],
     invalid_row: Any = None,
-) -> pa.Table:
-    with pa.input_stream(str(path)) as stream:
-        return pacsv.read_csv(
-            stream,
+) -> CsvPart:
+    with open_stream(path) as stream:
+        watched = TextStream(stream)
+        table = pacsv.read_csv(
+            watched,
             read_options=pacsv.ReadOptions(block_size=BLOCK, use_threads=invalid_row is None),
             parse_options=pacsv.ParseOptions(
                 delimiter=form.delimiter,
@@ -121,11 +140,14 @@ def _parse(
                 decimal_point=form.decimal,
             ),
         )
+    if watched.has_nul:
+        raise InputError(bad_byte(path) or f"{str(path)!r} holds a NUL byte")
+    return CsvPart(table, watched.line_ends == table.num_rows)
 
 
 def _parse_slowly(
-    path: Path, form: CsvFormat, names: list[str], texts: Sequence[str], cause: pa.ArrowInvalid
-) -> pa.Table:
+    path: Path, form: CsvFormat, names: list[str], ids: Sequence[str], cause: pa.ArrowInvalid
+) -> CsvPart:
     """Find out what is wrong: read everything as text; a column with a bad cell stays text."""
     ragged: list[Any] = []
 
@@ -134,38 +156,39 @@ def _parse_slowly(
         return "skip"
 
     try:
-        table = _parse(path, form, names, dict.fromkeys(names, pa.string()), keep)
+        part = _parse(path, form, names, dict.fromkeys(names, pa.string()), keep)
     except pa.ArrowInvalid as error:
-        raise InputError(f"{str(path)!r} cannot be read as CSV: {error}") from cause
+        found = bad_byte(path) or f"{str(path)!r} cannot be read as CSV: {error}"
+        raise InputError(found) from cause
     if ragged:
-        places = tuple(
-            Place(row.text, line=row.number, row=row.number and row.number - 1)
-            for row in ragged[:KEPT_PLACES]
-        )
-        first = ragged[0]
-        raise input_error(
-            str(path),
-            [
-                Fault(
-                    "ragged-row",
-                    f"a row has {first.actual_columns} cells where the header has "
-                    f"{first.expected_columns}",
-                    "complete the row; cells are never padded",
-                    places,
-                    len(ragged),
-                    table.num_rows + len(ragged),
-                )
-            ],
-        )
+        raise input_error(str(path), [_ragged_fault(ragged, part)])
     columns = []
     for name in names:
-        column = table.column(name)
-        if name in texts:
+        column = part.table.column(name)
+        if name in ids:
             column = column.dictionary_encode()
         elif form.decimal != ".":
             column = pc.replace_substring(column, form.decimal, ".")
-        columns.append(column if name in texts else _numbers_if_all(column))
-    return pa.table(dict(zip(names, columns, strict=True)))
+        columns.append(column if name in ids else _numbers_if_all(column))
+    table = pa.table(dict(zip(names, columns, strict=True)))
+    return CsvPart(table, part.one_line_per_row)
+
+
+def _ragged_fault(ragged: list[Any], part: CsvPart) -> Fault:
+    total = part.table.num_rows + len(ragged)
+    first = ragged[0]
+    return Fault(
+        "ragged-row",
+        f"a row has {first.actual_columns} cells where the header has {first.expected_columns}",
+        "complete the row; cells are never padded",
+        tuple(
+            # the parser numbers records, of which the header is the first
+            Place(row.text, row=row.number and row.number - 1, line=row.number)
+            for row in ragged[:KEPT_PLACES]
+        ),
+        len(ragged),
+        total,
+    )
 
 
 def _numbers_if_all(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -176,14 +199,33 @@ def _numbers_if_all(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column
 
 
-def _integers_if_all(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _distinct(column: pa.ChunkedArray) -> pa.Array:
+    """The words of a dictionary-encoded column."""
+    chunks = [chunk.dictionary.cast(pa.large_string()) for chunk in column.chunks]
+    return pc.unique(pa.chunked_array(chunks, pa.large_string()).drop_null())
+
+
+def integers_if_all(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Texts become integers when all of them are written as integers (no 007, no +1)."""
-    words: set[str] = set()
-    for chunk in column.chunks:
-        words.update(word for word in chunk.dictionary.to_pylist() if word is not None)
-    if words and all(INTEGER.match(word) for word in words):
-        return pc.cast(pc.cast(column, pa.string()), pa.int64())
+    words = _distinct(column)
+    if len(words) and pc.all(pc.match_substring_regex(words, INTEGER)).as_py():
+        return pc.cast(texts(column), pa.int64())
     return column
+
+
+def floats_if_most(column: pa.ChunkedArray, decimal: str = ".") -> pa.ChunkedArray:
+    """Texts become floats when all are numbers and nearly all of the distinct ones fractions."""
+    if not is_text(column.type):
+        return column
+    words, cells = _distinct(column), texts(column)
+    if decimal != ".":
+        words, cells = (pc.replace_substring(part, decimal, ".") for part in (words, cells))
+    try:
+        values = pc.cast(words, pa.float64())
+    except pa.ArrowInvalid:
+        return column
+    fractions = pc.sum(pc.not_equal(values, pc.floor(values))).as_py() or 0
+    return pc.cast(cells, pa.float64()) if fractions > MANY_FRACTIONS * len(words) else column
 
 
 def truth(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
@@ -191,15 +233,16 @@ def truth(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     kind = column.type
     if pa.types.is_boolean(kind):
         return column
-    if pa.types.is_dictionary(kind):
-        column = pc.cast(column, kind.value_type)
-        kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if pa.types.is_null(kind):
+        return pc.cast(column, pa.bool_())
+    if is_text(kind):
+        column = texts(column)
         lower = pc.utf8_lower(column)
-        known = pc.is_in(lower, pa.array(list(TRUTHS)))
+        known = pc.is_in(lower, pa.array(list(TRUTHS), column.type))
         if pc.all(pc.or_(known, pc.is_null(column))).as_py() is False:
             return None
-        yes = pc.is_in(lower, pa.array([word for word, value in TRUTHS.items() if value]))
+        trues = [word for word, value in TRUTHS.items() if value]
+        yes = pc.is_in(lower, pa.array(trues, column.type))
         return pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), yes)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         known = pc.is_in(column, pa.array([0, 1], kind))

@@ -33,6 +33,10 @@ class Policy(Protocol):
         """(N,) π(a|s_t) of one action in every row's state."""
         ...
 
+    def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
+        """Actions that the policy is known to take and the log never shows: how often."""
+        ...
+
     def fingerprint(self) -> str:
         """Equal for equal policies, as far as can be told."""
         ...

@@ -14,6 +14,7 @@ from reweigh.logs.states import Labels
 from reweigh.policies.base import Floats
 
 Ints = npt.NDArray[np.int64]
+NEW_ACTION = -2  # the cell of an action that the fit has never seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,7 @@ class FittedBehavior:
         # μ̂(a|s) = (n(s,a) + α) / (n(s) + α A)
         with np.errstate(invalid="ignore", divide="ignore"):
             mu = (in_cell + self.smoothing) / (in_row + self.smoothing * len(self.actions))
+        mu = np.where(cell == NEW_ACTION, 0.0, mu)  # smoothing covers the known actions only
         bad = ~(mu > 0)
         if np.any(bad):
             first = int(np.flatnonzero(bad)[0])
@@ -68,7 +70,8 @@ class FittedBehavior:
                         "behavior-zero",
                         "the episodes that it was estimated from never show this action in "
                         "this state",
-                        "pass smoothing=1.0 (or any positive number), or no cross-fitting",
+                        "fit on a log that shows it; or smoothing=1.0 (for a known action), or no "
+                        "cross-fitting",
                         (place,),
                         int(bad.sum()),
                         len(bad),
@@ -132,7 +135,8 @@ def _cells(log: EpisodeLog, states: Labels, actions: Labels, per_step: bool) -> 
     if per_step:
         row = np.where(row < 0, -1, steps.step * (len(states) + 1) + row)
     action = actions.translate(log.actions)[steps.action]
-    cell = np.where((row < 0) | (action < 0), -1, row * len(actions) + action)
+    cell = np.where(row < 0, -1, row * len(actions) + action)
+    cell = np.where(action < 0, NEW_ACTION, cell)
     return row, cell
 
 

@@ -38,6 +38,9 @@ class ColumnPolicy:
     def of_action(self, log: EpisodeLog, action: Label) -> Floats:
         raise no_other_actions(self.name)
 
+    def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
+        return {}
+
     def fingerprint(self) -> str:
         return f"column:{self.column}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,9 @@ class FunctionPolicy:
         check_rows(log, self.name, values)
         return values
 
+    def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
+        return {}
+
     def fingerprint(self) -> str:
         """Of the name and the code, where there is any, with what it closes over.
 
@@ -60,13 +64,25 @@ class FunctionPolicy:
         if code is None:
             return f"function:{digest_of(self.name)}"
         closed = [cell.cell_contents for cell in getattr(self.f, "__closure__", None) or ()]
-        given = repr((code.co_consts, getattr(self.f, "__defaults__", None), closed))
-        return f"function:{digest_of(self.name, code.co_code, given)}"
+        given = repr((getattr(self.f, "__defaults__", None), closed))
+        return f"function:{digest_of(self.name, _code_digest(code), given)}"
+
+
+def _code_digest(code: CodeType) -> str:
+    """Of what the code does: its instructions, names and constants, inner functions included."""
+    constants = [_code_digest(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return digest_of(code.co_code, repr(code.co_names), repr(constants))
 
 
 def call_batch(f: BatchFunction, name: str, log: EpisodeLog, actions: npt.NDArray[Any]) -> Floats:
     """Call a batch function on the rows of a log and check the shape of its answer."""
-    result = np.asarray(f(log.raw_states(), actions, log.steps.step), np.float64)
+    try:
+        result = np.asarray(f(log.raw_states(), actions, log.steps.step), np.float64)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"{name} failed; it is called as f(state, action, step) with arrays and returns one "
+            f"number per row: {error}"
+        ) from error
     if result.shape != (log.steps.n_rows,):
         raise UsageError(
             f"{name} returned shape {result.shape} for {log.steps.n_rows} rows; it must return "

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import KEPT_PLACES, Fault, InputWarning, Place, UsageError, input_error, must_be
+from reweigh.errors import (
+    KEPT_PLACES,
+    Fault,
+    InputWarning,
+    Place,
+    UsageError,
+    input_error,
+    must_be,
+    nearest,
+)
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import HIDDEN, Label, Labels, digest_of, label_text, plain_label
 from reweigh.policies.base import Floats
@@ -54,7 +63,11 @@ class TablePolicy:
         if isinstance(table, Mapping):
             entries, single = _from_mapping(table), False
         elif isinstance(table, np.ndarray | list | tuple):
-            entries, single = _from_array(np.asarray(table))
+            try:
+                array = np.asarray(table)
+            except ValueError as error:
+                raise must_be("table", "rows of one length", table) from error
+            entries, single = _from_array(array)
         else:
             names = (state,) if isinstance(state, str) else tuple(state)
             entries, single = _from_frame(table, names, action, prob, step)
@@ -95,14 +108,29 @@ class TablePolicy:
         return pa.table(columns | {"prob": pa.array(e.prob)})
 
     def fingerprint(self) -> str:
+        """Of the positive entries only: leaving an action out and giving it 0 is the same."""
         e = self._entries
         kept = e.prob > 0
-        step = np.zeros(len(e.prob), np.int64) if e.step is None else e.step
-        state_rank, action_rank = _rank(e.states), _rank(e.actions)
-        rows = np.stack([step, state_rank[e.state], action_rank[e.action]])[:, kept]
+        step = np.full(len(e.prob), -1) if e.step is None else e.step
+        used = np.unique(e.action[kept])
+        states, actions = _rank(e.states), _rank(Labels(tuple(e.actions.values[a] for a in used)))
+        action = actions[np.searchsorted(used, e.action[kept])]
+        rows = np.stack([step[kept], states[e.state[kept]], action])
         order = np.lexsort(rows[::-1])
-        texts = [repr(sorted(labels.code_of, key=str)) for labels in (e.states, e.actions)]
+        texts = [
+            repr(sorted(str(label_text(v)) for v in e.states.values)),
+            repr(sorted(str(label_text(e.actions.values[a])) for a in used)),
+        ]
         return f"table:{digest_of(*texts, rows[:, order].tobytes(), e.prob[kept][order].tobytes())}"
+
+    def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
+        """Actions that the policy takes in the log's states and the log never shows: how often."""
+        if log.actions is None:
+            return {}
+        known = log.actions.code_of
+        unlogged = [a for a in self._entries.actions.values if label_text(a) not in known]
+        found = {str(a): float(self.of_action(log, a).mean()) for a in unlogged}
+        return {action: share for action, share in found.items() if share > 0}
 
     def _look_up(self, log: EpisodeLog, action: Ints) -> Floats:
         """(N,) probability of these actions (codes of the table, -1 unknown) in the rows."""
@@ -127,6 +155,10 @@ class TablePolicy:
         codes = np.unique(steps.state[rows])
         hidden = HIDDEN in codes
         fix = "add rows for these states to the policy"
+        names = [str(v) for v in self._entries.states.values]
+        near = nearest(log.states.name(int(codes[-1])), names)
+        if near:
+            fix += near
         if hidden:
             fix += "; the hidden state needs a row too (state None, an empty cell in a CSV)"
         first = [int(rows[steps.state[rows] == code][0]) for code in codes[:KEPT_PLACES].tolist()]
@@ -171,7 +203,11 @@ def _from_mapping(table: Mapping[Any, Any]) -> _Entries:
         raise must_be("table", "a table with at least one row", table)
     state, states = _encode([row[0] for row in flat])
     action, actions = _encode([row[1] for row in flat])
-    return _Entries(None, state, action, np.array([row[2] for row in flat], float), states, actions)
+    try:
+        prob = np.array([row[2] for row in flat], float)
+    except (TypeError, ValueError) as error:
+        raise must_be("table", "a table of numbers", flat[:5]) from error
+    return _Entries(None, state, action, prob, states, actions)
 
 
 def _encode(values: Sequence[Any]) -> tuple[Ints, Labels]:
@@ -209,9 +245,9 @@ def _from_frame(
 ) -> tuple[_Entries, bool]:
     import pyarrow as pa
 
-    from reweigh.errors import nearest
     from reweigh.logs import checks
     from reweigh.logs.csvfile import CsvFormat
+    from reweigh.logs.roles import is_label
     from reweigh.logs.sources import open_source
     from reweigh.logs.states import combine, encode_arrow
 
@@ -222,12 +258,12 @@ def _from_frame(
     if missing:
         listed = ", ".join(map(repr, source.names))
         raise input_error(
-            "the policy",
+            f"the policy ({source.describe()}, with the columns {listed})",
             [
                 Fault(
                     "missing-column",
-                    f"there is no column {name!r}{nearest(name, source.names)} (columns: {listed})",
-                    "name the columns of the policy state, action, prob (and step)",
+                    f"there is no column {name!r}{nearest(name, source.names)}",
+                    f"a policy has the columns {', '.join([*state, action, prob])} (and step)",
                 )
                 for name in missing
             ],
@@ -240,7 +276,7 @@ def _from_frame(
         kind = data.column(name).type
         if pa.types.is_floating(kind) or pa.types.is_temporal(kind):
             faults.add("type", f"column {name!r} holds {kind}", "write integers or text")
-    if pa.types.is_string(data.column(prob).type):
+    if is_label(data.column(prob).type) and not pa.types.is_integer(data.column(prob).type):
         checks.not_numbers(faults, prob, data.column(prob))
     steps = None
     if has_step:
@@ -248,6 +284,14 @@ def _from_frame(
             faults.add("type", f"column {step!r} must hold whole numbers", "write 0, 1, 2, …")
         else:
             steps = data.column(step).to_numpy().astype(np.int64)
+            faults.rows(
+                "step-start",
+                step,
+                steps < 0,
+                lambda row: int(steps[row]),
+                "the steps of a policy count 0, 1, 2, …",
+                "number the steps from 0",
+            )
     faults.raise_if_any("the policy")
     parts = [encode_arrow(data.column(name)) for name in state]
     codes, states = combine(parts) if len(parts) > 1 else parts[0]

@@ -1,0 +1,124 @@
+"""What an estimate's own numbers give rise to: warnings, and questions that no data answers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reweigh.errors import (
+    LowOverlapWarning,
+    PlaceboWarning,
+    RefusedError,
+    SmallSampleWarning,
+    nearest,
+)
+from reweigh.estimators.weights import Solution
+from reweigh.logs.log import EpisodeLog
+from reweigh.moments.bundle import Moments
+from reweigh.policies.base import Policy
+
+FEW_EPISODES = 30
+FEW_EFFECTIVE = 30
+MUCH_UNSEEN = 0.01  # of the target's mass
+MUCH_RARE = 0.05  # of the target's mass, on states seen fewer than 10 times
+FAR_OFF = 4.0  # standard errors of the placebo
+LONG_SINGLE_EPISODE = 1000  # rows
+
+
+def unlogged_actions(log: EpisodeLog, target: Policy) -> list[Warning]:
+    """A target that takes actions which no episode shows: a misspelled name, or no support."""
+    found = target.unlogged_actions(log)
+    if not found or log.actions is None:
+        return []
+    shown = [str(value) for value in log.actions.values]
+    listed = ", ".join(
+        f"{action!r} ({share:.0%} of the time{nearest(action, shown)})"
+        for action, share in list(found.items())[:5]
+    )
+    return [
+        LowOverlapWarning(
+            f"the target takes actions that the log never shows: {listed}; the log's actions are "
+            f"{', '.join(map(repr, shown[:10]))}{', …' if len(shown) > 10 else ''}"
+        )
+    ]
+
+
+def hopeless(log: EpisodeLog, target: Policy) -> RefusedError | None:
+    """Questions that no estimator can answer."""
+    if log.n_episodes == 1 and log.steps.n_rows > LONG_SINGLE_EPISODE:
+        return RefusedError(
+            "one-episode",
+            f"1 episode of {log.steps.n_rows:,} rows: episodes are the sample, and there is one. "
+            "Check the episode column",
+        )
+    mu = log.steps.behavior_prob
+    if log.continuous_actions or mu is None or not np.all(mu == 1.0):
+        return None
+    if not np.all(target.probabilities(log) == 1.0):
+        return RefusedError(
+            "deterministic-log",
+            "behavior_prob is 1 in every row: the log was made by a deterministic policy, or the "
+            "propensities were not logged. Log them, or estimate them with fit_behavior(log)",
+        )
+    return None
+
+
+def remarks(solution: Solution, used: Moments) -> list[Warning]:
+    """Warnings that the numbers themselves give rise to."""
+    found: list[Warning] = []
+    n = used.n_episodes
+    if n < 2:
+        found.append(SmallSampleWarning("one episode: there is a value, but no interval"))
+    elif n < FEW_EPISODES:
+        found.append(
+            SmallSampleWarning(
+                f"{n} episodes: the interval is not to be trusted below {FEW_EPISODES}"
+            )
+        )
+    sizes = solution.ess
+    if n >= FEW_EPISODES and not np.all(np.isnan(sizes)):
+        worst = int(np.nanargmin(sizes))
+        if sizes[worst] < FEW_EFFECTIVE:
+            found.append(
+                LowOverlapWarning(
+                    f"at step {worst} the effective sample size is {sizes[worst]:.1f} of {n:,} "
+                    "episodes: few of them speak for the target policy"
+                )
+            )
+    if n >= FEW_EPISODES and solution.rare_mass is not None and solution.rare_mass > MUCH_RARE:
+        found.append(
+            LowOverlapWarning(
+                f"{solution.rare_mass:.0%} of the target's mass is on states that the log shows "
+                "fewer than 10 times at their step: the estimate rests on few rows there. "
+                "Coarser states would help"
+            )
+        )
+    if solution.unseen_mass is not None and solution.unseen_mass.sum() > MUCH_UNSEEN:
+        worst = int(np.argmax(solution.unseen_mass))
+        found.append(
+            LowOverlapWarning(
+                f"{solution.unseen_mass.sum():.1%} of the target's mass is lost where the log "
+                f"does not show what it would do (most of it at step {worst}): the value leaves "
+                "that part out"
+            )
+        )
+    else:
+        found += _placebo_remark(solution, used)
+    return found
+
+
+def _placebo_remark(solution: Solution, used: Moments) -> list[Warning]:
+    expected = float(np.sum(used.about.discount ** np.arange(used.about.horizon)))
+    off = abs(solution.placebo - expected)
+    if solution.placebo_error is None or not np.isfinite(solution.placebo_error):
+        return []
+    if used.n_episodes < FEW_EPISODES or off <= FAR_OFF * solution.placebo_error:
+        return []
+    if off < 0.01 * expected:
+        return []
+    return [
+        PlaceboWarning(
+            f"if every reward were 1 the value would be {expected:g}, and the estimate of that is "
+            f"{solution.placebo:.4g} (error {solution.placebo_error:.2g}): the ratios do not "
+            "average to 1. Check the propensities and the names of the actions"
+        )
+    ]

@@ -1,0 +1,55 @@
+"""Arrow's many column types as the few that logs are read from.
+
+Frames export texts and categories in types that many Arrow functions lack. Numbers, truth values
+and plain texts pass as they are, without a copy.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+WORDS = pa.dictionary(pa.int64(), pa.large_string())
+
+
+def plain_table(table: pa.Table) -> pa.Table:
+    """The table with every column as `plain_column` gives it."""
+    columns = [plain_column(column) for column in table.columns]
+    return pa.table(columns, names=table.column_names)
+
+
+def plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text views become texts; categories of texts get signed keys; other categories are values."""
+    kind = column.type
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.large_string())
+    if not pa.types.is_dictionary(kind):
+        return column
+    if is_text(kind.value_type):
+        return pa.chunked_array([_words(chunk) for chunk in column.chunks], WORDS)
+    return pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], kind.value_type)
+
+
+def _words(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(
+        chunk.indices.cast(WORDS.index_type), chunk.dictionary.cast(WORDS.value_type)
+    )
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Texts, dictionary-encoded or not."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A text column without its dictionary: what the functions on texts take."""
+    return column.cast(pa.large_string()) if pa.types.is_dictionary(column.type) else column
+
+
+def is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )
