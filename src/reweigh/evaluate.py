@@ -12,20 +12,17 @@ import numpy as np
 from reweigh.errors import (
     RefusedError,
     SelectionWarning,
+    StationaryWarning,
     SupportError,
     UsageError,
     must_be,
 )
 from reweigh.estimators import presets
 from reweigh.estimators.control import shape_log, shape_moments
+from reweigh.estimators.products import NEEDS_SCAN, solve_products
 from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary
 from reweigh.estimators.stationary import solve_stationary
-from reweigh.estimators.weights import (
-    Solution,
-    behavior_value,
-    solve_products,
-    solve_recursion,
-)
+from reweigh.estimators.weights import Solution, behavior_value, solve_recursion
 from reweigh.inference.diagnostics import hopeless, remarks, unlogged_actions
 from reweigh.inference.jackknife import jackknife_error
 from reweigh.logs.log import EpisodeLog
@@ -94,12 +91,18 @@ def moments(
         raise must_be("blocks", "a whole number from 1 on", blocks)
     _check_target(target)
     presets.is_(max_ratio=max_ratio)  # checks max_ratio
-    kinds = {"transitions", "model", "trajectories"}
+    request = Request(frozenset({"transitions", "model", "trajectories"}), blocks, max_ratio)
     if estimators is not None:
-        kinds = set().union(*(_recipe(e).needs.kinds for e in estimators))
-    if log.n_truncated:
-        kinds.discard("trajectories")  # the products of cut-off episodes mean nothing
-    request = Request(frozenset(kinds), blocks, max_ratio)
+        request = Request(frozenset(), blocks, max_ratio)
+        for recipe in map(_recipe, estimators):
+            wanted = recipe.needs
+            if wanted.max_ratio is not None and request.max_ratio is None:
+                request = replace(request, max_ratio=wanted.max_ratio)
+            if wanted.max_ratio not in (None, request.max_ratio):
+                raise UsageError("moments hold one max_ratio; make them apart for each")
+            request |= replace(wanted, max_ratio=request.max_ratio)
+    if log.n_truncated:  # the products of cut-off episodes mean nothing
+        request = replace(request, kinds=request.kinds - {"trajectories"})
     return ArraysEngine().moments(log, target, request)
 
 
@@ -145,7 +148,8 @@ class _Evidence:
 
     def moments(self, recipe: Recipe, *, dropped: bool = False) -> Moments:
         if self.stored is not None:
-            if self.stored.about.max_ratio != recipe.max_ratio:
+            ratios_matter = not isinstance(recipe.weights, Model)
+            if ratios_matter and self.stored.about.max_ratio != recipe.max_ratio:
                 raise RefusedError(
                     "max-ratio",
                     f"these moments were made with max_ratio={self.stored.about.max_ratio}, and "
@@ -219,6 +223,14 @@ def _estimate(evidence: _Evidence, recipe: Recipe) -> Estimate:
     solution, used = _solve(evidence, recipe, base, dropped)
     found += list(solution.warnings)
     found += [*remarks(solution, used), *evidence.remarks]
+    pools = isinstance(recipe.weights, Stationary) or recipe.weights == Marginal(pooled=True)
+    if pools and base.about.target_has_steps:
+        found.append(
+            StationaryWarning(
+                "the target depends on the step, and this estimator pools all steps: it answers "
+                "for a mixture of them. Use mis()"
+            )
+        )
     error, method = solution.standard_error, solution.error_method
     if not np.isfinite(solution.value):
         raise SupportError(
@@ -322,7 +334,7 @@ def _solve(
     if isinstance(recipe.weights, Marginal | Model):
         return solve_recursion(recipe, used), used
     solution = solve_products(recipe, used)
-    if solution.standard_error is None:
+    if solution.standard_error is None and solution.error_method == NEEDS_SCAN:
         if log is None or target is None:
             return _with_jackknife(recipe, used, solution, solve_products), used
         error = _delta_error(evidence.engine, log, target, request, used)

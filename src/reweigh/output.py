@@ -54,15 +54,6 @@ def write_atomically(
             Path(temporary).unlink(missing_ok=True)
 
 
-def write_text(path: str | Path, text: str, *, overwrite: bool = False) -> None:
-    """`write_atomically` for text (UTF-8)."""
-    write_atomically(path, lambda stream: _write_all(stream, text), overwrite=overwrite)
-
-
-def _write_all(stream: BinaryIO, text: str) -> None:
-    stream.write(text.encode("utf-8"))
-
-
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

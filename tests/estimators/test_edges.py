@@ -6,6 +6,14 @@ import numpy as np
 import pytest
 
 import reweigh as rw
+from reweigh.estimators.recipe import (
+    Marginal,
+    Model,
+    ModelControl,
+    Stationary,
+    Stepwise,
+    Trajectory,
+)
 from reweigh.worlds import ModelFail, random_mdp
 
 TARGET = rw.ColumnPolicy("target_prob")
@@ -244,12 +252,96 @@ def test_a_thousand_states() -> None:
     assert len(rw.evaluate(log, world.target).marginals.step) > 3500
 
 
+@pytest.mark.filterwarnings("ignore:states are hidden")
 def test_modelfail_misleads_a_model_and_not_mis() -> None:
     world = ModelFail(6)
     log = world.simulate(4000, 0)
     mis, dm = (rw.evaluate(log, world.target, name) for name in ("mis", "dm"))
     assert abs(mis.value - world.value()) < 5 * mis.standard_error
     assert abs(dm.value - world.value()) > 10 * dm.standard_error
+
+
+def test_steps_that_cannot_be_normalised_are_told() -> None:
+    world = ModelFail(6)
+    with pytest.warns(rw.InputWarning, match="normalised at 3 of 6 steps"):
+        rw.evaluate(world.simulate(100, 0), world.target)
+
+
+def test_a_spread_that_rounding_has_eaten_is_not_called_zero() -> None:
+    """1e9 + N(0, 1): the variance is 1 beside sums of squares of 1e18."""
+    world = random_mdp(np.random.default_rng(0), horizon=2, reward_sd=1.0)
+    log = world.simulate(2000, 0)
+    large = log.with_rewards(log.steps.reward + 1e9, np.zeros(log.n_episodes))
+    for name in ("mis", "mis-state", "is", "trajectory-wis", "dm"):
+        found = rw.evaluate(large, world.behavior, name)
+        assert found.standard_error is None, name
+        assert "subtract a constant" in found.error_method
+    wis = rw.evaluate(large, world.behavior, "wis")
+    assert wis.standard_error == pytest.approx(
+        rw.evaluate(log, world.behavior, "wis").standard_error, rel=1e-4
+    )
+
+
+def test_a_target_with_steps_is_no_target_for_pooling() -> None:
+    world = random_mdp(np.random.default_rng(0))
+    log = world.simulate(500, 0)
+    for name in ("mis-pooled", "ssd-is"):
+        with pytest.warns(rw.StationaryWarning, match="depends on the step"):
+            rw.evaluate(log, world.target, name)
+
+
+def test_several_closed_classes_have_no_stationary_distribution() -> None:
+    states = np.repeat([[0], [1]], 50, axis=0).repeat(5, axis=1)
+    actions = np.arange(400).reshape(100, 4) % 2
+    half = np.full((100, 4), 0.5)
+    log = rw.log_from_arrays(states, actions, states[:, :4].astype(float), half, half)
+    with pytest.raises(rw.RefusedError, match="several closed classes"):
+        rw.evaluate(log, TARGET, rw.ssd_is())
+
+
+@pytest.mark.filterwarnings("ignore::reweigh.LowOverlapWarning")
+def test_actions_that_the_log_never_shows_are_told_with_the_nearest_name() -> None:
+    world = random_mdp(np.random.default_rng(0), n_actions=2)
+    table = world.simulate(300, 0).to_table().to_pandas()
+    table["action"] = table["action"].map({0: "wait", 1: "drug A"})
+    log = rw.read_log(table)
+    target = rw.TablePolicy({s: {"wait": 0.3, "Drug A": 0.7} for s in range(4)})
+    for name in ("mis", "is", "mis-state", "dm"):
+        with pytest.warns(rw.LowOverlapWarning, match="did you mean 'drug A'") as caught:
+            found = rw.evaluate(log, target, name)
+        assert caught
+        if name != "is":
+            assert 0.7 < found.diagnostics.total_unseen <= 1.0
+            assert any("of the target's mass is lost" in str(w) for w in found.warnings)
+
+
+def test_wrong_propensities_show_in_the_placebo() -> None:
+    world = random_mdp(np.random.default_rng(0), n_actions=2, overlap=0.8)
+    log = world.simulate(2000, 0)
+    assert not any(
+        isinstance(w, rw.PlaceboWarning) for w in rw.evaluate(log, world.target).warnings
+    )
+    wrong = np.minimum(log.column("target_prob") * 1.2, 1.0)
+    log.source.columns["wrong"] = wrong
+    with pytest.warns(rw.PlaceboWarning, match="do not average to 1"):
+        rw.evaluate(log, rw.ColumnPolicy("wrong"))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"weights": Trajectory(), "control": ModelControl("in-sample")},
+        {"weights": Stationary(), "control": ModelControl("in-sample")},
+        {"weights": Stationary(), "reward": "averaged"},
+        {"weights": Stepwise(), "normalize": "simplex"},
+        {"weights": Stepwise(), "normalize": "stpe"},
+        {"weights": Marginal(), "normalize": "step"},
+        {"weights": Model(), "normalize": "simplex"},
+    ],
+)
+def test_a_recipe_refuses_parts_that_it_would_ignore(parts) -> None:
+    with pytest.raises(rw.UsageError):
+        rw.Recipe("own", **parts)
 
 
 def test_estimate_shows_its_marginals() -> None:

@@ -82,7 +82,7 @@ def test_forward_equals_backward(seed: int, per_state: bool, build: object) -> N
     assert sums.transitions is not None
     op = build(sums.transitions, sums.start, 5, 0.9, per_state=per_state)  # type: ignore[operator]
     flow = forward(op, simplex=False)
-    V = backward(op, flow, simplex=False).u
+    V = backward(op).u
     powers = 0.9**op.node_t
     ahead = np.sum((powers * flow.d * op.reward)[op.node_t < 5])
     assert op.initial @ V == pytest.approx(ahead, rel=1e-12)

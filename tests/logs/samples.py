@@ -53,7 +53,8 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = str(value)
-    if not text or any(sign in text for sign in '",;\r\n'):
+    # at the start of a file, a bare U+FEFF would be its byte order mark
+    if not text or any(sign in text for sign in '",;\r\n\ufeff'):
         return '"' + text.replace('"', '""') + '"'
     return text
 

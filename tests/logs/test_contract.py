@@ -80,7 +80,8 @@ def test_a_fault_names_column_row_episode_step_value_rule_and_fix(
     )
     line = f" (line {case.row + 2})" if way == "csv" else ""
     parts = [
-        f"{case.code}: column {case.column!r}, row {case.row + 1}{line}",
+        f"{case.code}: ",
+        f"column {case.column!r}, row {case.row + 1}{line}",
         f": value {case.value!r}",
         case.rule,
         case.note,
@@ -154,7 +155,7 @@ def test_an_episode_with_wrong_steps_is_not_blamed_for_what_follows_from_them(wh
 def test_negative_steps_are_named() -> None:
     with pytest.raises(rw.InputError) as error:
         rw.read_log(table(step=[0, 1, 2, -1, 0, 1]))
-    fault = error.value.faults[0]
+    [fault] = error.value.faults  # and not that the episode is short
     assert (fault.code, fault.places[0].row, fault.places[0].value) == ("step-start", 4, -1)
 
 
@@ -213,7 +214,8 @@ def test_all_faults_of_a_log_are_told_at_once(tmp_path: Path) -> None:
     assert found == ALL_OF_THEM
     assert "log.csv: 13 broken rules" in str(error.value)
     for code, column in ALL_OF_THEM:
-        assert f"{code}: column {column!r}" in str(error.value)
+        assert f"{code}: " in str(error.value)
+        assert f"column {column!r}, row" in str(error.value)
 
 
 def test_a_cell_that_is_no_number_is_told_with_all_other_faults(tmp_path: Path) -> None:
@@ -330,6 +332,22 @@ def test_a_column_of_the_wrong_type_is_named(what: str) -> None:
     assert f"{column!r}" in str(error.value)
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize("flags", [["no", "no", "yes"] * 2, [False, False, None] * 2])
+def test_a_fault_in_a_flag_is_not_a_short_episode_too(flags: list[Any]) -> None:
+    columns = {name: values[:5] for name, values in COLUMNS.items()}
+    with pytest.raises(rw.InputError) as error:
+        rw.read_log(table({**columns, "over": [*flags[:3], *flags[4:6]]}), terminated="over")
+    assert [fault.code for fault in error.value.faults] in (["type"], ["null"])
+
+
+def test_a_step_beyond_64_bits_is_named() -> None:
+    steps = pa.array([0, 1, 2, 0, 1, 2**64 - 1], pa.uint64())
+    with pytest.raises(rw.InputError) as error:
+        rw.read_log(table(step=steps))
+    [fault] = error.value.faults
+    assert (fault.code, fault.places[0].value) == ("not-a-step", 2**64 - 1)
 
 
 @pytest.mark.parametrize("way", ["csv", pa.string(), pa.large_string(), pa.string_view()], ids=str)

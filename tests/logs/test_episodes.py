@@ -53,7 +53,7 @@ def test_a_shorter_horizon_cuts_and_says_so(horizon: int) -> None:
     log = rw.read_log(table(), horizon=horizon)
     assert (log.horizon, log.steps.n_rows) == (horizon, 2 * horizon)
     assert log.steps.reward.tolist() == [1.0, 1.0, 0.0, 0.5][: 2 * horizon]
-    [note] = log.describe()["notes"]
+    note = log.describe()["notes"][0]
     assert f"horizon {horizon}" in note
     assert f"{6 - 2 * horizon} later rows" in note
     # the row after the horizon tells the state that follows
@@ -268,6 +268,8 @@ def test_a_log_whose_states_are_all_hidden_is_read() -> None:
     log = rw.read_log(table(state=pa.nulls(6, pa.string())), hidden="allow")
     assert log.describe()["states"] == 0
     assert log.describe()["hidden_rows"] == 6
+    again = rw.read_log(log.to_table(), hidden="allow")
+    assert again.digest() == log.digest()
 
 
 def test_one_episode_of_one_step_is_a_log() -> None:
@@ -282,6 +284,20 @@ def test_the_same_rows_cut_by_the_user_or_by_the_horizon_are_the_same_steps() ->
     by_hand = rw.read_log(kept.append_column("after", after), next_state="after")
     assert cut.digest() == by_hand.digest()
     assert_same_log(replace(cut, notes=()), by_hand)
+
+
+def test_the_description_shows_how_states_and_actions_are_spelled() -> None:
+    about = rw.read_log(table(state=["007", "7", "x", "y", "z", "zz"])).describe()
+    assert about["state_examples"] == ["007", "7", "x", "y", "z"]
+    assert about["action_examples"] == ["l", "r"]
+
+
+def test_notes_say_what_the_numbers_do_not() -> None:
+    about = rw.read_log(ragged(state=list("pqrstu")), short_episodes="truncated").describe()
+    assert about["notes"] == [
+        "6 states for 6 rows: most are seen once; bin them (abstraction=Rounding or Grid)",
+        "mean_return counts only what was logged of the 2 cut-off episodes",
+    ]
 
 
 def test_special_codes_are_no_states() -> None:

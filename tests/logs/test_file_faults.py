@@ -72,8 +72,12 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes], list[str]]] = {
     "damaged parquet": ("log.parquet", damaged_parquet, ["log.parquet", "damaged"]),
     "csv named parquet": ("log.parquet", GOOD.encode, ["named like parquet", "holds csv"]),
     "parquet named csv": ("log.csv", parquet_bytes, ["named like csv", "holds parquet"]),
-    "gzip named csv": ("log.csv", lambda: gzip.compress(GOOD.encode()), ["log.csv", "gzip"]),
-    "csv named gzip": ("log.csv.gz", GOOD.encode, ["log.csv.gz"]),
+    "gzip named csv": (
+        "log.csv",
+        lambda: gzip.compress(GOOD.encode()),
+        ["named like csv", "holds gzip"],
+    ),
+    "csv named gzip": ("log.csv.gz", GOOD.encode, ["named like gzip", "holds csv"]),
     "pickle": ("log.pkl", lambda: pickle.dumps(COLUMNS), ["pickle", "run code"]),
     "pickle named csv": ("log.csv", lambda: pickle.dumps(COLUMNS), ["pickle"]),
     "array file": ("log.npy", numpy_bytes, ["NumPy"]),
@@ -110,19 +114,28 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes], list[str]]] = {
         GOOD.replace("0.5", '"0,5"').encode,
         ["'behavior_prob'", "line 2", "'0,5'", "decimal=','"],
     ),
-    "NUL in a cell": ("log.csv", GOOD.replace("a,1,y", "a,1,y\0").encode, ["line 3", "NUL"]),
+    "NUL in a cell": (
+        "log.csv",
+        GOOD.replace("a,1,y", "a,1,y\0").encode,
+        ["line 3, byte 6", "NUL"],
+    ),
     "NUL in the header": ("log.csv", GOOD.replace("state", "st\0ate").encode, ["line 1", "NUL"]),
     "invalid UTF-8 in a cell": (
         "log.csv",
         lambda: GOOD.encode().replace(b"a,1,y", b"a,1,\xff"),
-        ["line 3", "UTF-8"],
+        ["line 3, byte 5", "save the file as UTF-8"],
     ),
     "invalid UTF-8 in the header": (
         "log.csv",
         lambda: GOOD.encode().replace(b"state", b"st\xffate"),
-        ["line 1"],
+        ["line 1, byte 16", "UTF-8"],
     ),
-    "UTF-16": ("log.csv", lambda: GOOD.encode("utf-16"), ["log.csv"]),
+    "UTF-16": ("log.csv", lambda: GOOD.encode("utf-16"), ["log.csv", "UTF-16", "UTF-8"]),
+    "UTF-16, big end first": (
+        "log.csv",
+        lambda: b"\xfe\xff" + GOOD.encode("utf-16-be"),
+        ["UTF-16", "UTF-8"],
+    ),
 }
 
 
@@ -150,6 +163,8 @@ def test_all_ragged_rows_are_counted(tmp_path: Path) -> None:
 ACCEPTED: dict[str, tuple[str, Callable[[], bytes], dict[str, Any]]] = {
     "byte order mark": ("log.csv", lambda: b"\xef\xbb\xbf" + GOOD.encode(), {}),
     "CRLF": ("log.csv", GOOD.replace("\n", "\r\n").encode, {}),
+    "blank last lines": ("log.csv", (GOOD + "\n\r\n\n").encode, {}),
+    "gzip without a suffix": ("log", lambda: gzip.compress(GOOD.encode()), {}),
     "no last line end": ("log.csv", GOOD.rstrip("\n").encode, {}),
     "no suffix": ("log", GOOD.encode, {}),
     "semicolons and decimal commas": (
@@ -194,15 +209,16 @@ def test_a_line_that_starts_with_a_number_sign_is_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", ["inf", "oops"])
-def test_the_line_of_a_fault_counts_the_line_ends_inside_cells(bad: str, tmp_path: Path) -> None:
-    columns = {**COLUMNS, "state": ["two\nlines", "y", "z", "x", "z", "y"]}
-    columns["reward"] = [1.0, 0.0, 2.0, 1.0, bad, 0.0]
-    path = csv_file(tmp_path / "log.csv", columns)
-    with pytest.raises(rw.InputError) as error:
-        rw.read_log(path)
-    place = error.value.faults[0].places[0]
-    assert place.row == 5
-    assert bad in path.read_text().splitlines()[place.line - 1]
+def test_the_line_of_a_fault_is_left_out_where_cells_hold_line_ends(
+    bad: str, tmp_path: Path
+) -> None:
+    columns = {**COLUMNS, "reward": [1.0, 0.0, 2.0, 1.0, bad, 0.0]}
+    for first, line in (("x", 6), ("two\nlines", None)):
+        columns["state"] = [first, "y", "z", "x", "z", "y"]
+        with pytest.raises(rw.InputError) as error:
+            rw.read_log(csv_file(tmp_path / "log.csv", columns))
+        place = error.value.faults[0].places[0]
+        assert (place.row, place.line) == (5, line)
 
 
 MISSING: dict[str, Callable[[Path], Any]] = {

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from reweigh.errors import RefusedError, UsageError
 from reweigh.estimators.operators import model_operator
 from reweigh.estimators.recipe import ModelControl, Recipe
-from reweigh.estimators.recursion import backward, forward
+from reweigh.estimators.recursion import backward
 from reweigh.estimators.weights import lacking, model_cells, needs_discrete
 from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import END, HIDDEN, UNKNOWN
+from reweigh.logs.states import HIDDEN, UNKNOWN
 from reweigh.moments.bundle import Moments
 from reweigh.moments.transitions import StartMoments, TransitionMoments, summed
 from reweigh.policies.base import Policy
@@ -61,7 +61,7 @@ def fit_q(moments: Moments) -> TabularQ:
         raise needs_discrete()
     cells, start = model_cells(moments)
     op = model_operator(cells, start, moments.about.horizon, moments.about.discount, renorm=False)
-    back = backward(op, forward(op, simplex=False), simplex=False)
+    back = backward(op)
     groups, c = op.groups, op.cells
     value = np.where(op.dst >= 0, back.u[op.dst], 0.0) * op.discount**op.gap
     moved = groups.sum(np.where(op.known, c.rho * value, 0.0))
@@ -289,6 +289,3 @@ def _shape_cells(cells: TransitionMoments, f: Floats) -> TransitionMoments:
 
 def _shape_starts(starts: StartMoments, g: Floats) -> StartMoments:
     return replace(starts, g=g * starts.n, g2=g * g * starts.n)
-
-
-__all__ = ["END", "Shaped", "TabularQ", "fit_q", "shape_log", "shape_moments"]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from reweigh.errors import RefusedError
 from reweigh.logs.states import END, UNKNOWN
 from reweigh.moments.groups import group_by, tally
-from reweigh.moments.transitions import StartMoments, TransitionMoments
+from reweigh.moments.transitions import StartMoments, TransitionMoments, summed
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -59,6 +59,7 @@ class OneStep:
     covered         (K,) share of the target's mass at the node that the log can carry on: for
                     MIS the mean ratio where it is below 1 beyond its error (0 where no row is
                     possible under the target), for a model the probability of the actions seen
+    step_cells      pooled: the cells before the steps were forgotten, for what is told per step
     conserves       True where d_t does not shrink by what is not covered (self-normalised)
     src, dst        (E,) nodes of an edge (dst -1: the next state is not known); pooled: states
     prob            (E,) P̂(dst|src), the target's share included
@@ -91,6 +92,7 @@ class OneStep:
     complete: npt.NDArray[np.bool_]
     self_normalized: bool
     conserves: bool
+    step_cells: TransitionMoments | None = None
 
     def nodes(self, t: int) -> slice:
         return slice(int(self.offsets[t]), int(self.offsets[t + 1]))
@@ -249,7 +251,15 @@ def pooled_operator(
         )
     final = cells.t == horizon - 1
     use_final = not np.any(final & (cells.s_next == UNKNOWN))
-    known = (cells.s_next != UNKNOWN) & (use_final | ~final)
+    at_step, ended_by = cells, _ended_by(cells, np.arange(horizon + 1))
+    # From here on a cell is (s, [a,] s') at any step: the work of a step is that of the states.
+    followed = (cells.s_next != UNKNOWN) & (use_final | ~final)
+    key = [cells.s, cells.a, np.where(followed, cells.s_next, UNKNOWN)]
+    if reward_sums is not None:
+        reward_sums = group_by(key).sum(reward_sums)
+    zero = np.zeros(len(cells), np.int64)
+    cells = summed(replace(cells, block=zero, t=zero, t_next=zero + 1, s_next=key[2]))
+    known = cells.s_next != UNKNOWN
     seen = np.unique(np.concatenate([cells.s, cells.s_next[known], start.s, [END]]))
     n_states = len(seen)
     src = np.searchsorted(seen, cells.s)
@@ -266,8 +276,8 @@ def pooled_operator(
     start_node = np.searchsorted(seen, start.s)
     steps = horizon + 1
     visits = np.zeros((steps, n_states))
-    np.add.at(visits, (cells.t, src), cells.n)
-    visits[:, end] = _ended_by(cells, np.arange(steps))
+    np.add.at(visits, (at_step.t, np.searchsorted(seen, at_step.s)), at_step.n)
+    visits[:, end] = ended_by
     initial = np.zeros(steps * n_states)
     initial[:n_states] = tally(start_node, start.n / start.n.sum(), n_states)
     return OneStep(
@@ -295,6 +305,7 @@ def pooled_operator(
         complete=np.ones(steps, bool),
         self_normalized=per_state,
         conserves=per_state,
+        step_cells=at_step,
     )
 
 

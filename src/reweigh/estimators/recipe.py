@@ -56,6 +56,13 @@ class Stationary:
 
 
 Weights = Stepwise | Trajectory | Marginal | Model | Stationary
+NORMALIZED: dict[type, tuple[str, ...]] = {
+    Stepwise: ("none", "step"),
+    Trajectory: ("none", "step"),
+    Marginal: ("none", "simplex", "state"),
+    Model: ("none",),
+    Stationary: ("none",),
+}
 OwnQ = npt.NDArray[Any] | Callable[..., Any]
 
 
@@ -104,6 +111,15 @@ class Recipe:
             raise must_be("max_ratio", "a positive finite number or None", ratio)
         if self.reward not in ("logged", "averaged", "pooled"):
             raise must_be("reward", '"logged", "averaged" or "pooled"', self.reward)
+        kind = type(self.weights)
+        if self.normalize not in NORMALIZED[kind]:
+            raise must_be(
+                "normalize", f"one of {NORMALIZED[kind]} with {kind.__name__}", self.normalize
+            )
+        if self.reward != "logged" and (kind is not Marginal or self.control is not None):
+            raise must_be("reward", '"logged" but for MIS without a control variate', self.reward)
+        if self.control is not None and kind not in (Stepwise, Marginal):
+            raise must_be("control", f"None with {kind.__name__}", self.control.q)
 
     @property
     def needs(self) -> Request:
@@ -111,7 +127,7 @@ class Recipe:
         kinds = set(self.weights.kinds)
         if self.reward != "logged":
             kinds = {"model"}
-        if isinstance(self.control, ModelControl):
+        if self.control is not None and not self.control.own:
             kinds.add("model")
         blocks = JACKKNIFE_BLOCKS if isinstance(self.weights, Stationary) else 1
         if self.control is not None:

@@ -89,10 +89,10 @@ class Backward:
     next_value: Floats
 
 
-def backward(op: OneStep, flow: Forward, *, simplex: bool) -> Backward:
+def backward(op: OneStep, normalized: Forward | None = None) -> Backward:
     """V_t(s) = r_t(s) + Σ_{s'} P̂_t(s'|s) γ^{t'-t} V_{t'}(s'), V_H = 0.
 
-    With `simplex`, the adjoint of the normalised recursion: V_{t'} gives way to
+    With a `normalized` forward recursion, its adjoint: V_{t'} gives way to
     (u_{t'}(s') - <d_{t'}, u_{t'}>)/c_{t'} wherever d_{t'} was divided by c_{t'}.
     """
     u = np.zeros(len(op.node_t))
@@ -107,8 +107,9 @@ def backward(op: OneStep, flow: Forward, *, simplex: bool) -> Backward:
             np.add.at(u, src[to], ahead[to] * arriving[dst[to]])
             if op.ended_to[t] >= 0:
                 u[op.ended_to[t]] += op.discount * arriving[op.ended_to[t + 1]]
-        if simplex and t > 0 and t < op.horizon and op.complete[t]:
-            arriving[here] = (u[here] - flow.d[here] @ u[here]) / flow.mass[t]
+        if normalized is not None and 0 < t < op.horizon and op.complete[t]:
+            d, c = normalized.d[here], normalized.mass[t]
+            arriving[here] = (u[here] - d @ u[here]) / c
         else:
             arriving[here] = u[here]
     return Backward(u, arriving)

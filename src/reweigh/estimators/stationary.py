@@ -126,9 +126,17 @@ def _eigenvector(src: Ints, dst: Ints, rho: Floats, count: Floats, end: int | No
     if size <= DENSE_UP_TO:
         found, vectors = np.linalg.eig(matrix.toarray())
     else:
-        # Shift-invert next to 1, from a fixed start, so that the same sums give the same answer.
-        found, vectors = eigs(matrix, k=1, sigma=1 + 1e-7, v0=np.ones(size))
-    best = int(np.argmin(np.abs(found - 1)))
+        # From a fixed start, so that the same sums give the same answer; of the eigenvalues with
+        # the largest real parts, since factorising for the ones next to 1 would fill the matrix.
+        found, vectors = eigs(matrix, k=6, which="LR", v0=np.ones(size), maxiter=100 * size)
+    distance = np.abs(found - 1)
+    best = int(np.argmin(distance))
+    if np.sum(distance < distance[best] + 1e-9) > 1 and distance[best] < 1e-9:
+        raise RefusedError(
+            "stationary",
+            "the states fall into several closed classes, so that there is no one stationary "
+            "distribution. Use mis()",
+        )
     vector = np.real(vectors[:, best])
     total = float(vector.sum())
     if abs(total) < 1e-12 * np.abs(vector).sum():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError, SupportError
+from reweigh.errors import RefusedError
 from reweigh.estimators.operators import (
     SEEN_ENOUGH,
     OneStep,
@@ -16,8 +16,8 @@ from reweigh.estimators.operators import (
     model_operator,
     pooled_operator,
 )
-from reweigh.estimators.recipe import Marginal, Model, Recipe, Trajectory
-from reweigh.estimators.recursion import Backward, Forward, backward, forward, no_support
+from reweigh.estimators.recipe import Marginal, Model, Recipe
+from reweigh.estimators.recursion import Forward, backward, forward
 from reweigh.inference import variance
 from reweigh.logs.states import UNKNOWN
 from reweigh.moments.bundle import Moments
@@ -33,7 +33,8 @@ class Solution:
     """What an estimator found.
 
     ess, unseen_mass are per step (nan where a step has none); marginals are None for estimators
-    that have no state distribution.
+    that have no state distribution. normalized_at tells the steps at which d_t was normalised;
+    heaviest is the share of the weight that one episode holds at the worst step.
     """
 
     value: float
@@ -51,6 +52,8 @@ class Solution:
     target: Floats | None = None
     behavior: Floats | None = None
     variance_by_step: Floats | None = None
+    normalized_at: npt.NDArray[np.bool_] | None = None
+    heaviest: float | None = None
     warnings: tuple[Warning, ...] = ()
 
 
@@ -62,18 +65,16 @@ def solve_recursion(recipe: Recipe, moments: Moments) -> Solution:
     op, for_error, term = _operator(recipe, moments)
     simplex = recipe.normalize == "simplex"
     flow = forward(op, simplex=simplex)
-    back = backward(for_error, flow, simplex=simplex)
+    back = backward(for_error, flow if simplex else None)
     moved = variance.derivatives(for_error, flow, back)
-    square, per_group, start_part = variance.squared_error(
-        for_error, back, moved, term(for_error, moved.reward)
-    )
+    square = variance.squared_error(for_error, back, moved, term(for_error, moved.reward))
     per_step = earned(op, flow, op.reward)
     start_value = float(op.start.g.sum()) / op.n_episodes
     per_step[0] += start_value
     return Solution(
         value=float(per_step.sum()),
-        standard_error=float(np.sqrt(square)),
-        error_method="analytic",
+        standard_error=square.error,
+        error_method=variance.LOST if square.lost else "analytic",
         per_step=per_step,
         ess=effective_sizes(op, flow),
         unseen_mass=escaping(op, flow),
@@ -84,9 +85,17 @@ def solve_recursion(recipe: Recipe, moments: Moments) -> Solution:
         node_t=op.node_t,
         node_s=op.node_s,
         target=flow.d,
-        behavior=op.visits / op.n_episodes,
-        variance_by_step=_by_step(op, per_group, start_part),
+        behavior=_behavior_share(op),
+        variance_by_step=_by_step(op, square),
+        normalized_at=op.complete[: op.horizon] if simplex else None,
     )
+
+
+def _behavior_share(op: OneStep) -> Floats:
+    """d_t^μ(s): share of the episodes that are still seen at t (of all where some are hidden)."""
+    seen = np.array([op.visits[op.nodes(t)].sum() for t in range(op.horizon + 1)])
+    seen = np.where(op.complete & (seen > 0), seen, op.n_episodes)
+    return np.asarray(op.visits / seen[op.node_t], np.float64)
 
 
 Term = Callable[[OneStep, Floats], variance.RewardTerm]
@@ -112,7 +121,7 @@ def _operator(recipe: Recipe, moments: Moments) -> tuple[OneStep, OneStep, Term]
         )
     if recipe.reward == "logged":
         cells = _transition_cells(moments)
-        start = replace_blocks(moments.start)
+        start = over_blocks(moments.start)
         op = build(cells, start, horizon, gamma, per_state=per_state)
         return op, op, variance.logged_reward
     if moments.hidden:
@@ -160,10 +169,10 @@ def refuse_cut_stretches(moments: Moments, cells: TransitionMoments) -> None:
 def model_cells(moments: Moments) -> tuple[TransitionMoments, StartMoments]:
     if moments.model is None or moments.start_model is None:
         raise lacking("model")
-    return moments.model.forget("block"), replace_blocks(moments.start_model)
+    return moments.model.forget("block"), over_blocks(moments.start_model)
 
 
-def replace_blocks(start: StartMoments) -> StartMoments:
+def over_blocks(start: StartMoments) -> StartMoments:
     """Start counts over all blocks."""
     return replace(start, block=np.zeros(len(start.n), np.int64)).summed()
 
@@ -197,7 +206,7 @@ def behavior_value(moments: Moments) -> float | None:
 def _behavior_value(moments: Moments) -> float | None:
     if moments.transitions is not None or moments.model is not None:
         if moments.transitions is not None:
-            cells, start = moments.transitions.forget("block"), replace_blocks(moments.start)
+            cells, start = moments.transitions.forget("block"), over_blocks(moments.start)
         else:
             cells, start = model_cells(moments)
         if not moments.truncated:
@@ -207,7 +216,10 @@ def _behavior_value(moments: Moments) -> float | None:
         cells = replace(cells, rho=n, rho2=n, z=cells.y, rhoz=cells.y, z2=cells.y2, one=n)
         refuse_cut_stretches(moments, cells)
         op = importance_operator(cells, start, moments.about.horizon, moments.about.discount)
-        return float(earned(op, forward(op, simplex=False), op.reward).sum())
+        flow = forward(op, simplex=False)
+        if np.any(flow.total < 1 - 1e-9):
+            return None  # every episode of some state was cut off: its future is not known
+        return float(earned(op, flow, op.reward).sum())
     if moments.trajectories is not None:
         return float(moments.trajectories.episodes.ret.sum()) / moments.n_episodes
     return None
@@ -222,21 +234,27 @@ def earned(op: OneStep, flow: Forward, reward: Floats) -> Floats:
 
 def effective_sizes(op: OneStep, flow: Forward) -> Floats:
     """(H,) (Σω)²/Σω² of the weights ω = d_t(s) share ρ/N that rows carry; nan without rows."""
-    sizes = np.full(op.horizon, np.nan)
-    per_row = op.groups.share / np.maximum(op.groups.visits, 1)
-    for t in range(op.horizon):
-        e, src, _ = op.edges(t)
-        each = flow.d[src] * per_row[op.groups.of[e]]
-        if op.edge_offsets is None:  # pooled: of the rows of this step, as for the others
-            each = np.where(op.cells.t == t, each, 0.0)
-        first, second = float(each @ op.cells.rho[e]), float(each**2 @ op.cells.rho2[e])
-        end = int(op.ended_to[t])
-        if end >= 0 and op.visits[end] > 0:
-            first += float(flow.d[end])
-            second += float(flow.d[end] ** 2 / op.visits[end])
-        if second > 0:
-            sizes[t] = first * first / second
-    return sizes
+    cells = op.cells if op.step_cells is None else op.step_cells
+    if op.step_cells is None:
+        node, per_row = op.src, op.groups.share / np.maximum(op.groups.visits, 1)
+        each = flow.d[node] * per_row[op.groups.of]
+    else:  # pooled: the weights of this step's rows
+        states = op.node_s[op.nodes(0)]
+        node = op.offsets[cells.t] + np.searchsorted(states, cells.s)
+        each = flow.d[node] / _pooled_visits(op, cells.s, states)
+    first = tally(cells.t, each * cells.rho, op.horizon)
+    second = tally(cells.t, each**2 * cells.rho2, op.horizon)
+    end = op.ended_to[: op.horizon]
+    ended = (end >= 0) & (op.visits[end] > 0)
+    first += np.where(ended, flow.d[end], 0.0)
+    second += np.where(ended, flow.d[end] ** 2 / np.where(ended, op.visits[end], 1.0), 0.0)
+    return np.where(second > 0, first**2 / np.where(second > 0, second, 1.0), np.nan)
+
+
+def _pooled_visits(op: OneStep, s: Ints, states: Ints) -> Floats:
+    """Rows of a state over all steps."""
+    total = op.visits.reshape(-1, len(states)).sum(axis=0)
+    return np.asarray(total[np.searchsorted(states, s)], np.float64)
 
 
 def escaping(op: OneStep, flow: Forward) -> Floats:
@@ -269,10 +287,10 @@ def placebo_error(op: OneStep, flow: Forward, simplex: bool) -> float | None:
         cells=replace(c, z=c.rho, rhoz=c.rho2, z2=c.rho2, y=n, y2=n),
         start=replace(op.start, g=0 * op.start.g, g2=0 * op.start.g2),
     )
-    back = backward(ones, flow, simplex=simplex)
+    back = backward(ones, flow if simplex else None)
     moved = variance.derivatives(ones, flow, back)
     term = variance.logged_reward(ones, moved.reward)
-    return float(np.sqrt(variance.squared_error(ones, back, moved, term)[0]))
+    return float(np.sqrt(variance.squared_error(ones, back, moved, term).total))
 
 
 def rare_mass(op: OneStep, flow: Forward) -> float:
@@ -281,82 +299,10 @@ def rare_mass(op: OneStep, flow: Forward) -> float:
     return float(flow.d[inside].sum()) / op.horizon
 
 
-def _by_step(op: OneStep, per_group: Floats, start: Floats) -> Floats | None:
+def _by_step(op: OneStep, square: variance.Squared) -> Floats | None:
     """(H+1,) parts of SE²: the start, then every step (None when pooled: no step owns it)."""
     if op.edge_offsets is None:
         return None
-    step = np.zeros(len(per_group), np.int64)
+    step = np.zeros(len(square.per_group), np.int64)
     step[op.groups.of] = op.cells.t
-    return np.concatenate([start, tally(step, per_group, op.horizon)])
-
-
-# Running products
-
-
-def solve_products(recipe: Recipe, moments: Moments) -> Solution:
-    """Step-wise and trajectory-wise IS and WIS; WIS's error needs a second scan (see evaluate)."""
-    if moments.trajectories is None:
-        raise lacking("trajectories")
-    steps = moments.trajectories.steps.total()
-    whole = moments.trajectories.episodes.total()
-    horizon, gamma = moments.about.horizon, moments.about.discount
-    n = moments.n_episodes
-    empty = np.flatnonzero(~(steps.w > 0))
-    if len(empty):
-        raise no_support(int(empty[0]))
-    powers = gamma ** np.arange(horizon)
-    ess = steps.w**2 / steps.w2
-    weighted = recipe.normalize == "step"
-    start_value = float(whole.g[0]) / n
-    per_step: Floats | None = None
-    error: float | None
-    if isinstance(recipe.weights, Trajectory):
-        W, scale = float(whole.w[0]), float(whole.log_scale[0])
-        ess = np.full(horizon, np.nan)  # the whole product is one weight, complete at the end
-        ess[-1] = W**2 / float(whole.w2[0])
-        if weighted:
-            # v = Σ W G / Σ W,   ψ = W (G - v) / mean(W)
-            value = float(whole.wg[0]) / W
-            second = whole.wg2[0] - 2 * value * whole.w2g[0] + value**2 * whole.w2[0]
-            error = float(np.sqrt(max(second, 0.0))) / W
-            method, placebo = "delta", float(powers.sum())
-        else:
-            up = _exp(scale)
-            value = up * float(whole.wg[0]) / n
-            second = _exp(2 * scale) * float(whole.wg2[0]) / n
-            error, method = _spread(value, second, n), "sample"
-            placebo = up * W / n * float(powers.sum())
-    elif weighted:
-        per_step = powers * steps.wy / steps.w
-        per_step[0] += start_value
-        value, error, method = float(per_step.sum()), None, "delta"
-        placebo = float(powers.sum())
-    else:
-        with np.errstate(over="ignore"):
-            up_by_step = np.exp(steps.log_scale)
-            per_step = powers * np.where(steps.wy == 0, 0.0, up_by_step * steps.wy) / n
-            placebo = float((powers * up_by_step * steps.w / n).sum())
-        per_step[0] += start_value
-        value = float(whole.x[0]) / n
-        second = float(whole.x2[0]) / n
-        error, method = _spread(value, second, n), "sample"
-    if not (np.isfinite(value) and (error is None or np.isfinite(error))):
-        raise SupportError(
-            "overflow",
-            "the weights exceed what a number can hold (a product of ratios of about "
-            f"10^{float(steps.log_scale.max()) / np.log(10):.0f}); use mis() or wis()",
-        )
-    return Solution(value, error, method, per_step, ess, None, placebo)
-
-
-def _exp(x: float) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.exp(x))
-
-
-def _spread(mean: float, second: float, n: int) -> float:
-    """sqrt(Var/n), the variance divided by n."""
-    return float(np.sqrt(max(second - mean * mean, 0.0) / n))
-
-
-__all__ = ["Backward", "Solution", "model_cells", "solve_products", "solve_recursion"]
+    return np.concatenate([[square.start], tally(step, square.per_group, op.horizon)])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from reweigh.errors import (
+    InputWarning,
     LowOverlapWarning,
     PlaceboWarning,
     RefusedError,
+    SelectionWarning,
     SmallSampleWarning,
     nearest,
 )
@@ -66,6 +68,21 @@ def remarks(solution: Solution, used: Moments) -> list[Warning]:
     """Warnings that the numbers themselves give rise to."""
     found: list[Warning] = []
     n = used.n_episodes
+    if used.truncated:
+        found.append(
+            SelectionWarning(
+                f"{used.truncated:,} of {n:,} episodes were cut off and are used up to there, "
+                "which is right only if being cut off does not depend on what would have followed"
+            )
+        )
+    at = solution.normalized_at
+    if at is not None and not at.all():
+        found.append(
+            InputWarning(
+                f"states are hidden: the target's distribution is normalised at {int(at.sum())} of "
+                f"{len(at)} steps, where every living episode is observed"
+            )
+        )
     if n < 2:
         found.append(SmallSampleWarning("one episode: there is a value, but no interval"))
     elif n < FEW_EPISODES:
@@ -78,10 +95,13 @@ def remarks(solution: Solution, used: Moments) -> list[Warning]:
     if n >= FEW_EPISODES and not np.all(np.isnan(sizes)):
         worst = int(np.nanargmin(sizes))
         if sizes[worst] < FEW_EFFECTIVE:
+            one = ""
+            if solution.heaviest is not None:
+                one = f", and one episode holds {solution.heaviest:.0%} of the weight"
             found.append(
                 LowOverlapWarning(
                     f"at step {worst} the effective sample size is {sizes[worst]:.1f} of {n:,} "
-                    "episodes: few of them speak for the target policy"
+                    f"episodes{one}: few of them speak for the target policy"
                 )
             )
     if n >= FEW_EPISODES and solution.rare_mass is not None and solution.rare_mass > MUCH_RARE:
@@ -97,8 +117,8 @@ def remarks(solution: Solution, used: Moments) -> list[Warning]:
         found.append(
             LowOverlapWarning(
                 f"{solution.unseen_mass.sum():.1%} of the target's mass is lost where the log "
-                f"does not show what it would do (most of it at step {worst}): the value leaves "
-                "that part out"
+                f"does not show what it would do (most of it at step {worst}): the value cannot "
+                "speak for that part"
             )
         )
     else:

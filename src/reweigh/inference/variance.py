@@ -95,10 +95,30 @@ def pooled_reward(
     return RewardTerm(-share * mean_reward, a_rho, np.zeros(len(rho)), share)
 
 
-def squared_error(
-    op: OneStep, back: Backward, moved: Derivatives, term: RewardTerm
-) -> tuple[float, Floats, Floats]:
-    """SE², and its parts: per group, and of the start (one number in an array)."""
+@dataclass(frozen=True, eq=False)
+class Squared:
+    """SE², its parts per group and of the start, and whether rounding has eaten it."""
+
+    total: float
+    per_group: Floats
+    start: float
+    lost: bool
+
+    @property
+    def error(self) -> float | None:
+        return None if self.lost else float(np.sqrt(self.total))
+
+
+LOST = "no spread that rounding leaves: constant, or tiny beside its size (subtract a constant)"
+
+
+def lost_in_rounding(variance: float, second_moment: float) -> bool:
+    """A variance is a difference of large sums; below this share of them its digits are noise."""
+    return second_moment > 0 and variance < 1e-12 * second_moment
+
+
+def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardTerm) -> Squared:
+    """SE² from the sums."""
     groups, c, known = op.groups, op.cells, op.known
     per_row = _over(np.ones(len(groups.share)), groups.move_by)[groups.of]
     b = moved.move * per_row
@@ -127,7 +147,10 @@ def squared_error(
     # Cancellation may leave a variance of 0 slightly negative.
     per_group = np.maximum(var_r + var_t + 2 * cov, 0.0)
     start = start_variance(op, back)
-    return float(start + per_group.sum()), per_group, np.array([start])
+    square = float(start + per_group.sum())
+    u = back.u[op.start_node]
+    scale = float(np.sum(np.abs(r2) + b**2 * c.rho2)) + float(u**2 @ op.start.n) / op.n_episodes**2
+    return Squared(square, per_group, start, lost_in_rounding(square, scale))
 
 
 def start_variance(op: OneStep, back: Backward) -> float:

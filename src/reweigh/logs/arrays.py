@@ -19,8 +19,8 @@ from reweigh.logs.states import (
     Codes,
     Labels,
     combine,
-    encode_arrow,
-    encode_integers,
+    encode_array,
+    exact_array,
 )
 from reweigh.logs.steps import Steps
 
@@ -76,21 +76,18 @@ def log_from_arrays(
     were cut off rather than ended. `target_prob` becomes the column "target_prob".
     """
     check_options(hidden, discount)
-    rewards = np.asarray(rewards, np.float64)
-    if rewards.ndim != 2 or 0 in rewards.shape:
-        raise must_be("rewards", "an (n, H) array with n, H >= 1", rewards.shape)
-    n, horizon = rewards.shape
+    reward_values, reward_nulls = _numbers("rewards", rewards)
+    if reward_values.ndim != 2 or 0 in reward_values.shape:
+        raise must_be("rewards", "an (n, H) array with n, H >= 1", reward_values.shape)
+    n, horizon = reward_values.shape
     lengths_ = _lengths(lengths, n, horizon)
-    cut = np.zeros(n, bool) if truncated is None else np.asarray(truncated, bool)
-    if cut.shape != (n,):
-        raise must_be("truncated", f"one truth value per episode ({n})", cut.shape)
+    cut = _flags(truncated, n)
 
     order = np.argsort(-lengths_, kind="stable")
     alive = lengths_[order][None, :] > np.arange(horizon)[:, None]  # (H, n)
     full = bool(alive.all())
 
-    def rows(name: str, array: npt.ArrayLike, dtype: Any = None) -> Array:
-        values = np.asarray(array, dtype)
+    def rows(name: str, values: Array) -> Array:
         if values.shape != (n, horizon):
             raise must_be(name, f"an array of shape {(n, horizon)}", values.shape)
         major = np.ascontiguousarray(values[order].T)
@@ -102,6 +99,10 @@ def log_from_arrays(
     source = ArraySource({}, episode, step)
     faults = checks.Faults(source.place, len(step))
 
+    def numbers(role: str, name: str, given: tuple[Array, Array]) -> tuple[Array, Array]:
+        values, nulls = rows(name, given[0]), rows(name, given[1])
+        return values, checks.finite(faults, role, values, nulls)
+
     state_codes, last, labels = _states(states, horizon, order, alive)
     if hidden == "error":
         checks.null_values(
@@ -110,22 +111,21 @@ def log_from_arrays(
     short = lengths_[order] < horizon
     ending = np.where(short & ~cut[order], END, np.where(last == HIDDEN, UNKNOWN, last))
 
-    action_values = rows("actions", actions)
     action_labels: Labels | None = None
     if continuous_actions:
-        action_values = action_values.astype(np.float64)
-        checks.finite(faults, "action", action_values, np.zeros(len(step), bool))
+        action_values, _ = numbers("action", "actions", _numbers("actions", actions))
     else:
-        action_values, action_labels = _encode("actions", action_values)
-    reward_rows = rows("rewards", rewards)
-    checks.finite(faults, "reward", reward_rows, np.zeros(len(step), bool))
-    probabilities: dict[str, Array | None] = {}
-    for name, given in (("behavior_prob", behavior_prob), ("target_prob", target_prob)):
-        if given is None:
-            probabilities[name] = None
+        given, masked = _values("actions", actions)
+        nulls = rows("actions", masked)
+        checks.null_values(faults, "action", nulls)
+        action_values = np.full(len(step), HIDDEN, np.int64)
+        action_values[~nulls], action_labels = _encode("actions", rows("actions", given)[~nulls])
+    reward_rows, _ = numbers("reward", "rewards", (reward_values, reward_nulls))
+    probabilities: dict[str, Array | None] = {"behavior_prob": None, "target_prob": None}
+    for name, array in (("behavior_prob", behavior_prob), ("target_prob", target_prob)):
+        if array is None:
             continue
-        values = rows(name, given, np.float64)
-        fine = checks.finite(faults, name, values, np.zeros(len(step), bool))
+        values, fine = numbers(name, name, _numbers(name, array))
         checks.probabilities(
             faults,
             name,
@@ -163,19 +163,55 @@ def check_options(hidden: str, discount: float) -> None:
     """The options that every way of making a log shares."""
     if hidden not in ("error", "allow"):
         raise must_be("hidden", '"error" or "allow"', hidden)
-    if not isinstance(discount, int | float) or not 0 < discount <= 1:
+    number = isinstance(discount, int | float | np.integer | np.floating)
+    if not number or not 0 < discount <= 1:
         raise must_be("discount", "a number in (0, 1]", discount)
+
+
+def _values(name: str, given: npt.ArrayLike) -> tuple[Array, Array]:
+    """An array as it was given, and where it has no value (masked, or None)."""
+    try:
+        values: Array = np.ma.getdata(given) if np.ma.isMA(given) else exact_array(given)
+    except ValueError as error:
+        raise must_be(name, "an array whose rows have one length", given) from error
+    nulls = (
+        np.array(np.ma.getmaskarray(given)) if np.ma.isMA(given) else np.zeros(values.shape, bool)
+    )
+    if values.dtype.kind == "O":
+        nulls |= np.frompyfunc(lambda value: value is None, 1, 1)(values).astype(bool)
+    return values, nulls
+
+
+def _numbers(name: str, given: npt.ArrayLike) -> tuple[Array, Array]:
+    """The same of numbers, as float64."""
+    values, nulls = _values(name, given)
+    try:
+        if values.dtype.kind not in "iufbO":
+            raise TypeError(values.dtype)
+        return np.where(nulls, 0, values).astype(np.float64), nulls
+    except (TypeError, ValueError) as error:
+        raise must_be(name, "an array of numbers", values) from error
 
 
 def _lengths(lengths: npt.ArrayLike | None, n: int, horizon: int) -> npt.NDArray[np.int64]:
     if lengths is None:
         return np.full(n, horizon, np.int64)
-    array = np.asarray(lengths)
-    if array.shape != (n,) or array.dtype.kind not in "iu":
-        raise must_be("lengths", f"{n} whole numbers", array)
+    array, nulls = _values("lengths", lengths)
+    if array.shape != (n,) or array.dtype.kind not in "iu" or np.any(nulls):
+        raise must_be("lengths", f"{n} whole numbers", lengths)
     if np.any(array < 1) or np.any(array > horizon):
         raise must_be("lengths", f"whole numbers from 1 to the horizon {horizon}", array)
     return array.astype(np.int64)
+
+
+def _flags(truncated: npt.ArrayLike | None, n: int) -> npt.NDArray[np.bool_]:
+    if truncated is None:
+        return np.zeros(n, bool)
+    array, nulls = _values("truncated", truncated)
+    truths = array.dtype.kind in "biu" and not np.any(nulls) and np.all((array == 0) | (array == 1))
+    if array.shape != (n,) or not truths:
+        raise must_be("truncated", f"one truth value per episode ({n})", truncated)
+    return array.astype(bool)
 
 
 def _states(
@@ -187,15 +223,14 @@ def _states(
     after a cut episode is not known.
     """
     n = len(order)
-    mask = np.ma.getmaskarray(states) if isinstance(states, np.ma.MaskedArray) else None
-    values = np.ma.getdata(states) if mask is not None else np.asarray(states)
+    values, mask = _values("states", states)
     if values.ndim not in (2, 3) or values.shape[0] != n or values.shape[1] - horizon not in (0, 1):
         raise must_be("states", f"an array of shape ({n}, {horizon + 1})", values.shape)
-    if values.ndim == 3 and mask is not None:
+    if values.ndim == 3:
         mask = np.asarray(mask.any(axis=2), bool)
     known = np.concatenate([alive, alive[-1:]])[: values.shape[1]]  # (H+1, n)
     major = np.swapaxes(values[order], 0, 1)
-    shown = known if mask is None else known & ~mask[order].T
+    shown = known & ~mask[order].T
     picked = major[shown]
     columns = [picked] if picked.ndim == 1 else [picked[:, j] for j in range(picked.shape[1])]
     parts = [_encode("states", column) for column in columns]
@@ -206,18 +241,9 @@ def _states(
 
 
 def _encode(name: str, values: Array) -> tuple[Codes, Labels]:
-    if values.dtype.kind in "iub":
-        return encode_integers(values.astype(np.int64))
-    if values.dtype.kind in "UTO":
-        import pyarrow as pa
-
-        try:
-            column = pa.array(values.tolist() if values.dtype.kind == "T" else values)
-        except pa.ArrowInvalid as error:
-            raise UsageError(f"{name} mixes types: {error}") from error
-        if pa.types.is_string(column.type) or pa.types.is_integer(column.type):
-            return encode_arrow(column)
-    raise UsageError(
-        f"{name} must be integers or texts; got {values.dtype} "
-        "(continuous actions: continuous_actions=True; continuous states: round or bin them)"
-    )
+    if values.dtype.kind == "f":
+        raise UsageError(
+            f"{name} must be integers or texts; got {values.dtype} "
+            "(continuous actions: continuous_actions=True; continuous states: round or bin them)"
+        )
+    return encode_array(name, values)

@@ -60,40 +60,55 @@ class Faults:
 
 
 def numbers(column: pa.ChunkedArray, name: str) -> npt.NDArray[np.float64]:
-    """A column as float64; null becomes NaN, which every range check then refuses."""
+    """A column of numbers as float64; null becomes NaN, which every range check then refuses."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = pc.cast(column, kind.value_type)
-        kind = column.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-        raise input_error(
-            "the log",
-            [
-                Fault(
-                    "type",
-                    f"column {name!r} must hold numbers; it holds {kind}",
-                    "write the column as numbers",
-                )
-            ],
-        )
+    from reweigh.logs.plain import is_number
+
+    if not is_number(column.type):
+        raise input_error("the column", [_not_numeric(name, column.type)])
     column = pc.cast(column, pa.float64(), safe=False)
     array = column.to_numpy() if column.null_count == 0 else column.fill_null(np.nan).to_numpy()
     return np.asarray(array, np.float64)
 
 
+def _not_numeric(name: str, kind: pa.DataType) -> Fault:
+    rule = f"column {name!r} must hold numbers; it holds {kind}"
+    return Fault("type", rule, "write the column as numbers")
+
+
+def numbers_or_faults(
+    faults: Faults, name: str, column: pa.ChunkedArray
+) -> npt.NDArray[np.float64] | None:
+    """The numbers of a column; None if it holds something else, which is then a fault."""
+    from reweigh.logs.plain import is_number
+
+    if is_number(column.type):
+        return numbers(column, name)
+    not_numbers(faults, name, column)
+    return None
+
+
 def not_numbers(faults: Faults, name: str, column: pa.ChunkedArray) -> None:
-    """Cells of a text column that are no numbers."""
+    """The faults of a column that is not numeric: its cells that are no numbers, if it is text."""
     import pyarrow.compute as pc
 
+    from reweigh.logs.plain import is_text, texts
+
+    null_values(faults, name, np.asarray(pc.is_null(column).to_numpy(), bool))
+    if column.null_count == len(column):
+        return
+    if not is_text(column.type):
+        faults.found.append(_not_numeric(name, column.type))
+        return
+    column = texts(column)
     number = r"^[ \t]*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[ \t]*$"
     named = r"^(?i:[-+]?(nan|inf|infinity))$"
     fine = pc.or_(pc.match_substring_regex(column, number), pc.match_substring_regex(column, named))
-    bad = pc.invert(fine).fill_null(True).to_numpy(zero_copy_only=False)
+    bad = np.asarray(pc.invert(fine).fill_null(False).to_numpy(), bool)
     if not np.any(bad):
-        faults.add("type", f"column {name!r} holds text", "write the column as numbers")
+        faults.found.append(_not_numeric(name, column.type))
         return
     cells = column.filter(pc.invert(fine)).slice(0, KEPT_PLACES).to_pylist()
     comma = any("," in cell for cell in cells)
@@ -194,7 +209,12 @@ def unlikely_states(faults: Faults, column: str, values: npt.NDArray[np.float64]
 
 
 def episode_steps(faults: Faults, name: str, episode: Ints, step: Ints, fine: Mask) -> Mask:
-    """Within an episode the steps are 0, 1, 2, …: no duplicate, no gap. Returns the rows fine."""
+    """Within an episode the steps are 0, 1, 2, …: no duplicate, no gap. Returns the rows fine.
+
+    An episode with a step that is not known already has its fault, and is not blamed for what
+    follows from it.
+    """
+    fine = fine & ~np.isin(episode, episode[~fine])
     rows = np.flatnonzero(fine)
     order = rows[np.lexsort((step[rows], episode[rows]))]
     e, t = episode[order], step[order]
@@ -244,10 +264,11 @@ def rows_after_end(
     first_end = np.full(episodes, np.iinfo(np.int64).max)
     at = fine & ended
     np.minimum.at(first_end, episode[at], step[at])
+    rows = np.flatnonzero(fine)
     faults.rows(
         "rows-after-end",
         column,
-        fine & (step > first_end[episode]),
+        rows[step[rows] > first_end[episode[rows]]],
         lambda row: int(step[row]),
         f"no row may follow the row where {column!r} is true",
         "cut the rows after the end, or correct the flag",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +44,15 @@ class CsvFormat:
 
 @dataclass(frozen=True)
 class CsvPart:
-    """The rows of one file; row i stands in line i + 2 if no cell goes over several lines."""
+    """The rows of one file, and its line ends, those inside cells included."""
 
     table: pa.Table
-    one_line_per_row: bool
+    line_ends: int
+
+    @property
+    def one_line_per_row(self) -> bool:
+        """Whether row i surely stands in line i + 2."""
+        return bool(self.line_ends == self.table.num_rows + 1)
 
 
 def header(path: Path, form: CsvFormat) -> list[str]:
@@ -75,13 +81,14 @@ def _first_record(path: Path, form: CsvFormat, start: bytes) -> list[str]:
     """The cells of the header, in which a quoted name may hold line ends."""
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{str(path)!r} is UTF-16 text; save it as UTF-8 (CSV UTF-8 in Excel)")
-    # the part read may end within a character of a later row
-    text = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    # bytes that are no UTF-8 become surrogates, which no text of UTF-8 holds
+    text = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+    lines = io.StringIO(text, newline="")
     try:
-        names = next(csv.reader(io.StringIO(text, newline=""), delimiter=form.delimiter), [])
+        names = next(csv.reader(lines, delimiter=form.delimiter, strict=True), [])
     except csv.Error as error:
         raise InputError(f"{str(path)!r}, line 1: the header cannot be read: {error}") from error
-    if not names or any("\0" in name or "\ufffd" in name for name in names):
+    if not names or re.search("[\0\udc80-\udcff]", "".join(names)):
         raise InputError(
             bad_byte(path) or f"{str(path)!r}, line 1: the header cannot be read: it is blank"
         )
@@ -142,7 +149,7 @@ def _parse(
         )
     if watched.has_nul:
         raise InputError(bad_byte(path) or f"{str(path)!r} holds a NUL byte")
-    return CsvPart(table, watched.line_ends == table.num_rows)
+    return CsvPart(table, watched.line_ends)
 
 
 def _parse_slowly(
@@ -171,11 +178,12 @@ def _parse_slowly(
             column = pc.replace_substring(column, form.decimal, ".")
         columns.append(column if name in ids else _numbers_if_all(column))
     table = pa.table(dict(zip(names, columns, strict=True)))
-    return CsvPart(table, part.one_line_per_row)
+    return CsvPart(table, part.line_ends)
 
 
 def _ragged_fault(ragged: list[Any], part: CsvPart) -> Fault:
     total = part.table.num_rows + len(ragged)
+    certain = part.line_ends == total + 1
     first = ragged[0]
     return Fault(
         "ragged-row",
@@ -183,7 +191,7 @@ def _ragged_fault(ragged: list[Any], part: CsvPart) -> Fault:
         "complete the row; cells are never padded",
         tuple(
             # the parser numbers records, of which the header is the first
-            Place(row.text, row=row.number and row.number - 1, line=row.number)
+            Place(row.text, row=row.number - 1, line=row.number if certain else None)
             for row in ragged[:KEPT_PLACES]
         ),
         len(ragged),
@@ -224,7 +232,8 @@ def floats_if_most(column: pa.ChunkedArray, decimal: str = ".") -> pa.ChunkedArr
         values = pc.cast(words, pa.float64())
     except pa.ArrowInvalid:
         return column
-    fractions = pc.sum(pc.not_equal(values, pc.floor(values))).as_py() or 0
+    fraction = pc.and_(pc.is_finite(values), pc.not_equal(values, pc.floor(values)))
+    fractions = pc.sum(fraction).as_py() or 0
     return pc.cast(cells, pa.float64()) if fractions > MANY_FRACTIONS * len(words) else column
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.logs.states import END, HIDDEN, Labels
+from reweigh.logs.states import END, HIDDEN, Labels, label_array
 
 if TYPE_CHECKING:
     from reweigh.logs.log import EpisodeLog
@@ -49,7 +49,10 @@ def label_columns(role: str, labels: Labels, codes: npt.NDArray[Any]) -> dict[st
     index = pa.array(codes, mask=codes < 0)
 
     def column(values: list[Any]) -> pa.Array:
-        return pa.array(values).take(index)
+        # a label is its text: where numbers and texts meet, all are written as texts
+        if len({type(v) for v in values if v is not None}) > 1:
+            values = [None if v is None else str(v) for v in values]
+        return pa.array(label_array(values)).take(index)
 
     if not width:
         return {role: column(list(labels.values))}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from reweigh.policies.behavior import FittedBehavior
 
 
+SHOWN_LABELS = 5
 Made = TypeVar("Made")
 
 
@@ -81,9 +82,19 @@ class EpisodeLog:
                 f"the log has no column {name!r}{nearest(name, self.source.names)} "
                 f"(columns: {', '.join(map(repr, self.source.names))})"
             )
-        from reweigh.logs.checks import numbers
+        from reweigh.logs.checks import Faults, numbers_or_faults
 
-        return numbers(self.source.column(name), name)[self.steps.source_row]
+        column = self.source.column(name)
+        faults = Faults(self._source_place, len(column))
+        values = numbers_or_faults(faults, name, column)
+        faults.raise_if_any(self.source.describe())
+        assert values is not None
+        return values[self.steps.source_row]
+
+    def _source_place(self, row: int) -> Place:
+        """How to name a row of the source, which the log may not use."""
+        used = np.flatnonzero(self.steps.source_row == row)
+        return self.place(int(used[0]), None, None) if len(used) else self.source.place(row)
 
     def raw_states(self) -> npt.NDArray[Any]:
         """The state as logged, before any abstraction: (N,) or (N, k); None where hidden."""
@@ -167,9 +178,11 @@ class EpisodeLog:
             "horizon": self.horizon,
             "discount": self.discount,
             "states": len(self.states),
+            "state_examples": _examples(self.states),
             "state_columns": list(self.columns.state),
             "abstraction": self.abstraction,
             "actions": None if self.actions is None else len(self.actions),
+            "action_examples": None if self.actions is None else _examples(self.actions),
             "continuous_actions": self.continuous_actions,
             "hidden_rows": int(np.sum(steps.state == HIDDEN)),
             "terminated_early": int(np.sum(short & ~steps.truncated)),
@@ -182,8 +195,25 @@ class EpisodeLog:
             "mean_return": float(
                 np.dot(rewards, self.discount ** steps.step.astype(float)) / self.n_episodes
             ),
-            "notes": list(self.notes),
+            "notes": [*self.notes, *self._remarks()],
         }
+
+    def _remarks(self) -> list[str]:
+        """What a reader of the numbers should know about the rows as they are."""
+        steps = self.steps
+        states = np.count_nonzero(np.bincount(steps.state[steps.state >= 0]))
+        remarks = []
+        if 2 * states > steps.n_rows:
+            remarks.append(
+                f"{states:,} states for {steps.n_rows:,} rows: most are seen once; "
+                "bin them (abstraction=Rounding or Grid)"
+            )
+        if self.n_truncated:
+            remarks.append(
+                f"mean_return counts only what was logged of the {self.n_truncated:,} cut-off "
+                f"episode{'s' if self.n_truncated != 1 else ''}"
+            )
+        return remarks
 
     def __repr__(self) -> str:
         return (
@@ -197,6 +227,11 @@ class EpisodeLog:
             self._cache[key] = make()
         made: Made = self._cache[key]
         return made
+
+
+def _examples(labels: Labels) -> list[str]:
+    """How the first labels are spelled."""
+    return [labels.name(code) for code in range(min(SHOWN_LABELS, len(labels)))]
 
 
 def states_array(labels: Labels, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -24,6 +24,7 @@ from reweigh.logs.states import (
     Codes,
     Labels,
     describe_abstraction,
+    label_array,
     unite,
 )
 from reweigh.logs.steps import Steps, extend_offsets, time_major_order
@@ -64,7 +65,7 @@ def read_log(
     `behavior_prob=None` reads a log without propensities (see `fit_behavior`).
     """
     check_options(hidden, discount)
-    if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
+    if horizon is not None and (not isinstance(horizon, int | np.integer) or horizon < 1):
         raise must_be("horizon", "a whole number from 1 on", horizon)
     if short_episodes not in ("error", "terminal", "truncated"):
         raise must_be("short_episodes", '"error", "terminal" or "truncated"', short_episodes)
@@ -82,7 +83,17 @@ def read_log(
     )
     source = open_source(data, CsvFormat(delimiter, decimal))
     table = _read_roles(source, columns, abstraction is not None, continuous_actions)
-    reader = RoleReader(table, source, columns, hidden == "allow", continuous_actions, abstraction)
+    is_csv = isinstance(source, FileSource) and source.kind == "csv"
+    reader = RoleReader(
+        table,
+        source,
+        columns,
+        hidden == "allow",
+        continuous_actions,
+        abstraction,
+        decimal if is_csv else None,
+    )
+    horizon = None if horizon is None else int(horizon)
     return _assemble(reader, horizon, float(discount), short_episodes)
 
 
@@ -142,7 +153,7 @@ def _assemble(
         following = translate[next_codes], joint
         states = joint
     action, actions = reader.actions()
-    reward = reader.numbers("reward", columns.reward)
+    reward = reader.numbers(columns.reward)
     behavior = reader.probability("behavior_prob")
     reader.probability("target_prob")
     ended = reader.truths(columns.terminated)
@@ -150,7 +161,8 @@ def _assemble(
 
     known = (episode >= 0) & (step >= 0)
     fine = checks.episode_steps(faults, columns.step, episode, step, known)
-    length = np.bincount(episode[fine], minlength=len(episodes))
+    # the last place is that of the rows without an id
+    length = np.append(np.bincount(episode[fine], minlength=len(episodes)), 0)
     for name, flags in ((columns.terminated, ended), (columns.truncated, cut)):
         if name is not None:
             checks.rows_after_end(faults, name, flags, episode, step, len(episodes), known)
@@ -159,7 +171,7 @@ def _assemble(
 
     notes = []
     if horizon is None:
-        horizon = int(length.max()) if len(length) else 1
+        horizon = max(int(length.max()), 1)
     beyond = int(np.sum(step[fine] >= horizon))
     if beyond:
         notes.append(f"cut at the horizon {horizon}: {beyond:,} later rows are not used")
@@ -181,7 +193,7 @@ def _assemble(
             behavior_prob=None if behavior is None else behavior[order],
             ending=ending[ranked].astype(np.int32),
             truncated=is_cut[ranked],
-            episode=np.array(episodes.values)[ranked],
+            episode=label_array(episodes.values)[ranked],
             source_row=order,
         ),
         states=states,
@@ -228,11 +240,11 @@ def _check_short(
     present = [n for n in ("terminated", "truncated", "done") if n in reader.source.names]
     unused = [n for n in present if n not in (reader.columns.terminated, reader.columns.truncated)]
     if unused:
-        fix += f" (not used yet: {', '.join(map(repr, unused))})"
+        fix += f" (not used yet: the log has a column {', '.join(map(repr, unused))})"
     reader.faults.rows(
         "short-episode",
         reader.columns.step,
-        last & ~ended & ~cut,
+        last & ~ended & ~cut & reader.flags_known,
         lambda row: checks.value_of(reader.table.column(reader.columns.step), row),
         "an episode ends before the horizon and nothing says whether it ended or was cut off",
         fix,

@@ -14,14 +14,16 @@ import pyarrow.compute as pc
 from reweigh.errors import Place
 from reweigh.logs import checks
 from reweigh.logs.columns import Columns
-from reweigh.logs.csvfile import truth
+from reweigh.logs.csvfile import floats_if_most, truth
+from reweigh.logs.plain import is_number, is_text, texts
 from reweigh.logs.sources import FileSource, TableSource
 from reweigh.logs.states import (
     HIDDEN,
+    Abstraction,
     AnyAbstraction,
     Codes,
     Labels,
-    apply_abstraction,
+    abstract_states,
     combine,
     encode_arrow,
 )
@@ -39,9 +41,11 @@ class RoleReader:
     allow_hidden: bool
     continuous: bool
     abstraction: AnyAbstraction | None
+    csv_decimal: str | None = None  # how a CSV file writes fractions; None: not a CSV file
 
     def __post_init__(self) -> None:
         self.faults = checks.Faults(self._place, self.table.num_rows)
+        self.flags_known = np.ones(self.table.num_rows, bool)  # no flag of the row has a fault
 
     def _place(self, row: int) -> Place:
         """File, line, episode and step of a row."""
@@ -62,40 +66,43 @@ class RoleReader:
         return codes, labels
 
     def _wrong_type(self, role: str, name: str, kind: pa.DataType) -> None:
-        fix = "write it as integers or text"
+        fix = "write it as integers" + ("" if role == "step" else " or text")
         if pa.types.is_floating(kind):
             fix += " (an integer column with a missing value may have become float)"
         self.faults.add("type", f"column {name!r} ({role}) holds {kind}", fix)
 
     def steps(self) -> npt.NDArray[np.int64]:
+        """The steps; a negative number where they are not known."""
         name = self.columns.step
         column = self.table.column(name)
+        nulls = _nulls(column)
+        if pa.types.is_null(column.type):
+            column = column.cast(pa.int64())
         if pa.types.is_integer(column.type):
-            checks.null_values(self.faults, name, _nulls(column))
-            values = np.asarray(column.fill_null(-1).to_numpy(), np.int64)
+            given = column.fill_null(0).to_numpy()
+            wrong = given > np.iinfo(np.int64).max  # of unsigned numbers
+            values = np.where(wrong, 0, given).astype(np.int64)
+        elif is_text(column.type):
+            written = pc.match_substring_regex(texts(column), "^(0|[1-9][0-9]{0,17})$")
+            wrong = ~np.asarray(written.fill_null(True).to_numpy(), bool)
+            values = np.full(len(column), HIDDEN, np.int64)
+        else:
+            wrong = values = np.zeros(len(column), np.int64)
+        if not pa.types.is_integer(column.type) and not np.any(wrong):
+            self._wrong_type("step", name, column.type)
+            return np.full(len(column), HIDDEN, np.int64)
+        checks.null_values(self.faults, name, nulls)
+        negative = (values < 0) & pa.types.is_integer(column.type)
+        for code, bad in (("step-start", negative), ("not-a-step", wrong)):
             self.faults.rows(
-                "step-start",
+                code,
                 name,
-                (values < 0) & ~_nulls(column),
-                lambda row: int(values[row]),
-                "steps count 0, 1, 2, …",
-                "number the steps of each episode from 0",
-            )
-            return values
-        if pa.types.is_dictionary(column.type):
-            words = pc.cast(column, pa.string())
-            bad = pc.invert(pc.match_substring_regex(words, "^(0|[1-9][0-9]*)$")).fill_null(True)
-            self.faults.rows(
-                "not-a-step",
-                name,
-                bad.to_numpy(),
-                lambda row: words[row].as_py(),
+                bad,
+                partial(checks.value_of, column),
                 "a step is a whole number 0, 1, 2, …",
                 "number the steps of each episode from 0",
             )
-        else:
-            self._wrong_type("step", name, column.type)
-        return np.full(len(column), -1, np.int64)
+        return np.where(nulls | wrong, HIDDEN, values)
 
     def states(self, names: tuple[str, ...], null_allowed: bool = False) -> tuple[Codes, Labels]:
         parts = [self.table.column(name) for name in names]
@@ -103,9 +110,10 @@ class RoleReader:
             return self._abstract(names, parts, null_allowed)
         encoded = []
         for name, column in zip(names, parts, strict=True):
+            if self.csv_decimal is not None:
+                column = floats_if_most(column, self.csv_decimal)
             if pa.types.is_floating(column.type):
-                values = checks.numbers(column, name)
-                checks.unlikely_states(self.faults, name, values)
+                checks.unlikely_states(self.faults, name, checks.numbers(column, name))
                 encoded.append((np.full(len(column), HIDDEN, np.int64), Labels(())))
                 continue
             if not is_label(column.type):
@@ -125,20 +133,9 @@ class RoleReader:
         shown = ~np.logical_or.reduce([_nulls(column) for column in parts])
         arrays = []
         for name, column in zip(names, parts, strict=True):
-            if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
-                values = checks.numbers(column, name)
-                bad = shown & ~np.isfinite(values)
-                self.faults.rows(
-                    "not-finite",
-                    name,
-                    bad,
-                    partial(_cell, values),
-                    f"{name!r} must be a finite number",
-                    "write the real number, or leave the episode out",
-                )
-                shown &= ~bad
-            else:
-                values = column.to_numpy(zero_copy_only=False)
+            values = self._raw_values(name, column, shown)
+            if values is None:
+                return np.full(len(shown), HIDDEN, np.int64), Labels(())
             arrays.append(values)
             if not (self.allow_hidden or null_allowed):
                 self._null_state(name, _nulls(column))
@@ -146,10 +143,29 @@ class RoleReader:
         codes = np.full(len(shown), HIDDEN, np.int64)
         if len(chosen) == 0:
             return codes, Labels(())
-        made = apply_abstraction(self.abstraction, chosen)
-        encoded = [encode_arrow(pa.array(column)) for column in made]
-        codes[shown], labels = combine(encoded) if len(encoded) > 1 else encoded[0]
+        codes[shown], labels = abstract_states(self.abstraction, chosen)
         return codes, labels
+
+    def _raw_values(
+        self, name: str, column: pa.ChunkedArray, shown: Mask
+    ) -> npt.NDArray[Any] | None:
+        """What the abstraction gets of a column; rows that have a fault are no longer `shown`."""
+        if is_number(column.type):
+            values = checks.numbers(column, name)
+            bad = shown & ~np.isfinite(values)
+            self.faults.rows(
+                "not-finite",
+                name,
+                bad,
+                partial(_cell, values),
+                f"{name!r} must be a finite number",
+                "write the real number, or leave the episode out",
+            )
+            shown &= ~bad
+            return values
+        if isinstance(self.abstraction, Abstraction) and not pa.types.is_boolean(column.type):
+            return checks.numbers_or_faults(self.faults, name, column)
+        return np.asarray(texts(column).to_numpy(zero_copy_only=False))
 
     def _null_state(self, name: str, nulls: Mask) -> None:
         fix = 'fill in the state, or pass hidden="allow" if it could not be observed'
@@ -159,7 +175,7 @@ class RoleReader:
         name = self.columns.action
         column = self.table.column(name)
         if self.continuous:
-            return self.numbers("action", name), None
+            return self.numbers(name), None
         if pa.types.is_floating(column.type):
             self.faults.add(
                 "float-action",
@@ -170,20 +186,11 @@ class RoleReader:
             return np.zeros(len(column), np.int64), Labels(())
         return self.ids("action", name)
 
-    def numbers(self, role: str, name: str) -> npt.NDArray[np.float64]:
+    def numbers(self, name: str) -> npt.NDArray[np.float64]:
         column = self.table.column(name)
-        kind = column.type
-        if not (
-            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-        ):
-            if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-                checks.not_numbers(self.faults, name, column)
-            else:
-                self.faults.add(
-                    "type", f"column {name!r} ({role}) holds {kind}", "write the column as numbers"
-                )
+        values = checks.numbers_or_faults(self.faults, name, column)
+        if values is None:
             return np.full(len(column), np.nan)
-        values = checks.numbers(column, name)
         checks.finite(self.faults, name, values, _nulls(column))
         return values
 
@@ -191,7 +198,7 @@ class RoleReader:
         name = getattr(self.columns, role)
         if name is None:
             return None
-        values = self.numbers(role, name)
+        values = self.numbers(name)
         checks.probabilities(
             self.faults,
             name,
@@ -211,8 +218,10 @@ class RoleReader:
             self.faults.add(
                 "type", f"column {name!r} must hold true/false or 1/0", "write truth values"
             )
+            self.flags_known[:] = False
             return np.zeros(len(column), bool)
         checks.null_values(self.faults, name, _nulls(column))
+        self.flags_known &= ~_nulls(column)
         return np.asarray(values.fill_null(False).to_numpy(zero_copy_only=False), bool)
 
 
@@ -226,9 +235,8 @@ def is_label(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_boolean(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_string_view(kind)
+        or pa.types.is_null(kind)  # a column without any value: all of them are null
+        or is_text(kind)
     )
 
 

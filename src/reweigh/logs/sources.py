@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,17 +18,20 @@ import pyarrow.parquet as pq
 from reweigh.errors import Fault, InputError, Place, ResourceError, UsageError, input_error
 from reweigh.logs import csvfile
 from reweigh.logs.csvfile import CsvFormat
+from reweigh.logs.plain import plain_column, plain_table
+from reweigh.logs.textfile import GZIP
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
 REFUSED_MAGIC = {
-    b"\x80": "a Python pickle, which can run code when it is loaded",
-    b"\x93NUMPY": "a NumPy array file",
-    b"PK": "a zip archive",
-    b"7z": "a 7z archive",
-    b"BZh": "bzip2 data",
-    b"\xfd7zXZ": "xz data",
-    b"\x28\xb5\x2f\xfd": "zstd data",
+    rb"\x80[\x02-\x05]": "a Python pickle, which can run code when it is loaded",
+    rb"\x93NUMPY": "a NumPy array file",
+    rb"PK(\x03\x04|\x05\x06)": "a zip archive",
+    rb"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    rb"BZh[1-9]1AY": "bzip2 data",
+    rb"\xfd7zXZ": "xz data",
+    rb"\x28\xb5\x2f\xfd": "zstd data",
 }
+NAMED = {"parquet": (".parquet", ".pq"), "gzip": (".gz",), "csv": (".csv", ".tsv")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +48,11 @@ class TableSource:
     def describe(self) -> str:
         return f"{self.kind} of {self.table.num_rows:,} rows"
 
-    def read(self, names: Sequence[str], texts: Sequence[str]) -> pa.Table:
-        return self.table.select(list(dict.fromkeys(names)))
+    def read(self, names: Sequence[str], ids: Sequence[str]) -> pa.Table:
+        return plain_table(self.table.select(list(dict.fromkeys(names))))
 
     def column(self, name: str) -> pa.ChunkedArray:
-        return self.table.column(name)
+        return plain_column(self.table.column(name))
 
     def place(self, row: int) -> Place:
         return Place(None, row=row + 1)
@@ -62,34 +66,60 @@ class FileSource:
     kind: str  # "csv" | "parquet"
     csv: CsvFormat
     stamps: tuple[tuple[int, int], ...]
-    row_counts: list[int]  # filled by the first read, for messages
+    parts: list[tuple[int, bool]]  # rows, one line per row: filled by a read, for messages
 
     @cached_property
     def names(self) -> list[str]:
         if self.kind == "csv":
             return csvfile.header(self.paths[0], self.csv)
-        return list(_parquet(self.paths[0]).schema_arrow.names)
+        names = list(_parquet(self.paths[0]).schema_arrow.names)
+        csvfile.refuse_duplicates(names, str(self.paths[0]))
+        return names
 
     def describe(self) -> str:
         if len(self.paths) == 1:
             return f"{self.kind} file {self.paths[0].name}"
         return f"{len(self.paths)} {self.kind} files {self.paths[0].name} … {self.paths[-1].name}"
 
-    def read(self, names: Sequence[str], texts: Sequence[str]) -> pa.Table:
-        """The named columns; `texts` are ids that a CSV must give as text, never as floats."""
+    def read(self, names: Sequence[str], ids: Sequence[str]) -> pa.Table:
+        """The named columns; `ids` are those that a CSV must give as text, never as floats."""
         names = list(dict.fromkeys(names))
-        tables = [self._read_one(path, names, texts) for path in self.paths]
-        self.row_counts[:] = [table.num_rows for table in tables]
+        self._refuse_change()
+        if self.kind == "csv":
+            table = self._read_csv(names, ids)
+        else:
+            tables = [self._read_parquet(path, names) for path in self.paths]
+            self.parts[:] = [(table.num_rows, False) for table in tables]
+            table = self._concatenate(tables)
+        self._refuse_change()
+        return plain_table(table)
+
+    def _refuse_change(self) -> None:
         if tuple(_stamp(path) for path in self.paths) != self.stamps:
             raise ResourceError(f"{self.describe()} changed while it was read; read it again")
+
+    def _concatenate(self, tables: list[pa.Table]) -> pa.Table:
         try:
             return pa.concat_tables(tables, promote_options="permissive")
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise InputError(f"{self.describe()}: the files' columns differ: {error}") from error
 
-    def _read_one(self, path: Path, names: list[str], texts: Sequence[str]) -> pa.Table:
-        if self.kind == "csv":
-            return csvfile.read(path, self.csv, names, texts)
+    def _read_csv(self, names: list[str], ids: Sequence[str]) -> pa.Table:
+        """What a column holds is decided over all files: one word makes all of its ids texts."""
+        parts = [csvfile.read(path, self.csv, names, ids) for path in self.paths]
+        self.parts[:] = [(part.table.num_rows, part.one_line_per_row) for part in parts]
+        tables = [part.table for part in parts]
+        for i, name in enumerate(names):
+            kinds = {table.schema.field(name).type for table in tables}
+            if len(kinds) > 1:  # numbers, but for a word in one of the files
+                tables = [t.set_column(i, name, t.column(name).cast(pa.string())) for t in tables]
+        table = self._concatenate(tables)
+        for i, name in enumerate(names):
+            if name in ids:
+                table = table.set_column(i, name, csvfile.integers_if_all(table.column(name)))
+        return table
+
+    def _read_parquet(self, path: Path, names: list[str]) -> pa.Table:
         file = _parquet(path)
         absent = [name for name in names if name not in file.schema_arrow.names]
         if absent:
@@ -103,9 +133,9 @@ class FileSource:
         return self.read([name], ()).column(name)
 
     def place(self, row: int) -> Place:
-        for path, count in zip(self.paths, self.row_counts, strict=True):
+        for path, (count, one_line_per_row) in zip(self.paths, self.parts, strict=True):
             if row < count:
-                line = row + 2 if self.kind == "csv" else None
+                line = row + 2 if one_line_per_row else None
                 file = path.name if len(self.paths) > 1 else None
                 return Place(None, row=row + 1, line=line, file=file)
             row -= count
@@ -121,22 +151,31 @@ def open_source(data: Any, csv: CsvFormat) -> TableSource | FileSource:
             raise UsageError("the list of files is empty")
         paths = [path for item in data for path in _expand(item)]
         return _open_files(paths, csv)
+    return _open_table(data)
+
+
+def _open_table(data: Any) -> TableSource:
     kind = f"{type(data).__module__.split('.')[0]} {type(data).__name__}"
     try:
-        if isinstance(data, pa.Table):
-            return TableSource(data, kind)
-        if isinstance(data, pa.RecordBatch):
-            return TableSource(pa.Table.from_batches([data]), kind)
-        if hasattr(data, "__arrow_c_stream__"):
-            return TableSource(pa.table(data), kind)
-        if type(data).__module__.startswith("pandas"):
-            return TableSource(pa.Table.from_pandas(data, preserve_index=False), kind)
+        if kind == "pandas DataFrame":
+            # pandas would name all columns, not those that stand twice
+            csvfile.refuse_duplicates([str(name) for name in data.columns], f"the {kind}")
+            table = pa.Table.from_pandas(data, preserve_index=False)
+        elif isinstance(data, pa.Table):
+            table = data
+        elif isinstance(data, pa.RecordBatch):
+            table = pa.Table.from_batches([data])
+        elif hasattr(data, "__arrow_c_stream__"):
+            table = pa.table(data)
+        else:
+            raise UsageError(
+                "a log is read from a path, a list of paths, or a pandas, polars or pyarrow "
+                f"table; got {type(data).__name__}"
+            )
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(f"the {kind} does not convert to Arrow: {error}") from error
-    raise UsageError(
-        "a log is read from a path, a list of paths, or a pandas, polars or pyarrow table; "
-        f"got {type(data).__name__}"
-    )
+    csvfile.refuse_duplicates(table.column_names, f"the {kind}")
+    return TableSource(table, kind)
 
 
 def _expand(item: Any) -> list[Path]:
@@ -187,22 +226,22 @@ def _kind(path: Path) -> str:
             str(path), [Fault("no-episodes", "the file is empty", "give a file with rows")]
         )
     for start, what in REFUSED_MAGIC.items():
-        if magic.startswith(start):
+        if re.match(start, magic):
             raise InputError(f"{str(path)!r} is {what}; reweigh reads CSV, gzip and Parquet")
-    kind = "parquet" if magic.startswith(b"PAR1") else "csv"
-    named = "parquet" if path.suffix.lower() in (".parquet", ".pq") else "csv"
-    if kind != named and (named == "parquet" or path.suffix.lower() in (".csv", ".tsv", ".gz")):
-        raise InputError(
-            f"{str(path)!r} is named like {named} and holds {kind} (first bytes {magic!r}); "
-            "rename the file, or export it again"
-        )
-    return kind
+    held = "parquet" if magic.startswith(b"PAR1") else "gzip" if magic[:2] == GZIP else "csv"
+    for named, suffixes in NAMED.items():
+        if path.suffix.lower() in suffixes and named != held:
+            raise InputError(
+                f"{str(path)!r} is named like {named} and holds {held} (first bytes {magic!r}); "
+                "rename the file, or export it again"
+            )
+    return "parquet" if held == "parquet" else "csv"
 
 
 def _refuse_copies(paths: list[Path]) -> None:
     """The same content twice would count every episode twice."""
     seen: dict[tuple[int, str], Path] = {}
-    sizes = [path.stat().st_size for path in paths]
+    sizes = [_stamp(path)[0] for path in paths]
     for path, size in zip(paths, sizes, strict=True):
         if sizes.count(size) < 2:
             continue
@@ -220,7 +259,10 @@ def _sha256(path: Path) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ResourceError(f"cannot read {str(path)!r}: {error.strerror}") from error
     return status.st_size, status.st_mtime_ns
 
 

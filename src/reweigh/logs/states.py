@@ -8,6 +8,7 @@ read as 3 from Parquet meets the state "3" of a CSV policy.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,8 +58,7 @@ class Labels:
 
     def array(self) -> npt.NDArray[Any]:
         """Labels as an array: (S,) integers or texts, (S, k) for tuples (None is left out)."""
-        values = [value for value in self.values if value is not None]
-        return np.array(values)
+        return label_array([value for value in self.values if value is not None])
 
     def digest(self) -> str:
         return digest_of(repr(self.values))
@@ -91,6 +91,32 @@ def plain_label(value: object) -> Label:
     raise AssertionError("unreachable")
 
 
+def label_array(labels: Sequence[Any]) -> npt.NDArray[Any]:
+    """Labels exactly as they are: NumPy's own texts drop NULs at their end and its choice for
+    large integers is floats, so texts and mixed labels are objects."""
+    shape = (
+        (len(labels), len(labels[0])) if labels and isinstance(labels[0], tuple) else len(labels)
+    )
+    array = np.empty(shape, object)
+    array[:] = labels
+    flat = array.reshape(-1).tolist()
+    if not all(isinstance(value, int) for value in flat):
+        return array
+    low, high = min(flat, default=0), max(flat, default=0)
+    if low >= -(2**63) and high < 2**63:
+        return array.astype(np.int64)
+    return array.astype(np.uint64) if low >= 0 and high < 2**64 else array
+
+
+def exact_array(given: Any) -> npt.NDArray[Any]:
+    """A user's array, or a list as one: NumPy would write numbers among a list's texts as texts,
+    and drop NULs at the end of a text."""
+    array = np.asarray(given)
+    if array.dtype.kind == "U" and not isinstance(given, np.ndarray):
+        array = np.array(given, object)
+    return array
+
+
 def unite(first: Labels, second: Labels) -> Labels:
     """All labels of both, the first's codes unchanged."""
     known = first.code_of
@@ -101,16 +127,42 @@ def encode_integers(values: npt.NDArray[Any]) -> tuple[Codes, Labels]:
     """Codes of integers, in increasing order of the integers."""
     if len(values) == 0:
         return np.zeros(0, np.int64), Labels(())
-    low, high = int(values.min()), int(values.max())
-    if high - low < 4 * len(values) + 1024:  # a table of the range is cheaper than a sort
-        offset = values.astype(np.int64) - low
-        present = np.zeros(high - low + 1, bool)
+    values = values.astype(np.uint64 if values.dtype.kind == "u" else np.int64, copy=False)
+    low, high = values.min(), values.max()
+    span = int(high) - int(low)
+    if span < 4 * len(values) + 1024:  # a table of the range is cheaper than a sort
+        offset = (values - low).astype(np.int64)
+        present = np.zeros(span + 1, bool)
         present[offset] = True
         codes = (np.cumsum(present) - 1)[offset]
-        unique = np.flatnonzero(present) + low
+        unique = np.flatnonzero(present).astype(values.dtype) + low
     else:
         unique, codes = np.unique(values, return_inverse=True)
     return codes.astype(np.int64), Labels(tuple(unique.tolist()))
+
+
+def encode_array(what: str, values: npt.NDArray[Any]) -> tuple[Codes, Labels]:
+    """Codes of a user's array of integers, truth values or texts."""
+    kind, got = values.dtype.kind, str(values.dtype)
+    if len(values) == 0:
+        return np.zeros(0, np.int64), Labels(())
+    if kind in "iub":
+        return encode_integers(values.astype(np.int64) if kind == "b" else values)
+    if kind in "UTO":
+        import pyarrow as pa
+
+        try:
+            column = pa.array(values.tolist() if kind == "T" else values)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise UsageError(
+                f"{what} must be all texts or all integers of 64 bits: {error}"
+            ) from error
+        got = str(column.type)
+        if got in ("bool", "string", "int64", "uint64") and column.null_count == 0:
+            return encode_arrow(column)
+        if column.null_count:
+            got = "None"
+    raise UsageError(f"{what} must be integers or texts; got {got}")
 
 
 def combine(parts: Sequence[tuple[Codes, Labels]]) -> tuple[Codes, Labels]:
@@ -151,7 +203,7 @@ class Transformer(Protocol):
 
 
 class Abstraction:
-    """Base of the abstractions that describe themselves."""
+    """Base of the abstractions that describe themselves; they take numbers only."""
 
     def __call__(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         raise UsageError("use Rounding, Grid, or any callable or object with transform()")
@@ -167,11 +219,17 @@ class Rounding(Abstraction):
         scale = np.asarray(self.scale, float)
         if scale.ndim > 1 or not np.all(np.isfinite(scale)) or np.any(scale <= 0):
             raise must_be("scale", "a positive number, or one per column", self.scale)
-        if scale.ndim == 1:
-            object.__setattr__(self, "scale", tuple(scale.tolist()))
+        # floats, so that equal scales are described alike
+        object.__setattr__(self, "scale", tuple(scale.tolist()) if scale.ndim else float(scale))
 
     def __call__(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        return np.asarray(np.rint(values * np.asarray(self.scale, float)), np.int64)
+        scale = np.asarray(self.scale, float)
+        if scale.ndim == 1 and values.shape[1] != len(scale):
+            raise UsageError(
+                f"Rounding has scales for {len(scale)} columns and is applied to {values.shape[1]}"
+            )
+        with np.errstate(over="ignore"):  # an infinity is refused below
+            return _whole(np.rint(values * scale))
 
 
 @dataclass(frozen=True)
@@ -210,38 +268,49 @@ def describe_abstraction(abstraction: AnyAbstraction | None) -> str | None:
     name = getattr(abstraction, "__qualname__", None)
     if name is not None:
         return f"{getattr(abstraction, '__module__', '?')}.{name}"
-    return f"{type(abstraction).__module__}.{type(abstraction).__qualname__}: {abstraction!r}"
+    # an address in memory would make every run's description another one
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(abstraction))
+    return f"{type(abstraction).__module__}.{type(abstraction).__qualname__}: {text}"
 
 
-def apply_abstraction(
-    abstraction: AnyAbstraction, values: npt.NDArray[Any]
-) -> list[npt.NDArray[Any]]:
-    """Columns of integers or texts, from the (rows, k) array of the chosen columns."""
-    if callable(abstraction):
-        result = abstraction(values)
-    elif isinstance(abstraction, Transformer):
-        result = abstraction.transform(values)
-    else:
+def abstract_states(abstraction: AnyAbstraction, values: npt.NDArray[Any]) -> tuple[Codes, Labels]:
+    """States from the (rows, k) array of the chosen columns."""
+    if not callable(abstraction) and not isinstance(abstraction, Transformer):
         raise must_be("abstraction", "callable or have a transform() method", abstraction)
-    array = np.asarray(result)
+    call = abstraction if callable(abstraction) else abstraction.transform
+    try:
+        result = call(values)
+        array = exact_array(result)
+    except UsageError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"the state abstraction {describe_abstraction(abstraction)} failed; it is called with "
+            f"an array of shape {values.shape} and returns one state per row: {error}"
+        ) from error
     if array.ndim == 1:
         array = array[:, None]
-    if array.ndim != 2 or len(array) != len(values):
+    if array.ndim != 2 or len(array) != len(values) or array.shape[1] == 0:
         raise UsageError(
-            f"the state abstraction returned shape {array.shape} for {len(values)} rows; "
+            f"the state abstraction returned shape {np.shape(array)} for {len(values)} rows; "
             "it must return one state (or one row of state columns) per row"
         )
+    if np.ma.is_masked(result):
+        raise UsageError("the state abstraction returned masked values; a state is never masked")
     if array.dtype.kind == "f":
-        whole = np.rint(array)
-        if not np.array_equal(whole, array):
-            raise UsageError(
-                "the state abstraction returned numbers that are not whole; a state is an "
-                "integer or a text: round them or give the cell's number"
-            )
-        array = whole.astype(np.int64)
-    if array.dtype.kind not in "iubUOT":
-        raise UsageError(f"the state abstraction returned {array.dtype}, not integers or texts")
-    return [array[:, j] for j in range(array.shape[1])]
+        array = _whole(array)
+    parts = [encode_array("the abstraction's states", array[:, j]) for j in range(array.shape[1])]
+    return combine(parts) if len(parts) > 1 else parts[0]
+
+
+def _whole(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Floats as integers, if that changes none of them."""
+    if not np.all((np.abs(values) < 2.0**63) & (np.rint(values) == values)):
+        raise UsageError(
+            "the state abstraction returned numbers that are not whole, not finite or too large "
+            "for 64 bits; a state is an integer or a text: round them or give the cell's number"
+        )
+    return values.astype(np.int64)
 
 
 def encode_arrow(column: Any) -> tuple[Codes, Labels]:
@@ -255,6 +324,8 @@ def encode_arrow(column: Any) -> tuple[Codes, Labels]:
 
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.string())
     kind = column.type
     nulls = column.null_count
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
@@ -270,7 +341,7 @@ def encode_arrow(column: Any) -> tuple[Codes, Labels]:
         return codes, labels
     if not pa.types.is_dictionary(kind):
         column = column.dictionary_encode()
-    raw = column.indices.fill_null(HIDDEN).to_numpy(zero_copy_only=False).astype(np.int64)
+    raw = column.indices.cast(pa.int64()).fill_null(HIDDEN).to_numpy(zero_copy_only=False)
     words = column.dictionary.to_pylist()
     used = np.zeros(len(words) + 1, bool)
     used[raw] = True

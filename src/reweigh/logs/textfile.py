@@ -35,31 +35,30 @@ def open_stream(path: Path) -> Iterator[pa.NativeFile]:
 
 
 class TextStream:
-    """A stream that counts line ends, notices NUL bytes and ends with one line end.
+    """A stream that counts line ends, notices NUL bytes and ends with exactly one line end.
 
-    Blank lines at the end of a file are no rows, so line ends are held back until more follows.
+    Blank lines at the end of a file are no rows, and the parser wants the header's line end: so
+    a block is given only when it is known whether anything but line ends follows.
     """
 
     def __init__(self, stream: pa.NativeFile) -> None:
         self.stream = stream
-        self.held = b""
         self.closed = False
         self.line_ends = 0
         self.has_nul = False
-        self._ended = False
+        self._ahead = b""
 
     def read(self, size: int = -1) -> bytes:
-        while block := self.stream.read(size):
-            body = block.rstrip(b"\r\n")
-            if not body:
-                self.held += block
-                continue
-            given, self.held = self.held + body, block[len(body) :]
-            self.line_ends += given.count(b"\n")
-            self.has_nul = self.has_nul or 0 in given
-            return given
-        end, self._ended = b"" if self._ended else b"\n", True
-        return end
+        block = self._ahead or self.stream.read(size)
+        self._ahead = self.stream.read(size)
+        while self._ahead and not self._ahead.strip(b"\r\n"):
+            block += self._ahead
+            self._ahead = self.stream.read(size)
+        if block and not self._ahead:
+            block = block.rstrip(b"\r\n") + b"\n"
+        self.line_ends += block.count(b"\n")
+        self.has_nul = self.has_nul or 0 in block
+        return block
 
     def readable(self) -> bool:
         return True

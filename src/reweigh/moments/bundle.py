@@ -24,6 +24,7 @@ class About:
     horizon: int
     discount: float
     target: str
+    target_has_steps: bool
     abstraction: str | None
     state_columns: tuple[str, ...]
     continuous_actions: bool
@@ -132,7 +133,7 @@ class Moments:
         )
 
     def keep_blocks(self, keep: Callable[[Any], npt.NDArray[np.bool_]]) -> Moments:
-        """The sums of some of the blocks; running products are left out where not all are kept."""
+        """The sums of some of the blocks."""
 
         def part(table: Any) -> Any:
             return None if table is None else table.where(keep(table.block))

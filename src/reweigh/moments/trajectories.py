@@ -109,12 +109,6 @@ class StepMoments:
     def __add__(self, other: StepMoments) -> StepMoments:
         return StepMoments(self.steps + other.steps, self.episodes + other.episodes)
 
-    def without(self, block: int) -> StepMoments:
-        return StepMoments(
-            self.steps.where(self.steps.block != block),
-            self.episodes.where(self.episodes.block != block),
-        )
-
 
 def _summed(table: Table, keys: tuple[str, ...]) -> Table:
     """Bring the rows of a group to their largest scale and add them."""

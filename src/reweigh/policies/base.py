@@ -33,6 +33,11 @@ class Policy(Protocol):
         """(N,) π(a|s_t) of one action in every row's state."""
         ...
 
+    @property
+    def has_steps(self) -> bool:
+        """True where the policy is known to depend on the step."""
+        ...
+
     def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
         """Actions that the policy is known to take and the log never shows: how often."""
         ...

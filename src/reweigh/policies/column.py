@@ -38,6 +38,10 @@ class ColumnPolicy:
     def of_action(self, log: EpisodeLog, action: Label) -> Floats:
         raise no_other_actions(self.name)
 
+    @property
+    def has_steps(self) -> bool:
+        return False  # not known
+
     def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
         return {}
 

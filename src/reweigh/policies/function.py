@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import UsageError, must_be
+from reweigh.fingerprint import digest_of, digest_of_callable
 from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import Label, Labels, digest_of
+from reweigh.logs.states import Label, Labels
 from reweigh.policies.base import Floats
 from reweigh.policies.column import check_rows
 
@@ -52,26 +52,15 @@ class FunctionPolicy:
         check_rows(log, self.name, values)
         return values
 
+    @property
+    def has_steps(self) -> bool:
+        return False  # not known
+
     def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
         return {}
 
     def fingerprint(self) -> str:
-        """Of the name and the code, where there is any, with what it closes over.
-
-        A callable object has no code to look at: give policies that differ different names.
-        """
-        code = getattr(self.f, "__code__", None)
-        if code is None:
-            return f"function:{digest_of(self.name)}"
-        closed = [cell.cell_contents for cell in getattr(self.f, "__closure__", None) or ()]
-        given = repr((getattr(self.f, "__defaults__", None), closed))
-        return f"function:{digest_of(self.name, _code_digest(code), given)}"
-
-
-def _code_digest(code: CodeType) -> str:
-    """Of what the code does: its instructions, names and constants, inner functions included."""
-    constants = [_code_digest(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return digest_of(code.co_code, repr(code.co_names), repr(constants))
+        return f"function:{digest_of(self.name, digest_of_callable(self.f))}"
 
 
 def call_batch(f: BatchFunction, name: str, log: EpisodeLog, actions: npt.NDArray[Any]) -> Floats:

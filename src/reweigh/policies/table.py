@@ -20,8 +20,9 @@ from reweigh.errors import (
     must_be,
     nearest,
 )
+from reweigh.fingerprint import digest_of
 from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import HIDDEN, Label, Labels, digest_of, label_text, plain_label
+from reweigh.logs.states import HIDDEN, Label, Labels, label_text, plain_label
 from reweigh.policies.base import Floats
 
 Ints = npt.NDArray[np.int64]
@@ -122,6 +123,10 @@ class TablePolicy:
             repr(sorted(str(label_text(e.actions.values[a])) for a in used)),
         ]
         return f"table:{digest_of(*texts, rows[:, order].tobytes(), e.prob[kept][order].tobytes())}"
+
+    @property
+    def has_steps(self) -> bool:
+        return self._entries.step is not None
 
     def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
         """Actions that the policy takes in the log's states and the log never shows: how often."""

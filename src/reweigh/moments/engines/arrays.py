@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from reweigh.errors import UsageError
 from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import END, HIDDEN, START, UNKNOWN, Labels
+from reweigh.logs.states import HIDDEN, START, UNKNOWN, Labels
 from reweigh.logs.steps import Steps
 from reweigh.moments.bundle import Moments
 from reweigh.moments.engines.base import Request, about
@@ -274,6 +274,3 @@ def _scaled(groups: Any, log_w: Floats) -> tuple[Floats, Floats]:
     scale = np.where(np.isfinite(top), top, NO_SCALE)
     with np.errstate(invalid="ignore"):
         return scale, np.exp(log_w - scale[groups.index()])
-
-
-__all__ = ["END", "ArraysEngine", "ratios"]

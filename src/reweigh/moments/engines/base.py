@@ -61,6 +61,7 @@ def about(log: EpisodeLog, target: Policy, request: Request) -> About:
         horizon=log.horizon,
         discount=log.discount,
         target=target.fingerprint(),
+        target_has_steps=target.has_steps,
         abstraction=log.abstraction,
         state_columns=log.columns.state,
         continuous_actions=log.continuous_actions,
@@ -68,5 +69,5 @@ def about(log: EpisodeLog, target: Policy, request: Request) -> About:
         max_ratio=request.max_ratio,
         control=request.control,
         blocks=request.blocks,
-        sources=(log.digest(),),
+        sources=(log.steps.digest,),
     )
