@@ -100,6 +100,7 @@ __all__ = [
     "read_log",
     "read_policy",
     "ssd_is",
+    "theory",
     "trajectory_is",
     "trajectory_wis",
     "wdr",
@@ -109,7 +110,7 @@ __all__ = [
 
 
 if TYPE_CHECKING:
-    from reweigh import worlds
+    from reweigh import theory, worlds
     from reweigh.logs.read import read_log
     from reweigh.moments.store import load_moments
 
@@ -123,8 +124,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    if name == "worlds":
-        return importlib.import_module("reweigh.worlds")
+    if name in ("theory", "worlds"):
+        return importlib.import_module(f"reweigh.{name}")
     if name in _LATER:
         value = getattr(importlib.import_module(_LATER[name]), name)
         globals()[name] = value

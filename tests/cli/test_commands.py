@@ -31,7 +31,8 @@ def test_check_prints_the_counts_and_ranges(command: Command, log: Path) -> None
 def test_check_as_json_is_the_description(command: Command, log: Path) -> None:
     ran = command("check", log, "--json")
     assert ran.code == 0
-    assert ran.json() == {"ok": True, "faults": [], "warnings": [], "log": rw.read_log(log).describe()}
+    about = rw.read_log(log).describe()
+    assert ran.json() == {"ok": True, "faults": [], "warnings": [], "log": about}
 
 
 def test_check_tells_every_fault_at_once(command: Command, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "a broken log to evaluate": (["evaluate", "BROKEN", "--target", "POLICY"], 3, ["not-finite"]),
     "a log as the policy": (["evaluate", "LOG", "--target", "LOG"], 3, ["'prob'"]),
     "a policy that lacks a state": (["evaluate", "LOG", "--target", "SMALL"], 3, ["unknown-state"]),
-    "a continuous state": (["check", "CONTINUOUS"], 4, ["60 of 60", "Rounding"]),
+    "a continuous state": (["check", "CONTINUOUS"], 4, ["60 of 60", "--round"]),
     "an impossible target": (["evaluate", "LOG", "--target", "IMPOSSIBLE"], 4, ["no logged"]),
     "no such log": (["check", "FOLDER/no.csv"], 6, ["no.csv"]),
     "no such policy": (["evaluate", "LOG", "--target", "FOLDER/no.csv"], 6, ["no.csv"]),

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from reweigh.errors import ResourceError, UsageError
-from reweigh.output import write_atomically, write_text
+from reweigh.output import write_atomically
 
 OLD, NEW = b"old content", b"new content"
 
@@ -47,11 +47,6 @@ def test_an_old_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
     assert content(tmp_path) == {"out": OLD}
     write_atomically(tmp_path / "out", write_new, overwrite=True)
     assert content(tmp_path) == {"out": NEW}
-
-
-def test_text_is_written_as_utf8(tmp_path: Path) -> None:
-    write_text(tmp_path / "out", "ρ = π/μ\n")
-    assert content(tmp_path) == {"out": "ρ = π/μ\n".encode()}
 
 
 FAULTS: dict[str, tuple[Callable[[BinaryIO], None], list[str]]] = {

@@ -188,7 +188,8 @@ def _numbers(name: str, given: npt.ArrayLike) -> tuple[Array, Array]:
     try:
         if values.dtype.kind not in "iufbO":
             raise TypeError(values.dtype)
-        return np.where(nulls, 0, values).astype(np.float64), nulls
+        filled = np.where(nulls, 0, values) if np.any(nulls) else values
+        return filled.astype(np.float64, copy=False), nulls
     except (TypeError, ValueError) as error:
         raise must_be(name, "an array of numbers", values) from error
 

@@ -62,7 +62,9 @@ class FittedBehavior:
         bad = ~(mu > 0)
         if np.any(bad):
             first = int(np.flatnonzero(bad)[0])
-            place = log.place(first, log.columns.action, log.raw_actions()[first].item())
+            assert log.actions is not None
+            action = log.actions.values[int(log.steps.action[first])]
+            place = log.place(first, log.columns.action, action)
             raise input_error(
                 "the estimated behaviour",
                 [
