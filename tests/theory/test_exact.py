@@ -12,6 +12,7 @@ import reweigh as rw
 from reweigh import theory
 from reweigh.worlds import ModelWin, TabularMDP, random_mdp
 
+pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 WORLDS = {
     "observed": random_world(1),
     "discounted": random_world(2, discount=F(1, 2)),
