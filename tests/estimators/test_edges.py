@@ -272,7 +272,7 @@ def test_a_spread_that_rounding_has_eaten_is_not_called_zero() -> None:
     world = random_mdp(np.random.default_rng(0), horizon=2, reward_sd=1.0)
     log = world.simulate(2000, 0)
     large = log.with_rewards(log.steps.reward + 1e9, np.zeros(log.n_episodes))
-    for name in ("mis", "mis-state", "is", "trajectory-wis", "dm"):
+    for name in ("mis", "mis-state", "is", "trajectory-wis"):
         found = rw.evaluate(large, world.behavior, name)
         assert found.standard_error is None, name
         assert "subtract a constant" in found.error_method

@@ -176,6 +176,18 @@ def test_equal_abstractions_have_equal_descriptions(scale: Any) -> None:
     assert first.describe()["abstraction"] == second.describe()["abstraction"]
 
 
+def test_a_description_holds_no_address_in_memory() -> None:
+    class Plain:
+        def transform(self, values: Any) -> Any:
+            return values[:, 0] > 0.5
+
+    logs = [rw.read_log(table(XY), state="x", abstraction=Plain()) for _ in range(2)]
+    first, second = (log.describe()["abstraction"] for log in logs)
+    assert first == second
+    assert "Plain" in first
+    assert "0x" not in first
+
+
 def test_moments_of_different_abstractions_are_not_added() -> None:
     target = rw.FunctionPolicy(lambda s, a, t: np.full(len(a), 0.5))
     halves_of = [

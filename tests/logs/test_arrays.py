@@ -67,6 +67,19 @@ def test_lists_texts_and_several_columns_are_states() -> None:
     assert log.states.values == tuple((2, t) for t in range(H + 1))
 
 
+def test_lists_of_texts_keep_their_nulls_and_are_not_mixed_with_numbers() -> None:
+    log = rw.log_from_arrays(**arrays(states=[["a", "a\0", "b", "b", "b"]] * N))
+    assert log.states.values == ("a", "a\0", "b")
+    with pytest.raises(rw.UsageError, match="states"):
+        rw.log_from_arrays(**arrays(states=[["a", 1, "b", "b", "b"]] * N))
+
+
+@pytest.mark.parametrize("flags", [["no"] * N, [0, 2, 1], [None] * N])
+def test_flags_that_are_no_truth_values_are_refused(flags: list[Any]) -> None:
+    with pytest.raises(rw.UsageError, match="'truncated' must be"):
+        rw.log_from_arrays(**arrays(truncated=flags))
+
+
 def test_large_unsigned_states_keep_their_value() -> None:
     states = np.full((N, H + 1), 2**63 + 5, np.uint64)
     assert rw.log_from_arrays(**arrays(states=states)).states.values == (2**63 + 5,)

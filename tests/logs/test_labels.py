@@ -256,6 +256,14 @@ def test_continuous_states_say_that_an_abstraction_is_needed(way: str, tmp_path:
         assert part in str(error.value)
 
 
+def test_whole_numbers_among_the_fractions_of_a_csv_file_make_no_table_either(
+    tmp_path: Path,
+) -> None:
+    columns = {**COLUMNS, "state": ["0.125", "1", "0.375", "2", "1e-9", ".625"]}
+    with pytest.raises(rw.RefusedError, match="6 of 6"):
+        rw.read_log(csv_file(tmp_path / "log.csv", columns))
+
+
 def test_a_late_change_of_type_in_a_csv_file_changes_no_cell(tmp_path: Path) -> None:
     n = 3000
     rows = {

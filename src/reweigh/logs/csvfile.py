@@ -24,7 +24,7 @@ from reweigh.logs.textfile import BLOCK, TextStream, bad_byte, open_stream
 
 INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 TRUTHS = {"true": True, "false": False, "1": True, "0": False}
-MANY_FRACTIONS = 0.9  # a column of numbers with a larger share of fractions is no list of names
+MOST = 0.5  # a column of numbers with a larger share of fractions is no list of names
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def integers_if_all(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def floats_if_most(column: pa.ChunkedArray, decimal: str = ".") -> pa.ChunkedArray:
-    """Texts become floats when all are numbers and nearly all of the distinct ones fractions."""
+    """Texts become floats when all are numbers and most of the distinct ones fractions."""
     if not is_text(column.type):
         return column
     words, cells = _distinct(column), texts(column)
@@ -234,7 +234,7 @@ def floats_if_most(column: pa.ChunkedArray, decimal: str = ".") -> pa.ChunkedArr
         return column
     fraction = pc.and_(pc.is_finite(values), pc.not_equal(values, pc.floor(values)))
     fractions = pc.sum(fraction).as_py() or 0
-    return pc.cast(cells, pa.float64()) if fractions > MANY_FRACTIONS * len(words) else column
+    return pc.cast(cells, pa.float64()) if fractions > MOST * len(words) else column
 
 
 def truth(column: pa.ChunkedArray) -> pa.ChunkedArray | None:

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import Place, UsageError, nearest
+from reweigh.fingerprint import digest_of
 from reweigh.logs.columns import Columns
-from reweigh.logs.states import HIDDEN, Labels, digest_of
+from reweigh.logs.states import HIDDEN, Labels
 from reweigh.logs.steps import Steps
 
 if TYPE_CHECKING:
@@ -154,7 +155,11 @@ class EpisodeLog:
 
     def digest(self) -> str:
         """A name for the content of the log."""
-        parts = [self.steps.digest, self.states.digest()]
+        steps = self.steps
+        rows = [
+            np.ascontiguousarray(a).tobytes() for a in (steps.state, steps.action, steps.ending)
+        ]
+        parts = [steps.digest, *rows, self.states.digest()]
         if self.actions is not None:
             parts.append(self.actions.digest())
         return digest_of(*parts)

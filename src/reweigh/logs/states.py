@@ -7,7 +7,6 @@ read as 3 from Parquet meets the state "3" of a CSV policy.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import UsageError, must_be
+from reweigh.fingerprint import digest_of, digest_of_callable
 
 Label = int | str | tuple["int | str", ...] | None
 Text = str | tuple[str, ...] | None
@@ -185,16 +185,6 @@ def combine(parts: Sequence[tuple[Codes, Labels]]) -> tuple[Codes, Labels]:
     return codes, Labels(tuple(values))
 
 
-def digest_of(*parts: str | bytes) -> str:
-    """A short name for a content: 16 bytes of SHA-256 in hexadecimal."""
-    total = hashlib.sha256()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        total.update(len(data).to_bytes(8, "little"))
-        total.update(data)
-    return total.hexdigest()[:32]
-
-
 @runtime_checkable
 class Transformer(Protocol):
     """Anything with `transform` (the scikit-learn convention)."""
@@ -265,12 +255,11 @@ def describe_abstraction(abstraction: AnyAbstraction | None) -> str | None:
         return None
     if isinstance(abstraction, Abstraction):
         return repr(abstraction)
-    name = getattr(abstraction, "__qualname__", None)
-    if name is not None:
-        return f"{getattr(abstraction, '__module__', '?')}.{name}"
-    # an address in memory would make every run's description another one
-    text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(abstraction))
-    return f"{type(abstraction).__module__}.{type(abstraction).__qualname__}: {text}"
+    # Two lambdas, or two transformers fitted apart, are not the same abstraction.
+    # An address in memory would make every run's description another one.
+    name = getattr(abstraction, "__qualname__", re.sub(r" at 0x[0-9a-f]+", "", repr(abstraction)))
+    call = abstraction if callable(abstraction) else abstraction.transform
+    return f"{name} ({digest_of_callable(call)[:12]})"
 
 
 def abstract_states(abstraction: AnyAbstraction, values: npt.NDArray[Any]) -> tuple[Codes, Labels]:

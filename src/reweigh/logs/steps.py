@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.logs.states import END, HIDDEN, UNKNOWN, digest_of, label_text
+from reweigh.fingerprint import digest_of
+from reweigh.logs.states import END, HIDDEN, label_text
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -141,12 +142,12 @@ class Steps:
 
     @cached_property
     def digest(self) -> str:
-        """A name for the content, the same for any order of the rows and any file format."""
+        """A name for these episodes, the same for any order of the rows, any file format, and
+        however their states are read."""
         total = hashlib.sha256()
-        for array in (self.offsets, self.state, self.action, self.reward, self.behavior_prob):
+        for array in (self.offsets, self.reward, self.behavior_prob):
             if array is not None:
                 total.update(np.ascontiguousarray(array).data)
-        total.update(np.ascontiguousarray(self.ending).data)
         ids = b"\0".join(_id_text(e) for e in self.episode.tolist())
         return digest_of(total.digest(), ids)
 
@@ -178,6 +179,3 @@ def extend_offsets(offsets: Ints, horizon: int) -> Ints:
     """Offsets for a horizon that no episode reaches."""
     missing = horizon + 1 - len(offsets)
     return np.concatenate([offsets, np.full(max(missing, 0), offsets[-1])]).astype(np.int64)
-
-
-__all__ = ["END", "HIDDEN", "UNKNOWN", "Steps", "extend_offsets", "time_major_order"]
