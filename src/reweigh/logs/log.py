@@ -156,10 +156,9 @@ class EpisodeLog:
     def digest(self) -> str:
         """A name for the content of the log."""
         steps = self.steps
-        rows = [
-            np.ascontiguousarray(a).tobytes() for a in (steps.state, steps.action, steps.ending)
-        ]
-        parts = [steps.digest, *rows, self.states.digest()]
+        coded = (steps.state, steps.action, steps.ending)
+        parts: list[str | bytes] = [np.ascontiguousarray(column).tobytes() for column in coded]
+        parts += [steps.digest, self.states.digest()]
         if self.actions is not None:
             parts.append(self.actions.digest())
         return digest_of(*parts)
