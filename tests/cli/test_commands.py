@@ -534,3 +534,9 @@ def test_version_and_help(command: Command) -> None:
     for name in ("check", "evaluate", "moments", "merge", "demo"):
         assert name in ran.out
         assert command(name, "--help").code == 0
+
+
+def test_the_help_names_every_estimator(command) -> None:
+    shown = command("evaluate", "--help").out
+    words = {word.strip(" │.,\n") for word in shown.replace(",", " ").split()}
+    assert set(rw.ESTIMATORS) <= words

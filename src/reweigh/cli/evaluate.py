@@ -26,7 +26,13 @@ def evaluate(
     log: LogOptions,
     target: TargetOptions,
     estimators: Annotated[
-        str, typer.Option(help="Names with commas between them, or all.")
+        str,
+        typer.Option(
+            help="Names with commas between them, or all: is, wis, trajectory-is, trajectory-wis, "
+            "dm, dm-renorm, ssd-is, ssd-is-plugin, ssd-is-selfnorm, mis, mis-plain, mis-state, "
+            "mis-pooled, dr, dr-split, dr-crossfit, wdr, wdr-split, wdr-crossfit, mdr, "
+            "mdr-crossfit."
+        ),
     ] = "mis",
     max_ratio: Annotated[
         float | None, typer.Option(help="Clip the ratios π/μ at this number.")

@@ -31,14 +31,14 @@ class LogOptions:
     episode: Annotated[str, _option("Column of the episode's id.")] = "episode"
     step: Annotated[str, _option("Column of the step (0, 1, 2, …).")] = "step"
     state: Annotated[
-        list[str] | None, _option("Column of the state; repeat it for several. [default: state]")
+        list[str] | None, _option("Column of the state; repeat it for several. (default: state)")
     ] = None
     action: Annotated[str, _option("Column of the action.")] = "action"
     reward: Annotated[str, _option("Column of the reward.")] = "reward"
     behavior_prob: Annotated[
         str | None,
         _option(
-            "Column of the behaviour's probability of the logged action. [default: behavior_prob]"
+            "Column of the behaviour's probability of the logged action. (default: behavior_prob)"
         ),
     ] = None
     next_state: Annotated[list[str] | None, _option("Column of the next state.")] = None
@@ -46,7 +46,7 @@ class LogOptions:
     truncated: Annotated[
         str | None, _option("Column that is true where an episode was cut off.")
     ] = None
-    horizon: Annotated[int | None, _option("Number of steps. [default: the longest episode]")] = (
+    horizon: Annotated[int | None, _option("Number of steps. (default: the longest episode)")] = (
         None
     )
     discount: Annotated[float, _option("Discount per step, in (0, 1].")] = 1.0
