@@ -185,13 +185,11 @@ class Estimate:
 
     def _repr_html_(self) -> str:
         cells = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(label)}</th>"
+            f"<tr><th style='text-align:left;white-space:nowrap'>{html.escape(label)}</th>"
             f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
             for label, text in self.rows()
         )
-        return (
-            f"<table><caption>{html.escape(self.estimator)}</caption><tbody>{cells}</tbody></table>"
-        )
+        return f"<table><caption style='text-align:left'>{html.escape(self.estimator)}</caption><tbody>{cells}</tbody></table>"
 
 
 @dataclass(frozen=True, eq=False)

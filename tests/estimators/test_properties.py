@@ -155,3 +155,19 @@ def _arrow(frame):
         if name in frame:
             frame[name] = frame[name].astype("Int64")
     return pa.Table.from_pandas(frame, preserve_index=False)
+
+
+@EXAMPLES
+@given(logs, st.sampled_from([-3.0, 0.5, 1e-6, 1e6]))
+def test_values_and_errors_scale_with_the_reward(slow, factor) -> None:
+    log = to_reweigh(slow)
+    scaled = log.with_rewards(log.steps.reward * factor, np.zeros(log.n_episodes))
+    before, after = answers(log, PLAIN), answers(scaled, PLAIN)
+    for name, answer in before.items():
+        if isinstance(answer, str):
+            assert after[name] == answer
+            continue
+        assert after[name][0] == pytest.approx(factor * answer[0], rel=1e-9, abs=1e-9 * abs(factor))
+        assert after[name][1] == pytest.approx(
+            abs(factor) * answer[1], rel=1e-6, abs=1e-6 * abs(factor)
+        )
