@@ -189,7 +189,8 @@ class Estimate:
             f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
             for label, text in self.rows()
         )
-        return f"<table><caption style='text-align:left'>{html.escape(self.estimator)}</caption><tbody>{cells}</tbody></table>"
+        name = f"<caption style='text-align:left'>{html.escape(self.estimator)}</caption>"
+        return f"<table>{name}<tbody>{cells}</tbody></table>"
 
 
 @dataclass(frozen=True, eq=False)
