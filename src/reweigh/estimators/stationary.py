@@ -116,19 +116,23 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
 def _eigenvector(src: Ints, dst: Ints, rho: Floats, count: Floats, end: int | None) -> Floats:
     """The right eigenvector of P̂(s'|s) = Σρ(s,s')/N(s) for the eigenvalue closest to 1, sum 1."""
     from scipy.sparse import csc_matrix
-    from scipy.sparse.linalg import eigs
+    from scipy.sparse.linalg import ArpackNoConvergence, eigs
 
     size = len(count)
-    values = rho / count[src]
-    if end is not None:
-        src, dst, values = np.append(src, end), np.append(dst, end), np.append(values, 1.0)
-    matrix = csc_matrix((values, (dst, src)), shape=(size, size))
+    if end is not None:  # END → END with ratio 1: an eigenvalue of exactly 1, its vector END alone
+        return np.asarray(np.arange(size) == end, np.float64)
+    matrix = csc_matrix((rho / count[src], (dst, src)), shape=(size, size))
     if size <= DENSE_UP_TO:
         found, vectors = np.linalg.eig(matrix.toarray())
     else:
         # From a fixed start, so that the same sums give the same answer; of the eigenvalues with
         # the largest real parts, since factorising for the ones next to 1 would fill the matrix.
-        found, vectors = eigs(matrix, k=6, which="LR", v0=np.ones(size), maxiter=100 * size)
+        try:
+            found, vectors = eigs(matrix, k=6, which="LR", v0=np.ones(size))
+        except ArpackNoConvergence as error:
+            raise RefusedError(
+                "stationary", "the stationary distribution was not found: the states hardly mix"
+            ) from error
     distance = np.abs(found - 1)
     best = int(np.argmin(distance))
     if np.sum(distance < distance[best] + 1e-9) > 1 and distance[best] < 1e-9:
