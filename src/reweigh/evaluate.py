@@ -25,6 +25,7 @@ from reweigh.estimators.stationary import solve_stationary
 from reweigh.estimators.weights import Solution, behavior_value, solve_recursion
 from reweigh.inference.diagnostics import hopeless, remarks, unlogged_actions
 from reweigh.inference.jackknife import jackknife_error
+from reweigh.inference.variance import LOST, nothing_left
 from reweigh.logs.log import EpisodeLog
 from reweigh.moments.bundle import Moments
 from reweigh.moments.engines.arrays import ArraysEngine
@@ -96,11 +97,15 @@ def moments(
         request = Request(frozenset(), blocks, max_ratio)
         for recipe in map(_recipe, estimators):
             wanted = recipe.needs
-            if wanted.max_ratio is not None and request.max_ratio is None:
+            if recipe.control is not None and recipe.uses_trajectories:
+                raise UsageError(f"{recipe.name} needs the log itself: no moments serve it")
+            if isinstance(recipe.weights, Model):
+                wanted = replace(wanted, max_ratio=request.max_ratio)  # it uses no ratio
+            elif request.max_ratio is None and not request.kinds:
                 request = replace(request, max_ratio=wanted.max_ratio)
-            if wanted.max_ratio not in (None, request.max_ratio):
+            if wanted.max_ratio != request.max_ratio:
                 raise UsageError("moments hold one max_ratio; make them apart for each")
-            request |= replace(wanted, max_ratio=request.max_ratio)
+            request |= wanted
     if log.n_truncated:  # the products of cut-off episodes mean nothing
         request = replace(request, kinds=request.kinds - {"trajectories"})
     return ArraysEngine().moments(log, target, request)
@@ -286,7 +291,7 @@ def _leave_cut_ones_out(evidence: _Evidence, recipe: Recipe) -> bool:
     needs_whole = (
         recipe.uses_trajectories
         or isinstance(recipe.weights, Stationary)
-        or (unknown and recipe.control is not None)
+        or (recipe.control is not None and (unknown or recipe.control.own))
         or (unknown and isinstance(recipe.weights, Marginal) and log.has_hidden)
     )
     if not needs_whole:
@@ -338,6 +343,8 @@ def _solve(
         if log is None or target is None:
             return _with_jackknife(recipe, used, solution, solve_products), used
         error = _delta_error(evidence.engine, log, target, request, used)
+        if nothing_left(error, solution.value):
+            return replace(solution, error_method=LOST), used
         solution = replace(solution, standard_error=error)
     return solution, used
 

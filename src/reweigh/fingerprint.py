@@ -1,12 +1,18 @@
-"""Names for contents: equal where contents are equal, as far as can be told."""
+"""Names for contents: equal where contents are equal, as far as can be told.
+
+What cannot be looked into is equal only to itself, so that unknown never means equal.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from types import CodeType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)
 
 
 def digest_of(*parts: str | bytes) -> str:
@@ -22,33 +28,79 @@ def digest_of(*parts: str | bytes) -> str:
 def digest_of_callable(f: Any) -> str:
     """Of what a function does and holds: its code, defaults, closure, or its object's attributes.
 
-    What it reads from elsewhere (globals, files) cannot be seen.
+    The same in every process. What it reads from elsewhere (globals, files) cannot be seen.
     """
+    return digest_of(_callable(f, frozenset()))
+
+
+def _callable(f: Any, above: frozenset[int]) -> str:
+    if isinstance(f, functools.partial):
+        return f"partial {_content([f.func, f.args, f.keywords], above)}"
+    if isinstance(f, np.ufunc):
+        return f"ufunc {f.__name__}"
     owner = getattr(f, "__self__", None)
     code = getattr(f, "__code__", None)
-    if code is None and callable(f):
+    if code is None:
         owner, code = f, getattr(type(f).__call__, "__code__", None)
-    closed = [cell.cell_contents for cell in getattr(f, "__closure__", None) or ()]
-    held = [getattr(f, "__defaults__", None), closed, getattr(owner, "__dict__", None)]
+    closed = [_cell(cell) for cell in getattr(f, "__closure__", None) or ()]
+    held = [
+        getattr(f, "__defaults__", None),
+        getattr(f, "__kwdefaults__", None),
+        closed,
+        _attributes(owner) if owner is not None else None,
+    ]
     name = f"{getattr(f, '__module__', '')}.{getattr(f, '__qualname__', type(f).__qualname__)}"
-    return digest_of(name, "" if code is None else _code(code), _content(held))
+    return digest_of(name, "" if code is None else _code(code), _content(held, above | {id(f)}))
+
+
+def _cell(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None
 
 
 def _code(code: CodeType) -> str:
-    constants = [_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    constants = [
+        _code(c) if isinstance(c, CodeType) else _content(c, frozenset()) for c in code.co_consts
+    ]
     return digest_of(code.co_code, repr(code.co_names), repr(constants))
 
 
-def _content(value: Any) -> str:
-    """A text for a value in which arrays are whole and nothing is an address."""
+def _attributes(value: Any) -> Any:
+    """The attributes of an object, None where it has none that can be seen."""
+    slots: list[str] = []
+    for base in type(value).__mro__:
+        named = getattr(base, "__slots__", ())
+        slots += [named] if isinstance(named, str) else list(named)
+    slots = [name for name in slots if not name.startswith("__") and hasattr(value, name)]
+    found = dict(getattr(value, "__dict__", {})) | {name: getattr(value, name) for name in slots}
+    return found or (None if not hasattr(value, "__dict__") else {})
+
+
+def _content(value: Any, above: frozenset[int]) -> str:
+    """A text for a value in which arrays are whole, sets are sorted and nothing is an address."""
+    if isinstance(value, PLAIN):
+        return f"{type(value).__name__} {value!r}"
+    if id(value) in above:
+        return "itself"
+    above = above | {id(value)}
     if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            return _content(value.tolist(), above)
         return digest_of(str(value.dtype), repr(value.shape), np.ascontiguousarray(value).tobytes())
     if isinstance(value, dict):
-        return repr([(str(key), _content(item)) for key, item in value.items()])
-    if isinstance(value, list | tuple | set | frozenset):
-        return repr([_content(item) for item in value])
-    if callable(value) and hasattr(value, "__code__"):
-        return digest_of_callable(value)
-    if repr(value).startswith(f"<{type(value).__module__}."):  # the default, with an address
-        return f"{type(value).__qualname__} {_content(getattr(value, '__dict__', None))}"
-    return repr(value)
+        return repr([(_content(k, above), _content(v, above)) for k, v in value.items()])
+    if isinstance(value, set | frozenset):
+        return repr(sorted(_content(item, above) for item in value))
+    if isinstance(value, list | tuple):
+        return repr([_content(item, above) for item in value])
+    if isinstance(value, ModuleType | type):
+        return getattr(value, "__qualname__", value.__name__)
+    if isinstance(value, FunctionType | functools.partial | np.ufunc) or hasattr(value, "__func__"):
+        return _callable(value, above)
+    attributes = _attributes(value)
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    if attributes is None:
+        return f"{name} {id(value)}"
+    return f"{name} {_content(attributes, above)}"

@@ -95,7 +95,7 @@ def test_a_log_without_propensities_says_what_to_do() -> None:
         rw.evaluate(log, TARGET)
 
 
-@pytest.mark.filterwarnings("ignore::reweigh.LowOverlapWarning")
+@pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 def test_running_products_beyond_the_range_of_numbers() -> None:
     """2^1500 overflows and 2^-1500 underflows; a ratio of weights does neither."""
     horizon, n = 1500, 40
@@ -299,7 +299,7 @@ def test_several_closed_classes_have_no_stationary_distribution() -> None:
         rw.evaluate(log, TARGET, rw.ssd_is())
 
 
-@pytest.mark.filterwarnings("ignore::reweigh.LowOverlapWarning")
+@pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 def test_actions_that_the_log_never_shows_are_told_with_the_nearest_name() -> None:
     world = random_mdp(np.random.default_rng(0), n_actions=2)
     table = world.simulate(300, 0).to_table().to_pandas()
@@ -323,8 +323,36 @@ def test_wrong_propensities_show_in_the_placebo() -> None:
     )
     wrong = np.minimum(log.column("target_prob") * 1.2, 1.0)
     log.source.columns["wrong"] = wrong
-    with pytest.warns(rw.PlaceboWarning, match="do not average to 1"):
-        rw.evaluate(log, rw.ColumnPolicy("wrong"))
+    for name in ("mis", "mis-plain", "mis-state", "is", "wis", "trajectory-wis"):
+        assert not any(
+            isinstance(w, rw.PlaceboWarning) for w in rw.evaluate(log, world.target, name).warnings
+        )
+        with pytest.warns(rw.PlaceboWarning, match="do not average to 1"):
+            rw.evaluate(log, rw.ColumnPolicy("wrong"), name)
+
+
+@pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+@pytest.mark.parametrize("reward", [0.0, 0.1, 1000.1])
+def test_a_constant_reward_has_no_made_up_error(reward: float) -> None:
+    world = random_mdp(np.random.default_rng(0), horizon=3)
+    log = world.simulate(40, 0)
+    same = log.with_rewards(np.full(log.steps.n_rows, reward), np.zeros(log.n_episodes))
+    for name in ("wis", "mis-state", "trajectory-wis", "dm-renorm", "ssd-is-selfnorm"):
+        found = rw.evaluate(same, world.target, name)
+        assert found.value == pytest.approx(3 * reward)
+        assert found.standard_error is None, name
+        assert found.interval() is None
+
+
+@pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+def test_rewards_near_the_end_of_the_numbers_are_refused_one_by_one() -> None:
+    world = random_mdp(np.random.default_rng(0), horizon=2)
+    log = world.simulate(60, 0)
+    huge = log.with_rewards(log.steps.reward * 1e200, np.zeros(log.n_episodes))
+    for result in rw.evaluate_all(huge, world.target, list(rw.ESTIMATORS)):
+        if isinstance(result, rw.Estimate):
+            assert np.isfinite(result.value)
+            assert result.standard_error is None or np.isfinite(result.standard_error)
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,7 @@ def test_counts_that_equal_the_logged_propensities_give_the_same_estimate(name: 
     assert second.standard_error == pytest.approx(first.standard_error, rel=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore::reweigh.PlaceboWarning")
 def test_an_earlier_evaluation_leaves_nothing_behind_in_the_fitted_log() -> None:
     rng = np.random.default_rng(0)
     states, actions = rng.integers(0, 2, (100, 3)), rng.integers(0, 2, (100, 3))

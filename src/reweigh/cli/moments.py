@@ -31,7 +31,7 @@ def moments(
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
     ] = False,
 ) -> None:
-    """Write the sums of a log under a target policy: they hold no episode, and they add up.
+    """Write the sums of a log under a target policy: they hold no ids, and they add up.
 
     Example: reweigh moments site-a.parquet --target policy.csv --horizon 50 -o a.moments.parquet
     """

@@ -19,8 +19,18 @@ if TYPE_CHECKING:
 
 
 def print_json(value: Any) -> None:
-    """One JSON object in ASCII; NaN never leaves."""
-    print(json.dumps(value, indent=2, allow_nan=False))
+    """One JSON object in ASCII; what is no finite number leaves as null."""
+    print(json.dumps(_finite(value), indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
 
 
 def say(text: str) -> None:

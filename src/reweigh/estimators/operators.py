@@ -271,8 +271,11 @@ def pooled_operator(
     placebo = tally(src, cells.one * scale, n_states)
     end = int(np.searchsorted(seen, END))
     placebo[end] = 1.0
-    covered = _covered(cells, known, src, n_states)
-    covered[end] = 1.0
+    # At the last step nothing needs to be carried on; before it a state without moves loses all.
+    last = _covered(cells, np.ones(len(cells), bool), src, n_states)
+    covered = np.tile(np.where(tally(src, prob, n_states) > 0, last, 0.0), (horizon + 1, 1))
+    covered[horizon - 1] = last
+    covered[:, end] = covered[horizon] = 1.0
     start_node = np.searchsorted(seen, start.s)
     steps = horizon + 1
     visits = np.zeros((steps, n_states))
@@ -292,7 +295,7 @@ def pooled_operator(
         reward=np.tile(tally(src, rewards * scale, n_states), steps),
         placebo=np.tile(placebo, steps),
         visits=visits.reshape(-1),
-        covered=np.tile(covered, steps),
+        covered=covered.reshape(-1),
         cells=cells,
         groups=groups,
         known=known,

@@ -97,9 +97,10 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
                     f"at step {empty[0]} no logged state has stationary mass to divide by. "
                     "Use mis()",
                 )
-            earned, ones = earned / total, np.ones(horizon)
+            earned = earned / total
         else:
-            earned, ones = earned / n, ones / n
+            earned = earned / n
+        ones = ones / n  # of the weights before normalising
     per_step = powers * earned
     return Solution(
         value=float(per_step.sum()),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError
+from reweigh.errors import RefusedError, SupportError
 from reweigh.estimators.operators import (
     SEEN_ENOUGH,
     OneStep,
@@ -34,7 +34,8 @@ class Solution:
 
     ess, unseen_mass are per step (nan where a step has none); marginals are None for estimators
     that have no state distribution. normalized_at tells the steps at which d_t was normalised;
-    heaviest is the share of the weight that one episode holds at the worst step.
+    heaviest is the share of the weight that one episode holds at the worst step; from_model
+    tells that no ratios were used.
     """
 
     value: float
@@ -54,6 +55,7 @@ class Solution:
     variance_by_step: Floats | None = None
     normalized_at: npt.NDArray[np.bool_] | None = None
     heaviest: float | None = None
+    from_model: bool = False
     warnings: tuple[Warning, ...] = ()
 
 
@@ -63,6 +65,7 @@ class Solution:
 def solve_recursion(recipe: Recipe, moments: Moments) -> Solution:
     """MIS in all variants, and DM."""
     op, for_error, term = _operator(recipe, moments)
+    placebo, off = _placebo(recipe, moments, op)
     simplex = recipe.normalize == "simplex"
     flow = forward(op, simplex=simplex)
     back = backward(for_error, flow if simplex else None)
@@ -78,8 +81,8 @@ def solve_recursion(recipe: Recipe, moments: Moments) -> Solution:
         per_step=per_step,
         ess=effective_sizes(op, flow),
         unseen_mass=escaping(op, flow),
-        placebo=float(earned(op, flow, op.placebo).sum()),
-        placebo_error=placebo_error(op, flow, simplex),
+        placebo=placebo,
+        placebo_error=off,
         rare_mass=rare_mass(op, flow),
         total_mass=flow.total,
         node_t=op.node_t,
@@ -88,6 +91,7 @@ def solve_recursion(recipe: Recipe, moments: Moments) -> Solution:
         behavior=_behavior_share(op),
         variance_by_step=_by_step(op, square),
         normalized_at=op.complete[: op.horizon] if simplex else None,
+        from_model=isinstance(recipe.weights, Model),
     )
 
 
@@ -276,6 +280,22 @@ def escaping(op: OneStep, flow: Forward) -> Floats:
     return np.where(lost > 1e-9, lost, 0.0)
 
 
+def _placebo(recipe: Recipe, moments: Moments, op: OneStep) -> tuple[float, float | None]:
+    """The placebo and its error. An estimator that normalises within states says H whatever the
+    ratios are; there the placebo is that of the same weights before normalising."""
+    simplex = recipe.normalize == "simplex"
+    if op.conserves:
+        plain = replace(recipe, normalize="none")
+        if isinstance(recipe.weights, Model):
+            plain = replace(recipe, weights=Model("zero"))
+        op = _operator(plain, moments)[0]
+    try:
+        flow = forward(op, simplex=simplex)
+    except SupportError:
+        return 0.0, None
+    return float(earned(op, flow, op.placebo).sum()), placebo_error(op, flow, simplex)
+
+
 def placebo_error(op: OneStep, flow: Forward, simplex: bool) -> float | None:
     """Standard error of the placebo: the same formula with every reward 1 (z = ρ, y = 1)."""
     if np.any(op.gap != 1):
@@ -295,7 +315,11 @@ def placebo_error(op: OneStep, flow: Forward, simplex: bool) -> float | None:
 
 def rare_mass(op: OneStep, flow: Forward) -> float:
     """Average share of the target's mass on (t, s) that the log shows fewer than 10 times."""
-    inside = (op.node_t < op.horizon) & (op.visits < SEEN_ENOUGH)
+    visits = op.visits
+    if op.step_cells is not None:  # pooled: a state's rows of all steps speak for it
+        by_step = visits.reshape(op.horizon + 1, -1)
+        visits = np.broadcast_to(by_step.sum(axis=0), by_step.shape).reshape(-1)
+    inside = (op.node_t < op.horizon) & (visits < SEEN_ENOUGH)
     return float(flow.d[inside].sum()) / op.horizon
 
 

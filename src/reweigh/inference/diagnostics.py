@@ -114,22 +114,26 @@ def remarks(solution: Solution, used: Moments) -> list[Warning]:
         )
     if solution.unseen_mass is not None and solution.unseen_mass.sum() > MUCH_UNSEEN:
         worst = int(np.argmax(solution.unseen_mass))
+        why = "the log does not show what it would do there"
+        if not solution.from_model:
+            why += ", or the propensities are too large"
+            if used.about.max_ratio is not None:
+                why += f", or the clipping of ratios at {used.about.max_ratio:g} has cut it away"
         found.append(
             LowOverlapWarning(
-                f"{solution.unseen_mass.sum():.1%} of the target's mass is lost where the log "
-                f"does not show what it would do (most of it at step {worst}): the value cannot "
-                "speak for that part"
+                f"{solution.unseen_mass.sum():.1%} of the target's mass is lost, most of it at "
+                f"step {worst}: {why}. The value cannot speak for that part"
             )
         )
-    else:
-        found += _placebo_remark(solution, used)
-    return found
+    return found + _placebo_remark(solution, used)
 
 
 def _placebo_remark(solution: Solution, used: Moments) -> list[Warning]:
     expected = float(np.sum(used.about.discount ** np.arange(used.about.horizon)))
     off = abs(solution.placebo - expected)
-    if solution.placebo_error is None or not np.isfinite(solution.placebo_error):
+    if solution.from_model or solution.placebo_error is None:
+        return []
+    if not np.isfinite(solution.placebo) or not np.isfinite(solution.placebo_error):
         return []
     if used.n_episodes < FEW_EPISODES or off <= FAR_OFF * solution.placebo_error:
         return []
@@ -139,6 +143,7 @@ def _placebo_remark(solution: Solution, used: Moments) -> list[Warning]:
         PlaceboWarning(
             f"if every reward were 1 the value would be {expected:g}, and the estimate of that is "
             f"{solution.placebo:.4g} (error {solution.placebo_error:.2g}): the ratios do not "
-            "average to 1. Check the propensities and the names of the actions"
+            f"average to 1. {'They were clipped. ' if used.about.max_ratio else ''}Check the "
+            "propensities and the names of the actions"
         )
     ]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from reweigh.errors import RefusedError
+from reweigh.inference.variance import LOST, nothing_left
 from reweigh.moments.bundle import Moments
 
 LEAST_BLOCKS = 10
@@ -37,5 +38,7 @@ def jackknife_error(
     h = n / sizes
     center = count * value - float(np.sum((1 - sizes / n) * without))
     pseudo = h * value - (h - 1) * without
-    square = float(np.mean((pseudo - center) ** 2 / (h - 1)))
-    return float(np.sqrt(square)), f"jackknife ({count} blocks)"
+    found = float(np.sqrt(np.mean((pseudo - center) ** 2 / (h - 1))))
+    if nothing_left(found, value):
+        return None, LOST
+    return found, f"jackknife ({count} blocks)"

@@ -114,7 +114,12 @@ LOST = "no spread that rounding leaves: constant, or tiny beside its size (subtr
 
 def lost_in_rounding(variance: float, second_moment: float) -> bool:
     """A variance is a difference of large sums; below this share of them its digits are noise."""
-    return second_moment > 0 and variance < 1e-12 * second_moment
+    return variance <= 1e-12 * second_moment
+
+
+def nothing_left(error: float, value: float) -> bool:
+    """The same for an error that is not a difference of sums: it is rounding itself."""
+    return error <= 1e-12 * abs(value)
 
 
 def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardTerm) -> Squared:
@@ -148,8 +153,9 @@ def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardT
     per_group = np.maximum(var_r + var_t + 2 * cov, 0.0)
     start = start_variance(op, back)
     square = float(start + per_group.sum())
-    u = back.u[op.start_node]
-    scale = float(np.sum(np.abs(r2) + b**2 * c.rho2)) + float(u**2 @ op.start.n) / op.n_episodes**2
+    u, first = back.u[op.start_node], op.start
+    at_start = float(np.sum(u**2 * first.n + 2 * np.abs(u * first.g) + first.g2)) / op.n_episodes**2
+    scale = float(np.sum(np.abs(r2) + b**2 * c.rho2)) + at_start
     return Squared(square, per_group, start, lost_in_rounding(square, scale))
 
 

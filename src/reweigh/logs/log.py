@@ -12,7 +12,7 @@ import numpy.typing as npt
 from reweigh.errors import Place, UsageError, nearest
 from reweigh.fingerprint import digest_of
 from reweigh.logs.columns import Columns
-from reweigh.logs.states import HIDDEN, Labels
+from reweigh.logs.states import HIDDEN, Labels, label_text
 from reweigh.logs.steps import Steps
 
 if TYPE_CHECKING:
@@ -152,6 +152,11 @@ class EpisodeLog:
     def drop_truncated(self) -> EpisodeLog:
         """The log without the episodes that were cut off."""
         return self.select(~self.steps.truncated)
+
+    def episodes_digest(self) -> str:
+        """A name for the episodes, however their states are read: what must not be added twice."""
+        actions = "" if self.actions is None else repr([label_text(v) for v in self.actions.values])
+        return digest_of(self.steps.digest, actions, self.steps.action.tobytes())
 
     def digest(self) -> str:
         """A name for the content of the log."""

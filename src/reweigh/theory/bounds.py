@@ -70,7 +70,7 @@ def clipped(value: float, low: float, high: float) -> float:
 
 
 def _check(q: Quantities, n: int) -> float:
-    if not isinstance(n, int) or n < 1:
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise must_be("n", "a whole number of episodes from 1 on", n)
     if q.reward_min < 0:
         raise UsageError(

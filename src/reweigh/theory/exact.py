@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import SupportError
+from reweigh.errors import SupportError, UsageError
 from reweigh.worlds.tabular import TabularMDP
 
 Floats = npt.NDArray[np.float64]
@@ -71,6 +71,8 @@ class Quantities:
 
 def quantities(mdp: TabularMDP) -> Quantities:
     """Exact quantities of a world that is fully observed."""
+    if type(mdp)._observe is not TabularMDP._observe:
+        raise UsageError(f"{type(mdp).__name__} hides states; the theory is of observed worlds")
     T, r, sd = mdp.transition, mdp.reward, mdp.reward_sd
     pi, mu, gamma, H = mdp.target_array, mdp.behavior_array, mdp.discount, mdp.horizon
     d_pi, d_mu = _marginals(mdp, pi), _marginals(mdp, mu)

@@ -69,5 +69,5 @@ def about(log: EpisodeLog, target: Policy, request: Request) -> About:
         max_ratio=request.max_ratio,
         control=request.control,
         blocks=request.blocks,
-        sources=(log.steps.digest,),
+        sources=(log.episodes_digest(),),
     )
