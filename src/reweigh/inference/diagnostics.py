@@ -66,13 +66,35 @@ def hopeless(log: EpisodeLog, target: Policy) -> RefusedError | None:
 
 def remarks(solution: Solution, used: Moments) -> list[Warning]:
     """Warnings that the numbers themselves give rise to."""
-    found: list[Warning] = []
+    found = _about_the_log(solution, used)
     n = used.n_episodes
+    if n < FEW_EPISODES:  # too few for the warnings below to mean anything
+        text = f"{n} episodes: the interval is not to be trusted below {FEW_EPISODES}"
+        if n < 2:
+            text = "one episode: there is a value, but no interval"
+        return [*found, SmallSampleWarning(text), *_unseen_remark(solution, used)]
+    low = _effective_remark(solution, n)
+    if solution.rare_mass is not None and solution.rare_mass > MUCH_RARE:
+        found.append(
+            LowOverlapWarning(
+                f"{solution.rare_mass:.0%} of the target's mass is on states that the log shows "
+                "fewer than 10 times at their step: the estimate rests on few rows there. "
+                "Coarser states would help"
+            )
+        )
+    found += low + _unseen_remark(solution, used)
+    # With few effective episodes the placebo's own error means nothing.
+    return found if low else found + _placebo_remark(solution, used)
+
+
+def _about_the_log(solution: Solution, used: Moments) -> list[Warning]:
+    found: list[Warning] = []
     if used.truncated:
         found.append(
             SelectionWarning(
-                f"{used.truncated:,} of {n:,} episodes were cut off and are used up to there, "
-                "which is right only if being cut off does not depend on what would have followed"
+                f"{used.truncated:,} of {used.n_episodes:,} episodes were cut off and are used up "
+                "to there, which is right only if being cut off does not depend on what would "
+                "have followed"
             )
         )
     at = solution.normalized_at
@@ -83,49 +105,40 @@ def remarks(solution: Solution, used: Moments) -> list[Warning]:
                 f"{len(at)} steps, where every living episode is observed"
             )
         )
-    if n < 2:
-        found.append(SmallSampleWarning("one episode: there is a value, but no interval"))
-    elif n < FEW_EPISODES:
-        found.append(
-            SmallSampleWarning(
-                f"{n} episodes: the interval is not to be trusted below {FEW_EPISODES}"
-            )
-        )
+    return found
+
+
+def _effective_remark(solution: Solution, n: int) -> list[Warning]:
     sizes = solution.ess
-    if n >= FEW_EPISODES and not np.all(np.isnan(sizes)):
-        worst = int(np.nanargmin(sizes))
-        if sizes[worst] < FEW_EFFECTIVE:
-            one = ""
-            if solution.heaviest is not None:
-                one = f", and one episode holds {solution.heaviest:.0%} of the weight"
-            found.append(
-                LowOverlapWarning(
-                    f"at step {worst} the effective sample size is {sizes[worst]:.1f} of {n:,} "
-                    f"episodes{one}: few of them speak for the target policy"
-                )
-            )
-    if n >= FEW_EPISODES and solution.rare_mass is not None and solution.rare_mass > MUCH_RARE:
-        found.append(
-            LowOverlapWarning(
-                f"{solution.rare_mass:.0%} of the target's mass is on states that the log shows "
-                "fewer than 10 times at their step: the estimate rests on few rows there. "
-                "Coarser states would help"
-            )
+    if np.all(np.isnan(sizes)) or np.nanmin(sizes) >= FEW_EFFECTIVE:
+        return []
+    worst = int(np.nanargmin(sizes))
+    one = ""
+    if solution.heaviest is not None:
+        one = f", and one episode holds {solution.heaviest:.0%} of the weight"
+    return [
+        LowOverlapWarning(
+            f"at step {worst} the effective sample size is {sizes[worst]:.1f} of {n:,} "
+            f"episodes{one}: few of them speak for the target policy"
         )
-    if solution.unseen_mass is not None and solution.unseen_mass.sum() > MUCH_UNSEEN:
-        worst = int(np.argmax(solution.unseen_mass))
-        why = "the log does not show what it would do there"
-        if not solution.from_model:
-            why += ", or the propensities are too large"
-            if used.about.max_ratio is not None:
-                why += f", or the clipping of ratios at {used.about.max_ratio:g} has cut it away"
-        found.append(
-            LowOverlapWarning(
-                f"{solution.unseen_mass.sum():.1%} of the target's mass is lost, most of it at "
-                f"step {worst}: {why}. The value cannot speak for that part"
-            )
+    ]
+
+
+def _unseen_remark(solution: Solution, used: Moments) -> list[Warning]:
+    if solution.unseen_mass is None or solution.unseen_mass.sum() <= MUCH_UNSEEN:
+        return []
+    worst = int(np.argmax(solution.unseen_mass))
+    why = "the log does not show what it would do there"
+    if not solution.from_model:
+        why += ", or the propensities are too large"
+        if used.about.max_ratio is not None:
+            why += f", or the clipping of ratios at {used.about.max_ratio:g} has cut it away"
+    return [
+        LowOverlapWarning(
+            f"{solution.unseen_mass.sum():.1%} of the target's mass is lost, most of it at "
+            f"step {worst}: {why}. The value cannot speak for that part"
         )
-    return found + _placebo_remark(solution, used)
+    ]
 
 
 def _placebo_remark(solution: Solution, used: Moments) -> list[Warning]:
@@ -135,9 +148,7 @@ def _placebo_remark(solution: Solution, used: Moments) -> list[Warning]:
         return []
     if not np.isfinite(solution.placebo) or not np.isfinite(solution.placebo_error):
         return []
-    if used.n_episodes < FEW_EPISODES or off <= FAR_OFF * solution.placebo_error:
-        return []
-    if off < 0.01 * expected:
+    if off <= FAR_OFF * solution.placebo_error or off < 0.01 * expected:
         return []
     return [
         PlaceboWarning(
