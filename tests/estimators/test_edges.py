@@ -383,3 +383,32 @@ def test_estimate_shows_its_marginals() -> None:
     assert np.all(m.weight[m.step == 0] == pytest.approx(1.0))
     assert found.diagnostics.variance_by_step is not None
     assert found.diagnostics.variance_by_step.sum() == pytest.approx(found.standard_error**2)
+
+
+@pytest.mark.filterwarnings("ignore::reweigh.StationaryWarning")
+def test_pooled_rows_of_all_steps_speak_for_a_state() -> None:
+    """The state after the last step is not logged, and every state is seen once a step at most:
+    neither is missing data to an estimator that pools."""
+    rng = np.random.default_rng(0)
+    n, horizon = 60, 100
+    states = rng.integers(0, 10, (n, horizon))
+    actions = rng.integers(0, 2, (n, horizon))
+    mu, pi = np.full((n, horizon), 0.5), np.where(actions == 0, 0.45, 0.55)
+    log = rw.log_from_arrays(states, actions, rng.random((n, horizon)), mu, pi)
+    pooled = rw.evaluate(log, TARGET, rw.mis(pooled=True))
+    assert pooled.diagnostics.total_unseen == 0
+    assert pooled.diagnostics.rare_mass == 0
+    assert pooled.warnings == ()
+    with pytest.warns(rw.LowOverlapWarning, match="fewer than 10 times"):
+        rw.evaluate(log, TARGET, rw.mis())
+
+
+def test_a_last_state_of_its_own_is_not_lost_when_pooled() -> None:
+    rng = np.random.default_rng(0)
+    states = np.stack([rng.integers(0, 2, 400), np.full(400, 2)], axis=1)
+    actions = rng.integers(0, 2, (400, 2))
+    mu, pi = np.full((400, 2), 0.5), np.where(actions == 0, 0.3, 0.7)
+    log = rw.log_from_arrays(states, actions, rng.random((400, 2)), mu, pi)
+    mis, pooled = (rw.evaluate(log, TARGET, rw.mis(pooled=p)) for p in (False, True))
+    assert pooled.value == pytest.approx(mis.value, rel=1e-12)
+    assert pooled.diagnostics.total_unseen == 0
