@@ -151,6 +151,14 @@ class _Evidence:
         assert self.log is not None
         return self.log.n_episodes, self.log.horizon
 
+    @property
+    def cut(self) -> int:
+        """Episodes that were cut off."""
+        if self.stored is not None:
+            return self.stored.truncated
+        assert self.log is not None
+        return self.log.n_truncated
+
     def moments(self, recipe: Recipe, *, dropped: bool = False) -> Moments:
         if self.stored is not None:
             ratios_matter = not isinstance(recipe.weights, Model)
@@ -276,7 +284,7 @@ def _estimate(evidence: _Evidence, recipe: Recipe) -> Estimate:
 def _leave_cut_ones_out(evidence: _Evidence, recipe: Recipe) -> bool:
     """Whether cut-off episodes must be left out, and may be. MIS and DM use what they show."""
     log = evidence.log
-    cut = log.n_truncated if log is not None else evidence.stored.truncated  # type: ignore[union-attr]
+    cut = evidence.cut
     if not cut:
         return False
     if log is None:
