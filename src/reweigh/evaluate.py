@@ -74,6 +74,33 @@ def evaluate_all(
         return [_try(evidence, recipe) for recipe in recipes]
 
 
+def point_values(
+    log: EpisodeLog, target: Policy, estimators: Sequence[Recipe | str]
+) -> list[float | Refusal]:
+    """The values alone, without errors and diagnostics: what a simulation study needs.
+
+    An estimator's value does not depend, to the last bit, on which others are asked for: the
+    sums are split into the same two blocks for all of them.
+    """
+    recipes = [_recipe(estimator) for estimator in estimators]
+    evidence = _evidence(log, target, recipes, "refuse")
+    evidence.errors = False
+    for ratio, request in evidence.requests.items():
+        evidence.requests[ratio] = replace(request, blocks=2)
+    found: list[float | Refusal] = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for recipe in recipes:
+            try:
+                if evidence.hopeless is not None:
+                    raise evidence.hopeless
+                dropped = _leave_cut_ones_out(evidence, recipe)
+                base = evidence.moments(recipe, dropped=dropped)
+                found.append(_finite(_solve(evidence, recipe, base, dropped)[0].value))
+            except RefusedError as error:
+                found.append(Refusal(recipe, error, *evidence.size))
+    return found
+
+
 def moments(
     log: EpisodeLog,
     target: Policy,
@@ -140,6 +167,7 @@ class _Evidence:
     requests: dict[float | None, Request]
     engine: Engine = field(default_factory=ArraysEngine)
     made: dict[tuple[bool, float | None], Moments] = field(default_factory=dict)
+    errors: bool = True  # False: values are enough
     hopeless: RefusedError | None = None
     remarks: list[Warning] = field(default_factory=list)
 
@@ -245,10 +273,7 @@ def _estimate(evidence: _Evidence, recipe: Recipe) -> Estimate:
             )
         )
     error, method = solution.standard_error, solution.error_method
-    if not np.isfinite(solution.value):
-        raise SupportError(
-            "overflow", "ratios of this size exceed what a number can hold; clip them (max_ratio)"
-        )
+    _finite(solution.value)
     if error is not None and not np.isfinite(error):
         error, method = None, "the squares of the ratios exceed what a number can hold"
     if used.n_episodes < 2:
@@ -279,6 +304,14 @@ def _estimate(evidence: _Evidence, recipe: Recipe) -> Estimate:
         moments=base,
         warnings=tuple(found),
     )
+
+
+def _finite(value: float) -> float:
+    if not np.isfinite(value):
+        raise SupportError(
+            "overflow", "ratios of this size exceed what a number can hold; clip them (max_ratio)"
+        )
+    return value
 
 
 def _leave_cut_ones_out(evidence: _Evidence, recipe: Recipe) -> bool:
@@ -323,6 +356,8 @@ def _solve(
     """The solution, and the sums that it was found on (shaped, or of one half)."""
     if isinstance(recipe.weights, Stationary):
         solution = solve_stationary(recipe, base)
+        if not evidence.errors:
+            return solution, base
         if not solution.warnings or abs(solution.value) > 0:
             return _with_jackknife(recipe, base, solution, solve_stationary), base
         return replace(solution, error_method="all stationary mass is on END"), base
@@ -347,7 +382,8 @@ def _solve(
     if isinstance(recipe.weights, Marginal | Model):
         return solve_recursion(recipe, used), used
     solution = solve_products(recipe, used)
-    if solution.standard_error is None and solution.error_method == NEEDS_SCAN:
+    unfinished = solution.standard_error is None and solution.error_method == NEEDS_SCAN
+    if evidence.errors and unfinished:
         if log is None or target is None:
             return _with_jackknife(recipe, used, solution, solve_products), used
         error = _delta_error(evidence.engine, log, target, request, used)

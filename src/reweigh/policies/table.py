@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,10 @@ class TablePolicy:
 
     def fingerprint(self) -> str:
         """Of the positive entries only: leaving an action out and giving it 0 is the same."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         e = self._entries
         kept = e.prob > 0
         step = np.full(len(e.prob), -1) if e.step is None else e.step

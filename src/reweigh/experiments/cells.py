@@ -1,0 +1,208 @@
+"""A cell of a study: one world at one size, many replicates, several estimators.
+
+Every replicate has a seed of its own, made from what the cell is and the replicate's number. So
+its values are the same bit for bit in whatever process, order or company it is run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from reweigh import worlds
+from reweigh.errors import ReweighError, UsageError
+from reweigh.evaluate import point_values
+from reweigh.fingerprint import digest_of
+from reweigh.output import write_atomically
+from reweigh.worlds.world import TrueValue, World
+
+FORMAT = 1
+WORLDS: dict[str, Callable[[int, int], World]] = {  # of a horizon and a seed
+    "modelwin": lambda horizon, seed: worlds.ModelWin(horizon),
+    "modelfail": lambda horizon, seed: worlds.ModelFail(horizon),
+    "timevarying": lambda horizon, seed: worlds.TimeVarying(horizon, seed),
+    "mountaincar": lambda horizon, seed: worlds.MountainCar(),
+}
+SEEDED = ("timevarying",)
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """n episodes of a world of WORLDS at a horizon."""
+
+    world: str
+    horizon: int
+    n: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.world}-H{self.horizon}-n{self.n}"
+
+    @property
+    def truth(self) -> TrueValue:
+        """v^π, the same for every replicate (the seed of a time-varying world does not move it)."""
+        return _world(self.world, self.horizon, 0).value()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all cells of a study share, and what must not change between its parts."""
+
+    replicates: int = 128
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("replicates", 2), ("seed", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UsageError(f"{name} must be a whole number from {least} on; got {value!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class CellResult:
+    """values[estimator] (replicates,), None where it refused; refused[estimator][code] counts."""
+
+    values: dict[str, list[float | None]]
+    refused: dict[str, dict[str, int]]
+
+    def answered(self, estimator: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """The values that there are."""
+        return np.array([v for v in self.values[estimator] if v is not None], np.float64)
+
+    def joined(self, other: CellResult) -> CellResult:
+        """Other estimators of the same cell beside these."""
+        return CellResult(self.values | other.values, self.refused | other.refused)
+
+
+def _world(name: str, horizon: int, seed: int) -> World:
+    """A seed matters to the time-varying world alone: its p_t are drawn once per replicate."""
+    return _made(name, horizon, seed if name in SEEDED else 0)
+
+
+@lru_cache(maxsize=16)
+def _made(name: str, horizon: int, seed: int) -> World:
+    return WORLDS[name](horizon, seed)
+
+
+def run_replicates(
+    cell: Cell, estimators: Sequence[str], seed: int, replicates: range
+) -> tuple[range, CellResult]:
+    """Simulate and evaluate these replicates of a cell, on one thread."""
+    import warnings
+
+    from threadpoolctl import threadpool_limits
+
+    values: dict[str, list[float | None]] = {name: [] for name in estimators}
+    refused: dict[str, dict[str, int]] = {}
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a study tells its errors itself
+        for replicate in replicates:
+            for_world, for_log = _sequence(cell, seed, replicate).spawn(2)
+            world = _world(cell.world, cell.horizon, int(for_world.generate_state(1)[0]))
+            log = world.simulate(cell.n, np.random.default_rng(for_log))
+            found = point_values(log, world.target, list(estimators))
+            for name, value in zip(estimators, found, strict=True):
+                if isinstance(value, float):
+                    values[name].append(value)
+                else:
+                    values[name].append(None)
+                    codes = refused.setdefault(name, {})
+                    codes[value.error.code] = codes.get(value.error.code, 0) + 1
+    return replicates, CellResult(values, refused)
+
+
+def _sequence(cell: Cell, seed: int, replicate: int) -> np.random.SeedSequence:
+    """A stream of its own for every cell and replicate."""
+    return np.random.SeedSequence(
+        [seed, int(digest_of(cell.name)[:16], 16)], spawn_key=(replicate,)
+    )
+
+
+def in_order(parts: Sequence[tuple[range, CellResult]]) -> CellResult:
+    """The parts of one cell, put together by the number of their first replicate."""
+    ordered = [result for _, result in sorted(parts, key=lambda part: part[0].start)]
+    values = {name: [v for r in ordered for v in r.values[name]] for name in ordered[0].values}
+    refused: dict[str, dict[str, int]] = {}
+    for result in ordered:
+        for name, codes in result.refused.items():
+            mine = refused.setdefault(name, {})
+            for code, count in codes.items():
+                mine[code] = mine.get(code, 0) + count
+    return CellResult(values, {name: dict(sorted(refused[name].items())) for name in refused})
+
+
+# Cells on disk
+
+
+class ChangedError(UsageError):
+    """A cell on disk belongs to another study."""
+
+
+def configuration(cell: Cell, setting: Setting) -> dict[str, Any]:
+    """Everything that a cell's numbers follow from, but for the estimators asked for."""
+    from reweigh import __version__
+
+    return {
+        "format": FORMAT,
+        **asdict(cell),
+        **asdict(setting),
+        "reweigh": __version__,
+        "numpy": np.__version__,
+    }
+
+
+def _hash(config: dict[str, Any]) -> str:
+    return digest_of(json.dumps(config, sort_keys=True))
+
+
+def path_of(folder: Path, cell: Cell) -> Path:
+    return folder / f"{cell.name}.json"
+
+
+def store(folder: Path, cell: Cell, setting: Setting, result: CellResult) -> None:
+    """Write a finished cell, whole or not at all."""
+    config = configuration(cell, setting)
+    values = {name: result.values[name] for name in sorted(result.values)}
+    refused = {name: result.refused[name] for name in sorted(result.refused)}
+    content = {"hash": _hash(config), "config": config, "values": values, "refused": refused}
+
+    def write(stream: BinaryIO) -> None:
+        # A float's shortest text reads back as the same float.
+        stream.write(json.dumps(content, allow_nan=False).encode())
+
+    write_atomically(path_of(folder, cell), write, overwrite=True)
+
+
+def load(folder: Path, cell: Cell, setting: Setting) -> CellResult | None:
+    """A cell that was finished before, or None; refuses one of another configuration."""
+    path = path_of(folder, cell)
+    if not path.exists():
+        return None
+    damaged = UsageError(f"{str(path)!r} is no cell of a study; remove it, or use --overwrite")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        config, values, refused = content["config"], content["values"], content["refused"]
+        if content["hash"] != _hash(config):
+            raise damaged
+    except ReweighError:
+        raise
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise damaged from error
+    wanted = configuration(cell, setting)
+    changed = [
+        f"{key} was {config.get(key)!r} and is {wanted.get(key)!r}"
+        for key in sorted({*config, *wanted})
+        if config.get(key) != wanted.get(key)
+    ]
+    if changed:
+        raise ChangedError(
+            f"{str(path)!r} was made with another configuration ({'; '.join(changed)}): go on "
+            "with the old one, give another folder, or use --overwrite to begin anew"
+        )
+    return CellResult(values, refused)
