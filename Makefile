@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install test lint format types test-slow readme bench clean
+.PHONY: install test lint format types test-slow test-all readme bench clean
 
 install: $(STAMP)
 
@@ -32,6 +32,12 @@ test: lint types
 	$(BIN)/python -m pytest --numprocesses=auto
 
 test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow --numprocesses=auto
+
+# Everything: with the heavy extras (Dask, Ray) and the long runs.
+test-all: test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,dask,ray]"
+	$(BIN)/python -m pytest -m cluster
 	$(BIN)/python -m pytest -m slow --numprocesses=auto
 
 format: $(STAMP)
