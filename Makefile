@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install test lint format types test-slow test-all readme bench clean
+.PHONY: install test lint format types test-slow test-all readme paper bench clean
 
 install: $(STAMP)
 
@@ -45,7 +45,17 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix src tests scripts benchmarks
 
 readme: $(STAMP)
-	$(BIN)/python scripts/readme.py README.md --write
+	$(BIN)/python scripts/readme.py README.md docs/planning.md --write
+
+# docs/paper and docs/curse-of-horizon: figures, theory, claims. Half an hour on 2 cores.
+paper: $(STAMP)
+	$(BIN)/reweigh reproduce all -o build/paper --overwrite
+	cp build/paper/*.csv build/paper/*.svg build/paper/run.json docs/paper/
+	$(BIN)/reweigh reproduce all -o build/first-look --replicates 16 --overwrite
+	cp build/first-look/run.json docs/paper/run-first-look.json
+	$(BIN)/python scripts/theory_checks.py
+	$(BIN)/python scripts/curse_of_horizon.py --write
+	$(BIN)/python scripts/claims.py --write
 
 bench: $(STAMP)
 	$(BIN)/python -W ignore benchmarks/arrays_engine.py --write

@@ -1,11 +1,11 @@
-"""Run the examples of a Markdown page, and check or rewrite the outputs that it shows.
+"""Run the examples of Markdown pages, and check or rewrite the outputs that they show.
 
 A ```console block holds commands after `$ ` and their output. A ```python block is run, and the
 ```text block that follows it is what it printed. All blocks of a page share one folder and the
 Python blocks one namespace, as a reader would have them.
 
-    python scripts/readme.py README.md          check
-    python scripts/readme.py README.md --write  put the real outputs in
+    python scripts/readme.py README.md docs/planning.md          check
+    python scripts/readme.py README.md docs/planning.md --write  put the real outputs in
 """
 
 from __future__ import annotations
@@ -79,14 +79,18 @@ def _trimmed(text: str) -> str:
 
 
 def main() -> None:
-    path, write = Path(sys.argv[1]), "--write" in sys.argv
-    page = path.read_text(encoding="utf-8")
-    with tempfile.TemporaryDirectory() as folder:
-        real = executed(page, Path(folder))
-    if write:
-        path.write_text(real, encoding="utf-8")
-    elif real != page:
-        sys.exit(f"{path}: the outputs are not the real ones; run with --write")
+    write = "--write" in sys.argv
+    false = []
+    for path in [Path(argument) for argument in sys.argv[1:] if argument != "--write"]:
+        page = path.read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory() as folder:
+            real = executed(page, Path(folder))
+        if write:
+            path.write_text(real, encoding="utf-8")
+        elif real != page:
+            false.append(str(path))
+    if false:
+        sys.exit(f"{', '.join(false)}: the outputs are not the real ones; run with --write")
 
 
 if __name__ == "__main__":

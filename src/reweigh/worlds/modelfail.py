@@ -46,6 +46,18 @@ class ModelFail(TabularMDP):
         """μ, with a row for s1 and one for the hidden state."""
         return _seen_or_hidden(BEHAVIOR)
 
+    def checkpoints(self) -> TabularMDP:
+        """The world as its checkpoints show it: s1 alone, an action being a pair of actions.
+
+        Action 2 a + b is a in s1 and b in the hidden state after it, a step is two steps, and the
+        horizon is H/2. MIS on it is MIS on the log of this world. With H odd the last step leaves
+        s1 without coming back; it pays nothing and is left out.
+        """
+        H = as_count("horizon", self.horizon, least=2) // 2
+        pays = np.array([1.0, 1.0, -1.0, -1.0]).reshape(1, 4, 1)
+        pi, mu = (np.outer(policy, policy).reshape(1, 4) for policy in (TARGET, BEHAVIOR))
+        return TabularMDP([1], np.ones((1, 4, 1)), pays, pi, mu, horizon=H)
+
     def _observe(self, states: Ints) -> NDArray[Any]:
         return np.ma.masked_not_equal(states, 0)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from reweigh.logs.log import EpisodeLog
 from reweigh.policies import FunctionPolicy
+from reweigh.worlds.tabular import TabularMDP
 from reweigh.worlds.world import Floats, Rollout, TrueValue, as_count, as_generator
 
 LOW_DENSITY, HIGH_DENSITY = 0.1, 1.9  # the target's, for actions above and up to 0.5
@@ -64,6 +65,21 @@ class TimeVarying:
     def simulate(self, n: int, rng: np.random.Generator | int) -> EpisodeLog:
         """n episodes of the behavior policy, with both policies' densities logged."""
         return self._rollout(n, rng).log(discount=self.discount, continuous_actions=True)
+
+    def tabular(self) -> TabularMDP:
+        """The same world with three actions: 0 the way out, 1 the rest of [0, 0.5], 2 above 0.5.
+
+        Each action gathers densities of one ratio, so ratios, states and rewards have the same
+        distribution as here. Every way out is as wide, so the p_t do not matter.
+        """
+        H = self.horizon
+        width = np.array([1 / H, 0.5 - 1 / H, 0.5])
+        P = np.zeros((2, 3, 2))
+        P[0, :, 0] = P[1, 0, 0] = P[1, 1:, 1] = 1
+        r = np.zeros((H, 2, 3, 2))
+        r[2 * np.arange(H) >= H, 0] = 1
+        leaning = width * [HIGH_DENSITY, HIGH_DENSITY, LOW_DENSITY]
+        return TabularMDP([0, 1], P, r, target=[width, leaning], behavior=[width, width])
 
     def _value(self, density: float) -> TrueValue:
         H = self.horizon
