@@ -1,4 +1,4 @@
-"""The README is executed: what it shows is what a reader gets."""
+"""The README and the guides are executed: what they show is what a reader gets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from readme import executed  # noqa: E402
 
 
-def test_every_output_in_the_readme_is_real(tmp_path: Path) -> None:
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["README.md", "docs/planning.md"])
+def test_every_output_of_a_page_is_real(name: str, tmp_path: Path) -> None:
+    page = (ROOT / name).read_text(encoding="utf-8")
     assert executed(page, tmp_path) == page
 
 
@@ -26,12 +27,14 @@ def test_the_readme_lists_every_estimator() -> None:
         assert f"`{name}`" in table
 
 
-@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/planning.md"]
+)
 def test_links_and_paths_exist(page: str) -> None:
     import re
 
     text = (ROOT / page).read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#]+)\)", text):
-        assert (ROOT / link).exists(), link
+        assert ((ROOT / page).parent / link).exists(), link
     for path in re.findall(r"`((?:src|tests|scripts)/[\w/.]+)`", text):
         assert (ROOT / path).exists(), path

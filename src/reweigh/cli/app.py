@@ -15,6 +15,7 @@ from reweigh.cli.demo import demo
 from reweigh.cli.evaluate import evaluate
 from reweigh.cli.merge import merge
 from reweigh.cli.moments import moments
+from reweigh.cli.plan import plan
 from reweigh.cli.reproduce import reproduce
 from reweigh.cli.words import for_terminal, printable
 
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (check, evaluate, moments, merge, reproduce, demo):
+for command in (check, evaluate, moments, merge, plan, reproduce, demo):
     app.command()(command)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reweigh.cli.inputs import read_given
 from reweigh.cli.options import LogOptions, TargetOptions, with_options
 from reweigh.errors import RefusedError, UsageError
 
@@ -63,40 +64,20 @@ def evaluate(
         say,
         working,
     )
-    from reweigh.moments.store import is_moments_file
 
     recipes = chosen(estimators, max_ratio)
     if cut not in ("refuse", "drop"):
         raise UsageError(f"--cut-episodes takes refuse or drop; got {cut!r}")
-    data: Any
-    policy: Any = None
     with noted() as general, working("evaluating", quiet=as_json):
-        if any(is_moments_file(path) for path in paths):
-            if len(paths) > 1:
-                raise UsageError(
-                    "these are moments; add them first: reweigh merge … -o all.parquet"
-                )
-            if target != TargetOptions() or log != LogOptions() or cut != "refuse":
-                raise UsageError(
-                    "moments already know their target and their log: give no target and no "
-                    "options of the log with them"
-                )
-            data = rw.load_moments(paths[0])
-            about = {"moments": paths[0].name, "episodes": data.n_episodes}
-            made_from = data.about.behavior
-        else:
-            policy = target.read(log)
-            data = log.read(paths, target.target_prob)
-            about = data.describe()
-            made_from = data.behavior_source
-        results = rw.evaluate_all(data, policy, recipes, truncated=cut)  # type: ignore[arg-type]
+        given = read_given(paths, log, target, for_logs_only=cut != "refuse")
+        results = rw.evaluate_all(given.data, given.policy, recipes, truncated=cut)  # type: ignore[arg-type]
     answered = [result for result in results if isinstance(result, rw.Estimate)]
     if as_json:
         print_json(
             {
                 "estimates": [result.to_dict() for result in results],
                 "behavior_value": answered[0].behavior_value if answered else None,
-                "log": about,
+                "log": given.about,
                 "warnings": general,
                 "version": rw.__version__,
             }
@@ -105,8 +86,8 @@ def evaluate(
         print_table(estimates_table(results))
         if answered:
             say(summary(answered))
-        if made_from != "logged":
-            say(f"behaviour probabilities: {made_from}; the errors take them for the truth")
+        if given.behavior != "logged":
+            say(f"behaviour probabilities: {given.behavior}; the errors take them for the truth")
         for line in [f"! {text}" for text in general] + (remarks(results) if answered else []):
             say(line)
     if not answered:

@@ -20,6 +20,11 @@ PHRASES = (
     ("short_episodes='terminal' or 'truncated'", "--short-episodes terminal or truncated"),
     ("ask to overwrite it", "pass --overwrite"),
     ("clip them (max_ratio)", "clip them (--max-ratio)"),
+    ("half_width or difference", "--half-width or --difference"),
+    ("or ask for a half_width", "or ask for a --half-width"),
+    ("between 1 - level, which", "between 1 less the --level, which"),
+    (" (log.drop_truncated())", ", in the log itself"),
+    (": log.drop_truncated()", ", in the log itself"),
 )
 OPTION = re.compile(r"\b([a-z_]+)=(['\"])([^'\"]*)\2")
 NUMBER = re.compile(r"\b(blocks|smoothing|horizon)=([0-9.]+)")

@@ -35,7 +35,9 @@ class Solution:
     ess, unseen_mass are per step (nan where a step has none); marginals are None for estimators
     that have no state distribution. normalized_at tells the steps at which d_t was normalised;
     heaviest is the share of the weight that one episode holds at the worst step; from_model
-    tells that no ratios were used.
+    tells that no ratios were used. Over the nodes, the (t, s) of `node_t` and `node_s`: `target`
+    d_t^π(s), `behavior` d_t^μ(s), `visits` the logged rows N_t(s), and `variance_by_node` the parts
+    of SE², which with `variance_of_start` add up to it (None when pooled: no step owns them).
     """
 
     value: float
@@ -52,11 +54,24 @@ class Solution:
     node_s: Ints | None = None
     target: Floats | None = None
     behavior: Floats | None = None
-    variance_by_step: Floats | None = None
+    visits: Floats | None = None
+    variance_by_node: Floats | None = None
+    variance_of_start: float | None = None
     normalized_at: npt.NDArray[np.bool_] | None = None
     heaviest: float | None = None
     from_model: bool = False
     warnings: tuple[Warning, ...] = ()
+
+    @property
+    def variance_by_step(self) -> Floats | None:
+        """(H+1,) parts of SE²: the start, then every step."""
+        if self.variance_by_node is None:
+            return None
+        assert self.node_t is not None
+        assert self.variance_of_start is not None
+        horizon = len(self.ess)
+        steps = tally(self.node_t, self.variance_by_node, horizon + 1)[:horizon]
+        return np.concatenate([[self.variance_of_start], steps])
 
 
 # Marginal weights and models: one operator, one recursion
@@ -89,7 +104,9 @@ def solve_recursion(recipe: Recipe, moments: Moments) -> Solution:
         node_s=op.node_s,
         target=flow.d,
         behavior=_behavior_share(op),
-        variance_by_step=_by_step(op, square),
+        visits=op.visits,
+        variance_by_node=_by_node(for_error, square),
+        variance_of_start=square.start,
         normalized_at=op.complete[: op.horizon] if simplex else None,
         from_model=isinstance(recipe.weights, Model),
     )
@@ -154,14 +171,14 @@ def _transition_cells(moments: Moments) -> TransitionMoments:
     if cells is None:
         raise lacking("transitions")
     cells = cells.forget("block")
-    refuse_cut_stretches(moments, cells)
+    refuse_cut_stretches(cells, moments.about.horizon, moments.hidden)
     return cells
 
 
-def refuse_cut_stretches(moments: Moments, cells: TransitionMoments) -> None:
+def refuse_cut_stretches(cells: TransitionMoments, horizon: int, hidden: bool) -> None:
     """The reward of a stretch is one sum: a stretch that is cut inside has lost a part of it."""
-    cut = (cells.s_next == UNKNOWN) & (cells.t_next < moments.about.horizon)
-    if moments.hidden and np.any(cut):
+    cut = (cells.s_next == UNKNOWN) & (cells.t_next < horizon)
+    if hidden and np.any(cut):
         raise RefusedError(
             "hidden-truncated",
             "cut-off episodes together with hidden states cannot be used: what a cut episode "
@@ -218,7 +235,7 @@ def _behavior_value(moments: Moments) -> float | None:
             return float(gamma @ cells.y) / moments.n_episodes
         n = cells.n.astype(np.float64)
         cells = replace(cells, rho=n, rho2=n, z=cells.y, rhoz=cells.y, z2=cells.y2, one=n)
-        refuse_cut_stretches(moments, cells)
+        refuse_cut_stretches(cells, moments.about.horizon, moments.hidden)
         op = importance_operator(cells, start, moments.about.horizon, moments.about.discount)
         flow = forward(op, simplex=False)
         if np.any(flow.total < 1 - 1e-9):
@@ -323,10 +340,10 @@ def rare_mass(op: OneStep, flow: Forward) -> float:
     return float(flow.d[inside].sum()) / op.horizon
 
 
-def _by_step(op: OneStep, square: variance.Squared) -> Floats | None:
-    """(H+1,) parts of SE²: the start, then every step (None when pooled: no step owns it)."""
+def _by_node(op: OneStep, square: variance.Squared) -> Floats | None:
+    """(K,) parts of SE² by (t, s), a model's summed over the actions; None when pooled."""
     if op.edge_offsets is None:
         return None
-    step = np.zeros(len(square.per_group), np.int64)
-    step[op.groups.of] = op.cells.t
-    return np.concatenate([[square.start], tally(step, square.per_group, op.horizon)])
+    node = np.zeros(len(square.per_group), np.int64)
+    node[op.groups.of] = op.src  # every edge of a group leaves the group's node
+    return tally(node, square.per_group, len(op.node_t))

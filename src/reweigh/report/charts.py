@@ -7,6 +7,7 @@ signal: every estimator also has its own marker and its own dashes, for print in
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,12 +102,20 @@ def styled(chart: Any) -> Any:
     )
 
 
+class _WithoutTags(json.JSONEncoder):
+    """JSON that may stand inside a page: the same values, but no `<` that could close a tag."""
+
+    def encode(self, o: Any) -> str:
+        return super().encode(o).replace("<", "\\u003c")
+
+
 def rendered(chart: Any, format: Format) -> bytes:
     """The chart as a file's content."""
     stream = io.StringIO() if format in ("svg", "html", "json") else io.BytesIO()
     options: dict[str, Any] = {"scale_factor": 2} if format == "png" else {}
     if format == "html":
-        options["inline"] = True  # no request to anywhere: it opens offline
+        # No request to anywhere, so that it opens offline; and no name that could end the script.
+        options |= {"inline": True, "json_kwds": {"cls": _WithoutTags}}
     chart.save(stream, format=format, **options)
     content = stream.getvalue()
     return content.encode() if isinstance(content, str) else content

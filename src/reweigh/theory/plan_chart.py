@@ -1,0 +1,210 @@
+"""A plan as a chart: what n episodes give, and where the variance comes from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from reweigh.report import charts
+from reweigh.results import number
+from reweigh.theory.decomposition import LISTED, Decomposition
+from reweigh.theory.plan_records import Need, Plan
+from reweigh.theory.plan_text import episodes_text, origin, plain, question, shortened, source
+
+POINTS, MOST_BINS = 60, 50
+FARTHEST = 1e4  # times the reference's episodes: beyond, a curve is drawn without its point
+DEEPEST = 20  # the goal's half-width over the smallest that is drawn
+WIDTH, HEIGHT = 360, 280
+PLAIN = "datum.value >= 1e4 ? format(datum.value, '~s') : format(datum.value, '~g')"
+
+
+def plan_chart(plan: Plan) -> Any:
+    """Left: half-width or power against n. Right: share of the variance by step and state."""
+    left = _curves(plan)
+    if plan.decomposition is None:
+        return charts.styled(left)
+    right = _origins(plan, plan.decomposition)
+    both = alt.hconcat(left, right, spacing=40)
+    # shared scales would tear the left chart's legend apart
+    own = both.resolve_scale(color="independent", shape="independent", strokeDash="independent")
+    return charts.styled(own)
+
+
+def _curves(plan: Plan) -> Any:
+    goal = plan.goal
+    answered = [need for need in plan.needs if need.variance is not None]
+    low, high = _range(plan, answered)
+    aim = goal.power if goal.half_width is None else goal.half_width
+    assert aim is not None
+    curves = [
+        {"estimator": _label(need), "n": n, "reached": goal.reached(need.variance, n)}
+        for need in answered
+        if need.variance is not None
+        for n in np.geomspace(low, high, POINTS).tolist()
+    ]
+    points = [
+        {"estimator": _label(need), "n": need.episodes, "reached": aim}
+        for need in answered
+        if need.episodes is not None and need.episodes <= high
+    ]
+    x = alt.X(
+        "n:Q",
+        title="episodes",
+        scale=alt.Scale(type="log", domain=[low, high], nice=False),
+        axis=alt.Axis(values=_ticks(low, high), labelExpr=PLAIN),
+    )
+    y = _y_axis(goal.half_width is None, aim, max(row["reached"] for row in curves))
+    looks = _looks(answered)
+    lines = _chart(curves).mark_line(strokeWidth=2, clip=True)
+    marks = _chart(points).mark_point(filled=True, size=80, opacity=1)
+    shown = [
+        alt.Tooltip("estimator:N"),
+        alt.Tooltip("n:Q", title="episodes", format=",.0f"),
+        alt.Tooltip(
+            "reached:Q", title="power" if goal.half_width is None else "half-width", format=".4~g"
+        ),
+    ]
+    layers = [_goal_rule(aim)]
+    if plan.pilot_episodes is not None:
+        layers.append(_pilot_rule(plan.pilot_episodes))
+    layers += [
+        lines.encode(x=x, y=y, color=looks["color"], strokeDash=looks["dash"], tooltip=shown),
+        marks.encode(x=x, y=y, color=looks["color"], shape=looks["shape"], tooltip=shown),
+    ]
+    title = alt.Title(question(goal), subtitle=source(plan))
+    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=title)
+
+
+def _range(plan: Plan, answered: list[Need]) -> tuple[float, float]:
+    """Episodes from the fewest to the most of interest."""
+    planned = [need.episodes for need in answered if need.episodes is not None]
+    known = [] if plan.pilot_episodes is None else [plan.pilot_episodes]
+    low = max(min([*planned, *known]) / 4, 1.0)
+    near = [n for n in planned if n <= FARTHEST * plan.episodes]
+    return low, max(4.0 * max([*near, *known]), 20 * low)
+
+
+def _y_axis(power: bool, aim: float, largest: float) -> alt.Y:
+    if power:
+        scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(format="%")
+        return alt.Y("reached:Q", title=f"power (goal: {aim:.0%})", scale=scale, axis=axis)
+    domain = [aim / DEEPEST, max(largest, 2 * aim)]
+    return alt.Y(
+        "reached:Q",
+        title=f"half-width (goal: {number(aim)})",
+        scale=alt.Scale(type="log", domain=domain, nice=False),
+        axis=alt.Axis(values=_ticks(*domain), labelExpr=PLAIN),
+    )
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Powers of ten; 1, 2, 5 between them where they are few."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    within = (1.0,) if last - first > 4 else (1.0, 2.0, 5.0)
+    spaced = 1 + (last - first) // 10
+    ticks = [m * 10.0**k for k in range(first, last + 1, spaced) for m in within]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def _looks(answered: list[Need]) -> dict[str, Any]:
+    """Colour, marker and dashes of the estimators, in one legend that tells their episodes."""
+    scales = charts.estimator_scales([need.estimator for need in answered])
+    labels = [_label(need) for need in answered]
+    legend = alt.Legend(orient="bottom", title="episodes needed", columns=3, labelLimit=200)
+
+    def look(channel: Any, scale: alt.Scale) -> Any:
+        relabelled = alt.Scale(domain=labels, range=scale.to_dict()["range"])
+        return channel("estimator:N", scale=relabelled, legend=legend)
+
+    return {
+        "color": look(alt.Color, scales.color),
+        "shape": look(alt.Shape, scales.shape),
+        "dash": look(alt.StrokeDash, scales.dash),
+    }
+
+
+def _label(need: Need) -> str:
+    return f"{need.estimator}: {episodes_text(need)}"
+
+
+def _chart(rows: list[dict[str, Any]]) -> alt.Chart:
+    return alt.Chart(alt.InlineData(values=rows))
+
+
+def _goal_rule(aim: float) -> Any:
+    rule = _chart([{"reached": aim}]).mark_rule(color="#555555", strokeDash=[4, 3])
+    return rule.encode(y="reached:Q")
+
+
+def _pilot_rule(episodes: int) -> Any:
+    row = [{"n": episodes, "text": f"pilot: {episodes:,}"}]
+    rule = _chart(row).mark_rule(color="#AAAAAA", strokeWidth=1.5).encode(x="n:Q")
+    note = _chart(row).mark_text(align="left", dx=4, dy=10, color="#777777", fontSize=11)
+    return rule + note.encode(x="n:Q", y=alt.value(0), text="text:N")
+
+
+def _origins(plan: Plan, parts: Decomposition) -> Any:
+    """Share of the variance, the heaviest states first, steps joined where they are many."""
+    horizon = len(parts.by_step)
+    wide = -(-horizon // MOST_BINS)
+    rows = _heat_rows(parts, wide, -(-horizon // wide))
+    cells = [
+        {
+            "state": label,
+            "from": column * wide,
+            "to": min((column + 1) * wide, horizon),
+            "share": value,
+        }
+        for label, values in rows
+        for column, value in enumerate(values)
+    ]
+    note = f"the first state itself: {parts.start:.1%}"
+    if wide > 1:
+        note += f"; {wide} steps to a field"
+    scale = alt.Scale(domain=[0, horizon], nice=False)
+    shade = alt.Scale(scheme="blues", domainMin=0)
+    title = alt.Title(origin(plan, parts), subtitle=note)
+    return (
+        _chart(cells)
+        .mark_rect()
+        .encode(
+            x=alt.X("from:Q", title="step", scale=scale, axis=alt.Axis(tickMinStep=1, grid=False)),
+            x2="to:Q",
+            y=alt.Y("state:N", title="state (share of all)", sort=[label for label, _ in rows]),
+            color=alt.Color(
+                "share:Q", title="share", scale=shade, legend=alt.Legend(format=".2~%")
+            ),
+            tooltip=[
+                alt.Tooltip("state:N"),
+                alt.Tooltip("from:Q", title="step"),
+                alt.Tooltip("share:Q", format=".2%"),
+            ],
+        )
+        .properties(width=WIDTH, height=HEIGHT, title=title)
+    )
+
+
+def _heat_rows(parts: Decomposition, wide: int, columns: int) -> list[tuple[str, list[float]]]:
+    """(label, share per field) of the heaviest states, and the mean of the others."""
+    totals = parts.by_state()
+    shown = list(totals)[:LISTED] if len(totals) > LISTED + 1 else list(totals)
+    place = {name: row for row, name in enumerate(shown)}
+    row = np.array([place.get(name, len(shown)) for name in parts.state])
+    size = (len(shown) + 1) * columns
+    share = np.bincount(row * columns + parts.step // wide, parts.share, size).reshape(-1, columns)
+    # a name from the data must not end the script element of an HTML page
+    shown_as = {name: plain(name).replace("<", "‹") for name in shown}
+    names = [shortened(shown_as[name]) for name in shown]
+    if len(set(names)) < len(names):  # two long names that begin alike
+        names = list(shown_as.values())
+    labels = [f"{name} ({totals[key]:.1%})" for name, key in zip(names, shown, strict=True)]
+    found = [(label, share[k].tolist()) for k, label in enumerate(labels)]
+    others = len(totals) - len(shown)
+    if others:
+        # one field of the mean is as dark as one of a single state
+        label = f"mean of {others:,} others ({share[-1].sum():.1%})"
+        found.append((label, (share[-1] / others).tolist()))
+    return found

@@ -1,0 +1,336 @@
+"""plan(): how many episodes would be enough, and which of them would help.
+
+With σ² the variance of √n times an estimate (n SE² of a pilot, or exact on a known world):
+
+    a half-width h at level 1 - α needs       n = σ² (z_{1-α/2}/h)²
+    a difference δ, two-sided, power 1 - β    n = σ_D² (z_{1-α/2} + z_{1-β})²/δ²
+
+where σ_D² is the variance of ψ_target - ψ_behaviour: both values come from the same episodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import (
+    InputWarning,
+    LowOverlapWarning,
+    RefusedError,
+    SmallSampleWarning,
+    UsageError,
+    must_be,
+)
+from reweigh.estimators import presets
+from reweigh.estimators.recipe import Marginal, Model, Recipe
+from reweigh.estimators.weights import solve_recursion
+from reweigh.evaluate import evaluate_all
+from reweigh.inference.diagnostics import FEW_EFFECTIVE, FEW_EPISODES, MUCH_RARE
+from reweigh.inference.influence import (
+    behavior_parts,
+    behavior_values,
+    influence_parts,
+    influence_values,
+)
+from reweigh.inference.variance import nothing_left
+from reweigh.logs.log import EpisodeLog
+from reweigh.moments.bundle import Moments
+from reweigh.policies.base import Policy
+from reweigh.results import Estimate, Refusal, number
+from reweigh.theory.decomposition import Decomposition, from_parts, from_solution, from_world
+from reweigh.theory.exact import quantities
+from reweigh.theory.plan_records import Goal, Need, Plan
+from reweigh.theory.spread import spread
+from reweigh.worlds.tabular import TabularMDP
+
+FEW_WEIGHTS = 100  # effective episodes below which running products have not shown their tail
+
+
+def plan(
+    source: EpisodeLog | Moments | TabularMDP,
+    target: Policy | None = None,
+    *,
+    half_width: float | None = None,
+    difference: float | None = None,
+    power: float = 0.8,
+    level: float = 0.95,
+    estimators: Sequence[Recipe | str] = ("mis", "is"),
+) -> Plan:
+    """How many episodes until the interval of an estimate has this half-width, or until a
+    difference of this size between target and behaviour is found with this power.
+
+    `source` is a pilot log with its target, moments (for a half-width), or a world, which needs
+    neither a log nor a target. An estimator that cannot answer says why in its row.
+    """
+    goal = as_goal(half_width, difference, power, level)
+    recipes = _recipes(estimators)
+    if isinstance(source, TabularMDP):
+        if target is not None:
+            raise UsageError("a world knows its target: give none, or build the world with it")
+        return _from_world(source, goal, recipes)
+    if not isinstance(source, EpisodeLog | Moments):
+        raise must_be("source", "a pilot log, moments or a TabularMDP", type(source).__name__)
+    if isinstance(source, Moments) and goal.difference is not None:
+        raise RefusedError(
+            "needs-log",
+            "a difference needs the values of target and behaviour episode by episode, and "
+            "moments hold only sums: plan on the log itself, or ask for a half_width",
+        )
+    return _from_pilot(source, target, goal, recipes)
+
+
+def as_goal(half_width: float | None, difference: float | None, power: float, level: float) -> Goal:
+    """The goal that the arguments of `plan` make, checked."""
+    if (half_width is None) == (difference is None):
+        raise UsageError("say what the episodes must be enough for: half_width or difference, "
+                         "one of them")  # fmt: skip
+    if not (_is_number(level) and 0 < level < 1):
+        raise must_be("level", "a number between 0 and 1", level)
+    least = 1 - level if difference is not None else 0.0
+    if not (_is_number(power) and least < power < 1):
+        raise must_be("power", "a number between 1 - level, which chance has, and 1", power)
+    for name, size in (("half_width", half_width), ("difference", difference)):
+        if size is not None and not (_is_number(size) and size > 0):
+            raise must_be(name, "a positive number", size)
+    if half_width is not None:
+        return Goal(float(level), half_width=float(half_width))
+    assert difference is not None
+    return Goal(float(level), difference=float(difference), power=float(power))
+
+
+def _is_number(value: object) -> bool:
+    numeric = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return numeric and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _recipes(estimators: Sequence[Recipe | str]) -> list[Recipe]:
+    if isinstance(estimators, str) or not isinstance(estimators, Sequence) or not estimators:
+        raise must_be("estimators", 'a list of estimators such as ["mis", "is"]', estimators)
+    recipes: list[Recipe] = []
+    for estimator in estimators:
+        if not isinstance(estimator, Recipe | str):
+            raise must_be("estimators", "made of names and recipes such as mis()", estimator)
+        found = presets.estimator(estimator) if isinstance(estimator, str) else estimator
+        if any(found.name == other.name for other in recipes):
+            raise must_be("estimators", "a list without repetitions", found.name)
+        recipes.append(found)
+    return recipes
+
+
+def _from_world(world: TabularMDP, goal: Goal, recipes: list[Recipe]) -> Plan:
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
+        q = quantities(world)
+    needs: list[Need] = []
+    parts: dict[str, Decomposition] = {}
+    for recipe in recipes:
+        try:
+            if recipe.max_ratio is not None:
+                raise RefusedError(
+                    "max-ratio", "clipped ratios have a bias that no exact variance speaks of"
+                )
+            with np.errstate(over="ignore", invalid="ignore"):
+                exact = spread(world, q, recipe.name, difference=goal.difference is not None)
+            _refuse_nothing(exact.total, q.value)
+            episodes = goal.episodes(exact.total)
+        except RefusedError as error:
+            needs.append(Need(recipe.name, refused=error))
+            continue
+        needs.append(
+            Need(
+                recipe.name,
+                episodes=episodes,
+                variance=exact.total,
+                value=q.value,
+                difference=q.value - q.behavior_value,
+            )
+        )
+        if exact.by_state is not None:
+            parts[recipe.name] = from_world(recipe.name, world, q, exact)
+    return _finished(goal, needs, parts, "world", None, q.horizon, [])
+
+
+def _from_pilot(
+    pilot: EpisodeLog | Moments, target: Policy | None, goal: Goal, recipes: list[Recipe]
+) -> Plan:
+    needs: list[Need] = []
+    parts: dict[str, Decomposition] = {}
+    results = evaluate_all(pilot, target, recipes)
+    for result in results:
+        try:
+            if isinstance(result, Refusal):
+                raise result.error
+            variance, part = _pilot_variance(pilot, target, goal, result)
+            need = _need(goal, result, variance, pilot.n_episodes)
+        except RefusedError as error:
+            needs.append(Need(result.estimator, refused=_reworded(error)))
+            continue
+        if part is not None:
+            parts[result.estimator] = part
+        needs.append(need)
+    n, horizon = pilot.n_episodes, results[0].horizon
+    found: list[Warning] = []
+    if n < FEW_EPISODES:
+        found.append(
+            SmallSampleWarning(
+                f"the pilot has {n} episodes: below {FEW_EPISODES} its variances, and so this "
+                "plan, are rough"
+            )
+        )
+    behavior = next(
+        (r.moments.about.behavior for r in results if isinstance(r, Estimate)), "logged"
+    )
+    if behavior != "logged":
+        found.append(
+            InputWarning(f"behaviour probabilities: {behavior}; the plan takes them for the truth")
+        )
+    kind = "log" if isinstance(pilot, EpisodeLog) else "moments"
+    return _finished(goal, needs, parts, kind, n, horizon, found)
+
+
+def _need(goal: Goal, estimate: Estimate, variance: float, n: int) -> Need:
+    difference = None
+    if estimate.behavior_value is not None:
+        difference = estimate.value - estimate.behavior_value
+    need = Need(
+        estimate.estimator,
+        episodes=goal.episodes(variance),
+        variance=variance,
+        value=estimate.value,
+        difference=difference,
+        now=goal.reached(variance, n),
+        ess=estimate.diagnostics.worst_ess,
+    )
+    # the plan itself tells of a small pilot
+    own = [w for w in estimate.warnings if not isinstance(w, SmallSampleWarning)]
+    return replace(need, warnings=(*own, *_low_weights(estimate, need)))
+
+
+def _pilot_variance(
+    pilot: EpisodeLog | Moments, target: Policy | None, goal: Goal, estimate: Estimate
+) -> tuple[float, Decomposition | None]:
+    """σ² of one estimator, and its parts where states own them. Per episode of the pilot, also
+    where an estimator sums over a half of them only."""
+    recipe, n = estimate.recipe, pilot.n_episodes
+    if estimate.standard_error is None:
+        raise RefusedError("no-error", f"the pilot gives no error: {estimate.error_method}")
+    if goal.difference is None:
+        part = None
+        if recipe.control is None and isinstance(recipe.weights, Marginal | Model):
+            with np.errstate(over="ignore", invalid="ignore"):
+                solution = solve_recursion(recipe, estimate.moments)
+            part = from_solution(recipe.name, solution, estimate.moments.states, n)
+        variance = n * estimate.standard_error * estimate.standard_error
+        _refuse_nothing(variance, estimate.value)
+        return variance, part
+    assert isinstance(pilot, EpisodeLog)
+    assert target is not None
+    if estimate.behavior_value is None:
+        raise RefusedError("behavior", "what the behaviour itself earned cannot be told")
+    if isinstance(recipe.weights, Marginal):
+        parts = influence_parts(pilot, target, recipe).minus(behavior_parts(pilot))
+        variance = _mean_square(parts.values(), estimate.value)
+        return variance, from_parts(recipe.name, parts, estimate.moments.states, pilot.horizon)
+    psi = influence_values(pilot, target, recipe) - behavior_values(pilot)
+    return _mean_square(psi, estimate.value), None
+
+
+def _mean_square(psi: npt.NDArray[np.float64], value: float) -> float:
+    with np.errstate(over="ignore"):
+        found = float(np.mean(psi**2))
+    _refuse_nothing(found, value)
+    return found
+
+
+def _refuse_nothing(variance: float, value: float) -> None:
+    if not math.isfinite(variance):
+        raise RefusedError("overflow", "the variance exceeds what a number can hold")
+    if nothing_left(math.sqrt(variance), value):
+        raise RefusedError("no-variance", "there is no variance: any number of episodes will do")
+
+
+def _reworded(error: RefusedError) -> RefusedError:
+    """A plan is made on the log as it is; cut-off episodes are left out before."""
+    return RefusedError(
+        error.code, error.reason.replace("truncated='drop'", "log.drop_truncated()")
+    )
+
+
+def _low_weights(estimate: Estimate, need: Need) -> list[Warning]:
+    """A pilot whose weights are heavy has not seen the heaviest: its variance is too small."""
+    ess = need.ess
+    products = estimate.recipe.uses_trajectories
+    if ess is None or ess >= (FEW_WEIGHTS if products else FEW_EFFECTIVE):
+        return []
+    how = "usually far too low" if products else "more likely too low than too high"
+    return [
+        LowOverlapWarning(
+            f"with an effective size of {ess:.1f} of {estimate.n_episodes:,} episodes the heaviest "
+            f"weights have hardly been seen: the variance, and so the number of episodes, is {how}"
+        )
+    ]
+
+
+def _finished(
+    goal: Goal,
+    needs: list[Need],
+    parts: dict[str, Decomposition],
+    source: str,
+    pilot: int | None,
+    horizon: int,
+    found: list[Warning],
+) -> Plan:
+    answered = [need for need in needs if need.variance is not None]
+    if not answered:
+        reasons = [f"{need.estimator}: {need.refused}" for need in needs]
+        code = needs[0].refused.code if needs[0].refused is not None else "refused"
+        raise RefusedError(code, "\n  ".join(["no estimator can be planned for", *reasons]))
+    base = next((need for need in answered if need.estimator == "mis"), answered[0])
+    assert base.variance is not None
+    finished = []
+    for need in needs:
+        if need.variance is None:
+            finished.append(need)
+            continue
+        own = (*need.warnings, *_too_few(need))
+        finished.append(replace(need, times=need.variance / base.variance, warnings=own))
+    part = parts.get(base.estimator) or next(iter(parts.values()), None)
+    found = [*found, *_about_the_goal(goal, base, part)]
+    return Plan(goal, tuple(finished), base.estimator, source, pilot, horizon, part, tuple(found))
+
+
+def _too_few(need: Need) -> list[Warning]:
+    if need.episodes is None or need.episodes >= FEW_EPISODES:
+        return []
+    return [
+        SmallSampleWarning(
+            f"{need.episodes} episodes would do by the formula, which is not to be trusted below "
+            f"{FEW_EPISODES}"
+        )
+    ]
+
+
+def _about_the_goal(goal: Goal, base: Need, part: Decomposition | None) -> list[Warning]:
+    found: list[Warning] = []
+    assert base.episodes is not None
+    if part is not None:
+        rare = part.rare_mass(base.episodes)
+        if rare > MUCH_RARE:
+            found.append(
+                SmallSampleWarning(
+                    f"{base.episodes:,} episodes would show {rare:.0%} of the target's mass fewer "
+                    "than 10 times at its step: too few for the formula. Log more, or use coarser "
+                    "states"
+                )
+            )
+    if goal.half_width is not None and base.value is not None and goal.half_width > abs(base.value):
+        found.append(
+            InputWarning(
+                f"the half-width {number(goal.half_width)} is larger than the value "
+                f"{number(base.value)} itself"
+            )
+        )
+    return found
