@@ -65,6 +65,16 @@ def test_the_curse_of_horizon_in_one_number() -> None:
     assert long.leading_simplex / short.leading_simplex == pytest.approx(5, rel=0.01)
 
 
+def test_a_variance_beyond_all_numbers_is_infinite() -> None:
+    """At H = 2500 the second moment of IS on ModelWin is about 1.36^2500, over 1e308."""
+    q = theory.quantities(ModelWin(2500))
+    assert q.is_variance == np.inf
+    assert q.wis_variance == np.inf
+    assert np.isfinite([q.leading, q.leading_simplex, q.cramer_rao]).all()
+    short, long = (theory.quantities(ModelWin(H)).is_variance for H in (1000, 1500))
+    assert np.log(long / short) / 500 == pytest.approx(np.log(1.36), rel=0.01)
+
+
 def test_n_times_the_squared_error_of_plain_mis_is_the_leading_term() -> None:
     """400 replicates: the mean of squares has a relative Monte-Carlo error of sqrt(2/400) = 7 %."""
     world = random_mdp(np.random.default_rng(3), n_states=3, n_actions=2, horizon=3, overlap=0.7)

@@ -28,8 +28,8 @@ class Quantities:
     leading_simplex         the same for MIS normalised to the simplex
     cramer_rao              Cramér–Rao bound (DM attains it), the start's variance included
     gap                     leading - cramer_rao: Var_μ[ρ Q]
-    is_variance             exact variance of one episode's step-wise IS
-    wis_variance            asymptotic variance of step-wise WIS
+    is_variance             exact variance of one episode's step-wise IS (may be infinite)
+    wis_variance            asymptotic variance of step-wise WIS (may be infinite)
     """
 
     value: float
@@ -156,15 +156,22 @@ def _product_variance(mdp: TabularMDP, rho: Floats, reward: Floats, value: float
     """Var of X_0, where X_t = ρ_t (r_t + γ X_{t+1}): the step-wise IS return.
 
     E[X_t²|s] = Σ_a π²/μ Σ_{s'} P [ r² + sd² + 2γ r V_{t+1}(s') + γ² E[X_{t+1}²|s'] ],
-    with V the value of the same reward. It is the curse of horizon in one number.
+    with V the value of the same reward. It is the curse of horizon in one number; beyond what a
+    number can hold it is infinite.
     """
     gamma = mdp.discount
     second, V = np.zeros(mdp.n_states), np.zeros(mdp.n_states)
-    for t in reversed(range(mdp.horizon)):
-        r = reward[t]
-        inner = r**2 + mdp.reward_sd[t] ** 2 + 2 * gamma * r * V + gamma**2 * second
-        moment = np.sum(mdp.transition[t] * inner, axis=2)
-        mean = np.sum(mdp.transition[t] * (r + gamma * V), axis=2)
-        second = np.sum(mdp.target_array[t] * rho[t] * moment, axis=1)
-        V = np.sum(mdp.target_array[t] * mean, axis=1)
-    return float(mdp.initial @ second) - value**2
+    with np.errstate(over="ignore", invalid="ignore"):
+        for t in reversed(range(mdp.horizon)):
+            r = reward[t]
+            inner = r**2 + mdp.reward_sd[t] ** 2 + 2 * gamma * r * V + gamma**2 * second
+            moment = _weighted(mdp.transition[t], inner).sum(axis=2)
+            mean = np.sum(mdp.transition[t] * (r + gamma * V), axis=2)
+            second = _weighted(mdp.target_array[t] * rho[t], moment).sum(axis=1)
+            V = np.sum(mdp.target_array[t] * mean, axis=1)
+        return float(_weighted(mdp.initial, second).sum()) - value**2
+
+
+def _weighted(weight: Floats, value: Floats) -> Floats:
+    """Products in which an infinite value of no weight counts for nothing."""
+    return np.where(weight > 0, weight * value, 0.0)
