@@ -585,8 +585,8 @@ def index(t: Tables) -> str:
         "```",
         "",
         f"makes all of this in **{_minutes(whole)}** on {whole['workers']} cores. A first look, "
-        f"`{look['command']} -o look`, takes **{_minutes(look)}**. Both were measured once, with "
-        "nothing else running; the folder's CSV and SVG files are the first command's (it also "
+        f"`{look['command']} -o look`, takes **{_minutes(look)}**. Both were measured once, on a "
+        "shared machine; the folder's CSV and SVG files are the first command's (it also "
         "makes PNG files, and keeps every cell's values for `--resume`). The same command gives "
         "the same bits on this version of reweigh and NumPy, with any number of workers.",
         "",

@@ -36,7 +36,7 @@ def reproduce(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Begin anew and replace what is there.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but warnings.")] = False,
 ) -> None:
     """Reproduce the paper's figures: CSV, SVG and PNG of each.
 
@@ -87,11 +87,11 @@ def reproduce(
             say(f"! {line}")
     total = time.monotonic() - began
     _write_run(output / RUN, figures, replicates, seed, runner.workers, simulated, total)
-    cells = len(paper.wanted(panels))
-    say(
-        f"{len(panels)} figures from {cells} cells of {replicates} replicates in "
-        f"{duration(total)}: {output}"
-    )
+    if not quiet:
+        say(
+            f"{_counted(len(panels), 'figure')} from {_counted(len(results), 'cell')} of "
+            f"{replicates} replicates in {duration(total)}: {output}"
+        )
 
 
 def _write_run(
@@ -119,6 +119,10 @@ def _write_run(
         stream.write((json.dumps(content, indent=2) + "\n").encode())
 
     write_atomically(path, write, overwrite=True)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def duration(seconds: float) -> str:
