@@ -160,7 +160,7 @@ def time_invariant(t: Tables) -> Iterable[Claim]:
         "MIS matches the model-based DM on ModelWin.",
         f"MIS/DM in Relative-RMSE: {span(n.values())} over n, {span(h.values())} over H. "
         f"Slope of MIS over n: {t.slope('fig2a', 'mis')} (1/√n is −0.5).",
-        verdict(not far, True),
+        verdict(not far, len(far) < len(n) + len(h)),
         "Both see every state, and normalising MIS removes the noise of the ratios at s1, the only "
         "state in which the action matters.",
     )
@@ -188,7 +188,7 @@ def time_invariant(t: Tables) -> Iterable[Claim]:
         "MIS keeps a polynomial dependence on H.",
         f"Slope of the Relative-RMSE of MIS over H: {slopes['fig2b']} (ModelWin), "
         f"{slopes['fig2d']} (ModelFail); of WIS {products['fig2b']} and {products['fig2d']}.",
-        verdict(all(x.below(0) for x in slopes.values()), True),
+        verdict(all(x.below(0) for x in slopes.values()), all(x.below(1) for x in slopes.values())),
         "The absolute error grows as √H and the value as H, so the relative one falls as 1/√H. "
         "These two worlds are easy: every second state is s1 for sure.",
     )
@@ -235,7 +235,7 @@ def time_varying(t: Tables) -> Iterable[Claim]:
         "Section 5, Figure 3a",
         "MIS converges as 1/√n from the very beginning.",
         f"Slope over n = 32..4096: {whole}; over n = 32..256 alone: {first}.",
-        verdict(abs(whole.value + 0.5) < 0.05 and abs(first.value + 0.5) < 0.15, True),
+        verdict(abs(whole.value + 0.5) < 0.05 and abs(first.value + 0.5) < 0.15, whole.below(-0.4)),
         "A little flatter than −0.5 at the beginning, and from there on close to it.",
     )
     is_, wis = t.slope("fig3a", "is"), t.slope("fig3a", "wis")
@@ -279,6 +279,17 @@ def time_varying(t: Tables) -> Iterable[Claim]:
         "appendix's H^1.5 is the absolute RMSE; the relative one is H^0.5. SSD-IS falls from its "
         "value at H = 4, then is constant.",
     )
+    last = {name: t.rmse("fig3a", name, 4096) for name in ("mis", "is", "wis", "ssd-is")}
+    yield Claim(
+        "Section 5, conclusion on Figure 3",
+        "MIS is the only method here that is consistent and has low variance.",
+        "Relative-RMSE at n = 4096: "
+        + ", ".join(f"{name} {x}" for name, x in last.items())
+        + f". Slopes over n: MIS {whole}, IS {is_}, WIS {wis}, SSD-IS {ssd}.",
+        verdict(all(x.above(5 * last["mis"].value) for n, x in last.items() if n != "mis"), False),
+        "Of these four, yes. IS and WIS are consistent too, but at horizons like this one the n at "
+        "which that shows is out of reach (see the curse of horizon).",
+    )
     over = {H: t.ratio("fig3b", "wis", "mis", H) for H in (4, 8, 256)}
     overs = {H: t.ratio("fig3b", "is", "mis", H) for H in (4, 8, 256)}
     yield Claim(
@@ -309,36 +320,38 @@ def _car_gap() -> float:
 
 
 def _sizes(sizes: list[int]) -> str:
-    return f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else ", ".join(map(str, sizes))
+    return f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else ", ".join(map(str, sizes)) or "none"
 
 
 def mountain_car(t: Tables) -> Iterable[Claim]:
     wis = t.ratios("fig4", "wis", "mis")
-    late = t.bias("fig4", "mis", 2048)
+    late = {n: t.bias("fig4", "mis", n) for n in (64, 512, 2048)}
     better = [n for n, x in t.ratios("fig4", "is", "mis").items() if x.above(1)]
     worse = [n for n, x in wis.items() if x.below(1)]
+    beaten = [n for n, x in t.ratios("fig4", "is", "mis").items() if x.below(1)]
+    pooled = t.bias("extra_mountaincar_n", "mis-pooled", 2048)
     yield Claim(
         "Section 5, Figure 4",
         "MIS is effective on Mountain Car: it beats DM, IS, WIS and SSD-IS.",
         f"Relative-RMSE at n = 2048: MIS {t.rmse('fig4', 'mis', 2048)}, WIS "
         f"{t.rmse('fig4', 'wis', 2048)}, IS {t.rmse('fig4', 'is', 2048)}, DM "
         f"{t.rmse('fig4', 'dm', 2048)}, SSD-IS {t.rmse('fig4', 'ssd-is', 2048)}. WIS/MIS: "
-        f"{listed(wis, 'n')}. Relative bias of MIS at n = 2048: {late}, standard deviation "
-        f"{t.at('fig4', 'mis', 2048).sd:.4f}.",
+        f"{listed(wis, 'n')}. Relative bias of MIS: {listed(late, 'n')}.",
         verdict(all(x.above(1) for x in wis.values()), t.ratio("fig4", "is", "mis", 128).above(1)),
-        f"Better than DM and SSD-IS throughout, than IS for n = {_sizes(better)}, and never better "
-        f"than WIS, which is clearly better for n = {_sizes(worse)}. The rounded state is not "
-        "Markov, so MIS converges to a value that is a little off, and more data does not remove "
-        "that. The behaviour's own value is only "
-        f"{_car_gap():.1%} away from the target's: the two policies hardly differ, which is why "
-        "WIS lives to H = 100 at all.",
+        f"Better than DM and SSD-IS throughout, than IS for n = {_sizes(better)}; IS is better "
+        f"than MIS for n = {_sizes(beaten)} and WIS for n = {_sizes(worse)}. The rounded state "
+        "is not Markov, so MIS keeps a bias that more data does not remove: it grows with n as "
+        "more episodes share a state at a step, and mix what their states hide. It is not a law of "
+        f"rounding: pooled over time, on the same states, the bias is {pooled}. The behaviour's "
+        f"own value is only {_car_gap():.1%} away from the target's: the two policies hardly "
+        "differ, which is why WIS lives to H = 100 at all.",
     )
     yield Claim(
         "Section 5, Figure 4; Appendix D",
         "Mountain Car is no setting for SSD-IS: its stationary mass is on the absorbing state.",
         f"SSD-IS returns 0 with a warning, a Relative-RMSE of {t.rmse('fig4', 'ssd-is', 2048)} at "
         "every n.",
-        "holds",
+        verdict(all(p.rmse == 1.0 for p in t.curve("fig4", "ssd-is")), False),
         "reweigh prints `0 (END)` with the warning, never a bare 0.",
     )
     dm, renorm = t.rmse("fig4", "dm", 2048), t.rmse("extra_mountaincar_n", "dm-renorm", 2048)
@@ -390,6 +403,10 @@ def appendix(t: Tables) -> Iterable[Claim]:
         "Mountain Car": t.ratio("extra_fit_mountaincar_n", "mdr-crossfit", "mis", 2048),
     }
     halves["Mountain Car"] = t.ratio("fig6", "mdr", "mis", 2048)
+    car = {
+        name: t.bias("extra_fit_mountaincar_n", name, 2048)
+        for name in ("mis", "mdr", "mdr-crossfit")
+    }
     yield Claim(
         "Appendix D, discussion",
         "MIS beats MDR because MDR spends half of the data on Q.",
@@ -398,18 +415,29 @@ def appendix(t: Tables) -> Iterable[Claim]:
         + " (√2 is half the data). With cross-fitting, mdr-crossfit/MIS: "
         + ", ".join(f"{x} ({name})" for name, x in cross.items())
         + ".",
-        verdict(all(not x.above(1.15) for x in cross.values()), True),
-        "Cross-fitting lets every episode serve both ends and takes most of the loss away. It does "
-        "not win over MIS here: on these worlds there is little left for a control variate to do.",
+        verdict(
+            all(
+                halves[name].above(1) and cross[name].value < halves[name].value for name in halves
+            ),
+            halves["ModelWin"].above(1) and cross["ModelWin"].value < halves["ModelWin"].value,
+        ),
+        "On ModelWin and ModelFail the loss is that of half the data, and cross-fitting, which "
+        "lets every episode serve both ends, takes it away. On Mountain Car at this n there is "
+        "hardly a loss, and cross-fitting does not help: bias dominates there, "
+        f"{car['mis']} (MIS), {car['mdr']} (MDR), {car['mdr-crossfit']} (cross-fitted). Nowhere "
+        "does MDR win over MIS: on these worlds little is left for a control variate to do.",
     )
     plain = t.ratios("extra_modelwin_n", "mis-plain", "mis")
-    car = t.ratios("extra_mountaincar_n", "mis-plain", "mis")
+    rolling = t.ratios("extra_mountaincar_n", "mis-plain", "mis")
     yield Claim(
         "Section 5; Appendix E",
         "Normalising d̂ to the simplex gives better performance.",
-        f"Plain MIS/MIS: {span(plain.values())} on ModelWin, {span(car.values())} on Mountain Car "
-        "over n.",
-        verdict(all(x.above(1) for x in (*plain.values(), *car.values())), True),
+        f"Plain MIS/MIS over n: {span(plain.values())} on ModelWin, {span(rolling.values())} on "
+        "Mountain Car.",
+        verdict(
+            all(x.above(1) for x in (*plain.values(), *rolling.values())),
+            all(x.above(1) for x in plain.values()),
+        ),
         "The leading term of Theorem 4.1 is that of plain MIS; the normalised one has a smaller "
         "leading term of its own (`theory.quantities(…).leading_simplex`).",
     )
@@ -508,9 +536,13 @@ def page(t: Tables) -> str:
         "",
         "Xie, Ma and Wang, *Towards Optimal Off-Policy Evaluation for Reinforcement Learning with "
         "Marginalized Importance Sampling* (NeurIPS 2019). Each claim with what we measured and "
-        "whether it holds. Numbers are means over 128 replicates with their standard errors; "
-        "figures, tables and the command that made them are in [this folder](README.md). The page "
-        "is written by `scripts/claims.py` from those tables: no number is typed in.",
+        "whether it holds, at 128 replicates per point. A/B is a ratio of two Relative-RMSEs, a "
+        "slope is that of the log error over the log size; ± gives standard errors, which come "
+        "from the bootstrap intervals and, for ratios, take the two estimators for independent "
+        "although they share their logs, so that they are rather too large. Verdicts ask for two "
+        "such errors. Figures, tables and the command that made them are in "
+        "[this folder](README.md). The page is written by `scripts/claims.py` from those tables, "
+        "numbers and verdicts alike.",
         "",
         "| | claim | verdict |",
         "|---|---|---|",
@@ -541,8 +573,10 @@ def page(t: Tables) -> str:
 
 def theory(t: Tables) -> Iterable[str]:
     yield (
-        "Every lemma, theorem, corollary, example and remark is a test under `tests/theory/`, by "
-        "exact enumeration of all logs of tiny worlds where that is possible. Larger seeded "
+        "Every lemma, theorem, corollary, example and remark has a test under `tests/theory/` or a "
+        "line here, by exact enumeration of all logs of tiny worlds where that is possible. That "
+        "averaged rewards change nothing where ρ is a function of (t, s, a), the better framework "
+        "of Appendix C, is `tests/estimators/test_identities.py`. Larger seeded "
         "simulations (`python scripts/theory_checks.py`) give these numbers; an error of 0 means "
         "that the number is exact."
     )
@@ -576,6 +610,8 @@ PANELS = (
 def index(t: Tables) -> str:
     """The page of the figures, with the commands and how long they took."""
     whole, look = t.runs["run"], t.runs["run-first-look"]
+    if whole["cells_found"] or look["cells_found"]:
+        raise SystemExit("a resumed run does not tell how long a run takes: make it anew")
     car = MountainCar().value()
     lines = [
         "# The paper's figures, reproduced",

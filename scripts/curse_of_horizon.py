@@ -26,8 +26,10 @@ ASKED = (10, 50, 100, 250)
 HORIZONS = tuple(sorted({*POWERS, *ASKED}))
 WORLDS = ("ModelWin", "ModelFail", "TimeVarying")
 ESTIMATORS = ("is", "wis", "mis-plain", "mis")
-LINES = (*ESTIMATORS, "cramer-rao")
-DRAWN = ("wis", "is", "mis-plain", "mis", "cramer-rao")  # later ones on top, where lines meet
+BOUND = "cramer-rao"
+LINES = (*ESTIMATORS, BOUND)
+DRAWN = ("wis", "is", "mis-plain", "mis")  # later ones on top, where lines meet
+DARK = "#111111"
 RELATIVE_ERROR = 0.1
 TOP = 1e6  # of the figure: IS and WIS leave it
 
@@ -53,7 +55,7 @@ def point(world: str, H: int) -> Point:
         "wis": products.wis_variance,
         "mis-plain": q.leading,
         "mis": q.leading_simplex,
-        "cramer-rao": bound,
+        BOUND: bound,
     }
     spread = {name: math.sqrt(x) / abs(q.value) for name, x in variance.items()}
     return Point(world, H, q.value, spread)
@@ -120,7 +122,7 @@ def filled(page: str, tables: dict[str, str]) -> str:
 
 
 def chart(points: list[Point]) -> Any:
-    """Three panels, one line per estimator, and the Cramér–Rao bound in grey where it is not 0."""
+    """Three panels, one line per estimator, and the Cramér–Rao bound dashed where it is not 0."""
     import altair as alt
 
     from reweigh.report import charts
@@ -128,12 +130,23 @@ def chart(points: list[Point]) -> Any:
     data = [
         {"world": p.world, "H": p.horizon, "line": x, "spread": p.spread[x], "mark": marked}
         for p in points
-        for x in DRAWN
+        for x in (*DRAWN, BOUND)
         if p.spread[x] > 0
         for marked in [x in ESTIMATORS and p.horizon in POWERS and p.spread[x] <= TOP]
     ]
-    scales = charts.estimator_scales(LINES)
-    legend = alt.Legend(title=None, orient="bottom", symbolSize=90, columnPadding=18)
+    scales = charts.estimator_scales(ESTIMATORS)
+    dashes = [*scales.dash.to_dict()["range"], [5, 4]]
+    below: dict[str, Any] = {"title": None, "orient": "bottom", "columnPadding": 18}
+    legend = alt.Legend(**below, symbolSize=100, symbolStrokeWidth=0)
+    of_bound = alt.Legend(
+        **below,
+        values=[BOUND],
+        labelExpr="'Cramér–Rao'",
+        symbolType="stroke",
+        symbolSize=196,
+        symbolStrokeColor=DARK,
+        symbolStrokeWidth=1.3,
+    )
     base = alt.Chart().encode(
         x=alt.X(
             "H:Q",
@@ -149,13 +162,20 @@ def chart(points: list[Point]) -> Any:
                 title="standard deviation per episode, relative to |v|",
             ),
         ),
-        color=alt.Color("line:N", scale=scales.color, legend=legend),
-        strokeDash=alt.StrokeDash("line:N", scale=scales.dash, legend=legend),
     )
-    lines = base.mark_line(clip=True, strokeWidth=2)
+    color = alt.Color("line:N", scale=scales.color, legend=legend)
+    dash = alt.StrokeDash(
+        "line:N", scale=alt.Scale(domain=list(LINES), range=dashes), legend=of_bound
+    )
+    shape = alt.Shape("line:N", scale=scales.shape, legend=legend)
+    estimators = base.transform_filter(f"datum.line != '{BOUND}'").encode(color=color)
+    lines = estimators.mark_line(clip=True, strokeWidth=3).encode(strokeDash=dash)
     marks = base.transform_filter("datum.mark").mark_point(filled=True, size=45, opacity=1)
-    marks = marks.encode(shape=alt.Shape("line:N", scale=scales.shape, legend=legend))
-    panels = alt.layer(lines, marks).properties(width=210, height=270)
+    # thin, dark and on top: in ModelWin it lies on mis, and both are to be seen
+    bound = base.transform_filter(f"datum.line == '{BOUND}'").encode(strokeDash=dash)
+    bound = bound.mark_line(clip=True, strokeWidth=1.3, color=DARK)
+    panels = alt.layer(lines, marks.encode(color=color, shape=shape), bound)
+    panels = panels.properties(width=210, height=270)
     faceted = panels.facet(
         column=alt.Column("world:N", sort=list(WORLDS), title=None), data=alt.Data(values=data)
     )

@@ -50,6 +50,12 @@ class SupportError(RefusedError):
     """The log never shows what the target policy would do."""
 
 
+class PartialError(ReweighError):
+    """Some cells of a study failed; the rest is done and kept."""
+
+    exit_code = 5
+
+
 class ResourceError(ReweighError, OSError):
     """A file, the disk or the memory is not to be had."""
 

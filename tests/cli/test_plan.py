@@ -52,6 +52,7 @@ def test_a_difference(command: Command, log: Path) -> None:
     }
     assert "a difference of 0.4 to the behaviour (90 %, power 90 %)" in ran.out
     assert "dm: refused (no-influence)" in ran.out
+    assert "wanted" not in ran.out
 
 
 def test_json(command: Command, log: Path, policy: Path) -> None:
@@ -83,6 +84,7 @@ def test_a_refusal_in_json(command: Command, log: Path, policy: Path) -> None:
     assert told["reference"] == "mis"
     assert told["estimators"][0]["refused"]["code"] == "no-influence"
     assert told["estimators"][0]["episodes"] is None
+    assert all("wanted" not in row for row in told["decomposition"]["largest"])
 
 
 def test_moments(command: Command, tmp_path: Path, log: Path, policy: Path) -> None:
@@ -134,6 +136,8 @@ def test_charts_that_cannot_be_written(
     assert ".svg, .png" in ran.err
     ran = command(*arguments, tmp_path / "no" / "plan.svg")
     assert ran.code == 6
+    assert ran.out == ""  # told before there is a plan
+    assert "there is no folder" in ran.err
     link = tmp_path / "link.svg"
     link.symlink_to(tmp_path / "elsewhere.svg")
     ran = command(*arguments, link, "--overwrite")
@@ -158,6 +162,7 @@ def test_charts_that_cannot_be_written(
         (["--half-width", "1", "--estimators", "mips"], 2, "did you mean 'mis'?"),
         (["--half-width", "1", "--estimators", "mis,mis"], 2, "without repetitions"),
         (["--half-width", "1", "--max-ratio", "-1"], 2, "max-ratio"),
+        (["--half-width", "1", "--overwrite"], 2, "--overwrite belongs to --chart"),
     ],
 )
 def test_wrong_options(command: Command, log: Path, policy: Path, arguments, code, words) -> None:
@@ -171,6 +176,8 @@ def test_wrong_options(command: Command, log: Path, policy: Path, arguments, cod
 def test_wrong_options_are_told_before_the_log_is_read(command: Command) -> None:
     assert command("plan", "missing.csv", "--target", "x.csv", "--half-width", "0").code == 2
     assert command("plan", "missing.csv", "--target-prob", "pi", "--half-width", "1").code == 6
+    arguments = ("--target", "x.csv", "--half-width", "1", "--chart", "nowhere/plan.svg")
+    assert "no folder 'nowhere'" in command("plan", "missing.csv", *arguments).err
 
 
 def test_no_target(command: Command, log: Path) -> None:

@@ -17,6 +17,8 @@ from population import TARGET, TinyWorld, population_log, random_world
 import reweigh as rw
 from reweigh import theory
 from reweigh.inference.influence import behavior_values, influence_values
+from reweigh.report.charts import log_ticks
+from reweigh.theory.plan_text import shown_names
 from reweigh.theory.spread import spread
 from reweigh.worlds import ModelFail, ModelWin, TabularMDP, random_mdp
 
@@ -95,11 +97,14 @@ def test_a_world_and_its_population_log_give_one_plan(name: str, goal: str) -> N
 
 
 @pytest.mark.parametrize("name", TINY)
-@pytest.mark.parametrize("goal", ["half_width", "difference"])
-@pytest.mark.parametrize("estimator", ["mis", "mis-plain", "mis-state", "dm"])
+@pytest.mark.parametrize(
+    ("goal", "estimator"),
+    [
+        *(("half_width", estimator) for estimator in ("mis", "mis-plain", "mis-state", "dm")),
+        *(("difference", estimator) for estimator in ("mis", "mis-plain", "mis-state")),
+    ],
+)
 def test_a_world_and_its_population_log_have_one_decomposition(name, goal, estimator) -> None:
-    if goal == "difference" and estimator == "dm":
-        estimator = "mis"  # a log has no influence values of dm
     size = {goal: 0.01}
     exact = theory.plan(tabular(TINY[name]), estimators=[estimator], **size).decomposition
     pilot = theory.plan(tiny_log(name), TARGET, estimators=[estimator], **size).decomposition
@@ -111,18 +116,40 @@ def test_a_world_and_its_population_log_have_one_decomposition(name, goal, estim
     assert exact.start + exact.share.sum() == pytest.approx(1, rel=1e-12)
     assert exact.start + exact.by_step.sum() == pytest.approx(1, rel=1e-12)
     assert np.all(np.diff(exact.share) < 1e-9)
-    found = [
-        {
-            (int(t), s): numbers
-            for t, s, *numbers in zip(
-                d.step, d.state, d.share, d.target, d.visits, d.wanted, strict=True
-            )
-        }
-        for d in (exact, pilot)
-    ]
+    assert (exact.wanted is None) == (pilot.wanted is None) == (goal == "difference")
+    found = []
+    for d in (exact, pilot):
+        columns = [d.share, d.target, d.visits, *([] if d.wanted is None else [d.wanted])]
+        pairs = zip(d.step.tolist(), d.state, strict=True)
+        found.append(dict(zip(pairs, np.transpose(columns), strict=True)))
     assert found[0].keys() == found[1].keys()
     for key, numbers in found[0].items():
         assert numbers == pytest.approx(found[1][key], rel=1e-7, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_difference_of_dm_is_that_of_its_influence(name: str) -> None:
+    """A log has no influence values of dm, so they are summed over every trajectory here:
+
+    ψ = V_0(s_0) + Σ_t γ^t w_t(s_t) ρ_t (r_t + γ V_{t+1}(s_{t+1}) - Q_t(s_t,a_t)) - G, less its mean
+    """
+    tiny, world = TINY[name], tabular(TINY[name])
+    q = theory.quantities(world)
+    mean = square = 0.0
+    for p, rows in tiny.trajectories():
+        psi = q.V[0, rows[0][0]]
+        for t, (s, a, r, x) in enumerate(rows):
+            w = q.d_pi[t, s] / q.d_mu[t, s]
+            rho = world.target_array[t, s, a] / world.behavior_array[t, s, a]
+            error = float(r) + q.discount * q.V[t + 1, x] - q.Q[t, s, a]
+            psi += q.discount**t * (w * rho * error - float(r))
+        mean, square = mean + float(p) * psi, square + float(p) * psi**2
+    plan = theory.plan(world, difference=0.01, estimators=["dm"])
+    assert mean == pytest.approx(q.value - q.behavior_value, rel=1e-9, abs=1e-12)
+    assert plan.need("dm").variance == pytest.approx(square - mean**2, rel=1e-9)
+    assert plan.decomposition is not None
+    total = plan.decomposition.start + plan.decomposition.share.sum()
+    assert total == pytest.approx(1, rel=1e-12)
 
 
 def test_wanted_visits_are_the_best_that_a_step_can_have() -> None:
@@ -130,6 +157,7 @@ def test_wanted_visits_are_the_best_that_a_step_can_have() -> None:
     world = random_mdp(np.random.default_rng(5), n_states=5, horizon=4, reward_sd=0.2)
     found = theory.plan(world, half_width=0.1, estimators=["mis"]).decomposition
     assert found is not None
+    assert found.wanted is not None
     rng = np.random.default_rng(0)
     for t in range(4):
         at = found.step == t
@@ -139,6 +167,25 @@ def test_wanted_visits_are_the_best_that_a_step_can_have() -> None:
         least = np.sum(squares / best)
         for other in [visits, *rng.dirichlet(np.ones(len(visits)), 50) * visits.sum()]:
             assert least <= np.sum(squares / other) * (1 + 1e-12)
+
+
+def test_differences_want_no_other_visits() -> None:
+    """State 1 is never the target's, yet has a part of the difference's variance."""
+    to_either = np.array([[[1.0, 0.0], [0.0, 1.0]]] * 2)
+    rewards = np.broadcast_to([0.0, 1.0], (2, 2, 2))
+    world = TabularMDP(
+        [1.0, 0.0], to_either, rewards, [[1.0, 0.0]] * 2, [[0.5, 0.5]] * 2, 0.3, horizon=3
+    )
+    value = theory.plan(world, half_width=0.1, estimators=["mis"])
+    difference = theory.plan(world, difference=0.1, estimators=["mis"])
+    assert "wanted/logged" in str(value)
+    assert all("wanted" in row for row in value.to_dict()["decomposition"]["largest"])
+    parts = difference.decomposition
+    assert parts is not None
+    assert parts.wanted is None
+    assert any(parts.share[parts.target == 0] > 0.01)
+    for shown in (str(difference), difference.to_dict(), difference.chart().to_dict()):
+        assert "wanted" not in str(shown)
 
 
 # The formulas
@@ -470,6 +517,35 @@ def test_texts_fit_the_screen() -> None:
     assert "exact, from the world itself (horizon 10)" in str(world)
 
 
+def test_names_that_begin_or_end_alike_are_told_apart() -> None:
+    beds = [f"intensive care, bed {k}" for k in range(8)]
+    sides = [f"{side} side of the long corridor, room 1" for side in ("left", "right")]
+    inside = [f"ward of {k} in the main building" for k in range(100, 110)]
+    deep = [f"the same beginning, {k}, and the same end" for k in "abc"]
+    hostile = ["\x1b", "\\x1b", "\\x1b #2"]
+    for names in (beds, sides, inside, deep, hostile, [*beds, *sides, *inside, *deep, *hostile]):
+        shown = shown_names([*names, names[0]])
+        assert list(shown) == names
+        assert len(set(shown.values())) == len(names)
+        assert max(map(len, shown.values())) <= 20
+        assert "\x1b" not in "".join(shown.values())
+    assert shown_names(beds)[beds[3]] == "intensive…re, bed 3"
+    assert shown_names(["short", "x" * 20]) == {"short": "short", "x" * 20: "x" * 20}
+    assert shown_names(deep)[deep[2]] == "the sam…same end #3"
+
+
+def test_long_names_are_distinct_in_text_and_chart() -> None:
+    table = log_of(asymptotic_world(), 100).to_table()
+    names = [f"intensive care, bed {s}" for s in table.column("state").to_pylist()]
+    log = rw.read_log(table.set_column(2, "state", [names]), target_prob="target_prob")
+    plan = theory.plan(log, TARGET, half_width=0.1, estimators=["mis"])
+    drawn = json.dumps(plan.chart().to_dict(), ensure_ascii=False)
+    pairs, by_state = " ".join(str(plan).split()).split("by state")
+    for bed in range(3):
+        short = f"intensive…re, bed {bed}"
+        assert all(short in text for text in (drawn, pairs, by_state))
+
+
 def test_names_from_the_data_are_not_obeyed() -> None:
     table = log_of(asymptotic_world(), 100).to_table()
     column = ["\x1b[31mred\nnext" if s == 0 else "</script>" for s in
@@ -500,6 +576,9 @@ def test_charts_hold_every_curve_and_the_heaviest_states() -> None:
     drawn = plan.chart().to_dict()
     text = json.dumps(drawn, ensure_ascii=False)
     assert f"mis: {plan.episodes:,}" in text
+    assert plan.need("is").warnings
+    assert f'"is: {plan.need("is").episodes:,} !"' in text
+    assert "; !: with a warning, see the text" in text
     assert "mean of 20 others" in text
     assert "</script" not in text
     assert len(drawn["hconcat"]) == 2
@@ -511,6 +590,14 @@ def test_charts_hold_every_curve_and_the_heaviest_states() -> None:
     assert "hconcat" not in alone.to_dict()
     power = theory.plan(ModelWin(6), difference=0.3).chart().to_dict()
     assert "power (goal: 80%)" in json.dumps(power)
+    assert "with a warning" not in json.dumps(power)
+
+
+def test_ticks_of_log_axes_are_neither_few_nor_many() -> None:
+    assert log_ticks(0.3, 6.0) == [0.5, 1.0, 2.0, 5.0]
+    assert log_ticks(1.0, 1e5) == [1.0, 10.0, 100.0, 1e3, 1e4, 1e5]
+    for decades in (12, 35, 300):
+        assert 5 <= len(log_ticks(1.0, 10.0**decades)) <= 12
 
 
 def test_planning_draws_only_when_asked_to() -> None:

@@ -25,7 +25,7 @@ app = typer.Typer(
     name="reweigh",
     help="Off-policy evaluation: what would another policy have earned, and how sure is that?"
     "\n\nExit codes: 0 ok, 1 a bug, 2 usage, 3 input refused, 4 the data cannot answer, "
-    "6 file or resource, 130 interrupted.",
+    "5 some cells of a study failed, 6 file or resource, 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -53,7 +53,7 @@ def _options(
 
 def main() -> None:
     """Run a command. Exit codes: 0 ok, 1 bug, 2 usage, 3 input refused, 4 statistically refused,
-    6 file or resource, 130 interrupted."""
+    5 partial, 6 file or resource, 130 interrupted."""
     sys.exit(run(sys.argv[1:]))
 
 

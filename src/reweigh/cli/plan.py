@@ -10,7 +10,7 @@ import typer
 from reweigh.cli.evaluate import chosen
 from reweigh.cli.inputs import read_given
 from reweigh.cli.options import LogOptions, TargetOptions, with_options
-from reweigh.errors import UsageError
+from reweigh.errors import ResourceError, UsageError
 
 GOAL = "What the episodes must be enough for"
 POWER = 0.8
@@ -74,6 +74,8 @@ def plan(
         raise UsageError("--power belongs to --difference")
     power = POWER if power is None else power
     charts = chart or []
+    if overwrite and not charts:
+        raise UsageError("--overwrite belongs to --chart")
     # what would fail after the log has been read fails at once
     as_goal(half_width, difference, power, level)
     _check_charts(charts, overwrite)
@@ -117,3 +119,6 @@ def _check_charts(paths: list[Path], overwrite: bool) -> None:
             raise UsageError(f"--chart {str(path)!r}: the file's name must end in one of {listed}")
         if path.exists() and not overwrite:
             raise UsageError(f"{str(path)!r} exists; give another name or ask to overwrite it")
+        if not path.parent.is_dir():
+            folder = str(path.parent)
+            raise ResourceError(f"cannot write {str(path)!r}: there is no folder {folder!r}")

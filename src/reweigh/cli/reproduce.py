@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,15 +21,17 @@ CELLS, RUN = "cells", "run.json"
 
 def reproduce(
     figures: Annotated[
-        list[str],
-        typer.Argument(metavar="FIGURE…", help="fig2a … fig6, extra_…, or all."),
-    ],
+        list[str] | None,
+        typer.Argument(metavar="FIGURE…", help="fig2a … fig6, extra_…, or all; none lists them."),
+    ] = None,
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="Folder for tables, pictures and cells.")
-    ],
+        Path | None, typer.Option("-o", "--output", help="Folder for tables, pictures and cells.")
+    ] = None,
     replicates: Annotated[int, typer.Option(help="Simulated logs per point.")] = 128,
     seed: Annotated[int, typer.Option(help="Seed of the whole study.")] = 0,
-    jobs: Annotated[int | None, typer.Option(help="Workers. (default: one per core)")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Workers on this machine. (default: one per core)")
+    ] = None,
     backend: Annotated[str, typer.Option(help="loky, sequential, dask or ray.")] = "loky",
     address: Annotated[str | None, typer.Option(help="Address of a Dask or Ray cluster.")] = None,
     resume: Annotated[
@@ -43,28 +47,38 @@ def reproduce(
     Example: reweigh reproduce fig2a fig3b -o paper --replicates 16
     """
     from reweigh.cli.show import say
-    from reweigh.errors import ResourceError, UsageError
+    from reweigh.errors import PartialError, UsageError
     from reweigh.experiments import paper, sweep
+    from reweigh.experiments.backends import Backend
     from reweigh.experiments.cells import Setting
     from reweigh.experiments.figures import chart
     from reweigh.report.charts import save
 
+    if not figures:
+        for figure in paper.FIGURES.values():
+            say(f"{figure.name:26} {figure.title}: {', '.join(figure.estimators)}")
+        return
     panels = paper.chosen(figures)
+    if output is None:
+        raise UsageError("say where to: -o FOLDER")
     setting = Setting(replicates, seed)
-    runner = sweep.Backend(backend, jobs, address)  # type: ignore[arg-type]
+    runner = Backend(backend, jobs, address)  # type: ignore[arg-type]
     if resume and overwrite:
         raise UsageError("give --resume or --overwrite, not both")
-    names = [f"{panel.name}.{kind}" for panel in panels for kind in ("csv", "svg", "png")]
-    there = [name for name in names if (output / name).exists()]
+    files = [output / f"{panel.name}.{kind}" for panel in panels for kind in ("csv", "svg", "png")]
+    there = [path for path in files if path.exists()]
     if there and not (overwrite or resume):
         raise UsageError(
-            f"{str(output / there[0])!r} exists: go on with --resume, begin anew with "
-            "--overwrite, or give another folder"
+            f"{str(there[0])!r} exists: go on with --resume, begin anew with --overwrite, or give "
+            "another folder"
         )
+    if overwrite:  # so that what is there when this run is interrupted is this run's
+        for path in there:
+            path.unlink()
     began = time.monotonic()
     try:
-        with _telling(quiet) as report:
-            results = sweep.run(
+        with _telling(quiet) as report, _ended_gently():
+            done = sweep.run(
                 paper.wanted(panels),
                 output / CELLS,
                 setting,
@@ -74,51 +88,78 @@ def reproduce(
                 report=report,
             )
     except KeyboardInterrupt:
-        say("interrupted; every finished cell is kept. Go on with the same command and --resume")
+        instead = " instead of --overwrite" if overwrite else ""
+        say(
+            "interrupted; every finished cell is kept. Go on with the same command and --resume"
+            f"{instead}"
+        )
         raise
-    except OSError as error:
-        raise ResourceError(f"cannot write to {str(output)!r}: {error.strerror}") from error
     simulated = time.monotonic() - began
-    for panel in panels:
-        table = paper.rows(panel, results, setting)
+    whole = [panel for panel in panels if not set(panel.cells) & set(done.failed)]
+    for panel in whole:
+        table = paper.rows(panel, done.results, setting)
         paper.write_csv(output / f"{panel.name}.csv", table, overwrite=True)
         save(chart(panel, table), output / panel.name, overwrite=True)
-        for line in paper.refusals(panel, results):
+        for line in paper.refusals(panel, done.results):
             say(f"! {line}")
     total = time.monotonic() - began
-    _write_run(output / RUN, figures, replicates, seed, runner.workers, simulated, total)
+    _write_run(
+        output / RUN,
+        {
+            "command": f"reweigh reproduce {' '.join(figures)} --replicates {replicates} "
+            f"--seed {seed}",
+            "version": version(),
+            "workers": runner.workers,
+            "cells_computed": len(done.results) - len(done.found),
+            "cells_found": len(done.found),
+            "seconds_of_simulation": round(simulated, 1),
+            "seconds": round(total, 1),
+        },
+    )
     if not quiet:
         say(
-            f"{_counted(len(panels), 'figure')} from {_counted(len(results), 'cell')} of "
+            f"{_counted(len(whole), 'figure')} from {_counted(len(done.results), 'cell')} of "
             f"{replicates} replicates in {duration(total)}: {output}"
+        )
+    if done.failed:
+        listed = "; ".join(f"{cell.name} ({why})" for cell, why in done.failed.items())
+        raise PartialError(
+            f"{_counted(len(done.failed), 'cell')} failed: {listed}. The figures that need them "
+            "are left out; the rest is kept: go on with --resume"
         )
 
 
-def _write_run(
-    path: Path,
-    figures: list[str],
-    replicates: int,
-    seed: int,
-    workers: int,
-    simulated: float,
-    total: float,
-) -> None:
-    """How these results were made, and how long that took."""
+def version() -> str:
     from reweigh import __version__
-    from reweigh.output import write_atomically
 
-    content = {
-        "command": f"reweigh reproduce {' '.join(figures)} --replicates {replicates} --seed {seed}",
-        "version": __version__,
-        "workers": workers,
-        "seconds_of_simulation": round(simulated, 1),
-        "seconds": round(total, 1),
-    }
+    return __version__
+
+
+def _write_run(path: Path, content: dict[str, object]) -> None:
+    """How these results were made, and how long that took."""
+    from reweigh.output import write_atomically
 
     def write(stream: BinaryIO) -> None:
         stream.write((json.dumps(content, indent=2) + "\n").encode())
 
     write_atomically(path, write, overwrite=True)
+
+
+@contextmanager
+def _ended_gently() -> Iterator[None]:
+    """A request to end is taken as Ctrl-C is: what is finished is kept."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals go to the main thread alone
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _counted(number: int, what: str) -> str:
@@ -173,15 +214,21 @@ class _Lines:
 
     def __init__(self, console: object) -> None:
         self._console = console
-        self._began = time.monotonic()
+        self._first: tuple[float, float] | None = None  # when, and how much was done
         self._told = 0
 
     def __call__(self, p: Progress) -> None:
+        now = time.monotonic()
+        if self._first is None:  # until here workers were started
+            self._first = now, p.work_done
         if p.finished == self._told:
             return
         self._told = p.finished
-        passed = time.monotonic() - self._began
-        left = passed * (p.work - p.work_done) / p.work_done
+        began, done = self._first
+        left = ""
+        if p.work_done > done:
+            pace = (now - began) / (p.work_done - done)
+            left = f", about {duration(pace * (p.work - p.work_done))} left"
         self._console.print(  # type: ignore[attr-defined]
-            f"{p.finished}/{p.cells} {p.cell.name}, about {duration(left)} left", highlight=False
+            f"{p.finished}/{p.cells} {p.cell.name}{left}", highlight=False
         )

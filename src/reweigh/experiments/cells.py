@@ -10,13 +10,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from reweigh import worlds
-from reweigh.errors import ReweighError, UsageError
+from reweigh.errors import UsageError
 from reweigh.evaluate import point_values
 from reweigh.fingerprint import digest_of
 from reweigh.output import write_atomically
@@ -144,21 +145,20 @@ class ChangedError(UsageError):
     """A cell on disk belongs to another study."""
 
 
-def configuration(cell: Cell, setting: Setting) -> dict[str, Any]:
-    """Everything that a cell's numbers follow from, but for the estimators asked for."""
+def versions() -> dict[str, str]:
+    """What computes: other versions may round otherwise."""
     from reweigh import __version__
 
-    return {
-        "format": FORMAT,
-        **asdict(cell),
-        **asdict(setting),
-        "reweigh": __version__,
-        "numpy": np.__version__,
-    }
+    return {"reweigh": __version__, "numpy": np.__version__, "scipy": version("scipy")}
 
 
-def _hash(config: dict[str, Any]) -> str:
-    return digest_of(json.dumps(config, sort_keys=True))
+def configuration(cell: Cell, setting: Setting) -> dict[str, Any]:
+    """Everything that a cell's numbers follow from, but for the estimators asked for."""
+    return {"format": FORMAT, **asdict(cell), **asdict(setting), **versions()}
+
+
+def _hash(*parts: Any) -> str:
+    return digest_of(*(json.dumps(part, sort_keys=True) for part in parts))
 
 
 def path_of(folder: Path, cell: Cell) -> Path:
@@ -170,7 +170,12 @@ def store(folder: Path, cell: Cell, setting: Setting, result: CellResult) -> Non
     config = configuration(cell, setting)
     values = {name: result.values[name] for name in sorted(result.values)}
     refused = {name: result.refused[name] for name in sorted(result.refused)}
-    content = {"hash": _hash(config), "config": config, "values": values, "refused": refused}
+    content = {
+        "hash": _hash(config, values, refused),
+        "config": config,
+        "values": values,
+        "refused": refused,
+    }
 
     def write(stream: BinaryIO) -> None:
         # A float's shortest text reads back as the same float.
@@ -184,16 +189,14 @@ def load(folder: Path, cell: Cell, setting: Setting) -> CellResult | None:
     path = path_of(folder, cell)
     if not path.exists():
         return None
-    damaged = UsageError(f"{str(path)!r} is no cell of a study; remove it, or use --overwrite")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         config, values, refused = content["config"], content["values"], content["refused"]
-        if content["hash"] != _hash(config):
-            raise damaged
-    except ReweighError:
-        raise
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise damaged from error
+        whole = content["hash"] == _hash(config, values, refused)
+    except (ValueError, KeyError, TypeError, OSError):
+        whole = False
+    if not whole:
+        raise UsageError(f"{str(path)!r} is no whole cell of a study; remove it, or --overwrite")
     wanted = configuration(cell, setting)
     changed = [
         f"{key} was {config.get(key)!r} and is {wanted.get(key)!r}"

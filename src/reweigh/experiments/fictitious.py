@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reweigh.arithmetic import divided
 from reweigh.errors import must_be
 from reweigh.experiments.theorems import (
     Estimates,
@@ -18,7 +19,6 @@ from reweigh.experiments.theorems import (
     Logs,
     Steps,
     action_ratio,
-    divided,
     exact_steps,
     forward,
     importance_steps,

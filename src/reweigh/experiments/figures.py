@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 
 from reweigh.experiments.paper import Figure
-from reweigh.report.charts import estimator_scales, styled
+from reweigh.report.charts import estimator_scales, log_ticks, styled
 
-FEW_DECADES = 3
 APART = 1.025
 AXES = {"n": "episodes n", "horizon": "horizon H"}
 
@@ -42,7 +40,7 @@ def chart(figure: Figure, table: Sequence[dict[str, Any]]) -> Any:
         "rel_rmse:Q",
         title="Relative-RMSE",
         scale=alt.Scale(type="log", domain=[lowest / 1.3, highest * 1.3], nice=False),
-        axis=alt.Axis(format="~g", values=_ticks(lowest / 1.3, highest * 1.3)),
+        axis=alt.Axis(format="~g", values=log_ticks(lowest / 1.3, highest * 1.3)),
     )
     legend = alt.Legend(title=None, symbolSize=90, symbolOpacity=1, symbolStrokeWidth=0)
     color = alt.Color("estimator:N", scale=scales.color, legend=legend)
@@ -66,11 +64,3 @@ def chart(figure: Figure, table: Sequence[dict[str, Any]]) -> Any:
         subtitle=f"{replicates} replicates; bars: 95 % intervals over replicates",
     )
     return styled(alt.layer(lines, bars, marks).properties(width=360, height=280, title=title))
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Powers of ten, with 2 and 5 between them where there are few."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1,) if math.log10(high / low) > FEW_DECADES else (1, 2, 5)
-    ticks = [step * 10.0**power for power in powers for step in steps]
-    return [tick for tick in ticks if low <= tick <= high]

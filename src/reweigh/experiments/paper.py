@@ -120,15 +120,13 @@ FIGURES: dict[str, Figure] = {
 def chosen(names: Iterable[str]) -> list[Figure]:
     """Figures by name; `all` is every one."""
     listed = list(dict.fromkeys(names))
-    if "all" in listed:
-        return list(FIGURES.values())
     for name in listed:
-        if name not in FIGURES:
+        if name not in (*FIGURES, "all"):
             raise UsageError(
                 f"there is no figure {name!r}{nearest(name, FIGURES)} "
                 f"(figures: all, {', '.join(FIGURES)})"
             )
-    return [FIGURES[name] for name in listed]
+    return [FIGURES[name] for name in (FIGURES if "all" in listed else listed)]
 
 
 def wanted(figures: Iterable[Figure]) -> dict[Cell, list[str]]:

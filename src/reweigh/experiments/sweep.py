@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
-from reweigh.errors import ReweighError, UsageError, must_be
+from reweigh.errors import ResourceError, UsageError
+from reweigh.experiments.backends import Backend, LostError, connected
 from reweigh.experiments.cells import (
     Cell,
     CellResult,
@@ -20,37 +19,12 @@ from reweigh.experiments.cells import (
     path_of,
     run_replicates,
     store,
+    versions,
 )
 
-BackendName = Literal["loky", "sequential", "dask", "ray"]
-BACKENDS: tuple[BackendName, ...] = ("loky", "sequential", "dask", "ray")
 CHUNKS = 16  # parts of a cell, so that no worker waits long for the last one
 STEP_COST = 1000  # episodes: what a step costs however few episodes there are
-
-
-@dataclass(frozen=True)
-class Backend:
-    """Where the work is done: processes here (loky), or a Dask or Ray cluster.
-
-    `jobs` is the number of workers (None: one per core). Without an address Dask and Ray start
-    a cluster on this machine, and stop it afterwards.
-    """
-
-    name: BackendName = "loky"
-    jobs: int | None = None
-    address: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.name not in BACKENDS:
-            raise must_be("backend", f"one of {', '.join(BACKENDS)}", self.name)
-        if self.jobs is not None and (not isinstance(self.jobs, int) or self.jobs < 1):
-            raise must_be("jobs", "a whole number from 1 on", self.jobs)
-        if self.address is not None and self.name not in ("dask", "ray"):
-            raise UsageError(f"an address belongs to dask or ray, not to {self.name}")
-
-    @property
-    def workers(self) -> int:
-        return self.jobs or len(os.sched_getaffinity(0))
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -64,6 +38,15 @@ class Progress:
     work: float
 
 
+@dataclass(frozen=True)
+class Done:
+    """The cells that there are, which of them were found on disk, and why others failed."""
+
+    results: dict[Cell, CellResult]
+    found: frozenset[Cell]
+    failed: dict[Cell, str]
+
+
 def run(
     wanted: Mapping[Cell, Sequence[str]],
     folder: Path,
@@ -73,35 +56,59 @@ def run(
     resume: bool = False,
     overwrite: bool = False,
     report: Callable[[Progress], None] = lambda progress: None,
-) -> dict[Cell, CellResult]:
+) -> Done:
     """Evaluate these estimators on every replicate of every cell; finished cells are in `folder`.
 
     A cell is written as soon as its last replicate is done, so that an interruption loses only
     cells under way. With `resume` cells found in the folder are kept (estimators that they lack
-    are added), or refused if their configuration differs; without it a folder that holds some is
-    refused unless `overwrite`.
+    are added), or refused if their configuration differs; with `overwrite` they are removed first;
+    with neither a folder that holds some is refused. A cell whose worker dies is told, and the
+    others are finished. One run at a time: the folder is locked.
     """
-    backend = backend or Backend()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(
+            f"cannot make the folder {str(folder)!r}: {error.strerror or error}"
+        ) from error
+    with _locked(folder):
+        return _run(wanted, folder, setting, backend or Backend(), resume, overwrite, report)
+
+
+def _run(
+    wanted: Mapping[Cell, Sequence[str]],
+    folder: Path,
+    setting: Setting,
+    backend: Backend,
+    resume: bool,
+    overwrite: bool,
+    report: Callable[[Progress], None],
+) -> Done:
+    there = [cell for cell in wanted if path_of(folder, cell).exists()]
+    if there and not (resume or overwrite):
+        raise UsageError(
+            f"{str(folder)!r} holds cells of an earlier run: go on with --resume, begin anew with "
+            "--overwrite, or give another folder"
+        )
+    if overwrite:
+        for cell in there:
+            path_of(folder, cell).unlink()
     done: dict[Cell, CellResult] = {}
     missing: dict[Cell, list[str]] = {}
     for cell in wanted:
-        found = load(folder, cell, setting) if resume else None
-        if not resume and not overwrite and path_of(folder, cell).exists():
-            raise UsageError(
-                f"{str(folder)!r} holds cells of an earlier run: go on with --resume, begin anew "
-                "with --overwrite, or give another folder"
-            )
-        if found is not None:
-            done[cell] = found
-        rest = [name for name in wanted[cell] if found is None or name not in found.values]
+        before = load(folder, cell, setting)
+        if before is not None:
+            done[cell] = before
+        rest = [name for name in wanted[cell] if before is None or name not in before.values]
         if rest:
             missing[cell] = rest
+    found = frozenset(done) - frozenset(missing)
     work = {cell: _cost(cell) * len(names) for cell, names in missing.items()}
     tasks = [(cell, missing[cell], part) for cell in missing for part in _parts(setting.replicates)]
-    parts: dict[Cell, list[tuple[range, CellResult]]] = defaultdict(list)
+    parts: dict[Cell, list[Part]] = defaultdict(list)
+    failed: dict[Cell, str] = {}
     finished, work_done = 0, 0.0
-    for cell, part in _carried_out(tasks, setting, backend):
+    for cell, part in _carried_out(tasks, setting, backend, failed):
         parts[cell].append(part)
         work_done += work[cell] * len(part[0]) / setting.replicates
         if sum(len(r) for r, _ in parts[cell]) == setting.replicates:
@@ -110,7 +117,25 @@ def run(
             store(folder, cell, setting, done[cell])
             finished += 1
         report(Progress(cell, finished, len(missing), work_done, sum(work.values())))
-    return done
+    return Done({cell: done[cell] for cell in wanted if cell not in failed}, found, failed)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The system lets go of the lock when the process ends, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        yield
+        return
+    with (folder / LOCK).open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ResourceError(
+                f"another run is working in {str(folder)!r}; wait for it, or give another folder"
+            ) from error
+        yield
 
 
 def _cost(cell: Cell) -> float:
@@ -123,93 +148,50 @@ def _parts(replicates: int) -> list[range]:
     return [range(i, min(i + size, replicates)) for i in range(0, replicates, size)]
 
 
+Part = tuple[range, CellResult]
 Task = tuple[Cell, list[str], range]
 
 
 def _carried_out(
-    tasks: list[Task], setting: Setting, backend: Backend
-) -> Iterator[tuple[Cell, tuple[range, CellResult]]]:
-    """The results of all tasks, in the order in which they are done."""
+    tasks: list[Task], setting: Setting, backend: Backend, failed: dict[Cell, str]
+) -> Iterator[tuple[Cell, Part]]:
+    """The results of all tasks as they are done. When a worker dies, all of its pool is lost: what
+    is left is then run cell by cell, so that only the cell that kills its workers fails."""
+    left = {(cell, part.start): (cell, names, part) for cell, names, part in tasks}
+    try:
+        for cell, part in _pool(tasks, setting, backend):
+            del left[cell, part[0].start]
+            yield cell, part
+        return
+    except LostError as error:
+        if backend.elsewhere:
+            raise ResourceError(
+                f"the cluster was lost ({error}); every finished cell is kept: go on with --resume"
+            ) from error
+    for cell in dict.fromkeys(cell for cell, _ in left):
+        try:
+            yield from _pool([t for t in left.values() if t[0] == cell], setting, backend)
+        except LostError as error:
+            failed[cell] = str(error)
+
+
+def _pool(tasks: list[Task], setting: Setting, backend: Backend) -> Iterator[tuple[Cell, Part]]:
     import joblib
 
     if not tasks:
         return
-    call = joblib.delayed(_task)
-    with _connected(backend) as config, config:
-        if backend.name == "ray":  # its joblib backend returns only whole lists: in waves
-            width = 4 * backend.workers
-            for i in range(0, len(tasks), width):
-                wave = joblib.Parallel(n_jobs=backend.workers)(
-                    call(*task, setting.seed) for task in tasks[i : i + width]
-                )
-                yield from wave
-            return
-        parallel = joblib.Parallel(
-            n_jobs=backend.workers, return_as="generator_unordered", batch_size=1
-        )
-        yield from parallel(call(*task, setting.seed) for task in tasks)
+    here = versions()
+    with connected(backend):
+        calls = [joblib.delayed(_task)(*task, setting.seed, here) for task in tasks]
+        yield from backend.unordered(calls)
 
 
 def _task(
-    cell: Cell, estimators: list[str], part: range, seed: int
-) -> tuple[Cell, tuple[range, CellResult]]:
+    cell: Cell, estimators: list[str], part: range, seed: int, wanted: dict[str, str]
+) -> tuple[Cell, Part]:
+    if versions() != wanted:
+        raise UsageError(
+            f"a worker has other versions ({versions()}) than this process ({wanted}): its numbers "
+            "could differ"
+        )
     return cell, run_replicates(cell, estimators, seed, part)
-
-
-@contextmanager
-def _connected(backend: Backend) -> Iterator[AbstractContextManager[Any]]:
-    """joblib's configuration for the backend, with its cluster at hand."""
-    import joblib
-
-    if backend.name == "dask":
-        try:
-            from distributed import Client
-        except ImportError as error:
-            raise _no_extra("dask") from error
-        with _reaching(backend):
-            client = (
-                Client(backend.address)
-                if backend.address
-                else Client(
-                    n_workers=backend.workers,
-                    threads_per_worker=1,
-                    host="127.0.0.1",
-                    dashboard_address=None,
-                )
-            )
-        with client:
-            yield joblib.parallel_config(backend="dask")
-        return
-    if backend.name == "ray":
-        try:
-            import ray
-            from ray.util.joblib import register_ray
-        except ImportError as error:
-            raise _no_extra("ray") from error
-        options: dict[str, Any] = {"log_to_driver": False}
-        if backend.address is None:
-            options |= {"num_cpus": backend.workers, "include_dashboard": False}
-        with _reaching(backend):
-            ray.init(address=backend.address, **options)
-        register_ray()
-        try:
-            yield joblib.parallel_config(backend="ray")
-        finally:
-            ray.shutdown()
-        return
-    yield joblib.parallel_config(backend=backend.name)
-
-
-@contextmanager
-def _reaching(backend: Backend) -> Iterator[None]:
-    try:
-        yield
-    except ReweighError:
-        raise
-    except Exception as error:
-        where = backend.address or "a cluster on this machine"
-        raise UsageError(f"{backend.name}: cannot reach {where}: {error}") from error
-
-
-def _no_extra(name: str) -> UsageError:
-    return UsageError(f"--backend {name} needs the extra: pip install 'reweigh[{name}]'")

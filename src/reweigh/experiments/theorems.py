@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
+from reweigh.arithmetic import divided
 from reweigh.errors import UsageError, must_be
+from reweigh.theory.bounds import clipped
 from reweigh.worlds.randomworld import random_mdp
 from reweigh.worlds.tabular import TabularMDP
 from reweigh.worlds.world import Rollout, as_count, as_generator
@@ -256,16 +258,10 @@ def replicates(mdp: TabularMDP, logs: Logs, *, v_max: float | None = None) -> Re
     return Replicates(
         value=float(mdp.initial @ V[0]),
         plain=plain,
-        clipped=np.clip(plain, 0.0, high),
+        clipped=clipped(plain, 0.0, high),
         simplex=forward(mdp, logs, steps, simplex=True).values,
         dm=forward(mdp, logs, model_steps(mdp, logs)).values,
     )
-
-
-def divided(numerator: Floats, denominator: Floats) -> Floats:
-    """numerator/denominator, 0 where the denominator is 0."""
-    some = denominator > 0
-    return np.where(some, numerator / np.where(some, denominator, 1.0), 0.0)
 
 
 def random_worlds() -> dict[str, TabularMDP]:

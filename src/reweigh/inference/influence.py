@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.arithmetic import divided
 from reweigh.errors import RefusedError, SupportError
 from reweigh.estimators.operators import OneStep, importance_operator
 from reweigh.estimators.recipe import Marginal, Normalize, Recipe, Stepwise
@@ -198,8 +199,8 @@ def _terms(
     arriving *= op.discount ** (each.t_next - each.t).astype(np.float64)
     mean_reward, mean_move = op.reward[node], (back.u - op.reward)[node]
     own = each.rho if op.self_normalized else np.ones(len(each))
-    through_reward = _over(each.z - own * mean_reward, reward_by[node])
-    through_move = _over(each.rho * arriving - own * mean_move, move_by[node])
+    through_reward = divided(each.z - own * mean_reward, reward_by[node])
+    through_move = divided(each.rho * arriving - own * mean_move, move_by[node])
     D = op.discount ** each.t.astype(np.float64) * flow.d[node] * op.n_episodes
     return node, D * (through_reward + np.where(known, through_move, 0.0))
 
@@ -252,8 +253,3 @@ def _overflow() -> SupportError:
 
 def _centred(values: Floats) -> Floats:
     return np.asarray(values - values.mean(), np.float64)
-
-
-def _over(numerator: Floats, denominator: Floats) -> Floats:
-    """Division with 0 where the divisor is 0: such a node passes nothing on."""
-    return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1.0), 0.0)

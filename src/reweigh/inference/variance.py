@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.arithmetic import divided
 from reweigh.estimators.operators import OneStep
 from reweigh.estimators.recursion import Backward, Forward
 from reweigh.moments.groups import tally
@@ -68,10 +69,10 @@ def logged_reward(op: OneStep, D: Floats) -> RewardTerm:
     """R = D z/N, or D (z - r̂ρ)/Σρ when self-normalised."""
     groups = op.groups
     zero = np.zeros(len(op.src))
-    per_row = _over(D, groups.reward_by)[groups.of]
+    per_row = divided(D, groups.reward_by)[groups.of]
     if not op.self_normalized:
         return RewardTerm(zero, zero, per_row, zero)
-    mean = _over(groups.sum(op.cells.z), groups.reward_by)[groups.of]
+    mean = divided(groups.sum(op.cells.z), groups.reward_by)[groups.of]
     return RewardTerm(zero, -per_row * mean, per_row, zero)
 
 
@@ -84,11 +85,11 @@ def pooled_reward(
     `mean_reward` (E,) is r̄ of each edge, `cell` (E,) its (s, a).
     """
     groups = op.groups
-    per_row = _over(D, groups.reward_by)[groups.of]
+    per_row = divided(D, groups.reward_by)[groups.of]
     rho = op.cells.rho
     a_rho = per_row * mean_reward
     if op.self_normalized:
-        mean = _over(groups.sum(rho * mean_reward), groups.reward_by)[groups.of]
+        mean = divided(groups.sum(rho * mean_reward), groups.reward_by)[groups.of]
         a_rho = per_row * (mean_reward - mean)
     use = tally(cell, per_row * rho)  # C(s,a)
     share = (use / tally(cell, op.cells.n))[cell]
@@ -125,12 +126,12 @@ def nothing_left(error: float, value: float) -> bool:
 def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardTerm) -> Squared:
     """SE² from the sums."""
     groups, c, known = op.groups, op.cells, op.known
-    per_row = _over(np.ones(len(groups.share)), groups.move_by)[groups.of]
+    per_row = divided(np.ones(len(groups.share)), groups.move_by)[groups.of]
     b = moved.move * per_row
     if op.self_normalized:
         # T = ρ (U - mean of U)/Σρ
         rho = np.where(known, c.rho, 0.0)
-        mean = _over(groups.sum(rho * moved.move), groups.move_by)[groups.of]
+        mean = divided(groups.sum(rho * moved.move), groups.move_by)[groups.of]
         b = (moved.move - mean) * per_row
     b = np.where(known, b, 0.0)
     r1 = term.a0 * c.n + term.a_rho * c.rho + term.a_z * c.z + term.a_y * c.y
@@ -146,9 +147,9 @@ def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardT
     N, M = groups.visits, groups.moves
     sum_r, sum_r_known = groups.sum(r1), groups.sum(np.where(known, r1, 0.0))
     sum_t = groups.sum(b * c.rho)
-    var_r = groups.sum(r2) - _over(sum_r**2, N)  # N Var(R)
-    var_t = groups.sum(b**2 * c.rho2) - _over(sum_t**2, M)
-    cov = groups.sum(np.where(known, rt, 0.0)) - _over(sum_r_known * sum_t, M)
+    var_r = groups.sum(r2) - divided(sum_r**2, N)  # N Var(R)
+    var_t = groups.sum(b**2 * c.rho2) - divided(sum_t**2, M)
+    cov = groups.sum(np.where(known, rt, 0.0)) - divided(sum_r_known * sum_t, M)
     # Cancellation may leave a variance of 0 slightly negative.
     per_group = np.maximum(var_r + var_t + 2 * cov, 0.0)
     start = start_variance(op, back)
@@ -166,8 +167,3 @@ def start_variance(op: OneStep, back: Backward) -> float:
     mean = float(np.sum(u * start.n + start.g) / n)
     square = float(np.sum(u * u * start.n + 2 * u * start.g + start.g2) / n)
     return max(square - mean * mean, 0.0) / float(n)
-
-
-def _over(numerator: Floats, denominator: Floats) -> Floats:
-    """Division with 0 for the groups that hold nothing."""
-    return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1.0), 0.0)

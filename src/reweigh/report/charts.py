@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from reweigh.output import write_atomically
 Format = Literal["svg", "png", "pdf", "html", "json"]
 FORMATS: tuple[Format, ...] = ("svg", "png", "pdf", "html", "json")
 
+FEW_DECADES, MOST_POWERS = 3, 10
 SOLID, DASHED, DOTTED, MIXED = [1, 0], [6, 3], [2, 2], [8, 3, 2, 3]
 
 
@@ -39,7 +41,7 @@ def _look(color: str, shape: str, dash: Sequence[int] = SOLID) -> Look:
 
 LOOKS: dict[str, Look] = {
     "dm": _look("#4D4D4D", "diamond"),
-    "dm-renorm": _look("#999999", "diamond", DASHED),
+    "dm-renorm": _look("#000000", "diamond", DASHED),
     "is": _look("#E69F00", "triangle-up"),
     "trajectory-is": _look("#8C510A", "triangle-up", DASHED),
     "wis": _look("#56B4E9", "square"),
@@ -52,11 +54,11 @@ LOOKS: dict[str, Look] = {
     "mis-state": _look("#AA4499", "cross", DASHED),
     "mis-pooled": _look("#44AA99", "triangle-right", MIXED),
     "dr": _look("#D55E00", "triangle-up", DOTTED),
-    "dr-split": _look("#D55E00", "triangle-left", DASHED),
-    "dr-crossfit": _look("#D55E00", "triangle-left", MIXED),
+    "dr-split": _look("#A04000", "triangle-left", DASHED),
+    "dr-crossfit": _look("#F28E2B", "triangle-left", MIXED),
     "wdr": _look("#999933", "square", DOTTED),
-    "wdr-split": _look("#999933", "cross", DASHED),
-    "wdr-crossfit": _look("#999933", "cross", MIXED),
+    "wdr-split": _look("#666600", "cross", DASHED),
+    "wdr-crossfit": _look("#C7C74D", "cross", MIXED),
     "mdr": _look("#009E73", "diamond", DASHED),
     "mdr-crossfit": _look("#117733", "diamond", MIXED),
 }
@@ -81,6 +83,15 @@ def estimator_scales(names: Sequence[str]) -> Scales:
         shape=alt.Scale(domain=listed, range=[look.shape for look in looks]),
         dash=alt.Scale(domain=listed, range=[list(look.dash) for look in looks]),
     )
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten, with 2 and 5 between them where they are few, and some left out where many."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    within = (1, 2, 5) if math.log10(high / low) <= FEW_DECADES else (1,)
+    spaced = 1 + (last - first) // MOST_POWERS
+    ticks = [m * 10.0**k for k in range(first, last + 1, spaced) for m in within]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def styled(chart: Any) -> Any:

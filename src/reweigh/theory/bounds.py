@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from reweigh.errors import UsageError, must_be
 from reweigh.theory.exact import Quantities
@@ -62,11 +63,11 @@ def corollary_bound(q: Quantities, n: int) -> Bound:
     return Bound(value, n, _conditions(q, n, d_m))
 
 
-def clipped(value: float, low: float, high: float) -> float:
-    """The clipped estimate that the theorem speaks of."""
+def clipped(values: npt.ArrayLike, low: float, high: float) -> npt.NDArray[np.float64]:
+    """The clipped estimate that the theorem speaks of; of one estimate or of many."""
     if not low < high:
         raise must_be("low, high", "a range with low < high", (low, high))
-    return min(max(value, low), high)
+    return np.clip(np.asarray(values, np.float64), low, high)
 
 
 def _check(q: Quantities, n: int) -> float:

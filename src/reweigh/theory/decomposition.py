@@ -38,7 +38,8 @@ class Decomposition:
     target   (K,) d_t^π(s), the target's mass there
     visits   (K,) N_t(s)/n, the share of the episodes that the log shows there; d_t^μ(s) of a world
     wanted   (K,) wanted/logged: the step's visits at their best (Neyman's allocation, d_t(s) times
-             the spread at s) over the visits as they are
+             the spread at s) over the visits as they are. None of a difference: other visits would
+             be another behaviour, and so another difference
     by_step  (H,) share of each step
     """
 
@@ -49,7 +50,7 @@ class Decomposition:
     share: Floats
     target: Floats
     visits: Floats
-    wanted: Floats
+    wanted: Floats | None
     by_step: Floats
 
     def by_state(self) -> dict[str, float]:
@@ -71,7 +72,9 @@ class Decomposition:
 
     def to_dict(self, listed: int = LISTED) -> dict[str, Any]:
         """Plain values: the `listed` largest pairs, what the others have, and every step."""
-        names = ("step", "share", "target", "visits", "wanted")
+        names = ["step", "share", "target", "visits"]
+        if self.wanted is not None:
+            names.append("wanted")
         columns = [getattr(self, name)[:listed].tolist() for name in names]
         return {
             "estimator": self.estimator,
@@ -91,7 +94,7 @@ class Decomposition:
 def from_solution(
     estimator: str, solution: Solution, states: Labels, n: int
 ) -> Decomposition | None:
-    """Of SE², from the sums; None for estimators without a part per state."""
+    """Of a value's SE², from the sums; None for estimators without a part per state."""
     if solution.variance_by_node is None:
         return None
     assert solution.variance_of_start is not None
@@ -109,11 +112,12 @@ def from_solution(
         solution.target,
         solution.visits / n,
         len(solution.ess),
+        difference=False,
     )
 
 
 def from_parts(estimator: str, parts: Parts, states: Labels, horizon: int) -> Decomposition:
-    """Of mean(ψ²), from influence values."""
+    """Of a difference's mean(ψ²), from influence values."""
     n = len(parts.start)
     start, by_node = parts.variances()
     return _decomposed(
@@ -126,10 +130,13 @@ def from_parts(estimator: str, parts: Parts, states: Labels, horizon: int) -> De
         parts.target,
         np.bincount(parts.node, minlength=len(by_node)) / n,
         horizon,
+        difference=True,
     )
 
 
-def from_world(estimator: str, mdp: TabularMDP, q: Quantities, exact: Spread) -> Decomposition:
+def from_world(
+    estimator: str, mdp: TabularMDP, q: Quantities, exact: Spread, *, difference: bool
+) -> Decomposition:
     """Of the exact variance of a world; terminal states are END, which has none."""
     assert exact.start is not None
     assert exact.by_state is not None
@@ -144,6 +151,7 @@ def from_world(estimator: str, mdp: TabularMDP, q: Quantities, exact: Spread) ->
         q.d_pi[: q.horizon].reshape(-1),
         q.d_mu[: q.horizon].reshape(-1),
         q.horizon,
+        difference=difference,
     )
 
 
@@ -157,6 +165,8 @@ def _decomposed(
     target: Floats,
     visits: Floats,
     horizon: int,
+    *,
+    difference: bool,
 ) -> Decomposition:
     kept = np.flatnonzero((visits > 0) & (code != END) & (step < horizon))
     variance, step, target, visits = variance[kept], step[kept], target[kept], visits[kept]
@@ -171,7 +181,7 @@ def _decomposed(
         share=variance[order] / total,
         target=target[order],
         visits=visits[order],
-        wanted=_wanted(variance, visits, step, horizon)[order],
+        wanted=None if difference else _wanted(variance, visits, step, horizon)[order],
         by_step=tally(step, variance, horizon) / total,
     )
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.arithmetic import divided
 from reweigh.errors import SupportError, UsageError
+from reweigh.theory.products import covariance, product_return
 from reweigh.worlds.tabular import TabularMDP
 
 Floats = npt.NDArray[np.float64]
@@ -77,13 +79,13 @@ def quantities(mdp: TabularMDP) -> Quantities:
     pi, mu, gamma, H = mdp.target_array, mdp.behavior_array, mdp.discount, mdp.horizon
     d_pi, d_mu = _marginals(mdp, pi), _marginals(mdp, mu)
     _refuse_without_support(d_pi[:H], pi, mu)
-    rho = _ratio(pi, mu)
+    rho = divided(pi, mu)
     V = mdp.state_values(pi)
     total = r + gamma * V[1:, None, None, :]
     Q = np.sum(T * total, axis=3)
     value = float(mdp.initial @ V[0])
     # d^π(s)²/d^μ(s)
-    reach = _ratio(d_pi, d_mu)[:H] * d_pi[:H]
+    reach = divided(d_pi, d_mu)[:H] * d_pi[:H]
     power = gamma ** (2 * np.arange(H))
     start = float(mdp.initial @ V[0] ** 2) - value**2
 
@@ -102,7 +104,8 @@ def quantities(mdp: TabularMDP) -> Quantities:
     u = np.sum(pi * np.sum(T * centred, axis=3), axis=2)
     second_centred = np.sum(T * (centred**2 + sd**2), axis=3)
     simplex = np.sum(pi * rho * second_centred, axis=2) - u**2
-    mean_reward = np.sum(d_pi[:H] * np.sum(pi * np.sum(T * r, axis=3), axis=2), axis=1)
+    products = (product_return(mdp, d_pi, weighted=weighted) for weighted in (False, True))
+    is_variance, wis_variance = (covariance(mdp, own, own) for own in products)
     alive = np.broadcast_to(T > 0, r.shape) & (mu[..., None] > 0) & (d_mu[:H, :, None, None] > 0)
     return Quantities(
         value=value,
@@ -114,13 +117,13 @@ def quantities(mdp: TabularMDP) -> Quantities:
         V=V,
         Q=Q,
         tau_a=float(rho[d_mu[:H] > 0].max()),
-        tau_s=float(_ratio(d_pi, d_mu)[:H].max()),
+        tau_s=float(divided(d_pi, d_mu)[:H].max()),
         leading_parts=steps(leading),
         leading_simplex_parts=steps(simplex),
         cramer_rao_parts=steps(within),
         gap_parts=np.concatenate([[0.0], power * np.sum(reach * between, axis=1)]),
-        is_variance=_product_variance(mdp, rho, r, value),
-        wis_variance=_product_variance(mdp, rho, r - mean_reward[:, None, None, None], 0.0),
+        is_variance=is_variance,
+        wis_variance=wis_variance,
         reward_max=float(r[alive].max()),
         reward_min=float(r[alive].min()),
         noise=float(sd.max()),
@@ -136,10 +139,6 @@ def _marginals(mdp: TabularMDP, policy: Floats) -> Floats:
     return d
 
 
-def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1.0), 0.0)
-
-
 def _refuse_without_support(d_pi: Floats, pi: Floats, mu: Floats) -> None:
     """Where the target goes the behaviour must go too (assumptions A2 and A3)."""
     bad = (d_pi > 0)[:, :, None] & (pi > 0) & ~(mu > 0)
@@ -150,28 +149,3 @@ def _refuse_without_support(d_pi: Floats, pi: Floats, mu: Floats) -> None:
             f"the target takes action {a} in state {s} at step {t}, and the behaviour never "
             "does: no estimator is consistent here",
         )
-
-
-def _product_variance(mdp: TabularMDP, rho: Floats, reward: Floats, value: float) -> float:
-    """Var of X_0, where X_t = ρ_t (r_t + γ X_{t+1}): the step-wise IS return.
-
-    E[X_t²|s] = Σ_a π²/μ Σ_{s'} P [ r² + sd² + 2γ r V_{t+1}(s') + γ² E[X_{t+1}²|s'] ],
-    with V the value of the same reward. It is the curse of horizon in one number; beyond what a
-    number can hold it is infinite.
-    """
-    gamma = mdp.discount
-    second, V = np.zeros(mdp.n_states), np.zeros(mdp.n_states)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for t in reversed(range(mdp.horizon)):
-            r = reward[t]
-            inner = r**2 + mdp.reward_sd[t] ** 2 + 2 * gamma * r * V + gamma**2 * second
-            moment = _weighted(mdp.transition[t], inner).sum(axis=2)
-            mean = np.sum(mdp.transition[t] * (r + gamma * V), axis=2)
-            second = _weighted(mdp.target_array[t] * rho[t], moment).sum(axis=1)
-            V = np.sum(mdp.target_array[t] * mean, axis=1)
-        return float(_weighted(mdp.initial, second).sum()) - value**2
-
-
-def _weighted(weight: Floats, value: Floats) -> Floats:
-    """Products in which an infinite value of no weight counts for nothing."""
-    return np.where(weight > 0, weight * value, 0.0)

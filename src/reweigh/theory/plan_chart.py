@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import altair as alt
@@ -12,7 +11,7 @@ from reweigh.report import charts
 from reweigh.results import number
 from reweigh.theory.decomposition import LISTED, Decomposition
 from reweigh.theory.plan_records import Need, Plan
-from reweigh.theory.plan_text import episodes_text, origin, plain, question, shortened, source
+from reweigh.theory.plan_text import episodes_text, origin, plain, question, shown_names, source
 
 POINTS, MOST_BINS = 60, 50
 FARTHEST = 1e4  # times the reference's episodes: beyond, a curve is drawn without its point
@@ -54,7 +53,7 @@ def _curves(plan: Plan) -> Any:
         "n:Q",
         title="episodes",
         scale=alt.Scale(type="log", domain=[low, high], nice=False),
-        axis=alt.Axis(values=_ticks(low, high), labelExpr=PLAIN),
+        axis=alt.Axis(values=charts.log_ticks(low, high), labelExpr=PLAIN),
     )
     y = _y_axis(goal.half_width is None, aim, max(row["reached"] for row in curves))
     looks = _looks(answered)
@@ -74,7 +73,10 @@ def _curves(plan: Plan) -> Any:
         lines.encode(x=x, y=y, color=looks["color"], strokeDash=looks["dash"], tooltip=shown),
         marks.encode(x=x, y=y, color=looks["color"], shape=looks["shape"], tooltip=shown),
     ]
-    title = alt.Title(question(goal), subtitle=source(plan))
+    subtitle = source(plan)
+    if any(need.warnings for need in answered):
+        subtitle += "; !: with a warning, see the text"
+    title = alt.Title(question(goal), subtitle=subtitle)
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=title)
 
 
@@ -96,17 +98,8 @@ def _y_axis(power: bool, aim: float, largest: float) -> alt.Y:
         "reached:Q",
         title=f"half-width (goal: {number(aim)})",
         scale=alt.Scale(type="log", domain=domain, nice=False),
-        axis=alt.Axis(values=_ticks(*domain), labelExpr=PLAIN),
+        axis=alt.Axis(values=charts.log_ticks(*domain), labelExpr=PLAIN),
     )
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Powers of ten; 1, 2, 5 between them where they are few."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    within = (1.0,) if last - first > 4 else (1.0, 2.0, 5.0)
-    spaced = 1 + (last - first) // 10
-    ticks = [m * 10.0**k for k in range(first, last + 1, spaced) for m in within]
-    return [tick for tick in ticks if low <= tick <= high]
 
 
 def _looks(answered: list[Need]) -> dict[str, Any]:
@@ -127,7 +120,7 @@ def _looks(answered: list[Need]) -> dict[str, Any]:
 
 
 def _label(need: Need) -> str:
-    return f"{need.estimator}: {episodes_text(need)}"
+    return f"{need.estimator}: {episodes_text(need)}{' !' if need.warnings else ''}"
 
 
 def _chart(rows: list[dict[str, Any]]) -> alt.Chart:
@@ -195,16 +188,18 @@ def _heat_rows(parts: Decomposition, wide: int, columns: int) -> list[tuple[str,
     row = np.array([place.get(name, len(shown)) for name in parts.state])
     size = (len(shown) + 1) * columns
     share = np.bincount(row * columns + parts.step // wide, parts.share, size).reshape(-1, columns)
-    # a name from the data must not end the script element of an HTML page
-    shown_as = {name: plain(name).replace("<", "‹") for name in shown}
-    names = [shortened(shown_as[name]) for name in shown]
-    if len(set(names)) < len(names):  # two long names that begin alike
-        names = list(shown_as.values())
-    labels = [f"{name} ({totals[key]:.1%})" for name, key in zip(names, shown, strict=True)]
-    found = [(label, share[k].tolist()) for k, label in enumerate(labels)]
+    names = shown_names(shown, _harmless)
+    found = [
+        (f"{names[name]} ({totals[name]:.1%})", share[k].tolist()) for k, name in enumerate(shown)
+    ]
     others = len(totals) - len(shown)
     if others:
         # one field of the mean is as dark as one of a single state
         label = f"mean of {others:,} others ({share[-1].sum():.1%})"
         found.append((label, (share[-1] / others).tolist()))
     return found
+
+
+def _harmless(name: str) -> str:
+    """A name from the data must not end the script element of an HTML page."""
+    return plain(name).replace("<", "‹")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from reweigh.results import number, rounded, two_digits
 from reweigh.theory.decomposition import WANTED, Decomposition
@@ -11,6 +11,7 @@ from reweigh.theory.plan_records import Goal, Need, Plan
 
 WIDTH = 80
 SHOWN_PAIRS, SHOWN_STEPS, LONGEST_NAME = 8, 5, 20
+ENDS = (9, 14, 18, 4)  # characters that a cut name keeps of its end, in the order of trial
 
 
 def plan_text(plan: Plan, words: Callable[[str], str] = str) -> str:
@@ -121,31 +122,36 @@ def _beside(plan: Plan, base: Need) -> list[str]:
 
 def _decomposition(plan: Plan, parts: Decomposition) -> list[str]:
     logged = "log there" if plan.pilot_episodes is not None else "behaviour there"
-    head = ["step", "state", "variance", "target there", logged, "wanted/logged"]
+    head = ["step", "state", "variance", "target there", logged]
+    by_state = list(parts.by_state().items())[:SHOWN_STEPS]
+    names = shown_names([*parts.state[:SHOWN_PAIRS], *(name for name, _ in by_state)])
     rows = [
         [
             str(parts.step[k]),
-            shortened(parts.state[k]),
+            names[parts.state[k]],
             f"{parts.share[k]:.1%}",
             f"{parts.target[k]:.1%}",
             f"{parts.visits[k]:.1%}",
-            f"{parts.wanted[k]:.2f}",
         ]
         for k in range(min(SHOWN_PAIRS, len(parts.state)))
     ]
+    if parts.wanted is not None:
+        head.append("wanted/logged")
+        for row, wanted in zip(rows, parts.wanted.tolist(), strict=False):
+            row.append(f"{wanted:.2f}")
+    empty = [""] * (len(head) - 3)
     rest = len(parts.state) - SHOWN_PAIRS
     if rest > 0:
         share = float(parts.share[SHOWN_PAIRS:].sum())
-        rows.append(["", f"{rest:,} others", f"{share:.1%}", "", "", ""])
-    rows.append(["", "the first state", f"{parts.start:.1%}", "", "", ""])
+        rows.append(["", f"{rest:,} others", f"{share:.1%}", *empty])
+    rows.append(["", "the first state", f"{parts.start:.1%}", *empty])
     lines = [origin(plan, parts), *_table([head, *rows], left=(1,))]
     heavy = parts.heaviest_steps(SHOWN_STEPS).tolist()
-    by_step = ", ".join(f"{t} ({parts.by_step[t]:.1%})" for t in heavy)
-    by_state = ", ".join(
-        f"{shortened(name)} ({share:.1%})"
-        for name, share in list(parts.by_state().items())[:SHOWN_STEPS]
-    )
-    sentences = [f"by step: {by_step}", f"by state: {by_state}", WANTED]
+    steps = ", ".join(f"{t} ({parts.by_step[t]:.1%})" for t in heavy)
+    states = ", ".join(f"{names[name]} ({share:.1%})" for name, share in by_state)
+    sentences = [f"by step: {steps}", f"by state: {states}"]
+    if parts.wanted is not None:
+        sentences.append(WANTED)
     return lines + _wrapped(sentences, indent="  ")
 
 
@@ -163,15 +169,39 @@ def _times(times: float | None) -> str:
     return f"{times:,.1f}" if 0.05 <= times < 1e6 else f"{times:.1e}"
 
 
-def shortened(name: str) -> str:
-    """A name from the data that is not too long."""
-    text = plain(name)
-    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
-
-
 def plain(name: str) -> str:
     """A name from the data without characters that a terminal obeys."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
+
+
+def shown_names(names: Iterable[str], safe: Callable[[str], str] = plain) -> dict[str, str]:
+    """Names from the data as they are shown: harmless (`safe`), not too long, and distinct.
+
+    Long ones are cut in the middle, since names of a kind differ at their end; where that makes
+    two of them alike, elsewhere; and where no place tells them apart they are numbered.
+    """
+    texts = {name: safe(name) for name in names}
+    for end in ENDS:
+        shown = {name: _cut(text, end) for name, text in texts.items()}
+        if len(set(shown.values())) == len(shown):
+            return shown
+    numbered: dict[str, str] = {}
+    taken: set[str] = set()
+    for name, text in texts.items():
+        found, k = _cut(text, ENDS[0]), 1
+        while found in taken:
+            k += 1
+            mark = f" #{k}"
+            found = _cut(text, ENDS[0], LONGEST_NAME - len(mark)) + mark
+        taken.add(found)
+        numbered[name] = found
+    return numbered
+
+
+def _cut(text: str, end: int, longest: int = LONGEST_NAME) -> str:
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest - end - 1].rstrip()}…{text[-end:].lstrip()}"
 
 
 def _table(rows: list[list[str]], left: Sequence[int]) -> list[str]:

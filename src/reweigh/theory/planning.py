@@ -124,6 +124,7 @@ def _recipes(estimators: Sequence[Recipe | str]) -> list[Recipe]:
 def _from_world(world: TabularMDP, goal: Goal, recipes: list[Recipe]) -> Plan:
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
         q = quantities(world)
+    difference = goal.difference is not None
     needs: list[Need] = []
     parts: dict[str, Decomposition] = {}
     for recipe in recipes:
@@ -133,7 +134,7 @@ def _from_world(world: TabularMDP, goal: Goal, recipes: list[Recipe]) -> Plan:
                     "max-ratio", "clipped ratios have a bias that no exact variance speaks of"
                 )
             with np.errstate(over="ignore", invalid="ignore"):
-                exact = spread(world, q, recipe.name, difference=goal.difference is not None)
+                exact = spread(world, q, recipe.name, difference=difference)
             _refuse_nothing(exact.total, q.value)
             episodes = goal.episodes(exact.total)
         except RefusedError as error:
@@ -149,7 +150,7 @@ def _from_world(world: TabularMDP, goal: Goal, recipes: list[Recipe]) -> Plan:
             )
         )
         if exact.by_state is not None:
-            parts[recipe.name] = from_world(recipe.name, world, q, exact)
+            parts[recipe.name] = from_world(recipe.name, world, q, exact, difference=difference)
     return _finished(goal, needs, parts, "world", None, q.horizon, [])
 
 

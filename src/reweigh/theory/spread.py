@@ -22,8 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.arithmetic import divided
 from reweigh.errors import RefusedError
 from reweigh.theory.exact import Quantities
+from reweigh.theory.products import covariance, plain_return, product_return
 from reweigh.worlds.tabular import TabularMDP
 
 Floats = npt.NDArray[np.float64]
@@ -71,7 +73,7 @@ def _marginal(mdp: TabularMDP, q: Quantities, estimator: str, difference: bool) 
         base = np.broadcast_to(q.V[:H, :, None], q.Q.shape)
     elif estimator != "mis-plain":
         base = q.Q
-    w = _ratio(q.d_pi, q.d_mu)[:H, :, None] * _ratio(mdp.target_array, mu)  # w_t(s) ρ_t(s,a)
+    w = divided(q.d_pi, q.d_mu)[:H, :, None] * divided(mdp.target_array, mu)  # w_t(s) ρ_t(s,a)
     # E[X | s,a] and E[X² | s,a]; the reward's own noise enters with its weight in X
     X = w[..., None] * (mdp.reward + gamma * arriving[1:, None, None, :] - base[..., None])
     X = X - minus * mdp.reward - gamma * V_mu[1:, None, None, :]
@@ -86,43 +88,10 @@ def _marginal(mdp: TabularMDP, q: Quantities, estimator: str, difference: bool) 
 
 
 def _products(mdp: TabularMDP, q: Quantities, estimator: str, difference: bool) -> float:
-    """IS: X = Σ_t γ^t ρ_{0:t} y_t.  WIS: the same with y_t - E_π[y_t].  G = Σ_t γ^t y_t.
-
-    Var(X), or Var(X - G) = Var(X) - 2 Cov(X, G) + Var(G).
-    """
-    rho, r = _ratio(mdp.target_array, mdp.behavior_array), mdp.reward
-    if estimator == "wis":
-        mean = np.einsum("ts,tsa,tsax->t", q.d_pi[: q.horizon], mdp.target_array,
-                         mdp.transition * r)  # fmt: skip
-        own = (rho, r - mean[:, None, None, None])
-    else:
-        own = (rho, r)
-    total = _covariance(mdp, own, own)
+    """Var(X) of what an episode adds, or with its own return G Var(X) - 2 Cov(X, G) + Var(G)."""
+    weighted = estimator == "wis"
+    total = q.wis_variance if weighted else q.is_variance
     if difference:
-        plain = (np.ones_like(rho), r)
-        total += _covariance(mdp, plain, plain) - 2 * _covariance(mdp, own, plain)
+        own, plain = product_return(mdp, q.d_pi, weighted=weighted), plain_return(mdp)
+        total += covariance(mdp, plain, plain) - 2 * covariance(mdp, own, plain)
     return max(total, 0.0)
-
-
-Return = tuple[Floats, Floats]  # ratios (H,S,A) and mean rewards (H,S,A,S)
-
-
-def _covariance(mdp: TabularMDP, one: Return, other: Return) -> float:
-    """Cov of two returns X_t = α_t (r_t + γ X_{t+1}), Y_t = β_t (r'_t + γ Y_{t+1}) of one episode:
-
-    E[X_t Y_t|s] = Σ_a μ α β Σ_{s'} P [ r r' + sd² + γ r E[Y'|s'] + γ r' E[X'|s'] + γ² E[X'Y'|s'] ]
-    """
-    gamma, mu = mdp.discount, mdp.behavior_array
-    X, Y, XY = np.zeros((3, mdp.n_states))
-    for t in reversed(range(mdp.horizon)):
-        P, (a, b), (x, y) = mdp.transition[t], (one[0][t], other[0][t]), (one[1][t], other[1][t])
-        inner = x * y + mdp.reward_sd[t] ** 2 + gamma * (x * Y + y * X) + gamma**2 * XY
-        XY = np.sum(mu[t] * a * b * np.sum(P * inner, axis=2), axis=1)
-        X = np.sum(mu[t] * a * np.sum(P * (x + gamma * X), axis=2), axis=1)
-        Y = np.sum(mu[t] * b * np.sum(P * (y + gamma * Y), axis=2), axis=1)
-    d = mdp.initial
-    return float(d @ XY) - float(d @ X) * float(d @ Y)
-
-
-def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1.0), 0.0)
