@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install test lint format types test-slow test-all readme paper bench clean
+.PHONY: install test lint format types test-slow test-all readme paper bench bench-engines bench-billion bench-peers clean
 
 install: $(STAMP)
 
@@ -34,10 +34,11 @@ test: lint types
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow --numprocesses=auto
 
-# Everything: with the heavy extras (Dask, Ray) and the long runs.
+# Everything: with the heavy extras (Dask, Ray, Spark), PostgreSQL, and the long runs.
 test-all: test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,dask,ray]"
-	$(BIN)/python -m pytest -m cluster
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,dask,ray,spark,postgres]"
+	@command -v java >/dev/null || apt-get install -y -qq openjdk-17-jre-headless
+	$(BIN)/python -m pytest -m "cluster or spark or postgres"
 	$(BIN)/python -m pytest -m slow --numprocesses=auto
 
 format: $(STAMP)
@@ -45,7 +46,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix src tests scripts benchmarks
 
 readme: $(STAMP)
-	$(BIN)/python scripts/readme.py README.md docs/planning.md --write
+	$(BIN)/python scripts/readme.py README.md docs/planning.md docs/from-laptop-to-cluster.md --write
 
 # docs/paper and docs/curse-of-horizon: figures, theory, claims. Half an hour on 2 cores.
 paper: $(STAMP)
@@ -59,6 +60,17 @@ paper: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -W ignore benchmarks/arrays_engine.py --write
+
+# What engines cost, as ratios: in memory, from files, and against other libraries.
+bench-engines: $(STAMP)
+	$(BIN)/python -W ignore benchmarks/kernels.py
+	$(BIN)/python -W ignore benchmarks/stream.py
+
+bench-billion: $(STAMP)
+	$(BIN)/python -W ignore benchmarks/stream.py --rows 1000000000 --repeats 1
+
+bench-peers: $(STAMP)
+	$(BIN)/python -W ignore benchmarks/peers.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,8 +13,10 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 from readme import executed  # noqa: E402
 
+GUIDES = ["docs/planning.md", "docs/from-laptop-to-cluster.md"]
 
-@pytest.mark.parametrize("name", ["README.md", "docs/planning.md"])
+
+@pytest.mark.parametrize("name", ["README.md", *GUIDES])
 def test_every_output_of_a_page_is_real(name: str, tmp_path: Path) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")
     assert executed(page, tmp_path) == page
@@ -27,9 +29,7 @@ def test_the_readme_lists_every_estimator() -> None:
         assert f"`{name}`" in table
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/planning.md"]
-)
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *GUIDES])
 def test_links_and_paths_exist(page: str) -> None:
     import re
 

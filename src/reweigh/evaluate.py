@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings as python_warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -19,25 +19,35 @@ from reweigh.errors import (
 )
 from reweigh.estimators import presets
 from reweigh.estimators.control import shape_log, shape_moments
+from reweigh.estimators.direct import bare_moments, behavior_in_memory, solve_in_memory
 from reweigh.estimators.products import NEEDS_SCAN, solve_products
-from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary
+from reweigh.estimators.recipe import (
+    JACKKNIFE_BLOCKS,
+    Marginal,
+    Model,
+    Recipe,
+    Stationary,
+    Stepwise,
+)
 from reweigh.estimators.stationary import solve_stationary
 from reweigh.estimators.weights import Solution, behavior_value, solve_recursion
-from reweigh.inference.diagnostics import hopeless, remarks, unlogged_actions
+from reweigh.evidence import Evidence, Truncated, check_target, gather, leaves_cut_ones_out, merged
+from reweigh.inference.diagnostics import remarks
 from reweigh.inference.jackknife import jackknife_error
 from reweigh.inference.variance import LOST, nothing_left
 from reweigh.logs.log import EpisodeLog
+from reweigh.logs.scanned import ScannedLog
 from reweigh.moments.bundle import Moments
 from reweigh.moments.engines.arrays import ArraysEngine
 from reweigh.moments.engines.base import Engine, Request
 from reweigh.policies.base import Policy
 from reweigh.results import Diagnostics, Estimate, Marginals, Refusal
 
-Truncated = Literal["refuse", "drop"]
+Data = EpisodeLog | ScannedLog | Moments
 
 
 def evaluate(
-    data: EpisodeLog | Moments,
+    data: Data,
     target: Policy | None = None,
     estimator: Recipe | str | None = None,
     *,
@@ -59,7 +69,7 @@ def evaluate(
 
 
 def evaluate_all(
-    data: EpisodeLog | Moments,
+    data: Data,
     target: Policy | None,
     estimators: Sequence[Recipe | str],
     *,
@@ -69,9 +79,26 @@ def evaluate_all(
     if truncated not in ("refuse", "drop"):
         raise must_be("truncated", '"refuse" or "drop"', truncated)
     recipes = [_recipe(estimator) for estimator in estimators]
-    evidence = _evidence(data, target, recipes, truncated)
+    if isinstance(data, ScannedLog):
+        return _evaluate_scanned(data, check_target(target), recipes, truncated)
+    evidence = gather(data, target, recipes, truncated)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
         return [_try(evidence, recipe) for recipe in recipes]
+
+
+def _evaluate_scanned(
+    log: ScannedLog, target: Policy, recipes: list[Recipe], truncated: Truncated
+) -> list[Estimate | Refusal]:
+    """One scan per clipping of the ratios; from the sums on, as for moments."""
+    if truncated == "drop":
+        raise UsageError("truncated='drop' needs the log in memory: read it with engine='arrays'")
+    requests = merged(recipes)
+    for recipe in recipes:
+        if recipe.weights == Stepwise() and recipe.normalize == "step":
+            # Without the rows at hand the error of WIS comes from the jackknife.
+            requests[recipe.max_ratio] |= replace(recipe.needs, blocks=JACKKNIFE_BLOCKS)
+    sums = {ratio: log.moments(target, request) for ratio, request in requests.items()}
+    return [evaluate_all(sums[recipe.max_ratio], None, [recipe])[0] for recipe in recipes]
 
 
 def point_values(
@@ -83,7 +110,7 @@ def point_values(
     sums are split into the same two blocks for all of them.
     """
     recipes = [_recipe(estimator) for estimator in estimators]
-    evidence = _evidence(log, target, recipes, "refuse")
+    evidence = gather(log, target, recipes, "refuse")
     evidence.errors = False
     for ratio, request in evidence.requests.items():
         evidence.requests[ratio] = replace(request, blocks=2)
@@ -93,7 +120,7 @@ def point_values(
             try:
                 if evidence.hopeless is not None:
                     raise evidence.hopeless
-                dropped = _leave_cut_ones_out(evidence, recipe)
+                dropped = leaves_cut_ones_out(evidence, recipe)
                 base = evidence.moments(recipe, dropped=dropped)
                 found.append(_finite(_solve(evidence, recipe, base, dropped)[0].value))
             except RefusedError as error:
@@ -102,7 +129,7 @@ def point_values(
 
 
 def moments(
-    log: EpisodeLog,
+    log: EpisodeLog | ScannedLog,
     target: Policy,
     estimators: Sequence[Recipe | str] | None = None,
     *,
@@ -117,7 +144,7 @@ def moments(
     """
     if not isinstance(blocks, int) or blocks < 1:
         raise must_be("blocks", "a whole number from 1 on", blocks)
-    _check_target(target)
+    check_target(target)
     presets.is_(max_ratio=max_ratio)  # checks max_ratio
     request = Request(frozenset({"transitions", "model", "trajectories"}), blocks, max_ratio)
     if estimators is not None:
@@ -133,6 +160,8 @@ def moments(
             if wanted.max_ratio != request.max_ratio:
                 raise UsageError("moments hold one max_ratio; make them apart for each")
             request |= wanted
+    if isinstance(log, ScannedLog):
+        return log.moments(target, request)
     if log.n_truncated:  # the products of cut-off episodes mean nothing
         request = replace(request, kinds=request.kinds - {"trajectories"})
     return ArraysEngine().moments(log, target, request)
@@ -146,101 +175,7 @@ def _recipe(estimator: Recipe | str) -> Recipe:
     raise must_be("estimator", 'an estimator such as mis(), or its name "mis"', estimator)
 
 
-def _check_target(target: object) -> Policy:
-    if isinstance(target, Policy):
-        return target
-    raise must_be(
-        "target",
-        "a policy: TablePolicy, ColumnPolicy, FunctionPolicy or read_policy(…)",
-        type(target).__name__,
-    )
-
-
-@dataclass
-class _Evidence:
-    """Where the sums come from: a log and an engine, or moments alone."""
-
-    stored: Moments | None
-    log: EpisodeLog | None
-    target: Policy | None
-    truncated: Truncated
-    requests: dict[float | None, Request]
-    engine: Engine = field(default_factory=ArraysEngine)
-    made: dict[tuple[bool, float | None], Moments] = field(default_factory=dict)
-    errors: bool = True  # False: values are enough
-    hopeless: RefusedError | None = None
-    remarks: list[Warning] = field(default_factory=list)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Episodes and horizon of all that there is."""
-        if self.stored is not None:
-            return self.stored.n_episodes, self.stored.about.horizon
-        assert self.log is not None
-        return self.log.n_episodes, self.log.horizon
-
-    @property
-    def cut(self) -> int:
-        """Episodes that were cut off."""
-        if self.stored is not None:
-            return self.stored.truncated
-        assert self.log is not None
-        return self.log.n_truncated
-
-    def moments(self, recipe: Recipe, *, dropped: bool = False) -> Moments:
-        if self.stored is not None:
-            ratios_matter = not isinstance(recipe.weights, Model)
-            if ratios_matter and self.stored.about.max_ratio != recipe.max_ratio:
-                raise RefusedError(
-                    "max-ratio",
-                    f"these moments were made with max_ratio={self.stored.about.max_ratio}, and "
-                    f"{recipe.name} asks for {recipe.max_ratio}; make them again",
-                )
-            return self.stored
-        key = (dropped, recipe.max_ratio)
-        if key not in self.made:
-            log, target = self.rows(dropped)
-            request = self.requests[recipe.max_ratio]
-            if log.n_truncated:
-                request = replace(request, kinds=request.kinds - {"trajectories"})
-            self.made[key] = self.engine.moments(log, target, request)
-        return self.made[key]
-
-    def rows(self, dropped: bool = False) -> tuple[EpisodeLog, Policy]:
-        assert self.log is not None
-        assert self.target is not None
-        return (self.log.drop_truncated() if dropped else self.log), self.target
-
-
-def _evidence(
-    data: EpisodeLog | Moments,
-    target: Policy | None,
-    recipes: list[Recipe],
-    truncated: Truncated,
-) -> _Evidence:
-    if isinstance(data, Moments):
-        if target is not None and _check_target(target).fingerprint() != data.about.target:
-            raise UsageError("these moments are of another target policy than the one given")
-        return _Evidence(data, None, None, truncated, {})
-    if not isinstance(data, EpisodeLog):
-        raise must_be("data", "a log (read_log, log_from_arrays) or moments", type(data).__name__)
-    target = _check_target(target)
-    requests: dict[float | None, Request] = {}
-    for recipe in recipes:
-        before = requests.get(recipe.max_ratio)
-        requests[recipe.max_ratio] = recipe.needs if before is None else before | recipe.needs
-    return _Evidence(
-        None,
-        data,
-        target,
-        truncated,
-        requests,
-        hopeless=hopeless(data, target),
-        remarks=unlogged_actions(data, target),
-    )
-
-
-def _try(evidence: _Evidence, recipe: Recipe) -> Estimate | Refusal:
+def _try(evidence: Evidence, recipe: Recipe) -> Estimate | Refusal:
     try:
         if evidence.hopeless is not None:
             raise evidence.hopeless
@@ -249,9 +184,9 @@ def _try(evidence: _Evidence, recipe: Recipe) -> Estimate | Refusal:
         return Refusal(recipe, error, *evidence.size)
 
 
-def _estimate(evidence: _Evidence, recipe: Recipe) -> Estimate:
+def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
     found: list[Warning] = []
-    dropped = _leave_cut_ones_out(evidence, recipe)
+    dropped = leaves_cut_ones_out(evidence, recipe)
     if dropped and evidence.log is not None:
         found.append(
             SelectionWarning(
@@ -260,8 +195,14 @@ def _estimate(evidence: _Evidence, recipe: Recipe) -> Estimate:
                 "biased"
             )
         )
-    base = evidence.moments(recipe, dropped=dropped)
-    solution, used = _solve(evidence, recipe, base, dropped)
+    quick = _solve_in_memory(evidence, recipe, dropped)
+    if quick is not None:
+        solution, base = quick
+        used, logged = base, behavior_in_memory(evidence.rows(dropped)[0])
+    else:
+        base = evidence.moments(recipe, dropped=dropped)
+        solution, used = _solve(evidence, recipe, base, dropped)
+        logged = behavior_value(base)
     found += list(solution.warnings)
     found += [*remarks(solution, used), *evidence.remarks]
     pools = isinstance(recipe.weights, Stationary) or recipe.weights == Marginal(pooled=True)
@@ -288,7 +229,7 @@ def _estimate(evidence: _Evidence, recipe: Recipe) -> Estimate:
         n_episodes=used.n_episodes,
         horizon=base.about.horizon,
         discount=base.about.discount,
-        behavior_value=behavior_value(base),
+        behavior_value=logged,
         per_step=solution.per_step,
         marginals=_marginals(solution, used),
         diagnostics=Diagnostics(
@@ -301,9 +242,20 @@ def _estimate(evidence: _Evidence, recipe: Recipe) -> Estimate:
             total_mass=solution.total_mass,
             variance_by_step=solution.variance_by_step,
         ),
-        moments=base,
+        make_moments=partial(evidence.moments, recipe, dropped=dropped),
         warnings=tuple(found),
     )
+
+
+def _solve_in_memory(
+    evidence: Evidence, recipe: Recipe, dropped: bool
+) -> tuple[Solution, Moments] | None:
+    """The solution straight from the rows, and moments that hold no sums: what they are of."""
+    if evidence.log is None:
+        return None
+    log, target = evidence.rows(dropped)
+    solution = solve_in_memory(log, target, recipe)
+    return None if solution is None else (solution, bare_moments(log, target, recipe))
 
 
 def _finite(value: float) -> float:
@@ -314,44 +266,8 @@ def _finite(value: float) -> float:
     return value
 
 
-def _leave_cut_ones_out(evidence: _Evidence, recipe: Recipe) -> bool:
-    """Whether cut-off episodes must be left out, and may be. MIS and DM use what they show."""
-    log = evidence.log
-    cut = evidence.cut
-    if not cut:
-        return False
-    if log is None:
-        if recipe.uses_trajectories:
-            raise RefusedError(
-                "truncated",
-                f"{cut:,} of the episodes behind these moments were cut off, and running products "
-                "need whole ones; make the moments from a log without them",
-            )
-        return False
-    unknown = log.steps.unknown_before_horizon() > 0
-    needs_whole = (
-        recipe.uses_trajectories
-        or isinstance(recipe.weights, Stationary)
-        or (recipe.control is not None and (unknown or recipe.control.own))
-        or (unknown and isinstance(recipe.weights, Marginal) and log.has_hidden)
-    )
-    if not needs_whole:
-        return False
-    if evidence.truncated == "drop":
-        if cut == log.n_episodes:
-            raise RefusedError("truncated", "every episode was cut off: none is left")
-        return True
-    if recipe.uses_trajectories:
-        raise RefusedError(
-            "truncated",
-            f"{cut:,} episodes were cut off, and running products need whole ones; use mis() or "
-            "dm(), or leave the cut ones out (truncated='drop')",
-        )
-    return False  # the solver says what it misses
-
-
 def _solve(
-    evidence: _Evidence, recipe: Recipe, base: Moments, dropped: bool
+    evidence: Evidence, recipe: Recipe, base: Moments, dropped: bool
 ) -> tuple[Solution, Moments]:
     """The solution, and the sums that it was found on (shaped, or of one half)."""
     if isinstance(recipe.weights, Stationary):
@@ -424,9 +340,11 @@ def _marginals(solution: Solution, used: Moments) -> Marginals | None:
     assert solution.target is not None
     assert solution.behavior is not None
     inside = solution.node_t < used.about.horizon
+    codes = solution.node_s[inside].tolist()
+    names = {code: used.states.name(code) for code in set(codes)}
     return Marginals(
         step=solution.node_t[inside],
-        state=[used.states.name(int(code)) for code in solution.node_s[inside]],
+        state=[names[code] for code in codes],
         target=solution.target[inside],
         behavior=solution.behavior[inside],
     )

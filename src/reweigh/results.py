@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -117,9 +119,14 @@ class Estimate:
     per_step: Floats | None
     marginals: Marginals | None
     diagnostics: Diagnostics
-    moments: Moments
+    make_moments: Callable[[], Moments]
     verdict: None = None  # gates come with the diagnostics' thresholds
     warnings: tuple[Warning, ...] = field(default=())
+
+    @cached_property
+    def moments(self) -> Moments:
+        """The sums behind the estimate; where it was made without them, they are made now."""
+        return self.make_moments()
 
     @property
     def estimator(self) -> str:

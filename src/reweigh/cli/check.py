@@ -32,7 +32,7 @@ def check(
         raise UsageError("this is a file of moments, not a log; reweigh evaluate takes it")
     try:
         with noted() as warned, working("reading the log", quiet=as_json):
-            found = log.read(paths, target_prob)
+            found = log.read(paths, target_prob).describe()
     except InputError as error:
         if as_json:
             # a file that cannot be read at all has one fault: that
@@ -40,9 +40,9 @@ def check(
             print_json({"ok": False, "faults": [_fault(fault) for fault in faults]})
         raise
     if as_json:
-        print_json({"ok": True, "faults": [], "warnings": warned, "log": found.describe()})
+        print_json({"ok": True, "faults": [], "warnings": warned, "log": found})
         return
-    print_table(facts_table(found.describe(), "The log keeps its contract."))
+    print_table(facts_table(found, "The log keeps its contract."))
     for text in warned:
         say(f"! {text}")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from reweigh.cli.inputs import read_given
 from reweigh.cli.options import LogOptions, TargetOptions, with_options
+from reweigh.cli.words import printable
 from reweigh.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ def evaluate(
     strict: Annotated[
         bool, typer.Option("--strict", help="Take every warning for a refusal (exit 4).")
     ] = False,
+    show_sql: Annotated[
+        bool, typer.Option("--show-sql", help="Print the queries of the engine, and stop.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Estimate what the target policy would have earned.
@@ -55,6 +59,7 @@ def evaluate(
     Example: reweigh evaluate log.parquet --target policy.csv --estimators mis,wis,dm
     """
     import reweigh as rw
+    from reweigh.cli.progress import at_work
     from reweigh.cli.show import (
         estimates_table,
         noted,
@@ -64,13 +69,20 @@ def evaluate(
         say,
         working,
     )
+    from reweigh.evidence import merged
 
     recipes = chosen(estimators, max_ratio)
     if cut not in ("refuse", "drop"):
         raise UsageError(f"--cut-episodes takes refuse or drop; got {cut!r}")
-    with noted() as general, working("evaluating", quiet=as_json):
-        given = read_given(paths, log, target, for_logs_only=cut != "refuse")
-        results = rw.evaluate_all(given.data, given.policy, recipes, truncated=cut)  # type: ignore[arg-type]
+    with noted() as general:
+        with working("reading", quiet=as_json):
+            given = read_given(paths, log, target, for_logs_only=cut != "refuse")
+        if show_sql:
+            for request in merged(recipes).values():
+                print(printable(_sql_of(given.data, given.policy, request)))
+            return
+        with at_work(given.data, "evaluating", quiet=as_json) as data:
+            results = rw.evaluate_all(data, given.policy, recipes, truncated=cut)  # type: ignore[arg-type]
     answered = [result for result in results if isinstance(result, rw.Estimate)]
     if as_json:
         print_json(
@@ -96,6 +108,12 @@ def evaluate(
         )
     if strict and (general or any(result.warnings for result in answered)):
         raise RefusedError("strict", "there are warnings, and --strict takes them for refusals")
+
+
+def _sql_of(data: Any, policy: Any, request: Any) -> str:
+    if not hasattr(data, "sql"):
+        raise UsageError("--show-sql needs an engine with SQL: --engine duckdb or spark://…")
+    return str(data.sql(policy, request))
 
 
 def summary(estimates: Sequence[Estimate]) -> str:

@@ -28,12 +28,16 @@ def read_given(
 ) -> Given:
     """Read the files. `for_logs_only`: an option was given that moments cannot obey."""
     import reweigh as rw
+    from reweigh.logs.scanned import ScannedLog
     from reweigh.moments.store import is_moments_file
 
     if not any(is_moments_file(path) for path in paths):
         policy = target.read(log)
         data = log.read(paths, target.target_prob)
-        return Given(data, policy, data.describe(), data.behavior_source)
+        # A log that is scanned would be read once more only to be described.
+        scanned = isinstance(data, ScannedLog)
+        about = {"source": repr(data)} if scanned else data.describe()
+        return Given(data, policy, about, data.behavior_source)
     if len(paths) > 1:
         raise UsageError("these are moments; add them first: reweigh merge … -o all.parquet")
     if target != TargetOptions() or log != LogOptions() or for_logs_only:

@@ -37,6 +37,7 @@ def moments(
     """
     import reweigh as rw
     from reweigh.cli.evaluate import chosen
+    from reweigh.cli.progress import at_work
     from reweigh.cli.show import noted, say, working
     from reweigh.errors import UsageError
     from reweigh.inference.jackknife import LEAST_BLOCKS
@@ -44,13 +45,17 @@ def moments(
     if cut not in ("keep", "drop"):
         raise UsageError(f"--cut-episodes takes keep or drop; got {cut!r}")
     recipes = None if estimators is None else chosen(estimators, max_ratio)
-    with noted() as warned, working("adding up"):
+    with noted() as warned, working("reading"):
         policy = target.read(log)
         data = log.read(paths, target.target_prob)
+        if cut == "drop" and not isinstance(data, rw.EpisodeLog):
+            raise UsageError("--cut-episodes drop needs the log in memory: use --engine arrays")
         dropped = data.n_truncated if cut == "drop" else 0
         if dropped:
             data = data.drop_truncated()
-        sums = rw.moments(data, policy, recipes, blocks=blocks, max_ratio=max_ratio)
+    with noted() as more, at_work(data, "adding up", quiet=False) as rows:
+        sums = rw.moments(rows, policy, recipes, blocks=blocks, max_ratio=max_ratio)
+    warned += more
     sums.save(output, overwrite=overwrite)
     say(f"{output}: {sums}")
     for text in warned:

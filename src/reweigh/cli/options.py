@@ -73,6 +73,16 @@ class LogOptions:
     ] = None
     delimiter: Annotated[str, _option("Delimiter of a CSV file.")] = ","
     decimal: Annotated[str, _option("Decimal sign of a CSV file.")] = "."
+    engine: Annotated[
+        str,
+        _option(
+            "Where the rows are read: arrays (into memory), stream (files, in little memory), "
+            "duckdb, spark://host:port, sc://host:port, or auto."
+        ),
+    ] = "auto"
+    table: Annotated[
+        str | None, _option("Table of the DuckDB database (the LOG), or of Spark.")
+    ] = None
     fit_behavior: Annotated[
         bool,
         _option(
@@ -103,6 +113,8 @@ class LogOptions:
             **same,
         )
         if self.fit_behavior:
+            if not isinstance(log, rw.EpisodeLog):
+                raise UsageError("--fit-behavior needs the log in memory: use --engine arrays")
             return log.with_behavior(rw.fit_behavior(log, smoothing=self.smoothing))
         return log
 

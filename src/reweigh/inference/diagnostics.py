@@ -46,22 +46,42 @@ def unlogged_actions(log: EpisodeLog, target: Policy) -> list[Warning]:
 
 def hopeless(log: EpisodeLog, target: Policy) -> RefusedError | None:
     """Questions that no estimator can answer."""
-    if log.n_episodes == 1 and log.steps.n_rows > LONG_SINGLE_EPISODE:
-        return RefusedError(
-            "one-episode",
-            f"1 episode of {log.steps.n_rows:,} rows: episodes are the sample, and there is one. "
-            "Check the episode column",
-        )
+    rows = log.steps.n_rows
+    if log.n_episodes == 1 and rows > LONG_SINGLE_EPISODE:
+        return _one_episode(rows)
     mu = log.steps.behavior_prob
     if log.continuous_actions or mu is None or not np.all(mu == 1.0):
         return None
-    if not np.all(target.probabilities(log) == 1.0):
-        return RefusedError(
-            "deterministic-log",
-            "behavior_prob is 1 in every row: the log was made by a deterministic policy, or the "
-            "propensities were not logged. Log them, or estimate them with fit_behavior(log)",
-        )
-    return None
+    return None if np.all(target.probabilities(log) == 1.0) else _deterministic()
+
+
+def hopeless_sums(moments: Moments) -> RefusedError | None:
+    """The same from sums: no probability exceeds 1, so a mean of 1 says that all are."""
+    cells = moments.model if moments.model is not None else moments.transitions
+    if cells is None:
+        return None
+    rows = int(cells.n.sum())
+    if moments.n_episodes == 1 and rows > LONG_SINGLE_EPISODE:
+        return _one_episode(rows)
+    if moments.about.continuous_actions or float(cells.mu.sum()) != rows:
+        return None
+    return None if float(cells.pi.sum()) == rows else _deterministic()
+
+
+def _one_episode(rows: int) -> RefusedError:
+    return RefusedError(
+        "one-episode",
+        f"1 episode of {rows:,} rows: episodes are the sample, and there is one. Check the "
+        "episode column",
+    )
+
+
+def _deterministic() -> RefusedError:
+    return RefusedError(
+        "deterministic-log",
+        "behavior_prob is 1 in every row: the log was made by a deterministic policy, or the "
+        "propensities were not logged. Log them, or estimate them with fit_behavior(log)",
+    )
 
 
 def remarks(solution: Solution, used: Moments) -> list[Warning]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -23,20 +27,26 @@ from reweigh.logs.states import (
     exact_array,
 )
 from reweigh.logs.steps import Steps
+from reweigh.moments.compute import pick
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Array = npt.NDArray[Any]
+QUICK_FROM = 20_000  # numbers in an array
+CHUNK = 1 << 15
+THREADS_FROM = 10_000_000  # rows
+FEW_CODES, MANY_CODES = 1 << 12, 1 << 24
+LARGEST, SMALLEST = float(np.finfo(np.float64).max), float(np.nextafter(0.0, 1.0))
 
 
 @dataclass(frozen=True, eq=False)
 class ArraySource:
-    """Arrays already in the order of the steps."""
+    """Arrays already in the order of the steps: row k of step t is that of episode order[k]."""
 
     columns: dict[str, Array]
-    episode: Array
-    step: Array
+    order: Array
+    offsets: Array
 
     @property
     def names(self) -> list[str]:
@@ -51,7 +61,9 @@ class ArraySource:
         return pa.chunked_array([pa.array(self.columns[name])])
 
     def place(self, row: int) -> Place:
-        return Place(None, episode=int(self.episode[row]), step=int(self.step[row]))
+        step = int(np.searchsorted(self.offsets, row, side="right")) - 1
+        episode = int(self.order[row - int(self.offsets[step])])
+        return Place(None, episode=episode, step=step)
 
 
 def log_from_arrays(
@@ -66,6 +78,7 @@ def log_from_arrays(
     lengths: npt.ArrayLike | None = None,
     truncated: npt.ArrayLike | None = None,
     discount: float = 1.0,
+    threads: int | None = None,
 ) -> EpisodeLog:
     """Make a log of n episodes from arrays; the episodes get the ids 0..n-1.
 
@@ -73,9 +86,19 @@ def log_from_arrays(
     holds the columns of a state made of several. A masked state is hidden (`hidden="allow"`).
     The other arrays are (n, H). `lengths` (n,) counts the steps before END of each episode (what
     the arrays hold past it is ignored), and `truncated` (n,) says which of the shorter episodes
-    were cut off rather than ended. `target_prob` becomes the column "target_prob".
+    were cut off rather than ended. `target_prob` becomes the column "target_prob". `threads`
+    read large arrays of 64-bit numbers side by side (one below ten million rows, unless chosen);
+    the log does not depend on them.
     """
     check_options(hidden, discount)
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise must_be("threads", "a whole number from 1 on", threads)
+    if not continuous_actions:
+        arrays = (states, actions, rewards, behavior_prob, target_prob)
+        quick = _log_from_plain_arrays(arrays, lengths, truncated, float(discount), threads)
+        if quick is not None:
+            return quick
+    # What is small, not plain, or not right: every rule, and the words for what breaks it.
     reward_values, reward_nulls = _numbers("rewards", rewards)
     if reward_values.ndim != 2 or 0 in reward_values.shape:
         raise must_be("rewards", "an (n, H) array with n, H >= 1", reward_values.shape)
@@ -94,10 +117,9 @@ def log_from_arrays(
         return major.reshape(-1) if full else major[alive]
 
     offsets = np.concatenate([[0], np.cumsum(alive.sum(axis=1))]).astype(np.int64)
-    step = np.repeat(np.arange(horizon), np.diff(offsets))
-    episode = order[np.arange(len(step)) - offsets[step]]
-    source = ArraySource({}, episode, step)
-    faults = checks.Faults(source.place, len(step))
+    n_rows = int(offsets[-1])
+    source = ArraySource({}, order, offsets)
+    faults = checks.Faults(source.place, n_rows)
 
     def numbers(role: str, name: str, given: tuple[Array, Array]) -> tuple[Array, Array]:
         values, nulls = rows(name, given[0]), rows(name, given[1])
@@ -118,7 +140,7 @@ def log_from_arrays(
         given, masked = _values("actions", actions)
         nulls = rows("actions", masked)
         checks.null_values(faults, "action", nulls)
-        action_values = np.full(len(step), HIDDEN, np.int64)
+        action_values = np.full(n_rows, HIDDEN, np.int64)
         action_values[~nulls], action_labels = _encode("actions", rows("actions", given)[~nulls])
     reward_rows, _ = numbers("reward", "rewards", (reward_values, reward_nulls))
     probabilities: dict[str, Array | None] = {"behavior_prob": None, "target_prob": None}
@@ -146,7 +168,7 @@ def log_from_arrays(
             ending=ending.astype(np.int32),
             truncated=short & cut[order],
             episode=order,
-            source_row=np.arange(len(step)),
+            source_row=np.arange(n_rows),
         ),
         states=labels,
         actions=action_labels,
@@ -157,6 +179,171 @@ def log_from_arrays(
         ),
         source=source,
     )
+
+
+def _log_from_plain_arrays(
+    arrays: tuple[Any, ...],
+    lengths: npt.ArrayLike | None,
+    truncated: npt.ArrayLike | None,
+    discount: float,
+    threads: int | None = None,
+) -> EpisodeLog | None:
+    """The same log from large arrays of 64-bit numbers, each of them read once, in tiles.
+
+    None where the arrays are small or of another kind, or where anything is wrong with them.
+    """
+    states, actions, rewards, behavior_prob, target_prob = arrays
+    if not _plain(rewards, np.float64) or rewards.size < QUICK_FROM:
+        return None
+    n, horizon = rewards.shape
+    fits = (
+        _plain(states, np.int64, (n, horizon), (n, horizon + 1))
+        and _plain(actions, np.int64, (n, horizon))
+        and all(
+            array is None or _plain(array, np.float64, (n, horizon))
+            for array in (behavior_prob, target_prob)
+        )
+    )
+    if not fits:
+        return None
+    lengths_, cut = _lengths(lengths, n, horizon), _flags(truncated, n)
+    if lengths is None:
+        order, alive = np.arange(n), np.full(horizon, n)
+    else:
+        order = np.argsort(-lengths_, kind="stable")
+        alive = n - np.cumsum(np.bincount(lengths_, minlength=horizon + 1))[:horizon]
+    offsets = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
+    n_rows = int(offsets[-1])
+    # One piece of memory for all columns: a system hands out a large piece far faster than many.
+    size = n_rows * (3 * 4 + 8 * sum(a is not None for a in (rewards, behavior_prob, target_prob)))
+    room = _Room(np.empty(size, np.uint8))
+    ranges = {
+        "reward": (rewards, -LARGEST, LARGEST),
+        "behavior_prob": (behavior_prob, SMALLEST, 1.0),
+        "target_prob": (target_prob, 0.0, 1.0),
+    }
+    last = np.full(n, UNKNOWN, np.int32)
+    jobs: list[Callable[[], Any]] = [
+        partial(_transposed, values, order, offsets, low, high, room.take(n_rows, np.float64))
+        for values, low, high in ranges.values()
+        if values is not None
+    ]
+    jobs += [
+        partial(_coded, values, order, offsets, ends, room.take(n_rows, np.int32))
+        for values, ends in ((states, last), (actions, np.empty(0, np.int32)))
+    ]
+    *made, coded_states, coded_actions = _all(jobs, _threads(threads, n_rows))
+    if any(column is None for column in (*made, coded_states, coded_actions)):
+        return None
+    (state, labels), (action, action_labels) = coded_states, coded_actions
+    given = [name for name, (values, _, _) in ranges.items() if values is not None]
+    numbers: dict[str, Any] = dict.fromkeys(ranges) | dict(zip(given, made, strict=True))
+    source_row = room.take(n_rows, np.int32) if n_rows < 2**31 else np.empty(n_rows, np.int64)
+    for start in range(0, n_rows, CHUNK):
+        stop = min(start + CHUNK, n_rows)
+        source_row[start:stop] = np.arange(start, stop)
+    short = lengths_[order] < horizon
+    ending = np.where(short & ~cut[order], END, np.where(short, UNKNOWN, last))
+    columns = {
+        name: numbers[name]
+        for name in ("behavior_prob", "target_prob")
+        if numbers[name] is not None
+    }
+    known: dict[str, Any] = {"has_hidden": False}
+    if numbers["target_prob"] is not None:  # read and checked: no policy need do it again
+        known |= {"column target_prob": numbers["target_prob"], "checked target_prob": True}
+    return EpisodeLog(
+        steps=Steps(
+            offsets=offsets,
+            state=state,
+            action=action,
+            reward=numbers["reward"],
+            behavior_prob=numbers["behavior_prob"],
+            ending=ending.astype(np.int32),
+            truncated=short & cut[order],
+            episode=order,
+            source_row=source_row,
+        ),
+        states=labels,
+        actions=action_labels,
+        discount=discount,
+        columns=Columns(
+            behavior_prob=None if behavior_prob is None else "behavior_prob",
+            target_prob=None if target_prob is None else "target_prob",
+        ),
+        source=ArraySource(columns, order, offsets),
+        _cache=known,
+    )
+
+
+def _plain(array: Any, kind: type, *shapes: tuple[int, ...]) -> bool:
+    """An (n, H) array that lies in memory as it reads, of one of these shapes if any are given."""
+    return (
+        type(array) is np.ndarray
+        and array.dtype == kind
+        and array.ndim == 2
+        and array.flags.c_contiguous
+        and (not shapes or array.shape in shapes)
+    )
+
+
+def _threads(threads: int | None, n_rows: int) -> int:
+    if threads is not None:
+        return threads
+    return 1 if n_rows < THREADS_FROM else os.cpu_count() or 1
+
+
+def _all(jobs: list[Callable[[], Any]], threads: int) -> list[Any]:
+    """What the jobs return, in their order."""
+    if threads == 1:
+        return [job() for job in jobs]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda job: job(), jobs))
+
+
+@dataclass
+class _Room:
+    """Memory to be handed out in pieces, the largest kinds of numbers first."""
+
+    memory: Array
+    used: int = 0
+
+    def take(self, count: int, kind: type) -> Array:
+        size = count * np.dtype(kind).itemsize
+        piece: Array = self.memory[self.used : self.used + size].view(kind)
+        self.used += size
+        return piece
+
+
+def _transposed(
+    values: Array, order: Array, offsets: Array, low: float, high: float, rows: Array
+) -> Array | None:
+    """`rows`, filled time-major; None if a value is outside [low, high]."""
+    run = pick("ingest.transpose_numbers", len(rows))
+    return rows if run(values, order, offsets, low, high, rows) else None
+
+
+def _coded(
+    values: Array, order: Array, offsets: Array, last: Array, rows: Array
+) -> tuple[Array, Labels] | None:
+    """`rows`, filled with time-major codes, and their labels; `last` gets the codes at H.
+
+    None if a value is negative, or so large that a table of all values would be larger than the
+    rows.
+    """
+    run = pick("ingest.transpose_codes", len(rows))
+    for largest in (FEW_CODES, min(len(rows), MANY_CODES)):
+        present = np.zeros(largest, np.uint8)
+        if run(values, order, offsets, rows, last, present):
+            break
+    else:
+        return None
+    found = np.flatnonzero(present)
+    if found[-1] + 1 != len(found):  # codes are the ranks of the values that occur
+        code = np.cumsum(present, dtype=np.int32) - 1
+        rows[:] = code[rows]
+        last[:] = np.where(last >= 0, code[np.maximum(last, 0)], last)
+    return rows, Labels(tuple(found.tolist()))
 
 
 def check_options(hidden: str, discount: float) -> None:

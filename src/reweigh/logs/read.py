@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import Fault, input_error, must_be, nearest
+from reweigh.errors import Fault, UsageError, input_error, must_be, nearest
 from reweigh.logs import checks
 from reweigh.logs.arrays import check_options
 from reweigh.logs.columns import Columns, Names, columns_of
 from reweigh.logs.csvfile import CsvFormat
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.roles import RoleReader
+from reweigh.logs.scanned import Reading, ScannedLog
 from reweigh.logs.sources import FileSource, TableSource, open_source
 from reweigh.logs.states import (
     END,
@@ -28,6 +29,7 @@ from reweigh.logs.states import (
     unite,
 )
 from reweigh.logs.steps import Steps, extend_offsets, time_major_order
+from reweigh.moments.engines.find import find_engine, is_ibis_table
 
 TEXT_ROLES = ("episode", "step", "state", "next_state", "action", "terminated", "truncated")
 ShortEpisodes = Literal["error", "terminal", "truncated"]
@@ -55,7 +57,9 @@ def read_log(
     abstraction: AnyAbstraction | None = None,
     delimiter: str = ",",
     decimal: str = ".",
-) -> EpisodeLog:
+    engine: str = "auto",
+    table: str | None = None,
+) -> EpisodeLog | ScannedLog:
     """Read and check a log with one row per step.
 
     `data` is a CSV (plain or gzip) or Parquet file, a list of files, a directory, a pattern, or
@@ -63,6 +67,11 @@ def read_log(
     hidden with `hidden="allow"`. Episodes shorter than the horizon need the columns `terminated`
     or `truncated`, or `short_episodes`. `abstraction` makes states of the state columns.
     `behavior_prob=None` reads a log without propensities (see `fit_behavior`).
+
+    `engine` is where the rows are read: "arrays" (into memory, now), "stream" (from files in little
+    memory, whenever sums are asked for), "duckdb", "spark://host:port", "sc://host:port" (there),
+    or "auto": by what the log is and how large. `table` names a table of a DuckDB database or of
+    Spark; an Ibis table may be given itself.
     """
     check_options(hidden, discount)
     if horizon is not None and (not isinstance(horizon, int | np.integer) or horizon < 1):
@@ -81,11 +90,31 @@ def read_log(
         terminated=terminated,
         truncated=truncated,
     )
-    source = open_source(data, CsvFormat(delimiter, decimal))
-    table = _read_roles(source, columns, abstraction is not None, continuous_actions)
+    horizon = None if horizon is None else int(horizon)
+    csv = CsvFormat(delimiter, decimal)
+    source = data if table is not None or is_ibis_table(data) else open_source(data, csv)
+    scanner = find_engine(engine, source, getattr(source, "paths", None))
+    if scanner is not None:
+        reading = Reading(
+            columns=columns,
+            horizon=horizon,
+            discount=float(discount),
+            short_episodes=short_episodes,
+            hidden=hidden == "allow",
+            continuous_actions=continuous_actions,
+            abstraction=abstraction,
+            csv=csv,
+            table=table,
+        )
+        return ScannedLog(source, reading, scanner)
+    if table is not None or is_ibis_table(data):
+        raise UsageError(
+            "a table of a database is read by an engine: give engine='duckdb' or 'spark://…'"
+        )
+    rows = _read_roles(source, columns, abstraction is not None, continuous_actions)
     is_csv = isinstance(source, FileSource) and source.kind == "csv"
     reader = RoleReader(
-        table,
+        rows,
         source,
         columns,
         hidden == "allow",
@@ -93,7 +122,6 @@ def read_log(
         abstraction,
         decimal if is_csv else None,
     )
-    horizon = None if horizon is None else int(horizon)
     return _assemble(reader, horizon, float(discount), short_episodes)
 
 

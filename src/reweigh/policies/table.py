@@ -24,10 +24,12 @@ from reweigh.errors import (
 from reweigh.fingerprint import digest_of
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import HIDDEN, Label, Labels, label_text, plain_label
+from reweigh.moments.compute import pick
 from reweigh.policies.base import Floats
 
 Ints = npt.NDArray[np.int64]
 EXACT, TOLERATED, TOLERATED_FLOAT32 = 1e-9, 1e-6, 1e-4
+SMALL_TABLE = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +89,8 @@ class TablePolicy:
                 "column (ColumnPolicy) or a function (FunctionPolicy)"
             )
         code = self._entries.actions.translate(log.actions)
-        return self._look_up(log, code[log.steps.action])
+        found = self._look_up_dense(log, code)
+        return self._look_up(log, code[log.steps.action]) if found is None else found
 
     def all_actions(self, log: EpisodeLog) -> Labels:
         return self._entries.actions
@@ -159,6 +162,29 @@ class TablePolicy:
         at = np.minimum(np.searchsorted(keys[order], target), len(keys) - 1)
         hit = (keys[order][at] == target) & (action >= 0)
         return np.where(hit, e.prob[order][at], 0.0)
+
+    def _look_up_dense(self, log: EpisodeLog, code: Ints) -> Floats | None:
+        """The probabilities of the logged actions (`code` of each) out of a table over all states
+        and actions; None where that table is too large or lacks a row that the log needs."""
+        e, steps = self._entries, log.steps
+        known_steps = 1 if e.step is None else int(e.step.max()) + 1
+        n_states, n_actions = len(log.states) + 1, len(code)
+        size = known_steps * max(n_states * n_actions, (len(e.states) + 1) * (len(e.actions) + 1))
+        beyond = e.step is not None and known_steps < steps.horizon
+        if beyond or size > max(steps.n_rows, SMALL_TABLE):
+            return None
+        # NaN where the policy has no row; the last state and action are those it does not know.
+        table = np.full((known_steps, len(e.states) + 1, len(e.actions) + 1), np.nan)
+        at = np.zeros(len(e.state), np.int64) if e.step is None else e.step
+        table[at, e.state] = 0.0
+        table[at, e.state, e.action] = e.prob
+        find = np.append(e.states.translate(log.states), e.states.code_of.get(None, -1))
+        table = table[:, find][:, :, code]  # by the log's codes, the hidden state last
+        table = np.ascontiguousarray(table)
+        found = np.empty(steps.n_rows)
+        run = pick("rows.look_up", steps.n_rows)
+        run(steps.offsets, steps.state, steps.action, table, found)
+        return None if np.isnan(table).any() and np.isnan(found).any() else found
 
     def _refuse_unknown(self, log: EpisodeLog, rows: Ints) -> None:
         steps = log.steps

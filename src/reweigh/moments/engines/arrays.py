@@ -1,10 +1,13 @@
 """The in-memory engine: time-major NumPy arrays, one sort per table of cells.
 
-Cost: O(N log N) time and O(N) memory for N rows; the tables hold the observed cells only.
+Cost: O(N log N) time and O(N) memory for N rows; the tables hold the observed cells only. Where
+the rows are many and the possible cells of a step fewer, a place for each of these spares the sort.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import HIDDEN, START, UNKNOWN, Labels
 from reweigh.logs.steps import Steps
 from reweigh.moments.bundle import Moments
+from reweigh.moments.compute import COMPILED_FROM, available, pick
 from reweigh.moments.engines.base import Request, about
 from reweigh.moments.groups import group_by
 from reweigh.moments.trajectories import NO_SCALE, EpisodeSums, StepMoments, StepSums
@@ -23,6 +27,8 @@ from reweigh.policies.base import Policy
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+PLACES_FROM, PLACES_PER_ROW, MOST_PLACES = COMPILED_FROM, 1, 1 << 22
+LARGEST_EXPONENT = 700.0
 
 
 def ratios(log: EpisodeLog, target: Policy, max_ratio: float | None) -> tuple[Floats, Floats]:
@@ -111,26 +117,95 @@ def _cells(
 ) -> TransitionMoments:
     """One-step cells; a hidden state gets the code `as_state`."""
     y = steps.reward
-    z = rho * y
     # After the horizon a hidden state is not needed, and no state of its own.
     final = steps.step == steps.horizon - 1
     following = steps.next_state
     s_next = np.where(following == HIDDEN, np.where(final, UNKNOWN, as_state), following)
     mu = steps.behavior_prob
     assert mu is not None
+    s = np.where(steps.state == HIDDEN, as_state, steps.state)
+    quick = _cells_by_place(steps, block, s, action, s_next, rho, pi, mu)
+    if quick is not None:
+        return quick
     return _sum_cells(
         block=block[steps.episode_index],
         t=steps.step,
-        s=np.where(steps.state == HIDDEN, as_state, steps.state),
+        s=s,
         a=np.full(len(y), NO_ACTION) if action is None else action,
         t_next=steps.step + 1,
         s_next=s_next,
         rho=rho,
-        z=z,
+        z=rho * y,
         y=y,
         one=rho,
         pi=pi,
         mu=mu,
+    )
+
+
+def _cells_by_place(
+    steps: Steps,
+    block: Ints,
+    s: npt.NDArray[Any],
+    action: npt.NDArray[Any] | None,
+    s_next: npt.NDArray[Any],
+    rho: Floats,
+    pi: Floats,
+    mu: Floats,
+) -> TransitionMoments | None:
+    """One-step cells with a place for every (block, s, a, s') instead of a sort: the rows of a
+    step are together already. None where the rows are few or the places too many."""
+    if steps.n_rows < PLACES_FROM or not available():
+        return None
+    n_states = max(int(s.max()), int(s_next.max())) + 1
+    sizes = (
+        int(block.max()) + 1,
+        n_states,
+        1 if action is None else int(action.max()) + 1,
+        n_states - UNKNOWN,
+    )
+    places = math.prod(sizes)
+    if places > min(MOST_PLACES, PLACES_PER_ROW * steps.n_rows):
+        return None
+    key = s.astype(np.int64)
+    if sizes[0] > 1:
+        key += block[steps.episode_index] * sizes[1]
+    key *= sizes[2]
+    if action is not None:
+        key += action
+    key *= sizes[3]
+    key += s_next
+    key -= UNKNOWN
+    slot = np.full(places, -1, np.int64)
+    size = pick("rows.count_cells", steps.n_rows)(steps.offsets, key, slot)
+    t, cell = np.empty(size, np.int64), np.empty(size, np.int64)
+    sums = np.zeros((size, 10))
+    slot[:] = -1
+    run = pick("rows.sum_cells", steps.n_rows)
+    run(steps.offsets, key, slot, rho, steps.reward, pi, mu, t, cell, sums)
+    cell, after = np.divmod(cell, sizes[3])
+    cell, a = np.divmod(cell, sizes[2])
+    block_of, state = np.divmod(cell, sizes[1])
+    order = np.argsort(block_of, kind="stable") if sizes[0] > 1 else slice(None)
+    n, rho1, rho2, z, rhoz, z2, y1, y2, pi1, mu1 = sums[order].T.copy()
+    return TransitionMoments(
+        block=block_of[order],
+        t=t[order],
+        s=state[order],
+        a=a[order] if action is not None else np.full(size, NO_ACTION),
+        t_next=t[order] + 1,
+        s_next=after[order] + UNKNOWN,
+        n=n.astype(np.int64),
+        rho=rho1,
+        rho2=rho2,
+        z=z,
+        rhoz=rhoz,
+        z2=z2,
+        y=y1,
+        y2=y2,
+        one=rho1,
+        pi=pi1,
+        mu=mu1,
     )
 
 
@@ -212,25 +287,27 @@ def _sum_cells(**columns: npt.NDArray[Any]) -> TransitionMoments:
 def _trajectories(steps: Steps, block: Ints, rho: Floats, gamma: float) -> StepMoments:
     """Running products in log space: log ρ_{0:t} = Σ log ρ, with log 0 = -inf."""
     n = steps.n_episodes
-    groups = group_by([block])
+    groups = _Whole(n) if not block.any() else group_by([block])
     log_w = np.zeros(n)
     g = np.zeros(n) if steps.start_value is None else steps.start_value
-    x, plain = g.copy(), np.zeros(n)
+    x, plain, y = g.copy(), np.zeros(n), np.empty(n)
     tables = []
-    with np.errstate(divide="ignore"):
-        log_rho = np.log(rho)
     with np.errstate(over="ignore"):
         for t in range(steps.horizon):
             rows = steps.rows(t)
             alive = rows.stop - rows.start
-            log_w[:alive] += log_rho[rows]
-            y = np.zeros(n)
-            y[:alive] = steps.reward[rows]
-            # A reward of 0 earns 0, also under a weight that overflows.
-            earning = y != 0
-            x[earning] += gamma**t * np.exp(log_w[earning]) * y[earning]
-            plain += gamma**t * y
+            with np.errstate(divide="ignore"):
+                log_w[:alive] += np.log(rho[rows])
             scale, w = _scaled(groups, log_w)
+            y[:alive], y[alive:] = steps.reward[rows], 0.0
+            power = gamma**t
+            top = float(scale[0])
+            if len(scale) == 1 and NO_SCALE < top < LARGEST_EXPONENT:
+                x += power * np.exp(top) * (w * y)
+            else:  # a reward of 0 earns 0, also under a weight that overflows
+                earning = y != 0
+                x[earning] += power * np.exp(log_w[earning]) * y[earning]
+            plain[:alive] += power * y[:alive]
             tables.append(
                 StepSums(
                     block=groups.keys[0],
@@ -266,6 +343,29 @@ def _trajectories(steps: Steps, block: Ints, rho: Floats, gamma: float) -> StepM
     joined = {name: np.concatenate([getattr(part, name) for part in tables]) for name in names}
     order = np.lexsort((joined["t"], joined["block"]))
     return StepMoments(StepSums(**{name: v[order] for name, v in joined.items()}), episodes)
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """All episodes as one group: sums without a look-up (see `moments.groups.Groups`)."""
+
+    size: int
+    keys: tuple[Ints] = (np.zeros(1, np.int64),)
+
+    def __len__(self) -> int:
+        return 1
+
+    def count(self) -> Ints:
+        return np.array([self.size])
+
+    def sum(self, values: Floats) -> Floats:
+        return np.array([values.sum()])
+
+    def max(self, values: Floats) -> Floats:
+        return np.array([values.max()])
+
+    def index(self) -> Ints:
+        return np.zeros(1, np.int64)
 
 
 def _scaled(groups: Any, log_w: Floats) -> tuple[Floats, Floats]:

@@ -55,8 +55,10 @@ class Engine(Protocol):
         ...
 
 
-def about(log: EpisodeLog, target: Policy, request: Request) -> About:
-    """What the sums of this log, target and request are of."""
+def about(
+    log: EpisodeLog, target: Policy, request: Request, *, sources: tuple[str, ...] | None = None
+) -> About:
+    """What the sums of this log, target and request are of; naming the sources reads the log."""
     return About(
         horizon=log.horizon,
         discount=log.discount,
@@ -69,5 +71,5 @@ def about(log: EpisodeLog, target: Policy, request: Request) -> About:
         max_ratio=request.max_ratio,
         control=request.control,
         blocks=request.blocks,
-        sources=(log.episodes_digest(),),
+        sources=(log.episodes_digest(),) if sources is None else sources,
     )

@@ -1,0 +1,196 @@
+"""What the kernels cost, as ratios measured interleaved in one process; printed as JSON.
+
+Times are the least CPU time of the repetitions. The yardstick of the core (the forward recursion
+of MIS, which gives the value) is a vectorised read of the same bytes: state, π, μ and reward of
+every row, added up in one loop.
+
+    python benchmarks/kernels.py            all sizes
+    python benchmarks/kernels.py --small    a fast look
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+import reweigh as rw
+from reweigh.estimators import direct
+from reweigh.inference.bootstrap import bootstrap_values
+from reweigh.moments import compute
+
+STATES, ACTIONS, HORIZON, REPEATS = 100, 10, 100, 7
+SMALL = "--small" in sys.argv
+SIZES = (100_000, 1_000_000) if SMALL else (100_000, 1_000_000, 10_000_000)
+COLUMN = rw.ColumnPolicy("target_prob")
+
+
+@numba.njit(fastmath=True, error_model="numpy")
+def read(state: Any, pi: Any, mu: Any, reward: Any) -> float:
+    """Every byte once; the order of the sums is free, so that the loop is vectorised."""
+    code, a, b, c = np.uint32(0), 0.0, 0.0, 0.0
+    for k in range(len(state)):
+        code ^= state[k]
+        a += pi[k]
+        b += mu[k]
+        c += reward[k]
+    return code + a + b + c
+
+
+def arrays(rows: int, horizon: int = HORIZON, states: int = STATES) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(0)
+    n = rows // horizon
+    mu = np.full((n, horizon), 1 / ACTIONS)
+    return (
+        rng.integers(0, states, (n, horizon + 1)),
+        rng.integers(0, ACTIONS, (n, horizon)),
+        rng.random((n, horizon)),
+        mu,
+        mu * rng.uniform(0.5, 1.5, (n, horizon)),
+    )
+
+
+def interleaved(tasks: dict[str, Callable[[], object]], repeats: int = REPEATS) -> dict[str, float]:
+    """The least CPU seconds of each task."""
+    best = dict.fromkeys(tasks, float("inf"))
+    for _ in range(repeats + 1):  # the first round compiles and warms
+        for name, run in tasks.items():
+            start = time.process_time()
+            run()
+            best[name] = min(best[name], time.process_time() - start)
+    return best
+
+
+def in_numpy(run: Callable[[], object]) -> Callable[[], object]:
+    """The same with the twins."""
+
+    def twin() -> object:
+        before = compute.COMPILED_FROM
+        compute.COMPILED_FROM = sys.maxsize
+        try:
+            return run()
+        finally:
+            compute.COMPILED_FROM = before
+
+    return twin
+
+
+def pieces(log: rw.EpisodeLog) -> dict[str, Callable[[], object]]:
+    rows = direct.Rows.of(log, log.column("target_prob"), None)
+    state, pi, mu, reward = rows.columns[1], rows.pi, rows.mu, log.steps.reward
+    return {
+        "read": lambda: read(state, pi, mu, reward),
+        "core": lambda: direct.forward(rows, direct.SIMPLEX),
+        "value and error": lambda: direct.solve_rows(log, pi, rw.mis()),
+    }
+
+
+def at_size(rows: int) -> dict[str, float]:
+    given = arrays(rows)
+    log = rw.log_from_arrays(*given)
+    tasks = pieces(log)
+    tasks["core, twin"] = in_numpy(tasks["core"])
+    tasks["value and error, twin"] = in_numpy(tasks["value and error"])
+    tasks["log_from_arrays"] = lambda: rw.log_from_arrays(*given)
+    tasks["arrays to value and error"] = lambda: direct.solve_rows(
+        made := rw.log_from_arrays(*given), made.column("target_prob"), rw.mis()
+    )
+    t = interleaved(tasks, REPEATS if rows < 10**7 else 3)
+    return {
+        "core / read of the same bytes": t["core"] / t["read"],
+        "value and error / core": t["value and error"] / t["core"],
+        "twin of core / core": t["core, twin"] / t["core"],
+        "twin of value and error / value and error": t["value and error, twin"]
+        / t["value and error"],
+        "log_from_arrays / read": t["log_from_arrays"] / t["read"],
+        "arrays to value and error / read": t["arrays to value and error"] / t["read"],
+        "core, ns per transition": t["core"] / rows * 1e9,
+    }
+
+
+def bootstrap(rows: int, replicates: int = 1000) -> dict[str, float]:
+    log = rw.log_from_arrays(*arrays(rows))
+    tasks = {
+        "core": pieces(log)["core"],
+        "bootstrap": lambda: bootstrap_values(log, COLUMN, rw.mis(), replicates),
+    }
+    t = interleaved(tasks, 2)
+    return {
+        f"{replicates} replicates / re-runs of the core": t["bootstrap"] / t["core"] / replicates
+    }
+
+
+def growth(rows: int) -> dict[str, dict[str, float]]:
+    """Cost per transition, relative to H = 100 and S = 100."""
+    shapes = {f"H = {h}": (h, STATES) for h in (10, 100, 1000, 10_000)}
+    shapes |= {f"S = {s}": (HORIZON, s) for s in (2, 10, 100, 1000, 10_000)}
+    logs = {
+        name: rw.log_from_arrays(*arrays(rows, horizon, states))
+        for name, (horizon, states) in shapes.items()
+    }
+    lengths = np.random.default_rng(1).integers(1, HORIZON // 5, 10 * rows // HORIZON)
+    lengths[0] = HORIZON
+    logs["10 % fill"] = rw.log_from_arrays(*arrays(10 * rows), lengths=lengths)
+    tasks = {
+        f"{piece}, {name}": run
+        for name, log in logs.items()
+        for piece, run in pieces(log).items()
+        if piece != "read"
+    }
+    t = interleaved(tasks, 5)
+    found: dict[str, dict[str, float]] = {}
+    for piece in ("core", "value and error"):
+        base = t[f"{piece}, H = {HORIZON}"] / logs[f"H = {HORIZON}"].steps.n_rows
+        found[piece] = {
+            name: t[f"{piece}, {name}"] / log.steps.n_rows / base for name, log in logs.items()
+        }
+    return found
+
+
+def memory(rows: int) -> dict[str, float]:
+    """Peak bytes per transition beyond the user's arrays, and what stays."""
+    given = arrays(rows)
+    found = {}
+    tracemalloc.start()
+    log = rw.log_from_arrays(*given)
+    found["log_from_arrays, peak"] = tracemalloc.get_traced_memory()[1] / rows
+    found["the log"] = tracemalloc.get_traced_memory()[0] / rows
+    before = tracemalloc.get_traced_memory()[0]
+    tracemalloc.reset_peak()
+    direct.solve_rows(log, log.column("target_prob"), rw.mis())
+    found["value and error, peak beyond the log"] = (
+        tracemalloc.get_traced_memory()[1] - before
+    ) / rows
+    tracemalloc.stop()
+    return found
+
+
+def vectorised() -> bool:
+    """Whether the yardstick was compiled to packed additions."""
+    [assembly] = read.inspect_asm().values()
+    return "addpd" in assembly
+
+
+def main() -> None:
+    compute.COMPILED_FROM = 0
+    found: dict[str, Any] = {
+        "machine": {"processor": platform.processor(), "python": platform.python_version(),
+                    "numpy": np.__version__, "numba": numba.__version__},
+        "sizes": {f"{rows:,}": at_size(rows) for rows in SIZES},
+        "bootstrap at 1,000,000": bootstrap(1_000_000, 128 if SMALL else 1000),
+        "growth at 1,000,000, per transition": growth(1_000_000),
+        "memory at 1,000,000, bytes per transition": memory(1_000_000),
+        "the read is vectorised": vectorised(),
+    }  # fmt: skip
+    print(json.dumps(found, indent=1, default=float))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""MIS straight from the rows of a log in memory: the same Solution as from the sums.
+
+One pass forward and one backward, with work vectors of one step (`moments/kernels`), instead of a
+table of cells, which costs a sort. Everything is an array over (t, s), so that this road is taken
+where most of these occur.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import SupportError
+from reweigh.estimators.recipe import Marginal, Recipe
+from reweigh.estimators.recursion import no_support
+from reweigh.estimators.weights import Solution
+from reweigh.inference import variance
+from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import HIDDEN
+from reweigh.logs.steps import Steps
+from reweigh.moments.bundle import Moments
+from reweigh.moments.compute import COMPILED_FROM, available, pick
+from reweigh.moments.engines.base import about
+from reweigh.moments.groups import tally
+from reweigh.moments.transitions import StartMoments
+from reweigh.policies.base import Policy
+from reweigh.policies.column import ColumnPolicy
+
+Floats = npt.NDArray[np.float64]
+PLAIN, SIMPLEX, STATE = 0, 1, 2
+MODES = {"none": PLAIN, "simplex": SIMPLEX, "state": STATE}
+ROWS_PER_STEP = 500  # with fewer on average, NumPy is as fast over the sums
+NODES_PER_ROW, FEW_NODES = 2, 1 << 16
+
+
+def solve_in_memory(log: EpisodeLog, target: Policy, recipe: Recipe) -> Solution | None:
+    """The Solution of MIS; None where the usual road over the sums is to be taken.
+
+    That is: other estimators, hidden states, a log without behaviour probabilities, few rows, or
+    far fewer rows than (step, state) pairs.
+    """
+    fits = recipe.weights == Marginal() and recipe.reward == "logged" and recipe.control is None
+    if not (fits and _pays(log) and observed(log) and _dense(log)):
+        return None
+    return solve_rows(log, target_probabilities(log, target), recipe)
+
+
+def solve_rows(log: EpisodeLog, pi: Floats, recipe: Recipe) -> Solution:
+    """The same for any size, with π(a|s) of the rows."""
+    rows, mode = Rows.of(log, pi, recipe.max_ratio), MODES[recipe.normalize]
+    with np.errstate(over="ignore", invalid="ignore"):
+        if mode != STATE:
+            return _solve(rows, mode)
+        try:
+            plain = _solve(rows, PLAIN)
+            placebo, error = plain.placebo, plain.placebo_error
+        except SupportError:
+            placebo, error = 0.0, None
+        return replace(_solve(rows, STATE), placebo=placebo, placebo_error=error)
+
+
+def behavior_in_memory(log: EpisodeLog) -> float | None:
+    """What the behaviour itself earned, see `estimators.weights.behavior_value`."""
+    steps = log.steps
+    if not log.n_truncated:
+        earned = [float(steps.reward[steps.rows(t)].sum()) for t in range(steps.horizon)]
+        return float(log.discount ** np.arange(steps.horizon) @ np.array(earned)) / log.n_episodes
+    assert steps.behavior_prob is not None
+    flow = forward(Rows.of(log, steps.behavior_prob, None), PLAIN)  # μ/μ: every ratio is 1
+    if np.any(flow.total < 1 - 1e-9):
+        return None  # every episode of some state was cut off: its future is not known
+    return float(flow.powers @ flow.earned)
+
+
+def bare_moments(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
+    """Moments that hold no sums but the starts: what an estimate says of its log. Their sources
+    are not named, since that reads the whole log; they are not for adding."""
+    state = log.steps.state[log.steps.rows(0)]
+    count = np.bincount(state, minlength=len(log.states))
+    seen = np.flatnonzero(count)
+    zero = np.zeros(len(seen))
+    start = StartMoments(zero.astype(np.int64), seen, count[seen], zero, zero)
+    return Moments(
+        about(log, target, recipe.needs, sources=()),
+        log.states,
+        log.actions,
+        start,
+        truncated=log.n_truncated,
+    )
+
+
+def target_probabilities(log: EpisodeLog, target: Policy) -> Floats:
+    """π(a|s) of the rows, which a log from arrays has checked when it was made."""
+    if isinstance(target, ColumnPolicy) and f"checked {target.column}" in log._cache:
+        return log.column(target.column)
+    return target.probabilities(log)
+
+
+def observed(log: EpisodeLog) -> bool:
+    """Whether every state is observed and every action's probability was logged."""
+    steps = log.steps
+    hidden = log.has_hidden or bool(np.any(steps.ending == HIDDEN))
+    return steps.behavior_prob is not None and not hidden
+
+
+def _pays(log: EpisodeLog) -> bool:
+    """Whether this road is the faster one."""
+    rows = log.steps.n_rows
+    return rows >= ROWS_PER_STEP * log.horizon or (available() and rows >= COMPILED_FROM)
+
+
+def _dense(log: EpisodeLog) -> bool:
+    """Whether there are enough rows for arrays over all (t, s)."""
+    nodes = (log.horizon + 1) * (len(log.states) + 1)
+    return nodes <= max(NODES_PER_ROW * log.steps.n_rows, FEW_NODES)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What the kernels read. A state's column is its code, END's is the last of `width`."""
+
+    steps: Steps
+    pi: Floats
+    mu: Floats
+    max_ratio: float
+    gamma: float
+    width: int
+
+    @classmethod
+    def of(cls, log: EpisodeLog, pi: Floats, max_ratio: float | None) -> Rows:
+        mu = log.steps.behavior_prob
+        assert mu is not None
+        clip = np.inf if max_ratio is None else float(max_ratio)
+        return cls(log.steps, _plain(pi), _plain(mu), clip, log.discount, len(log.states) + 1)
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The first arguments of every kernel."""
+        s = self.steps
+        # Unsigned codes: the compiled code need not ask whether an index counts from the end.
+        state = _plain(s.state, np.int32).view(np.uint32)
+        return s.offsets, state, s.ending, self.pi, self.mu, _plain(s.reward), self.max_ratio
+
+
+def _plain(values: npt.NDArray[Any], kind: type = np.float64) -> npt.NDArray[Any]:
+    """The array, or a copy that is one piece and may be written: another kind of array would be
+    another kernel to compile."""
+    return np.require(values, kind, ["C", "W"])
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """The forward recursion: d, visits (H+1, width), and (H,) what the steps add up to.
+
+    parts (H+1, width) is room for the backward recursion's parts of SE².
+    """
+
+    d: Floats
+    visits: Floats
+    parts: Floats
+    mass: Floats
+    total: Floats
+    earned: Floats
+    placebo: Floats
+    first: Floats
+    second: Floats
+    powers: Floats
+
+
+def forward(rows: Rows, mode: int) -> Flow:
+    """Run forward; SupportError where no row is possible under the target."""
+    horizon = rows.steps.horizon
+    d, visits, parts = np.zeros((3, horizon + 1, rows.width))
+    steps = np.zeros((6, horizon))
+    run = pick("forward.forward", rows.steps.n_rows)
+    failed = run(*rows.columns, mode, d, visits, steps)
+    if failed >= 0:
+        raise no_support(failed)
+    powers = np.asarray(rows.gamma ** np.arange(horizon), np.float64)
+    mass, total, earned, placebo, first, second = steps
+    return Flow(d, visits, parts, mass, total, earned, placebo, first, second, powers)
+
+
+def _solve(rows: Rows, mode: int) -> Solution:
+    flow = forward(rows, mode)
+    horizon, n = rows.steps.horizon, rows.steps.n_episodes
+    parts, lost = flow.parts, np.zeros(horizon)
+    u = np.zeros((rows.width, 1 if mode == STATE else 2))
+    name = "backward.backward_state" if mode == STATE else "backward.backward"
+    back = pick(name, rows.steps.n_rows)
+    g = _start_values(rows)
+    off: float | None = None
+    if mode == STATE:
+        scale = back(*rows.columns, rows.gamma, flow.d, flow.visits, parts[:-1], lost, u)
+    else:
+        scale, of_placebo = back(
+            *rows.columns, rows.gamma, mode, flow.d, flow.visits, flow.mass, parts[:-1], lost, u
+        )
+        off = float(np.sqrt(of_placebo + _start_variance(u[:, 1], flow.visits[0], None)))
+    start = _start_variance(u[:, 0], flow.visits[0], g)
+    square = start + float(parts.sum())
+    # What SE² is a difference of: below 1e-12 of it, its digits are noise.
+    scale += float(np.sum(u[:, 0] ** 2 * flow.visits[0])) / n**2
+    per_step = flow.powers * flow.earned
+    if g is not None:
+        scale += float(np.sum(2 * np.abs(u[:, 0] * g[0]) + g[1])) / n**2
+        per_step[0] += float(g[0].sum()) / n
+    gone = variance.lost_in_rounding(square, scale)
+    second = flow.second
+    rare, nodes = _nodes(rows.steps, flow)
+    return Solution(
+        value=float(per_step.sum()),
+        standard_error=None if gone else float(np.sqrt(square)),
+        error_method=variance.LOST if gone else "analytic",
+        per_step=per_step,
+        ess=np.where(second > 0, flow.first**2 / np.where(second > 0, second, 1.0), np.nan),
+        unseen_mass=_unseen(flow, lost, conserves=mode == STATE),
+        placebo=float(flow.powers @ flow.placebo),
+        placebo_error=off,
+        rare_mass=rare,
+        total_mass=flow.total,
+        variance_of_start=start,
+        normalized_at=np.ones(horizon, bool) if mode == SIMPLEX else None,
+        **nodes,
+    )
+
+
+def _start_values(rows: Rows) -> Floats | None:
+    """(2, width) Σg and Σg² by first state, of a control's start value."""
+    g = rows.steps.start_value
+    if g is None:
+        return None
+    first = rows.steps.state[: rows.steps.n_episodes]
+    return np.stack([tally(first, g, rows.width), tally(first, g * g, rows.width)])
+
+
+def _start_variance(u: Floats, count: Floats, g: Floats | None) -> float:
+    """Var[u_0(s_0) + g(s_0)]/n."""
+    n = float(count.sum())
+    first, second = u * count, u * u * count
+    if g is not None:
+        first, second = first + g[0], second + 2 * u * g[0] + g[1]
+    mean = float(first.sum()) / n
+    return max(float(second.sum()) / n - mean * mean, 0.0) / n
+
+
+def _unseen(flow: Flow, share: Floats, *, conserves: bool) -> Floats:
+    """(H,) target mass that step t loses, of the un-normalised recursion (weights.escaping)."""
+    scale = np.cumprod(flow.mass)
+    if conserves:  # d_t keeps what was lost: count no mass twice
+        kept = np.cumprod(np.maximum(1 - share, 0.0))
+        scale = scale * np.concatenate([[1.0], kept[:-1]])
+    return np.where(scale * share > 1e-9, scale * share, 0.0)
+
+
+def _nodes(steps: Steps, flow: Flow) -> tuple[float, dict[str, Any]]:
+    """The mean mass on (t, s) seen fewer than 10 times, and what the Solution tells by (t, s)."""
+    reached = np.zeros(flow.d.shape, np.uint8)
+    last = np.flatnonzero(steps.ending >= 0)
+    reached[steps.lengths[last], steps.ending[last]] = 1
+    size = pick("nodes.count", steps.n_rows)(flow.visits, reached)
+    columns = np.empty((6, size + 1))
+    node_t, node_s = columns[4:].view(np.int64)
+    rare = pick("nodes.collect", steps.n_rows)(
+        flow.d, flow.visits, flow.parts, reached, steps.n_episodes, node_t, node_s, columns[:4]
+    )
+    names = ("target", "behavior", "visits", "variance_by_node")
+    told = dict(zip(names, columns[:4, :-1], strict=True))
+    return rare / steps.horizon, {"node_t": node_t[:-1], "node_s": node_s[:-1], **told}

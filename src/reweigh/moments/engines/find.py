@@ -1,0 +1,53 @@
+"""Which engine reads a log: by name, or by what the log is."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reweigh.errors import UsageError
+
+if TYPE_CHECKING:
+    from reweigh.logs.scanned import Scanner
+
+IN_MEMORY = "arrays"
+NAMES = ("auto", IN_MEMORY, "stream", "duckdb", "spark://host:port", "sc://host:port", "local[2]")
+STREAM_FROM = 1 << 29  # bytes of files from which reading all into memory is no longer sensible
+SPARK = ("spark://", "sc://", "local[", "local")
+
+
+def find_engine(engine: str, data: Any, paths: tuple[Path, ...] | None) -> Scanner | None:
+    """The scanner for a log, None for the engine in memory; `paths` are the log's files, if any."""
+    if not isinstance(engine, str):
+        raise unknown(engine)
+    if engine == "auto":
+        if is_ibis_table(data):
+            return _ibis(None)
+        large = sum(path.stat().st_size for path in paths or ()) >= STREAM_FROM
+        return _stream() if large else None
+    if engine == IN_MEMORY:
+        return None
+    if engine == "stream":
+        return _stream()
+    if engine == "duckdb" or engine.startswith(SPARK):
+        return _ibis(engine)
+    raise unknown(engine)
+
+
+def is_ibis_table(data: Any) -> bool:
+    """Without importing Ibis, which takes a second."""
+    module = type(data).__module__
+    return module.split(".")[0] == "ibis" and type(data).__name__ == "Table"
+
+
+def _stream() -> Scanner:
+    return importlib.import_module("reweigh.moments.engines.stream").StreamEngine()  # type: ignore[no-any-return]
+
+
+def _ibis(engine: str | None) -> Scanner:
+    return importlib.import_module("reweigh.moments.engines.ibis").IbisEngine(engine)  # type: ignore[no-any-return]
+
+
+def unknown(engine: object) -> UsageError:
+    return UsageError(f"there is no engine {engine!r} (engines: {', '.join(NAMES)})")

@@ -1,0 +1,230 @@
+"""The engine for everything that can group: the same sums as Ibis expressions.
+
+Rows stay in DuckDB, Spark or a warehouse; only aggregated tables come back. A log is first looked
+over (faults, horizon, labels), then one expression per kind of sums is run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reweigh.errors import UsageError
+from reweigh.logs.scanned import Reading
+from reweigh.logs.states import HIDDEN, START, Labels, describe_abstraction
+from reweigh.moments.bundle import About, Moments
+from reweigh.moments.engines import ibis_sums as sums
+from reweigh.moments.engines.base import Request
+from reweigh.moments.engines.ibis_connect import Home, TextHome, open_home
+from reweigh.moments.engines.ibis_rows import Layout, followed, weighted
+from reweigh.moments.engines.ibis_scan import Facts, layout_of, look
+from reweigh.moments.engines.ibis_target import (
+    check_column,
+    policy_column,
+    refuse_unknown_states,
+    with_target,
+)
+from reweigh.policies.base import Policy
+from reweigh.policies.column import ColumnPolicy
+from reweigh.policies.table import TablePolicy
+
+SHOWN_LABELS = 5
+
+
+class IbisEngine:
+    """Sums of a log in DuckDB, Spark, or wherever an Ibis table is. It implements `Scanner`.
+
+    `engine` is "duckdb", a Spark master ("local[2]", "spark://host:port"), a Spark Connect server
+    ("sc://host:port"), or None for an Ibis table, which knows its own backend.
+    """
+
+    def __init__(self, engine: str | None) -> None:
+        self.engine = engine
+        self.name = "ibis" if engine is None else engine
+
+    def moments(self, data: Any, reading: Reading, target: Policy, request: Request) -> Moments:
+        column = policy_column(target)
+        with open_home(self.engine, data, reading, column) as home:
+            rows, layout = layout_of(home, reading, column)
+            facts = look(home, rows, layout, reading)
+            asked = _asked(home, rows, layout, reading, target, request, facts)
+            _check_target(home, asked.pop("rows"), layout, reading, target, facts)
+            tables = {name: home.run(expression) for name, expression in asked.items()}
+        return _moments(tables, len(layout.parts("state")), reading, target, request, facts)
+
+    def sql(self, data: Any, reading: Reading, target: Policy, request: Request) -> str:
+        """The queries that make the sums of the request, as they are sent."""
+        column = policy_column(target)
+        with open_home(self.engine, data, reading, column) as home:
+            rows, layout = layout_of(home, reading, column)
+            facts = look(home, rows, layout, reading)
+            return _written(home, _asked(home, rows, layout, reading, target, request, facts))
+
+    def describe(self, data: Any, reading: Reading) -> dict[str, Any]:
+        """What the log is, as plain values."""
+        with open_home(self.engine, data, reading, None) as home:
+            rows, layout = layout_of(home, reading, None)
+            facts = look(home, rows, layout, reading)
+            source = home.describe()
+        return _described(source, reading, facts)
+
+
+def warehouse_sql(
+    dialect: str,
+    columns: dict[str, Any],
+    reading: Reading,
+    target: Policy,
+    request: Request,
+    facts: Facts,
+    table: str = "log",
+) -> str:
+    """The queries for a warehouse, as text: `columns` are its names and Arrow types.
+
+    `table` is a view of the log whose columns are called c0, c1, … by position; the policy, if it
+    is a table, is uploaded as reweigh_states and reweigh_policy.
+    """
+    names, kinds = list(columns), list(columns.values())
+    home = TextHome(f"table {table!r}", names, kinds, dialect, table, names)
+    rows, layout = layout_of(home, reading, policy_column(target))
+    return _written(home, _asked(home, rows, layout, reading, target, request, facts))
+
+
+def _written(home: Home, asked: dict[str, Any]) -> str:
+    made = [f"-- {name}\n{home.sql(e)};" for name, e in asked.items() if name != "rows"]
+    return "\n\n".join(made)
+
+
+def _asked(
+    home: Home,
+    rows: Any,
+    layout: Layout,
+    reading: Reading,
+    target: Policy,
+    request: Request,
+    facts: Facts,
+) -> dict[str, Any]:
+    """One expression per table of sums; "rows" are the rows that they are sums of."""
+    if not layout.has("behavior_prob"):
+        raise UsageError(
+            "the log has no behaviour probabilities; name their column with behavior_prob=…, or "
+            "estimate them: read the log with engine='arrays' and use fit_behavior(log)"
+        )
+    width = len(layout.parts("state"))
+    rows = followed(rows, layout, facts.horizon, reading.short_episodes)
+    rows = with_target(home, rows, layout, reading, target)
+    asked = {"rows": rows}
+    rows = weighted(rows, request.max_ratio, request.blocks, home.dialect)
+    asked["start"] = sums.starts(rows, width)
+    if "transitions" in request.kinds:
+        asked["transitions"] = (
+            sums.stretches(rows, width, reading.discount)
+            if facts.hidden_rows
+            else sums.cells(rows, width, False)
+        )
+    if "model" in request.kinds:
+        asked["model"] = sums.cells(rows, width, not reading.continuous_actions)
+    if "trajectories" in request.kinds and not facts.truncated:
+        # the products of cut-off episodes mean nothing
+        asked["steps"] = sums.step_products(rows, facts.horizon)
+        asked["episodes"] = sums.episode_products(rows, reading.discount)
+    return asked
+
+
+def _check_target(
+    home: Home, rows: Any, layout: Layout, reading: Reading, target: Policy, facts: Facts
+) -> None:
+    if isinstance(target, ColumnPolicy):
+        check_column(home, rows, layout, reading, target)
+    if isinstance(target, TablePolicy):
+        hidden = facts.hidden_rows > 0
+        refuse_unknown_states(home, rows, layout, target, facts.states, hidden)
+
+
+def _moments(
+    tables: dict[str, Any],
+    width: int,
+    reading: Reading,
+    target: Policy,
+    request: Request,
+    facts: Facts,
+) -> Moments:
+    hidden = facts.hidden_rows > 0
+    known = facts.states
+    # the hidden state is a state of its own in the model's cells
+    states = Labels((*known.values, None)) if hidden else known
+    as_state = len(known) if hidden else HIDDEN
+    made: dict[str, Any] = {"start": sums.read_starts(tables["start"], width, known, START)}
+    if "transitions" in tables:
+        made["transitions"] = sums.read_cells(tables["transitions"], width, known, None, HIDDEN)
+    if "model" in tables:
+        made["model"] = sums.read_cells(tables["model"], width, known, facts.actions, as_state)
+        made["start_model"] = sums.read_starts(tables["start"], width, known, as_state)
+    if "steps" in tables:
+        made["trajectories"] = sums.read_products(
+            tables["steps"], tables["episodes"], facts.horizon
+        )
+    return Moments(
+        about=About(
+            horizon=facts.horizon,
+            discount=reading.discount,
+            target=target.fingerprint(),
+            target_has_steps=target.has_steps,
+            abstraction=describe_abstraction(reading.abstraction),
+            state_columns=reading.columns.state,
+            continuous_actions=reading.continuous_actions,
+            behavior="logged",
+            max_ratio=request.max_ratio,
+            control=request.control,
+            blocks=request.blocks,
+            sources=(facts.digest,),
+        ),
+        states=states,
+        actions=facts.actions,
+        truncated=facts.truncated,
+        hidden=hidden,
+        **made,
+    )
+
+
+def _described(source: str, reading: Reading, facts: Facts) -> dict[str, Any]:
+    notes = []
+    if facts.beyond:
+        notes.append(
+            f"cut at the horizon {facts.horizon}: {facts.beyond:,} later rows are not used"
+        )
+    if 2 * len(facts.states) > facts.rows:
+        notes.append(
+            f"{len(facts.states):,} states for {facts.rows:,} rows: most are seen once; "
+            "bin them (abstraction=Rounding or Grid)"
+        )
+    if facts.truncated:
+        notes.append(
+            f"mean_return counts only what was logged of the {facts.truncated:,} cut-off "
+            f"episode{'s' if facts.truncated != 1 else ''}"
+        )
+    actions = facts.actions
+    return {
+        "source": source,
+        "episodes": facts.episodes,
+        "rows": facts.rows,
+        "horizon": facts.horizon,
+        "discount": reading.discount,
+        "states": len(facts.states),
+        "state_examples": _examples(facts.states),
+        "state_columns": list(reading.columns.state),
+        "abstraction": describe_abstraction(reading.abstraction),
+        "actions": None if actions is None else len(actions),
+        "action_examples": None if actions is None else _examples(actions),
+        "continuous_actions": reading.continuous_actions,
+        "hidden_rows": facts.hidden_rows,
+        "terminated_early": facts.terminated_early,
+        "truncated": facts.truncated,
+        "reward_range": list(facts.reward_range),
+        "behavior_prob_range": None if facts.behavior_range is None else list(facts.behavior_range),
+        "behavior_prob_from": "logged" if facts.behavior_range is not None else None,
+        "mean_return": facts.total_return / facts.episodes,
+        "notes": notes,
+    }
+
+
+def _examples(labels: Labels) -> list[str]:
+    return [labels.name(code) for code in range(min(SHOWN_LABELS, len(labels)))]

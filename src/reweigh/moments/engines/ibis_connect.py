@@ -1,0 +1,403 @@
+"""Where the rows of a log are for Ibis: DuckDB, or the user's own Ibis table (see also Spark).
+
+A home gives the log as an Ibis table whose columns are c0, c1, … by position, so that the names
+a user gave to columns never reach a query; it takes small tables (a policy), and it runs
+expressions. Ibis writes the SQL; the engine's own connection runs it and answers in Arrow, so that
+plain Ibis is enough, without the packages that its own backends ask for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from reweigh.errors import InputError, ResourceError, UsageError, nearest
+from reweigh.logs.plain import is_text
+from reweigh.logs.sources import FileSource, TableSource
+
+if TYPE_CHECKING:
+    from reweigh.logs.scanned import Reading
+
+MEMORY_LIMIT = "REWEIGH_MEMORY_LIMIT"  # of DuckDB, such as "4GB"; its own default: 80 % of memory
+TEMP_DIRECTORY = "REWEIGH_TEMP_DIRECTORY"  # where DuckDB spills what exceeds the limit
+
+
+class Home(Protocol):
+    """Where rows are, and who answers questions about them. `names` are the log's columns."""
+
+    dialect: str
+    names: list[str]
+
+    def describe(self) -> str: ...
+
+    def open(self, names: Sequence[str]) -> tuple[Any, list[pa.DataType]]:
+        """The log as an Ibis table of these columns, called c0, c1, …, and their types."""
+        ...
+
+    def put(self, name: str, table: pa.Table) -> Any:
+        """A small table beside the log, as an Ibis table."""
+        ...
+
+    def run(self, expression: Any) -> pa.Table: ...
+
+    def sql(self, expression: Any) -> str: ...
+
+
+def quoted(name: str) -> str:
+    """A name as an SQL identifier: the one place where a name becomes SQL."""
+    if "\0" in name:
+        raise UsageError("a name must not hold a NUL character")
+    return '"' + name.replace('"', '""') + '"'
+
+
+def to_sql(expression: Any, dialect: str) -> str:
+    """The SQL of an expression over tables that are known by name."""
+    import importlib
+
+    # Ibis's compiler for Spark reads an option that only its Spark backend registers; the one
+    # for Databricks writes the same SQL and does not.
+    name = "databricks" if dialect == "spark" else dialect
+    try:
+        compiler = importlib.import_module(f"ibis.backends.sql.compilers.{name}").compiler
+    except ImportError as error:
+        raise UsageError(f"Ibis writes no SQL for {dialect!r}") from error
+    with _unfused():
+        return str(compiler.to_sqlglot(expression).sql(dialect=compiler.dialect, pretty=True))
+
+
+@contextlib.contextmanager
+def _unfused() -> Iterator[None]:
+    """One subquery per step of an expression: merged into each other, they repeat what they use,
+    and the text of a query grows beyond measure. Databases merge them without repeating."""
+    import ibis
+
+    before = ibis.options.sql.fuse_selects
+    ibis.options.sql.fuse_selects = False
+    try:
+        yield
+    finally:
+        ibis.options.sql.fuse_selects = before
+
+
+def named_table(name: str, kinds: Sequence[pa.DataType], names: Sequence[str] | None = None) -> Any:
+    """An Ibis table that is known by its name and the Arrow types of its columns."""
+    import ibis
+
+    names = [f"c{i}" for i in range(len(kinds))] if names is None else names
+    schema = {n: ibis_kind(kind) for n, kind in zip(names, kinds, strict=True)}
+    return ibis.table(schema, name=name)
+
+
+def ibis_kind(kind: pa.DataType) -> str:
+    """The Ibis type of an Arrow type; what reweigh does not read is "binary" (it is refused)."""
+    if is_text(kind) or pa.types.is_null(kind):
+        return "string"
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_integer(kind):
+        return str(kind)
+    if pa.types.is_floating(kind):
+        return {"halffloat": "float16", "float": "float32"}.get(str(kind), "float64")
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision}, {kind.scale})"
+    return "binary"
+
+
+def arrow_kind(kind: Any) -> pa.DataType:
+    """The Arrow type of an Ibis type, for the same words in the same messages."""
+    if kind.is_string():
+        return pa.string()
+    if kind.is_boolean():
+        return pa.bool_()
+    if kind.is_integer() or kind.is_floating():
+        return getattr(pa, str(kind).lstrip("!").lower())()
+    if kind.is_decimal():
+        return pa.decimal128(kind.precision or 38, kind.scale or 0)
+    if kind.is_null():
+        return pa.null()
+    return pa.binary()
+
+
+@contextlib.contextmanager
+def open_home(
+    engine: str | None, data: Any, reading: Reading, policy: str | None
+) -> Iterator[Home]:
+    """Connect to where the rows are; what was made there for the time is removed at the end.
+
+    `policy` is a column that the target reads, beside those that play a role.
+    """
+    if isinstance(data, FileSource):
+        data._refuse_change()
+    with contextlib.ExitStack() as stack:
+        home: Home
+        if engine is None:
+            home = TableHome(data, stack)
+        elif engine == "duckdb":
+            home = _duckdb(data, reading, policy, stack)
+        else:
+            from reweigh.moments.engines.ibis_spark import open_spark
+
+            home = open_spark(engine, data, reading, policy, stack)
+        yield home
+    if isinstance(data, FileSource):
+        data._refuse_change()
+
+
+def needed(reading: Reading, policy: str | None, known: Sequence[str]) -> list[str]:
+    """The columns that are read, of those that there are."""
+    wanted = [name for _, name in reading.columns.by_role()]
+    wanted += [] if policy is None else [policy]
+    return [name for name in dict.fromkeys(wanted) if name in known]
+
+
+def arrow_rows(data: TableSource | FileSource, reading: Reading, policy: str | None) -> pa.Table:
+    """The needed columns of a log that is in memory, or in CSV files.
+
+    A CSV file is read by reweigh's own reader on every engine: three parsers would be three
+    contracts about quotes, empty cells and numbers.
+    """
+    names = needed(reading, policy, data.names)
+    if isinstance(data, TableSource):
+        return data.table.select(names)
+    from reweigh.logs.csvfile import floats_if_most
+    from reweigh.logs.read import TEXT_ROLES
+
+    roles = reading.columns.by_role()
+    numeric = {"action"} if reading.continuous_actions else set()
+    if reading.abstraction is not None:
+        numeric |= {"state", "next_state"}
+    words = [name for role, name in roles if role in TEXT_ROLES and role not in numeric]
+    table = data.read(names, words)
+    for role, name in roles:
+        if role in ("state", "next_state") and role not in numeric and name in names:
+            at = table.column_names.index(name)
+            column = floats_if_most(table.column(name), reading.csv.decimal)
+            table = table.set_column(at, name, column)
+    return table
+
+
+@dataclass(eq=False)
+class NamedHome:
+    """A home whose tables are known to SQL by names that reweigh chose."""
+
+    source: str
+    columns: list[str]
+    kinds: list[pa.DataType]
+    dialect: str
+    log: str  # the view of the log, with the columns c0, c1, … by position
+    names: list[str]  # all columns of the source, of which the view may hold some
+
+    def describe(self) -> str:
+        return self.source
+
+    def open(self, names: Sequence[str]) -> tuple[Any, list[pa.DataType]]:
+        whole = named_table(self.log, self.kinds)
+        at = [self.columns.index(name) for name in names]
+        chosen = whole.select(**{f"c{i}": whole[f"c{j}"] for i, j in enumerate(at)})
+        return chosen, [self.kinds[j] for j in at]
+
+    def sql(self, expression: Any) -> str:
+        return to_sql(expression, self.dialect)
+
+
+@dataclass(eq=False)
+class TextHome(NamedHome):
+    """A log of which only the columns are known: it writes SQL and runs none."""
+
+    def put(self, name: str, table: pa.Table) -> Any:
+        return named_table(name, table.schema.types, table.column_names)
+
+    def run(self, expression: Any) -> pa.Table:
+        raise UsageError(f"SQL for {self.dialect} is written here, not run")
+
+
+@dataclass(eq=False)
+class DuckHome(NamedHome):
+    """Rows in DuckDB, in this process."""
+
+    connection: Any = None
+
+    def put(self, name: str, table: pa.Table) -> Any:
+        self.connection.register(name, table)
+        return named_table(name, table.schema.types, table.column_names)
+
+    def run(self, expression: Any) -> pa.Table:
+        with _duckdb_errors():
+            return self.connection.sql(self.sql(expression)).to_arrow_table()
+
+
+@contextlib.contextmanager
+def _duckdb_errors() -> Iterator[None]:
+    import duckdb
+
+    try:
+        yield
+    except duckdb.OutOfMemoryException as error:
+        raise ResourceError(
+            f"DuckDB needs more memory than its limit, or more disk for what it spills; "
+            f"raise {MEMORY_LIMIT}, or name a larger disk in {TEMP_DIRECTORY}: {error}"
+        ) from error
+    except (duckdb.IOException, duckdb.PermissionException) as error:
+        raise ResourceError(f"DuckDB cannot read the log: {error}") from error
+    except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
+        raise InputError(f"DuckDB cannot read the log: {error}") from error
+
+
+def _duckdb(
+    data: Any, reading: Reading, policy: str | None, stack: contextlib.ExitStack
+) -> DuckHome:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise UsageError(
+            "the engine duckdb needs the package duckdb: pip install duckdb"
+        ) from error
+    spill = os.environ.get(TEMP_DIRECTORY) or tempfile.gettempdir()
+    if not Path(spill).is_dir():
+        raise ResourceError(f"{TEMP_DIRECTORY}={spill!r} is no directory")
+    config = {
+        "temp_directory": stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="reweigh-", dir=spill)
+        ),
+        "preserve_insertion_order": "false",  # sums do not need it, and it costs memory
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+    }
+    if limit := os.environ.get(MEMORY_LIMIT):
+        config["memory_limit"] = limit
+    is_database = not isinstance(data, TableSource | FileSource)
+    path = os.fspath(data) if is_database else ":memory:"
+    if is_database and not Path(path).is_file():
+        raise ResourceError(f"there is no DuckDB database {path!r}")
+    try:
+        connection = duckdb.connect(path, read_only=is_database, config=config)
+    except duckdb.Error as error:
+        wrong = InputError if is_database else UsageError
+        raise wrong(f"DuckDB cannot open {path!r}: {error}") from error
+    stack.callback(connection.close)
+    with _duckdb_errors():
+        return _duckdb_log(connection, data, reading, policy)
+
+
+def _duckdb_log(connection: Any, data: Any, reading: Reading, policy: str | None) -> DuckHome:
+    """A view of the log in which columns have numbers for names."""
+    allowed: list[str] = []
+    columns = names = None
+    name = "reweigh_raw"
+    if isinstance(data, FileSource) and data.kind == "parquet":
+        same_columns(data, needed(reading, policy, data.names))
+        literal = [os.fspath(path.absolute()) for path in data.paths]
+        patterns = [_only_itself(path) for path in literal]
+        allowed = sorted({*literal, *patterns})
+        raw = connection.read_parquet(patterns, union_by_name=True, hive_partitioning=False)
+        raw.create_view(name)
+        source = data.describe()
+    elif isinstance(data, TableSource | FileSource):
+        table = arrow_rows(data, reading, policy)
+        columns, names, source = table.column_names, data.names, data.describe()
+        connection.register(name, table.rename_columns([f"c{i}" for i in range(len(columns))]))
+    else:
+        source = f"table {reading.table!r} of {Path(data).name}"
+        name = _table_name(connection, str(reading.table))
+    if columns is None:
+        columns = [row[0] for row in connection.execute(f"DESCRIBE {name}").fetchall()]
+    numbered = ", ".join(f"c{i}" for i in range(len(columns)))
+    connection.execute(f"CREATE TEMP VIEW reweigh_log AS SELECT * FROM {name} AS raw({numbered})")
+    # from here on the connection reads these files and no others, whatever it is told
+    connection.execute("SET allowed_paths = ?", [allowed])
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    kinds = connection.sql("SELECT * FROM reweigh_log LIMIT 0").to_arrow_table().schema.types
+    names = columns if names is None else names
+    return DuckHome(source, columns, list(kinds), "duckdb", "reweigh_log", names, connection)
+
+
+def _only_itself(path: str) -> str:
+    """A pattern that matches this path alone, although its name may look like a pattern."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in path)
+
+
+def _table_name(connection: Any, wanted: str) -> str:
+    """A table of a database, given as table or schema.table, as SQL."""
+    rows = connection.execute("SELECT table_schema, table_name FROM information_schema.tables")
+    found = rows.fetchall()
+    matches = [pair for pair in found if pair[1] == wanted or ".".join(pair) == wanted]
+    if len(matches) == 1:
+        return ".".join(quoted(part) for part in matches[0])
+    known = [".".join(pair) if len(matches) > 1 else pair[1] for pair in found]
+    if matches:
+        raise UsageError(f"several tables are called {wanted!r}: say which, as schema.table")
+    listed = ", ".join(map(repr, known)) or "none"
+    raise UsageError(f"there is no table {wanted!r}{nearest(wanted, known)} (tables: {listed})")
+
+
+def same_columns(data: FileSource, wanted: Sequence[str]) -> None:
+    """Every file has these columns: a column that one lacks would be read as null."""
+    import pyarrow.parquet as pq
+
+    for path in data.paths[1:]:
+        try:
+            found = set(pq.read_schema(path).names)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputError(f"{str(path)!r} is not a whole Parquet file: {error}") from error
+        for name in wanted:
+            if name not in found:
+                raise InputError(f"{path.name} lacks the column {name!r} that other files have")
+
+
+@dataclass(eq=False)
+class TableHome:
+    """An Ibis table that the user handed in: it stays with the backend that it belongs to."""
+
+    table: Any
+    stack: contextlib.ExitStack
+    dialect: str = ""
+
+    def __post_init__(self) -> None:
+        self.backend = self.table.get_backend()
+        self.dialect = self.backend.name
+        self.names = list(self.table.columns)
+
+    def describe(self) -> str:
+        return f"Ibis table of {self.dialect}"
+
+    def open(self, names: Sequence[str]) -> tuple[Any, list[pa.DataType]]:
+        # Ibis quotes identifiers; the names stand once in the query, inside this projection
+        for name in names:
+            quoted(name)
+        chosen = self.table.select(**{f"c{i}": self.table[n] for i, n in enumerate(names)})
+        return chosen, [arrow_kind(chosen[column].type()) for column in chosen.columns]
+
+    def put(self, name: str, table: pa.Table) -> Any:
+        if self.dialect == "duckdb":
+            self.backend.con.register(name, table)
+            self.stack.callback(self.backend.con.unregister, name)
+            return self.backend.table(name)
+        if self.dialect == "pyspark":
+            session = self.backend._session
+            session.createDataFrame(table).createOrReplaceTempView(name)
+            self.stack.callback(session.catalog.dropTempView, name)
+            return self.backend.table(name)
+        import ibis
+
+        return ibis.memtable(table)
+
+    def run(self, expression: Any) -> pa.Table:
+        if self.dialect == "duckdb":
+            with _duckdb_errors():
+                return self.backend.con.sql(self.sql(expression)).to_arrow_table()
+        if self.dialect == "pyspark":
+            return self.backend._session.sql(self.sql(expression)).toArrow()
+        with _unfused():
+            return self.backend.to_pyarrow(expression)
+
+    def sql(self, expression: Any) -> str:
+        with _unfused():
+            return str(self.backend.compile(expression, pretty=True))

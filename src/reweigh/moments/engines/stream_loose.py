@@ -1,0 +1,263 @@
+"""Logs in any row order: every row names its next_state, so it makes its cell by itself.
+
+What holds an episode together is checked by what must balance. With one hash per (episode, step,
+state), the sum over the rows that go on, of where they lead, must equal the sum over the rows from
+step 1 on, of where they are; and no episode begins twice. That notices a missing or double row, a
+row after the end, and a next_state that is not the next row's state, but not which row it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import Fault, InputError
+from reweigh.logs import checks
+from reweigh.logs.log import EpisodeLog
+from reweigh.logs.scanned import Reading
+from reweigh.logs.states import (
+    END,
+    HIDDEN,
+    UNKNOWN,
+    Labels,
+    describe_abstraction,
+    label_array,
+    label_text,
+    unite,
+)
+from reweigh.logs.steps import Steps
+from reweigh.moments.bundle import About, Moments
+from reweigh.moments.engines.arrays import _cells, ratios
+from reweigh.moments.engines.base import Request
+from reweigh.moments.engines.stream_chunks import ChunkReader, ChunkSource, Findings, id_keys
+from reweigh.moments.engines.stream_rows import Opened, RowSource
+from reweigh.moments.engines.stream_sums import MIX, Words, gather, row_hash
+from reweigh.moments.groups import group_by
+from reweigh.moments.transitions import StartMoments
+from reweigh.policies.base import Policy
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class LooseSteps(Steps):
+    """Rows by step, which belong to episodes in no order: each says to which, and what follows."""
+
+    of_row: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    following: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    cut_early: Mask = field(default_factory=lambda: np.zeros(0, bool))
+
+    @cached_property
+    def episode_index(self) -> Ints:
+        return self.of_row
+
+    @cached_property
+    def next_state(self) -> npt.NDArray[np.int32]:
+        return self.following
+
+
+@dataclass
+class Balance:
+    """What must come out even."""
+
+    horizon: int
+    leads: int = 0
+    stands: int = 0
+    goes_on: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    there: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        self.goes_on, self.there = (np.zeros(self.horizon + 1, np.int64) for _ in range(2))
+
+    def add(self, keys: Words, step: Ints, state: Words, following: Words, last: Mask) -> None:
+        on, here = ~last & (step < self.horizon - 1), (step > 0) & (step < self.horizon)
+        self.leads += _sum_of(keys[on], step[on] + 1, following[on])
+        self.stands += _sum_of(keys[here], step[here], state[here])
+        self.goes_on += np.bincount(step[on] + 1, minlength=self.horizon + 1)
+        self.there += np.bincount(step[here], minlength=self.horizon + 1)
+
+    def faults(self) -> list[Fault]:
+        fix = "correct the rows; engine='duckdb' sorts the log and names them"
+        off = np.flatnonzero(self.goes_on != self.there)
+        if len(off):
+            t = int(off[0])
+            rule = (
+                f"every row that does not end its episode needs the row of the next step: "
+                f"{self.goes_on[t]:,} rows of step {t - 1} go on, and {self.there[t]:,} rows stand "
+                f"at step {t}"
+            )
+            return [Fault("missing-step", rule, fix)]
+        if (self.leads - self.stands) % 2**64:
+            rule = "next_state must equal the state of the episode's row at the next step"
+            return [Fault("next-state", rule, fix)]
+        return []
+
+
+def _sum_of(keys: Words, step: Ints, state: Words) -> int:
+    one, two, three, four = (np.uint64(constant) for constant in MIX)
+    h = keys * one + step.astype(np.uint64) * two + state * three
+    h = (h ^ (h >> np.uint64(29))) * four
+    return int((h ^ (h >> np.uint64(32))).sum(dtype=np.uint64))
+
+
+def may_be_loose(reading: Reading, kinds: frozenset[str]) -> str:
+    """Why rows in any order cannot be read; empty if they can."""
+    if reading.columns.next_state is None:
+        return "rows in any order need a next_state column"
+    if "trajectories" in kinds:
+        return "running products need the order"
+    if reading.hidden:
+        return "hidden states need the order"
+    if reading.short_episodes != "error":
+        return "short episodes without a flag are only found in order"
+    return ""
+
+
+def scan_loosely(
+    opened: Opened,
+    rows: RowSource,
+    reading: Reading,
+    horizon: int,
+    visit: Callable[[EpisodeLog], None],
+) -> Findings:
+    """Check every row by itself and all of them by what must balance; `visit` sees the batches."""
+    found, balance, first = Findings(), Balance(horizon), 0
+    for table in rows.batches():
+        source = ChunkSource(opened, table, first)
+        first += table.num_rows
+        found.rows = first
+        reader = ChunkReader(
+            table,
+            source,  # type: ignore[arg-type]
+            reading.columns,
+            reading.hidden,
+            reading.continuous_actions,
+            reading.abstraction,
+        )
+        log = _read_batch(reader, source, reading, horizon, found, balance)
+        if log is None:
+            gather(found.faults, reader.faults.found)
+        elif not found.faults:
+            try:
+                visit(log)
+            except InputError as error:
+                if not error.faults:
+                    raise
+                found.target_error = found.target_error or str(error).split(":", 1)[0]
+                gather(found.target_faults, error.faults)
+    if not found.faults:
+        if found.seen.repeated() is not None:
+            rule = "an episode has one row per step: an id has two rows at step 0"
+            fix = "remove the duplicate; if an id was used for two episodes, make the ids distinct"
+            found.faults.append(Fault("duplicate-step", rule, fix))
+        found.faults += balance.faults()
+    return found
+
+
+def _read_batch(
+    reader: ChunkReader,
+    source: ChunkSource,
+    reading: Reading,
+    horizon: int,
+    found: Findings,
+    balance: Balance,
+) -> EpisodeLog | None:
+    """A batch with its rows by step; None if a rule is broken."""
+    columns, faults = reader.columns, reader.faults
+    episode, episodes = reader.ids("episode", columns.episode)
+    step = reader.steps()
+    state, states = reader.states(columns.state)
+    assert columns.next_state is not None
+    codes, labels = reader.states(columns.next_state, null_allowed=True)
+    joint = unite(states, labels)
+    following = np.append(joint.translate(labels), HIDDEN)[codes]
+    action, actions = reader.actions()
+    reward = reader.numbers(columns.reward)
+    behavior = reader.probability("behavior_prob")
+    reader.probability("target_prob")
+    ended, cut = reader.truths(columns.terminated), reader.truths(columns.truncated)
+    last = ended | cut
+    checks.null_values(
+        faults,
+        columns.next_state[0],
+        (following < 0) & ~last & (step >= 0) & (step < horizon - 1) & reader.flags_known,
+        "write the state of the next row; at the end of an episode, set terminated or truncated",
+    )
+    if faults.found:
+        return None
+    found.own.update(reader.own.values)
+    keys = id_keys(reader.table.column(columns.episode))
+    hashes = np.append(_label_hashes(joint), np.uint64(0))
+    balance.add(keys, step, hashes[state], hashes[following], last)
+    found.seen.add(keys[step == 0])
+    found.longest = max(found.longest, int(step.max()) + 1)
+    order = np.argsort(np.where(step < horizon, step, horizon), kind="stable")
+    order = order[: int(np.sum(step < horizon))]
+    found.hashes += row_hash(
+        keys[order], step[order], reward[order], None if behavior is None else behavior[order]
+    )
+    after = np.where(ended, END, np.where(following < 0, UNKNOWN, following))
+    alive = np.bincount(step[order], minlength=horizon)
+    steps = LooseSteps(
+        offsets=np.concatenate([[0], np.cumsum(alive)]).astype(np.int64),
+        state=state[order].astype(np.int32),
+        action=action[order] if actions is None else action[order].astype(np.int32),
+        reward=reward[order],
+        behavior_prob=None if behavior is None else behavior[order],
+        ending=np.zeros(0, np.int32),
+        truncated=np.zeros(0, bool),
+        episode=label_array(episodes.values),
+        source_row=order,
+        of_row=episode[order],
+        following=after[order].astype(np.int32),
+        cut_early=(cut & ~ended & (step < horizon - 1))[order],
+    )
+    return EpisodeLog(
+        steps=steps,
+        states=joint,
+        actions=actions,
+        discount=reading.discount,
+        columns=columns,
+        source=source,
+        abstraction=describe_abstraction(reading.abstraction),
+    )
+
+
+def _label_hashes(labels: Labels) -> Words:
+    texts = [repr(label_text(value)).encode("utf-8", "surrogatepass") for value in labels.values]
+    hashed = [hashlib.md5(text, usedforsecurity=False).digest()[:8] for text in texts]
+    return np.array([int.from_bytes(h, "big") for h in hashed], np.uint64)
+
+
+def loose_sums(log: EpisodeLog, target: Policy, request: Request, about: About) -> Moments:
+    """The sums of a batch, row by row."""
+    pi, rho = ratios(log, target, request.max_ratio)
+    steps = log.steps
+    assert isinstance(steps, LooseSteps)
+    block = steps.blocks(request.blocks)
+    first = steps.rows(0)
+    groups = group_by([block[steps.episode_index[first]], steps.state[first]])
+    zeros = np.zeros(len(groups))
+    start = StartMoments(groups.keys[0], groups.keys[1], groups.count(), zeros, zeros.copy())
+    made: dict[str, Any] = {}
+    if "transitions" in request.kinds:
+        made["transitions"] = _cells(steps, block, pi, rho, None, HIDDEN)
+    if "model" in request.kinds:
+        action = None if log.continuous_actions else steps.action
+        made["model"] = _cells(steps, block, pi, rho, action, HIDDEN)
+        made["start_model"] = start
+    return Moments(
+        about=about,
+        states=log.states,
+        actions=log.actions,
+        start=start,
+        truncated=int(steps.cut_early.sum()),
+        **made,
+    )

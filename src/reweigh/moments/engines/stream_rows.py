@@ -1,0 +1,335 @@
+"""The rows of a log, batch after batch: Parquet and CSV files, and tables in memory.
+
+A batch has the same columns and types throughout, as if all had been read at once. Parquet says
+its types itself. A CSV is read twice: first to see what its columns are (one word among the numbers
+makes all of a column's ids texts) and how many rows each file has, then for the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv as pacsv
+
+from reweigh.errors import InputError, Place, input_error
+from reweigh.logs import csvfile
+from reweigh.logs.csvfile import CsvPart
+from reweigh.logs.plain import plain_table
+from reweigh.logs.sources import FileSource, TableSource
+from reweigh.logs.textfile import TextStream, bad_byte, open_stream
+
+Data = FileSource | TableSource
+CSV_BLOCK = 1 << 22
+UNREAD = {b"cells": b"numbers, but for some"}  # the log's contract then names the bad ones
+PARQUET_BUFFER = 1 << 20
+Report = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class RowSource:
+    """The named columns of a log, in batches of at most `size` rows."""
+
+    data: Data
+    names: list[str]
+    schema: pa.Schema
+    rows: int
+    size: int
+    report: Report | None = None
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)  # of integers, where known
+
+    def batches(
+        self, names: Sequence[str] | None = None, size: int | None = None
+    ) -> Iterator[pa.Table]:
+        """All rows, of some of the columns; a file that changed meanwhile is refused."""
+        chosen = self.names if names is None else list(names)
+        schema = pa.schema([self.schema.field(name) for name in chosen])
+        done = 0
+        for table in _read(self.data, schema, size or self.size):
+            if table.num_rows == 0:
+                continue
+            yield table
+            done += table.num_rows
+            if self.report is not None and names is None:
+                self.report(done, self.rows)
+
+    def range_of(self, name: str) -> tuple[int, int] | None:
+        """Smallest and largest value of an integer column; None if it is none, or empty."""
+        if not pa.types.is_integer(self.schema.field(name).type):
+            return None
+        if name not in self.ranges:
+            found = _parquet_range(self.data, name) or self._scan_range(name)
+            if found is None:
+                return None
+            self.ranges[name] = found
+        return self.ranges[name]
+
+    def _scan_range(self, name: str) -> tuple[int, int] | None:
+        low, high = None, None
+        for table in self.batches([name]):
+            found = pc.min_max(table.column(name)).as_py()
+            if found["min"] is not None:
+                low = found["min"] if low is None else min(low, found["min"])
+                high = found["max"] if high is None else max(high, found["max"])
+        return None if low is None or high is None else (low, high)
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A log before its rows are read. Has the face of a source, as the reading code knows it."""
+
+    data: Data
+    size: int
+    wanted: tuple[str, ...] = ()  # columns without a role
+    states: tuple[str, ...] = ()  # columns in which a CSV's fractions are floats, not names
+    report: Report | None = None
+    made: list[RowSource] = field(default_factory=list)
+
+    @property
+    def names(self) -> list[str]:
+        return self.data.names
+
+    def describe(self) -> str:
+        return self.data.describe()
+
+    def place(self, row: int) -> Place:
+        return self.data.place(row)
+
+    def read(self, names: Sequence[str], ids: Sequence[str]) -> pa.Table:
+        """Opens the rows, and gives the first batch: a log without rows shows here."""
+        extra = [name for name in self.wanted if name in self.names]
+        listed = list(dict.fromkeys([*names, *extra]))
+        floats = [name for name in self.states if name in ids]
+        self.made[:] = [open_rows(self.data, listed, ids, floats, self.size, self.report)]
+        first = next(_read(self.data, self.made[0].schema, self.size), None)
+        return pa.table({}) if first is None else first
+
+
+def open_rows(
+    data: Data,
+    names: list[str],
+    ids: Sequence[str],
+    floats: Sequence[str],
+    size: int,
+    report: Report | None,
+) -> RowSource:
+    """Find the types of the columns and the number of rows."""
+    if isinstance(data, TableSource):
+        schema = plain_table(data.table.select(names).slice(0, 0)).schema
+        return RowSource(data, names, schema, data.table.num_rows, size, report)
+    if data.kind == "csv":
+        columns = {n: _Survey(n in ids, n in floats, data.csv.decimal) for n in names}
+        return _survey_csv(data, columns, size, report)
+    files = [_parquet(path) for path in data.paths]
+    schemas = []
+    for path, file in zip(data.paths, files, strict=True):
+        known = file.schema_arrow
+        absent = [name for name in names if name not in known.names]
+        if absent:
+            raise InputError(f"{path.name} lacks the column {absent[0]!r} that other files have")
+        schemas.append(pa.schema([known.field(name).remove_metadata() for name in names]))
+    try:
+        schema = pa.unify_schemas(schemas, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InputError(f"{data.describe()}: the files' columns differ: {error}") from error
+    data.parts[:] = [(file.metadata.num_rows, False) for file in files]
+    return RowSource(data, names, schema, sum(rows for rows, _ in data.parts), size, report)
+
+
+def _parquet(path: Path) -> pq.ParquetFile:
+    """Without a memory map and without buffering whole row groups: memory stays small."""
+    try:
+        return pq.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=PARQUET_BUFFER)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{str(path)!r} is not a whole Parquet file: {error}") from error
+
+
+def _read(data: Data, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
+    if isinstance(data, TableSource):
+        table = data.table.select(schema.names)
+        for start in range(0, table.num_rows, size):
+            yield plain_table(table.slice(start, size))
+        return
+    data._refuse_change()
+    for path in data.paths:
+        read = _read_csv if data.kind == "csv" else _read_parquet
+        yield from read(data, path, schema, size)
+    data._refuse_change()
+
+
+def _read_parquet(data: FileSource, path: Path, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
+    try:
+        with _parquet(path) as file:
+            for batch in file.iter_batches(size, columns=schema.names, use_threads=False):
+                table = pa.Table.from_batches([batch]).select(schema.names)
+                yield plain_table(table if table.schema.equals(schema) else table.cast(schema))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{str(path)!r} is damaged: {error}") from error
+
+
+def _parquet_range(data: Data, name: str) -> tuple[int, int] | None:
+    """From the statistics of the row groups; None where any of them has none."""
+    if isinstance(data, TableSource) or data.kind == "csv":
+        return None
+    lows, highs = [], []
+    for path in data.paths:
+        about = _parquet(path).metadata
+        for g in range(about.num_row_groups):
+            group = about.row_group(g)
+            columns = [group.column(c) for c in range(group.num_columns)]
+            [known] = [c.statistics for c in columns if c.path_in_schema == name]
+            if group.num_rows == 0:
+                continue
+            if known is None or not known.has_min_max:
+                return None
+            lows.append(known.min)
+            highs.append(known.max)
+    return (min(lows), max(highs)) if lows else None
+
+
+# --- CSV -----------------------------------------------------------------------------------------
+
+
+def _open_csv(
+    watched: TextStream, data: FileSource, types: dict[str, pa.DataType], invalid_row: Any = None
+) -> Any:
+    return pacsv.open_csv(
+        watched,
+        read_options=pacsv.ReadOptions(block_size=CSV_BLOCK, use_threads=False),
+        parse_options=pacsv.ParseOptions(
+            delimiter=data.csv.delimiter,
+            ignore_empty_lines=False,
+            invalid_row_handler=invalid_row,
+            newlines_in_values=True,
+        ),
+        convert_options=pacsv.ConvertOptions(
+            column_types=types,
+            include_columns=list(types),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            decimal_point=data.csv.decimal,
+        ),
+    )
+
+
+def _read_csv(data: FileSource, path: Path, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
+    types = {field.name: field.type for field in schema}
+    unread = [(i, f.name) for i, f in enumerate(schema) if f.metadata == UNREAD]
+    try:
+        with open_stream(path) as stream:
+            for batch in _open_csv(TextStream(stream), data, types):
+                table = pa.Table.from_batches([batch])
+                for i, name in unread:
+                    dotted = pc.replace_substring(table.column(name), data.csv.decimal, ".")
+                    table = table.set_column(i, name, dotted)
+                for start in range(0, table.num_rows, size):
+                    yield table.slice(start, size)
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{str(path)!r} cannot be read as CSV: {error}") from error
+
+
+@dataclass
+class _Survey:
+    """What the cells of a CSV column are, over all files."""
+
+    is_id: bool
+    may_be_floats: bool
+    decimal: str
+    integers: bool = True  # of an id: all are written as integers
+    numbers: bool = True  # of a number: all can be read
+    words: set[str] = field(default_factory=set)
+    low: int | None = None
+    high: int | None = None
+
+    def look(self, cells: pa.Array) -> None:
+        if not self.is_id:
+            self.numbers = self.numbers and _all_numbers(self._dotted(cells))
+            return
+        words = pc.unique(cells).drop_null()
+        if self.may_be_floats:
+            self.words.update(words.to_pylist())
+        if len(words) == 0 or not self.integers:
+            return
+        self.integers = pc.all(pc.match_substring_regex(words, csvfile.INTEGER)).as_py()
+        if self.integers:
+            found = pc.min_max(pc.cast(words, pa.int64())).as_py()
+            self.low = found["min"] if self.low is None else min(self.low, found["min"])
+            self.high = found["max"] if self.high is None else max(self.high, found["max"])
+
+    def _dotted(self, cells: Any) -> Any:
+        return cells if self.decimal == "." else pc.replace_substring(cells, self.decimal, ".")
+
+    def field(self, name: str) -> pa.Field:
+        if not self.is_id:
+            return (
+                pa.field(name, pa.float64())
+                if self.numbers
+                else pa.field(name, pa.string(), metadata=UNREAD)
+            )
+        if self.integers and self.low is not None:
+            return pa.field(name, pa.int64())
+        if self.may_be_floats and self.words:
+            column = pa.chunked_array([pa.array(sorted(self.words)).dictionary_encode()])
+            if pa.types.is_floating(csvfile.floats_if_most(column, self.decimal).type):
+                return pa.field(name, pa.float64())
+        return pa.field(name, pa.string())
+
+
+def _all_numbers(cells: pa.ChunkedArray) -> bool:
+    try:
+        pc.cast(cells, pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _survey_csv(
+    data: FileSource, columns: dict[str, _Survey], size: int, report: Report | None
+) -> RowSource:
+    data._refuse_change()
+    data.parts[:] = [_look_through(path, data, columns) for path in data.paths]
+    schema = pa.schema([seen.field(name) for name, seen in columns.items()])
+    ranges = {
+        name: (seen.low, seen.high)
+        for name, seen in columns.items()
+        if seen.integers and seen.low is not None and seen.high is not None
+    }
+    rows = sum(count for count, _ in data.parts)
+    return RowSource(data, list(columns), schema, rows, size, report, ranges)
+
+
+def _look_through(path: Path, data: FileSource, columns: dict[str, _Survey]) -> tuple[int, bool]:
+    """Rows of a file, and whether each stands in a line of its own."""
+    known = csvfile.header(path, data.csv)
+    absent = [name for name in columns if name not in known]
+    if absent:
+        raise InputError(f"{path.name} lacks the column {absent[0]!r} that other files have")
+    ragged: list[Any] = []
+    rows = 0
+
+    def keep(row: Any) -> str:
+        ragged.append(row)
+        return "skip"
+
+    try:
+        with open_stream(path) as stream:
+            watched = TextStream(stream)
+            for batch in _open_csv(watched, data, dict.fromkeys(columns, pa.string()), keep):
+                rows += batch.num_rows
+                for name, seen in columns.items():
+                    seen.look(batch.column(name))
+    except pa.ArrowInvalid as error:
+        found = bad_byte(path) or f"{str(path)!r} cannot be read as CSV: {error}"
+        raise InputError(found) from error
+    if watched.has_nul:
+        raise InputError(bad_byte(path) or f"{str(path)!r} holds a NUL byte")
+    part = CsvPart(pa.table({"row": pa.nulls(rows)}), watched.line_ends)
+    if ragged:
+        raise input_error(str(path), [csvfile._ragged_fault(ragged, part)])
+    return rows, part.one_line_per_row

@@ -1,0 +1,298 @@
+"""The backward recursions of MIS over the rows of a log, with the parts of the standard error."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from reweigh.moments.kernels.common import (
+    END,
+    SEEN_ENOUGH,
+    Array,
+    compiled,
+    count_cut,
+    covered,
+    ratio,
+)
+
+
+@compiled
+def _add(sums: Array, s: int, r: float, z: float, x: float, x1: float) -> None:
+    """One row's part in the sums of its state, with q = z + x and the placebo's q = ρ + x."""
+    q, q1 = z + x, r + x1
+    sums[s, 0] += r
+    sums[s, 1] += r * r
+    sums[s, 2] += q
+    sums[s, 3] += q * q
+    sums[s, 4] += z * z + x * x
+    sums[s, 5] += q1
+    sums[s, 6] += q1 * q1
+
+
+@compiled
+def _look_ahead(
+    state: Array,
+    following: Array,
+    pi: Array,
+    mu: Array,
+    reward: Array,
+    max_ratio: float,
+    ahead: Array,
+    sums: Array,
+) -> None:
+    """The rows of one step that another follows."""
+    for k in range(len(following)):
+        rho = pi[k] / mu[k]
+        r = max_ratio if rho > max_ratio else rho
+        to = following[k]
+        _add(sums, state[k], r, r * reward[k], r * ahead[to, 0], r * ahead[to, 1])
+
+
+@compiled
+def _split(
+    state: Array,
+    following: Array,
+    ending: Array,
+    rho: Array,
+    reward: Array,
+    ahead: Array,
+    more: Array,
+) -> None:
+    """Of a step with cut-off rows: by state, over the rows whose next state is known, the sums of
+    z, z², x, x², zx and of the placebo's x, x², ρx; over the others those of z, z², ρ, ρ²."""
+    more[:] = 0.0
+    for k in range(len(state)):
+        r, row = rho[k], more[state[k]]
+        z = r * reward[k]
+        if k >= len(following) and ending[k] < END:
+            row[8] += z
+            row[9] += z * z
+            row[10] += r
+            row[11] += r * r
+            continue
+        to = len(more) - 1
+        if k < len(following):
+            to = following[k]
+        elif ending[k] >= 0:
+            to = ending[k]
+        x, x1 = r * ahead[to, 0], r * ahead[to, 1]
+        row[0] += z
+        row[1] += z * z
+        row[2] += x
+        row[3] += x * x
+        row[4] += z * x
+        row[5] += x1
+        row[6] += x1 * x1
+        row[7] += r * x1
+
+
+@compiled
+def _two_divisors(
+    N: float, M: float, D: float, z: float, z2: float, x: float, x2: float, zx: float,
+    cut_z: float, cut_z2: float,
+) -> tuple[float, float, float]:  # fmt: skip
+    """u, N Var(R) + M Var(T) + 2 M Cov_M(R, T) and the squares, with R = D z/N and T = D x/M."""
+    a, b = D / N, D / M if M > 0 else 0.0
+    each = 1.0 / M if M > 0 else 0.0
+    r2, t2 = a * a * (z2 + cut_z2), b * b * x2
+    spread = r2 - (a * (z + cut_z)) ** 2 / N + t2 - (b * x) ** 2 * each
+    spread += 2.0 * a * b * (zx - z * x * each)
+    return (z + cut_z) / N + x * each, spread, r2 + t2
+
+
+@compiled
+def backward(
+    offsets: Array,
+    state: Array,
+    ending: Array,
+    pi: Array,
+    mu: Array,
+    reward: Array,
+    max_ratio: float,
+    gamma: float,
+    mode: int,
+    d: Array,
+    visits: Array,
+    mass: Array,
+    variance: Array,
+    lost: Array,
+    u: Array,
+) -> tuple[float, float]:
+    """The backward recursion of plain and simplex MIS, with the variances within the states.
+
+    Fills variance (H, width), the parts of SE² (inference/variance.py); lost (H,), the share of
+    d_t that the log cannot carry on; u (width, 2), what starting in a state is worth, and the same
+    if every reward were 1. Returns the sum of squares that SE² is a difference of, and the
+    placebo's parts of SE² added up.
+    """
+    horizon, width = len(offsets) - 1, d.shape[1]
+    end = width - 1
+    rho = np.empty(len(ending))
+    ahead = np.zeros((width, 2))
+    cut = np.empty(width)
+    sums = np.zeros((width, 8))
+    more = np.zeros((width, 12))
+    squares, placebo = 0.0, 0.0
+    u[:] = 0.0
+    for t in range(horizon - 1, -1, -1):
+        low, high = offsets[t], offsets[t + 1]
+        alive = high - low
+        going = offsets[t + 2] - high if t + 1 < horizon else 0
+        power = gamma**t
+        cuts = count_cut(ending, going, alive, low, state, cut) if t + 1 < horizon else 0
+        # q = ρ (y + γ u'(s')): with N = M a row moves the value by γ^t d_t(s) q/N
+        _look_ahead(
+            state[low:high],
+            state[high : high + going],
+            pi[low:high],
+            mu[low:high],
+            reward[low:high],
+            max_ratio,
+            ahead,
+            sums,
+        )
+        for k in range(going, alive):
+            after = ending[k]
+            if after < END and t + 1 < horizon:
+                continue
+            r = ratio(pi[low + k], mu[low + k], max_ratio)
+            z, x, x1 = r * reward[low + k], 0.0, 0.0
+            if after >= END:
+                to = end if after == END else after
+                x, x1 = r * ahead[to, 0], r * ahead[to, 1]
+            _add(sums, state[low + k], r, z, x, x1)
+        if cuts:
+            for k in range(alive):
+                rho[k] = ratio(pi[low + k], mu[low + k], max_ratio)
+            following = state[high : high + going]
+            _split(state[low:high], following, ending, rho, reward[low:high], ahead, more)
+        missing = 0.0
+        for s in range(end):
+            N, here = visits[t, s], d[t, s]
+            first, second = sums[s, 0], sums[s, 1]  # Σρ, Σρ²
+            if cuts and cut[s] > 0:
+                m, M, D = more[s], N - cut[s], power * here
+                u[s, 0], own, square = _two_divisors(
+                    N, M, D, m[0], m[1], m[2], m[3], m[4], m[8], m[9]
+                )
+                u[s, 1], one, _ = _two_divisors(
+                    N, M, D, first, second, m[5], m[6], m[7], m[10], m[11]
+                )
+                squares += square
+                missing += here * (1.0 - covered(M, first, second))
+            else:  # without a row all sums are 0
+                each = 1.0 / max(N, 1.0)
+                mean, mean_one, per = sums[s, 2] * each, sums[s, 5] * each, power * here * each
+                u[s, 0], u[s, 1] = mean, mean_one
+                own = per * per * (sums[s, 3] - sums[s, 2] * mean)
+                one = per * per * (sums[s, 6] - sums[s, 5] * mean_one)
+                squares += per * per * sums[s, 4]
+                if N >= SEEN_ENOUGH:
+                    missing += here * (1.0 - covered(N, first, second))
+                else:
+                    missing += 0.0 if first > 0 else here
+            variance[t, s] = 0.0 if own < 0 else own
+            placebo += 0.0 if one < 0 else one
+            for j in range(7):
+                sums[s, j] = 0.0
+        lost[t] = missing
+        u[end, 0], u[end, 1] = ahead[end, 0], 1.0 + ahead[end, 1]
+        variance[t, end] = 0.0
+        # γ times what arriving is worth: u_t, or (u_t - <d_t, u_t>)/c_t where d_t was divided
+        mean, mean_one, per = 0.0, 0.0, gamma
+        if mode == 1 and t > 0:
+            for s in range(width):
+                mean += d[t, s] * u[s, 0]
+                mean_one += d[t, s] * u[s, 1]
+            per = gamma / mass[t]
+        for s in range(width):
+            ahead[s, 0] = per * (u[s, 0] - mean)
+            ahead[s, 1] = per * (u[s, 1] - mean_one)
+    return squares, placebo
+
+
+@compiled
+def backward_state(
+    offsets: Array,
+    state: Array,
+    ending: Array,
+    pi: Array,
+    mu: Array,
+    reward: Array,
+    max_ratio: float,
+    gamma: float,
+    d: Array,
+    visits: Array,
+    variance: Array,
+    lost: Array,
+    u: Array,
+) -> float:
+    """The same for MIS normalised within states, without a placebo; u is (width, 1).
+
+    A row moves the value through R = D (z - r̂ρ)/Σρ and T = D ρ (γ u'(s') - mean)/Σρ, the latter
+    over the rows whose next state is known: one sweep for the means, one for the squares.
+    """
+    horizon, width = len(offsets) - 1, d.shape[1]
+    end = width - 1
+    rho, worth = np.empty(len(ending)), np.empty(len(ending))
+    ahead = np.zeros((width, 1))
+    mean, sums = np.empty((width, 5)), np.empty((width, 7))
+    squares = 0.0
+    u[:] = 0.0
+    for t in range(horizon - 1, -1, -1):
+        low, high = offsets[t], offsets[t + 1]
+        alive = high - low
+        going = offsets[t + 2] - high if t + 1 < horizon else 0
+        power = gamma**t
+        mean[:], sums[:] = 0.0, 0.0
+        for k in range(alive):
+            s, r = state[low + k], ratio(pi[low + k], mu[low + k], max_ratio)
+            rho[k] = r
+            mean[s, 0] += r
+            mean[s, 1] += r * reward[low + k]
+            worth[k] = 0.0
+            if k < going:
+                worth[k] = ahead[state[high + k], 0]
+            elif ending[k] >= END:
+                worth[k] = ahead[end if ending[k] == END else ending[k], 0]
+            elif t + 1 < horizon:
+                worth[k] = np.nan  # cut off
+                continue
+            mean[s, 2] += r
+            mean[s, 3] += r * worth[k]
+            mean[s, 4] += 1.0
+            sums[s, 6] += r * r
+        for s in range(end):
+            mean[s, 1] = mean[s, 1] / mean[s, 0] if mean[s, 0] > 0 else 0.0
+            mean[s, 3] = mean[s, 3] / mean[s, 2] if mean[s, 2] > 0 else 0.0
+        for k in range(alive):
+            s, r = state[low + k], rho[k]
+            R = r * reward[low + k] - mean[s, 1] * r
+            sums[s, 0] += R
+            sums[s, 1] += R * R
+            if not math.isnan(worth[k]):
+                T = r * (worth[k] - mean[s, 3])
+                sums[s, 2] += R
+                sums[s, 3] += T
+                sums[s, 4] += T * T
+                sums[s, 5] += R * T
+        missing = 0.0
+        for s in range(end):
+            N, M, D = visits[t, s], mean[s, 4], power * d[t, s]
+            u[s, 0] = mean[s, 1] + mean[s, 3]
+            missing += d[t, s] * (1.0 - covered(M, mean[s, 2], sums[s, 6]))
+            a = D / mean[s, 0] if mean[s, 0] > 0 else 0.0
+            b = D / mean[s, 2] if mean[s, 2] > 0 else 0.0
+            per_n, per_m = 1.0 / N if N > 0 else 0.0, 1.0 / M if M > 0 else 0.0
+            r2, t2 = a * a * sums[s, 1], b * b * sums[s, 4]
+            spread = r2 - (a * sums[s, 0]) ** 2 * per_n + t2 - (b * sums[s, 3]) ** 2 * per_m
+            spread += 2.0 * a * b * (sums[s, 5] - sums[s, 2] * sums[s, 3] * per_m)
+            variance[t, s] = 0.0 if spread < 0 else spread
+            squares += r2 + t2
+        lost[t] = missing
+        u[end, 0] = ahead[end, 0]
+        variance[t, end] = 0.0
+        for s in range(width):
+            ahead[s, 0] = gamma * u[s, 0]
+    return squares

@@ -1,0 +1,68 @@
+"""What the compiled kernels share. Importing it imports Numba."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
+END = -2  # as in logs/states.py: Numba takes globals as constants
+SEEN_ENOUGH, DEFICIT_ERRORS = 10, 4.0  # as in estimators/operators.py
+
+
+def compiled(function: Function) -> Function:
+    """Compiled at the first call and kept on disk; without the interpreter's lock."""
+    made: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return made  # type: ignore[no-any-return]
+
+
+@compiled
+def ratio(pi: float, mu: float, max_ratio: float) -> float:
+    """ρ = π/μ, clipped."""
+    rho = pi / mu
+    return max_ratio if rho > max_ratio else rho
+
+
+@compiled
+def count_cut(ending: Array, going: int, alive: int, low: int, state: Array, cut: Array) -> int:
+    """Rows per state after which the episode was cut off: they count for rewards only."""
+    found = 0
+    for k in range(going, alive):
+        if ending[k] < END:
+            if found == 0:
+                cut[:] = 0.0
+            cut[state[low + k]] += 1.0
+            found += 1
+    return found
+
+
+@compiled
+def covered(M: float, ratio: float, square: float) -> float:
+    """Share of the target's mass at a state that the log can carry on (estimators/operators)."""
+    if not (M > 0 and ratio > 0):
+        return 0.0
+    if M < SEEN_ENOUGH or ratio >= M:
+        return 1.0
+    mean = ratio / M
+    error = math.sqrt(max(square / M - mean * mean, 0.0) / M)
+    return min(mean + DEFICIT_ERRORS * error, 1.0)
+
+
+@compiled
+def total(values: Array) -> float:
+    """Σ values, in four sums that need not wait for each other."""
+    a = b = c = d = 0.0
+    whole = len(values) - len(values) % 4
+    for k in range(0, whole, 4):
+        a += values[k]
+        b += values[k + 1]
+        c += values[k + 2]
+        d += values[k + 3]
+    for k in range(whole, len(values)):
+        a += values[k]
+    return (a + b) + (c + d)

@@ -1,0 +1,156 @@
+"""The forward recursion of MIS over the rows of a log."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reweigh.moments.kernels.common import (
+    END,
+    Array,
+    compiled,
+    count_cut,
+    ratio,
+    total,
+)
+
+
+@compiled
+def _carry(
+    state: Array,
+    following: Array,
+    pi: Array,
+    mu: Array,
+    reward: Array,
+    max_ratio: float,
+    weight: Array,
+    d: Array,
+    visits: Array,
+) -> tuple[float, float]:
+    """The rows of one step that another follows: d_t(s) ρ/N is carried on to s'."""
+    earned, second = 0.0, 0.0
+    for k in range(len(following)):
+        rho = pi[k] / mu[k]
+        w = weight[state[k]] * (max_ratio if rho > max_ratio else rho)
+        to = following[k]
+        d[to] += w
+        visits[to] += 1.0
+        earned += w * reward[k]
+        second += w * w
+    return earned, second
+
+
+@compiled
+def forward(
+    offsets: Array,
+    state: Array,
+    ending: Array,
+    pi: Array,
+    mu: Array,
+    reward: Array,
+    max_ratio: float,
+    mode: int,
+    d: Array,
+    visits: Array,
+    steps: Array,
+) -> int:
+    """The forward recursion of MIS; mode 0: plain, 1: simplex, 2: normalised within states.
+
+    Fills d, visits (H+1, width) and steps (6, H): mass c_t before dividing by it, Σ_s d_t without
+    any normalisation, <d_t, r̂_t>, the same of a reward of 1, and Σω, Σω² of the rows' weights.
+    Returns the first step at which no row is possible under the target, or -1.
+    """
+    horizon, width = len(offsets) - 1, d.shape[1]
+    n, end = len(ending), width - 1
+    rho = np.empty(n)
+    by_reward, by_move, by_visit, cut = np.empty((4, width))
+    ratios = np.zeros((width, 2))
+    for k in range(n):
+        visits[0, state[k]] += 1.0
+    for s in range(width):
+        d[0, s] = visits[0, s] / n
+    scale, ended = 1.0, 0.0
+    for t in range(horizon):
+        low, high = offsets[t], offsets[t + 1]
+        alive = high - low
+        going = offsets[t + 2] - high if t + 1 < horizon else 0
+        here = d[t]
+        visits[t, end] = ended
+        c = total(here)
+        steps[0, t], steps[1, t] = 1.0, scale * c
+        if mode == 1 and t > 0 and c > 0:
+            steps[0, t] = c
+            scale *= c
+            each = 1.0 / c
+            for s in range(width):
+                here[s] *= each
+        cuts = count_cut(ending, going, alive, low, state, cut) if t + 1 < horizon else 0
+        for s in range(end):
+            by_visit[s] = here[s] / max(visits[t, s], 1.0)
+        plain = mode != 2 and cuts == 0
+        if not plain:
+            for k in range(alive):
+                rho[k] = ratio(pi[low + k], mu[low + k], max_ratio)
+            # divisors: N and M, or Σρ over all rows and over those whose next state is known
+            if mode == 2:
+                ratios[:] = 0.0
+                for k in range(alive):
+                    s, r = state[low + k], rho[k]
+                    ratios[s, 0] += r
+                    if k < going or ending[k] >= END or t + 1 == horizon:
+                        ratios[s, 1] += r
+            for s in range(end):
+                if mode == 2:
+                    N, M = ratios[s, 0], ratios[s, 1]
+                else:
+                    N, M = visits[t, s], visits[t, s] - cut[s]
+                by_reward[s] = here[s] / N if N > 0 else 0.0
+                by_move[s] = here[s] / M if M > 0 else 0.0
+        placebo = first = 0.0
+        # d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s): each row carries d_t(s) ρ/M on to its s'
+        if plain:
+            earned, second = _carry(
+                state[low:high],
+                state[high : high + going],
+                pi[low:high],
+                mu[low:high],
+                reward[low:high],
+                max_ratio,
+                by_visit,
+                d[t + 1],
+                visits[t + 1],
+            )
+            placebo = first = total(d[t + 1])
+        else:
+            earned = second = 0.0
+            for k in range(going):
+                s, r, to = state[low + k], rho[k], state[high + k]
+                d[t + 1, to] += by_move[s] * r
+                visits[t + 1, to] += 1.0
+                earned += by_reward[s] * r * reward[low + k]
+                placebo += by_reward[s] * r
+                first += by_visit[s] * r
+                second += (by_visit[s] * r) ** 2
+        for k in range(going, alive):
+            s, r, after = state[low + k], ratio(pi[low + k], mu[low + k], max_ratio), ending[k]
+            w = by_visit[s] * r if plain else by_move[s] * r
+            if after >= 0:
+                d[t + 1, after] += w
+            elif after == END:
+                d[t + 1, end] += w
+                ended += 1.0
+            if not plain:
+                w = by_reward[s] * r
+            earned += w * reward[low + k]
+            placebo += w
+            first += by_visit[s] * r
+            second += (by_visit[s] * r) ** 2
+        d[t + 1, end] += here[end]  # END stays END
+        placebo += here[end]
+        if visits[t, end] > 0:
+            first += here[end]
+            second += here[end] ** 2 / visits[t, end]
+        steps[2, t], steps[3, t], steps[4, t], steps[5, t] = earned, placebo, first, second
+        if not placebo > 0:
+            return t
+    visits[horizon, end] = ended
+    return -1

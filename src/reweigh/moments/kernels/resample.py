@@ -1,0 +1,170 @@
+"""The Poisson bootstrap of MIS: BLOCK replicates in one pass over the rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reweigh.moments.kernels.common import END, Array, compiled, ratio
+
+BLOCK = 64
+GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+@compiled
+def _mixed(x: np.uint64) -> np.uint64:
+    """SplitMix64's finaliser: every bit of x moves every bit of the result."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(FIRST)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(SECOND)
+    return x ^ (x >> np.uint64(31))
+
+
+@compiled
+def draw(seed: int, block: int, thresholds: Array, counts: Array) -> None:
+    """counts (n, BLOCK): Poisson(1) draws, each a function of (seed, episode, replicate) alone."""
+    for k in range(len(counts)):
+        key = _mixed(_mixed(np.uint64(seed) + np.uint64(GOLDEN)) + np.uint64(k))
+        for b in range(BLOCK):
+            replicate = np.uint64(block * BLOCK + b)
+            x = _mixed(key + replicate * np.uint64(GOLDEN))
+            count = 0
+            while count < len(thresholds) and x >= thresholds[count]:
+                count += 1
+            counts[k, b] = count
+
+
+@compiled
+def replicate(
+    offsets: Array,
+    state: Array,
+    ending: Array,
+    pi: Array,
+    mu: Array,
+    reward: Array,
+    max_ratio: float,
+    gamma: float,
+    mode: int,
+    width: int,
+    counts: Array,
+    values: Array,
+) -> None:
+    """values (BLOCK,): MIS of the log in which episode k occurs counts[k, b] times, NaN where
+    that log says nothing about the target. Modes as in `forward`."""
+    horizon, end = len(offsets) - 1, width - 1
+    rho = np.empty(len(ending))
+    d, after = np.zeros((width, BLOCK)), np.zeros((width, BLOCK))
+    seen, seen_next = np.zeros((width, BLOCK), np.int32), np.zeros((width, BLOCK), np.int32)
+    by_reward, by_move = np.empty((width, BLOCK)), np.empty((width, BLOCK))
+    all_ratios, known_ratios = np.zeros((width, BLOCK)), np.zeros((width, BLOCK))
+    cut = np.zeros((width, BLOCK), np.int32)
+    total, mass, earned = np.zeros(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    for k in range(len(ending)):
+        for b in range(BLOCK):
+            seen[state[k], b] += counts[k, b]
+            total[b] += counts[k, b]
+    for s in range(end):
+        for b in range(BLOCK):
+            d[s, b] = seen[s, b] / total[b]
+    values[:] = 0.0
+    power = 1.0
+    for t in range(horizon):
+        low, high = offsets[t], offsets[t + 1]
+        alive = high - low
+        going = offsets[t + 2] - high if t + 1 < horizon else 0
+        for k in range(alive):
+            rho[k] = ratio(pi[low + k], mu[low + k], max_ratio)
+        if mode == 1 and t > 0:
+            mass[:] = 0.0
+            for s in range(width):
+                for b in range(BLOCK):
+                    mass[b] += d[s, b]
+            for b in range(BLOCK):
+                mass[b] = 1.0 / mass[b] if mass[b] > 0 else 1.0
+            for s in range(width):
+                for b in range(BLOCK):
+                    d[s, b] *= mass[b]
+        cuts = False
+        if t + 1 < horizon:
+            for k in range(going, alive):
+                if ending[k] < END:
+                    if not cuts:
+                        cut[:] = 0
+                    cuts = True
+                    for b in range(BLOCK):
+                        cut[state[low + k], b] += counts[k, b]
+        if mode == 2:
+            all_ratios[:], known_ratios[:] = 0.0, 0.0
+            for k in range(alive):
+                s = state[low + k]
+                known = k < going or ending[k] >= END or t + 1 == horizon
+                for b in range(BLOCK):
+                    all_ratios[s, b] += rho[k] * counts[k, b]
+                    known_ratios[s, b] += rho[k] * counts[k, b] if known else 0.0
+        plain = mode != 2 and not cuts
+        for s in range(end):
+            for b in range(BLOCK):
+                N = all_ratios[s, b] if mode == 2 else np.float64(seen[s, b])
+                by_reward[s, b] = d[s, b] / N if N > 0 else 0.0
+                if not plain:
+                    M = known_ratios[s, b] if mode == 2 else np.float64(seen[s, b] - cut[s, b])
+                    by_move[s, b] = d[s, b] / M if M > 0 else 0.0
+        after[:], seen_next[:] = 0.0, 0
+        earned[:], mass[:] = 0.0, 0.0
+        if plain:
+            _carry(
+                state[low:high], state[high : high + going], rho, reward[low:high], counts,
+                by_reward, after, seen_next, earned,
+            )  # fmt: skip
+            for s in range(end):  # the rows' weights, before END and the ends of episodes join
+                for b in range(BLOCK):
+                    mass[b] += after[s, b]
+        else:
+            for k in range(going):
+                s, to, r, y = state[low + k], state[high + k], rho[k], reward[low + k]
+                for b in range(BLOCK):
+                    each = r * counts[k, b]
+                    after[to, b] += by_move[s, b] * each
+                    seen_next[to, b] += counts[k, b]
+                    earned[b] += by_reward[s, b] * each * y
+                    mass[b] += by_reward[s, b] * each
+        for k in range(going, alive):
+            s, to, r, y = state[low + k], ending[k], rho[k], reward[low + k]
+            for b in range(BLOCK):
+                each = r * counts[k, b]
+                if to >= END:
+                    moved = by_reward[s, b] if plain else by_move[s, b]
+                    after[end if to == END else to, b] += moved * each
+                earned[b] += by_reward[s, b] * each * y
+                mass[b] += by_reward[s, b] * each
+        for b in range(BLOCK):
+            after[end, b] += d[end, b]  # END stays END
+            values[b] += power * earned[b]
+            if not mass[b] + d[end, b] > 0:
+                values[b] = np.nan
+        d, after = after, d
+        seen, seen_next = seen_next, seen
+        power *= gamma
+
+
+@compiled
+def _carry(
+    state: Array,
+    following: Array,
+    rho: Array,
+    reward: Array,
+    counts: Array,
+    weight: Array,
+    after: Array,
+    seen_next: Array,
+    earned: Array,
+) -> None:
+    """The rows of one step that another follows, each for all replicates."""
+    for k in range(len(following)):
+        r, y = rho[k], reward[k]
+        count, w = counts[k], weight[state[k]]
+        to, n_to = after[following[k]], seen_next[following[k]]
+        for b in range(BLOCK):
+            n_to[b] += count[b]
+        for b in range(BLOCK):
+            each = w[b] * (r * count[b])
+            to[b] += each
+            earned[b] += each * y

@@ -1,0 +1,151 @@
+"""The backward recursions of MIS over the rows of a log, with the parts of the standard error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.moments.groups import tally
+from reweigh.moments.twins.forward import chunks, inverse, next_columns, ratios
+
+Array = npt.NDArray[Any]
+SEEN_ENOUGH, DEFICIT_ERRORS = 10, 4.0  # as in estimators/operators.py
+
+
+def backward(
+    offsets: Array,
+    state: Array,
+    ending: Array,
+    pi: Array,
+    mu: Array,
+    reward: Array,
+    max_ratio: float,
+    gamma: float,
+    mode: int,
+    d: Array,
+    visits: Array,
+    mass: Array,
+    variance: Array,
+    lost: Array,
+    u: Array,
+) -> tuple[float, float]:
+    """See `reweigh.moments.kernels.backward.backward`."""
+    horizon, width = len(offsets) - 1, d.shape[1]
+    end = width - 1
+    ahead = np.zeros((width, 2))
+    squares = placebo = 0.0
+    for t in range(horizon - 1, -1, -1):
+        moved = np.zeros((2, 6, width))  # by the reward, by the placebo's 1
+        seen = np.zeros((3, width))
+        for rows in chunks(offsets, t):
+            s, rho = state[rows], ratios(pi[rows], mu[rows], max_ratio)
+            after = next_columns(offsets, state, ending, t, end, rows)
+            known = (after >= 0) | (t + 1 == horizon)
+            seen += _seen(s, rho, known, width)
+            for j, z in enumerate((rho * reward[rows], rho)):
+                x = np.where(after >= 0, rho * ahead[after, j], 0.0)
+                moved[j] += _moved(s, z, x, known, width)
+        M, D = seen[0], gamma**t * d[t]
+        N = np.where(np.arange(width) == end, 0.0, visits[t])
+        lost[t] = _missing(d[t], seen)
+        a, b = D * inverse(N), D * inverse(M)
+        u[:] = (moved[:, 0] * inverse(N) + moved[:, 2] * inverse(M)).T
+        variance[t], square = _spread(moved[0], N, M, a, b)
+        squares += square
+        placebo += float(_spread(moved[1], N, M, a, b)[0].sum())
+        u[end] = ahead[end] + [0.0, 1.0]
+        worth = u
+        if mode == 1 and t > 0:
+            worth = (u - d[t] @ u) / mass[t]
+        ahead = gamma * worth
+    return squares, placebo
+
+
+def backward_state(
+    offsets: Array,
+    state: Array,
+    ending: Array,
+    pi: Array,
+    mu: Array,
+    reward: Array,
+    max_ratio: float,
+    gamma: float,
+    d: Array,
+    visits: Array,
+    variance: Array,
+    lost: Array,
+    u: Array,
+) -> float:
+    """See `reweigh.moments.kernels.backward.backward_state`."""
+    horizon, width = len(offsets) - 1, d.shape[1]
+    end = width - 1
+    ahead = np.zeros(width)
+    squares = 0.0
+    for t in range(horizon - 1, -1, -1):
+        means, seen = np.zeros((4, width)), np.zeros((3, width))
+        moved = np.zeros((6, width))
+        by_reward, by_move, mean_reward, mean_worth = np.zeros((4, width))
+        for sweep in range(2):  # the means, then what the rows differ by
+            for rows in chunks(offsets, t):
+                s, rho, y = state[rows], ratios(pi[rows], mu[rows], max_ratio), reward[rows]
+                after = next_columns(offsets, state, ending, t, end, rows)
+                known = (after >= 0) | (t + 1 == horizon)
+                own = np.where(known, rho, 0.0)
+                worth = np.where(after >= 0, ahead[after], 0.0)
+                if sweep == 0:
+                    seen += _seen(s, rho, known, width)
+                    means += [tally(s, v, width) for v in (rho, own, rho * y, own * worth)]
+                else:
+                    R, T = rho * y - mean_reward[s] * rho, own * (worth - mean_worth[s])
+                    moved += _moved(s, R, T, known, width)
+            if sweep == 0:
+                by_reward, by_move = inverse(means[0]), inverse(means[1])
+                mean_reward, mean_worth = means[2] * by_reward, means[3] * by_move
+        N, D = np.where(np.arange(width) == end, 0.0, visits[t]), gamma**t * d[t]
+        lost[t] = _missing(d[t], seen)
+        variance[t], square = _spread(moved, N, seen[0], D * by_reward, D * by_move)
+        squares += square
+        u[:, 0] = mean_reward + mean_worth
+        u[end] = ahead[end]
+        ahead = gamma * u[:, 0]
+    return squares
+
+
+def _seen(s: Array, rho: Array, known: Array, width: int) -> Array:
+    """By state M, Σρ, Σρ² of the rows whose next state is known."""
+    if not known.all():
+        s, rho = s[known], rho[known]
+    return np.stack(
+        [np.bincount(s, minlength=width), tally(s, rho, width), tally(s, rho * rho, width)]
+    )
+
+
+def _moved(s: Array, z: Array, x: Array, known: Array, width: int) -> Array:
+    """By state Σz, Σz², Σx, Σx², Σzx, and Σz of the rows whose next state is known; elsewhere x
+    is 0."""
+    sums = [tally(s, values, width) for values in (z, z * z, x, x * x, z * x)]
+    of_known = sums[0] if known.all() else tally(s[known], z[known], width)
+    return np.stack([*sums, of_known])
+
+
+def _spread(sums: Array, N: Array, M: Array, a: Array, b: Array) -> tuple[Array, float]:
+    """N Var(R) + M Var(T) + 2 M Cov_M(R, T) with R = a z and T = b x, and the squares that it is
+    a difference of."""
+    z, z2, x, x2, zx, known_z = sums
+    per_n, per_m = inverse(N), inverse(M)
+    r2, t2 = a**2 * z2, b**2 * x2
+    spread = r2 - (a * z) ** 2 * per_n + t2 - (b * x) ** 2 * per_m
+    spread += 2 * a * b * (zx - known_z * x * per_m)
+    return np.maximum(spread, 0.0), float(r2.sum() + t2.sum())
+
+
+def _missing(d: Array, seen: Array) -> float:
+    """Σ_s d_t(s) (1 - covered), see `estimators.operators`; END loses nothing."""
+    M, per_row = seen[0], inverse(seen[0])
+    mean, second = seen[1] * per_row, seen[2] * per_row
+    error = np.sqrt(np.maximum(second - mean**2, 0.0) * per_row)
+    covered = np.where(M >= SEEN_ENOUGH, np.minimum(mean + DEFICIT_ERRORS * error, 1.0), 1.0)
+    covered = np.where(mean > 0, covered, 0.0)
+    return float(d[:-1] @ (1.0 - covered[:-1]))

@@ -1,0 +1,49 @@
+"""Checking and transposing a user's (n, H) arrays into time-major rows, step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def transpose_numbers(
+    values: Array, order: Array, offsets: Array, low: float, high: float, rows: Array
+) -> bool:
+    """See `reweigh.moments.kernels.ingest.transpose_numbers`."""
+    _transpose(values, order, offsets, rows)
+    return bool(rows.min() >= low and rows.max() <= high)  # a NaN fails both
+
+
+def transpose_codes(
+    values: Array, order: Array, offsets: Array, rows: Array, last: Array, present: Array
+) -> bool:
+    """See `reweigh.moments.kernels.ingest.transpose_codes`."""
+    horizon = len(offsets) - 1
+    whole = np.empty(len(rows), values.dtype)  # the check is of what was given, before the cast
+    _transpose(values, order, offsets, whole)
+    if whole.min() < 0 or whole.max() >= len(present):
+        return False
+    rows[:] = whole
+    present[rows] = 1
+    if values.shape[1] > horizon:
+        complete = int(offsets[horizon] - offsets[horizon - 1])
+        final = values[order[:complete], horizon]
+        if complete and (final.min() < 0 or final.max() >= len(present)):
+            return False
+        last[:complete] = final
+        present[final] = 1
+    return True
+
+
+def _transpose(values: Array, order: Array, offsets: Array, rows: Array) -> None:
+    horizon, n = len(offsets) - 1, len(order)
+    if len(rows) == horizon * n:  # no episode ends early, and their order is the user's
+        rows.reshape(horizon, n)[:] = values[:, :horizon].T
+        return
+    for t in range(horizon):
+        start, stop = offsets[t], offsets[t + 1]
+        rows[start:stop] = values[order[: stop - start], t]

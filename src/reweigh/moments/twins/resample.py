@@ -1,0 +1,78 @@
+"""The Poisson bootstrap of MIS, one replicate after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.moments.groups import tally
+from reweigh.moments.twins.forward import inverse, next_columns, ratios
+
+Array = npt.NDArray[Any]
+GOLDEN, FIRST, SECOND = (
+    np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+
+
+def draw(seed: int, block: int, thresholds: Array, counts: Array) -> None:
+    """See `reweigh.moments.kernels.resample.draw`: the same draws, to the bit."""
+    width = counts.shape[1]
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64
+        key = _mixed(np.array([seed], np.uint64) + GOLDEN)
+        key = _mixed(key + np.arange(len(counts), dtype=np.uint64))
+        replicate = np.arange(block * width, (block + 1) * width, dtype=np.uint64)
+        x = _mixed(key[:, None] + replicate[None, :] * GOLDEN)
+    counts[:] = np.searchsorted(thresholds, x, side="right")
+
+
+def _mixed(x: Array) -> Array:
+    x = (x ^ (x >> np.uint64(30))) * FIRST
+    x = (x ^ (x >> np.uint64(27))) * SECOND
+    return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def replicate(
+    offsets: Array,
+    state: Array,
+    ending: Array,
+    pi: Array,
+    mu: Array,
+    reward: Array,
+    max_ratio: float,
+    gamma: float,
+    mode: int,
+    width: int,
+    counts: Array,
+    values: Array,
+) -> None:
+    """See `reweigh.moments.kernels.resample.replicate`."""
+    horizon, end, n_values = len(offsets) - 1, width - 1, len(values)
+    drawn = counts.astype(np.float64)
+    first = state[: len(ending)]
+    total = drawn.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # no episode drawn: 0/0 is the NaN told
+        d = [tally(first, drawn[:, b], width) / total[b] for b in range(n_values)]
+    values[:] = 0.0
+    for t in range(horizon):
+        rows = slice(int(offsets[t]), int(offsets[t + 1]))
+        s, rho, y = state[rows], ratios(pi[rows], mu[rows], max_ratio), reward[rows]
+        after = next_columns(offsets, state, ending, t, end, rows)
+        known = (after >= 0) | (t + 1 == horizon)
+        to = after >= 0
+        for b in range(n_values):
+            n = drawn[: len(s), b]
+            if mode == 1 and t > 0 and d[b].sum() > 0:
+                d[b] /= d[b].sum()
+            per_row = n * rho if mode == 2 else n
+            by_reward = d[b] * inverse(tally(s, per_row, width))
+            by_move = d[b] * inverse(tally(s[known], per_row[known], width))
+            w = by_reward[s] * rho * n
+            moved = by_move[s] * rho * n
+            values[b] += gamma**t * float(w @ y)
+            if not float(w.sum()) + d[b][end] > 0:
+                values[b] = np.nan
+            ended = d[b][end]
+            d[b] = tally(after[to], moved[to], width)
+            d[b][end] += ended  # END stays END

@@ -1,0 +1,194 @@
+"""MIS straight from rows: the same Solution as from the sums, field by field, for every kind."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from build import TARGET, random_log, to_reweigh
+
+import reweigh as rw
+from reweigh.estimators import direct
+from reweigh.estimators.weights import Solution, behavior_value, solve_recursion
+from reweigh.moments import compute
+from reweigh.moments.twins import forward as twin
+from reweigh.worlds import ModelFail, random_mdp
+
+pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+KINDS: dict[str, dict[str, Any]] = {
+    "complete": {},
+    "known-next": {"with_next": True},
+    "varying-ratios": {"function_ratios": False},
+    "zeros": {"zeros": True},
+    "terminated": {"ends": ("complete", "terminated"), "with_next": True},
+    "truncated": {"ends": ("complete", "terminated", "truncated")},
+    "truncated-known": {"ends": ("complete", "truncated"), "with_next": True},
+    "one-episode": {"n": 1},
+    "larger": {
+        "n": 60,
+        "horizon": 6,
+        "ends": ("complete", "terminated", "truncated"),
+        "with_next": True,
+        "zeros": True,
+    },
+}
+NAMES = ("mis", "mis-plain", "mis-state")
+ERRORS = ("standard_error", "placebo_error")
+
+
+@pytest.fixture(params=["kernels", "twins", "chunks"])
+def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both codes, whatever the size; the twins also with a few rows at a time."""
+    if request.param == "kernels":
+        pytest.importorskip("numba")
+    if request.param == "chunks":
+        monkeypatch.setattr(twin, "CHUNK", 3)
+    monkeypatch.setattr(compute, "COMPILED_FROM", 0 if request.param == "kernels" else 10**18)
+    return str(request.param)
+
+
+def assert_same(found: Solution, expected: Solution) -> None:
+    largest = max(1.0, abs(expected.value), expected.placebo)
+    for field in fields(Solution):
+        mine, theirs = getattr(found, field.name), getattr(expected, field.name)
+        if theirs is None or isinstance(theirs, str | bool | tuple):
+            assert mine == theirs, field.name
+        elif field.name in ERRORS:  # roots of differences of sums
+            noise = 1e-14 * largest**2
+            assert mine**2 == pytest.approx(theirs**2, rel=1e-9, abs=noise), field.name
+        else:
+            noise = 1e-14 * largest ** (2 if field.name.startswith("variance") else 1)
+            np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=noise, err_msg=field.name)
+
+
+def both(
+    log: rw.EpisodeLog, target: rw.Policy, recipe: rw.Recipe
+) -> tuple[Solution | str, Solution | str]:
+    """The Solution, or the code of the refusal: from rows, and from sums."""
+    made: list[Solution | str] = []
+    for solve in (
+        lambda: direct.solve_rows(log, target.probabilities(log), recipe),
+        lambda: solve_recursion(recipe, rw.moments(log, target, [recipe])),
+    ):
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                made.append(solve())
+        except rw.RefusedError as error:
+            made.append(f"{error.code}: {error.reason}")
+    return made[0], made[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_and_sums_give_one_solution(code: str, kind: str, name: str) -> None:
+    rng = random.Random(f"{kind}/{name}")
+    answered = 0
+    for _ in range(12):
+        log = to_reweigh(random_log(rng, **KINDS[kind]))
+        found, expected = both(log, TARGET, rw.estimator(name))
+        if isinstance(expected, str) or isinstance(found, str):
+            assert found == expected
+            continue
+        answered += 1
+        assert_same(found, expected)
+    assert answered > 4
+
+
+WORLD = random_mdp(3, n_states=6, n_actions=3, horizon=12, terminal=1, discount=0.9)
+LOG = WORLD.simulate(400, 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("max_ratio", [None, 1.2])
+def test_a_simulated_world(code: str, name: str, max_ratio: float | None) -> None:
+    recipe = rw.mis(rw.estimator(name).normalize, max_ratio=max_ratio)
+    found, expected = both(LOG, WORLD.target, recipe)
+    assert isinstance(found, Solution)
+    assert isinstance(expected, Solution)
+    assert_same(found, expected)
+    assert found.unseen_mass is not None
+    assert (found.unseen_mass.sum() > 0.01) == (max_ratio is not None)  # clipping loses mass
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_controls_start_value_counts_in_value_and_error(code: str, name: str) -> None:
+    rng = np.random.default_rng(0)
+    shaped = LOG.with_rewards(rng.normal(size=LOG.steps.n_rows), rng.normal(size=LOG.n_episodes))
+    found, expected = both(shaped, WORLD.target, rw.estimator(name))
+    assert isinstance(found, Solution)
+    assert isinstance(expected, Solution)
+    assert_same(found, expected)
+
+
+def test_a_target_that_no_row_can_follow_is_refused_alike(code: str) -> None:
+    states, actions = np.zeros((5, 4), int), np.zeros((5, 3), int)
+    pi = np.full((5, 3), 0.5)
+    pi[:, 1] = 0.0
+    log = rw.log_from_arrays(states, actions, np.ones((5, 3)), np.full((5, 3), 0.5), pi)
+    for name in NAMES:
+        found, expected = both(log, rw.ColumnPolicy("target_prob"), rw.estimator(name))
+        assert isinstance(found, str)
+        assert found == expected
+        assert "from step 1 on" in found
+
+
+def test_ratios_beyond_all_numbers_do_not_warn(code: str) -> None:
+    mu = np.full((4, 2), 1e-200)
+    log = rw.log_from_arrays(np.zeros((4, 3), int), np.zeros((4, 2), int), mu + 1, mu, mu * 0 + 1)
+    found, expected = both(log, rw.ColumnPolicy("target_prob"), rw.mis("none"))
+    assert isinstance(found, Solution)
+    assert isinstance(expected, Solution)
+    assert found.value == expected.value
+    assert not np.isfinite(found.value)
+
+
+def test_the_behaviours_own_value(code: str) -> None:
+    rng = random.Random(8)
+    told = 0
+    for _ in range(60):
+        log = to_reweigh(random_log(rng, ends=("complete", "terminated", "truncated"), n=5))
+        expected = behavior_value(rw.moments(log, TARGET, ["mis"]))
+        found = direct.behavior_in_memory(log)
+        if expected is None:
+            assert found is None
+            continue
+        told += 1
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    assert told > 20
+
+
+def test_which_logs_and_recipes_take_this_road(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert direct.solve_in_memory(LOG, WORLD.target, rw.mis()) is None  # small
+    monkeypatch.setattr(direct, "ROWS_PER_STEP", 0)
+    assert direct.solve_in_memory(LOG, WORLD.target, rw.mis()) is not None
+    for recipe in (rw.mis(pooled=True), rw.mis(reward="averaged"), rw.mdr(), rw.dm(), rw.is_()):
+        assert direct.solve_in_memory(LOG, WORLD.target, recipe) is None
+    hidden = ModelFail(4)
+    assert direct.solve_in_memory(hidden.simulate(50, 0), hidden.target, rw.mis()) is None
+    unlogged = rw.log_from_arrays(
+        np.zeros((3, 3), int), np.zeros((3, 2), int), np.ones((3, 2)), None
+    )
+    assert direct.solve_in_memory(unlogged, rw.TablePolicy([[1.0]]), rw.mis()) is None
+    monkeypatch.setattr(direct, "FEW_NODES", 0)
+    monkeypatch.setattr(direct, "NODES_PER_ROW", 0)
+    assert direct.solve_in_memory(LOG, WORLD.target, rw.mis()) is None  # too many (t, s)
+
+
+def test_a_checked_column_is_not_checked_again_but_a_selection_of_it_is() -> None:
+    rng = np.random.default_rng(0)
+    n, horizon = 500, 50
+    pi = rng.uniform(0.1, 0.4, (n, horizon))
+    log = rw.log_from_arrays(
+        rng.integers(0, 4, (n, horizon + 1)),
+        rng.integers(0, 2, (n, horizon)),
+        rng.random((n, horizon)),
+        np.full((n, horizon), 0.5),
+        pi,
+    )
+    target = rw.ColumnPolicy("target_prob")
+    assert direct.target_probabilities(log, target) is log.column("target_prob")
+    part = log.select(np.arange(n) < 100)
+    np.testing.assert_array_equal(direct.target_probabilities(part, target), pi[:100].T.reshape(-1))
