@@ -92,13 +92,20 @@ def _evaluate_scanned(
     """One scan per clipping of the ratios; from the sums on, as for moments."""
     if truncated == "drop":
         raise UsageError("truncated='drop' needs the log in memory: read it with engine='arrays'")
+    sums = scanned_sums(log, target, recipes)
+    return [evaluate_all(sums[recipe.max_ratio], None, [recipe])[0] for recipe in recipes]
+
+
+def scanned_sums(
+    log: ScannedLog, target: Policy, recipes: list[Recipe]
+) -> dict[float | None, Moments]:
+    """The sums that these estimators and their errors need, by the clipping of the ratios."""
     requests = merged(recipes)
     for recipe in recipes:
         if recipe.weights == Stepwise() and recipe.normalize == "step":
             # Without the rows at hand the error of WIS comes from the jackknife.
             requests[recipe.max_ratio] |= replace(recipe.needs, blocks=JACKKNIFE_BLOCKS)
-    sums = {ratio: log.moments(target, request) for ratio, request in requests.items()}
-    return [evaluate_all(sums[recipe.max_ratio], None, [recipe])[0] for recipe in recipes]
+    return {ratio: log.moments(target, request) for ratio, request in requests.items()}
 
 
 def point_values(

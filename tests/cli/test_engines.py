@@ -67,6 +67,17 @@ def test_check_describes_and_refuses_alike(
     ]
 
 
+@pytest.mark.parametrize("engine", ["stream", "duckdb"])
+def test_a_plan_from_any_engine(command: Command, parquet: Path, policy: Path, engine: str) -> None:
+    base = ("plan", parquet, "--target", policy, "--half-width", "0.1", "--json")
+    memory = command(*base, "--engine", "arrays").json()
+    found = command(*base, "--engine", engine).json()
+    needs = [(n["estimator"], n["episodes"]) for n in found["estimators"]]
+    assert needs == [(n["estimator"], n["episodes"]) for n in memory["estimators"]]
+    ran = command("plan", parquet, "--target", policy, "--difference", "0.5", "--engine", engine)
+    assert ran.code == 4
+
+
 def test_sql_is_shown(command: Command, parquet: Path, policy: Path) -> None:
     ran = command("evaluate", parquet, "--target", policy, "--engine", "duckdb", "--show-sql")
     assert ran.code == 0

@@ -93,6 +93,8 @@ def fit_behavior(
     counts each step on its own. Use the result as `log.with_behavior(mu)`. The standard errors
     that follow take μ̂ for the truth.
     """
+    if not isinstance(log, EpisodeLog):
+        raise must_be("log", "in memory: read_log(…, engine='arrays')", type(log).__name__)
     if log.actions is None:
         raise RefusedError(
             "continuous-actions",

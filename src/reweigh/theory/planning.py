@@ -28,7 +28,8 @@ from reweigh.errors import (
 from reweigh.estimators import presets
 from reweigh.estimators.recipe import Marginal, Model, Recipe
 from reweigh.estimators.weights import solve_recursion
-from reweigh.evaluate import evaluate_all
+from reweigh.evaluate import evaluate_all, scanned_sums
+from reweigh.evidence import check_target
 from reweigh.inference.diagnostics import FEW_EFFECTIVE, FEW_EPISODES, MUCH_RARE
 from reweigh.inference.influence import (
     behavior_parts,
@@ -38,6 +39,7 @@ from reweigh.inference.influence import (
 )
 from reweigh.inference.variance import nothing_left
 from reweigh.logs.log import EpisodeLog
+from reweigh.logs.scanned import ScannedLog
 from reweigh.moments.bundle import Moments
 from reweigh.policies.base import Policy
 from reweigh.results import Estimate, Refusal, number
@@ -51,7 +53,7 @@ FEW_WEIGHTS = 100  # effective episodes below which running products have not sh
 
 
 def plan(
-    source: EpisodeLog | Moments | TabularMDP,
+    source: EpisodeLog | ScannedLog | Moments | TabularMDP,
     target: Policy | None = None,
     *,
     half_width: float | None = None,
@@ -72,6 +74,8 @@ def plan(
         if target is not None:
             raise UsageError("a world knows its target: give none, or build the world with it")
         return _from_world(source, goal, recipes)
+    if isinstance(source, ScannedLog):
+        source, target = _scanned(source, check_target(target), recipes), None
     if not isinstance(source, EpisodeLog | Moments):
         raise must_be("source", "a pilot log, moments or a TabularMDP", type(source).__name__)
     if isinstance(source, Moments) and goal.difference is not None:
@@ -81,6 +85,14 @@ def plan(
             "moments hold only sums: plan on the log itself, or ask for a half_width",
         )
     return _from_pilot(source, target, goal, recipes)
+
+
+def _scanned(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> Moments:
+    """The sums of a log that is not in memory, for all estimators at once."""
+    sums = list(scanned_sums(log, target, recipes).values())
+    if len(sums) > 1:
+        raise UsageError("plan for estimators of one max_ratio at a time on a log that is scanned")
+    return sums[0]
 
 
 def as_goal(half_width: float | None, difference: float | None, power: float, level: float) -> Goal:
