@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install test lint format types test-slow test-all readme paper bench bench-engines bench-billion bench-peers clean
+.PHONY: install test lint format types test-slow test-all readme paper bench bench-billion bench-peers clean
 
 install: $(STAMP)
 
@@ -58,13 +58,9 @@ paper: $(STAMP)
 	$(BIN)/python scripts/curse_of_horizon.py --write
 	$(BIN)/python scripts/claims.py --write
 
+# What everything costs, as ratios, into docs/benchmarks.md and .json; 5 GB of files go to build/.
 bench: $(STAMP)
-	$(BIN)/python -W ignore benchmarks/arrays_engine.py --write
-
-# What engines cost, as ratios: in memory, from files, and against other libraries.
-bench-engines: $(STAMP)
-	$(BIN)/python -W ignore benchmarks/kernels.py
-	$(BIN)/python -W ignore benchmarks/stream.py
+	$(BIN)/python -W ignore benchmarks/page.py --stream-rows 250000000 --folder build/stream
 
 bench-billion: $(STAMP)
 	$(BIN)/python -W ignore benchmarks/stream.py --rows 1000000000 --repeats 1

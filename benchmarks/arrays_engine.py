@@ -3,18 +3,14 @@
 The yardstick is one stable sort of as many 64-bit keys as the log has rows, which is what a
 group-by needs at least. Times are the minimum of the repetitions of CPU time, interleaved.
 
-    python benchmarks/arrays_engine.py          print
-    python benchmarks/arrays_engine.py --write  also write docs/benchmarks.md
+`benchmarks/page.py` runs it with the others and writes docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
-import platform
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -69,30 +65,3 @@ def measure(rows: int) -> list[tuple[str, float, float]]:
         tracemalloc.stop()
         measured.append((name, best[name] / yardstick, peak / rows))
     return measured
-
-
-def main() -> None:
-    lines = [
-        "# Benchmarks of the in-memory engine",
-        "",
-        f"S = {STATES}, A = {ACTIONS}, H = {HORIZON}; CPU time as a multiple of one stable sort of "
-        f"as many 64-bit keys, minimum of {REPEATS} interleaved repetitions; peak memory beyond "
-        f"the input. Python {platform.python_version()}, NumPy {np.__version__}. Made by "
-        "`make bench`.",
-        "",
-        "| rows | task | time / sort | bytes per row |",
-        "|---:|---|---:|---:|",
-    ]
-    for rows in SIZES:
-        lines += [
-            f"| {rows:,} | {name} | {ratio:.2f} | {memory:.0f} |"
-            for name, ratio, memory in measure(rows)
-        ]
-    page = "\n".join(lines) + "\n"
-    print(page)
-    if "--write" in sys.argv:
-        (Path(__file__).parents[1] / "docs" / "benchmarks.md").write_text(page, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
