@@ -7,10 +7,13 @@ import json
 import os
 import random
 import re
+import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -82,6 +85,79 @@ def test_a_dask_cluster_that_is_there_is_used_by_its_address(
         backend = Backend("dask", None, cluster.scheduler_address)
         sweep.run(STUDY, tmp_path, SETTING, backend=backend)
         assert contents(tmp_path) == sequential
+
+
+def listening() -> set[str]:
+    """Where something on this machine listens, in hex as Linux lists it."""
+    rows = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        rows += Path(table).read_text().splitlines()[1:]
+    return {row.split()[1] for row in rows if row.split()[3] == "0A"}
+
+
+LOOPBACK = re.compile(r"(0{24}|0{16}FFFF0000)?0100007F:|0{24}01000000:")
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="sockets are listed by Linux only")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["dask", "ray"])
+def test_own_clusters_listen_on_loopback_only(name: BackendName) -> None:
+    before = listening()
+    with backends.connected(Backend(name, 1)):
+        new = listening() - before
+    assert new
+    assert [address for address in new if not LOOPBACK.match(address)] == []
+
+
+@pytest.mark.cluster
+def test_a_ray_cluster_that_is_there_is_used_by_its_address_and_token(
+    tmp_path: Path, whole: Path
+) -> None:
+    """On the command line, as its user has it: the token comes from the environment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as short:  # sockets' paths are short
+        environment = os.environ | {
+            "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # its name for: on loopback only
+            "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(SOURCE),
+        }  # fmt: skip
+        head = subprocess.Popen(
+            [
+                Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--num-cpus=2",
+                "--include-dashboard=false", f"--port={port}", f"--temp-dir={short}",
+            ],
+            env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            wait_for(port)
+            run = [*REPRODUCE[:-2], "--backend", "ray", "--address", f"127.0.0.1:{port}"]
+            code = "import sys; from reweigh.cli.app import run; sys.exit(run(sys.argv[1:]))"
+            call = [sys.executable, "-c", code, *run, "-o"]
+            done = subprocess.run(
+                [*call, tmp_path / "out"], env=environment, capture_output=True, timeout=300
+            )
+            assert done.returncode == 0, done.stderr
+            assert contents(tmp_path / "out" / "cells") == contents(whole / "cells")
+            wrong = environment | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
+            refused = subprocess.run(
+                [*call, tmp_path / "no"], env=wrong, capture_output=True, text=True, timeout=300
+            )
+            assert refused.returncode == 2
+            assert "RAY_AUTH_TOKEN" in refused.stderr
+        finally:
+            head.terminate()
+            head.wait(60)
+
+
+def wait_for(port: int) -> None:
+    for _ in range(600):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.1)
+    raise AssertionError("the cluster did not start")
 
 
 def test_a_cluster_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:

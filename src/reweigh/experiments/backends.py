@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -19,6 +20,10 @@ WAVES = 4  # tasks per worker and wave, where results come only in whole lists
 PATIENCE = 10.0  # seconds until an address counts as not answering
 # Errors of these packages tell that workers or their scheduler are gone, not that the work failed.
 CARRIERS = ("joblib", "concurrent", "distributed", "dask", "ray", "tornado", "asyncio")
+RAY_TOKEN = (
+    ". If the cluster asks for a token, as Ray's do unless told otherwise, set the same in "
+    "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+)
 
 
 class LostError(Exception):
@@ -136,16 +141,48 @@ def _ray(backend: Backend) -> Iterator[None]:
         from ray.util.joblib import register_ray
     except ImportError as error:
         raise _no_extra("ray") from error
-    options: dict[str, Any] = {"log_to_driver": False}
-    if backend.address is None:
-        options |= {"num_cpus": backend.workers, "include_dashboard": False}
-    with _reaching(backend):
-        ray.init(address=backend.address, **options)
+    with contextlib.nullcontext() if backend.elsewhere else _ray_on_loopback(), _reaching(backend):
+        if backend.elsewhere:
+            ray.init(address=backend.address, log_to_driver=False)
+        else:  # "local": never a cluster that something else on this machine has noted down
+            own = {"num_cpus": backend.workers, "include_dashboard": False}
+            ray.init(address="local", log_to_driver=False, **own)
     register_ray()
     try:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _ray_on_loopback() -> Iterator[None]:
+    """A cluster that starts inside listens on this machine's loopback address alone.
+
+    Given the loopback address Ray takes an outward one instead, but for this switch, which it reads
+    as it is imported and hands to its processes by the environment.
+    """
+    from ray._private import ray_constants
+
+    switch, before = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
+    with _environment(switch, "0"):
+        ray_constants.ENABLE_RAY_CLUSTER = False
+        try:
+            yield
+        finally:
+            ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _refuse_silence(name: str, address: str) -> None:
@@ -167,10 +204,11 @@ def _reaching(backend: Backend) -> Iterator[None]:
         raise
     except Exception as error:
         where = backend.address or "a cluster on this machine"
-        raise _unreachable(backend.name, where, error) from error
+        hint = RAY_TOKEN if backend.name == "ray" and backend.elsewhere else ""
+        raise _unreachable(backend.name, where, f"{error}{hint}") from error
 
 
-def _unreachable(name: str, where: str, error: Exception) -> UsageError:
+def _unreachable(name: str, where: str, error: object) -> UsageError:
     return UsageError(f"{name}: cannot reach {where}: {error}")
 
 
