@@ -44,7 +44,7 @@ def judged(kernels: dict[str, Any], stream: dict[str, Any], rows: int) -> list[t
     wanted.append(
         ("bootstrap / re-runs", 1 / 3, bootstrap, "1000 replicates / re-runs of the core")
     )
-    for task, table in kernels["growth at 1,000,000, per transition"].items():
+    for task, table in kernels["growth, per transition"].items():
         wanted += [
             (f"{task}, per transition: {at} / H = S = 100", 3.0 if "fill" in at else 2.0, table, at)
             for at in table

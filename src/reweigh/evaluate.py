@@ -347,11 +347,10 @@ def _marginals(solution: Solution, used: Moments) -> Marginals | None:
     assert solution.target is not None
     assert solution.behavior is not None
     inside = solution.node_t < used.about.horizon
-    codes = solution.node_s[inside].tolist()
-    names = {code: used.states.name(code) for code in set(codes)}
     return Marginals(
         step=solution.node_t[inside],
-        state=[names[code] for code in codes],
+        codes=solution.node_s[inside],
+        labels=used.states,
         target=solution.target[inside],
         behavior=solution.behavior[inside],
     )

@@ -17,6 +17,7 @@ from reweigh.errors import RefusedError, must_be
 
 if TYPE_CHECKING:
     from reweigh.estimators.recipe import Recipe
+    from reweigh.logs.states import Labels
     from reweigh.moments.bundle import Moments
 
 Floats = npt.NDArray[np.float64]
@@ -41,9 +42,17 @@ class Marginals:
     """Where the target goes and where the log went: one entry per (step, state) reached."""
 
     step: npt.NDArray[np.int64]
-    state: list[str]
+    codes: npt.NDArray[np.int64]  # of the states, in `labels`
+    labels: Labels
     target: Floats
     behavior: Floats
+
+    @cached_property
+    def state(self) -> list[str]:
+        """The states' names."""
+        codes = self.codes.tolist()
+        names = {code: self.labels.name(code) for code in set(codes)}
+        return [names[code] for code in codes]
 
     @property
     def weight(self) -> Floats:

@@ -70,7 +70,7 @@ def both(
     """The Solution, or the code of the refusal: from rows, and from sums."""
     made: list[Solution | str] = []
     for solve in (
-        lambda: direct.solve_rows(log, target.probabilities(log), recipe),
+        lambda: direct.solve_rows(direct.Rows.of(log, target, recipe.max_ratio), recipe),
         lambda: solve_recursion(recipe, rw.moments(log, target, [recipe])),
     ):
         try:
@@ -189,6 +189,8 @@ def test_a_checked_column_is_not_checked_again_but_a_selection_of_it_is() -> Non
         pi,
     )
     target = rw.ColumnPolicy("target_prob")
-    assert direct.target_probabilities(log, target) is log.column("target_prob")
-    part = log.select(np.arange(n) < 100)
-    np.testing.assert_array_equal(direct.target_probabilities(part, target), pi[:100].T.reshape(-1))
+    rows = direct.Rows.of(log, target, None)
+    np.testing.assert_array_equal(rows.rho, pi.T.reshape(-1) / 0.5)
+    np.testing.assert_array_equal(log.column("target_prob"), pi.T.reshape(-1))  # not divided itself
+    part = direct.Rows.of(log.select(np.arange(n) < 100), target, None)
+    np.testing.assert_array_equal(part.rho, pi[:100].T.reshape(-1) / 0.5)

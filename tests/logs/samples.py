@@ -74,7 +74,7 @@ def with_cell(columns: Mapping[str, Sequence[Any]], name: str, row: int, value: 
 def assert_same_log(first: rw.EpisodeLog, second: rw.EpisodeLog) -> None:
     """The same content, whatever the rows' order and the file's format were."""
     for field in fields(first.steps):
-        if field.name != "source_row":
+        if field.name != "source_rows":
             np.testing.assert_array_equal(
                 getattr(first.steps, field.name), getattr(second.steps, field.name), field.name
             )

@@ -65,7 +65,7 @@ def read(data: pa.Table, **options: Any) -> rw.EpisodeLog:
 
 def assert_steps_match(first: rw.EpisodeLog, second: rw.EpisodeLog) -> None:
     for field in fields(first.steps):
-        if field.name not in ("source_row", "state", "ending"):
+        if field.name not in ("source_rows", "state", "ending"):
             np.testing.assert_array_equal(
                 getattr(first.steps, field.name), getattr(second.steps, field.name), field.name
             )
@@ -149,7 +149,7 @@ def test_selected_episodes_are_as_if_the_others_had_never_been_read(
             theirs = [alone.states.name(code) for code in theirs.tolist()]
         if field.name == "action":
             mine, theirs = part.raw_actions(), alone.raw_actions()
-        if field.name != "source_row":
+        if field.name != "source_rows":
             np.testing.assert_array_equal(mine, theirs, field.name)
     np.testing.assert_array_equal(part.column("reward"), part.steps.reward)
 

@@ -28,6 +28,7 @@ from reweigh.moments.groups import tally
 from reweigh.moments.transitions import StartMoments
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
+from reweigh.policies.table import TablePolicy
 
 Floats = npt.NDArray[np.float64]
 PLAIN, SIMPLEX, STATE = 0, 1, 2
@@ -45,12 +46,12 @@ def solve_in_memory(log: EpisodeLog, target: Policy, recipe: Recipe) -> Solution
     fits = recipe.weights == Marginal() and recipe.reward == "logged" and recipe.control is None
     if not (fits and _pays(log) and observed(log) and _dense(log)):
         return None
-    return solve_rows(log, target_probabilities(log, target), recipe)
+    return solve_rows(Rows.of(log, target, recipe.max_ratio), recipe)
 
 
-def solve_rows(log: EpisodeLog, pi: Floats, recipe: Recipe) -> Solution:
-    """The same for any size, with π(a|s) of the rows."""
-    rows, mode = Rows.of(log, pi, recipe.max_ratio), MODES[recipe.normalize]
+def solve_rows(rows: Rows, recipe: Recipe) -> Solution:
+    """The same for any size."""
+    mode = MODES[recipe.normalize]
     with np.errstate(over="ignore", invalid="ignore"):
         if mode != STATE:
             return _solve(rows, mode)
@@ -68,8 +69,8 @@ def behavior_in_memory(log: EpisodeLog) -> float | None:
     if not log.n_truncated:
         earned = [float(steps.reward[steps.rows(t)].sum()) for t in range(steps.horizon)]
         return float(log.discount ** np.arange(steps.horizon) @ np.array(earned)) / log.n_episodes
-    assert steps.behavior_prob is not None
-    flow = forward(Rows.of(log, steps.behavior_prob, None), PLAIN)  # μ/μ: every ratio is 1
+    width = len(log.states) + 1
+    flow = forward(Rows(steps, np.ones(steps.n_rows), log.discount, width), PLAIN)  # μ/μ
     if np.any(flow.total < 1 - 1e-9):
         return None  # every episode of some state was cut off: its future is not known
     return float(flow.powers @ flow.earned)
@@ -92,11 +93,17 @@ def bare_moments(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
     )
 
 
-def target_probabilities(log: EpisodeLog, target: Policy) -> Floats:
-    """π(a|s) of the rows, which a log from arrays has checked when it was made."""
+def _ratios(log: EpisodeLog, target: Policy, max_ratio: float | None) -> Floats:
+    """ρ = π/μ of the rows, clipped. A log from arrays has checked its column when it was made."""
+    mu = log.steps.behavior_prob
+    assert mu is not None
     if isinstance(target, ColumnPolicy) and f"checked {target.column}" in log._cache:
-        return log.column(target.column)
-    return target.probabilities(log)
+        pi = log.column(target.column)
+    else:
+        pi = target.probabilities(log)
+    own = isinstance(target, TablePolicy)  # others may hand out an array that is theirs
+    rho: Floats = np.divide(pi, mu, out=pi if own else None)
+    return rho if max_ratio is None else np.minimum(rho, max_ratio, out=rho)
 
 
 def observed(log: EpisodeLog) -> bool:
@@ -123,18 +130,15 @@ class Rows:
     """What the kernels read. A state's column is its code, END's is the last of `width`."""
 
     steps: Steps
-    pi: Floats
-    mu: Floats
-    max_ratio: float
+    rho: Floats
     gamma: float
     width: int
 
     @classmethod
-    def of(cls, log: EpisodeLog, pi: Floats, max_ratio: float | None) -> Rows:
-        mu = log.steps.behavior_prob
-        assert mu is not None
-        clip = np.inf if max_ratio is None else float(max_ratio)
-        return cls(log.steps, _plain(pi), _plain(mu), clip, log.discount, len(log.states) + 1)
+    def of(cls, log: EpisodeLog, target: Policy, max_ratio: float | None) -> Rows:
+        with np.errstate(over="ignore"):
+            rho = _ratios(log, target, max_ratio)
+        return cls(log.steps, _plain(rho), log.discount, len(log.states) + 1)
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -142,7 +146,7 @@ class Rows:
         s = self.steps
         # Unsigned codes: the compiled code need not ask whether an index counts from the end.
         state = _plain(s.state, np.int32).view(np.uint32)
-        return s.offsets, state, s.ending, self.pi, self.mu, _plain(s.reward), self.max_ratio
+        return s.offsets, state, s.ending, self.rho, _plain(s.reward)
 
 
 def _plain(values: npt.NDArray[Any], kind: type = np.float64) -> npt.NDArray[Any]:

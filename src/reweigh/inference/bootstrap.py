@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, must_be
-from reweigh.estimators.direct import MODES, Rows, observed, target_probabilities
+from reweigh.estimators.direct import MODES, Rows, observed
 from reweigh.estimators.recipe import Marginal, Recipe
 from reweigh.logs.log import EpisodeLog
 from reweigh.moments.compute import pick
@@ -51,7 +51,7 @@ def bootstrap_values(
     ):
         if not isinstance(given, int) or not least <= given < 2**63:
             raise must_be(name, f"a whole number from {least} on", given)
-    rows = Rows.of(log, target_probabilities(log, target), recipe.max_ratio)
+    rows = Rows.of(log, target, recipe.max_ratio)
     mode, size = MODES[recipe.normalize], rows.steps.n_rows * BLOCK
     draw, run = pick("resample.draw", size), pick("resample.replicate", size)
     g = log.steps.start_value

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 QUICK_FROM = 20_000  # numbers in an array
-CHUNK = 1 << 15
 THREADS_FROM = 10_000_000  # rows
 FEW_CODES, MANY_CODES = 1 << 12, 1 << 24
 LARGEST, SMALLEST = float(np.finfo(np.float64).max), float(np.nextafter(0.0, 1.0))
@@ -168,7 +167,7 @@ def log_from_arrays(
             ending=ending.astype(np.int32),
             truncated=short & cut[order],
             episode=order,
-            source_row=np.arange(n_rows),
+            source_rows=None,
         ),
         states=labels,
         actions=action_labels,
@@ -215,7 +214,7 @@ def _log_from_plain_arrays(
     offsets = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
     n_rows = int(offsets[-1])
     # One piece of memory for all columns: a system hands out a large piece far faster than many.
-    size = n_rows * (3 * 4 + 8 * sum(a is not None for a in (rewards, behavior_prob, target_prob)))
+    size = n_rows * (2 * 4 + 8 * sum(a is not None for a in (rewards, behavior_prob, target_prob)))
     room = _Room(np.empty(size, np.uint8))
     ranges = {
         "reward": (rewards, -LARGEST, LARGEST),
@@ -238,10 +237,6 @@ def _log_from_plain_arrays(
     (state, labels), (action, action_labels) = coded_states, coded_actions
     given = [name for name, (values, _, _) in ranges.items() if values is not None]
     numbers: dict[str, Any] = dict.fromkeys(ranges) | dict(zip(given, made, strict=True))
-    source_row = room.take(n_rows, np.int32) if n_rows < 2**31 else np.empty(n_rows, np.int64)
-    for start in range(0, n_rows, CHUNK):
-        stop = min(start + CHUNK, n_rows)
-        source_row[start:stop] = np.arange(start, stop)
     short = lengths_[order] < horizon
     ending = np.where(short & ~cut[order], END, np.where(short, UNKNOWN, last))
     columns = {
@@ -262,7 +257,7 @@ def _log_from_plain_arrays(
             ending=ending.astype(np.int32),
             truncated=short & cut[order],
             episode=order,
-            source_row=source_row,
+            source_rows=None,
         ),
         states=labels,
         actions=action_labels,

@@ -222,7 +222,7 @@ def _assemble(
             ending=ending[ranked].astype(np.int32),
             truncated=is_cut[ranked],
             episode=label_array(episodes.values)[ranked],
-            source_row=order,
+            source_rows=order,
         ),
         states=states,
         actions=actions,

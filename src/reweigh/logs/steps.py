@@ -33,7 +33,7 @@ class Steps:
     ending         (n,) what follows the last row: END, UNKNOWN, HIDDEN or a state code
     truncated      (n,) True where the episode was cut off before the horizon
     episode        (n,) ids
-    source_row     (N,) row of the source that each row came from
+    source_rows    (N,) row of the source that each row came from, None if it is the same
     start_value    (n,) g(s_0) of a control variate, None without one
     """
 
@@ -45,7 +45,7 @@ class Steps:
     ending: npt.NDArray[np.int32]
     truncated: npt.NDArray[np.bool_]
     episode: npt.NDArray[Any]
-    source_row: Ints
+    source_rows: Ints | None
     start_value: Floats | None = None
 
     @property
@@ -70,6 +70,11 @@ class Steps:
         alive = np.diff(self.offsets)
         # episode k is as long as the number of steps at which more than k episodes are alive
         return np.searchsorted(-alive, -np.arange(self.n_episodes), side="left").astype(np.int64)
+
+    @cached_property
+    def source_row(self) -> Ints:
+        """(N,) row of the source that each row came from."""
+        return np.arange(self.n_rows) if self.source_rows is None else self.source_rows
 
     @cached_property
     def step(self) -> Ints:
@@ -136,7 +141,7 @@ class Steps:
             ending=self.ending[keep],
             truncated=self.truncated[keep],
             episode=self.episode[keep],
-            source_row=self.source_row[kept_rows],
+            source_rows=self.source_row[kept_rows],
             start_value=None if self.start_value is None else self.start_value[keep],
         )
 

@@ -214,7 +214,7 @@ def _read_batch(
         ending=np.zeros(0, np.int32),
         truncated=np.zeros(0, bool),
         episode=label_array(episodes.values),
-        source_row=order,
+        source_rows=order,
         of_row=episode[order],
         following=after[order].astype(np.int32),
         cut_early=(cut & ~ended & (step < horizon - 1))[order],

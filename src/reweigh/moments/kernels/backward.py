@@ -13,7 +13,6 @@ from reweigh.moments.kernels.common import (
     compiled,
     count_cut,
     covered,
-    ratio,
 )
 
 
@@ -34,18 +33,14 @@ def _add(sums: Array, s: int, r: float, z: float, x: float, x1: float) -> None:
 def _look_ahead(
     state: Array,
     following: Array,
-    pi: Array,
-    mu: Array,
+    rho: Array,
     reward: Array,
-    max_ratio: float,
     ahead: Array,
     sums: Array,
 ) -> None:
     """The rows of one step that another follows."""
     for k in range(len(following)):
-        rho = pi[k] / mu[k]
-        r = max_ratio if rho > max_ratio else rho
-        to = following[k]
+        r, to = rho[k], following[k]
         _add(sums, state[k], r, r * reward[k], r * ahead[to, 0], r * ahead[to, 1])
 
 
@@ -106,10 +101,8 @@ def backward(
     offsets: Array,
     state: Array,
     ending: Array,
-    pi: Array,
-    mu: Array,
+    rho: Array,
     reward: Array,
-    max_ratio: float,
     gamma: float,
     mode: int,
     d: Array,
@@ -128,7 +121,6 @@ def backward(
     """
     horizon, width = len(offsets) - 1, d.shape[1]
     end = width - 1
-    rho = np.empty(len(ending))
     ahead = np.zeros((width, 2))
     cut = np.empty(width)
     sums = np.zeros((width, 8))
@@ -145,10 +137,8 @@ def backward(
         _look_ahead(
             state[low:high],
             state[high : high + going],
-            pi[low:high],
-            mu[low:high],
+            rho[low:high],
             reward[low:high],
-            max_ratio,
             ahead,
             sums,
         )
@@ -156,17 +146,15 @@ def backward(
             after = ending[k]
             if after < END and t + 1 < horizon:
                 continue
-            r = ratio(pi[low + k], mu[low + k], max_ratio)
+            r = rho[low + k]
             z, x, x1 = r * reward[low + k], 0.0, 0.0
             if after >= END:
                 to = end if after == END else after
                 x, x1 = r * ahead[to, 0], r * ahead[to, 1]
             _add(sums, state[low + k], r, z, x, x1)
         if cuts:
-            for k in range(alive):
-                rho[k] = ratio(pi[low + k], mu[low + k], max_ratio)
-            following = state[high : high + going]
-            _split(state[low:high], following, ending, rho, reward[low:high], ahead, more)
+            following, ratios = state[high : high + going], rho[low:high]
+            _split(state[low:high], following, ending, ratios, reward[low:high], ahead, more)
         missing = 0.0
         for s in range(end):
             N, here = visits[t, s], d[t, s]
@@ -217,10 +205,8 @@ def backward_state(
     offsets: Array,
     state: Array,
     ending: Array,
-    pi: Array,
-    mu: Array,
+    rho: Array,
     reward: Array,
-    max_ratio: float,
     gamma: float,
     d: Array,
     visits: Array,
@@ -235,7 +221,7 @@ def backward_state(
     """
     horizon, width = len(offsets) - 1, d.shape[1]
     end = width - 1
-    rho, worth = np.empty(len(ending)), np.empty(len(ending))
+    worth = np.empty(len(ending))
     ahead = np.zeros((width, 1))
     mean, sums = np.empty((width, 5)), np.empty((width, 7))
     squares = 0.0
@@ -247,8 +233,7 @@ def backward_state(
         power = gamma**t
         mean[:], sums[:] = 0.0, 0.0
         for k in range(alive):
-            s, r = state[low + k], ratio(pi[low + k], mu[low + k], max_ratio)
-            rho[k] = r
+            s, r = state[low + k], rho[low + k]
             mean[s, 0] += r
             mean[s, 1] += r * reward[low + k]
             worth[k] = 0.0
@@ -267,7 +252,7 @@ def backward_state(
             mean[s, 1] = mean[s, 1] / mean[s, 0] if mean[s, 0] > 0 else 0.0
             mean[s, 3] = mean[s, 3] / mean[s, 2] if mean[s, 2] > 0 else 0.0
         for k in range(alive):
-            s, r = state[low + k], rho[k]
+            s, r = state[low + k], rho[low + k]
             R = r * reward[low + k] - mean[s, 1] * r
             sums[s, 0] += R
             sums[s, 1] += R * R

@@ -22,13 +22,6 @@ def compiled(function: Function) -> Function:
 
 
 @compiled
-def ratio(pi: float, mu: float, max_ratio: float) -> float:
-    """ρ = π/μ, clipped."""
-    rho = pi / mu
-    return max_ratio if rho > max_ratio else rho
-
-
-@compiled
 def count_cut(ending: Array, going: int, alive: int, low: int, state: Array, cut: Array) -> int:
     """Rows per state after which the episode was cut off: they count for rewards only."""
     found = 0

@@ -9,7 +9,6 @@ from reweigh.moments.kernels.common import (
     Array,
     compiled,
     count_cut,
-    ratio,
     total,
 )
 
@@ -18,10 +17,8 @@ from reweigh.moments.kernels.common import (
 def _carry(
     state: Array,
     following: Array,
-    pi: Array,
-    mu: Array,
+    rho: Array,
     reward: Array,
-    max_ratio: float,
     weight: Array,
     d: Array,
     visits: Array,
@@ -29,8 +26,7 @@ def _carry(
     """The rows of one step that another follows: d_t(s) ρ/N is carried on to s'."""
     earned, second = 0.0, 0.0
     for k in range(len(following)):
-        rho = pi[k] / mu[k]
-        w = weight[state[k]] * (max_ratio if rho > max_ratio else rho)
+        w = weight[state[k]] * rho[k]
         to = following[k]
         d[to] += w
         visits[to] += 1.0
@@ -44,10 +40,8 @@ def forward(
     offsets: Array,
     state: Array,
     ending: Array,
-    pi: Array,
-    mu: Array,
+    rho: Array,
     reward: Array,
-    max_ratio: float,
     mode: int,
     d: Array,
     visits: Array,
@@ -61,7 +55,6 @@ def forward(
     """
     horizon, width = len(offsets) - 1, d.shape[1]
     n, end = len(ending), width - 1
-    rho = np.empty(n)
     by_reward, by_move, by_visit, cut = np.empty((4, width))
     ratios = np.zeros((width, 2))
     for k in range(n):
@@ -88,13 +81,11 @@ def forward(
             by_visit[s] = here[s] / max(visits[t, s], 1.0)
         plain = mode != 2 and cuts == 0
         if not plain:
-            for k in range(alive):
-                rho[k] = ratio(pi[low + k], mu[low + k], max_ratio)
             # divisors: N and M, or Σρ over all rows and over those whose next state is known
             if mode == 2:
                 ratios[:] = 0.0
                 for k in range(alive):
-                    s, r = state[low + k], rho[k]
+                    s, r = state[low + k], rho[low + k]
                     ratios[s, 0] += r
                     if k < going or ending[k] >= END or t + 1 == horizon:
                         ratios[s, 1] += r
@@ -111,10 +102,8 @@ def forward(
             earned, second = _carry(
                 state[low:high],
                 state[high : high + going],
-                pi[low:high],
-                mu[low:high],
+                rho[low:high],
                 reward[low:high],
-                max_ratio,
                 by_visit,
                 d[t + 1],
                 visits[t + 1],
@@ -123,7 +112,7 @@ def forward(
         else:
             earned = second = 0.0
             for k in range(going):
-                s, r, to = state[low + k], rho[k], state[high + k]
+                s, r, to = state[low + k], rho[low + k], state[high + k]
                 d[t + 1, to] += by_move[s] * r
                 visits[t + 1, to] += 1.0
                 earned += by_reward[s] * r * reward[low + k]
@@ -131,7 +120,7 @@ def forward(
                 first += by_visit[s] * r
                 second += (by_visit[s] * r) ** 2
         for k in range(going, alive):
-            s, r, after = state[low + k], ratio(pi[low + k], mu[low + k], max_ratio), ending[k]
+            s, r, after = state[low + k], rho[low + k], ending[k]
             w = by_visit[s] * r if plain else by_move[s] * r
             if after >= 0:
                 d[t + 1, after] += w

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from reweigh.moments.kernels.common import END, Array, compiled, ratio
+from reweigh.moments.kernels.common import END, Array, compiled
 
 BLOCK = 64
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -37,10 +37,8 @@ def replicate(
     offsets: Array,
     state: Array,
     ending: Array,
-    pi: Array,
-    mu: Array,
+    rho: Array,
     reward: Array,
-    max_ratio: float,
     gamma: float,
     mode: int,
     width: int,
@@ -50,7 +48,6 @@ def replicate(
     """values (BLOCK,): MIS of the log in which episode k occurs counts[k, b] times, NaN where
     that log says nothing about the target. Modes as in `forward`."""
     horizon, end = len(offsets) - 1, width - 1
-    rho = np.empty(len(ending))
     d, after = np.zeros((width, BLOCK)), np.zeros((width, BLOCK))
     seen, seen_next = np.zeros((width, BLOCK), np.int32), np.zeros((width, BLOCK), np.int32)
     by_reward, by_move = np.empty((width, BLOCK)), np.empty((width, BLOCK))
@@ -70,8 +67,7 @@ def replicate(
         low, high = offsets[t], offsets[t + 1]
         alive = high - low
         going = offsets[t + 2] - high if t + 1 < horizon else 0
-        for k in range(alive):
-            rho[k] = ratio(pi[low + k], mu[low + k], max_ratio)
+        ratios = rho[low:high]
         if mode == 1 and t > 0:
             mass[:] = 0.0
             for s in range(width):
@@ -97,8 +93,8 @@ def replicate(
                 s = state[low + k]
                 known = k < going or ending[k] >= END or t + 1 == horizon
                 for b in range(BLOCK):
-                    all_ratios[s, b] += rho[k] * counts[k, b]
-                    known_ratios[s, b] += rho[k] * counts[k, b] if known else 0.0
+                    all_ratios[s, b] += ratios[k] * counts[k, b]
+                    known_ratios[s, b] += ratios[k] * counts[k, b] if known else 0.0
         plain = mode != 2 and not cuts
         for s in range(end):
             for b in range(BLOCK):
@@ -111,7 +107,7 @@ def replicate(
         earned[:], mass[:] = 0.0, 0.0
         if plain:
             _carry(
-                state[low:high], state[high : high + going], rho, reward[low:high], counts,
+                state[low:high], state[high : high + going], ratios, reward[low:high], counts,
                 by_reward, after, seen_next, earned,
             )  # fmt: skip
             for s in range(end):  # the rows' weights, before END and the ends of episodes join
@@ -119,7 +115,7 @@ def replicate(
                     mass[b] += after[s, b]
         else:
             for k in range(going):
-                s, to, r, y = state[low + k], state[high + k], rho[k], reward[low + k]
+                s, to, r, y = state[low + k], state[high + k], ratios[k], reward[low + k]
                 for b in range(BLOCK):
                     each = r * counts[k, b]
                     after[to, b] += by_move[s, b] * each
@@ -127,7 +123,7 @@ def replicate(
                     earned[b] += by_reward[s, b] * each * y
                     mass[b] += by_reward[s, b] * each
         for k in range(going, alive):
-            s, to, r, y = state[low + k], ending[k], rho[k], reward[low + k]
+            s, to, r, y = state[low + k], ending[k], ratios[k], reward[low + k]
             for b in range(BLOCK):
                 each = r * counts[k, b]
                 if to >= END:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.moments.groups import tally
-from reweigh.moments.twins.forward import chunks, inverse, next_columns, ratios
+from reweigh.moments.twins.forward import chunks, inverse, next_columns
 
 Array = npt.NDArray[Any]
 SEEN_ENOUGH, DEFICIT_ERRORS = 10, 4.0  # as in estimators/operators.py
@@ -18,10 +18,8 @@ def backward(
     offsets: Array,
     state: Array,
     ending: Array,
-    pi: Array,
-    mu: Array,
+    rho: Array,
     reward: Array,
-    max_ratio: float,
     gamma: float,
     mode: int,
     d: Array,
@@ -40,12 +38,12 @@ def backward(
         moved = np.zeros((2, 6, width))  # by the reward, by the placebo's 1
         seen = np.zeros((3, width))
         for rows in chunks(offsets, t):
-            s, rho = state[rows], ratios(pi[rows], mu[rows], max_ratio)
+            s, r = state[rows], rho[rows]
             after = next_columns(offsets, state, ending, t, end, rows)
             known = (after >= 0) | (t + 1 == horizon)
-            seen += _seen(s, rho, known, width)
-            for j, z in enumerate((rho * reward[rows], rho)):
-                x = np.where(after >= 0, rho * ahead[after, j], 0.0)
+            seen += _seen(s, r, known, width)
+            for j, z in enumerate((r * reward[rows], r)):
+                x = np.where(after >= 0, r * ahead[after, j], 0.0)
                 moved[j] += _moved(s, z, x, known, width)
         M, D = seen[0], gamma**t * d[t]
         N = np.where(np.arange(width) == end, 0.0, visits[t])
@@ -67,10 +65,8 @@ def backward_state(
     offsets: Array,
     state: Array,
     ending: Array,
-    pi: Array,
-    mu: Array,
+    rho: Array,
     reward: Array,
-    max_ratio: float,
     gamma: float,
     d: Array,
     visits: Array,
@@ -89,16 +85,16 @@ def backward_state(
         by_reward, by_move, mean_reward, mean_worth = np.zeros((4, width))
         for sweep in range(2):  # the means, then what the rows differ by
             for rows in chunks(offsets, t):
-                s, rho, y = state[rows], ratios(pi[rows], mu[rows], max_ratio), reward[rows]
+                s, r, y = state[rows], rho[rows], reward[rows]
                 after = next_columns(offsets, state, ending, t, end, rows)
                 known = (after >= 0) | (t + 1 == horizon)
-                own = np.where(known, rho, 0.0)
+                own = np.where(known, r, 0.0)
                 worth = np.where(after >= 0, ahead[after], 0.0)
                 if sweep == 0:
-                    seen += _seen(s, rho, known, width)
-                    means += [tally(s, v, width) for v in (rho, own, rho * y, own * worth)]
+                    seen += _seen(s, r, known, width)
+                    means += [tally(s, v, width) for v in (r, own, r * y, own * worth)]
                 else:
-                    R, T = rho * y - mean_reward[s] * rho, own * (worth - mean_worth[s])
+                    R, T = r * y - mean_reward[s] * r, own * (worth - mean_worth[s])
                     moved += _moved(s, R, T, known, width)
             if sweep == 0:
                 by_reward, by_move = inverse(means[0]), inverse(means[1])

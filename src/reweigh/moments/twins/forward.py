@@ -19,10 +19,8 @@ def forward(
     offsets: Array,
     state: Array,
     ending: Array,
-    pi: Array,
-    mu: Array,
+    rho: Array,
     reward: Array,
-    max_ratio: float,
     mode: int,
     d: Array,
     visits: Array,
@@ -34,13 +32,9 @@ def forward(
     visits[0] = np.bincount(state[: len(ending)], minlength=width)
     d[0] = visits[0] / len(ending)
     scale, ended = 1.0, 0.0
-
-    def follow(rows: slice, t: int) -> Array:
-        return next_columns(offsets, state, ending, t, end, rows)
-
     for t in range(horizon):
         going, alive = rows_after(offsets, t), int(offsets[t + 1] - offsets[t])
-        here = d[t]
+        here, there = d[t], d[t + 1]
         visits[t, end] = ended
         c = float(here.sum())
         steps[0, t], steps[1, t] = 1.0, scale * c
@@ -49,40 +43,69 @@ def forward(
             scale *= c
             here /= c
         by_visit = here / np.maximum(visits[t], 1.0)
-        by_reward = by_move = by_visit
-        if mode == 2 or np.any(ending[going:alive] < END):
-            divisors = np.zeros((2, width))
-            for rows in chunks(offsets, t):
-                s, rho, after = state[rows], ratios(pi[rows], mu[rows], max_ratio), follow(rows, t)
-                each = rho if mode == 2 else np.ones(len(s))
-                known = (after >= 0) | (t + 1 == horizon)
-                divisors += tally(s, each, width), tally(s[known], each[known], width)
-            by_reward, by_move = here * inverse(divisors[0]), here * inverse(divisors[1])
         # d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s): each row carries d_t(s) ρ/M on to its s'
-        sums = np.zeros(4)
-        for rows in chunks(offsets, t):
-            s, rho, after = state[rows], ratios(pi[rows], mu[rows], max_ratio), follow(rows, t)
-            w = by_reward[s] * rho
-            omega = w if by_reward is by_visit else by_visit[s] * rho
-            carried = w if by_move is by_reward else by_move[s] * rho
-            sums += w @ reward[rows], w.sum(), omega.sum(), omega @ omega
-            if rows.stop - offsets[t] > going:
+        if mode != 2 and going == alive:
+            earned = second = 0.0
+            for rows in chunks(offsets, t):
+                after = state[rows.start + alive : rows.stop + alive]
+                w = by_visit[state[rows]]
+                w *= rho[rows]
+                earned += float(w @ reward[rows])
+                second += float(w @ w)
+                there += np.bincount(after, w, width)
+                visits[t + 1] += np.bincount(after, minlength=width)
+            first = placebo = float(there.sum())
+        else:
+            weights = by_visit, *_divided(t, offsets, state, ending, rho, here, by_visit, mode)
+            sums = np.zeros(4)
+            for rows in chunks(offsets, t):
+                after = next_columns(offsets, state, ending, t, end, rows)
+                omega, w, carried = (by[state[rows]] * rho[rows] for by in weights)
+                sums += w @ reward[rows], w.sum(), omega.sum(), omega @ omega
                 to = after >= 0
-                after, carried = after[to], carried[to]
-            d[t + 1] += tally(after, carried, width)
-        if going:
-            after = state[offsets[t + 1] : offsets[t + 1] + going]
-            visits[t + 1] = np.bincount(after, minlength=width)
-        ended += float(np.sum(ending[going:alive] == END))
-        d[t + 1, end] += here[end]  # END stays END
-        sums[1] += here[end]
-        if visits[t, end] > 0:
-            sums[2:] += here[end], here[end] ** 2 / visits[t, end]
-        steps[2:, t] = sums
-        if not sums[1] > 0:
+                there += np.bincount(after[to], carried[to], width)
+            earned, placebo, first, second = sums.tolist()
+            if going:
+                after = state[offsets[t + 1] : offsets[t + 1] + going]
+                visits[t + 1] = np.bincount(after, minlength=width)
+            ended += float(np.sum(ending[going:alive] == END))
+        stay = float(here[end])  # END stays END
+        there[end] += stay
+        placebo += stay
+        if ended > 0 and visits[t, end] > 0:
+            first += stay
+            second += stay**2 / float(visits[t, end])
+        steps[2:, t] = earned, placebo, first, second
+        if not placebo > 0:
             return t
     visits[horizon, end] = ended
     return -1
+
+
+def _divided(
+    t: int,
+    offsets: Array,
+    state: Array,
+    ending: Array,
+    rho: Array,
+    here: Array,
+    by_visit: Array,
+    mode: int,
+) -> tuple[Array, Array]:
+    """d_t over the divisors of the rewards and of the moves: N and M, or Σρ over all rows and over
+    those whose next state is known."""
+    going, alive = rows_after(offsets, t), int(offsets[t + 1] - offsets[t])
+    last = t + 2 == len(offsets)
+    if mode != 2 and (last or not np.any(ending[going:alive] < END)):
+        return by_visit, by_visit
+    width = len(here)
+    divisors = np.zeros((2, width))
+    for rows in chunks(offsets, t):
+        s, after = state[rows], next_columns(offsets, state, ending, t, width - 1, rows)
+        each = rho[rows] if mode == 2 else np.ones(len(s))
+        known = (after >= 0) | last
+        divisors += tally(s, each, width), tally(s[known], each[known], width)
+    return here * inverse(divisors[0]), here * inverse(divisors[1])
 
 
 def chunks(offsets: Array, t: int) -> Iterator[slice]:
@@ -95,12 +118,6 @@ def chunks(offsets: Array, t: int) -> Iterator[slice]:
 def rows_after(offsets: Array, t: int) -> int:
     """Rows of step t that another row follows."""
     return int(offsets[t + 2] - offsets[t + 1]) if t + 2 < len(offsets) else 0
-
-
-def ratios(pi: Array, mu: Array, max_ratio: float) -> Array:
-    """ρ = π/μ, clipped."""
-    rho = pi / mu
-    return rho if max_ratio == np.inf else np.minimum(rho, max_ratio)
 
 
 def next_columns(

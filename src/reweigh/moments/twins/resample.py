@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.moments.groups import tally
-from reweigh.moments.twins.forward import inverse, next_columns, ratios
+from reweigh.moments.twins.forward import inverse, next_columns
 
 Array = npt.NDArray[Any]
 GOLDEN, FIRST, SECOND = (
@@ -37,10 +37,8 @@ def replicate(
     offsets: Array,
     state: Array,
     ending: Array,
-    pi: Array,
-    mu: Array,
+    rho: Array,
     reward: Array,
-    max_ratio: float,
     gamma: float,
     mode: int,
     width: int,
@@ -57,7 +55,7 @@ def replicate(
     values[:] = 0.0
     for t in range(horizon):
         rows = slice(int(offsets[t]), int(offsets[t + 1]))
-        s, rho, y = state[rows], ratios(pi[rows], mu[rows], max_ratio), reward[rows]
+        s, r, y = state[rows], rho[rows], reward[rows]
         after = next_columns(offsets, state, ending, t, end, rows)
         known = (after >= 0) | (t + 1 == horizon)
         to = after >= 0
@@ -65,11 +63,11 @@ def replicate(
             n = drawn[: len(s), b]
             if mode == 1 and t > 0 and d[b].sum() > 0:
                 d[b] /= d[b].sum()
-            per_row = n * rho if mode == 2 else n
+            per_row = n * r if mode == 2 else n
             by_reward = d[b] * inverse(tally(s, per_row, width))
             by_move = d[b] * inverse(tally(s[known], per_row[known], width))
-            w = by_reward[s] * rho * n
-            moved = by_move[s] * rho * n
+            w = by_reward[s] * r * n
+            moved = by_move[s] * r * n
             values[b] += gamma**t * float(w @ y)
             if not float(w.sum()) + d[b][end] > 0:
                 values[b] = np.nan
