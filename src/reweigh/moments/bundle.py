@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from reweigh.errors import InputError
 from reweigh.logs.states import Labels, unite
+from reweigh.moments.extras import VERSIONS, LaggedMoments, LargestWeights, OrderedMoments
 from reweigh.moments.trajectories import StepMoments
 from reweigh.moments.transitions import StartMoments, TransitionMoments
 
@@ -60,6 +61,7 @@ class Moments:
     model         cells with the action, the hidden state being a state (DM, Q, SSD-IS)
     trajectories  running products (IS, WIS)
     start         first states as `transitions` sees them; `start_model`: as `model` does
+    lagged, ordered, largest   what only diagnostics read (`moments/extras.py`); not by blocks
     """
 
     about: About
@@ -70,6 +72,9 @@ class Moments:
     start_model: StartMoments | None = None
     model: TransitionMoments | None = None
     trajectories: StepMoments | None = None
+    lagged: LaggedMoments | None = None
+    ordered: OrderedMoments | None = None
+    largest: LargestWeights | None = None
     truncated: int = 0
     hidden: bool = False
 
@@ -110,6 +115,7 @@ class Moments:
             **{
                 n: both(n) for n in ("start", "transitions", "start_model", "model", "trajectories")
             },
+            **{n: both(n) if getattr(other, n) is not None else None for n in VERSIONS},
         )
 
     def _with_labels(self, states: Labels, actions: Labels | None) -> Moments:
@@ -118,9 +124,12 @@ class Moments:
         def moved(part: Any) -> Any:
             return None if part is None else part.recode(table)
 
-        model = moved(self.model)
-        if model is not None and actions is not None and self.actions is not None:
+        model, lagged, acts = moved(self.model), self.lagged, None
+        if actions is not None and self.actions is not None:
             acts = actions.translate(self.actions)
+        if lagged is not None:
+            lagged = lagged.recode(table, acts)
+        if model is not None and acts is not None:
             model = replace(model, a=np.where(model.a >= 0, acts[np.maximum(model.a, 0)], model.a))
         return replace(
             self,
@@ -130,10 +139,11 @@ class Moments:
             transitions=moved(self.transitions),
             start_model=moved(self.start_model),
             model=model,
+            lagged=lagged,
         )
 
     def keep_blocks(self, keep: Callable[[Any], npt.NDArray[np.bool_]]) -> Moments:
-        """The sums of some of the blocks."""
+        """The sums of some of the blocks; what is not held by blocks is left out."""
 
         def part(table: Any) -> Any:
             return None if table is None else table.where(keep(table.block))
@@ -148,6 +158,9 @@ class Moments:
             start_model=part(self.start_model),
             model=part(self.model),
             trajectories=trajectories,
+            lagged=None,
+            ordered=None,
+            largest=None,
         )
 
     def without(self, block: int) -> Moments:

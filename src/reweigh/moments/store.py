@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from reweigh.errors import InputError, ResourceError
 from reweigh.logs.states import Labels
 from reweigh.moments.bundle import About, Moments
+from reweigh.moments.extras import VERSIONS, LaggedMoments, LargestWeights, OrderedMoments
 from reweigh.moments.trajectories import EpisodeSums, StepMoments, StepSums
 from reweigh.moments.transitions import StartMoments, TransitionMoments
 from reweigh.output import write_atomically
@@ -28,6 +30,11 @@ KINDS: dict[str, Any] = {
     "steps": StepSums,
     "episodes": EpisodeSums,
 }
+EXTRAS: dict[str, Any] = {
+    "lagged": LaggedMoments,
+    "ordered": OrderedMoments,
+    "largest": LargestWeights,
+}
 
 
 def save(moments: Moments, path: str | Path, *, overwrite: bool) -> None:
@@ -37,13 +44,12 @@ def save(moments: Moments, path: str | Path, *, overwrite: bool) -> None:
     if moments.trajectories is not None:
         parts["steps"] = moments.trajectories.steps
         parts["episodes"] = moments.trajectories.episodes
+    extras = {name: getattr(moments, name) for name in VERSIONS}
     tables = [
-        pa.table(
-            {"kind": pa.array([kind] * len(part.n), pa.string())}
-            | {f.name: getattr(part, f.name) for f in fields(part)}
-        )
-        for kind, part in parts.items()
+        pa.table({"kind": pa.array([kind] * len(columns[0][1]), pa.string())} | dict(columns))
+        for kind, part in (parts | extras).items()
         if part is not None
+        for columns in [_columns(part)]
     ]
     about = {
         "format": FORMAT,
@@ -53,6 +59,11 @@ def save(moments: Moments, path: str | Path, *, overwrite: bool) -> None:
         "truncated": moments.truncated,
         "hidden": moments.hidden,
         "kinds": [kind for kind, part in parts.items() if part is not None],
+        "extras": {
+            name: {"version": VERSIONS[name]} | _scalars(part)
+            for name, part in extras.items()
+            if part is not None
+        },
     }
     table = pa.concat_tables(tables, promote_options="default").replace_schema_metadata(
         {KEY: json.dumps(about).encode()}
@@ -83,6 +94,11 @@ def load_moments(path: str | Path) -> Moments:
         )
     kind = np.asarray(table.column("kind").to_numpy(zero_copy_only=False))
     parts = {name: _part(table, kind == name, KINDS[name], path) for name in about["kinds"]}
+    parts |= {
+        name: _part(table, kind == name, EXTRAS[name], path, _restored(told))
+        for name, told in about.get("extras", {}).items()
+        if told.pop("version") == VERSIONS.get(name)  # another version's are as good as none
+    }
     trajectories = None
     if "steps" in parts:
         trajectories = StepMoments(parts.pop("steps"), parts.pop("episodes"))
@@ -115,16 +131,39 @@ def is_moments_file(path: str | Path) -> bool:
         return False
 
 
-def _part(table: pa.Table, rows: Any, record: Any, path: Path) -> Any:
+def _columns(part: Any) -> list[tuple[str, Any]]:
+    values = [(f.name, getattr(part, f.name)) for f in fields(part)]
+    return [(name, value) for name, value in values if isinstance(value, np.ndarray)]
+
+
+def _scalars(part: Any) -> dict[str, Any]:
+    """What is no column; JSON has no infinity."""
+    values = {f.name: getattr(part, f.name) for f in fields(part)}
+    return {
+        name: None if value == -math.inf else value
+        for name, value in values.items()
+        if not isinstance(value, np.ndarray)
+    }
+
+
+def _restored(scalars: dict[str, Any]) -> dict[str, Any]:
+    return {name: -math.inf if value is None else value for name, value in scalars.items()}
+
+
+def _part(
+    table: pa.Table, rows: Any, record: Any, path: Path, scalars: dict[str, Any] | None = None
+) -> Any:
     chosen = table.filter(pa.array(rows))
-    columns = {}
+    columns: dict[str, Any] = dict(scalars or {})
     for f in fields(record):
+        if f.name in columns:
+            continue
         column = chosen.column(f.name)
         values = column.to_numpy(zero_copy_only=False)
         if column.null_count or (values.dtype.kind == "f" and np.any(np.isnan(values))):
             raise InputError(f"{str(path)!r} is damaged: column {f.name!r} has holes")
         columns[f.name] = values
-    if np.any(columns["n"] < 0):
+    if np.any(np.asarray(columns["n"]) < 0):
         raise InputError(f"{str(path)!r} is damaged: negative counts")
     return record(**columns)
 

@@ -1,0 +1,180 @@
+"""Tests of what every estimate here assumes: right propensities, a Markov state, a steady log.
+
+Each works on sums, so that it is the same on every engine and for merged sites, and returns a
+`Tested`: a p-value, or the reason why there is none. They can be wrong both ways: a small p-value
+is a reason to look, and a large one proves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from reweigh.arithmetic import divided
+from reweigh.moments.extras import LaggedMoments, OrderedMoments
+from reweigh.moments.groups import Groups, group_by, tally
+from reweigh.moments.transitions import TransitionMoments
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+SEEN_ENOUGH = 20  # rows of a state before its mean ratio says anything
+SPARE_ROWS = 10  # rows of a (t, s) beyond its groups before its spread is known
+HALF = 10  # episodes in each half of the log
+
+
+@dataclass(frozen=True, eq=False)
+class Tested:
+    """A test's outcome.
+
+    p         None where the test cannot be made, for the reason `why`
+    per_step  (H,) p-values step by step, nan where a step has none
+    step, state  where the sums are furthest from what they should be (codes)
+    """
+
+    p: float | None
+    why: str = ""
+    per_step: Floats | None = None
+    step: int | None = None
+    state: int | None = None
+
+
+def ratio_test(cells: TransitionMoments, horizon: int) -> Tested:
+    """E[ρ | s] = 1: the ratios of every state average to 1 if the propensities are right.
+
+    Given the past, ρ_t - 1 has mean 0, so the rows' deviations are uncorrelated, also within an
+    episode, and with D = Σ(ρ - 1), V = Σ(ρ - 1)² over the rows of a state, D²/V is about χ²(1),
+    and the states' add up. The overall mean, which alone sees a small common factor, counts as
+    well: the smaller of both p-values, doubled.
+    """
+    by_state = _deviations(group_by([cells.s]), cells)
+    known = (by_state.n >= SEEN_ENOUGH) & (by_state.square > 0)
+    if not known.any():
+        return Tested(None, f"no state was seen {SEEN_ENOUGH} times with different ratios")
+    z2 = by_state.sum[known] ** 2 / by_state.square[known]
+    total = float(by_state.sum[known].sum()) / float(np.sqrt(by_state.square[known].sum()))
+    p = min(float(stats.chi2.sf(z2.sum(), len(z2))), float(2 * stats.norm.sf(abs(total))))
+    by_step = _deviations(group_by([cells.t]), cells)
+    z = divided(by_step.sum, np.sqrt(by_step.square))
+    per_step = np.full(horizon, np.nan)
+    told = (by_step.n >= SEEN_ENOUGH) & (by_step.square > 0) & (by_step.key < horizon)
+    per_step[by_step.key[told]] = 2 * stats.norm.sf(np.abs(z[told]))
+    return Tested(
+        min(2 * p, 1.0),
+        per_step=per_step,
+        step=int(by_step.key[told][np.argmax(np.abs(z[told]))]) if told.any() else None,
+        state=int(by_state.key[known][np.argmax(z2)]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Deviations:
+    key: Ints
+    n: Floats
+    sum: Floats
+    square: Floats
+
+
+def _deviations(groups: Groups, cells: TransitionMoments) -> _Deviations:
+    """By group: rows, Σ(ρ - 1), Σ(ρ - 1)²."""
+    n, rho, rho2 = (groups.sum(values) for values in (cells.n, cells.rho, cells.rho2))
+    square = np.maximum(rho2 - 2 * rho + n, 0.0)
+    # Sums of squares leave rounding behind where every ratio is 1.
+    square[square <= 1e-12 * (rho2 + n)] = 0.0
+    return _Deviations(groups.keys[0], n.astype(np.float64), rho - n, square)
+
+
+@dataclass(frozen=True, eq=False)
+class Worth:
+    """V_t(s) over the nodes (t, s), sorted; 0 elsewhere (END, and states that are not known)."""
+
+    t: Ints
+    s: Ints
+    v: Floats
+
+    def at(self, t: Ints, s: Ints) -> Floats:
+        width = int(max(self.s.max(initial=0), s.max(initial=0))) + 1
+        keys, wanted = self.t * width + self.s, t * width + s
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where((s >= 0) & (keys[place] == wanted), self.v[place], 0.0)
+
+
+def history_test(lagged: LaggedMoments, worth: Worth, horizon: int, discount: float) -> Tested:
+    """Does the previous state or action still predict, given s?
+
+    With q = ρ (y + γ V_{t+1}(s')), a Markov state makes E[q | s_t, the past] = V_t(s_t), however
+    the behaviour chose. Within a (t, s) the rows are split by what came before, and
+    F = (Σ_g N_g (q̄_g - q̄)²/(K-1)) / (Σ_g Σ(q - q̄_g)²/(N-K)). The p-values of the (t, s) add up
+    by Fisher's method, once for the previous state and once for the previous action; the smaller
+    of the two, doubled.
+    """
+    found = [_split_test(lagged, key, worth, horizon, discount) for key in ("s_before", "a_before")]
+    known = [test for test in found if test.p is not None]
+    if not known:
+        return found[0]
+    worst = min(known, key=lambda test: test.p if test.p is not None else 1.0)
+    assert worst.p is not None
+    return Tested(
+        min(len(known) * worst.p, 1.0),
+        per_step=worst.per_step,
+        step=worst.step,
+        state=worst.state,
+    )
+
+
+def _split_test(
+    lagged: LaggedMoments, key: str, worth: Worth, horizon: int, discount: float
+) -> Tested:
+    v = discount * worth.at(lagged.t + 1, lagged.s_next)
+    q = lagged.z + v * lagged.rho
+    q2 = lagged.z2 + 2 * v * lagged.rhoz + v * v * lagged.rho2
+    groups = group_by([lagged.t, lagged.s, getattr(lagged, key)])
+    n, first, second = (groups.sum(values) for values in (lagged.n, q, q2))
+    strata = group_by([groups.keys[0], groups.keys[1]])
+    N, K = strata.sum(n).astype(np.float64), strata.count().astype(np.float64)
+    mean_square = divided(strata.sum(first) ** 2, N)
+    between = strata.sum(divided(first**2, n.astype(np.float64))) - mean_square
+    within = strata.sum(second) - strata.sum(divided(first**2, n.astype(np.float64)))
+    noise = 1e-10 * strata.sum(second)  # sums of squares carry no digits below this
+    use = (K >= 2) & (N - K >= SPARE_ROWS) & (within > noise)
+    if not use.any():
+        what = "state" if key == "s_before" else "action"
+        return Tested(None, f"no state is reached often enough from more than one previous {what}")
+    f = (between[use] / (K[use] - 1)) / (within[use] / (N[use] - K[use]))
+    log_p = stats.f.logsf(np.maximum(f, 0.0), K[use] - 1, N[use] - K[use])
+    t, s = (values[use] for values in strata.keys)
+    score, count = tally(t, -2 * log_p, horizon + 1), tally(t, np.ones(len(t)), horizon + 1)
+    per_step = np.full(horizon, np.nan)
+    told = np.flatnonzero(count[:horizon] > 0)
+    per_step[told] = stats.chi2.sf(score[told], 2 * count[told])
+    worst = int(np.argmin(log_p))
+    p = float(stats.chi2.sf(-2 * log_p.sum(), 2 * len(log_p)))
+    return Tested(p, per_step=per_step, step=int(t[worst]), state=int(s[worst]))
+
+
+def drift_test(ordered: OrderedMoments) -> Tested:
+    """Is the logged return the same in the first and in the second half of the log?
+
+    The episodes are in the order of their ids; the halves are split at the bucket that comes
+    nearest to the middle. Welch's test of the two means.
+    """
+    below = np.cumsum(ordered.n)
+    n = int(below[-1]) if len(below) else 0
+    if len(below) < 2:
+        return Tested(None, "the episodes' ids do not tell an order")
+    cut = int(np.argmin(np.abs(below[:-1] - n / 2))) + 1
+    parts = (slice(None, cut), slice(cut, None))
+    sizes = np.array([ordered.n[part].sum() for part in parts], np.float64)
+    if sizes.min() < HALF:
+        return Tested(None, f"a half of the log has fewer than {HALF} episodes")
+    means = np.array([ordered.g[part].sum() for part in parts]) / sizes
+    squares = np.array([ordered.g2[part].sum() for part in parts])
+    spread = squares - sizes * means**2
+    if spread.sum() <= 1e-12 * squares.sum():
+        return Tested(None, "every episode earned the same")
+    each = np.maximum(spread, 0.0) / (sizes - 1) / sizes
+    df = float(each.sum() ** 2 / np.sum(each**2 / (sizes - 1)))
+    t = float(means[1] - means[0]) / float(np.sqrt(each.sum()))
+    return Tested(float(2 * stats.t.sf(abs(t), df)))

@@ -1,0 +1,262 @@
+"""Gates: what must hold before an estimate is to be believed, and what to do where it does not.
+
+Every gate is computed on un-normalised quantities, because normalising hides missing overlap. The
+limits are those of `docs/trust`, set on one half of the study's worlds and checked on the other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.inference.assumptions import Tested
+
+Floats = npt.NDArray[np.float64]
+Level = Literal["green", "amber", "red", "unknown"]
+ORDER: tuple[Level, ...] = ("unknown", "green", "amber", "red")  # by how much they matter
+
+
+@dataclass(frozen=True)
+class Limit:
+    """From where on a value is amber, and red (None: it never is). `above`: large is bad."""
+
+    amber: float | None
+    red: float | None
+    above: bool = True
+
+    def judge(self, value: float) -> Level:
+        def beyond(limit: float | None) -> bool:
+            return limit is not None and (value > limit if self.above else value < limit)
+
+        return "red" if beyond(self.red) else "amber" if beyond(self.amber) else "green"
+
+    def __str__(self) -> str:
+        sign = ">" if self.above else "<"
+        parts = (("amber", self.amber), ("red", self.red))
+        return ", ".join(f"{name} {sign} {at:g}" for name, at in parts if at is not None)
+
+
+LIMITS = {
+    "support": Limit(0.01, 0.10),
+    "effective size": Limit(100, 30, above=False),
+    "rare states": Limit(0.01, 0.05),
+    "total mass": Limit(0.10, 0.50),
+    "heaviest episode": Limit(None, 0.05),
+    "Pareto k": Limit(0.7, 1.0),
+    "propensities": Limit(None, 0.01, above=False),
+    "history": Limit(0.01, 0.001, above=False),
+    "drift": Limit(0.01, None, above=False),
+    "placebo": Limit(2.0, None),
+    "episodes": Limit(30, 2, above=False),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Gate:
+    """One question about an estimate, and its answer.
+
+    value     what was judged, None where it could not be computed (level "unknown", `text` why)
+    per_step  (H,) the same step by step, where that has a meaning
+    step, state  where it is worst
+    limit     from where on it is amber or red
+    text      what was found, in words; advice: what to do about it
+    """
+
+    name: str
+    level: Level
+    value: float | None
+    text: str
+    advice: str = ""
+    limit: str = ""
+    per_step: Floats | None = None
+    step: int | None = None
+    state: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        per_step = None
+        if self.per_step is not None:
+            per_step = [None if not math.isfinite(v) else v for v in self.per_step.tolist()]
+        return {
+            "name": self.name,
+            "level": self.level,
+            "value": self.value,
+            "text": self.text,
+            "advice": self.advice,
+            "limit": self.limit,
+            "per_step": per_step,
+            "step": self.step,
+            "state": self.state,
+        }
+
+
+def unknown(name: str, why: str) -> Gate:
+    return Gate(name, "unknown", None, why)
+
+
+def gate(name: str, value: float | None, text: str, advice: str, **where: Any) -> Gate:
+    """The gate of this name, judged by its limit; a value that is no number is unknown."""
+    limit = LIMITS[name]
+    if value is None or not math.isfinite(value):
+        return unknown(name, text)
+    level = limit.judge(value)
+    return Gate(name, level, value, text, "" if level == "green" else advice, str(limit), **where)
+
+
+def support(unseen: Floats | None, *, from_model: bool) -> Gate:
+    """Target mass that reaches what the log never shows: summed over the steps."""
+    if unseen is None:
+        return unknown("support", "this estimator has no state distribution; see that of mis")
+    total, step = float(unseen.sum()), int(np.argmax(unseen))
+    if total <= 0:
+        return gate("support", 0.0, "the log shows all that the target does", "", per_step=unseen)
+    what = "(step, state, action)" if from_model else "(step, state)"
+    return gate(
+        "support",
+        total,
+        f"{total:.1%} of the target's mass goes where the log shows no {what}, most of it at "
+        f"step {step}",
+        "the value cannot speak for that part: ask for a target nearer to the behaviour, a coarser "
+        "state, or log more there",
+        per_step=unseen,
+        step=step,
+    )
+
+
+def effective_size(ess: Floats, n: int) -> Gate:
+    """The smallest effective number of episodes over the steps."""
+    if not np.any(np.isfinite(ess)):
+        return unknown("effective size", "no step has weights to judge")
+    step = int(np.nanargmin(ess))
+    return gate(
+        "effective size",
+        float(ess[step]),
+        f"{ess[step]:,.0f} of {n:,} episodes speak for the target at step {step}",
+        "log more episodes, shorten the horizon, or ask for a target nearer to the behaviour",
+        per_step=ess,
+        step=step,
+    )
+
+
+def rare_states(share: float | None, ess: Floats, state: str | None, step: int | None) -> Gate:
+    """Target mass on (t, s) seen fewer than 10 times: red only with few effective episodes."""
+    if share is None:
+        return unknown("rare states", "this estimator has no state distribution")
+    found = gate(
+        "rare states",
+        share,
+        f"{share:.1%} of the target's mass is on states seen fewer than 10 times at their step",
+        "a coarser state would help",
+        step=step,
+        state=state,
+    )
+    least = np.nanmin(ess) if np.any(np.isfinite(ess)) else 0.0
+    if found.level == "red" and LIMITS["effective size"].judge(float(least)) != "red":
+        return replace(found, level="amber")
+    return found
+
+
+def total_mass(mass: Floats | None) -> Gate:
+    """Σ_s d_t(s) of the un-normalised recursion, which should be 1: a hint, never more."""
+    if mass is None or not np.any(np.isfinite(mass)):
+        return unknown("total mass", "this estimator has no state distribution")
+    off = np.abs(mass - 1)
+    step = int(np.nanargmax(off))
+    found = gate(
+        "total mass",
+        float(off[step]),
+        f"before normalising, the target's mass at step {step} is {mass[step]:.3g} instead of 1",
+        "large weights, or propensities that are not those of the log",
+        per_step=mass,
+        step=step,
+    )
+    return replace(found, level="amber") if found.level == "red" else found
+
+
+def heaviest_episode(share: float | None) -> Gate:
+    """The share of the weight that one episode holds, of estimators with running products."""
+    if share is None:
+        return unknown("heaviest episode", "no episode has a weight of its own here")
+    return gate(
+        "heaviest episode",
+        share,
+        f"one episode holds {share:.1%} of the weight at the worst step",
+        "the interval is not to be trusted: use mis, or certify() for a bound that holds",
+    )
+
+
+def pareto_k(k: float | None, n: int, why: str) -> Gate:
+    """The tail of the weights: above min(1 - 1/log10 n, 0.7) their mean is slow to settle."""
+    if k is None:
+        return unknown("Pareto k", why)
+    limit = Limit(min(1 - 1 / math.log10(max(n, 11)), 0.7), LIMITS["Pareto k"].red)
+    level = limit.judge(k)
+    advice = "" if level == "green" else "the weights' tail is heavy: use mis, or log more episodes"
+    text = f"the weights' tail has the shape k = {k:.2f}"
+    return Gate("Pareto k", level, k, text, advice, str(limit))
+
+
+WORDS = {
+    "propensities": {
+        "text": "the ratios of each state average to 1",
+        "bad": "the ratios do not average to 1 within states",
+        "advice": "check that the propensities are those of the logged actions (not swapped, not "
+        "logarithms, not rounded), and that the target's actions are in the log",
+    },
+    "history": {
+        "text": "what came before a state adds nothing",
+        "bad": "what came before a state still predicts what follows it",
+        "advice": "the state leaves something out: add what came before to it (the previous state "
+        "or action), or use wis, which needs no state",
+    },
+    "drift": {
+        "text": "both halves of the log earned the same",
+        "bad": "the two halves of the log earned differently",
+        "advice": "evaluate recent episodes alone, or each period apart",
+    },
+}
+
+
+def assumption(name: str, test: Tested, state: str | None = None) -> Gate:
+    """The gate of an assumption's p-value."""
+    if test.p is None:
+        return unknown(name, test.why)
+    words = WORDS[name]
+    fine = LIMITS[name].judge(test.p) == "green"
+    return gate(
+        name,
+        test.p,
+        f"{words['text' if fine else 'bad']} (p = {test.p:.2g})",
+        words["advice"],
+        per_step=test.per_step,
+        step=test.step,
+        state=state,
+    )
+
+
+def placebo(value: float, error: float | None, expected: float) -> Gate:
+    """The value if every reward were 1, END included, which is known: off by how many errors?"""
+    if error is None or not math.isfinite(value) or not math.isfinite(error):
+        return unknown("placebo", "the placebo has no error here")
+    off = abs(value - expected)
+    if off <= 1e-9 * expected:
+        return gate("placebo", 0.0, f"a reward of 1 gives {value:.4g}, as it must", "")
+    return gate(
+        "placebo",
+        off / error if error > 0 else math.inf,
+        f"if every reward were 1 the value would be {expected:g}; the estimate of that is "
+        f"{value:.4g} (error {error:.2g})",
+        "check the propensities and the names of the actions; clipped ratios do this too",
+    )
+
+
+def episodes(n: int) -> Gate:
+    return gate(
+        "episodes",
+        float(n),
+        f"{n:,} episodes",
+        "an interval from so few is not to be trusted: log more episodes",
+    )

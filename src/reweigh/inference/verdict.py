@@ -1,0 +1,42 @@
+"""The verdict on an estimate: the worst of its gates, with the reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from reweigh.inference.gates import ORDER, Gate, Level
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """green: no gate speaks against the estimate; amber: use it with the reasons at hand; red: do
+    not decide on it. Gates that could not be computed are told, and never make a verdict better."""
+
+    gates: tuple[Gate, ...]
+
+    @property
+    def level(self) -> Level:
+        levels = {gate.level for gate in self.gates}
+        return next((level for level in ("red", "amber") if level in levels), "green")
+
+    @property
+    def reasons(self) -> tuple[Gate, ...]:
+        """The gates that speak against the estimate, the worst first."""
+        against = [gate for gate in self.gates if gate.level in ("amber", "red")]
+        return tuple(sorted(against, key=lambda gate: -ORDER.index(gate.level)))
+
+    @property
+    def unchecked(self) -> tuple[Gate, ...]:
+        return tuple(gate for gate in self.gates if gate.level == "unknown")
+
+    def __str__(self) -> str:
+        names = ", ".join(gate.name for gate in self.reasons)
+        return f"{self.level}: {names}" if names else self.level
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "level": self.level,
+            "reasons": [gate.name for gate in self.reasons],
+            "gates": [gate.to_dict() for gate in self.gates],
+        }

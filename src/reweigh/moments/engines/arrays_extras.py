@@ -1,0 +1,84 @@
+"""The diagnostics' own sums of a log in memory (`moments/extras.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import HIDDEN, UNKNOWN
+from reweigh.logs.steps import Steps
+from reweigh.moments.extras import LaggedMoments, LargestWeights, OrderedMoments
+from reweigh.moments.groups import group_by, tally
+from reweigh.moments.transitions import NO_ACTION
+
+Floats = npt.NDArray[np.float64]
+
+
+def lagged(log: EpisodeLog, rho: Floats) -> LaggedMoments:
+    """Cells of the rows from step 1 on whose state, and the one before, were observed.
+
+    Row k of a step belongs to episode k, so what came before row k stands at row k of the step
+    before.
+    """
+    steps = log.steps
+    later = np.arange(int(steps.offsets[1]), steps.n_rows)
+    before = _row_before(steps)[later]
+    s, s_before, s_next = steps.state[later], steps.state[before], steps.next_state[later]
+    shown = (s != HIDDEN) & (s_before != HIDDEN)
+    later, before = later[shown], before[shown]
+    r, y = rho[later], steps.reward[later]
+    z = r * y
+    actions = np.full(len(before), NO_ACTION) if log.continuous_actions else steps.action[before]
+    keys: dict[str, npt.NDArray[Any]] = {
+        "t": steps.step[later],
+        "s_before": s_before[shown],
+        "a_before": actions,
+        "s": s[shown],
+        "s_next": np.where(s_next[shown] == HIDDEN, UNKNOWN, s_next[shown]),
+    }
+    groups = group_by(list(keys.values()))
+    sums = {"rho": r, "rho2": r * r, "z": z, "rhoz": r * z, "z2": z * z}
+    columns: dict[str, Any] = dict(zip(keys, groups.keys, strict=True))
+    columns |= {name: groups.sum(values) for name, values in sums.items()}
+    return LaggedMoments(n=groups.count(), **columns)
+
+
+def _row_before(steps: Steps) -> npt.NDArray[np.int64]:
+    """(N,) the row of the step before, of rows from step 1 on."""
+    t = steps.step
+    return steps.offsets[np.maximum(t - 1, 0)] + steps.episode_index
+
+
+def ordered(log: EpisodeLog) -> OrderedMoments | None:
+    """Logged returns by the episodes' ids; None where ids are not whole numbers, or where an
+    episode was cut off and its return is not known."""
+    steps = log.steps
+    ids = whole_numbers(steps.episode)
+    if ids is None or log.n_truncated:
+        return None
+    powers = log.discount ** steps.step.astype(np.float64)
+    returns = tally(steps.episode_index, powers * steps.reward, steps.n_episodes)
+    return OrderedMoments.of(ids, returns)
+
+
+def whole_numbers(ids: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
+    """Ids that are whole numbers, or texts of such (as a CSV file has them)."""
+    if ids.dtype.kind in "iu":
+        return ids.astype(np.int64) if ids.dtype.kind == "i" or np.all(ids < 2**63) else None
+    texts = ids.astype(str)
+    digits = np.char.isdigit(np.char.lstrip(texts, "-"))
+    if not digits.all() or max(map(len, texts.tolist()), default=0) > 18:
+        return None
+    return texts.astype(np.int64)
+
+
+def largest(log: EpisodeLog, rho: Floats) -> LargestWeights:
+    """The largest whole products of the episodes."""
+    steps = log.steps
+    with np.errstate(divide="ignore"):
+        log_rho = np.log(rho)
+    # Σ log ρ by episode; a ratio of 0 makes it -inf
+    return LargestWeights.of(tally(steps.episode_index, log_rho, steps.n_episodes))

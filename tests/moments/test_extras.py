@@ -1,0 +1,175 @@
+"""The diagnostics' own sums: what they hold, that they add up, and that files keep them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from build import TARGET, random_log, to_reweigh
+
+import reweigh as rw
+from reweigh.moments.engines.arrays import ArraysEngine, ratios
+from reweigh.moments.engines.arrays_extras import whole_numbers
+from reweigh.moments.engines.base import Request
+from reweigh.moments.extras import MOST_BUCKETS, LargestWeights, OrderedMoments
+from reweigh.moments.store import load_moments
+
+KINDS = frozenset({"transitions", "lagged", "ordered", "largest"})
+
+
+def made(log: rw.EpisodeLog, target: rw.Policy) -> rw.Moments:
+    return ArraysEngine().moments(log, target, Request(KINDS))
+
+
+def simulated(n: int = 60, seed: int = 0) -> tuple[rw.EpisodeLog, rw.Policy]:
+    world = rw.worlds.random_mdp(seed, 4, 3, 6, reward_sd=0.3, terminal=1)
+    return world.simulate(n, seed), world.target
+
+
+def test_lagged_cells_by_a_walk_over_the_episodes() -> None:
+    log, target = simulated()
+    _, rho = ratios(log, target, None)
+    steps = log.steps
+    expected: dict[tuple[int, ...], list[float]] = {}
+    for k in range(log.n_episodes):
+        rows = [int(steps.offsets[t]) + k for t in range(int(steps.lengths[k]))]
+        for t in range(1, len(rows)):
+            row, before = rows[t], rows[t - 1]
+            after = steps.state[rows[t + 1]] if t + 1 < len(rows) else steps.ending[k]
+            key = (
+                t,
+                *map(int, (steps.state[before], steps.action[before], steps.state[row], after)),
+            )
+            r, z = rho[row], rho[row] * steps.reward[row]
+            cell = expected.setdefault(key, [0.0] * 6)
+            for j, value in enumerate((1.0, r, r * r, z, r * z, z * z)):
+                cell[j] += value
+    lagged = made(log, target).lagged
+    assert lagged is not None
+    found = {
+        tuple(int(getattr(lagged, key)[i]) for key in lagged.KEYS): [
+            float(getattr(lagged, name)[i]) for name in lagged.SUMS
+        ]
+        for i in range(len(lagged))
+    }
+    assert found.keys() == expected.keys()
+    for key, sums in expected.items():
+        np.testing.assert_allclose(found[key], sums, rtol=1e-12, atol=1e-14)
+
+
+def test_rows_whose_state_or_the_one_before_is_hidden_are_left_out() -> None:
+    for seed in range(20):
+        log = to_reweigh(random_log(random.Random(seed), n=6, horizon=5, hide=0.3))
+        lagged = made(log, TARGET).lagged
+        assert lagged is not None
+        steps = log.steps
+        shown = 0
+        for k in range(log.n_episodes):
+            states = [
+                int(steps.state[int(steps.offsets[t]) + k]) for t in range(int(steps.lengths[k]))
+            ]
+            shown += sum(a >= 0 and b >= 0 for a, b in pairwise(states))
+        assert int(lagged.n.sum()) == shown
+        assert np.all(lagged.s >= 0)
+        assert np.all(lagged.s_before >= 0)
+
+
+def halves(log: rw.EpisodeLog) -> tuple[rw.EpisodeLog, rw.EpisodeLog]:
+    even = np.arange(log.n_episodes) % 2 == 0
+    return log.select(even), log.select(~even)
+
+
+def test_parts_add_up_to_the_whole() -> None:
+    log, target = simulated(400)
+    one, two = (made(part, target) for part in halves(log))
+    whole, added = made(log, target), one + two
+    assert whole.lagged is not None
+    assert added.lagged is not None
+    for name in whole.lagged.KEYS:
+        np.testing.assert_array_equal(getattr(added.lagged, name), getattr(whole.lagged, name))
+    for name in whole.lagged.SUMS:
+        np.testing.assert_allclose(
+            getattr(added.lagged, name), getattr(whole.lagged, name), rtol=1e-12, atol=1e-12
+        )
+    assert whole.ordered is not None
+    assert added.ordered is not None
+    assert added.ordered.shift == whole.ordered.shift
+    np.testing.assert_array_equal(added.ordered.bucket, whole.ordered.bucket)
+    np.testing.assert_array_equal(added.ordered.n, whole.ordered.n)
+    np.testing.assert_allclose(added.ordered.g, whole.ordered.g, rtol=1e-12, atol=1e-12)
+    assert whole.largest is not None
+    assert added.largest is not None
+    assert added.largest.n == whole.largest.n == 400
+    both = min(len(added.largest), len(whole.largest))
+    assert both >= 100
+    np.testing.assert_allclose(added.largest.log_w[:both], whole.largest.log_w[:both], rtol=1e-12)
+
+
+def test_sums_without_an_extra_make_sums_without_it() -> None:
+    log, target = simulated()
+    one, two = (made(part, target) for part in halves(log))
+    added = one + replace(two, lagged=None)
+    assert added.lagged is None
+    assert added.ordered is not None
+    assert (replace(two, lagged=None) + one).lagged is None
+
+
+def test_files_keep_them_and_other_versions_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, target = simulated()
+    before = made(log, target)
+    before.save(tmp_path / "sums.parquet")
+    after = load_moments(tmp_path / "sums.parquet")
+    for name in ("lagged", "ordered", "largest"):
+        mine, theirs = getattr(before, name), getattr(after, name)
+        assert vars(mine).keys() == vars(theirs).keys()
+        for field, value in vars(mine).items():
+            np.testing.assert_array_equal(value, getattr(theirs, field))
+    monkeypatch.setitem(
+        __import__("reweigh.moments.store", fromlist=["VERSIONS"]).VERSIONS, "lagged", 2
+    )
+    newer = load_moments(tmp_path / "sums.parquet")
+    assert newer.lagged is None
+    assert newer.ordered is not None
+
+
+def test_buckets_do_not_depend_on_the_order_of_merging() -> None:
+    rng = np.random.default_rng(0)
+    ids = rng.choice(np.r_[np.arange(-9000, 9000), 10**12, 5 * 10**8], 3000, replace=False)
+    returns = rng.normal(size=3000)
+    whole = OrderedMoments.of(ids, returns)
+    assert int(whole.bucket.max()) - int(whole.bucket.min()) < MOST_BUCKETS
+    for _ in range(5):
+        order = rng.permutation(3000)
+        parts = [OrderedMoments.of(ids[p], returns[p]) for p in np.array_split(order, 7)]
+        added = parts[0]
+        for part in parts[1:]:
+            added = added + part
+        assert added.shift == whole.shift
+        np.testing.assert_array_equal(added.bucket, whole.bucket)
+        np.testing.assert_array_equal(added.n, whole.n)
+        np.testing.assert_allclose(added.g2, whole.g2, rtol=1e-12)
+
+
+def test_the_largest_weights_are_complete_above_their_floor() -> None:
+    rng = np.random.default_rng(0)
+    log_w = np.where(rng.random(20_000) < 0.2, -np.inf, rng.normal(size=20_000))
+    log_w[:4000] += 5  # one part holds nearly all of the large ones
+    whole = LargestWeights.of(log_w)
+    added = LargestWeights.of(log_w[:4000]) + LargestWeights.of(log_w[4000:])
+    for found in (whole, added):
+        above = np.sort(log_w[log_w > found.floor])[::-1]
+        np.testing.assert_array_equal(found.log_w, above)
+        assert len(found) >= 3 * np.sqrt(4000)
+
+
+def test_ids_that_are_numbers() -> None:
+    assert whole_numbers(np.array(["7", "-12"])).tolist() == [7, -12]
+    assert whole_numbers(np.array([3, 4], np.uint8)).tolist() == [3, 4]
+    for ids in (["a1", "2"], ["1.5"], [""], ["-"], ["9" * 30]):
+        assert whole_numbers(np.array(ids)) is None
