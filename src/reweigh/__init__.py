@@ -58,6 +58,7 @@ __all__ = [
     "ESTIMATORS",
     "ColumnPolicy",
     "Columns",
+    "Comparison",
     "Diagnostics",
     "EpisodeLog",
     "Estimate",
@@ -87,6 +88,7 @@ __all__ = [
     "TablePolicy",
     "TransitionMoments",
     "UsageError",
+    "compare",
     "dm",
     "dr",
     "estimator",
@@ -113,12 +115,19 @@ __all__ = [
 
 if TYPE_CHECKING:
     from reweigh import theory, worlds
+    from reweigh.comparing import compare
+    from reweigh.comparison import Comparison
     from reweigh.logs.read import read_log
     from reweigh.moments.store import load_moments
 
 # What needs pyarrow, or is not needed by every user, is imported when it is first used:
 # `import reweigh` stays quick.
-_LATER = {"read_log": "reweigh.logs.read", "load_moments": "reweigh.moments.store"}
+_LATER = {
+    "Comparison": "reweigh.comparison",
+    "compare": "reweigh.comparing",
+    "load_moments": "reweigh.moments.store",
+    "read_log": "reweigh.logs.read",
+}
 
 
 def __dir__() -> list[str]:

@@ -10,9 +10,12 @@ import pytest
 import reweigh as rw
 from reweigh.errors import ReweighWarning
 from reweigh.worlds import (
+    Bandit,
+    HiddenMDP,
     ModelFail,
     ModelWin,
     MountainCar,
+    RandomWorld,
     TimeVarying,
     World,
     random_mdp,
@@ -26,6 +29,11 @@ WORLDS = [
     random_mdp(1, horizon=4, terminal=1, reward_sd=0.5, discount=0.9),
     random_mdp(2, horizon=6, time_varying=False),
     MountainCar(),
+    Bandit.random(0),
+    RandomWorld(1, horizon=4, tilt=3.0).build(),
+    RandomWorld(2, horizon=4, rare=0.1, reward_sd=0.5).build(),
+    RandomWorld(3, horizon=4, hidden=2, tilt=2.0).build(),
+    RandomWorld(4, n_states=5, horizon=4, hidden=1, terminal=1, time_varying=False).build(),
 ]
 
 
@@ -49,7 +57,7 @@ def test_is_of_a_simulated_log_is_close_to_the_truth(world: World) -> None:
 def test_a_log_has_the_world_s_shape_and_follows_the_seed(world: World) -> None:
     log, again = world.simulate(20, 3), world.simulate(20, np.random.default_rng(3))
     assert (log.n_episodes, log.horizon, log.discount) == (20, world.horizon, world.discount)
-    assert log.has_hidden == isinstance(world, ModelFail)
+    assert log.has_hidden == isinstance(world, ModelFail | HiddenMDP)
     assert log.continuous_actions == isinstance(world, TimeVarying)
     assert log.digest() == again.digest()
     assert log.digest() != world.simulate(20, 4).digest()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -215,6 +216,25 @@ def test_state_values_of_any_policy() -> None:
     assert tables.initial @ V[0] == pytest.approx(expected, abs=1e-12)
     with pytest.raises(UsageError, match="policy_array"):
         mdp.state_values(np.ones((2, 3)))
+
+
+@pytest.mark.parametrize(("terminal", "discount"), [(0, 1.0), (1, 0.7)])
+def test_action_values_and_marginals_of_any_policy(terminal: int, discount: float) -> None:
+    tables = random_tables(6, terminal=terminal)
+    mdp = world(tables, discount=discount)
+    pi = tables.target
+    np.testing.assert_allclose(
+        mdp.state_marginals(pi), enumeration.marginals(tables, pi), atol=1e-14
+    )
+    Q, V = mdp.action_values(pi), mdp.state_values(pi)
+    np.testing.assert_allclose((mdp.target_array * Q).sum(axis=2), V[:-1], atol=1e-14)
+    for s, a in np.ndindex(3, 2):
+        first = pi.copy()
+        first[0, s] = np.eye(2)[a]
+        start = replace(tables, initial=np.eye(3)[s])
+        assert Q[0, s, a] == pytest.approx(enumeration.value(start, first, discount), abs=1e-12)
+    with pytest.raises(UsageError, match="policy_array"):
+        mdp.state_marginals(np.ones((2, 3)))
 
 
 def test_it_is_a_world_and_prints_itself() -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from reweigh.cli.check import check
+from reweigh.cli.compare import compare
 from reweigh.cli.demo import demo
 from reweigh.cli.evaluate import evaluate
 from reweigh.cli.merge import merge
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (check, evaluate, moments, merge, plan, reproduce, demo):
+for command in (check, evaluate, compare, moments, merge, plan, reproduce, demo):
     app.command()(command)
 
 

@@ -1,7 +1,7 @@
 """Tests of what every estimate here assumes: right propensities, a Markov state, a steady log.
 
 Each works on sums, so that it is the same on every engine and for merged sites, and returns a
-`Tested`: a p-value, or the reason why there is none. They can be wrong both ways: a small p-value
+`Outcome`: a p-value, or the reason why there is none. They can be wrong both ways: a small p-value
 is a reason to look, and a large one proves nothing.
 """
 
@@ -26,7 +26,7 @@ HALF = 10  # episodes in each half of the log
 
 
 @dataclass(frozen=True, eq=False)
-class Tested:
+class Outcome:
     """A test's outcome.
 
     p         None where the test cannot be made, for the reason `why`
@@ -41,7 +41,7 @@ class Tested:
     state: int | None = None
 
 
-def ratio_test(cells: TransitionMoments, horizon: int) -> Tested:
+def ratio_test(cells: TransitionMoments, horizon: int) -> Outcome:
     """E[ρ | s] = 1: the ratios of every state average to 1 if the propensities are right.
 
     Given the past, ρ_t - 1 has mean 0, so the rows' deviations are uncorrelated, also within an
@@ -52,7 +52,7 @@ def ratio_test(cells: TransitionMoments, horizon: int) -> Tested:
     by_state = _deviations(group_by([cells.s]), cells)
     known = (by_state.n >= SEEN_ENOUGH) & (by_state.square > 0)
     if not known.any():
-        return Tested(None, f"no state was seen {SEEN_ENOUGH} times with different ratios")
+        return Outcome(None, f"no state was seen {SEEN_ENOUGH} times with different ratios")
     z2 = by_state.sum[known] ** 2 / by_state.square[known]
     total = float(by_state.sum[known].sum()) / float(np.sqrt(by_state.square[known].sum()))
     p = min(float(stats.chi2.sf(z2.sum(), len(z2))), float(2 * stats.norm.sf(abs(total))))
@@ -61,7 +61,7 @@ def ratio_test(cells: TransitionMoments, horizon: int) -> Tested:
     per_step = np.full(horizon, np.nan)
     told = (by_step.n >= SEEN_ENOUGH) & (by_step.square > 0) & (by_step.key < horizon)
     per_step[by_step.key[told]] = 2 * stats.norm.sf(np.abs(z[told]))
-    return Tested(
+    return Outcome(
         min(2 * p, 1.0),
         per_step=per_step,
         step=int(by_step.key[told][np.argmax(np.abs(z[told]))]) if told.any() else None,
@@ -101,7 +101,7 @@ class Worth:
         return np.where((s >= 0) & (keys[place] == wanted), self.v[place], 0.0)
 
 
-def history_test(lagged: LaggedMoments, worth: Worth, horizon: int, discount: float) -> Tested:
+def history_test(lagged: LaggedMoments, worth: Worth, horizon: int, discount: float) -> Outcome:
     """Does the previous state or action still predict, given s?
 
     With q = ρ (y + γ V_{t+1}(s')), a Markov state makes E[q | s_t, the past] = V_t(s_t), however
@@ -116,7 +116,7 @@ def history_test(lagged: LaggedMoments, worth: Worth, horizon: int, discount: fl
         return found[0]
     worst = min(known, key=lambda test: test.p if test.p is not None else 1.0)
     assert worst.p is not None
-    return Tested(
+    return Outcome(
         min(len(known) * worst.p, 1.0),
         per_step=worst.per_step,
         step=worst.step,
@@ -126,7 +126,7 @@ def history_test(lagged: LaggedMoments, worth: Worth, horizon: int, discount: fl
 
 def _split_test(
     lagged: LaggedMoments, key: str, worth: Worth, horizon: int, discount: float
-) -> Tested:
+) -> Outcome:
     v = discount * worth.at(lagged.t + 1, lagged.s_next)
     q = lagged.z + v * lagged.rho
     q2 = lagged.z2 + 2 * v * lagged.rhoz + v * v * lagged.rho2
@@ -141,7 +141,7 @@ def _split_test(
     use = (K >= 2) & (N - K >= SPARE_ROWS) & (within > noise)
     if not use.any():
         what = "state" if key == "s_before" else "action"
-        return Tested(None, f"no state is reached often enough from more than one previous {what}")
+        return Outcome(None, f"no state is reached often enough from more than one previous {what}")
     f = (between[use] / (K[use] - 1)) / (within[use] / (N[use] - K[use]))
     log_p = stats.f.logsf(np.maximum(f, 0.0), K[use] - 1, N[use] - K[use])
     t, s = (values[use] for values in strata.keys)
@@ -151,10 +151,10 @@ def _split_test(
     per_step[told] = stats.chi2.sf(score[told], 2 * count[told])
     worst = int(np.argmin(log_p))
     p = float(stats.chi2.sf(-2 * log_p.sum(), 2 * len(log_p)))
-    return Tested(p, per_step=per_step, step=int(t[worst]), state=int(s[worst]))
+    return Outcome(p, per_step=per_step, step=int(t[worst]), state=int(s[worst]))
 
 
-def drift_test(ordered: OrderedMoments) -> Tested:
+def drift_test(ordered: OrderedMoments) -> Outcome:
     """Is the logged return the same in the first and in the second half of the log?
 
     The episodes are in the order of their ids; the halves are split at the bucket that comes
@@ -163,18 +163,18 @@ def drift_test(ordered: OrderedMoments) -> Tested:
     below = np.cumsum(ordered.n)
     n = int(below[-1]) if len(below) else 0
     if len(below) < 2:
-        return Tested(None, "the episodes' ids do not tell an order")
+        return Outcome(None, "the episodes' ids do not tell an order")
     cut = int(np.argmin(np.abs(below[:-1] - n / 2))) + 1
     parts = (slice(None, cut), slice(cut, None))
     sizes = np.array([ordered.n[part].sum() for part in parts], np.float64)
     if sizes.min() < HALF:
-        return Tested(None, f"a half of the log has fewer than {HALF} episodes")
+        return Outcome(None, f"a half of the log has fewer than {HALF} episodes")
     means = np.array([ordered.g[part].sum() for part in parts]) / sizes
     squares = np.array([ordered.g2[part].sum() for part in parts])
     spread = squares - sizes * means**2
     if spread.sum() <= 1e-12 * squares.sum():
-        return Tested(None, "every episode earned the same")
+        return Outcome(None, "every episode earned the same")
     each = np.maximum(spread, 0.0) / (sizes - 1) / sizes
     df = float(each.sum() ** 2 / np.sum(each**2 / (sizes - 1)))
     t = float(means[1] - means[0]) / float(np.sqrt(each.sum()))
-    return Tested(float(2 * stats.t.sf(abs(t), df)))
+    return Outcome(float(2 * stats.t.sf(abs(t), df)))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.inference.assumptions import Tested
+from reweigh.inference.assumptions import Outcome
 
 Floats = npt.NDArray[np.float64]
 Level = Literal["green", "amber", "red", "unknown"]
@@ -220,7 +220,7 @@ WORDS = {
 }
 
 
-def assumption(name: str, test: Tested, state: str | None = None) -> Gate:
+def assumption(name: str, test: Outcome, state: str | None = None) -> Gate:
     """The gate of an assumption's p-value."""
     if test.p is None:
         return unknown(name, test.why)

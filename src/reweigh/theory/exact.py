@@ -77,7 +77,7 @@ def quantities(mdp: TabularMDP) -> Quantities:
         raise UsageError(f"{type(mdp).__name__} hides states; the theory is of observed worlds")
     T, r, sd = mdp.transition, mdp.reward, mdp.reward_sd
     pi, mu, gamma, H = mdp.target_array, mdp.behavior_array, mdp.discount, mdp.horizon
-    d_pi, d_mu = _marginals(mdp, pi), _marginals(mdp, mu)
+    d_pi, d_mu = mdp.state_marginals(pi), mdp.state_marginals(mu)
     _refuse_without_support(d_pi[:H], pi, mu)
     rho = divided(pi, mu)
     V = mdp.state_values(pi)
@@ -128,15 +128,6 @@ def quantities(mdp: TabularMDP) -> Quantities:
         reward_min=float(r[alive].min()),
         noise=float(sd.max()),
     )
-
-
-def _marginals(mdp: TabularMDP, policy: Floats) -> Floats:
-    """d_{t+1}(s') = Σ_{s,a} d_t(s) π_t(a|s) P_t(s'|s,a)."""
-    d = np.zeros((mdp.horizon + 1, mdp.n_states))
-    d[0] = mdp.initial
-    for t in range(mdp.horizon):
-        d[t + 1] = np.einsum("s,sa,sax->x", d[t], policy[t], mdp.transition[t])
-    return d
 
 
 def _refuse_without_support(d_pi: Floats, pi: Floats, mu: Floats) -> None:

@@ -164,19 +164,29 @@ class TabularMDP:
 
     def state_values(self, policy_array: Floats) -> Floats:
         """V_t(s) of a policy given as (H,S,A) or (S,A): (H+1,S), with V_H = 0."""
-        H, S, A = self.horizon, self.n_states, self.n_actions
-        if np.shape(policy_array) not in {(H, S, A), (S, A)}:
-            rule = f"of shape {(H, S, A)} or {(S, A)}"
-            raise must_be("policy_array", rule, np.shape(policy_array))
-        pi = np.broadcast_to(policy_array, (H, S, A))
-        P = self.transition
-        # r̄_t(s,a) = Σ_s' P_t(s'|s,a) r_t(s,a,s')
-        r = self._over_time(np.einsum("tsax,tsax->tsa", self._transition, self._reward))
-        V = np.zeros((H + 1, S))
-        for t in reversed(range(H)):
+        pi, P = self._every_step(policy_array), self.transition
+        r = self._over_time(self._mean_reward)
+        V = np.zeros((self.horizon + 1, self.n_states))
+        for t in reversed(range(self.horizon)):
             # V_t(s) = Σ_a π_t(a|s) [ r̄_t(s,a) + γ Σ_s' P_t(s'|s,a) V_{t+1}(s') ]
             V[t] = (pi[t] * (r[t] + self.discount * (P[t] @ V[t + 1]))).sum(axis=1)
         return V
+
+    def action_values(self, policy_array: Floats) -> Floats:
+        """Q_t(s,a) = r̄_t(s,a) + γ Σ_s' P_t(s'|s,a) V_{t+1}(s') of such a policy: (H,S,A)."""
+        V, P = self.state_values(policy_array), self.transition
+        ahead = np.stack([P[t] @ V[t + 1] for t in range(self.horizon)])
+        return self._mean_reward + self.discount * ahead
+
+    def state_marginals(self, policy_array: Floats) -> Floats:
+        """d_t(s), how likely such a policy is in a state at a step: (H+1,S)."""
+        pi, P = self._every_step(policy_array), self.transition
+        d = np.zeros((self.horizon + 1, self.n_states))
+        d[0] = self.initial
+        for t in range(self.horizon):
+            # d_{t+1}(s') = Σ_{s,a} d_t(s) π_t(a|s) P_t(s'|s,a)
+            d[t + 1] = np.einsum("s,sa,sax->x", d[t], pi[t], P[t])
+        return d
 
     def simulate(self, n: int, rng: np.random.Generator | int) -> EpisodeLog:
         """n episodes of the behavior policy, with both policies' probabilities logged."""
@@ -218,6 +228,20 @@ class TabularMDP:
             [_RowSampler.of(mu) for mu in self._behavior],
             [_RowSampler.of(P.reshape(-1, self.n_states)) for P in self._transition],
         )
+
+    @cached_property
+    def _mean_reward(self) -> Floats:
+        """r̄_t(s,a) = Σ_s' P_t(s'|s,a) r_t(s,a,s'), (H,S,A), or (1,S,A) without time."""
+        mean: Floats = np.einsum("tsax,tsax->tsa", self._transition, self._reward)
+        return mean
+
+    def _every_step(self, policy_array: Floats) -> Floats:
+        """A policy given as (H,S,A) or (S,A), with its time axis."""
+        H, S, A = self.horizon, self.n_states, self.n_actions
+        if np.shape(policy_array) not in {(H, S, A), (S, A)}:
+            rule = f"of shape {(H, S, A)} or {(S, A)}"
+            raise must_be("policy_array", rule, np.shape(policy_array))
+        return np.broadcast_to(policy_array, (H, S, A))
 
     def _over_time(self, table: Floats) -> Floats:
         return np.broadcast_to(table, (self.horizon, *table.shape[1:]))

@@ -1,0 +1,182 @@
+"""reweigh compare: which of several targets is better, than the behaviour and than each other?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reweigh.cli.evaluate import chosen
+from reweigh.cli.options import TARGET, LogOptions, TargetOptions, with_options
+from reweigh.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from reweigh.comparison import Comparison
+
+
+@with_options(log=LogOptions)
+def compare(
+    paths: Annotated[list[Path], typer.Argument(metavar="LOG…", help="Files of the log.")],
+    log: LogOptions,
+    target: Annotated[
+        list[Path] | None,
+        typer.Option(help="Policy file; repeat it for several.", rich_help_panel=TARGET),
+    ] = None,
+    target_prob: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with a target's probability of the logged action.", rich_help_panel=TARGET
+        ),
+    ] = None,
+    estimators: Annotated[
+        str, typer.Option(help="Names with commas between them; the first one ranks.")
+    ] = "mis",
+    max_ratio: Annotated[
+        float | None, typer.Option(help="Clip the ratios π/μ at this number.")
+    ] = None,
+    level: Annotated[float, typer.Option(help="Level of all intervals at once.")] = 0.95,
+    holdout: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the episodes to set aside: the best target is chosen on the others and "
+            "reported on these."
+        ),
+    ] = None,
+    cut: Annotated[
+        str,
+        typer.Option(
+            "--cut-episodes",
+            help="What estimators that need whole episodes do with cut-off ones: refuse or drop.",
+        ),
+    ] = "refuse",
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the critical values. (default: drawn, and printed)")
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(help="File that keeps how many policies were tried on this log."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare target policies with what was logged and with each other, on one log.
+
+    Example: reweigh compare log.parquet --target a.csv --target b.csv
+    """
+    import reweigh as rw
+    from reweigh.cli.show import noted, print_json, print_table, say, working
+    from reweigh.ledger import noted as noted_in_ledger
+    from reweigh.results import number
+
+    recipes = chosen(estimators, max_ratio)
+    if cut not in ("refuse", "drop"):
+        raise UsageError(f"--cut-episodes takes refuse or drop; got {cut!r}")
+    policies = _policies(target or [], target_prob, log)
+    with noted() as general:
+        with working("reading", quiet=as_json):
+            data = replace(log, engine=_in_memory(log.engine)).read(paths, target_prob)
+        with working("comparing", quiet=as_json):
+            drop: Any = cut
+            found = rw.compare(
+                data, policies, recipes, level=level, holdout=holdout, truncated=drop, seed=seed
+            )
+    tried = found.tried
+    if ledger is not None:
+        trials = [(p.fingerprint(), r.name) for p in policies.values() for r in recipes]
+        tried = noted_in_ledger(ledger, data.episodes_digest(), trials)
+        if tried > len(trials):
+            general.append(
+                f"{tried} pairs of a policy and an estimator were tried on this log by now, and "
+                f"these intervals are simultaneous over {len(trials)}: set episodes aside "
+                "(--holdout)"
+            )
+        found = replace(found, tried=tried)
+    if as_json:
+        print_json(found.to_dict() | {"general_warnings": general, "version": rw.__version__})
+        return
+    say(
+        f"{found.n_episodes:,} episodes; the behaviour's own value is "
+        f"{number(found.behavior_value)}; {tried} tried on this log"
+    )
+    print_table(_table(found))
+    for line in _remarks(found, general):
+        say(line)
+
+
+def _in_memory(engine: str) -> str:
+    if engine not in ("auto", "arrays"):
+        raise UsageError(
+            f"compare needs the log in memory, where --engine is arrays; got {engine!r}"
+        )
+    return "arrays"
+
+
+def _policies(files: list[Path], column: str | None, log: LogOptions) -> dict[str, Any]:
+    """The targets by name: a file's is its own, without the ending where that is enough."""
+    names = [path.stem for path in files]
+    named = {
+        (name if names.count(name) == 1 else str(path)): TargetOptions(path, None).read(log)
+        for name, path in zip(names, files, strict=True)
+    }
+    if len(named) < len(files):
+        raise UsageError("a policy file was given twice")
+    if column is not None:
+        named[column] = TargetOptions(None, column).read(log)
+    if not named:
+        raise UsageError(
+            "say what to compare: --target FILE, as often as there are policies, or "
+            "--target-prob COLUMN"
+        )
+    return named
+
+
+def _table(found: Comparison) -> Table:
+    from rich.table import Table
+
+    level = f"{100 * found.level:.4g} %"
+    table = Table(box=None, pad_edge=False)
+    for name in ("target", "estimator"):
+        table.add_column(name, overflow="fold")
+    for name in ("value", f"{level} interval", "more than behaviour", "best"):
+        table.add_column(name, justify="right", overflow="fold")
+    for row in found.rows():
+        if len(row) == 3:
+            table.add_row(row[0], row[1], "refused", "", "", "")
+        else:
+            table.add_row(*row)
+    return table
+
+
+def _remarks(found: Comparison, general: list[str]) -> list[str]:
+    from reweigh.results import Refusal, rounded
+
+    lines = ["", "Intervals hold for all rows at once, also for the one that looks best."]
+    lines += [
+        f"{c.name} refused: {c.result.error.reason}"
+        for c in found.contenders
+        if isinstance(c.result, Refusal)
+    ]
+    for d in found.pairs:
+        better = d.interval.low > 0 or d.interval.high < 0
+        lines.append(
+            f"{d.first} - {d.second}: {rounded(d.value, d.standard_error)} {d.interval}"
+            f"{'' if better else ', not told apart'}"
+        )
+    last = found.held_out
+    if last is not None:
+        lines.append(f"chosen: {found.chosen}; on {found.n_held_out:,} episodes set aside:")
+        if isinstance(last.result, Refusal):
+            lines.append(f"  refused: {last.result.error.reason}")
+        else:
+            over = last.over_behavior
+            assert over is not None
+            lines.append(
+                f"  {rounded(last.result.value, last.result.standard_error)} {last.interval}, "
+                f"{rounded(over.value, over.standard_error)} {over.interval} more than the "
+                "behaviour"
+            )
+    lines.append(f"seed {found.seed}")
+    return lines + [f"warning: {text}" for text in (*found.warnings, *general)]

@@ -1,0 +1,185 @@
+"""Tests of assumptions: exact on tiny sums, right sizes on clean logs, power on faulty ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import reweigh as rw
+from reweigh.estimators.operators import importance_operator
+from reweigh.estimators.recursion import backward
+from reweigh.inference.assumptions import Outcome, Worth, drift_test, history_test, ratio_test
+from reweigh.moments.engines.arrays import ArraysEngine
+from reweigh.moments.engines.base import Request
+from reweigh.moments.extras import OrderedMoments
+
+KINDS = Request(frozenset({"transitions", "lagged", "ordered"}))
+REPLICATES = 200
+WORLDS = {
+    "modelwin": rw.worlds.ModelWin(12),
+    "few states": rw.worlds.random_mdp(1, 5, 3, 8, reward_sd=0.3),
+    "early ends": rw.worlds.random_mdp(2, 8, 3, 10, reward_sd=0.3, terminal=2, discount=0.9),
+}
+
+
+def worth(m: rw.Moments) -> Worth:
+    assert m.transitions is not None
+    op = importance_operator(m.transitions, m.start, m.about.horizon, m.about.discount)
+    return Worth(op.node_t, op.node_s, backward(op).u)
+
+
+def outcomes(log: rw.EpisodeLog, target: rw.Policy) -> dict[str, Outcome]:
+    m = ArraysEngine().moments(log, target, KINDS)
+    assert m.transitions is not None
+    assert m.lagged is not None
+    assert m.ordered is not None
+    horizon, discount = m.about.horizon, m.about.discount
+    return {
+        "ratio": ratio_test(m.transitions, horizon),
+        "history": history_test(m.lagged, worth(m), horizon, discount),
+        "drift": drift_test(m.ordered),
+    }
+
+
+@cache
+def clean(name: str) -> dict[str, np.ndarray]:
+    world = WORLDS[name]
+    found = [outcomes(world.simulate(300, seed), world.target) for seed in range(REPLICATES)]
+    return {
+        test: np.array([1.0 if f[test].p is None else f[test].p for f in found])
+        for test in ("ratio", "history", "drift")
+    }
+
+
+@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("test", ["ratio", "history", "drift"])
+def test_a_clean_log_is_seldom_suspected(name: str, test: str) -> None:
+    """At 1 % at most 5 % false alarms. The bound is passed with probability 1e-4 by a test whose
+    size is 2 %: what is asserted does not hang on luck."""
+    alarms = int(np.sum(clean(name)[test] <= 0.01))
+    assert alarms <= stats.binom.ppf(1 - 1e-4, REPLICATES, 0.02)
+
+
+def off(log: rw.EpisodeLog, factor: float) -> rw.EpisodeLog:
+    mu = log.steps.behavior_prob
+    assert mu is not None
+    return replace(
+        log, steps=replace(log.steps, behavior_prob=np.minimum(mu * factor, 1.0)), _cache={}
+    )
+
+
+@pytest.mark.parametrize("factor", [0.85, 1.1])
+@pytest.mark.parametrize("name", WORLDS)
+def test_wrong_propensities_are_seen(name: str, factor: float) -> None:
+    world = WORLDS[name]
+    found = [
+        outcomes(off(world.simulate(2000, seed), factor), world.target)["ratio"].p
+        for seed in range(10)
+    ]
+    assert all(p is not None and p <= 0.01 for p in found)
+
+
+def test_a_state_that_forgets_is_seen() -> None:
+    """The true state, with the half of it that matters left out."""
+    world = rw.worlds.random_mdp(5, 6, 2, 10, reward_sd=0.1, time_varying=False)
+    full = world.simulate(2000, 0)
+    steps = full.steps
+    states = np.array([0, 0, 1, 1, 2, 2], np.int32)
+    ending = np.where(steps.ending >= 0, states[np.maximum(steps.ending, 0)], steps.ending)
+    half = replace(
+        full,
+        steps=replace(steps, state=states[steps.state], ending=ending.astype(np.int32)),
+        states=type(full.states)((0, 1, 2)),
+        _cache={},
+    )
+    forgetting = outcomes(half, _Given(world.target.probabilities(full)))["history"]
+    assert forgetting.p is not None
+    assert forgetting.p <= 1e-6
+    assert forgetting.step is not None
+    clean_p = outcomes(full, world.target)["history"].p
+    assert clean_p is not None
+    assert clean_p > 1e-3
+
+
+class _Given(rw.TablePolicy):
+    """π(a|s) of the rows, as they were."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        super().__init__(np.array([[1.0]]))
+        self.values = values
+
+    def probabilities(self, log: rw.EpisodeLog) -> np.ndarray:
+        return self.values.copy()
+
+
+def test_drift_is_seen_and_told_from_noise() -> None:
+    rng = np.random.default_rng(0)
+    ids = np.arange(1000)
+    steady = rng.normal(size=1000)
+    moved = steady + 0.5 * (ids >= 500)
+    assert (drift_test(OrderedMoments.of(ids, moved)).p or 0) < 1e-8
+    assert (drift_test(OrderedMoments.of(ids, steady)).p or 0) > 0.01
+    expected = stats.ttest_ind(moved[:500], moved[500:], equal_var=False).pvalue
+    assert drift_test(OrderedMoments.of(ids, moved)).p == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_cannot_be_tested_says_why() -> None:
+    assert drift_test(OrderedMoments.of(np.zeros(5, np.int64), np.ones(5))).p is None
+    few = drift_test(OrderedMoments.of(np.arange(5), np.arange(5.0)))
+    assert few.p is None
+    assert "fewer than" in few.why
+    same = drift_test(OrderedMoments.of(np.arange(50), np.full(50, 2.0)))
+    assert same.p is None
+    assert "the same" in same.why
+    world = WORLDS["few states"]
+    on_policy = outcomes(world.simulate(100, 0), world.behavior)["ratio"]
+    assert on_policy.p is None  # every ratio is 1: nothing to test
+    two = outcomes(world.simulate(3, 0), world.target)
+    assert two["history"].p is None
+    assert two["history"].why
+
+
+def test_the_ratio_test_is_the_sum_of_squares_by_state() -> None:
+    world = WORLDS["few states"]
+    log = world.simulate(400, 7)
+    rho = world.target.probabilities(log) / log.steps.behavior_prob
+    state = log.steps.state
+    z2, total, square = [], 0.0, 0.0
+    for s in np.unique(state):
+        d = rho[state == s] - 1
+        z2.append(d.sum() ** 2 / np.sum(d * d))
+        total, square = total + d.sum(), square + np.sum(d * d)
+    p = min(stats.chi2.sf(sum(z2), len(z2)), 2 * stats.norm.sf(abs(total) / np.sqrt(square)))
+    found = outcomes(log, world.target)["ratio"]
+    assert found.p == pytest.approx(min(2 * p, 1.0), rel=1e-9)
+    assert found.state == int(np.unique(state)[np.argmax(z2)])
+    assert found.per_step is not None
+    assert found.per_step.shape == (8,)
+
+
+def test_the_history_test_is_an_analysis_of_variance_by_what_came_before() -> None:
+    world = rw.worlds.random_mdp(4, 2, 2, 3, reward_sd=0.5)
+    log = world.simulate(500, 1)
+    m = ArraysEngine().moments(log, world.target, KINDS)
+    v, steps = worth(m), log.steps
+    rho = world.target.probabilities(log) / steps.behavior_prob
+    least = []
+    for before in (steps.state, steps.action):
+        score, count = 0.0, 0
+        for t in (1, 2):
+            rows, past = steps.rows(t), steps.rows(t - 1)
+            after = steps.next_state[rows].astype(np.int64)
+            q = rho[rows] * (steps.reward[rows] + v.at(np.full(500, t + 1), after))
+            for s in (0, 1):
+                here = steps.state[rows] == s
+                groups = [q[here & (before[past] == b)] for b in np.unique(before[past][here])]
+                score -= 2 * np.log(stats.f_oneway(*groups).pvalue)
+                count += 2
+        least.append(stats.chi2.sf(score, count))
+    assert m.lagged is not None
+    found = history_test(m.lagged, v, 3, 1.0)
+    assert found.p == pytest.approx(min(2 * min(least), 1.0), rel=1e-6)
