@@ -1,0 +1,110 @@
+"""Gates and verdicts: judged at their limits, worst one wins, what is unknown is told."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from reweigh.inference import gates
+from reweigh.inference.assumptions import Outcome
+from reweigh.inference.gates import LIMITS, Gate, Limit
+from reweigh.inference.verdict import Verdict
+
+ESS = np.array([200.0, 150.0, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "level"),
+    [
+        (Limit(1, 2), 1, "green"),
+        (Limit(1, 2), 1.1, "amber"),
+        (Limit(1, 2), 2.1, "red"),
+        (Limit(100, 30, above=False), 100, "green"),
+        (Limit(100, 30, above=False), 99, "amber"),
+        (Limit(100, 30, above=False), 29, "red"),
+        (Limit(None, 2), 1.9, "green"),
+        (Limit(1, None), 1e9, "amber"),
+    ],
+)
+def test_limits(limit: Limit, value: float, level: str) -> None:
+    assert limit.judge(value) == level
+
+
+CASES: dict[str, tuple[Gate, str]] = {
+    "all is seen": (gates.support(np.zeros(3), from_model=False), "green"),
+    "a little unseen": (gates.support(np.array([0.0, 0.02, 0.0]), from_model=False), "amber"),
+    "much unseen, in small parts": (gates.support(np.full(20, 0.006), from_model=True), "red"),
+    "no distribution": (gates.support(None, from_model=False), "unknown"),
+    "enough": (gates.effective_size(ESS, 300), "green"),
+    "few": (gates.effective_size(np.array([99.0, 300.0]), 300), "amber"),
+    "too few": (gates.effective_size(np.array([300.0, 3.0]), 300), "red"),
+    "none": (gates.effective_size(np.array([np.nan]), 300), "unknown"),
+    "rare": (gates.rare_states(0.02, ESS, "s", 3), "amber"),
+    "rare, but many effective": (gates.rare_states(0.2, ESS, "s", 3), "amber"),
+    "rare and few": (gates.rare_states(0.2, np.array([10.0]), "s", 3), "red"),
+    "mass": (gates.total_mass(np.array([1.0, 1.05, np.nan])), "green"),
+    "mass is a hint only": (gates.total_mass(np.array([1.0, 9.0])), "amber"),
+    "no mass": (gates.total_mass(None), "unknown"),
+    "heavy": (gates.heaviest_episode(0.06), "red"),
+    "light": (gates.heaviest_episode(0.04), "green"),
+    "k": (gates.pareto_k(0.5, 1000, ""), "green"),
+    "k of few": (gates.pareto_k(0.5, 50, ""), "amber"),
+    "large k": (gates.pareto_k(1.2, 10**6, ""), "red"),
+    "no k": (gates.pareto_k(None, 3, "too few"), "unknown"),
+    "p": (gates.assumption("propensities", Outcome(0.02), None), "green"),
+    "small p": (gates.assumption("propensities", Outcome(0.002), "s"), "red"),
+    "history": (gates.assumption("history", Outcome(0.005), "s"), "amber"),
+    "drift never red": (gates.assumption("drift", Outcome(1e-30), None), "amber"),
+    "no test": (gates.assumption("drift", Outcome(None, "no order"), None), "unknown"),
+    "placebo": (gates.placebo(10.1, 0.1, 10.0), "green"),
+    "placebo off": (gates.placebo(10.3, 0.1, 10.0), "amber"),
+    "placebo exact, no spread": (gates.placebo(10.0, 0.0, 10.0), "green"),
+    "placebo without error": (gates.placebo(10.0, None, 10.0), "unknown"),
+    "episodes": (gates.episodes(30), "green"),
+    "few episodes": (gates.episodes(29), "amber"),
+    "one episode": (gates.episodes(1), "red"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_levels(name: str) -> None:
+    gate, level = CASES[name]
+    assert gate.level == level
+    assert gate.name in LIMITS
+    json.dumps(gate.to_dict(), allow_nan=False)
+    assert gate.text
+    if level == "unknown":
+        assert gate.value is None
+    else:
+        assert gate.value is not None
+        assert math.isfinite(gate.value)
+        assert gate.limit
+    assert bool(gate.advice) == (level in ("amber", "red"))
+
+
+def test_places_are_told() -> None:
+    gate = gates.support(np.array([0.0, 0.3, 0.1]), from_model=False)
+    assert gate.step == 1
+    assert gate.per_step is not None
+    assert "step 1" in gate.text
+    assert gates.effective_size(np.array([5.0, 2.0]), 9).step == 1
+
+
+def test_the_worst_gate_is_the_verdict() -> None:
+    found = {name: gate for name, (gate, _) in CASES.items()}
+    green, amber, red, unknown = (
+        found[name] for name in ("enough", "few", "too few", "no distribution")
+    )
+    assert Verdict(()).level == "green"
+    assert Verdict((green, unknown)).level == "green"
+    assert Verdict((green, amber)).level == "amber"
+    verdict = Verdict((amber, green, red, unknown))
+    assert verdict.level == "red"
+    assert verdict.reasons == (red, amber)
+    assert verdict.unchecked == (unknown,)
+    assert str(verdict) == "red: effective size, effective size"
+    assert str(Verdict((green,))) == "green"
+    assert verdict.to_dict()["level"] == "red"
