@@ -1,0 +1,63 @@
+"""estimator="auto": a rule that looks at states, ratios and the horizon, and never at rewards.
+
+    1. The target's mass on states that the log shows often enough is what MIS rests on. Where at
+       most RARE of it is on (step, state) pairs seen fewer than 10 times: mis.
+    2. Otherwise the states are too fine for this log. Where the running products still leave at
+       least ENOUGH effective episodes at every step: wis, which needs no state.
+    3. Otherwise mis, whose verdict says what is missing.
+
+Hidden states, continuous actions and one-step logs need no case of their own: mis treats a hidden
+stretch as one long step, uses densities like probabilities, and is self-normalised IS at H = 1.
+The rule was fixed before the coverage study was run. It never asks whose interval is narrowest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from reweigh.estimators.presets import is_, mis, wis
+from reweigh.estimators.recipe import Recipe
+from reweigh.logs.log import EpisodeLog
+from reweigh.policies.base import Policy
+from reweigh.results import Estimate, Refusal
+
+RARE, ENOUGH = 0.05, 100.0
+Evaluate = Callable[[EpisodeLog, Policy, list[Recipe]], list[Estimate | Refusal]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An estimator, and why it was chosen."""
+
+    recipe: Recipe
+    why: str
+
+
+def choose(log: EpisodeLog, target: Policy, evaluate_all: Evaluate) -> Choice:
+    """The estimator for this log and target, by the rule above. The rewards are put away first, so
+    that the choice cannot depend on them."""
+    blind = log.with_rewards(np.zeros(log.steps.n_rows), np.zeros(log.n_episodes))
+    states, products = evaluate_all(blind, target, [mis(), is_()])
+    if isinstance(states, Refusal):
+        return Choice(mis(), f"mis: it refuses, and so does what else there is ({states.error})")
+    rare = states.diagnostics.rare_mass
+    if rare is not None and rare <= RARE:
+        share = "none" if rare == 0 else f"{rare:.1%}"
+        return Choice(
+            mis(), f"mis: {share} of the target's mass is on states seen fewer than 10 times"
+        )
+    size = None if isinstance(products, Refusal) else products.diagnostics.worst_ess
+    if size is not None and size >= ENOUGH:
+        return Choice(
+            wis(),
+            f"wis: {rare or 0:.0%} of the target's mass is on states seen fewer than 10 times, and "
+            f"{size:,.0f} effective episodes are left without states",
+        )
+    return Choice(
+        mis(),
+        f"mis: {rare or 0:.0%} of the target's mass is on states seen fewer than 10 times, but "
+        "without states too few effective episodes would be left",
+    )

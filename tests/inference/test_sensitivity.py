@@ -1,0 +1,128 @@
+"""Sensitivity: each change is what it says, and the table tells by how much the number moves."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import reweigh as rw
+from reweigh.inference.sensitivity import of_log, of_sites, shortened, with_previous
+
+pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+WORLD = rw.worlds.random_mdp(1, 4, 3, 5, reward_sd=0.3, terminal=1)
+
+
+def changes(log: rw.EpisodeLog, target: rw.Policy, name: str) -> dict[str, float | None]:
+    found = of_log(log, target, rw.estimator(name), rw.evaluate_all)
+    for change in found.changes:
+        if change.value is not None:
+            assert change.moved == change.value - found.value
+        else:
+            assert change.why
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert found.estimator in str(found)
+    return {change.change: change.value for change in found.changes}
+
+
+@pytest.mark.parametrize("name", rw.ESTIMATORS)
+def test_every_estimator_has_a_table(name: str) -> None:
+    world = rw.worlds.random_mdp(2, 4, 3, 5, reward_sd=0.3)  # SSD-IS wants no early ends
+    assert changes(world.simulate(80, 0), world.target, name)
+
+
+def test_the_changes_are_what_they_say() -> None:
+    log = WORLD.simulate(200, 0)
+    found = changes(log, WORLD.target, "mis")
+    rho = WORLD.target.probabilities(log) / log.steps.behavior_prob
+    for quantile in (0.999, 0.99):
+        at = float(np.quantile(rho, quantile))
+        if at < rho.max():
+            expected = rw.evaluate(log, WORLD.target, rw.mis(max_ratio=at)).value
+            assert found[f"ratios clipped at {at:.3g}"] == expected
+    assert found["the first 4 of 5 steps"] == pytest.approx(
+        rw.evaluate(shortened(log, 4), WORLD.target).value
+    )
+    assert len([name for name in found if "move it most" in name]) == 1
+
+
+def test_a_shortened_log_is_the_log_that_was_never_longer() -> None:
+    """Simulated, then read with the shorter horizon: the same rows and the same states after."""
+    log = WORLD.simulate(50, 3)
+    short = shortened(log, 3)
+    assert short.horizon == 3
+    keep = log.steps.step < 3
+    np.testing.assert_array_equal(short.steps.reward, log.steps.reward[keep])
+    np.testing.assert_array_equal(short.steps.next_state, log.steps.next_state[keep])
+    assert short.steps.lengths.max() == 3
+    # the steps before are those of the whole: per-step values of IS do not know what comes after
+    whole = rw.evaluate(log, WORLD.target, "is").per_step
+    part = rw.evaluate(short, WORLD.target, "is").per_step
+    assert whole is not None
+    assert part is not None
+    np.testing.assert_allclose(part, whole[:3], rtol=1e-12)
+
+
+def test_states_with_the_one_before_are_pairs() -> None:
+    log = WORLD.simulate(60, 3)
+    paired = with_previous(log).steps
+    steps = log.steps
+    seen: dict[int, tuple[int, int]] = {}
+    for k in range(log.n_episodes):
+        before = -1
+        for t in range(int(steps.lengths[k])):
+            row = int(steps.offsets[t]) + k
+            pair = (before, int(steps.state[row]))
+            assert seen.setdefault(int(paired.state[row]), pair) == pair
+            before = pair[1]
+    assert len(set(seen.values())) == len(seen)
+
+
+def test_a_state_that_forgets_moves_when_it_remembers() -> None:
+    """Step 1 earns the action of step 0; only the pair of states knows of it."""
+    rng = np.random.default_rng(0)
+    actions = rng.integers(0, 2, (3000, 3))
+    states = np.zeros((3000, 4), np.int64)
+    states[:, 1] = actions[:, 0]  # seen at step 1, forgotten at step 2
+    rewards = np.stack([np.zeros(3000), np.zeros(3000), actions[:, 0]], axis=1)
+    log = rw.log_from_arrays(states, actions, rewards, np.full((3000, 3), 0.5))
+    target = rw.TablePolicy(np.array([[0.1, 0.9], [0.1, 0.9]]))
+    found = of_log(log, target, rw.mis(), rw.evaluate_all)
+    assert found.value == pytest.approx(0.5, abs=0.1)
+    [paired] = [c for c in found.changes if "one before" in c.change]
+    assert paired.value == pytest.approx(0.9, abs=0.1)
+    assert found.largest is not None
+
+
+def test_columns_and_bins_of_a_state() -> None:
+    rng = np.random.default_rng(0)
+    n = 100
+    parts = rng.integers(0, 3, (n, 4, 2))
+    log = rw.log_from_arrays(
+        parts, rng.integers(0, 2, (n, 3)), rng.random((n, 3)), np.full((n, 3), 0.5),
+        np.full((n, 3), 0.4),
+    )  # fmt: skip
+    found = changes(log, rw.ColumnPolicy("target_prob"), "mis")
+    alone = rw.log_from_arrays(
+        parts[:, :, 1], log_actions := rng.integers(0, 2, (n, 3)), np.zeros((n, 3)),
+        np.full((n, 3), 0.5), np.full((n, 3), 0.4),
+    )  # fmt: skip
+    assert log_actions.shape == (n, 3)
+    assert len(alone.states) == 3
+    assert {name for name in found if name.startswith("states without")} == {
+        "states without part 1",
+        "states without part 2",
+    }
+
+
+def test_sites_are_left_out_in_turn() -> None:
+    logs = [WORLD.simulate(60, seed) for seed in range(3)]
+    sums = [rw.moments(log, WORLD.target, ["mis"]) for log in logs]
+    found = of_sites(sums, rw.mis(), rw.evaluate_all)
+    assert [c.value for c in found.changes] == [
+        pytest.approx(rw.evaluate(a + b, estimator=rw.mis()).value)
+        for a, b in ((sums[1], sums[2]), (sums[0], sums[2]), (sums[0], sums[1]))
+    ]
+    with pytest.raises(rw.RefusedError, match="one site"):
+        of_sites(sums[:1], rw.mis(), rw.evaluate_all)
