@@ -29,7 +29,7 @@ class Difference:
             "second": self.second,
             "value": self.value,
             "standard_error": self.standard_error,
-            "interval": vars(self.interval),
+            "interval": self.interval.to_dict(),
             "p_value": self.p_value,
         }
 
@@ -60,7 +60,7 @@ class Contender:
     def to_dict(self) -> dict[str, Any]:
         return self.result.to_dict() | {
             "target": self.target,
-            "simultaneous_interval": None if self.interval is None else vars(self.interval),
+            "simultaneous_interval": None if self.interval is None else self.interval.to_dict(),
             "over_behavior": None if self.over_behavior is None else self.over_behavior.to_dict(),
             "probability_best": self.best,
         }
