@@ -2,14 +2,25 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install test lint format types test-slow test-all readme paper bench bench-billion bench-peers clean
+# `make test SPARK=no` leaves Spark's tests out; they need Java 17 and 0.5 GB of PySpark.
+SPARK ?= yes
+ifeq ($(SPARK),yes)
+EXTRAS := test,spark
+else ifeq ($(SPARK),no)
+EXTRAS := test
+SELECTED := -m "not slow and not cluster and not postgres and not spark"
+else
+$(error SPARK is yes or no, not $(SPARK))
+endif
+STAMP := $(VENV)/.installed-spark-$(SPARK)
+
+.PHONY: install java test lint format types test-slow test-all readme paper study bench bench-billion bench-peers bench-check clean
 
 install: $(STAMP)
 
-# No Debian package is needed beyond python3 with venv; the rule that installs missing ones, as
-# root, is here so that tests which need them have their place.
+# Debian packages that are missing are installed where that is allowed: as root.
 $(VENV)/bin/python:
 	@if ! $(PYTHON) -c "import ensurepip, venv" 2>/dev/null; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -18,8 +29,20 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(STAMP): pyproject.toml $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test]"
+	$(PIP) --editable ".[$(EXTRAS)]"
+	@# ICU-Sepsis for its tables alone: what it depends on is never imported
+	$(PIP) --no-deps "icu-sepsis>=2,<3"
 	@touch $(STAMP)
+
+java:
+ifeq ($(SPARK),yes)
+	@if ! java -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])'; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && \
+	    { apt-get install -y -qq openjdk-17-jre-headless || apt-get install -y -qq default-jre-headless; }; \
+	  else echo "Spark's tests need Java 17 or later: install openjdk-17-jre-headless, or leave" \
+	    "them out with make test SPARK=no" >&2; exit 1; fi; fi
+endif
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests scripts benchmarks
@@ -28,17 +51,16 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-test: lint types
-	$(BIN)/python -m pytest --numprocesses=auto
+test: java lint types
+	$(BIN)/python -m pytest --numprocesses=auto $(SELECTED)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow --numprocesses=auto
 
-# Everything: with the heavy extras (Dask, Ray, Spark), PostgreSQL, and the long runs.
+# Everything: with the other heavy extras (Dask, Ray), PostgreSQL, and the long runs.
 test-all: test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,dask,ray,spark,postgres]"
-	@command -v java >/dev/null || apt-get install -y -qq openjdk-17-jre-headless
-	$(BIN)/python -m pytest -m "cluster or spark or postgres"
+	$(PIP) --editable ".[$(EXTRAS),dask,ray,postgres]"
+	$(BIN)/python -m pytest -m "cluster or postgres"
 	$(BIN)/python -m pytest -m slow --numprocesses=auto
 
 format: $(STAMP)
@@ -46,7 +68,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix src tests scripts benchmarks
 
 readme: $(STAMP)
-	$(BIN)/python scripts/readme.py README.md docs/planning.md docs/from-laptop-to-cluster.md --write
+	$(BIN)/python scripts/readme.py README.md docs/planning.md docs/from-laptop-to-cluster.md docs/intervals.md --write
 
 # docs/paper and docs/curse-of-horizon: figures, theory, claims. Half an hour on 2 cores.
 paper: $(STAMP)
@@ -58,6 +80,12 @@ paper: $(STAMP)
 	$(BIN)/python scripts/curse_of_horizon.py --write
 	$(BIN)/python scripts/claims.py --write
 
+# docs/trust: how often intervals cover, by world, size, estimator and verdict. Hours on 2 cores; it
+# goes on where it was ended. A small version, into build: make study STUDY=--small
+STUDY ?= --write
+study: $(STAMP)
+	$(BIN)/python -W ignore scripts/trust.py $(STUDY)
+
 # What everything costs, as ratios, into docs/benchmarks.md and .json; 5 GB of files go to build/.
 bench: $(STAMP)
 	$(BIN)/python -W ignore benchmarks/page.py --stream-rows 250000000 --folder build/stream
@@ -65,8 +93,13 @@ bench: $(STAMP)
 bench-billion: $(STAMP)
 	$(BIN)/python -W ignore benchmarks/stream.py --rows 1000000000 --repeats 1
 
+# Other libraries on the same data, into docs/benchmarks-peers.md; they are installed in build/peers.
 bench-peers: $(STAMP)
-	$(BIN)/python -W ignore benchmarks/peers.py
+	cd benchmarks && ../$(BIN)/python -W ignore -m peers
+
+# The ratios of tests/test_speed.py alone; `benchmarks/speed.py --write` records them anew.
+bench-check: $(STAMP)
+	$(BIN)/python -W ignore benchmarks/speed.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -39,11 +40,15 @@ def tasks(rows: int) -> dict[str, Callable[[], object]]:
         "one sort of the rows": lambda: np.argsort(keys, kind="stable"),
         "log_from_arrays": lambda: rw.log_from_arrays(*given),
         "evaluate mis": lambda: rw.evaluate(log, target, rw.mis()),
-        "evaluate is": lambda: rw.evaluate_all(log, target, ["is"]),
-        "evaluate dm": lambda: rw.evaluate_all(log, target, ["dm"]),
+        **{
+            f"evaluate {name}": partial(rw.evaluate_all, log, target, [name])
+            for name in ("is", "wis", "dm", "dr", "wdr", "mdr", "mis-pooled")
+        },
         "evaluate mis, wis, dm together": lambda: rw.evaluate_all(
             log, target, ["mis", "wis", "dm"]
         ),
+        "moments for mis": lambda: rw.moments(log, target, ["mis"]),
+        "moments for dm": lambda: rw.moments(log, target, ["dm"]),
     }
 
 

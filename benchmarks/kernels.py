@@ -23,7 +23,7 @@ import numpy as np
 
 import reweigh as rw
 from reweigh.estimators import direct
-from reweigh.inference.bootstrap import bootstrap_values
+from reweigh.inference.resampling import resample
 from reweigh.moments import compute
 
 STATES, ACTIONS, HORIZON, REPEATS = 100, 10, 100, 7
@@ -118,7 +118,7 @@ def bootstrap(rows: int, replicates: int = 1000) -> dict[str, float]:
     log = rw.log_from_arrays(*arrays(rows))
     tasks = {
         "core": pieces(log)["core"],
-        "bootstrap": lambda: bootstrap_values(log, COLUMN, rw.mis(), replicates),
+        "bootstrap": lambda: resample(log, [(COLUMN, rw.mis())], replicates, seed=0),
     }
     t = interleaved(tasks, 2)
     return {

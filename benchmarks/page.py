@@ -72,7 +72,8 @@ def page(found: dict[str, Any], rows: int) -> str:
         "process (files: each task in a process of its own). A shared machine with "
         f"{os.cpu_count()} cores, Python {machine['python']}, NumPy {machine['numpy']}, Numba "
         f"{machine['numba']}. Made by `make bench`; all numbers are in "
-        "[benchmarks.json](benchmarks.json). Between runs ratios move by about a tenth.",
+        "[benchmarks.json](benchmarks.json). Between runs ratios move by about a tenth. Other "
+        "libraries on the same data: [benchmarks-peers.md](benchmarks-peers.md).",
         "",
         "## Against our targets",
         "",

@@ -1,15 +1,19 @@
 """What streaming a large log costs, against reading the same columns with pyarrow.
 
 Writes a log of S = H = 100, A = 10 as Parquet into a temporary folder, then measures, each in a
-process of its own: reading its columns batch by batch with pyarrow, as its defaults have it
-(`read`) and with the options that cost it least (`read_lean`: no threads, no read-ahead), and the
-value, standard error and interval of MIS from the files (`stream`). CPU time counts all threads.
-The first run in a process loads the compiled kernels, so `cold` includes that and `warm`, the best
-run, does not; peak memory is that of the whole process.
+process of its own, in turns: reading its columns batch by batch with pyarrow, as its defaults have
+it (`read`) and with the cheapest options that were found (`read_lean`: no threads, no read-ahead,
+batches of whole pages); and estimates from the files with their errors: MIS (`stream`), the step
+weights of WIS (`products`), the model of DM (`model`) and all three in one scan (`all`). CPU time
+counts all threads. The first run in a process loads the compiled kernels, so `cold` includes that
+and `warm`, the best run, does not; peak memory is that of the whole process.
+
+The same sums by the general path, which any log can take whose episodes stand together, are
+measured on a smaller log, once (`general`).
 
     python benchmarks/stream.py                      10 million rows
     python benchmarks/stream.py --rows 250000000     5 GB of files
-    python benchmarks/stream.py --rows 1000000000    the headline
+    python benchmarks/stream.py --rows 1000000000 --tasks read read_lean stream    the headline
 """
 
 from __future__ import annotations
@@ -22,7 +26,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +38,8 @@ import pyarrow.parquet as pq
 
 STATES, ACTIONS, HORIZON = 100, 10, 100
 GROUP, FILE = 1_000_000, 25_000_000  # rows
+PAGE = 20_000  # rows, as writers have it
+GENERAL = 2_000_000  # rows for the general path
 TARGET_PER_FULL_READ, MEMORY_GIB = 2.5, 0.5
 FOLDER = Path(tempfile.gettempdir()) / "reweigh-stream"
 COLUMNS = ["episode", "step", "state", "action", "reward", "behavior_prob"]
@@ -91,49 +101,96 @@ def read_lean(paths: list[Path]) -> dict[str, object]:
     """The same with the options that the engine uses."""
     rows = 0
     for path in paths:
-        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
-        for batch in file.iter_batches(1 << 17, columns=COLUMNS, use_threads=False):
+        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 18)
+        for batch in file.iter_batches(2 * PAGE, columns=COLUMNS, use_threads=False):
             rows += batch.num_rows
     return {"rows": rows}
 
 
-def stream(paths: list[Path]) -> dict[str, object]:
-    """Value and interval from the files."""
+def stream(names: list[str], paths: list[Path]) -> dict[str, object]:
+    """Values and intervals from the files."""
     import reweigh as rw
 
     log = rw.read_log([str(path) for path in paths], engine="stream")
-    estimate = rw.evaluate(log, rw.TablePolicy(policy()), rw.mis())
-    interval = estimate.interval(0.95)
+    estimates = rw.evaluate_all(log, rw.TablePolicy(policy()), names)
     return {
-        "value": estimate.value,
-        "standard_error": estimate.standard_error,
-        "interval": [interval.low, interval.high],
-        "episodes": estimate.n_episodes,
+        "estimates": {
+            e.estimator: {"value": e.value, "standard_error": e.standard_error} for e in estimates
+        },
+        "episodes": estimates[0].n_episodes,
     }
 
 
-TASKS = {"read": read, "read_lean": read_lean, "stream": stream}
+def general(names: list[str], paths: list[Path]) -> dict[str, object]:
+    """The sums alone, by the general path."""
+    import reweigh as rw
+
+    log = rw.read_log([str(path) for path in paths], engine="stream")
+    log = replace(log, scanner=replace(log.scanner, fast=False))
+    rw.moments(log, rw.TablePolicy(policy()), names)
+    return {}
 
 
-def measure(task: str, paths: list[Path], repeats: int) -> dict[str, object]:
-    """In this process: CPU time of each run, and the peak of the memory."""
-    run = TASKS[task]
-    cpu, wall = [], []
-    for _ in range(repeats):
+SUMS = {"stream": ["mis"], "products": ["wis"], "model": ["dm"], "all": ["mis", "wis", "dm"]}
+FAST: dict[str, Any] = {"read": read, "read_lean": read_lean}
+FAST |= {task: partial(stream, names) for task, names in SUMS.items()}
+TASKS = FAST | {f"general_{task}": partial(general, names) for task, names in SUMS.items()}
+NEEDED = ("read", "read_lean", "stream")
+
+
+def worker(task: str, paths: list[Path]) -> None:
+    """Runs the task once for every line that comes in, and tells what it took."""
+    for _ in sys.stdin:
         began, clock = time.process_time(), time.perf_counter()
-        result = run(paths)
-        cpu.append(time.process_time() - began)
-        wall.append(time.perf_counter() - clock)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return {"cold": cpu[0], "warm": min(cpu), "wall": min(wall), "peak_gib": peak, **result}
+        result = TASKS[task](paths)
+        told = {"cpu": time.process_time() - began, "wall": time.perf_counter() - clock}
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(json.dumps({**told, "peak_gib": peak, **result}), flush=True)
 
 
-def child(task: str, folder: Path, rows: int, repeats: int) -> dict[str, object]:
+def measured(tasks: list[str], folder: Path, rows: int, repeats: int) -> dict[str, Any]:
+    """Every task in a process of its own, in turns: CPU time of each run, and the peak."""
     command = [sys.executable, "-W", "ignore", __file__, "--rows", str(rows)]
-    command += ["--folder", str(folder), "--task", task, "--repeats", str(repeats)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    answer: dict[str, object] = json.loads(done.stdout)
-    return answer
+    command += ["--folder", str(folder), "--worker"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    runs: dict[str, list[Any]] = {task: [] for task in tasks}
+    with ExitStack() as stack:
+        workers = {
+            task: stack.enter_context(subprocess.Popen([*command, task], text=True, **pipes))
+            for task in tasks
+        }
+        for _ in range(repeats):
+            for task, process in workers.items():
+                process.stdin.write("\n")
+                process.stdin.flush()
+                runs[task].append(json.loads(process.stdout.readline()))
+        for process in workers.values():
+            process.stdin.close()
+    return {
+        task: {
+            **told[-1],
+            "cold": told[0]["cpu"],
+            "warm": min(run["cpu"] for run in told),
+            "wall": min(run["wall"] for run in told),
+        }
+        for task, told in runs.items()
+    }
+
+
+def costs(rows: int, fast: dict[str, Any], slow: dict[str, Any]) -> dict[str, Any]:
+    """CPU time per row and peak memory of each kind of sums, by the fast path and the general."""
+    return {
+        task: {
+            "estimators": names,
+            "ns_per_row": 1e9 * fast[task]["warm"] / rows,
+            "per_read": fast[task]["warm"] / fast["read_lean"]["warm"],
+            "peak_gib": fast[task]["peak_gib"],
+            "general_ns_per_row": 1e9 * slow[f"general_{task}"]["warm"] / GENERAL,
+            "general_peak_gib": slow[f"general_{task}"]["peak_gib"],
+        }
+        for task, names in SUMS.items()
+        if task in fast
+    }
 
 
 def main() -> None:
@@ -141,30 +198,37 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--task", choices=tuple(TASKS))
+    parser.add_argument("--tasks", nargs="+", choices=list(FAST), default=list(FAST))
+    parser.add_argument("--worker", choices=tuple(TASKS), help="run this whenever a line comes in")
     parser.add_argument("--remove", action="store_true", help="delete the files afterwards")
     given = parser.parse_args()
     rows = given.rows // GROUP * GROUP or given.rows // HORIZON * HORIZON
     folder = given.folder / str(rows)
     paths = write(folder, rows)
-    if given.task:
-        print(json.dumps(measure(given.task, paths, given.repeats)))
+    if given.worker:
+        worker(given.worker, paths)
         return
-    results = {task: child(task, given.folder, rows, given.repeats) for task in TASKS}
-    size = sum(path.stat().st_size for path in paths)
-    found = {
+    found = measured(
+        list(dict.fromkeys([*NEEDED, *given.tasks])), given.folder, rows, given.repeats
+    )
+    write(given.folder / str(GENERAL), GENERAL)
+    asked = [f"general_{task}" for task in SUMS if task in found]
+    slow = measured(asked, given.folder, GENERAL, 2)
+    took = {task: told["warm"] for task, told in found.items()}
+    told = {
         "rows": rows,
-        "files_gib": size / 2**30,
-        "ratio": results["stream"]["warm"] / results["read"]["warm"],  # type: ignore[operator]
-        "ratio_cold": results["stream"]["cold"] / results["read"]["warm"],  # type: ignore[operator]
-        "ratio_lean": results["stream"]["warm"] / results["read_lean"]["warm"],  # type: ignore[operator]
+        "files_gib": sum(path.stat().st_size for path in paths) / 2**30,
+        "ratio": took["stream"] / took["read"],
+        "ratio_cold": found["stream"]["cold"] / took["read"],
+        "ratio_lean": took["stream"] / took["read_lean"],
         "ratio_target": TARGET_PER_FULL_READ,
-        "peak_gib": results["stream"]["peak_gib"],
+        "peak_gib": found["stream"]["peak_gib"],
         "peak_target_gib": MEMORY_GIB,
-        "ns_per_row": 1e9 * results["stream"]["warm"] / rows,  # type: ignore[operator]
-        **results,
+        "ns_per_row": 1e9 * took["stream"] / rows,
+        "costs": costs(rows, found, slow),
+        **found,
     }
-    print(json.dumps(found, indent=2))
+    print(json.dumps(told, indent=2))
     if given.remove:
         shutil.rmtree(folder)
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 from readme import executed  # noqa: E402
 
-GUIDES = ["docs/planning.md", "docs/from-laptop-to-cluster.md"]
+GUIDES = ["docs/planning.md", "docs/from-laptop-to-cluster.md", "docs/intervals.md"]
 
 
 @pytest.mark.parametrize("name", ["README.md", *GUIDES])

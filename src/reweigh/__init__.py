@@ -56,6 +56,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ESTIMATORS",
+    "Certificate",
     "ColumnPolicy",
     "Columns",
     "Comparison",
@@ -88,6 +89,7 @@ __all__ = [
     "TablePolicy",
     "TransitionMoments",
     "UsageError",
+    "certify",
     "compare",
     "dm",
     "dr",
@@ -115,6 +117,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from reweigh import theory, worlds
+    from reweigh.certificate import Certificate, certify
     from reweigh.comparing import compare
     from reweigh.comparison import Comparison
     from reweigh.logs.read import read_log
@@ -123,6 +126,8 @@ if TYPE_CHECKING:
 # What needs pyarrow, or is not needed by every user, is imported when it is first used:
 # `import reweigh` stays quick.
 _LATER = {
+    "Certificate": "reweigh.certificate",
+    "certify": "reweigh.certificate",
     "Comparison": "reweigh.comparison",
     "compare": "reweigh.comparing",
     "load_moments": "reweigh.moments.store",

@@ -194,7 +194,8 @@ class _Asking:
     ) -> Comparison:
         said = [
             f"{d.first} and {d.second} differ by {d.value:.4g}, more than their joint error "
-            f"({d.standard_error:.2g}) explains: one of them is biased here"
+            f"({d.standard_error:.2g}) explains: one of them is biased here, or its error is not "
+            "to be trusted (see the verdicts)"
             for d in beyond
         ]
         if count > len(contenders):

@@ -120,7 +120,7 @@ class Comparison:
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """(target, estimator, value, interval, over the behaviour, best) as they are printed."""
+        """(target, estimator, value, interval, over the behaviour, best, verdict) as printed."""
         found: list[tuple[str, ...]] = []
         for c in self.contenders:
             if not isinstance(c.result, Estimate):
@@ -137,6 +137,7 @@ class Comparison:
                     if over is None
                     else f"{rounded(over.value, over.standard_error)} {over.interval}",
                     "" if c.best is None else f"{c.best:.0%}",
+                    c.result.verdict.level,
                 )
             )
         return found
@@ -151,6 +152,8 @@ class Comparison:
                 lines.append(f"    over the behaviour {row[4]}")
             if len(row) > 5 and row[5]:
                 lines.append(f"    best with probability {row[5]}")
+            if len(row) > 6:
+                lines.append(f"    verdict {row[6]}")
         if self.held_out is not None and isinstance(self.held_out.result, Estimate):
             lines.append(
                 f"chosen: {self.chosen}; on {self.n_held_out:,} other episodes "

@@ -5,22 +5,19 @@ from __future__ import annotations
 import warnings as python_warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
+from reweigh.auto import choose
 from reweigh.errors import (
     RefusedError,
     SelectionWarning,
     StationaryWarning,
-    SupportError,
     UsageError,
     must_be,
 )
 from reweigh.estimators import presets
-from reweigh.estimators.control import shape_log, shape_moments
-from reweigh.estimators.direct import bare_moments, behavior_in_memory, solve_in_memory
-from reweigh.estimators.products import NEEDS_SCAN, solve_products
+from reweigh.estimators.direct import behavior_in_memory
 from reweigh.estimators.recipe import (
     JACKKNIFE_BLOCKS,
     Marginal,
@@ -29,21 +26,23 @@ from reweigh.estimators.recipe import (
     Stationary,
     Stepwise,
 )
-from reweigh.estimators.stationary import solve_stationary
-from reweigh.estimators.weights import Solution, behavior_value, solve_recursion
+from reweigh.estimators.weights import Solution, behavior_value
 from reweigh.evidence import Evidence, Truncated, check_target, gather, leaves_cut_ones_out, merged
+from reweigh.grounds import Grounds, freedom_of
+from reweigh.inference.diagnose import of_solution
 from reweigh.inference.diagnostics import remarks
-from reweigh.inference.jackknife import jackknife_error
-from reweigh.inference.variance import LOST, nothing_left
+from reweigh.inference.variance import OVERFLOW
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.scanned import ScannedLog
 from reweigh.moments.bundle import Moments
 from reweigh.moments.engines.arrays import ArraysEngine
-from reweigh.moments.engines.base import Engine, Request
+from reweigh.moments.engines.base import Request
 from reweigh.policies.base import Policy
 from reweigh.results import Diagnostics, Estimate, Marginals, Refusal
+from reweigh.solve import finite, solve, solve_on_sums
 
 Data = EpisodeLog | ScannedLog | Moments
+AUTO = "auto"
 
 
 def evaluate(
@@ -56,11 +55,12 @@ def evaluate(
     """Estimate what `target` would have earned on average per episode.
 
     `data` is a log, or moments (which already know their target). The default estimator is
-    `mis()`. Estimators with running products refuse logs with cut-off episodes unless
+    `mis()`; "auto" chooses by a rule that does not look at rewards (`reweigh.auto`) and says why in
+    `Estimate.chosen`. Estimators with running products refuse logs with cut-off episodes unless
     `truncated="drop"` leaves these out, with a warning.
     """
-    recipe = presets.mis() if estimator is None else _recipe(estimator)
-    [result] = evaluate_all(data, target, [recipe], truncated=truncated)
+    asked = presets.mis() if estimator is None else estimator
+    [result] = evaluate_all(data, target, [asked], truncated=truncated)
     if isinstance(result, Refusal):
         raise result.error
     for warning in result.warnings:
@@ -78,12 +78,39 @@ def evaluate_all(
     """Several estimators on one log; an estimator that refuses is a Refusal in the list."""
     if truncated not in ("refuse", "drop"):
         raise must_be("truncated", '"refuse" or "drop"', truncated)
-    recipes = [_recipe(estimator) for estimator in estimators]
+    if AUTO in estimators:
+        return _evaluate_chosen(data, target, estimators, truncated)
+    recipes = [as_recipe(estimator) for estimator in estimators]
     if isinstance(data, ScannedLog):
         return _evaluate_scanned(data, check_target(target), recipes, truncated)
     evidence = gather(data, target, recipes, truncated)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
-        return [_try(evidence, recipe) for recipe in recipes]
+        found = [_try(evidence, recipe) for recipe in recipes]
+    evidence.rest()
+    return found
+
+
+def _evaluate_chosen(
+    data: Data, target: Policy | None, estimators: Sequence[Recipe | str], truncated: Truncated
+) -> list[Estimate | Refusal]:
+    """The same with "auto" among the estimators, whose result tells why it was chosen."""
+    if not isinstance(data, EpisodeLog):
+        raise UsageError(
+            "estimator='auto' needs the log in memory (engine='arrays'); name an estimator"
+        )
+    choice = choose(
+        data,
+        check_target(target),
+        lambda log, policy, asked: evaluate_all(log, policy, asked, truncated=truncated),
+    )
+    named = [choice.recipe if estimator == AUTO else estimator for estimator in estimators]
+    found = evaluate_all(data, target, named, truncated=truncated)
+    return [
+        replace(result, chosen=choice.why)
+        if estimator == AUTO and isinstance(result, Estimate)
+        else result
+        for estimator, result in zip(estimators, found, strict=True)
+    ]
 
 
 def _evaluate_scanned(
@@ -93,7 +120,17 @@ def _evaluate_scanned(
     if truncated == "drop":
         raise UsageError("truncated='drop' needs the log in memory: read it with engine='arrays'")
     sums = scanned_sums(log, target, recipes)
-    return [evaluate_all(sums[recipe.max_ratio], None, [recipe])[0] for recipe in recipes]
+    found = [evaluate_all(sums[recipe.max_ratio], target, [recipe])[0] for recipe in recipes]
+    return [_scannable(log, target, result) for result in found]
+
+
+def _scannable(log: ScannedLog, target: Policy, result: Estimate | Refusal) -> Estimate | Refusal:
+    """An estimate that may have the log scanned again: the jackknife needs sums by blocks."""
+    if isinstance(result, Refusal):
+        return result
+    request = replace(result.recipe.needs, blocks=JACKKNIFE_BLOCKS)
+    again = replace(result.grounds, by_blocks=lambda: log.moments(target, request))
+    return replace(result, grounds=again)
 
 
 def scanned_sums(
@@ -105,6 +142,10 @@ def scanned_sums(
         if recipe.weights == Stepwise() and recipe.normalize == "step":
             # Without the rows at hand the error of WIS comes from the jackknife.
             requests[recipe.max_ratio] |= replace(recipe.needs, blocks=JACKKNIFE_BLOCKS)
+    for ratio, request in requests.items():
+        if not request.kinds & {"transitions", "model"}:
+            # Running products alone do not tell which states and actions the log shows.
+            requests[ratio] = replace(request, kinds=request.kinds | {"transitions"})
     return {ratio: log.moments(target, request) for ratio, request in requests.items()}
 
 
@@ -116,7 +157,7 @@ def point_values(
     An estimator's value does not depend, to the last bit, on which others are asked for: the
     sums are split into the same two blocks for all of them.
     """
-    recipes = [_recipe(estimator) for estimator in estimators]
+    recipes = [as_recipe(estimator) for estimator in estimators]
     evidence = gather(log, target, recipes, "refuse")
     evidence.errors = False
     for ratio, request in evidence.requests.items():
@@ -129,7 +170,7 @@ def point_values(
                     raise evidence.hopeless
                 dropped = leaves_cut_ones_out(evidence, recipe)
                 base = evidence.moments(recipe, dropped=dropped)
-                found.append(_finite(_solve(evidence, recipe, base, dropped)[0].value))
+                found.append(finite(solve_on_sums(evidence, recipe, base, dropped)[0].value))
             except RefusedError as error:
                 found.append(Refusal(recipe, error, *evidence.size))
     return found
@@ -156,7 +197,7 @@ def moments(
     request = Request(frozenset({"transitions", "model", "trajectories"}), blocks, max_ratio)
     if estimators is not None:
         request = Request(frozenset(), blocks, max_ratio)
-        for recipe in map(_recipe, estimators):
+        for recipe in map(as_recipe, estimators):
             wanted = recipe.needs
             if recipe.control is not None and recipe.uses_trajectories:
                 raise UsageError(f"{recipe.name} needs the log itself: no moments serve it")
@@ -174,7 +215,7 @@ def moments(
     return ArraysEngine().moments(log, target, request)
 
 
-def _recipe(estimator: Recipe | str) -> Recipe:
+def as_recipe(estimator: Recipe | str) -> Recipe:
     if isinstance(estimator, Recipe):
         return estimator
     if isinstance(estimator, str):
@@ -202,13 +243,11 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
                 "biased"
             )
         )
-    quick = _solve_in_memory(evidence, recipe, dropped)
-    if quick is not None:
-        solution, base = quick
-        used, logged = base, behavior_in_memory(evidence.rows(dropped)[0])
+    solved = solve(evidence, recipe, dropped)
+    solution, used, base = solved.solution, solved.used, solved.base
+    if solved.from_rows:
+        logged = behavior_in_memory(evidence.rows(dropped)[0])
     else:
-        base = evidence.moments(recipe, dropped=dropped)
-        solution, used = _solve(evidence, recipe, base, dropped)
         logged = behavior_value(base)
     found += list(solution.warnings)
     found += [*remarks(solution, used), *evidence.remarks]
@@ -220,20 +259,33 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
                 "for a mixture of them. Use mis()"
             )
         )
-    error, method = solution.standard_error, solution.error_method
-    _finite(solution.value)
+    n, error, method, note = used.n_episodes, solution.standard_error, solution.error_method, ""
+    finite(solution.value)
     if error is not None and not np.isfinite(error):
-        error, method = None, "the squares of the ratios exceed what a number can hold"
-    if used.n_episodes < 2:
+        error, method = None, OVERFLOW
+    if n < 2:
         error, method = None, "one episode has no spread"
     elif error is not None and base.about.behavior != "logged":
-        method += ", taking the estimated behaviour for the truth"
+        note = ", taking the estimated behaviour for the truth"
+    grounds = Grounds(
+        evidence,
+        recipe,
+        dropped,
+        value=solution.value,
+        behavior_value=logged,
+        n_episodes=n,
+        worst_ess=None if np.all(np.isnan(solution.ess)) else float(np.nanmin(solution.ess)),
+        error=error,
+        error_method=method,
+        freedom=freedom_of(recipe, solution, n, evidence.log is not None),
+        note=note,
+    )
     return Estimate(
         value=solution.value,
         standard_error=error,
-        error_method=method,
+        error_method=method + note,
         recipe=recipe,
-        n_episodes=used.n_episodes,
+        n_episodes=n,
         horizon=base.about.horizon,
         discount=base.about.discount,
         behavior_value=logged,
@@ -249,96 +301,10 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
             total_mass=solution.total_mass,
             variance_by_step=solution.variance_by_step,
         ),
-        make_moments=partial(evidence.moments, recipe, dropped=dropped),
+        grounds=grounds,
+        gates=of_solution(solution, used, recipe),
         warnings=tuple(found),
     )
-
-
-def _solve_in_memory(
-    evidence: Evidence, recipe: Recipe, dropped: bool
-) -> tuple[Solution, Moments] | None:
-    """The solution straight from the rows, and moments that hold no sums: what they are of."""
-    if evidence.log is None:
-        return None
-    log, target = evidence.rows(dropped)
-    solution = solve_in_memory(log, target, recipe)
-    return None if solution is None else (solution, bare_moments(log, target, recipe))
-
-
-def _finite(value: float) -> float:
-    if not np.isfinite(value):
-        raise SupportError(
-            "overflow", "ratios of this size exceed what a number can hold; clip them (max_ratio)"
-        )
-    return value
-
-
-def _solve(
-    evidence: Evidence, recipe: Recipe, base: Moments, dropped: bool
-) -> tuple[Solution, Moments]:
-    """The solution, and the sums that it was found on (shaped, or of one half)."""
-    if isinstance(recipe.weights, Stationary):
-        solution = solve_stationary(recipe, base)
-        if not evidence.errors:
-            return solution, base
-        if not solution.warnings or abs(solution.value) > 0:
-            return _with_jackknife(recipe, base, solution, solve_stationary), base
-        return replace(solution, error_method="all stationary mass is on END"), base
-    used, log, target = base, None, None
-    if evidence.log is not None:
-        log, target = evidence.rows(dropped)
-    request = replace(recipe.needs, kinds=recipe.weights.kinds, blocks=base.about.blocks)
-    if recipe.control is not None:
-        if log is not None and target is not None:
-            shaped = shape_log(log, target, recipe.control, base)
-            log = shaped.log
-            request = replace(request, control=shaped.name)
-            used = evidence.engine.moments(log, target, request)
-        elif isinstance(recipe.weights, Marginal):
-            used = shape_moments(recipe, base)
-        else:
-            raise RefusedError(
-                "needs-log",
-                "the shaped reward of every row is weighted: that needs the log itself, not its "
-                "moments; mdr() does not",
-            )
-    if isinstance(recipe.weights, Marginal | Model):
-        return solve_recursion(recipe, used), used
-    solution = solve_products(recipe, used)
-    unfinished = solution.standard_error is None and solution.error_method == NEEDS_SCAN
-    if evidence.errors and unfinished:
-        if log is None or target is None:
-            return _with_jackknife(recipe, used, solution, solve_products), used
-        error = _delta_error(evidence.engine, log, target, request, used)
-        if nothing_left(error, solution.value):
-            return replace(solution, error_method=LOST), used
-        solution = replace(solution, standard_error=error)
-    return solution, used
-
-
-def _with_jackknife(recipe: Recipe, base: Moments, solution: Solution, solve: object) -> Solution:
-    error, method = jackknife_error(
-        base,
-        solution.value,
-        lambda part: solve(recipe, part).value,  # type: ignore[operator]
-    )
-    return replace(solution, standard_error=error, error_method=method)
-
-
-def _delta_error(
-    engine: Engine, log: EpisodeLog, target: Policy, request: Request, used: Moments
-) -> float:
-    """ψ_i = g_i - ḡ + Σ_t γ^t ρ_{0:t} (y_t - v_t)/mean(ρ_{0:t}),  SE² = mean(ψ²)/n."""
-    assert used.trajectories is not None
-    steps = used.trajectories.steps.total()
-    n = used.n_episodes
-    psi = engine.weighted_residuals(
-        log, target, request, steps.wy / steps.w, np.log(steps.w / n) + steps.log_scale
-    )
-    g = log.steps.start_value
-    if g is not None:
-        psi = psi + g - g.mean()
-    return float(np.sqrt(np.mean(psi**2) / n))
 
 
 def _marginals(solution: Solution, used: Moments) -> Marginals | None:

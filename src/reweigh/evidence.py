@@ -7,12 +7,20 @@ from typing import Literal
 
 from reweigh.errors import RefusedError, UsageError, must_be
 from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary
-from reweigh.inference.diagnostics import hopeless, hopeless_sums, unlogged_actions
+from reweigh.inference.diagnose import request as gate_request
+from reweigh.inference.diagnostics import (
+    hopeless,
+    hopeless_sums,
+    unlogged_actions,
+    unlogged_in_sums,
+)
 from reweigh.logs.log import EpisodeLog
 from reweigh.moments.bundle import Moments
 from reweigh.moments.engines.arrays import ArraysEngine
 from reweigh.moments.engines.base import Engine, Request
+from reweigh.moments.sources import named as with_name
 from reweigh.policies.base import Policy
+from reweigh.policies.remembered import RememberedPolicy
 
 Truncated = Literal["refuse", "drop"]
 
@@ -28,9 +36,12 @@ class Evidence:
     requests: dict[float | None, Request]
     engine: Engine = field(default_factory=ArraysEngine)
     made: dict[tuple[bool, float | None], Moments] = field(default_factory=dict)
+    asked: dict[tuple[bool, float | None], frozenset[str]] = field(default_factory=dict)
     errors: bool = True  # False: values are enough
     hopeless: RefusedError | None = None
     remarks: list[Warning] = field(default_factory=list)
+    whole: EpisodeLog | None = None  # the log without cut-off episodes, once asked for
+    gated: dict[tuple[bool, float | None], Moments] = field(default_factory=dict)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -49,6 +60,7 @@ class Evidence:
         return self.log.n_truncated
 
     def moments(self, recipe: Recipe, *, dropped: bool = False) -> Moments:
+        """The sums that an estimator needs, and those that others have needed before it."""
         if self.stored is not None:
             ratios_matter = not isinstance(recipe.weights, Model)
             if ratios_matter and self.stored.about.max_ratio != recipe.max_ratio:
@@ -58,19 +70,63 @@ class Evidence:
                     f"{recipe.name} asks for {recipe.max_ratio}; make them again",
                 )
             return self.stored
+        fitted = recipe.control is not None and not recipe.control.own
+        kinds = frozenset({"model"}) if fitted else recipe.needs.kinds
+        return self._made(kinds, recipe.max_ratio, dropped, named=False)
+
+    def all_moments(self, recipe: Recipe, *, dropped: bool = False) -> Moments:
+        """The sums that all estimators asked for together need, for the user to keep."""
+        if self.stored is not None:
+            return self.moments(recipe, dropped=dropped)
+        kinds = self.requests[recipe.max_ratio].kinds
+        return self._made(kinds, recipe.max_ratio, dropped, named=True)
+
+    def for_gates(self, recipe: Recipe, *, dropped: bool = False) -> Moments:
+        """The sums that the gates of the log and target read, made once for all estimators."""
+        if self.stored is not None:
+            return self.stored
         key = (dropped, recipe.max_ratio)
-        if key not in self.made:
+        if key not in self.gated:
             log, target = self.rows(dropped)
-            request = self.requests[recipe.max_ratio]
-            if log.n_truncated:
-                request = replace(request, kinds=request.kinds - {"trajectories"})
-            self.made[key] = self.engine.moments(log, target, request)
-        return self.made[key]
+            self.gated[key] = self.engine.moments(log, target, gate_request(recipe.max_ratio))
+        return self.gated[key]
+
+    def _made(
+        self, kinds: frozenset[str], max_ratio: float | None, dropped: bool, *, named: bool
+    ) -> Moments:
+        """Each kind of sums is made once, when it is first needed: estimators that read the rows
+        themselves need none."""
+        key = (dropped, max_ratio)
+        log, target = self.rows(dropped)
+        if log.n_truncated:  # the products of cut-off episodes mean nothing
+            kinds = kinds - {"trajectories"}
+        before, asked = self.made.get(key), self.asked.get(key, frozenset())
+        if before is None or not kinds <= asked:
+            request = replace(self.requests[max_ratio], kinds=kinds - asked, named=False)
+            made = self.engine.moments(log, target, request)
+            if before is not None:
+                held = {name: getattr(before, name) for name in (*before.kinds, "start_model")}
+                kept = {name: table for name, table in held.items() if table is not None}
+                made = replace(made, **kept)
+            self.made[key], self.asked[key] = made, asked | kinds
+        made = self.made[key]
+        if named and not made.about.sources:
+            self.made[key] = made = with_name(made, log.identity())
+        return made
 
     def rows(self, dropped: bool = False) -> tuple[EpisodeLog, Policy]:
         assert self.log is not None
         assert self.target is not None
-        return (self.log.drop_truncated() if dropped else self.log), self.target
+        if dropped and self.whole is None:
+            self.whole = self.log.drop_truncated()
+        log = self.whole if dropped else self.log
+        assert log is not None
+        return log, self.target
+
+    def rest(self) -> None:
+        """Forget what was kept for the next estimator; sums stay for the user."""
+        if isinstance(self.target, RememberedPolicy):
+            self.target.forget()
 
 
 def gather(
@@ -82,18 +138,33 @@ def gather(
     if isinstance(data, Moments):
         if target is not None and check_target(target).fingerprint() != data.about.target:
             raise UsageError("these moments are of another target policy than the one given")
-        return Evidence(data, None, None, truncated, {}, hopeless=hopeless_sums(data))
+        return Evidence(
+            data,
+            None,
+            None,
+            truncated,
+            {},
+            hopeless=hopeless_sums(data),
+            remarks=[] if target is None else unlogged_in_sums(data, target),
+        )
     if not isinstance(data, EpisodeLog):
         raise must_be("data", "a log (read_log, log_from_arrays) or moments", type(data).__name__)
     target = check_target(target)
     return Evidence(
         None,
         data,
-        target,
+        RememberedPolicy(target) if _ask_again(recipes) else target,
         truncated,
         merged(recipes),
         hopeless=hopeless(data, target),
         remarks=unlogged_actions(data, target),
+    )
+
+
+def _ask_again(recipes: list[Recipe]) -> bool:
+    """Whether the target's probabilities will be needed more than once; WIS's error does."""
+    return len(recipes) > 1 or any(
+        recipe.control is not None or recipe.normalize == "step" for recipe in recipes
     )
 
 

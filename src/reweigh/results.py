@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 import html
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError, must_be
+from reweigh.errors import RefusedError
+from reweigh.inference.intervals import Asked, Interval, scale_for
+from reweigh.wording import finite_or_none, number, rounded, two_digits
 
 if TYPE_CHECKING:
     from reweigh.estimators.recipe import Recipe
+    from reweigh.grounds import Grounds
+    from reweigh.inference.gates import Gate
+    from reweigh.inference.verdict import Verdict
     from reweigh.logs.states import Labels
     from reweigh.moments.bundle import Moments
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A confidence interval."""
-
-    low: float
-    high: float
-    level: float
-    method: str
-
-    def __str__(self) -> str:
-        margin = (self.high - self.low) / 4
-        return f"[{rounded(self.low, margin)}, {rounded(self.high, margin)}]"
+__all__ = [
+    "Diagnostics",
+    "Estimate",
+    "Interval",
+    "Marginals",
+    "Refusal",
+    "number",
+    "rounded",
+    "two_digits",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +108,7 @@ class Diagnostics:
             "placebo_error": self.placebo_error,
             "placebo_expected": self.placebo_expected,
         }
-        return {name: _finite(value) for name, value in found.items()}
+        return {name: finite_or_none(value) for name, value in found.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,29 +126,87 @@ class Estimate:
     per_step: Floats | None
     marginals: Marginals | None
     diagnostics: Diagnostics
-    make_moments: Callable[[], Moments]
-    verdict: None = None  # gates come with the diagnostics' thresholds
+    grounds: Grounds
+    gates: tuple[Gate, ...]  # those of its own numbers; the verdict has the log's as well
     warnings: tuple[Warning, ...] = field(default=())
+    chosen: str | None = None  # why "auto" took this estimator
 
     @cached_property
     def moments(self) -> Moments:
         """The sums behind the estimate; where it was made without them, they are made now."""
-        return self.make_moments()
+        return self.grounds.moments()
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """green, amber or red, with the reasons: the gates of the estimate's own numbers and of
+        the log and target (propensities, history, drift, the weights' tail), which are made when
+        the verdict is first asked for."""
+        return self.grounds.verdict(self.gates)
 
     @property
     def estimator(self) -> str:
         return self.recipe.name
 
-    def interval(self, level: float = 0.95) -> Interval | None:
-        """A normal interval from the standard error; None where there is no error."""
-        if not isinstance(level, int | float) or not 0 < level < 1:
-            raise must_be("level", "a number between 0 and 1", level)
-        if self.standard_error is None:
-            return None
-        margin = NormalDist().inv_cdf(0.5 + level / 2) * self.standard_error
-        return Interval(
-            self.value - margin, self.value + margin, float(level), f"normal, {self.error_method}"
-        )
+    def interval(
+        self,
+        level: float = 0.95,
+        method: str = "auto",
+        *,
+        replicates: int = 1999,
+        seed: int | None = None,
+        value_range: tuple[float, float] | None = None,
+        threads: int = 1,
+    ) -> Interval | None:
+        """A confidence interval. None with one episode, or where `auto` finds no method; a method
+        that was asked for and cannot answer raises RefusedError with the reason.
+
+        analytic     value ± t SE: the variances within cells over N - 1, Student's t with the
+                     degrees of freedom of Welch and Satterthwaite (of estimators with running
+                     products: the worst effective number of episodes, less 1)
+        cluster      the same with the influence values of the episodes, t with n - 1
+        jackknife    the same by deleting blocks of episodes, t with the blocks less 1
+        percentile   resampling episodes and running the whole estimator again
+        bootstrap-t  the same, each replicate divided by its own error
+        auto         see `reweigh.inference.intervals.auto_method`
+
+        `replicates` (at least 20/(1 - level), less 1) and `seed` are for resampling: they are
+        kept, so that another level costs nothing, and without a seed one is drawn and told in the
+        interval's `method`. `value_range` are the ends between which the value is known to lie.
+        Intervals are asymptotic; `rw.certify` gives bounds that are not.
+        """
+        return self._interval("both", level, method, replicates, seed, value_range, threads)
+
+    def bound(
+        self,
+        side: Literal["lower", "upper"],
+        level: float = 0.95,
+        method: str = "auto",
+        *,
+        replicates: int = 1999,
+        seed: int | None = None,
+        value_range: tuple[float, float] | None = None,
+        threads: int = 1,
+    ) -> Interval | None:
+        """A one-sided bound at this level, as an interval whose other end is infinite."""
+        return self._interval(side, level, method, replicates, seed, value_range, threads)
+
+    def _interval(
+        self,
+        side: Literal["both", "lower", "upper"],
+        level: float,
+        method: str,
+        replicates: int,
+        seed: int | None,
+        value_range: tuple[float, float] | None,
+        threads: int,
+    ) -> Interval | None:
+        asked = Asked(level, side, value_range, scale_for(self.recipe))
+        return self.grounds.interval(asked, method, replicates, seed, threads)
+
+    def p_value(self) -> float:
+        """p of "the target is not better than the behaviour", one-sided: small where it is. The
+        difference is paired, since both values come from the same episodes."""
+        return self.grounds.p_value()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `reweigh evaluate --json` prints them."""
@@ -160,8 +216,10 @@ class Estimate:
             "value": self.value,
             "standard_error": self.standard_error,
             "error_method": self.error_method,
-            "interval": None if interval is None else vars(interval),
-            "verdict": self.verdict,
+            "interval": None if interval is None else interval.to_dict(),
+            "chosen": self.chosen,
+            "verdict": self.verdict.level,
+            "gates": [gate.to_dict() for gate in self.verdict.gates],
             "warnings": [str(warning) for warning in self.warnings],
             "n_episodes": self.n_episodes,
             "horizon": self.horizon,
@@ -188,6 +246,9 @@ class Estimate:
             ("mass on unseen states", unseen),
             ("placebo (reward 1)", f"{number(d.placebo)} (should be {number(d.placebo_expected)})"),
         ]
+        lines.append(("verdict", str(self.verdict)))
+        if self.chosen is not None:
+            lines.append(("chosen", self.chosen))
         return lines + [("warning", str(warning)) for warning in self.warnings]
 
     def __str__(self) -> str:
@@ -234,35 +295,6 @@ class Refusal:
             "horizon": self.horizon,
             "refused": {"code": self.error.code, "reason": self.error.reason},
         }
-
-
-def _finite(value: float | None) -> float | None:
-    """What overflowed is not a number to hand on."""
-    return value if value is not None and math.isfinite(value) else None
-
-
-def rounded(value: float, error: float | None) -> str:
-    """A number with as many decimals as its error supports (two digits of the error)."""
-    if error is None or not error > 0:
-        return number(value)
-    decimals = max(0, 1 - math.floor(math.log10(error)))
-    return f"{value:,.{min(decimals, 12)}f}"
-
-
-def number(value: float | None) -> str:
-    """A number with four significant digits."""
-    if value is None:
-        return "unknown"
-    if value == 0 or 1e-4 <= abs(value) < 1e7:
-        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    return f"{value:.3e}"
-
-
-def two_digits(value: float | None) -> str:
-    """An error: two significant digits say all there is."""
-    if value is None:
-        return "none"
-    return f"{value:.2e}" if value and not 1e-4 <= value < 1e5 else f"{value:#.2g}".rstrip(".")
 
 
 def _error_text(error: float | None, method: str) -> str:

@@ -117,7 +117,8 @@ def test_evaluate_as_json_is_one_object_with_the_library_s_numbers(
         assert entry["interval"]["low"] == interval.low
         assert entry["interval"]["high"] == interval.high
         assert entry["interval"]["level"] == 0.95
-        assert entry["verdict"] is None
+        assert entry["verdict"] == estimate.verdict.level
+        assert {gate["name"] for gate in entry["gates"]} >= {"support", "drift"}
         assert (entry["n_episodes"], entry["horizon"]) == (60, 3)
         assert found["behavior_value"] == pytest.approx(estimate.behavior_value, rel=1e-12)
 

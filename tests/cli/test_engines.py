@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
 
@@ -103,6 +104,61 @@ def test_what_an_engine_cannot_do_is_told(
     ran = command("evaluate", parquet, "--target", policy, *options)
     assert ran.code == 2
     assert message in ran.err
+
+
+SPARK = ("--engine", "spark://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("name", ["evaluate", "moments", "check", "plan"])
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ((), 2, "there is no LOG: give its files"),
+        (SPARK, 2, "there is no LOG: give its files"),
+        (("--table", "steps"), 2, "needs to know where"),
+        (("--table", "steps", "--engine", "duckdb"), 2, "give the DuckDB database as the LOG"),
+        # a table of Spark is a log, and only Spark is missing
+        pytest.param(("--table", "steps", *SPARK), 6, "does not answer", marks=pytest.mark.spark),
+    ],
+)
+def test_a_command_without_a_log(
+    command: Command, policy: Path, tmp_path: Path, name: str, options: tuple[str, ...], code: int,
+    message: str,
+) -> None:  # fmt: skip
+    more: dict[str, tuple[object, ...]] = {
+        "evaluate": ("--target", policy),
+        "moments": ("--target", policy, "-o", tmp_path / "m.parquet"),
+        "check": (),
+        "plan": ("--target", policy, "--half-width", "0.1"),
+    }
+    ran = command(name, *options, *more[name])
+    assert ran.code == code
+    assert message in ran.err
+
+
+def test_files_and_a_table_of_spark_are_not_one_log(
+    command: Command, parquet: Path, policy: Path
+) -> None:
+    ran = command("evaluate", parquet, "--target", policy, "--table", "steps", *SPARK)
+    assert ran.code == 2
+    assert "the table 'steps' of Spark is the log" in ran.err
+    files = (parquet, parquet)
+    ran = command("evaluate", *files, "--target", policy, "--table", "t", "--engine", "duckdb")
+    assert ran.code == 2
+    assert "from a database: give its file as the log" in ran.err
+
+
+def test_a_table_of_a_database(command: Command, tmp_path: Path, policy: Path) -> None:
+    with duckdb.connect(str(tmp_path / "lake.duckdb")) as lake:
+        lake.register("rows", log_table(400))
+        lake.execute("CREATE TABLE steps AS SELECT * FROM rows")
+    options = ("--target", policy, "--json")
+    table = ("--table", "steps", "--engine", "duckdb")
+    found = command("evaluate", tmp_path / "lake.duckdb", *table, *options).json()
+    pq.write_table(log_table(400), tmp_path / "log.parquet")
+    memory = command("evaluate", tmp_path / "log.parquet", *options).json()
+    value = memory["estimates"][0]["value"]
+    assert found["estimates"][0]["value"] == pytest.approx(value, rel=1e-9)
 
 
 def test_a_deterministic_log_is_refused_by_every_engine(

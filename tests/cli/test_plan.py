@@ -44,15 +44,19 @@ def test_a_difference(command: Command, log: Path) -> None:
         difference=0.4,
         power=0.9,
         level=0.9,
-        estimators=["mis", "wis"],
+        estimators=["mis", "wis", "dm"],
     )
-    assert needed(ran.out) == {
-        **{n.estimator: f"{n.episodes:,}" for n in own.needs},
-        "dm": "refused",
-    }
+    assert needed(ran.out) == {n.estimator: f"{n.episodes:,}" for n in own.needs}
     assert "a difference of 0.4 to the behaviour (90 %, power 90 %)" in ran.out
-    assert "dm: refused (no-influence)" in ran.out
     assert "wanted" not in ran.out
+
+
+def test_a_refusal_is_a_row(command: Command, log: Path) -> None:
+    arguments = ("--difference", "0.4", "--horizon", "1", "--estimators", "mis,ssd-is")
+    ran = command("plan", log, "--target-prob", "pi", *arguments)
+    assert ran.code == 0, ran.err
+    assert needed(ran.out)["ssd-is"] == "refused"
+    assert "ssd-is: refused (horizon)" in ran.out
 
 
 def test_json(command: Command, log: Path, policy: Path) -> None:
@@ -79,10 +83,10 @@ def test_json(command: Command, log: Path, policy: Path) -> None:
 
 
 def test_a_refusal_in_json(command: Command, log: Path, policy: Path) -> None:
-    arguments = ("--difference", "0.1", "--estimators", "dm,mis", "--json")
+    arguments = ("--difference", "0.1", "--horizon", "1", "--estimators", "ssd-is,mis", "--json")
     told = command("plan", log, "--target", policy, *arguments).json()
     assert told["reference"] == "mis"
-    assert told["estimators"][0]["refused"]["code"] == "no-influence"
+    assert told["estimators"][0]["refused"]["code"] == "horizon"
     assert told["estimators"][0]["episodes"] is None
     assert all("wanted" not in row for row in told["decomposition"]["largest"])
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.estimators.operators import importance_operator, pooled_operator
+from reweigh.estimators.operators import importance_operator
+from reweigh.estimators.pooled import pooled_operator
 from reweigh.estimators.recursion import backward, forward
 from reweigh.worlds import ModelFail, ModelWin, random_mdp
 

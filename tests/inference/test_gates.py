@@ -101,6 +101,9 @@ def test_the_worst_gate_is_the_verdict() -> None:
     assert Verdict(()).level == "green"
     assert Verdict((green, unknown)).level == "green"
     assert Verdict((green, amber)).level == "amber"
+    hint = found["mass is a hint only"]
+    assert Verdict((green, hint)).level == "green"
+    assert Verdict((green, hint)).reasons == ()
     verdict = Verdict((amber, green, red, unknown))
     assert verdict.level == "red"
     assert verdict.reasons == (red, amber)

@@ -1,23 +1,19 @@
-"""What the kernels do is what the slow ways do: ingest, its faults' words, cells, look-ups."""
+"""What the kernels do is what the slow ways do: ingest, its faults' words, look-ups."""
 
 from __future__ import annotations
 
 import random
 import subprocess
 import sys
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pytest
-from build import TARGET, random_log, to_reweigh
+from build import random_log, to_reweigh
 
 import reweigh as rw
 from reweigh.logs import arrays as arrays_module
 from reweigh.moments import compute
-from reweigh.moments.engines import arrays as engine
-from reweigh.moments.groups import group_by
-from reweigh.moments.transitions import TransitionMoments
 
 N, H = 150, 140  # more than one tile both ways, and a rest
 
@@ -188,68 +184,6 @@ def test_what_is_not_plain_goes_the_other_way(
 ) -> None:
     assert quick(options) is None
     assert rw.log_from_arrays(**options).digest() == slow(monkeypatch, options).digest()
-
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "complete": {},
-    "known next": {"with_next": True},
-    "ended": {"ends": ("complete", "terminated"), "with_next": True, "zeros": True},
-    "cut": {"ends": ("complete", "terminated", "truncated"), "with_next": True},
-    "hidden": {"hide": 0.4, "ends": ("complete", "terminated")},
-}
-
-
-@pytest.mark.parametrize("blocks", [1, 3])
-@pytest.mark.parametrize("kind", OPTIONS)
-def test_cells_by_place_are_the_sorted_cells(
-    code: str, kind: str, blocks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = random.Random(f"{kind}/{blocks}")
-    for _ in range(8):
-        log = to_reweigh(random_log(rng, n=30, horizon=5, **OPTIONS[kind]))
-        expected = rw.moments(log, TARGET, ["mis", "dm"], blocks=blocks)
-        with monkeypatch.context() as patch:
-            patch.setattr(engine, "PLACES_FROM", 0)
-            patch.setattr(engine, "available", lambda: True)
-            patch.setattr(engine, "_sum_cells", None if kind != "hidden" else engine._sum_cells)
-            patch.setattr(engine, "PLACES_PER_ROW", 10**6)
-            found = rw.moments(log, TARGET, ["mis", "dm"], blocks=blocks)
-        for table in ("transitions", "model"):
-            for field in fields(TransitionMoments):
-                mine = getattr(getattr(found, table), field.name)
-                theirs = getattr(getattr(expected, table), field.name)
-                assert mine.dtype == theirs.dtype
-                np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-13, err_msg=field.name)
-
-
-def test_places_are_not_used_where_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = to_reweigh(random_log(random.Random(0), n=30, horizon=5))
-    monkeypatch.setattr(engine, "PLACES_FROM", 0)
-    monkeypatch.setattr(engine, "MOST_PLACES", 1)
-    monkeypatch.setattr(engine, "pick", None)
-    assert len(rw.moments(log, TARGET, ["mis"]).transitions) > 0
-
-
-@pytest.mark.parametrize("largest", [700.0, -1e6])
-def test_running_products_of_one_block_need_no_groups(
-    largest: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the largest product is no number: there the logarithm is raised row by row."""
-    monkeypatch.setattr(engine, "LARGEST_EXPONENT", largest)
-    rng = random.Random(4)
-    for _ in range(20):
-        log = to_reweigh(random_log(rng, n=20, ends=("complete", "terminated"), zeros=True))
-        found = rw.moments(log, TARGET, ["is"]).trajectories
-        with monkeypatch.context() as patch:
-            zeros = np.zeros(log.n_episodes, np.int64)
-            patch.setattr(engine, "_Whole", lambda n, zeros=zeros: group_by([zeros]))
-            expected = rw.moments(log, TARGET, ["is"]).trajectories
-        for table in ("steps", "episodes"):
-            mine, theirs = getattr(found, table), getattr(expected, table)
-            for field in fields(mine):
-                np.testing.assert_allclose(
-                    getattr(mine, field.name), getattr(theirs, field.name), rtol=1e-12, atol=1e-13
-                )
 
 
 def policies() -> dict[str, rw.TablePolicy]:

@@ -8,13 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from reweigh.cli.options import LogOptions, with_options
+from reweigh.cli.options import OR_TABLE, LogOptions, with_options
 
 
 @with_options(log=LogOptions)
 def check(
-    paths: Annotated[list[Path], typer.Argument(metavar="LOG…", help="Files of the log.")],
     log: LogOptions,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="LOG…", help="Files of the log. " + OR_TABLE),
+    ] = None,
     target_prob: Annotated[
         str | None, typer.Option(help="Column with the target's probabilities, to check too.")
     ] = None,
@@ -28,7 +31,7 @@ def check(
     from reweigh.errors import Fault, InputError, UsageError
     from reweigh.moments.store import is_moments_file
 
-    if any(is_moments_file(path) for path in paths):
+    if any(is_moments_file(path) for path in paths or []):
         raise UsageError("this is a file of moments, not a log; reweigh evaluate takes it")
     try:
         with noted() as warned, working("reading the log", quiet=as_json):

@@ -140,11 +140,11 @@ def _table(found: Comparison) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("target", "estimator"):
         table.add_column(name, overflow="fold")
-    for name in ("value", f"{level} interval", "more than behaviour", "best"):
+    for name in ("value", f"{level} interval", "more than behaviour", "best", "verdict"):
         table.add_column(name, justify="right", overflow="fold")
     for row in found.rows():
         if len(row) == 3:
-            table.add_row(row[0], row[1], "refused", "", "", "")
+            table.add_row(row[0], row[1], "refused", *[""] * 4)
         else:
             table.add_row(*row)
     return table

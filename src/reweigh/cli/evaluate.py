@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reweigh.cli.inputs import read_given
-from reweigh.cli.options import LogOptions, TargetOptions, with_options
+from reweigh.cli.intervals import IntervalOptions, refuse_without_rows, told
+from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
 from reweigh.cli.words import printable
 from reweigh.errors import RefusedError, UsageError
 
@@ -19,18 +20,22 @@ if TYPE_CHECKING:
     from reweigh.results import Estimate
 
 
-@with_options(target=TargetOptions, log=LogOptions)
+@with_options(target=TargetOptions, intervals=IntervalOptions, log=LogOptions)
 def evaluate(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="LOG…", help="Files of the log, or one file of moments."),
-    ],
     log: LogOptions,
     target: TargetOptions,
+    intervals: IntervalOptions,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="LOG…", help="Files of the log, or one file of moments. " + OR_TABLE
+        ),
+    ] = None,
     estimators: Annotated[
         str,
         typer.Option(
-            help="Names with commas between them, or all: is, wis, trajectory-is, trajectory-wis, "
+            help="Names with commas between them, all, or auto (chosen without a look at "
+            "rewards): is, wis, trajectory-is, trajectory-wis, "
             "dm, dm-renorm, ssd-is, ssd-is-plugin, ssd-is-selfnorm, mis, mis-plain, mis-state, "
             "mis-pooled, dr, dr-split, dr-crossfit, wdr, wdr-split, wdr-crossfit, mdr, "
             "mdr-crossfit."
@@ -47,7 +52,7 @@ def evaluate(
         ),
     ] = "refuse",
     strict: Annotated[
-        bool, typer.Option("--strict", help="Take every warning for a refusal (exit 4).")
+        bool, typer.Option("--strict", help="Take warnings and red verdicts for refusals (exit 4).")
     ] = False,
     show_sql: Annotated[
         bool, typer.Option("--show-sql", help="Print the queries of the engine, and stop.")
@@ -71,41 +76,58 @@ def evaluate(
     )
     from reweigh.evidence import merged
 
-    recipes = chosen(estimators, max_ratio)
+    recipes = chosen(estimators, max_ratio, auto=True)
+    if show_sql and "auto" in recipes:
+        raise UsageError("--show-sql needs the estimators by name, not auto")
+    intervals.check()
     if cut not in ("refuse", "drop"):
         raise UsageError(f"--cut-episodes takes refuse or drop; got {cut!r}")
     with noted() as general:
         with working("reading", quiet=as_json):
-            given = read_given(paths, log, target, for_logs_only=cut != "refuse")
+            rows_needed = cut != "refuse" or intervals.reward_range is not None
+            given = read_given(paths, log, target, for_logs_only=rows_needed)
         if show_sql:
             for request in merged(recipes).values():
                 print(printable(_sql_of(given.data, given.policy, request)))
             return
         with at_work(given.data, "evaluating", quiet=as_json) as data:
+            refuse_without_rows(intervals, data)
             results = rw.evaluate_all(data, given.policy, recipes, truncated=cut)  # type: ignore[arg-type]
+            sure = told(results, intervals, data, given.policy)
     answered = [result for result in results if isinstance(result, rw.Estimate)]
     if as_json:
         print_json(
             {
-                "estimates": [result.to_dict() for result in results],
+                "estimates": sure.entries(results),
                 "behavior_value": answered[0].behavior_value if answered else None,
                 "log": given.about,
+                "seed": sure.seed,
+                "certificate": sure.certificate_entry(),
                 "warnings": general,
                 "version": rw.__version__,
             }
         )
     else:
-        print_table(estimates_table(results))
+        print_table(estimates_table(results, intervals=sure.intervals, heading=intervals.heading))
         if answered:
             say(summary(answered))
+        for result in answered:
+            if result.chosen is not None:
+                say(f"auto chose {result.chosen}")
         if given.behavior != "logged":
             say(f"behaviour probabilities: {given.behavior}; the errors take them for the truth")
         for line in [f"! {text}" for text in general] + (remarks(results) if answered else []):
             say(line)
+        for line in sure.lines(intervals) if answered else []:
+            say(line)
+        if isinstance(sure.certificate, rw.Certificate):
+            say(f"\n{sure.certificate}")
     if not answered:
         raise RefusedError(
             "refused", "\n  ".join(["no estimator gave an answer", *remarks(results)])
         )
+    if strict and any(result.verdict.level == "red" for result in answered):
+        raise RefusedError("red", "a verdict is red, and --strict takes it for a refusal")
     if strict and (general or any(result.warnings for result in answered)):
         raise RefusedError("strict", "there are warnings, and --strict takes them for refusals")
 
@@ -127,17 +149,23 @@ def summary(estimates: Sequence[Estimate]) -> str:
     return f"{whole.n_episodes:,} episodes, horizon {whole.horizon}; {earned}"
 
 
-def chosen(names: str, max_ratio: float | None) -> list[Recipe]:
-    """Recipes from the names that the user gave."""
+def chosen(names: str, max_ratio: float | None, *, auto: bool = False) -> list[Any]:
+    """Recipes from the names that the user gave; "auto" stays a name where it may be given."""
     import reweigh as rw
 
     listed = list(rw.ESTIMATORS) if names == "all" else [n.strip() for n in names.split(",")]
-    recipes = [rw.estimator(name) for name in listed if name]
+    recipes: list[Recipe | str] = [
+        name if auto and name == "auto" else rw.estimator(name) for name in listed if name
+    ]
     if not recipes:
         raise UsageError("--estimators is empty; give names such as mis,wis")
     if max_ratio is None:
         return recipes
+    if "auto" in recipes:
+        raise UsageError("--max-ratio belongs to an estimator that is named, not to auto")
     return [
-        recipe if recipe.name.startswith("dm") else replace(recipe, max_ratio=max_ratio)
+        recipe
+        if isinstance(recipe, str) or recipe.name.startswith("dm")
+        else replace(recipe, max_ratio=max_ratio)
         for recipe in recipes
     ]

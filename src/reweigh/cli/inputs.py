@@ -24,14 +24,23 @@ class Given:
 
 
 def read_given(
-    paths: list[Path], log: LogOptions, target: TargetOptions, *, for_logs_only: bool = False
+    files: list[Path] | None,
+    log: LogOptions,
+    target: TargetOptions,
+    *,
+    for_logs_only: bool = False,
 ) -> Given:
-    """Read the files. `for_logs_only`: an option was given that moments cannot obey."""
+    """Read the files; without any, a table of Spark.
+
+    `for_logs_only`: an option was given that moments cannot obey.
+    """
     import reweigh as rw
     from reweigh.logs.scanned import ScannedLog
     from reweigh.moments.store import is_moments_file
 
+    paths = files or []
     if not any(is_moments_file(path) for path in paths):
+        log.check_source(paths)
         policy = target.read(log)
         data = log.read(paths, target.target_prob)
         # A log that is scanned would be read once more only to be described.

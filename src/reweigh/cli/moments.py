@@ -7,15 +7,18 @@ from typing import Annotated
 
 import typer
 
-from reweigh.cli.options import LogOptions, TargetOptions, with_options
+from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
 
 
 @with_options(target=TargetOptions, log=LogOptions)
 def moments(
-    paths: Annotated[list[Path], typer.Argument(metavar="LOG…", help="Files of the log.")],
     log: LogOptions,
     target: TargetOptions,
     output: Annotated[Path, typer.Option("-o", "--output", help="Parquet file to write.")],
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="LOG…", help="Files of the log. " + OR_TABLE),
+    ] = None,
     estimators: Annotated[
         str | None, typer.Option(help="Only the sums that these estimators need.")
     ] = None,
@@ -46,6 +49,7 @@ def moments(
         raise UsageError(f"--cut-episodes takes keep or drop; got {cut!r}")
     recipes = None if estimators is None else chosen(estimators, max_ratio)
     with noted() as warned, working("reading"):
+        log.check_source(paths)
         policy = target.read(log)
         data = log.read(paths, target.target_prob)
         if cut == "drop" and not isinstance(data, rw.EpisodeLog):

@@ -16,6 +16,7 @@ from reweigh.errors import UsageError
 
 READING = "How to read the log"
 TARGET = "The target policy"
+OR_TABLE = "Left out for a --table of Spark."  # of the argument LOG
 
 
 def _option(help: str, panel: str = READING, flag: str | None = None) -> Any:
@@ -81,7 +82,8 @@ class LogOptions:
         ),
     ] = "auto"
     table: Annotated[
-        str | None, _option("Table of the DuckDB database (the LOG), or of Spark.")
+        str | None,
+        _option("Table of the DuckDB database that is the LOG, or of Spark, without a LOG."),
     ] = None
     fit_behavior: Annotated[
         bool,
@@ -93,18 +95,19 @@ class LogOptions:
         float, _option("Pseudo-counts per action when estimating the behaviour.")
     ] = 0.0
 
-    def read(self, paths: list[Path], target_prob: str | None = None) -> Any:
-        """The log, read and checked."""
+    def read(self, paths: list[Path] | None, target_prob: str | None = None) -> Any:
+        """The log, read and checked; without files it is a table of Spark."""
         import reweigh as rw
 
+        self.check_source(paths)
         if self.smoothing and not self.fit_behavior:
             raise UsageError("--smoothing belongs to --fit-behavior")
         if self.behavior_prob is not None and self.fit_behavior:
             raise UsageError("give --behavior-prob or --fit-behavior, not both")
         same = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _TRANSLATED}
-        source: Any = [str(path) for path in paths]
+        files: Any = [str(path) for path in paths or []]
         log = rw.read_log(
-            source[0] if len(source) == 1 else source,
+            (files[0] if len(files) == 1 else files) if files else None,
             state=self.state or "state",
             next_state=self.next_state or None,
             behavior_prob=None if self.fit_behavior else self.behavior_prob or "behavior_prob",
@@ -117,6 +120,22 @@ class LogOptions:
                 raise UsageError("--fit-behavior needs the log in memory: use --engine arrays")
             return log.with_behavior(rw.fit_behavior(log, smoothing=self.smoothing))
         return log
+
+    def check_source(self, paths: list[Path] | None) -> None:
+        """There must be a log: files, or a table of Spark."""
+        from reweigh.moments.engines.find import is_spark
+
+        if paths or (self.table is not None and is_spark(self.engine)):
+            return
+        if self.table is None:
+            raise UsageError(
+                "there is no LOG: give its files, or name a table of Spark (--engine spark://… "
+                "--table NAME)"
+            )
+        raise UsageError(
+            f"--table {self.table} needs to know where: give the DuckDB database as the LOG "
+            "(--engine duckdb), or Spark (--engine spark://… or sc://…)"
+        )
 
     def _abstraction(self) -> Any:
         import reweigh as rw

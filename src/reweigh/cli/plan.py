@@ -9,7 +9,7 @@ import typer
 
 from reweigh.cli.evaluate import chosen
 from reweigh.cli.inputs import read_given
-from reweigh.cli.options import LogOptions, TargetOptions, with_options
+from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
 from reweigh.errors import ResourceError, UsageError
 
 GOAL = "What the episodes must be enough for"
@@ -18,12 +18,14 @@ POWER = 0.8
 
 @with_options(target=TargetOptions, log=LogOptions)
 def plan(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="LOG…", help="Files of a pilot log, or one file of moments."),
-    ],
     log: LogOptions,
     target: TargetOptions,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="LOG…", help="Files of a pilot log, or one file of moments. " + OR_TABLE
+        ),
+    ] = None,
     half_width: Annotated[
         float | None,
         typer.Option(help="Half-width of the interval that is wanted.", rich_help_panel=GOAL),

@@ -15,7 +15,11 @@ from reweigh.cli.words import for_terminal, printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from reweigh.results import Estimate, Refusal
+    from reweigh.results import Estimate, Interval, Refusal
+
+
+# Gates that no warning speaks of already.
+GATES_TOLD = ("propensities", "history", "drift", "Pareto k", "heaviest episode")
 
 
 def print_json(value: Any) -> None:
@@ -76,8 +80,15 @@ def print_table(table: Table) -> None:
     Console(width=width, highlight=False, soft_wrap=False).print(table)
 
 
-def estimates_table(results: Sequence[Estimate | Refusal], truth: float | None = None) -> Table:
-    """One row per estimator; a refusal tells its reason below the table."""
+def estimates_table(
+    results: Sequence[Estimate | Refusal],
+    truth: float | None = None,
+    *,
+    intervals: Sequence[Interval | None] | None = None,
+    heading: str = "95 % interval",
+) -> Table:
+    """One row per estimator; a refusal tells its reason below the table. Without `intervals` they
+    are the estimates' own."""
     from rich import box
     from rich.table import Table
 
@@ -86,15 +97,14 @@ def estimates_table(results: Sequence[Estimate | Refusal], truth: float | None =
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
     last = "std. error" if truth is None else "off by"
-    for name in ("estimator", "value", "95 % interval", "ESS", "unseen", "placebo", last):
+    for name in ("estimator", "value", heading, "ESS", "unseen", last, "verdict"):
         table.add_column(name, justify="left" if name == "estimator" else "right", no_wrap=True)
-    for result in results:
+    for index, result in enumerate(results):
         if isinstance(result, Refusal):
             table.add_row(result.estimator, "refused", *[""] * 5)
             continue
-        interval = result.interval()
+        interval = result.interval() if intervals is None else intervals[index]
         d = result.diagnostics
-        share = d.placebo / d.placebo_expected
         on_end = result.value == 0 and any(
             isinstance(w, StationaryWarning) for w in result.warnings
         )
@@ -104,8 +114,8 @@ def estimates_table(results: Sequence[Estimate | Refusal], truth: float | None =
             "none" if interval is None else str(interval),
             "none" if d.worst_ess is None else f"{d.worst_ess:,.0f}",
             "" if d.total_unseen is None else f"{d.total_unseen:.1%}",
-            f"{share:.1%}" if math.isfinite(share) else "too large",
             two_digits(result.standard_error) if truth is None else f"{result.value - truth:+.2g}",
+            result.verdict.level,
         ]
         table.add_row(*cells)
     return table
@@ -124,10 +134,19 @@ def remarks(results: Sequence[Estimate | Refusal]) -> list[str]:
         else:
             for warning in result.warnings:
                 by_text.setdefault(f"! {warning}", []).append(result.estimator)
+            for gate in result.verdict.reasons:
+                if gate.name in GATES_TOLD:
+                    text = f"{gate.level}: {gate.text}; {gate.advice}"
+                    by_text.setdefault(text, []).append(result.estimator)
             if result.standard_error is None:
                 by_text.setdefault(f"no interval: {result.error_method}", []).append(
                     result.estimator
                 )
+            for gate in result.verdict.unchecked:
+                if gate.name in GATES_TOLD:
+                    by_text.setdefault(f"not checked: {gate.name}: {gate.text}", []).append(
+                        result.estimator
+                    )
     return [f"{', '.join(names)}: {text}" for text, names in by_text.items()]
 
 

@@ -26,6 +26,7 @@ PHRASES = (
     (" (log.drop_truncated())", ", in the log itself"),
     (": log.drop_truncated()", ", in the log itself"),
 )
+RENAMED = {"method": "--interval", "side": "--one-sided"}
 OPTION = re.compile(r"\b([a-z_]+)=(['\"])([^'\"]*)\2")
 NUMBER = re.compile(r"\b(blocks|smoothing|horizon)=([0-9.]+)")
 COLUMN = re.compile(r"\b([a-z_]+)=…")
@@ -45,7 +46,7 @@ def for_terminal(text: str) -> str:
 
 
 def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return RENAMED.get(name, "--" + name.replace("_", "-"))
 
 
 def printable(text: str) -> str:

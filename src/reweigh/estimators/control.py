@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, UsageError
+from reweigh.estimators.direct_model import RowsQ, fits
 from reweigh.estimators.operators import model_operator
 from reweigh.estimators.recipe import ModelControl, Recipe
 from reweigh.estimators.recursion import backward
@@ -26,6 +27,7 @@ from reweigh.policies.function import call_batch
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+IN_SAMPLE, SPLIT, CROSS_FIT = "in-sample Q", "Q of the odd blocks", "Q of the other half"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +93,28 @@ class Shaped:
     name: str
 
 
+def shape_rows(log: EpisodeLog, target: Policy, control: ModelControl) -> Shaped | None:
+    """The log whose rewards are y and whose start values are g, with Q fitted over its rows; None
+    where Q is the user's own, or where the way over the sums is better (`shape_log`)."""
+    if control.own or not fits(log, control.blocks):
+        return None
+    _refuse_if_cut(log)
+    none = np.zeros(log.n_episodes, np.int64)
+    if control.q == "in-sample":
+        found = RowsQ.fit(log, target.probabilities(log), none, 1)
+        return Shaped(log.with_rewards(*found.shape(none)), IN_SAMPLE)
+    half = halves(log.steps.episode_hash)
+    refuse_empty_half(half)
+    found = RowsQ.fit(log, target.probabilities(log), half, 2)
+    if control.q == "split":
+        return Shaped(log.with_rewards(*found.shape(none + 1)).select(half == 0), SPLIT)
+    return Shaped(log.with_rewards(*found.shape(1 - half)), CROSS_FIT)
+
+
 def shape_log(
     log: EpisodeLog, target: Policy, control: ModelControl, fit: Moments | None
 ) -> Shaped:
-    """The log whose rewards are y and whose start values are g; `fit` holds the model's sums
-    by blocks (None for a Q of the user's own)."""
+    """The same with Q from the model's sums by blocks, `fit`, or of the user's own (None)."""
     _refuse_if_cut(log)
     if control.own:
         y, g = _shape_own(log, target, control)
@@ -103,16 +122,16 @@ def shape_log(
     assert fit is not None
     if control.q == "in-sample":
         y, g = _shape_tabular(log, [fit_q(fit)], np.zeros(log.n_episodes, np.int64))
-        return Shaped(log.with_rewards(y, g), "in-sample Q")
+        return Shaped(log.with_rewards(y, g), IN_SAMPLE)
     half = halves(log.steps.episode_hash)
     refuse_empty_half(half)
-    fits = _fit_halves(fit)
+    fitted = _fit_halves(fit)
     if control.q == "split":
         part = log.select(half == 0)
-        y, g = _shape_tabular(part, [fits[1]], np.zeros(part.n_episodes, np.int64))
-        return Shaped(part.with_rewards(y, g), "Q of the odd blocks")
-    y, g = _shape_tabular(log, [fits[1], fits[0]], half)
-    return Shaped(log.with_rewards(y, g), "Q of the other half")
+        y, g = _shape_tabular(part, [fitted[1]], np.zeros(part.n_episodes, np.int64))
+        return Shaped(part.with_rewards(y, g), SPLIT)
+    y, g = _shape_tabular(log, [fitted[1], fitted[0]], half)
+    return Shaped(log.with_rewards(y, g), CROSS_FIT)
 
 
 def _fit_halves(moments: Moments) -> tuple[TabularQ, TabularQ]:

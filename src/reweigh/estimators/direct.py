@@ -19,7 +19,7 @@ from reweigh.estimators.recursion import no_support
 from reweigh.estimators.weights import Solution
 from reweigh.inference import variance
 from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import HIDDEN
+from reweigh.logs.states import HIDDEN, Labels
 from reweigh.logs.steps import Steps
 from reweigh.moments.bundle import Moments
 from reweigh.moments.compute import COMPILED_FROM, available, pick
@@ -79,17 +79,19 @@ def behavior_in_memory(log: EpisodeLog) -> float | None:
 def bare_moments(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
     """Moments that hold no sums but the starts: what an estimate says of its log. Their sources
     are not named, since that reads the whole log; they are not for adding."""
+    states = Labels((*log.states.values, None)) if log.has_hidden else log.states
     state = log.steps.state[log.steps.rows(0)]
-    count = np.bincount(state, minlength=len(log.states))
+    count = np.bincount(np.where(state == HIDDEN, len(log.states), state))
     seen = np.flatnonzero(count)
     zero = np.zeros(len(seen))
     start = StartMoments(zero.astype(np.int64), seen, count[seen], zero, zero)
     return Moments(
-        about(log, target, recipe.needs, sources=()),
-        log.states,
+        about(log, target, recipe.needs),
+        states,
         log.actions,
         start,
         truncated=log.n_truncated,
+        hidden=log.has_hidden,
     )
 
 
@@ -227,6 +229,9 @@ def _solve(rows: Rows, mode: int) -> Solution:
         rare_mass=rare,
         total_mass=flow.total,
         variance_of_start=start,
+        freedom=variance.Freedom.of(
+            np.append(nodes["variance_by_node"], start), np.append(nodes["visits"], n)
+        ),
         normalized_at=np.ones(horizon, bool) if mode == SIMPLEX else None,
         **nodes,
     )

@@ -10,18 +10,19 @@ Both are sums over *groups* of rows that share a divisor: (t, s) for MIS, (t, s,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError
-from reweigh.logs.states import END, UNKNOWN
+from reweigh.logs.states import END, START, UNKNOWN
 from reweigh.moments.groups import group_by, tally
-from reweigh.moments.transitions import StartMoments, TransitionMoments, summed
+from reweigh.moments.transitions import StartMoments, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 SEEN_ENOUGH, DEFICIT_ERRORS = 10, 4.0
+PLACES_PER_CELL = 8  # up to so many (t, s) per cell are counted in an array over all of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,33 @@ class Groups:
 
 
 @dataclass(frozen=True, eq=False)
+class AtSteps:
+    """By (t, s), not necessarily once each: rows n, Σρ and Σρ²."""
+
+    t: Ints
+    s: Ints
+    n: Ints
+    rho: Floats
+    rho2: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class ShortEdges:
+    """Edges from one step to the next: their nodes counted from the first of their step, and P̂."""
+
+    src: Ints
+    dst: Ints
+    prob: Floats
+    bounds: Ints | None  # (H+1,) the edges of a step; None: all of them at every step
+
+    def at(self, t: int) -> tuple[Ints, Ints, Floats]:
+        if self.bounds is None:
+            return self.src, self.dst, self.prob
+        e = slice(int(self.bounds[t]), int(self.bounds[t + 1]))
+        return self.src[e], self.dst[e], self.prob[e]
+
+
+@dataclass(frozen=True, eq=False)
 class OneStep:
     """The one-step operator over nodes: the observed (t, s), END and the states at H included.
 
@@ -59,7 +87,7 @@ class OneStep:
     covered         (K,) share of the target's mass at the node that the log can carry on: for
                     MIS the mean ratio where it is below 1 beyond its error (0 where no row is
                     possible under the target), for a model the probability of the actions seen
-    step_cells      pooled: the cells before the steps were forgotten, for what is told per step
+    at_steps        pooled: the rows by (t, s), for what is told per step
     conserves       True where d_t does not shrink by what is not covered (self-normalised)
     src, dst        (E,) nodes of an edge (dst -1: the next state is not known); pooled: states
     prob            (E,) P̂(dst|src), the target's share included
@@ -92,7 +120,7 @@ class OneStep:
     complete: npt.NDArray[np.bool_]
     self_normalized: bool
     conserves: bool
-    step_cells: TransitionMoments | None = None
+    at_steps: AtSteps | None = None
 
     def nodes(self, t: int) -> slice:
         return slice(int(self.offsets[t]), int(self.offsets[t + 1]))
@@ -104,6 +132,21 @@ class OneStep:
             return slice(0, len(self.src)), self.src + base, _shifted(self.dst, after)
         e = slice(int(self.edge_offsets[t]), int(self.edge_offsets[t + 1]))
         return e, self.src[e], self.dst[e]
+
+    @cached_property
+    def short_edges(self) -> ShortEdges | None:
+        """The edges whose next state is known, if all of them lead to the next step."""
+        if np.any(self.gap != 1):
+            return None
+        known = self.dst >= 0
+        if self.edge_offsets is None:
+            return ShortEdges(self.src[known], self.dst[known], self.prob[known], None)
+        here = self.node_t[self.src]
+        src, dst = self.src - self.offsets[here], self.dst - self.offsets[here + 1]
+        if known.all():
+            return ShortEdges(src, dst, self.prob, self.edge_offsets)
+        bounds = np.concatenate([[0], np.cumsum(known)])[self.edge_offsets]
+        return ShortEdges(src[known], dst[known], self.prob[known], bounds)
 
     @property
     def n_episodes(self) -> int:
@@ -157,46 +200,41 @@ def _operator(
     reward_sums: Floats | None,
     probability: Floats | None = None,
 ) -> OneStep:
-    order = np.lexsort((cells.s, cells.t))
-    cells = _reordered(cells, order)
-    group_of = group_of[order]
-    rewards = cells.z if reward_sums is None else reward_sums[order]
+    start_t = np.zeros(len(start.s), np.int64)
+    width = max(int(v.max(initial=0)) for v in (cells.s, cells.s_next, start.s)) + 1 - START
+    by_node = cells.t * width + (cells.s - START)
+    if np.any(by_node[1:] < by_node[:-1]):
+        order = np.argsort(by_node, kind="stable")
+        cells, group_of, by_node = _reordered(cells, order), group_of[order], by_node[order]
+        reward_sums = None if reward_sums is None else reward_sums[order]
+    rewards = cells.z if reward_sums is None else reward_sums
     # A tail that is hidden or not logged up to the horizon is known to end there, with value 0.
     known = (cells.s_next != UNKNOWN) | (cells.t_next >= horizon)
-    groups = _groups(cells, group_of, share, known, per_state)
+    groups = rows_of(cells, group_of, share, known, per_state)
 
     at_end = np.flatnonzero(cells.s_next == END)
     first_end = int(cells.t_next[at_end].min()) if len(at_end) else horizon + 1
     end_t = np.arange(first_end, horizon + 1)
     reached = cells.s_next != UNKNOWN
-    keys = np.concatenate(
-        [
-            np.stack([cells.t, cells.s], axis=1),
-            np.stack([cells.t_next, cells.s_next], axis=1)[reached],
-            np.stack([end_t, np.full(len(end_t), END)], axis=1),
-            np.stack([np.zeros(len(start.s), np.int64), start.s], axis=1),
-        ]
+    after = cells.t_next * width + (cells.s_next - START)
+    node, (src, arriving, end_node, start_node) = _nodes(
+        [by_node, after[reached], end_t * width + (END - START), start_t * width + start.s - START],
+        (horizon + 1) * width,
     )
-    found = group_by([keys[:, 0], keys[:, 1]])
-    node_t, node_s = found.keys
-    index = found.index()
-    src = index[: len(cells)]
+    node_t, node_s = node // width, node % width + START
     dst = np.full(len(cells), -1, np.int64)
-    dst[reached] = index[len(cells) : len(cells) + int(reached.sum())]
-    after = len(cells) + int(reached.sum())
-    end_node = index[after : after + len(end_t)]
-    start_node = index[after + len(end_t) :]
-    n_nodes = len(found)
+    dst[reached] = arriving
+    n_nodes = len(node)
     ended_to = np.full(horizon + 1, -1, np.int64)
     ended_to[end_t] = end_node
     weight = groups.share[group_of]
-    prob = weight * np.where(known, cells.rho, 0.0) * _inverse(groups.move_by)[group_of]
-    scale = weight * _inverse(groups.reward_by)[group_of]
+    prob = weight * np.where(known, cells.rho, 0.0) * inverse(groups.move_by)[group_of]
+    scale = weight * inverse(groups.reward_by)[group_of]
     placebo = tally(src, cells.one * scale, n_nodes)
     placebo[end_node] = 1.0  # END earns the placebo's 1 at every step, END included
     visits = tally(src, cells.n.astype(float), n_nodes)
-    visits[end_node] = _ended_by(cells, end_t)
-    covered = _covered(cells, known, src, n_nodes)
+    visits[end_node] = ended_by(cells, end_t)
+    covered = covered_share(cells, known, src, n_nodes)
     if probability is not None:
         used = groups.moves > 0
         node_of = np.zeros(len(share), np.int64)
@@ -231,88 +269,21 @@ def _operator(
     )
 
 
-def pooled_operator(
-    cells: TransitionMoments,
-    start: StartMoments,
-    horizon: int,
-    discount: float,
-    *,
-    per_state: bool = False,
-    reward_sums: Floats | None = None,
-) -> OneStep:
-    """MIS pooled over time: one P̂(s'|s) and one r̂(s) from all steps, run for H steps.
-
-    Transitions of the last step count only if all of their next states are known, since they
-    would otherwise be a selection.
-    """
-    if np.any(cells.t_next - cells.t != 1):
-        raise RefusedError(
-            "hidden", "pooling over time needs every state observed; use mis() without pooled"
-        )
-    final = cells.t == horizon - 1
-    use_final = not np.any(final & (cells.s_next == UNKNOWN))
-    at_step, ended_by = cells, _ended_by(cells, np.arange(horizon + 1))
-    # From here on a cell is (s, [a,] s') at any step: the work of a step is that of the states.
-    followed = (cells.s_next != UNKNOWN) & (use_final | ~final)
-    key = [cells.s, cells.a, np.where(followed, cells.s_next, UNKNOWN)]
-    if reward_sums is not None:
-        reward_sums = group_by(key).sum(reward_sums)
-    zero = np.zeros(len(cells), np.int64)
-    cells = summed(replace(cells, block=zero, t=zero, t_next=zero + 1, s_next=key[2]))
-    known = cells.s_next != UNKNOWN
-    seen = np.unique(np.concatenate([cells.s, cells.s_next[known], start.s, [END]]))
-    n_states = len(seen)
-    src = np.searchsorted(seen, cells.s)
-    dst = np.where(known, np.searchsorted(seen, cells.s_next), -1)
-    groups = _groups(cells, group_by([src]).index(), None, known, per_state)
-    prob = np.where(known, cells.rho, 0.0) * _inverse(groups.move_by)[groups.of]
-    rewards = cells.z if reward_sums is None else reward_sums
-    scale = _inverse(groups.reward_by)[groups.of]
-    placebo = tally(src, cells.one * scale, n_states)
-    end = int(np.searchsorted(seen, END))
-    placebo[end] = 1.0
-    # At the last step nothing needs to be carried on; before it a state without moves loses all.
-    last = _covered(cells, np.ones(len(cells), bool), src, n_states)
-    covered = np.tile(np.where(tally(src, prob, n_states) > 0, last, 0.0), (horizon + 1, 1))
-    covered[horizon - 1] = last
-    covered[:, end] = covered[horizon] = 1.0
-    start_node = np.searchsorted(seen, start.s)
-    steps = horizon + 1
-    visits = np.zeros((steps, n_states))
-    np.add.at(visits, (at_step.t, np.searchsorted(seen, at_step.s)), at_step.n)
-    visits[:, end] = ended_by
-    initial = np.zeros(steps * n_states)
-    initial[:n_states] = tally(start_node, start.n / start.n.sum(), n_states)
-    return OneStep(
-        horizon=horizon,
-        discount=discount,
-        node_t=np.repeat(np.arange(steps), n_states),
-        node_s=np.tile(seen, steps),
-        offsets=np.arange(horizon + 2) * n_states,
-        initial=initial,
-        start=start,
-        start_node=start_node,
-        reward=np.tile(tally(src, rewards * scale, n_states), steps),
-        placebo=np.tile(placebo, steps),
-        visits=visits.reshape(-1),
-        covered=covered.reshape(-1),
-        cells=cells,
-        groups=groups,
-        known=known,
-        src=src,
-        dst=dst,
-        prob=prob,
-        gap=np.ones(len(cells), np.int64),
-        edge_offsets=None,
-        ended_to=np.arange(steps) * n_states + end,
-        complete=np.ones(steps, bool),
-        self_normalized=per_state,
-        conserves=per_state,
-        step_cells=at_step,
-    )
+def _nodes(codes: list[Ints], size: int) -> tuple[Ints, list[Ints]]:
+    """The codes that occur, in their order, and the place of each given code among them."""
+    total = sum(len(part) for part in codes)
+    if size > PLACES_PER_CELL * total:
+        found = group_by([np.concatenate(codes)])
+        bounds = np.cumsum([len(part) for part in codes])[:-1]
+        return found.keys[0], np.split(found.index(), bounds)
+    occurs = np.zeros(size, bool)
+    for part in codes:
+        occurs[part] = True
+    place = np.cumsum(occurs) - 1
+    return np.flatnonzero(occurs), [place[part] for part in codes]
 
 
-def _groups(
+def rows_of(
     cells: TransitionMoments,
     of: Ints,
     share: Floats | None,
@@ -331,7 +302,7 @@ def _groups(
     return Groups(of, share, visits, moves, reward_by, move_by)
 
 
-def _covered(
+def covered_share(
     cells: TransitionMoments, known: npt.NDArray[np.bool_], node: Ints, size: int
 ) -> Floats:
     """E[ρ|s] = 1 where the log shows all that the target does. A mean ratio that stays below 1
@@ -339,23 +310,24 @@ def _covered(
     n, first, second = (
         tally(node, np.where(known, v, 0), size) for v in (cells.n, cells.rho, cells.rho2)
     )
-    inverse = _inverse(n)
-    mean = first * inverse
-    error = np.sqrt(np.maximum(second * inverse - mean**2, 0.0) * inverse)
+    per_row = inverse(n)
+    mean = first * per_row
+    error = np.sqrt(np.maximum(second * per_row - mean**2, 0.0) * per_row)
     covered = np.where(n >= SEEN_ENOUGH, np.minimum(mean + DEFICIT_ERRORS * error, 1.0), 1.0)
     return np.where(mean > 0, covered, 0.0)
 
 
-def _inverse(values: Floats) -> Floats:
+def inverse(values: Floats) -> Floats:
     """1/x, and 0 where x is 0: such a group passes nothing on, which the mass lost there tells."""
     return np.where(values > 0, 1.0 / np.where(values > 0, values, 1.0), 0.0)
 
 
-def _ended_by(cells: TransitionMoments, t: Ints) -> Floats:
+def ended_by(cells: TransitionMoments, t: Ints) -> Floats:
     """Episodes that have ended by step t."""
     to_end = cells.s_next == END
-    ends = np.sort(np.repeat(cells.t_next[to_end], cells.n[to_end]))
-    return np.searchsorted(ends, t, side="right").astype(float)
+    last = int(t.max(initial=0)) + 1
+    ends = tally(np.minimum(cells.t_next[to_end], last), cells.n[to_end], last + 1)
+    return np.cumsum(ends)[t]
 
 
 def _complete(cells: TransitionMoments, horizon: int) -> npt.NDArray[np.bool_]:
@@ -368,6 +340,4 @@ def _complete(cells: TransitionMoments, horizon: int) -> npt.NDArray[np.bool_]:
 
 
 def _reordered(cells: TransitionMoments, order: Ints) -> TransitionMoments:
-    if np.array_equal(order, np.arange(len(order))):
-        return cells
     return TransitionMoments(**{name: values[order] for name, values in vars(cells).items()})

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from reweigh.errors import SupportError
 from reweigh.estimators.operators import OneStep
+from reweigh.moments.groups import tally
 
 Floats = npt.NDArray[np.float64]
 
@@ -33,6 +34,7 @@ def forward(op: OneStep, *, simplex: bool) -> Forward:
     mass = np.ones(op.horizon)
     total = np.full(op.horizon, np.nan)
     scale = 1.0
+    short = op.short_edges
     for t in range(op.horizon):
         here = op.nodes(t)
         if op.complete[t]:
@@ -44,10 +46,14 @@ def forward(op: OneStep, *, simplex: bool) -> Forward:
                 scale *= c
         if op.complete[t] and not d[here] @ op.placebo[here] > 0:
             raise no_support(t)  # no row here that the target could have made
-        e, src, dst = op.edges(t)
-        flow = d[src] * op.prob[e]
-        to = dst >= 0
-        np.add.at(d, dst[to], flow[to])
+        if short is not None:
+            src, dst, prob = short.at(t)
+            after = op.nodes(t + 1)
+            d[after] += tally(dst, d[here][src] * prob, after.stop - after.start)
+        else:
+            e, src, dst = op.edges(t)
+            to = dst >= 0
+            np.add.at(d, dst[to], (d[src] * op.prob[e])[to])
         if op.ended_to[t] >= 0:  # END stays END
             d[op.ended_to[t + 1]] += d[op.ended_to[t]]
     if not op.complete[:-1].all():
@@ -97,14 +103,19 @@ def backward(op: OneStep, normalized: Forward | None = None) -> Backward:
     """
     u = np.zeros(len(op.node_t))
     arriving = np.zeros(len(op.node_t))
+    short = op.short_edges
     for t in range(op.horizon, -1, -1):
         here = op.nodes(t)
         if t < op.horizon:
-            e, src, dst = op.edges(t)
-            to = dst >= 0
-            u[here] += op.reward[here]
-            ahead = op.prob[e] * op.discount ** op.gap[e]
-            np.add.at(u, src[to], ahead[to] * arriving[dst[to]])
+            if short is not None:
+                src, dst, prob = short.at(t)
+                ahead = op.discount * prob * arriving[op.nodes(t + 1)][dst]
+            else:
+                e, src, dst = op.edges(t)
+                to = dst >= 0
+                src, dst = src[to] - here.start, dst[to]
+                ahead = (op.prob[e] * op.discount ** op.gap[e])[to] * arriving[dst]
+            u[here] = op.reward[here] + tally(src, ahead, here.stop - here.start)
             if op.ended_to[t] >= 0:
                 u[op.ended_to[t]] += op.discount * arriving[op.ended_to[t + 1]]
         if normalized is not None and 0 < t < op.horizon and op.complete[t]:

@@ -14,8 +14,8 @@ from reweigh.estimators.operators import (
     OneStep,
     importance_operator,
     model_operator,
-    pooled_operator,
 )
+from reweigh.estimators.pooled import pooled_operator
 from reweigh.estimators.recipe import Marginal, Model, Recipe
 from reweigh.estimators.recursion import Forward, backward, forward
 from reweigh.inference import variance
@@ -37,7 +37,8 @@ class Solution:
     heaviest is the share of the weight that one episode holds at the worst step; from_model
     tells that no ratios were used. Over the nodes, the (t, s) of `node_t` and `node_s`: `target`
     d_t^π(s), `behavior` d_t^μ(s), `visits` the logged rows N_t(s), and `variance_by_node` the parts
-    of SE², which with `variance_of_start` add up to it (None when pooled: no step owns them).
+    of SE², which with `variance_of_start` add up to it (None when pooled: no step owns them);
+    `freedom` is the error corrected for small groups, with its degrees of freedom.
     """
 
     value: float
@@ -57,6 +58,7 @@ class Solution:
     visits: Floats | None = None
     variance_by_node: Floats | None = None
     variance_of_start: float | None = None
+    freedom: variance.Freedom | None = None
     normalized_at: npt.NDArray[np.bool_] | None = None
     heaviest: float | None = None
     from_model: bool = False
@@ -76,13 +78,21 @@ class Solution:
 
 # Marginal weights and models: one operator, one recursion
 
+Term = Callable[[OneStep, Floats], variance.RewardTerm]
+Operators = tuple[OneStep, OneStep, Term]
+
 
 def solve_recursion(recipe: Recipe, moments: Moments) -> Solution:
     """MIS in all variants, and DM."""
-    op, for_error, term = _operator(recipe, moments)
-    placebo, off = _placebo(recipe, moments, op)
+    return solve_operator(recipe, lambda wanted: _operator(wanted, moments))
+
+
+def solve_operator(recipe: Recipe, make: Callable[[Recipe], Operators]) -> Solution:
+    """The same for any way to make the operators of an estimator."""
+    op, for_error, term = make(recipe)
     simplex = recipe.normalize == "simplex"
     flow = forward(op, simplex=simplex)
+    placebo, off = _placebo(recipe, make, op, flow)
     back = backward(for_error, flow if simplex else None)
     moved = variance.derivatives(for_error, flow, back)
     square = variance.squared_error(for_error, back, moved, term(for_error, moved.reward))
@@ -107,6 +117,10 @@ def solve_recursion(recipe: Recipe, moments: Moments) -> Solution:
         visits=op.visits,
         variance_by_node=_by_node(for_error, square),
         variance_of_start=square.start,
+        freedom=variance.Freedom.of(
+            np.append(square.per_group, square.start),
+            np.append(for_error.groups.visits, op.n_episodes),
+        ),
         normalized_at=op.complete[: op.horizon] if simplex else None,
         from_model=isinstance(recipe.weights, Model),
     )
@@ -119,10 +133,7 @@ def _behavior_share(op: OneStep) -> Floats:
     return np.asarray(op.visits / seen[op.node_t], np.float64)
 
 
-Term = Callable[[OneStep, Floats], variance.RewardTerm]
-
-
-def _operator(recipe: Recipe, moments: Moments) -> tuple[OneStep, OneStep, Term]:
+def _operator(recipe: Recipe, moments: Moments) -> Operators:
     """The operator of the value, that of its error, and how rewards enter the error."""
     horizon, gamma = moments.about.horizon, moments.about.discount
     if isinstance(recipe.weights, Model):
@@ -231,8 +242,10 @@ def _behavior_value(moments: Moments) -> float | None:
         else:
             cells, start = model_cells(moments)
         if not moments.truncated:
-            gamma = moments.about.discount ** cells.t.astype(np.float64)
-            return float(gamma @ cells.y) / moments.n_episodes
+            powers = moments.about.discount ** np.arange(moments.about.horizon)
+            return float(powers @ tally(cells.t, cells.y, moments.about.horizon)) / (
+                moments.n_episodes
+            )
         n = cells.n.astype(np.float64)
         cells = replace(cells, rho=n, rho2=n, z=cells.y, rhoz=cells.y, z2=cells.y2, one=n)
         refuse_cut_stretches(cells, moments.about.horizon, moments.hidden)
@@ -255,8 +268,8 @@ def earned(op: OneStep, flow: Forward, reward: Floats) -> Floats:
 
 def effective_sizes(op: OneStep, flow: Forward) -> Floats:
     """(H,) (Σω)²/Σω² of the weights ω = d_t(s) share ρ/N that rows carry; nan without rows."""
-    cells = op.cells if op.step_cells is None else op.step_cells
-    if op.step_cells is None:
+    cells = op.cells if op.at_steps is None else op.at_steps
+    if op.at_steps is None:
         node, per_row = op.src, op.groups.share / np.maximum(op.groups.visits, 1)
         each = flow.d[node] * per_row[op.groups.of]
     else:  # pooled: the weights of this step's rows
@@ -297,7 +310,9 @@ def escaping(op: OneStep, flow: Forward) -> Floats:
     return np.where(lost > 1e-9, lost, 0.0)
 
 
-def _placebo(recipe: Recipe, moments: Moments, op: OneStep) -> tuple[float, float | None]:
+def _placebo(
+    recipe: Recipe, make: Callable[[Recipe], Operators], op: OneStep, flow: Forward
+) -> tuple[float, float | None]:
     """The placebo and its error. An estimator that normalises within states says H whatever the
     ratios are; there the placebo is that of the same weights before normalising."""
     simplex = recipe.normalize == "simplex"
@@ -305,11 +320,11 @@ def _placebo(recipe: Recipe, moments: Moments, op: OneStep) -> tuple[float, floa
         plain = replace(recipe, normalize="none")
         if isinstance(recipe.weights, Model):
             plain = replace(recipe, weights=Model("zero"))
-        op = _operator(plain, moments)[0]
-    try:
-        flow = forward(op, simplex=simplex)
-    except SupportError:
-        return 0.0, None
+        op = make(plain)[0]
+        try:
+            flow = forward(op, simplex=False)
+        except SupportError:
+            return 0.0, None
     return float(earned(op, flow, op.placebo).sum()), placebo_error(op, flow, simplex)
 
 
@@ -333,7 +348,7 @@ def placebo_error(op: OneStep, flow: Forward, simplex: bool) -> float | None:
 def rare_mass(op: OneStep, flow: Forward) -> float:
     """Average share of the target's mass on (t, s) that the log shows fewer than 10 times."""
     visits = op.visits
-    if op.step_cells is not None:  # pooled: a state's rows of all steps speak for it
+    if op.at_steps is not None:  # pooled: a state's rows of all steps speak for it
         by_step = visits.reshape(op.horizon + 1, -1)
         visits = np.broadcast_to(by_step.sum(axis=0), by_step.shape).reshape(-1)
     inside = (op.node_t < op.horizon) & (visits < SEEN_ENOUGH)

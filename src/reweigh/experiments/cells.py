@@ -1,4 +1,4 @@
-"""A cell of a study: one world at one size, many replicates, several estimators.
+"""A cell of a study: one world at one size, many replicates, and what is measured in each.
 
 Every replicate has a seed of its own, made from what the cell is and the replicate's number. So
 its values are the same bit for bit in whatever process, order or company it is run.
@@ -6,13 +6,15 @@ its values are the same bit for bit in whatever process, order or company it is 
 
 from __future__ import annotations
 
+import gzip
 import json
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -21,9 +23,12 @@ from reweigh.errors import UsageError
 from reweigh.evaluate import point_values
 from reweigh.fingerprint import digest_of
 from reweigh.output import write_atomically
+from reweigh.results import Refusal
 from reweigh.worlds.world import TrueValue, World
 
 FORMAT = 1
+PART = "/"  # a column is named by what was asked for, alone or with a part of it: "mis/value"
+STEP_COST = 1000  # episodes: what a step costs however few episodes there are
 WORLDS: dict[str, Callable[[int, int], World]] = {  # of a horizon and a seed
     "modelwin": lambda horizon, seed: worlds.ModelWin(horizon),
     "modelfail": lambda horizon, seed: worlds.ModelFail(horizon),
@@ -31,11 +36,34 @@ WORLDS: dict[str, Callable[[int, int], World]] = {  # of a horizon and a seed
     "mountaincar": lambda horizon, seed: worlds.MountainCar(),
 }
 SEEDED = ("timevarying",)
+Row = Mapping[str, float | Refusal | None]
+
+
+class AnyCell(Protocol):
+    """What a sweep runs: replicates by number, each a row of named columns."""
+
+    @property
+    def name(self) -> str:
+        """Of its file and its seeds: unlike all others of the study."""
+
+    @property
+    def suffix(self) -> str:
+        """Of its file: ".json", or ".json.gz" where it holds many columns."""
+
+    @property
+    def cost(self) -> float:
+        """The work of a replicate, about, in a unit that the cells of a study share."""
+
+    def describe(self) -> dict[str, Any]:
+        """All that its numbers follow from, as plain values."""
+
+    def replicate(self, asked: Sequence[str], sequence: np.random.SeedSequence) -> Row:
+        """One replicate: a number, a refusal, or None, by column."""
 
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """n episodes of a world of WORLDS at a horizon."""
+    """The paper's: values of estimators on n episodes of a world of WORLDS at a horizon."""
 
     world: str
     horizon: int
@@ -49,6 +77,24 @@ class Cell:
     def truth(self) -> TrueValue:
         """v^π, the same for every replicate (the seed of a time-varying world does not move it)."""
         return _world(self.world, self.horizon, 0).value()
+
+    @property
+    def suffix(self) -> str:
+        return ".json"
+
+    @property
+    def cost(self) -> float:
+        """Rows, and the steps of the recursions whatever the rows."""
+        return self.horizon * (STEP_COST + self.n) * (5.0 if self.world == "mountaincar" else 1.0)
+
+    def describe(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def replicate(self, asked: Sequence[str], sequence: np.random.SeedSequence) -> Row:
+        for_world, for_log = sequence.spawn(2)
+        world = _world(self.world, self.horizon, int(for_world.generate_state(1)[0]))
+        log = world.simulate(self.n, np.random.default_rng(for_log))
+        return dict(zip(asked, point_values(log, world.target, list(asked)), strict=True))
 
 
 @dataclass(frozen=True)
@@ -67,10 +113,15 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class CellResult:
-    """values[estimator] (replicates,), None where it refused; refused[estimator][code] counts."""
+    """values[column] (replicates,), None where there is none; refused[column][code] counts why."""
 
     values: dict[str, list[float | None]]
     refused: dict[str, dict[str, int]]
+
+    @property
+    def asked(self) -> set[str]:
+        """What these columns were asked for by: the estimators."""
+        return {name.split(PART)[0] for name in self.values}
 
     def answered(self, estimator: str) -> np.ndarray[Any, np.dtype[np.float64]]:
         """The values that there are."""
@@ -92,33 +143,36 @@ def _made(name: str, horizon: int, seed: int) -> World:
 
 
 def run_replicates(
-    cell: Cell, estimators: Sequence[str], seed: int, replicates: range
+    cell: AnyCell, asked: Sequence[str], seed: int, replicates: range
 ) -> tuple[range, CellResult]:
     """Simulate and evaluate these replicates of a cell, on one thread."""
     import warnings
 
     from threadpoolctl import threadpool_limits
 
-    values: dict[str, list[float | None]] = {name: [] for name in estimators}
+    rows: list[Row] = []
     refused: dict[str, dict[str, int]] = {}
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a study tells its errors itself
         for replicate in replicates:
-            for_world, for_log = _sequence(cell, seed, replicate).spawn(2)
-            world = _world(cell.world, cell.horizon, int(for_world.generate_state(1)[0]))
-            log = world.simulate(cell.n, np.random.default_rng(for_log))
-            found = point_values(log, world.target, list(estimators))
-            for name, value in zip(estimators, found, strict=True):
-                if isinstance(value, float):
-                    values[name].append(value)
-                else:
-                    values[name].append(None)
+            row = cell.replicate(asked, _sequence(cell, seed, replicate))
+            for name, found in row.items():
+                if isinstance(found, Refusal):
                     codes = refused.setdefault(name, {})
-                    codes[value.error.code] = codes.get(value.error.code, 0) + 1
-    return replicates, CellResult(values, refused)
+                    codes[found.error.code] = codes.get(found.error.code, 0) + 1
+            rows.append(row)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return replicates, CellResult(
+        {name: [_number(row, name) for row in rows] for name in names}, refused
+    )
 
 
-def _sequence(cell: Cell, seed: int, replicate: int) -> np.random.SeedSequence:
+def _number(row: Row, name: str) -> float | None:
+    found = row.get(name)
+    return None if isinstance(found, Refusal) else found
+
+
+def _sequence(cell: AnyCell, seed: int, replicate: int) -> np.random.SeedSequence:
     """A stream of its own for every cell and replicate."""
     return np.random.SeedSequence(
         [seed, int(digest_of(cell.name)[:16], 16)], spawn_key=(replicate,)
@@ -127,10 +181,13 @@ def _sequence(cell: Cell, seed: int, replicate: int) -> np.random.SeedSequence:
 
 def in_order(parts: Sequence[tuple[range, CellResult]]) -> CellResult:
     """The parts of one cell, put together by the number of their first replicate."""
-    ordered = [result for _, result in sorted(parts, key=lambda part: part[0].start)]
-    values = {name: [v for r in ordered for v in r.values[name]] for name in ordered[0].values}
+    ordered = sorted(parts, key=lambda part: part[0].start)
+    names = dict.fromkeys(name for _, result in ordered for name in result.values)
+    values: dict[str, list[float | None]] = {name: [] for name in names}
     refused: dict[str, dict[str, int]] = {}
-    for result in ordered:
+    for replicates, result in ordered:
+        for name in names:  # a column that no replicate of a part has
+            values[name] += result.values.get(name) or [None] * len(replicates)
         for name, codes in result.refused.items():
             mine = refused.setdefault(name, {})
             for code, count in codes.items():
@@ -152,20 +209,20 @@ def versions() -> dict[str, str]:
     return {"reweigh": __version__, "numpy": np.__version__, "scipy": version("scipy")}
 
 
-def configuration(cell: Cell, setting: Setting) -> dict[str, Any]:
+def configuration(cell: AnyCell, setting: Setting) -> dict[str, Any]:
     """Everything that a cell's numbers follow from, but for the estimators asked for."""
-    return {"format": FORMAT, **asdict(cell), **asdict(setting), **versions()}
+    return {"format": FORMAT, **cell.describe(), **asdict(setting), **versions()}
 
 
 def _hash(*parts: Any) -> str:
     return digest_of(*(json.dumps(part, sort_keys=True) for part in parts))
 
 
-def path_of(folder: Path, cell: Cell) -> Path:
-    return folder / f"{cell.name}.json"
+def path_of(folder: Path, cell: AnyCell) -> Path:
+    return folder / f"{cell.name}{cell.suffix}"
 
 
-def store(folder: Path, cell: Cell, setting: Setting, result: CellResult) -> None:
+def store(folder: Path, cell: AnyCell, setting: Setting, result: CellResult) -> None:
     """Write a finished cell, whole or not at all."""
     config = configuration(cell, setting)
     values = {name: result.values[name] for name in sorted(result.values)}
@@ -179,21 +236,24 @@ def store(folder: Path, cell: Cell, setting: Setting, result: CellResult) -> Non
 
     def write(stream: BinaryIO) -> None:
         # A float's shortest text reads back as the same float.
-        stream.write(json.dumps(content, allow_nan=False).encode())
+        text = json.dumps(content, allow_nan=False).encode()
+        # without a time in it: the same cell is the same file
+        stream.write(gzip.compress(text, 6, mtime=0) if cell.suffix.endswith(".gz") else text)
 
     write_atomically(path_of(folder, cell), write, overwrite=True)
 
 
-def load(folder: Path, cell: Cell, setting: Setting) -> CellResult | None:
+def load(folder: Path, cell: AnyCell, setting: Setting) -> CellResult | None:
     """A cell that was finished before, or None; refuses one of another configuration."""
     path = path_of(folder, cell)
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        raw = path.read_bytes()
+        content = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
         config, values, refused = content["config"], content["values"], content["refused"]
         whole = content["hash"] == _hash(config, values, refused)
-    except (ValueError, KeyError, TypeError, OSError):
+    except (ValueError, KeyError, TypeError, OSError, EOFError, zlib.error):
         whole = False
     if not whole:
         raise UsageError(f"{str(path)!r} is no whole cell of a study; remove it, or --overwrite")

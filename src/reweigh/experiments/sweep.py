@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from reweigh.errors import ResourceError, UsageError
 from reweigh.experiments.backends import Backend, LostError, connected
 from reweigh.experiments.cells import (
-    Cell,
+    AnyCell,
     CellResult,
     Setting,
     in_order,
@@ -23,15 +24,16 @@ from reweigh.experiments.cells import (
 )
 
 CHUNKS = 16  # parts of a cell, so that no worker waits long for the last one
-STEP_COST = 1000  # episodes: what a step costs however few episodes there are
 LOCK = ".lock"
+C = TypeVar("C", bound=AnyCell)
+K = TypeVar("K")  # what is kept of a cell in memory
 
 
 @dataclass(frozen=True)
 class Progress:
     """How far a study is: cells, and work in units that cost about the same time each."""
 
-    cell: Cell
+    cell: AnyCell
     finished: int
     cells: int
     work_done: float
@@ -39,16 +41,16 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Done:
+class Done(Generic[C, K]):
     """The cells that there are, which of them were found on disk, and why others failed."""
 
-    results: dict[Cell, CellResult]
-    found: frozenset[Cell]
-    failed: dict[Cell, str]
+    results: dict[C, K]
+    found: frozenset[C]
+    failed: dict[C, str]
 
 
 def run(
-    wanted: Mapping[Cell, Sequence[str]],
+    wanted: Mapping[C, Sequence[str]],
     folder: Path,
     setting: Setting,
     *,
@@ -56,7 +58,7 @@ def run(
     resume: bool = False,
     overwrite: bool = False,
     report: Callable[[Progress], None] = lambda progress: None,
-) -> Done:
+) -> Done[C, CellResult]:
     """Evaluate these estimators on every replicate of every cell; finished cells are in `folder`.
 
     A cell is written as soon as its last replicate is done, so that an interruption loses only
@@ -65,6 +67,31 @@ def run(
     with neither a folder that holds some is refused. A cell whose worker dies is told, and the
     others are finished. One run at a time: the folder is locked.
     """
+    return run_keeping(
+        lambda cell, result: result,
+        wanted,
+        folder,
+        setting,
+        backend=backend,
+        resume=resume,
+        overwrite=overwrite,
+        report=report,
+    )
+
+
+def run_keeping(
+    keep: Callable[[C, CellResult], K],
+    wanted: Mapping[C, Sequence[str]],
+    folder: Path,
+    setting: Setting,
+    *,
+    backend: Backend | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> Done[C, K]:
+    """The same for studies that do not fit in memory: of a finished cell what `keep` makes of it
+    is kept, the rest is in the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -72,18 +99,19 @@ def run(
             f"cannot make the folder {str(folder)!r}: {error.strerror or error}"
         ) from error
     with _locked(folder):
-        return _run(wanted, folder, setting, backend or Backend(), resume, overwrite, report)
+        return _run(keep, wanted, folder, setting, backend or Backend(), resume, overwrite, report)
 
 
 def _run(
-    wanted: Mapping[Cell, Sequence[str]],
+    keep: Callable[[C, CellResult], K],
+    wanted: Mapping[C, Sequence[str]],
     folder: Path,
     setting: Setting,
     backend: Backend,
     resume: bool,
     overwrite: bool,
     report: Callable[[Progress], None],
-) -> Done:
+) -> Done[C, K]:
     there = [cell for cell in wanted if path_of(folder, cell).exists()]
     if there and not (resume or overwrite):
         raise UsageError(
@@ -93,31 +121,33 @@ def _run(
     if overwrite:
         for cell in there:
             path_of(folder, cell).unlink()
-    done: dict[Cell, CellResult] = {}
-    missing: dict[Cell, list[str]] = {}
+    kept: dict[C, K] = {}
+    missing: dict[C, list[str]] = {}
     for cell in wanted:
         before = load(folder, cell, setting)
-        if before is not None:
-            done[cell] = before
-        rest = [name for name in wanted[cell] if before is None or name not in before.values]
+        rest = [name for name in wanted[cell] if before is None or name not in before.asked]
         if rest:
             missing[cell] = rest
-    found = frozenset(done) - frozenset(missing)
-    work = {cell: _cost(cell) * len(names) for cell, names in missing.items()}
+        elif before is not None:
+            kept[cell] = keep(cell, before)
+    found = frozenset(kept)
+    work = {cell: cell.cost * len(names) for cell, names in missing.items()}
     tasks = [(cell, missing[cell], part) for cell in missing for part in _parts(setting.replicates)]
-    parts: dict[Cell, list[Part]] = defaultdict(list)
-    failed: dict[Cell, str] = {}
+    parts: dict[C, list[Part]] = defaultdict(list)
+    failed: dict[C, str] = {}
     finished, work_done = 0, 0.0
     for cell, part in _carried_out(tasks, setting, backend, failed):
         parts[cell].append(part)
         work_done += work[cell] * len(part[0]) / setting.replicates
         if sum(len(r) for r, _ in parts[cell]) == setting.replicates:
             result = in_order(parts.pop(cell))
-            done[cell] = done[cell].joined(result) if cell in done else result
-            store(folder, cell, setting, done[cell])
+            before = load(folder, cell, setting)
+            whole = result if before is None else before.joined(result)
+            store(folder, cell, setting, whole)
+            kept[cell] = keep(cell, whole)
             finished += 1
         report(Progress(cell, finished, len(missing), work_done, sum(work.values())))
-    return Done({cell: done[cell] for cell in wanted if cell not in failed}, found, failed)
+    return Done({cell: kept[cell] for cell in wanted if cell not in failed}, found, failed)
 
 
 @contextmanager
@@ -138,23 +168,18 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _cost(cell: Cell) -> float:
-    """Work of a replicate, about: rows, and the steps of the recursions whatever the rows."""
-    return cell.horizon * (STEP_COST + cell.n) * (5.0 if cell.world == "mountaincar" else 1.0)
-
-
 def _parts(replicates: int) -> list[range]:
     size = max(1, -(-replicates // CHUNKS))
     return [range(i, min(i + size, replicates)) for i in range(0, replicates, size)]
 
 
 Part = tuple[range, CellResult]
-Task = tuple[Cell, list[str], range]
+Task = tuple[C, list[str], range]
 
 
 def _carried_out(
-    tasks: list[Task], setting: Setting, backend: Backend, failed: dict[Cell, str]
-) -> Iterator[tuple[Cell, Part]]:
+    tasks: list[Task[C]], setting: Setting, backend: Backend, failed: dict[C, str]
+) -> Iterator[tuple[C, Part]]:
     """The results of all tasks as they are done. When a worker dies, all of its pool is lost: what
     is left is then run cell by cell, so that only the cell that kills its workers fails."""
     left = {(cell, part.start): (cell, names, part) for cell, names, part in tasks}
@@ -175,7 +200,7 @@ def _carried_out(
             failed[cell] = str(error)
 
 
-def _pool(tasks: list[Task], setting: Setting, backend: Backend) -> Iterator[tuple[Cell, Part]]:
+def _pool(tasks: list[Task[C]], setting: Setting, backend: Backend) -> Iterator[tuple[C, Part]]:
     import joblib
 
     if not tasks:
@@ -187,11 +212,11 @@ def _pool(tasks: list[Task], setting: Setting, backend: Backend) -> Iterator[tup
 
 
 def _task(
-    cell: Cell, estimators: list[str], part: range, seed: int, wanted: dict[str, str]
-) -> tuple[Cell, Part]:
+    cell: C, asked: list[str], part: range, seed: int, wanted: dict[str, str]
+) -> tuple[C, Part]:
     if versions() != wanted:
         raise UsageError(
             f"a worker has other versions ({versions()}) than this process ({wanted}): its numbers "
             "could differ"
         )
-    return cell, run_replicates(cell, estimators, seed, part)
+    return cell, run_replicates(cell, asked, seed, part)

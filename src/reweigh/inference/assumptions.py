@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from reweigh.arithmetic import divided
 from reweigh.moments.extras import LaggedMoments, OrderedMoments
@@ -49,6 +48,8 @@ def ratio_test(cells: TransitionMoments, horizon: int) -> Outcome:
     and the states' add up. The overall mean, which alone sees a small common factor, counts as
     well: the smaller of both p-values, doubled.
     """
+    from scipy import stats
+
     by_state = _deviations(group_by([cells.s]), cells)
     known = (by_state.n >= SEEN_ENOUGH) & (by_state.square > 0)
     if not known.any():
@@ -127,6 +128,8 @@ def history_test(lagged: LaggedMoments, worth: Worth, horizon: int, discount: fl
 def _split_test(
     lagged: LaggedMoments, key: str, worth: Worth, horizon: int, discount: float
 ) -> Outcome:
+    from scipy import stats
+
     v = discount * worth.at(lagged.t + 1, lagged.s_next)
     q = lagged.z + v * lagged.rho
     q2 = lagged.z2 + 2 * v * lagged.rhoz + v * v * lagged.rho2
@@ -160,6 +163,8 @@ def drift_test(ordered: OrderedMoments) -> Outcome:
     The episodes are in the order of their ids; the halves are split at the bucket that comes
     nearest to the middle. Welch's test of the two means.
     """
+    from scipy import stats
+
     below = np.cumsum(ordered.n)
     n = int(below[-1]) if len(below) else 0
     if len(below) < 2:

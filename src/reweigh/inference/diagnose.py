@@ -28,7 +28,7 @@ RATIOS, STATES, PRODUCTS = "propensities", "history", "Pareto k"
 
 def request(max_ratio: float | None) -> Request:
     """The sums that `of_sums` reads."""
-    return Request(KINDS, max_ratio=max_ratio)
+    return Request(KINDS, max_ratio=max_ratio, named=False)
 
 
 def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate, ...]:
@@ -80,7 +80,8 @@ def of_sums(sums: Moments) -> dict[str, Gate]:
         elif about.behavior != "logged":
             ratio = Outcome(None, "the propensities were estimated from this log: they fit it")
         history = _history(sums)
-    drift = Outcome(None, _lacking(sums, "order", "the ids are no numbers, or episodes are cut off"))
+    no_order = "the ids are no numbers, or episodes are cut off"
+    drift = Outcome(None, _lacking(sums, "the order of the episodes", no_order))
     if sums.ordered is not None:
         drift = drift_test(sums.ordered)
     found = [

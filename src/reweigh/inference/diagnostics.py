@@ -15,8 +15,11 @@ from reweigh.errors import (
 )
 from reweigh.estimators.weights import Solution
 from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import Labels
 from reweigh.moments.bundle import Moments
+from reweigh.moments.visits import visits_of
 from reweigh.policies.base import Policy
+from reweigh.policies.table import TablePolicy
 
 FEW_EPISODES = 30
 FEW_EFFECTIVE = 30
@@ -28,10 +31,28 @@ LONG_SINGLE_EPISODE = 1000  # rows
 
 def unlogged_actions(log: EpisodeLog, target: Policy) -> list[Warning]:
     """A target that takes actions which no episode shows: a misspelled name, or no support."""
-    found = target.unlogged_actions(log)
-    if not found or log.actions is None:
+    return _unlogged_remark(target.unlogged_actions(log), log.actions)
+
+
+def unlogged_in_sums(moments: Moments, target: Policy) -> list[Warning]:
+    """The same from sums, whose states the target knows; only a table lists its actions."""
+    visits = visits_of(moments)
+    if visits is None or moments.actions is None or not isinstance(target, TablePolicy):
         return []
-    shown = [str(value) for value in log.actions.values]
+    every = target._entries.actions
+    shares = {}
+    for code in np.flatnonzero(moments.actions.translate(every) < 0).tolist():
+        action = np.full(len(visits.n), code)
+        prob, _ = target.find(moments.states, visits.state, visits.step, action)
+        shares[str(every.values[code])] = float(prob @ visits.n / visits.n.sum())
+    return _unlogged_remark({a: share for a, share in shares.items() if share > 0}, moments.actions)
+
+
+def _unlogged_remark(found: dict[str, float], actions: Labels | None) -> list[Warning]:
+    """`found` tells how often the target takes an action that is none of `actions`."""
+    if not found or actions is None:
+        return []
+    shown = [str(value) for value in actions.values]
     listed = ", ".join(
         f"{action!r} ({share:.0%} of the time{nearest(action, shown)})"
         for action, share in list(found.items())[:5]

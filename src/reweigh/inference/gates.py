@@ -40,6 +40,7 @@ class Limit:
         return ", ".join(f"{name} {sign} {at:g}" for name, at in parts if at is not None)
 
 
+HINTS = ("total mass",)  # fires on clean logs with large weights: told, but no verdict
 LIMITS = {
     "support": Limit(0.01, 0.10),
     "effective size": Limit(100, 30, above=False),

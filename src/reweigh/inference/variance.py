@@ -20,6 +20,7 @@ import numpy.typing as npt
 from reweigh.arithmetic import divided
 from reweigh.estimators.operators import OneStep
 from reweigh.estimators.recursion import Backward, Forward
+from reweigh.inference.quantiles import effective_df
 from reweigh.moments.groups import tally
 
 Floats = npt.NDArray[np.float64]
@@ -49,20 +50,22 @@ class Derivatives:
 def derivatives(op: OneStep, flow: Forward, back: Backward) -> Derivatives:
     groups = op.groups
     through_reward = np.zeros(len(groups.share))
-    through_move = np.zeros(len(op.src))
-    for t in range(op.horizon):
-        e, src, dst = op.edges(t)
-        arriving = np.where(dst >= 0, back.next_value[dst], 0.0) * op.discount ** op.gap[e]
-        here = op.discount**t * flow.d[src] * groups.share[groups.of[e]]
+    share = groups.share[groups.of]
+    if op.edge_offsets is not None:
+        powers = op.discount ** np.arange(op.horizon + 1)
+        here = powers[op.node_t[op.src]] * flow.d[op.src] * share
+        arriving = np.where(op.dst >= 0, back.next_value[op.dst], 0.0) * powers[op.gap]
         # every edge of a group starts at the group's node: write D once, not once per edge
-        if op.edge_offsets is None:
-            seen = np.zeros(len(groups.share))
-            seen[groups.of[e]] = here
-            through_reward += seen
-        else:
-            through_reward[groups.of[e]] = here
-        through_move[e] += here * arriving
-    return Derivatives(through_reward, through_move)
+        through_reward[groups.of] = here
+        return Derivatives(through_reward, here * arriving)
+    # pooled: the same edges at every step
+    visited, moved = np.zeros(op.nodes(0).stop), np.zeros(len(op.src))
+    for t in range(op.horizon):
+        now = op.discount**t * flow.d[op.nodes(t)]
+        visited += now
+        moved += now[op.src] * back.next_value[op.nodes(t + 1)][op.dst]
+    through_reward[groups.of] = visited[op.src] * share
+    return Derivatives(through_reward, np.where(op.dst >= 0, moved * share * op.discount, 0.0))
 
 
 def logged_reward(op: OneStep, D: Floats) -> RewardTerm:
@@ -110,6 +113,33 @@ class Squared:
         return None if self.lost else float(np.sqrt(self.total))
 
 
+@dataclass(frozen=True)
+class Freedom:
+    """The standard error with variances within groups over N - 1 instead of N, and how well it is
+    known.
+
+    With V_g a group's part of SE² it is the root of Σ_g V_g N_g/(N_g - 1), and its degrees of
+    freedom are those of Welch and Satterthwaite with N_g - 1 for each part (`quantiles.py`). A
+    group of one row shows no spread and adds nothing.
+    """
+
+    error: float
+    df: float
+
+    @classmethod
+    def of(cls, variance: Floats, rows: Floats) -> Freedom | None:
+        """From (G,) parts of SE² and the rows behind each; None where none shows a spread, and
+        where one overflows."""
+        told = (rows > 1) & ~(variance <= 0)
+        left = rows[told] - 1
+        parts = variance[told] * rows[told] / left
+        if not np.all(np.isfinite(parts)):
+            return None
+        df = effective_df(parts, left)
+        return None if df is None else cls(float(np.sqrt(parts.sum())), df)
+
+
+OVERFLOW = "the squares of the ratios exceed what a number can hold"
 LOST = "no spread that rounding leaves: constant, or tiny beside its size (subtract a constant)"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from reweigh.inference.gates import ORDER, Gate, Level
+from reweigh.inference.gates import HINTS, ORDER, Gate, Level
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,13 +17,15 @@ class Verdict:
 
     @property
     def level(self) -> Level:
-        levels = {gate.level for gate in self.gates}
+        levels = {gate.level for gate in self.gates if gate.name not in HINTS}
         return next((level for level in ("red", "amber") if level in levels), "green")
 
     @property
     def reasons(self) -> tuple[Gate, ...]:
         """The gates that speak against the estimate, the worst first."""
-        against = [gate for gate in self.gates if gate.level in ("amber", "red")]
+        against = [
+            gate for gate in self.gates if gate.level in ("amber", "red") and gate.name not in HINTS
+        ]
         return tuple(sorted(against, key=lambda gate: -ORDER.index(gate.level)))
 
     @property

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from reweigh.errors import Place, UsageError, nearest
 from reweigh.fingerprint import digest_of
 from reweigh.logs.columns import Columns
-from reweigh.logs.states import HIDDEN, Labels, label_text
+from reweigh.logs.identity import Identity, identity_of
+from reweigh.logs.states import HIDDEN, Labels
 from reweigh.logs.steps import Steps
 
 if TYPE_CHECKING:
@@ -153,10 +154,13 @@ class EpisodeLog:
         """The log without the episodes that were cut off."""
         return self.select(~self.steps.truncated)
 
+    def identity(self) -> Identity:
+        """Which episodes these are, however their states are read and whatever engine does it."""
+        return identity_of(self.steps)
+
     def episodes_digest(self) -> str:
-        """A name for the episodes, however their states are read: what must not be added twice."""
-        actions = "" if self.actions is None else repr([label_text(v) for v in self.actions.values])
-        return digest_of(self.steps.digest, actions, self.steps.action.tobytes())
+        """A name for the episodes."""
+        return self.identity().digest()
 
     def digest(self) -> str:
         """A name for the content of the log."""

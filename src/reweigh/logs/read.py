@@ -29,7 +29,7 @@ from reweigh.logs.states import (
     unite,
 )
 from reweigh.logs.steps import Steps, extend_offsets, time_major_order
-from reweigh.moments.engines.find import find_engine, is_ibis_table
+from reweigh.moments.engines.find import check_table, find_engine, is_ibis_table
 
 TEXT_ROLES = ("episode", "step", "state", "next_state", "action", "terminated", "truncated")
 ShortEpisodes = Literal["error", "terminal", "truncated"]
@@ -71,7 +71,7 @@ def read_log(
     `engine` is where the rows are read: "arrays" (into memory, now), "stream" (from files in little
     memory, whenever sums are asked for), "duckdb", "spark://host:port", "sc://host:port" (there),
     or "auto": by what the log is and how large. `table` names a table of a DuckDB database or of
-    Spark; an Ibis table may be given itself.
+    Spark (then `data` is None); an Ibis table may be given itself.
     """
     check_options(hidden, discount)
     if horizon is not None and (not isinstance(horizon, int | np.integer) or horizon < 1):
@@ -92,6 +92,7 @@ def read_log(
     )
     horizon = None if horizon is None else int(horizon)
     csv = CsvFormat(delimiter, decimal)
+    check_table(engine, data, table)
     source = data if table is not None or is_ibis_table(data) else open_source(data, csv)
     scanner = find_engine(engine, source, getattr(source, "paths", None))
     if scanner is not None:

@@ -129,21 +129,31 @@ class Steps:
 
     def select(self, keep: npt.NDArray[np.bool_]) -> Steps:
         """The same steps with only some of the episodes."""
-        kept_rows = keep[self.episode_index]
-        alive = np.concatenate([[0], np.cumsum(kept_rows)])[self.offsets]
-        return replace(
+        return self.repeated(np.asarray(keep, np.int64))
+
+    def repeated(self, counts: Ints) -> Steps:
+        """The steps of a log in which episode i occurs counts[i] times, 0 being not at all. The
+        horizon stays, and copies share their id: they belong to the same block and fold."""
+        episodes = np.repeat(np.arange(self.n_episodes), counts)
+        rows = np.repeat(np.arange(self.n_rows), counts[self.episode_index])
+        # the first episodes are those alive at a step, before and after
+        alive = np.concatenate([[0], np.cumsum(counts)])[np.diff(self.offsets)]
+        made = replace(
             self,
-            offsets=alive.astype(np.int64),
-            state=self.state[kept_rows],
-            action=self.action[kept_rows],
-            reward=self.reward[kept_rows],
-            behavior_prob=None if self.behavior_prob is None else self.behavior_prob[kept_rows],
-            ending=self.ending[keep],
-            truncated=self.truncated[keep],
-            episode=self.episode[keep],
-            source_rows=self.source_row[kept_rows],
-            start_value=None if self.start_value is None else self.start_value[keep],
+            offsets=np.concatenate([[0], np.cumsum(alive)]).astype(np.int64),
+            state=self.state[rows],
+            action=self.action[rows],
+            reward=self.reward[rows],
+            behavior_prob=None if self.behavior_prob is None else self.behavior_prob[rows],
+            ending=self.ending[episodes],
+            truncated=self.truncated[episodes],
+            episode=self.episode[episodes],
+            source_rows=self.source_row[rows],
+            start_value=None if self.start_value is None else self.start_value[episodes],
         )
+        if "episode_hash" in vars(self):  # hashing ids is slow: hand on what was hashed
+            vars(made)["episode_hash"] = self.episode_hash[episodes]
+        return made
 
     @cached_property
     def digest(self) -> str:

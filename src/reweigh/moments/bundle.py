@@ -103,6 +103,9 @@ class Moments:
             mine, theirs = getattr(self, name), getattr(moved, name)
             return None if mine is None else mine + theirs
 
+        extras: dict[str, Any] = {
+            n: both(n) if getattr(other, n) is not None else None for n in VERSIONS
+        }
         return replace(
             self,
             about=replace(
@@ -115,7 +118,7 @@ class Moments:
             **{
                 n: both(n) for n in ("start", "transitions", "start_model", "model", "trajectories")
             },
-            **{n: both(n) if getattr(other, n) is not None else None for n in VERSIONS},
+            **extras,
         )
 
     def _with_labels(self, states: Labels, actions: Labels | None) -> Moments:

@@ -9,11 +9,23 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 COMPILED_FROM = 1_000_000  # rows
+
+
+@contextmanager
+def compiled(rows: int = 0) -> Iterator[None]:
+    """Inside, compiled kernels are used from so many rows on: for work on many small logs."""
+    global COMPILED_FROM
+    before, COMPILED_FROM = COMPILED_FROM, rows
+    try:
+        yield
+    finally:
+        COMPILED_FROM = before
 
 
 @cache

@@ -12,37 +12,55 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 LARGEST_KEY = 2**62
+SMALL_GROUPS = 8  # rows: below that, counting is faster than adding up runs
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
     """Rows that share their keys. `keys[j]` holds key j of each group, in increasing order."""
 
-    order: Ints  # (N,) rows sorted by group
-    starts: Ints  # (G,) first place of each group in `order`
+    sorting: Ints | None  # (N,) rows sorted by group, None where they are as they stand
+    starts: Ints  # (G,) first place of each group in that order
+    size: int  # N
     keys: tuple[Ints, ...]
 
     def __len__(self) -> int:
         return len(self.starts)
 
+    @property
+    def order(self) -> Ints:
+        """(N,) rows sorted by group, those of one group as they stood."""
+        return np.arange(self.size) if self.sorting is None else self.sorting
+
     def count(self) -> Ints:
-        return np.diff(np.append(self.starts, len(self.order)))
+        return np.diff(np.append(self.starts, self.size))
 
     def sum(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if len(self.starts) == 0:
+        if len(self) == 0:
             return np.zeros(0, values.dtype)
-        return np.add.reduceat(values[self.order], self.starts)
+        values = self._sorted(values)
+        if len(self) == self.size:
+            return values
+        if values.dtype == np.float64 and SMALL_GROUPS * len(self) > self.size:
+            return np.bincount(np.repeat(np.arange(len(self)), self.count()), values)
+        return np.add.reduceat(values, self.starts)
 
     def max(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if len(self.starts) == 0:
+        if len(self) == 0:
             return np.zeros(0, values.dtype)
-        return np.maximum.reduceat(values[self.order], self.starts)
+        return np.maximum.reduceat(self._sorted(values), self.starts)
 
     def index(self) -> Ints:
         """(N,) group of each row."""
-        index = np.empty(len(self.order), np.int64)
-        index[self.order] = np.repeat(np.arange(len(self)), self.count())
+        sorted_index = np.repeat(np.arange(len(self)), self.count())
+        if self.sorting is None:
+            return sorted_index
+        index = np.empty(self.size, np.int64)
+        index[self.sorting] = sorted_index
         return index
+
+    def _sorted(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values if self.sorting is None else values[self.sorting]
 
 
 def tally(index: npt.NDArray[Any], weights: npt.NDArray[Any], size: int = 0) -> Floats:
@@ -50,32 +68,58 @@ def tally(index: npt.NDArray[Any], weights: npt.NDArray[Any], size: int = 0) -> 
     return np.asarray(np.bincount(index, weights, size), np.float64)
 
 
+def stable_order(codes: Ints, size: int) -> Ints:
+    """(N,) the rows in the order of their codes (0 to size - 1), equal ones as they stood.
+
+    Sorting whole numbers is several times faster than sorting their places, so the place goes into
+    the low bits of the number where both fit.
+    """
+    bits = max(len(codes) - 1, 1).bit_length()
+    if size > 2 ** (63 - bits):
+        return np.argsort(codes, kind="stable")
+    packed = codes << bits
+    packed |= np.arange(len(codes))
+    packed.sort()
+    packed &= (1 << bits) - 1
+    return packed
+
+
 def group_by(keys: Sequence[npt.NDArray[Any]]) -> Groups:
-    """Group rows by several integer keys, the first being the slowest. O(N log N), O(N) memory."""
+    """Group rows by several integer keys, the first being the slowest. O(N log N), O(N) memory;
+    O(N) where the rows stand in the order of their keys already."""
     columns = [np.asarray(key, np.int64) for key in keys]
-    if len(columns[0]) == 0:
-        return Groups(np.zeros(0, np.int64), np.zeros(0, np.int64), tuple(columns))
-    joint = _joint_key(columns)
+    size = len(columns[0])
+    if size == 0:
+        return Groups(None, np.zeros(0, np.int64), 0, tuple(columns))
+    order: Ints | None = None
+    joint, places = _joint_key(columns)
     if joint is not None:
-        order = np.argsort(joint, kind="stable")
-        changed = joint[order][1:] != joint[order][:-1]
+        if not np.all(joint[1:] >= joint[:-1]):
+            order = stable_order(joint, places)
+            joint = joint[order]
+        changed = joint[1:] != joint[:-1]
     else:
         order = np.lexsort(columns[::-1])
-        changed = np.zeros(len(order) - 1, bool)
+        changed = np.zeros(size - 1, bool)
         for column in columns:
             changed |= column[order][1:] != column[order][:-1]
     starts = np.flatnonzero(np.concatenate([[True], changed]))
-    return Groups(order, starts, tuple(column[order][starts] for column in columns))
+    first = starts if order is None else order[starts]
+    return Groups(order, starts, size, tuple(column[first] for column in columns))
 
 
-def _joint_key(columns: list[Ints]) -> Ints | None:
-    """One integer per row in the order of the keys, None where it would not fit."""
+def _joint_key(columns: list[Ints]) -> tuple[Ints | None, int]:
+    """One integer per row in the order of the keys and below the number given with it; None where
+    it would not fit."""
     size = 1
     joint = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         low, high = int(column.min()), int(column.max())
         size *= high - low + 1
         if size > LARGEST_KEY:
-            return None
-        joint = joint * (high - low + 1) + (column - low)
-    return joint
+            return None, size
+        if high > low:
+            joint *= high - low + 1
+            joint += column
+            joint -= low
+    return joint, size

@@ -29,7 +29,7 @@ class ColumnPolicy:
 
     def probabilities(self, log: EpisodeLog) -> Floats:
         values = log.column(self.column)
-        check_rows(log, self.column, values)
+        log._once(f"checked {self.column}", lambda: check_rows(log, self.column, values))
         return values
 
     def all_actions(self, log: EpisodeLog) -> Labels:

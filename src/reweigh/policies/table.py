@@ -147,21 +147,29 @@ class TablePolicy:
 
     def _look_up(self, log: EpisodeLog, action: Ints) -> Floats:
         """(N,) probability of these actions (codes of the table, -1 unknown) in the rows."""
-        e = self._entries
-        steps = log.steps
-        find = np.append(e.states.translate(log.states), e.states.code_of.get(None, -1))
-        state = find[steps.state]  # HIDDEN = -1 takes the last place
-        rows = _row_key(e.step, e.state, len(e.states))
-        wanted = _row_key(None if e.step is None else steps.step, state, len(e.states))
-        known = (state >= 0) & np.isin(wanted, rows)
+        step = log.steps.step if self.has_steps else None
+        found, known = self.find(log.states, log.steps.state, step, action)
         if not known.all():
             self._refuse_unknown(log, np.flatnonzero(~known))
+        return found
+
+    def find(
+        self, states: Labels, codes: npt.NDArray[Any], step: Ints | None, action: Ints
+    ) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """(N,) probabilities of these actions (codes of the table) in these states (codes of
+        `states`), and whether the table knows the state."""
+        e = self._entries
+        find = np.append(e.states.translate(states), e.states.code_of.get(None, -1))
+        state = find[codes]  # HIDDEN = -1 takes the last place
+        rows = _row_key(e.step, e.state, len(e.states))
+        wanted = _row_key(None if e.step is None else step, state, len(e.states))
+        known = (state >= 0) & np.isin(wanted, rows)
         keys = rows * len(e.actions) + e.action
         order = np.argsort(keys)
         target = wanted * len(e.actions) + action
         at = np.minimum(np.searchsorted(keys[order], target), len(keys) - 1)
         hit = (keys[order][at] == target) & (action >= 0)
-        return np.where(hit, e.prob[order][at], 0.0)
+        return np.where(hit, e.prob[order][at], 0.0), known
 
     def _look_up_dense(self, log: EpisodeLog, code: Ints) -> Floats | None:
         """The probabilities of the logged actions (`code` of each) out of a table over all states

@@ -34,6 +34,7 @@ from reweigh.inference.diagnostics import FEW_EFFECTIVE, FEW_EPISODES, MUCH_RARE
 from reweigh.inference.influence import (
     behavior_parts,
     behavior_values,
+    has_parts,
     influence_parts,
     influence_values,
 )
@@ -243,7 +244,7 @@ def _pilot_variance(
     assert target is not None
     if estimate.behavior_value is None:
         raise RefusedError("behavior", "what the behaviour itself earned cannot be told")
-    if isinstance(recipe.weights, Marginal):
+    if has_parts(recipe):
         parts = influence_parts(pilot, target, recipe).minus(behavior_parts(pilot))
         variance = _mean_square(parts.values(), estimate.value)
         return variance, from_parts(recipe.name, parts, estimate.moments.states, pilot.horizon)

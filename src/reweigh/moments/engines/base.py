@@ -21,10 +21,12 @@ Floats = npt.NDArray[np.float64]
 class Request:
     """Which sums an estimator asks for. Requests merge with `|`: one scan serves all of them."""
 
-    kinds: frozenset[str] = frozenset()  # of "transitions", "model", "trajectories"
+    # of "transitions", "model", "trajectories", "lagged", "ordered", "largest"
+    kinds: frozenset[str] = frozenset()
     blocks: int = 1
     max_ratio: float | None = None
     control: str | None = None
+    named: bool = True  # False: the sums' source is not named, since that reads the whole log
 
     def __or__(self, other: Request) -> Request:
         if (self.max_ratio, self.control) != (other.max_ratio, other.control):
@@ -55,10 +57,9 @@ class Engine(Protocol):
         ...
 
 
-def about(
-    log: EpisodeLog, target: Policy, request: Request, *, sources: tuple[str, ...] | None = None
-) -> About:
-    """What the sums of this log, target and request are of; naming the sources reads the log."""
+def about(log: EpisodeLog, target: Policy, request: Request) -> About:
+    """What the sums of this log, target and request are of, but for the names of their sources,
+    since naming them reads the log (`moments/sources.py`)."""
     return About(
         horizon=log.horizon,
         discount=log.discount,
@@ -71,5 +72,5 @@ def about(
         max_ratio=request.max_ratio,
         control=request.control,
         blocks=request.blocks,
-        sources=(log.episodes_digest(),) if sources is None else sources,
+        sources=(),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,29 @@ def find_engine(engine: str, data: Any, paths: tuple[Path, ...] | None) -> Scann
         return None
     if engine == "stream":
         return _stream()
-    if engine == "duckdb" or engine.startswith(SPARK):
+    if engine == "duckdb" or is_spark(engine):
         return _ibis(engine)
     raise unknown(engine)
+
+
+def check_table(engine: str, data: Any, table: str | None) -> None:
+    """A table stands in a DuckDB database, whose file is the log, or in Spark's catalogue."""
+    if table is None or not isinstance(engine, str):
+        return
+    if engine == "duckdb" and not isinstance(data, str | os.PathLike):
+        given = "nothing" if data is None else type(data).__name__
+        raise UsageError(
+            f"engine='duckdb' reads the table {table!r} from a database: give its file as the log; "
+            f"got {given}"
+        )
+    if is_spark(engine) and data is not None:
+        raise UsageError(
+            f"the table {table!r} of Spark is the log: give no files with it, or leave it out"
+        )
+
+
+def is_spark(engine: str) -> bool:
+    return engine.startswith(SPARK)
 
 
 def is_ibis_table(data: Any) -> bool:

@@ -23,6 +23,7 @@ from reweigh.moments.engines.ibis_target import (
     refuse_unknown_states,
     with_target,
 )
+from reweigh.moments.sources import named
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
 from reweigh.policies.table import TablePolicy
@@ -47,8 +48,13 @@ class IbisEngine:
             rows, layout = layout_of(home, reading, column)
             facts = look(home, rows, layout, reading)
             asked = _asked(home, rows, layout, reading, target, request, facts)
-            _check_target(home, asked.pop("rows"), layout, reading, target, facts)
+            rows = asked.pop("rows")
+            if isinstance(target, ColumnPolicy):
+                check_column(home, rows, layout, reading, target)
             tables = {name: home.run(expression) for name, expression in asked.items()}
+            if isinstance(target, TablePolicy) and not _all_known(tables):
+                hidden = facts.hidden_rows > 0
+                refuse_unknown_states(home, rows, layout, target, facts.states, hidden)
         return _moments(tables, len(layout.parts("state")), reading, target, request, facts)
 
     def sql(self, data: Any, reading: Reading, target: Policy, request: Request) -> str:
@@ -102,7 +108,11 @@ def _asked(
     request: Request,
     facts: Facts,
 ) -> dict[str, Any]:
-    """One expression per table of sums; "rows" are the rows that they are sums of."""
+    """One expression per table of sums; "rows" are the rows that they are sums of.
+
+    Every expression reads the log, so what follows from another table is not asked for: cells
+    without the action from those with it, where no state is hidden, and first states from cells.
+    """
     if not layout.has("behavior_prob"):
         raise UsageError(
             "the log has no behaviour probabilities; name their column with behavior_prob=…, or "
@@ -113,15 +123,14 @@ def _asked(
     rows = with_target(home, rows, layout, reading, target)
     asked = {"rows": rows}
     rows = weighted(rows, request.max_ratio, request.blocks, home.dialect)
-    asked["start"] = sums.starts(rows, width)
-    if "transitions" in request.kinds:
-        asked["transitions"] = (
-            sums.stretches(rows, width, reading.discount)
-            if facts.hidden_rows
-            else sums.cells(rows, width, False)
-        )
     if "model" in request.kinds:
         asked["model"] = sums.cells(rows, width, not reading.continuous_actions)
+    if "transitions" in request.kinds and facts.hidden_rows:
+        asked["transitions"] = sums.stretches(rows, width, reading.discount)
+    elif "transitions" in request.kinds and "model" not in request.kinds:
+        asked["transitions"] = sums.cells(rows, width, False)
+    if not asked.keys() & {"model", "transitions"}:
+        asked["start"] = sums.starts(rows, width)
     if "trajectories" in request.kinds and not facts.truncated:
         # the products of cut-off episodes mean nothing
         asked["steps"] = sums.step_products(rows, facts.horizon)
@@ -129,14 +138,12 @@ def _asked(
     return asked
 
 
-def _check_target(
-    home: Home, rows: Any, layout: Layout, reading: Reading, target: Policy, facts: Facts
-) -> None:
-    if isinstance(target, ColumnPolicy):
-        check_column(home, rows, layout, reading, target)
-    if isinstance(target, TablePolicy):
-        hidden = facts.hidden_rows > 0
-        refuse_unknown_states(home, rows, layout, target, facts.states, hidden)
+def _all_known(tables: dict[str, Any]) -> bool:
+    """Whether a table policy knows every state of the log, by the first table that tells."""
+    for table in tables.values():
+        if "lost" in table.column_names:
+            return int(sums.ints(table, "lost").sum()) == 0
+    return False  # none tells: the rows must be asked
 
 
 def _moments(
@@ -152,17 +159,20 @@ def _moments(
     # the hidden state is a state of its own in the model's cells
     states = Labels((*known.values, None)) if hidden else known
     as_state = len(known) if hidden else HIDDEN
-    made: dict[str, Any] = {"start": sums.read_starts(tables["start"], width, known, START)}
-    if "transitions" in tables:
-        made["transitions"] = sums.read_cells(tables["transitions"], width, known, None, HIDDEN)
+    first = next(tables[name] for name in ("model", "transitions", "start") if name in tables)
+    parts: dict[str, Any] = {"start": sums.read_starts(first, width, known, START)}
     if "model" in tables:
-        made["model"] = sums.read_cells(tables["model"], width, known, facts.actions, as_state)
-        made["start_model"] = sums.read_starts(tables["start"], width, known, as_state)
+        parts["model"] = sums.read_cells(first, width, known, facts.actions, as_state)
+        parts["start_model"] = sums.read_starts(first, width, known, as_state)
+    if "transitions" in tables:
+        parts["transitions"] = sums.read_cells(tables["transitions"], width, known, None, HIDDEN)
+    elif "transitions" in request.kinds:
+        parts["transitions"] = parts["model"].forget("a")
     if "steps" in tables:
-        made["trajectories"] = sums.read_products(
+        parts["trajectories"] = sums.read_products(
             tables["steps"], tables["episodes"], facts.horizon
         )
-    return Moments(
+    made = Moments(
         about=About(
             horizon=facts.horizon,
             discount=reading.discount,
@@ -175,14 +185,15 @@ def _moments(
             max_ratio=request.max_ratio,
             control=request.control,
             blocks=request.blocks,
-            sources=(facts.digest,),
+            sources=(),
         ),
         states=states,
         actions=facts.actions,
         truncated=facts.truncated,
         hidden=hidden,
-        **made,
+        **parts,
     )
+    return named(made, facts.identity)
 
 
 def _described(source: str, reading: Reading, facts: Facts) -> dict[str, Any]:

@@ -32,6 +32,7 @@ NAMED_NUMBER = r"^[-+]?(nan|inf|infinity)$"
 STEP = "^(0|[1-9][0-9]{0,17})$"
 FILL_IN = "fill in the value, or leave the episode out"
 REAL_NUMBER = "write the real number, or leave the episode out"
+SEQUENCE = ("step-start", "duplicate-step", "missing-step")  # what breaks an episode's order
 SHOW_STATE = 'fill in the state, or pass hidden="allow" if it could not be observed'
 
 

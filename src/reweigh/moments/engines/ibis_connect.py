@@ -283,6 +283,7 @@ def _duckdb(
         raise wrong(f"DuckDB cannot open {path!r}: {error}") from error
     stack.callback(connection.close)
     with _duckdb_errors():
+        connection.execute("SET enable_progress_bar = false")  # it would be among our output
         return _duckdb_log(connection, data, reading, policy)
 
 

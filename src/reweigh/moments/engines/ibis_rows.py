@@ -299,14 +299,18 @@ def md5_of(dialect: str) -> Callable[[Any], Any]:
 
 def hash_of(e: Any, dialect: str) -> Any:
     """First 8 hex digits of the MD5 of an id's canonical text, as a number."""
+    return hex_digits(md5_of(dialect)(e.cast("string")), 0).cast("int64")
+
+
+def hex_digits(digest: Any, begin: int) -> Any:
+    """8 hex digits as a float, which is exact here: a position may be an integer of 32 bits."""
     import ibis
 
-    digest = md5_of(dialect)(e.cast("string"))
     total: Any = None
-    for i in range(8):  # in floats, which are exact here: a position may be an integer of 32 bits
+    for i in range(begin, begin + 8):
         digit = ibis.literal("0123456789abcdef").find(digest.substr(i, 1)).cast("float64")
         total = digit if total is None else total * 16.0 + digit
-    return total.cast("int64")
+    return total
 
 
 def frame(rows: Any, *keys: str) -> Any:

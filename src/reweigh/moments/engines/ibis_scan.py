@@ -8,18 +8,16 @@ from typing import Any
 import pyarrow as pa
 
 from reweigh.errors import Fault, Place, RefusedError, UsageError, input_error
-from reweigh.fingerprint import digest_of
 from reweigh.logs import checks
+from reweigh.logs.identity import Identity
 from reweigh.logs.scanned import Reading
-from reweigh.logs.states import Grid, Labels, Rounding, label_text, unite
+from reweigh.logs.states import Grid, Labels, Rounding, unite
 from reweigh.moments.engines import ibis_checks as contract
 from reweigh.moments.engines import ibis_rows as expr
 from reweigh.moments.engines import ibis_sums as sums
 from reweigh.moments.engines.ibis_connect import Home
+from reweigh.moments.engines.ibis_identity import identity_of, identity_sums, with_marks
 from reweigh.moments.engines.ibis_rows import Layout, count_if, one_if
-
-MIXER = 648055.625  # its multiples' fractions spread numbers over (0, 1), for the log's digest
-MIXED = 2.0**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +36,7 @@ class Facts:
     reward_range: tuple[float, float]
     behavior_range: tuple[float, float] | None
     total_return: float
-    digest: str
+    identity: Identity
 
 
 def check_abstraction(reading: Reading) -> None:
@@ -59,10 +57,11 @@ def check_abstraction(reading: Reading) -> None:
 
 def look(home: Home, rows: Any, layout: Layout, reading: Reading) -> Facts:
     """Check the whole contract, and tell what the log is."""
-    rules, faults = contract.row_rules(rows, layout, reading)
+    marked = with_marks(rows, layout, reading, home.dialect)
+    rules, faults = contract.row_rules(marked, layout, reading)
     faults += contract.flag_faults(home, rows, layout)
     faults += contract.float_states(home, rows, layout, reading)
-    found, told = contract.find(home, rows, rules, **_row_sums(home, rows, layout, reading))
+    found, told = contract.find(home, marked, rules, **_row_sums(marked, layout, reading))
     if not told["total"]:
         fault = Fault("no-episodes", "there are no rows", "give a log with rows")
         raise input_error(home.describe(), [fault])
@@ -107,8 +106,8 @@ def _advised(fault: Fault, layout: Layout, told: dict[str, Any], reading: Readin
     return contract.advise(fault, role, told[f"low_{role}"], told[f"high_{role}"], density)
 
 
-def _row_sums(home: Home, rows: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
-    """What is added up beside the faults: ranges, the return, and the log's digest."""
+def _row_sums(rows: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
+    """What is added up beside the faults: ranges, the return, and which rows these are."""
     import ibis
 
     e, t = rows["e"], rows["t"]
@@ -116,8 +115,6 @@ def _row_sums(home: Home, rows: Any, layout: Layout, reading: Reading) -> dict[s
     if reading.horizon is not None:
         within = within & (t < reading.horizon)
     y = ibis.ifelse(within & expr.finite(rows["y"]), rows["y"], ibis.null("float64"))
-    first = within & (t == 0) & e.notnull()
-    id_hash = expr.hash_of(ibis.ifelse(first, e, ibis.null(e.type())), home.dialect)
     made = {
         "unknown": count_if(e.isnull() | t.isnull() | (t < 0)),
         "used": count_if(within),
@@ -125,27 +122,15 @@ def _row_sums(home: Home, rows: Any, layout: Layout, reading: Reading) -> dict[s
         "y_low": y.min(),
         "y_high": y.max(),
         "y_sum": (sums.discounting(reading.discount, t) * y.fill_null(0.0)).sum(),
-        "y_hash": _mixed(y, t).sum(),
-        "e_hash": id_hash.fill_null(0).sum(),
+        **identity_sums(rows, within),
     }
     for role, short in (("behavior_prob", "mu"), ("target_prob", "tp")):
         if layout.has(role):
             made |= contract.probability_sums(rows[short], role)
     if layout.has("behavior_prob"):
         mu = ibis.ifelse(within, rows["mu"], ibis.null("float64"))
-        made |= {"mu_low": mu.min(), "mu_high": mu.max(), "mu_hash": _mixed(mu, t).sum()}
+        made |= {"mu_low": mu.min(), "mu_high": mu.max()}
     return made
-
-
-def _mixed(x: Any, t: Any) -> Any:
-    """A whole number of x and its step, the same on every engine, whose sum has no order."""
-    import ibis
-
-    small = ibis.ifelse(x.abs() < 2.0**30, x, x / 2.0**60)
-    inside = ibis.ifelse(small.abs() < 2.0**30, small, 0.0) * MIXER
-    share = inside - inside.floor().cast("float64")
-    whole = (share * MIXED).floor().cast("int64")
-    return (whole * (t % 64 + 1)).fill_null(0)
 
 
 def _sound(rows: Any) -> Any:
@@ -171,23 +156,23 @@ def _episodes(
     sound = _sound(rows) if some_unknown else rows
     ordered, rules = contract.sequence_rules(sound, layout, reading)
     following = contract.next_rules(ordered, layout, reading) if layout.has("next_state0") else []
-    steps, _ = contract.find(home, ordered, rules)
+    found, _ = contract.find(home, ordered, [*rules, *following])
+    steps = [fault for fault in found if fault.code in contract.SEQUENCE]
+    after = [fault for fault in found if fault.code not in contract.SEQUENCE]
     if steps:  # later rules look at the other episodes only
         wrong = rules[0].bad | rules[1].bad | rules[2].bad
         marked = ordered.mutate(wrong=one_if(wrong))
         worst = marked["wrong"].max().over(ibis.window(group_by=[marked["e"]]))
         marked = marked.mutate(worst=worst)
         sound = marked.filter(marked["worst"] == 0)
-        following = contract.next_rules(sound, layout, reading) if following else []
-        ordered = sound
+        if following:
+            after, _ = contract.find(home, sound, contract.next_rules(sound, layout, reading))
     faults = list(steps)
     histogram = _histogram(home, known, layout)
     for role, short in (("terminated", "ended"), ("truncated", "cut")):
         if sum(row[f"after_{short}"] for row in histogram):
-            after = _after_end(known, layout.name(role), short)
-            faults += contract.find(home, *after)[0]
-    if following:
-        faults += contract.find(home, ordered, following)[0]
+            faults += contract.find(home, *_after_end(known, layout.name(role), short))[0]
+    faults += after
     if steps or some_unknown:
         histogram = _histogram(home, sound, layout)
     faults += _short(home, sound, layout, reading, histogram)
@@ -294,15 +279,7 @@ def _facts(
     histogram: list[dict[str, Any]],
 ) -> Facts:
     horizon = reading.horizon or max(max(row["length"] for row in histogram), 1)
-    states = _labels(home, rows, layout, reading, "state", "s")
-    if layout.has("next_state0"):
-        states = unite(states, _labels(home, rows, layout, reading, "next_state", "n"))
-    actions, counted = None, ""
-    if not reading.continuous_actions:
-        table = home.run(sums.label_counts(rows, ["a"]))
-        actions = sums.labels_of(table, ["a"], [expr.is_integer_label(layout, "action", reading)])
-        pairs = zip(table.column("a").to_pylist(), table.column("n").to_pylist(), strict=True)
-        counted = repr(sorted((str(label_text(a)), int(n)) for a, n in pairs))
+    states, actions = _labels(home, rows, layout, reading)
     cut = ended = beyond = 0
     for row in histogram:
         if row["length"] < horizon:
@@ -312,7 +289,6 @@ def _facts(
         beyond += row["n"] * max(row["length"] - horizon, 0)
     episodes = sum(row["n"] for row in histogram)
     has_mu = layout.has("behavior_prob")
-    numbers = [episodes, told["used"], told["e_hash"], told["y_hash"], told.get("mu_hash", 0)]
     return Facts(
         horizon=horizon,
         episodes=episodes,
@@ -326,17 +302,29 @@ def _facts(
         reward_range=(float(told["y_low"]), float(told["y_high"])),
         behavior_range=(float(told["mu_low"]), float(told["mu_high"])) if has_mu else None,
         total_return=float(told["y_sum"]),
-        digest=digest_of(repr([int(number) for number in numbers]), counted),
+        identity=identity_of(told, episodes),
     )
 
 
 def _labels(
-    home: Home, rows: Any, layout: Layout, reading: Reading, role: str, short: str
-) -> Labels:
-    parts = layout.parts(role)
-    names = [f"{short}{j}" for j in range(len(parts))]
-    whole = [expr.is_integer_label(layout, part, reading) for part in parts]
-    return sums.labels_of(home.run(sums.label_counts(rows, names)), names, whole)
+    home: Home, rows: Any, layout: Layout, reading: Reading
+) -> tuple[Labels, Labels | None]:
+    """States, those that only stand in next_state last, and actions (None: they are numbers)."""
+    roles = [layout.parts("state")]
+    columns = [[f"s{j}" for j in range(len(roles[0]))]]
+    if layout.has("next_state0"):
+        roles.append(layout.parts("next_state"))
+        columns.append([f"n{j}" for j in range(len(roles[-1]))])
+    if not reading.continuous_actions:
+        roles.append(["action"])
+        columns.append(["a"])
+    table = home.run(sums.labels_shown(rows, columns))
+    found = [
+        sums.labels_of(table, of, [expr.is_integer_label(layout, part, reading) for part in parts])
+        for of, parts in enumerate(roles)
+    ]
+    actions = None if reading.continuous_actions else found.pop()
+    return (found[0] if len(found) == 1 else unite(*found)), actions
 
 
 def layout_of(home: Home, reading: Reading, policy: str | None) -> tuple[Any, Layout]:

@@ -24,10 +24,20 @@ SPAN = 100.0  # of log-products that are summed together: exp(-2·SPAN) is far f
 NO_PRODUCT = -(10**9)  # k of products that are 0
 
 
-def label_counts(rows: Any, names: Sequence[str]) -> Any:
-    """Every label that these columns show, and in how many rows."""
-    shown = rows.filter(*[rows[name].notnull() for name in names])
-    return shown.group_by([shown[name] for name in names]).aggregate(n=shown.count())
+def labels_shown(rows: Any, groups: Sequence[Sequence[str]]) -> Any:
+    """Every label that these groups of columns show: `of` is the group, l0, l1, … are its texts."""
+    import ibis
+
+    width = max(len(names) for names in groups)
+    parts = []
+    for of, names in enumerate(groups):
+        shown = rows.filter(*[rows[name].notnull() for name in names])
+        unique = shown.select(*[shown[name] for name in names]).distinct()
+        texts = [unique[name].cast("string") for name in names]
+        texts += [ibis.null("string")] * (width - len(names))
+        columns = {f"l{j}": text for j, text in enumerate(texts)}
+        parts.append(unique.select(of=ibis.literal(of, "int64"), **columns))
+    return ibis.union(*parts) if len(parts) > 1 else parts[0]
 
 
 def starts(rows: Any, width: int) -> Any:
@@ -43,7 +53,7 @@ def cells(rows: Any, width: int, with_action: bool) -> Any:
         names.append("a")
     rows = rows.mutate(z=rows["rho"] * rows["y"], one=rows["rho"])
     return rows.group_by([rows[name] for name in names]).aggregate(
-        **_cell_sums(rows), pi=rows["pi"].sum(), mu=rows["mu"].sum()
+        **_cell_sums(rows), pi=rows["pi"].sum(), mu=rows["mu"].sum(), lost=_lost(rows)
     )
 
 
@@ -83,10 +93,18 @@ def stretches(rows: Any, width: int, gamma: float) -> Any:
         z=(rows["power"] * rows["r"] * rows["y"]).sum(),
         y=(rows["power"] * rows["y"]).sum(),
         one=(rows["power"] * rows["r"]).sum(),
+        lost=_lost(rows),
         **made,
     )
     names = ["block", "t", "t_next", "hid", "fx", *_names("s", width), *_names("f", width)]
-    return long.group_by([long[name] for name in names]).aggregate(**_cell_sums(long))
+    return long.group_by([long[name] for name in names]).aggregate(
+        **_cell_sums(long), lost=long["lost"].sum()
+    )
+
+
+def _lost(rows: Any) -> Any:
+    """Rows whose state the policy does not know: where there are any, the sums mean nothing."""
+    return (1 - rows["known"]).sum()
 
 
 def _cell_sums(rows: Any) -> dict[str, Any]:
@@ -150,6 +168,7 @@ def step_products(rows: Any, horizon: int) -> Any:
         top_over=ibis.ifelse(over, rows["log_w"], ibis.null("float64")).max(),
         w_over=w_over.sum(),
         w2_over=(w_over * w_over).sum(),
+        lost=_lost(rows),
     )
 
 
@@ -202,11 +221,15 @@ def ints(table: pa.Table, name: str) -> Ints:
     return np.asarray(table.column(name).cast(pa.int64()).to_numpy(), np.int64)
 
 
-def labels_of(table: pa.Table, names: Sequence[str], whole: Sequence[bool]) -> Labels:
-    """The labels of a table of counts, in the order that they have in memory."""
+def labels_of(table: pa.Table, of: int, whole: Sequence[bool]) -> Labels:
+    """The labels of one group of `labels_shown`, in the order that they have in memory.
+
+    `whole`: whether a part of the label is an integer.
+    """
+    table = table.filter(pa.array(ints(table, "of") == of))
     parts = [
-        [int(v) if is_int else str(v) for v in table.column(name).to_pylist()]
-        for name, is_int in zip(names, whole, strict=True)
+        [int(text) if is_int else text for text in table.column(f"l{j}").to_pylist()]
+        for j, is_int in enumerate(whole)
     ]
     if len(parts) == 1:
         return Labels(tuple(sorted(parts[0])))
@@ -239,6 +262,9 @@ def codes_of(table: pa.Table, names: Sequence[str], labels: Labels) -> Ints:
 
 
 def read_starts(table: pa.Table, width: int, labels: Labels, hidden: int) -> StartMoments:
+    """First states, from their own table or from cells, of which every episode fills one at 0."""
+    if "t" in table.column_names:
+        table = table.filter(pa.array(ints(table, "t") == 0))
     code = codes_of(table, _names("s", width), labels)
     zeros = np.zeros(len(code))
     made = StartMoments(

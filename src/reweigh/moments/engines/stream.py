@@ -13,8 +13,8 @@ float state are distinct (of the first chunk), and what bad probabilities look l
 Without a given horizon the longest episode is it: from Parquet's statistics of the step column, or
 else from a first pass over that column.
 
-`about.sources` is a hash of the rows (id, step, reward, μ): the same rows in another order, format
-or division into files are noticed when moments are added; a part of a log among the whole is not.
+The same rows in another order, format or division into files, or read by another engine, are
+noticed when moments are added (`logs/identity.py`); a part of a log among the whole is not.
 An episode id that comes back is noticed as long as there are fewer than 2^24 runs of ids.
 """
 
@@ -38,7 +38,8 @@ from reweigh.moments.engines.stream_chunks import Findings, RowOrderError, Visit
 from reweigh.moments.engines.stream_describe import Tally
 from reweigh.moments.engines.stream_loose import loose_sums, may_be_loose, scan_loosely
 from reweigh.moments.engines.stream_rows import Data, Opened, Report, RowSource
-from reweigh.moments.engines.stream_sums import Parts, digest_rows, in_order, settle
+from reweigh.moments.engines.stream_sums import Parts, in_order, settle
+from reweigh.moments.sources import named
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
 
@@ -62,10 +63,10 @@ class StreamEngine:
         if quick is not None:
             return quick
         parts = Parts()
-        about = what(reading, target, request, 0, "")
+        about, unnamed = what(reading, target, request, 0), replace(request, named=False)
 
         def visit(log: EpisodeLog) -> None:
-            parts.add(ArraysEngine().moments(log, target, request))
+            parts.add(ArraysEngine().moments(log, target, unnamed))
 
         def visit_loose(log: EpisodeLog) -> None:
             parts.add(loose_sums(log, target, request, about))
@@ -77,11 +78,9 @@ class StreamEngine:
         horizon, found = _scanned(opened, rows, reading, request.kinds, begin)
         if found.target_faults:
             raise input_error(found.target_error, settle(found.target_faults, found.rows))
-        digest = digest_rows(found.hashes)
-        return replace(
-            in_order(parts.total(), found.own),
-            about=what(reading, target, request, horizon, digest),
-        )
+        sums = in_order(parts.total(), found.own)
+        sums = replace(sums, about=what(reading, target, request, horizon))
+        return named(sums, found.identity)
 
     def _quickly(
         self, rows: RowSource, reading: Reading, target: Policy, request: Request
@@ -95,8 +94,8 @@ class StreamEngine:
         found = fast_sums(rows, reading, target, request, horizon)
         if found is None or (reading.horizon is None and found.longest != horizon):
             return None
-        about = what(reading, target, request, horizon, digest_rows(found.hashes))
-        return in_order(Moments(about=about, **found.moments), found.own)
+        about = what(reading, target, request, horizon)
+        return named(in_order(Moments(about=about, **found.moments), found.own), found.identity)
 
     def describe(self, data: Data, reading: Reading) -> dict[str, Any]:
         opened, rows = self._open(data, reading, None)
@@ -168,8 +167,8 @@ def _refuse(opened: Opened, faults: list[Fault]) -> None:
     collected.raise_if_any(opened.describe())
 
 
-def what(reading: Reading, target: Policy, request: Request, horizon: int, digest: str) -> About:
-    """What the sums are of."""
+def what(reading: Reading, target: Policy, request: Request, horizon: int) -> About:
+    """What the sums are of, but for the name of the log."""
     return About(
         horizon=horizon,
         discount=reading.discount,
@@ -182,5 +181,5 @@ def what(reading: Reading, target: Policy, request: Request, horizon: int, diges
         max_ratio=request.max_ratio,
         control=request.control,
         blocks=request.blocks,
-        sources=(digest,),
+        sources=(),
     )

@@ -6,7 +6,6 @@ the same. Faults are collected to the end of the log; once there is one, the res
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,13 +17,14 @@ import pyarrow.compute as pc
 
 from reweigh.errors import Fault, InputError, Place, RefusedError, UsageError
 from reweigh.logs.checks import value_of
+from reweigh.logs.identity import Identity, identity_of, key_of
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.read import _assemble
 from reweigh.logs.roles import RoleReader
 from reweigh.logs.scanned import Reading
 from reweigh.logs.states import Codes, Label, Labels
 from reweigh.moments.engines.stream_rows import Opened, RowSource
-from reweigh.moments.engines.stream_sums import Words, gather, row_hash
+from reweigh.moments.engines.stream_sums import Words, gather
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -131,7 +131,7 @@ class Findings:
     seen: SeenIds = field(default_factory=SeenIds)
     rows: int = 0
     longest: int = 1
-    hashes: int = 0
+    identity: Identity = field(default_factory=Identity)
 
 
 def scan(opened: Opened, rows: RowSource, reading: Reading, horizon: int, visit: Visit) -> Findings:
@@ -159,7 +159,7 @@ def scan(opened: Opened, rows: RowSource, reading: Reading, horizon: int, visit:
             gather(found.faults, reader.faults.found)
             continue
         found.own.update(reader.own.values)
-        found.hashes += _hash_of(log, keys, step)
+        found.identity += identity_of(log.steps)
         if found.faults:
             continue
         try:
@@ -225,18 +225,20 @@ def _codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:
 
 
 def id_keys(column: pa.ChunkedArray) -> Words:
-    """(rows,) one number per id, the same in every chunk: the integer, or 8 bytes of its MD5."""
+    """(rows,) one number per id, the same in every chunk: the integer (also of a text that is one's
+    digits), or 8 bytes of the MD5."""
     codes = _codes(column)
     if pa.types.is_integer(column.type) and column.null_count == 0:
         return codes.astype(np.int64, copy=False).view(np.uint64)
     _, first, place = np.unique(codes, return_index=True, return_inverse=True)
-    values = [value_of(column, int(row)) for row in first]
-    # the text of a truth value is that of the integer, as everywhere
-    texts = [str(int(value) if isinstance(value, bool) else value) for value in values]
-    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
-    hashed = [hashlib.md5(text, usedforsecurity=False).digest()[:8] for text in encoded]
-    numbers = np.array([int.from_bytes(h, "big") for h in hashed], np.uint64)
-    return np.asarray(numbers[place])
+    numbers = np.array([key_of(text) for text in id_texts(column, first)], np.int64)
+    return np.asarray(numbers[place].view(np.uint64))
+
+
+def id_texts(column: pa.ChunkedArray, rows: Ints) -> list[str]:
+    """Ids as texts; that of a truth value is that of the integer, as everywhere."""
+    values = column.take(pa.array(rows)).to_pylist()
+    return [str(int(value) if isinstance(value, bool) else value) for value in values]
 
 
 def _steps(column: pa.ChunkedArray) -> Ints | None:
@@ -264,14 +266,6 @@ def _check_order(found: Findings, first: int, keys: Words, starts: Ints, step: I
         if np.array_equal(np.sort(step[rows]), expected[rows]):
             late = int(np.flatnonzero(step[rows] != expected[rows])[0])
             raise RowOrderError(first + rows.start + late)
-
-
-def _hash_of(log: EpisodeLog, keys: Words, step: Ints | None) -> int:
-    """Of the rows that the log uses."""
-    steps = log.steps
-    assert step is not None
-    used = steps.source_row
-    return row_hash(keys[used], step[used], steps.reward, steps.behavior_prob)
 
 
 def _second_row(rows: RowSource, name: str, key: np.uint64) -> int:

@@ -1,219 +1,388 @@
-"""The fast path's inner loops: rows of whole numbers into dense cells.
+"""The fast path's inner loops: rows of whole numbers into dense cells and running products.
 
-`follow` goes through the rows once, in their order, checks them and puts a record of each into the
-waiting line of its step; `drain` adds a line's records to the cells of that step. A log of episodes
-changes the step with every row, so adding at once would fetch two lines of memory per row from a
-table that no cache holds; the cells of one step fit, and the records come in sequence.
+`follow` goes through a batch once, episode by episode. It checks the rows; it puts a record of each
+into the waiting line of its step, and `drain` adds a full line to the cells of that step; and it
+multiplies the ratios of an episode (`stream_products.py`). A log of episodes changes the step with
+every row, so adding to the cells at once would fetch two lines of memory per row from a table that
+no cache holds; the cells of one step nearly fit, and the records come in sequence.
 
-A row is recorded when the next one is seen, for that row says where it led; the last row of a batch
-waits in `Carry`. What is out of the ordinary (a fault, a null, an unknown state) only stops the
-loop: the general path then does the whole log, and finds the words for it.
+A row's record says where it led, so the last row of a batch waits in `Carry` for the next batch.
+What is out of the ordinary (a fault, a null, an unknown state) only stops the loop: the general
+path then does the whole log, and finds the words for it.
+
+Places in arrays are unsigned numbers throughout: Numba would look at each signed one for whether it
+counts from the end.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.logs.identity import Identity
+from reweigh.moments.engines.stream_checks import (
+    below,
+    last_rows,
+    leads,
+    linked,
+    mark,
+    proper,
+    shares,
+)
+from reweigh.moments.engines.stream_identity import episode_mark, row_marks
+from reweigh.moments.engines.stream_products import weigh
+from reweigh.moments.engines.stream_vectors import add_at, prefetch
+from reweigh.moments.kernels.common import compiled
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+Word = np.uint64
 
 AFTER_UNKNOWN, AFTER_END, AFTER_STATES = 0, 1, 2  # places of UNKNOWN, END and state 0 in s'
 IN_LINE, BESIDE = 8, 2  # sums per cell: one cache line, and two more in a table of their own
-RECORD = 4  # numbers per record: place of the cell in its step, y, π, μ
-LARGEST = np.finfo(np.float64).max
-ONE, TWO = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
-THREE, FOUR = np.uint64(0x94D049BB133111EB), np.uint64(0xD6E8FEB86659FD93)
-BY_29, BY_32 = np.uint64(29), np.uint64(32)
+NARROW, WIDE = 3, 4  # numbers per record: a word of two places, y, μ; and π where no table has it
+BY_32, LOW = Word(32), Word(0xFFFFFFFF)
+U0, U1, U2, U3, U4, U8 = Word(0), Word(1), Word(2), Word(3), Word(4), Word(8)
+AHEAD = Word(16)  # records: how much earlier a cell is asked for
+PIECE = 4096  # rows that are looked at together
+NOWHERE, FAULT = -1, -1
+LINE_AHEAD = Word(9)  # numbers: the line of memory after the one that is being written
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def touch(line: Any, beside: Any) -> float:
-    """Read the cells in sequence, which fetches them faster than in the order of the records."""
-    total = 0.0
-    for k in range(line.shape[0]):
-        total += line[k, 0]
-    for k in range(0, beside.shape[0], 64 // (8 * BESIDE)):
-        total += beside[k, 0]
+def inlined(function: Any) -> Any:
+    """Compiled into what calls it: a call would count references to every array."""
+    return numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function)
+
+
+@compiled
+def touch(values: Any, begin: Any, end: Any) -> float:
+    """Read in sequence, which fetches faster than in the order of the records."""
+    total, k = 0.0, begin
+    while k < end:
+        total += values[k]
+        k += U8
     return total
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def drain(records: Any, count: int, max_ratio: float, line: Any, beside: Any) -> None:
-    """Add the records of one step to its cells: line (cells, 8), beside (cells, 2)."""
-    if 2 * count > line.shape[0] and touch(line, beside) < 0.0:
+@compiled
+def drain(
+    words: Any, numbers: Any, record: Any, first: Any, count: Any, policy: Any, max_ratio: float,
+    line: Any, beside: Any, base: Any, cells: Any,
+) -> None:  # fmt: skip
+    """Add records to the cells of their step, of which `base` is the first.
+
+    words, numbers  the same memory; a record begins with s·A + a and the cell's place, then y, μ
+    policy          π by s·A + a; unused if the record holds π itself
+    line, beside    sums, IN_LINE and BESIDE per cell
+    """
+    end = base + cells
+    if (
+        U2 * count > cells
+        and touch(line, U8 * base, U8 * end) + touch(beside, U2 * base, U2 * end) < 0.0
+    ):
         return  # never: counts and probabilities; the comparison keeps the reads from vanishing
-    for i in range(count):
-        k = np.uint64(records[i, 0])  # unsigned: no look at indices from the end
-        y, pi, mu = records[i, 1], records[i, 2], records[i, 3]
+    wide = record == WIDE
+    i, end = first, first + count * record
+    last = end - record
+    while i < end:
+        soon = base + (words[min(i + AHEAD * record, last)] & LOW)
+        prefetch(line, U8 * soon)
+        prefetch(beside, U2 * soon)
+        word = words[i]
+        y, mu = numbers[i + U1], numbers[i + U2]
+        pi = numbers[i + U3] if wide else policy[word >> BY_32]
         rho = pi / mu
         if rho > max_ratio:
             rho = max_ratio
         z = rho * y
-        line[k, 0] += 1.0
-        line[k, 1] += rho
-        line[k, 2] += rho * rho
-        line[k, 3] += z
-        line[k, 4] += rho * z
-        line[k, 5] += z * z
-        line[k, 6] += y
-        line[k, 7] += y * y
-        beside[k, 0] += pi
-        beside[k, 1] += mu
+        k = base + (word & LOW)
+        add_at(line, U8 * k, (1.0, rho, rho * rho, z))
+        add_at(line, U8 * k + U4, (rho * z, z * z, y, y * y))
+        add_at(beside, U2 * k, (pi, mu))
+        i += record
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def ending(
-    t: int, ended: bool, cut: bool, after: int, horizon: int, short: int, hashes: Any
-) -> int:
-    """What follows the last row of an episode; -1 if nothing says why it is the last."""
-    early = t < horizon - 1
+@compiled
+def put(
+    k: Any, slots: Any, places: Any, y: Any, mu: Any, pi: Any, record: Any, room: Any, words: Any,
+    waiting: Any,
+) -> Any:  # fmt: skip
+    """Put rows from k on into the lines of their steps; y, mu and pi are the bits of numbers.
+
+    Returns how many rows are done: at a line that is full it stops.
+    """
+    n, line, wide = Word(len(slots)), room * record, record == WIDE
+    while k < n:
+        slot = Word(slots[k])
+        if slots[k] >= 0:
+            at = waiting[slot]
+            i = slot * line + at * record
+            prefetch(words, i + LINE_AHEAD)
+            words[i], words[i + U1], words[i + U2] = places[k], y[k], mu[k]
+            if wide:
+                words[i + U3] = pi[k]
+            at += U1
+            waiting[slot] = at
+            if at == room:
+                return k + U1
+        k += U1
+    return n
+
+
+@compiled
+def add(
+    slots: Any, places: Any, y: Any, mu: Any, pi: Any, table: Any, sizes: Any, max_ratio: float,
+    words: Any, numbers: Any, waiting: Any, line: Any, beside: Any,
+) -> None:  # fmt: skip
+    """Put rows into the lines of their steps; one that is full is drained at once."""
+    horizon, _, _, _, record, room, size = sizes
+    done, n = U0, Word(len(slots))
+    while done < n:
+        done = put(done, slots, places, y, mu, pi, record, room, words, waiting)
+        slot = Word(slots[done - U1])
+        if slots[done - U1] >= 0 and waiting[slot] == room:
+            policy = table[slot % horizon if table.shape[0] > 1 else U0]
+            drain(words, numbers, record, slot * room * record, room, policy, max_ratio, line,
+                  beside, slot * size, size)  # fmt: skip
+            waiting[slot] = U0
+
+
+@inlined
+def ending(early: bool, ended: bool, cut: bool, after: int, short: int) -> int:
+    """What follows the last row of an episode; FAULT if nothing says why it is the last.
+
+    An early end that is not END is a cut.
+    """
     if early and not ended and not cut and short == 0:
-        return -1
+        return FAULT
     if ended or (early and not cut and short == 1):
         return AFTER_END
-    if early:
-        hashes[1] += np.uint64(1)
     return after + AFTER_STATES if after >= 0 else AFTER_UNKNOWN
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inlined
+def run_end(t: Any, begin: int, length: int) -> Any:
+    """Where the episode of row `begin` ends, or the batch; episodes begin with step 0.
+
+    If it is as long as the one before, one look tells: steps count up by 1 up to there.
+    """
+    end = min(begin + max(length - t[begin], 1), len(t))
+    if t[end - 1] - t[begin] == end - 1 - begin and (end == len(t) or t[end] == 0):
+        return end
+    end = begin + 1
+    while end < len(t) and t[end] != 0:
+        end += 1
+    return end
+
+
+@compiled
+def lay(
+    t: Any, s: Any, a: Any, horizon: int, actions: Any, width: Any, in_key: bool, slots: Any,
+    places: Any,
+) -> None:  # fmt: skip
+    """The slots and places of rows (see `trace`) as if all were of block 0 and none was the last.
+
+    Numbers below 2^32 are said to be that: processors multiply these several at a time.
+    """
+    n = len(t)
+    for k in range(n):
+        slots[k + 1] = t[k] if t[k] < horizon else NOWHERE
+    for k in range(n):
+        here = Word(s[k]) & LOW
+        of = here * (actions & LOW) + Word(a[k])
+        key = of if in_key else here
+        places[k + 1] = of << BY_32 | (key & LOW) * (width & LOW)
+    for k in range(n - 1):
+        places[k + 1] += Word(s[k + 1]) + U2
+
+
+@compiled
+def trace(
+    ep: Any, t: Any, s: Any, a: Any, y: Any, mu: Any, nxt: Any, ended: Any, cut: Any,
+    run_block: Any, steps: int, horizon: int, short: int, sizes: Any, start: Any, begun: Any,
+    state: Any, hashes: Any, slots: Any, places: Any, over: Any,
+) -> int:  # fmt: skip
+    """Follow the episodes through some rows (none: the log is over). Returns how many are over, or
+    FAULT. The rows have been checked, as far as `linked`, `below` and the like can tell.
+
+    steps   for how many steps there is a policy
+    slots   gets block·H + t of each row, or NOWHERE from the horizon on; first of all, of the row
+            that waited for its successor
+    places  gets the places of (s, a) and of the cell, for `drain`; without s' for the last row
+    over    gets block and length of the episodes that are over
+    """
+    n, found = len(ep), 0
+    _, states, actions, in_key, _, _, _ = sizes
+    has_next, has_ended, has_cut = len(nxt) > 0, len(ended) > 0, len(cut) > 0
+    block, run, cut_off = state[6], state[7], 0
+    slots[0] = NOWHERE
+    if state[0] != 0:
+        p_t, p_ended, p_cut, p_next = state[2], state[3] != 0, state[4] != 0, state[5]
+        if n > 0 and ep[0] == state[1]:
+            if (t[0] != p_t + 1) | p_ended | p_cut | (has_next and p_next != s[0]):
+                return FAULT
+            after = s[0] + AFTER_STATES
+        else:
+            early = p_t < horizon - 1
+            after = ending(early, p_ended, p_cut, p_next, short)
+            if after == FAULT or (n > 0 and t[0] != 0):
+                return FAULT
+            cut_off += early and after != AFTER_END
+            over[0, 0], over[0, 1] = block, min(p_t + 1, horizon)
+            found = 1
+        if p_t < horizon:
+            slots[0] = block * horizon + p_t
+            places[0] += Word(after)
+    elif n > 0 and t[0] != 0:
+        return FAULT
+    lay(t, s, a, horizon, actions, states + U2, in_key > 0, slots, places)
+    hashes[0] += Word(row_marks(t, y, mu, horizon))
+    begin, length = 0, horizon
+    while begin < n:
+        first = t[begin]
+        if first == 0:
+            block = run_block[run - state[9]] if len(run_block) > 0 else 0
+            begun[run] = ep[begin]
+            run += 1
+            start[block, s[begin]] += 1
+            hashes[2] += Word(episode_mark(ep[begin], y[begin], mu[begin]))
+        end = run_end(t, begin, length)
+        length = t[end - 1] + 1
+        state[8] = max(state[8], length)
+        used = min(end, begin + max(horizon - first, 0))  # the rows before the horizon
+        if used > begin and first + used - begin > steps:
+            return FAULT
+        if block > 0:
+            for k in range(begin, used):
+                slots[k + 1] += block * horizon
+        if end < n:
+            last, early = end - 1, length < horizon
+            after = ending(early, has_ended and ended[last], has_cut and cut[last],
+                           nxt[last] if has_next else -1, short)  # fmt: skip
+            if after == FAULT:
+                return FAULT
+            cut_off += early and after != AFTER_END
+            places[end] += Word(after) - Word(s[end] + AFTER_STATES)
+            over[found, 0], over[found, 1] = block, min(length, horizon)
+            found += 1
+        begin = end
+    hashes[1] += Word(cut_off)
+    if n > 0:
+        last = n - 1
+        state[1], state[2] = ep[last], t[last]
+        state[3], state[4] = has_ended and ended[last], has_cut and cut[last]
+        state[5] = nxt[last] if has_next else -1
+    state[0], state[6], state[7] = n > 0, block, run
+    return found
+
+
+@compiled
 def follow(
-    ep: Any, t: Any, s: Any, a: Any, y: Any, y_bits: Any, mu: Any, mu_bits: Any, pi: Any,
-    table: Any, nxt: Any, ended: Any, cut: Any, run_block: Any,
-    horizon: int, capacity: int, short: int, max_ratio: float,
-    records: Any, waiting: Any, line: Any, beside: Any,
-    start: Any, shown: Any, acted: Any, begun: Any, state: Any, number: Any, hashes: Any,
+    rows: Any, links: Any, target: Any, horizon: int, short: int, max_ratio: float, sizes: Any,
+    cells: Any, products: Any, tallies: Any, carry: Any,
 ) -> bool:  # fmt: skip
     """Go through the rows of a batch (of none: the log is over). False if one is out of the
     ordinary.
 
-    records, waiting  (block·H + t, room, 4) lines of records, and how many wait in each
-    line, beside      sums by block·H + t and s·(capacity + 2) + s'
-    table             π(a|s) by (step or 0, s, a), NaN where the policy knows no state; or empty
-    short             what a short episode without a flag is: 0 a fault, 1 END, 2 cut off
-    run_block         block of each episode that begins; empty: all are in block 0
-    begun             gets the episodes that begin
-    state, number     the row before (see Carry); hashes: the sum of the rows', and the cut-offs
+    rows      episode, step, state, action, reward, μ
+    links     next state, ended, cut off, and the block of each episode that begins; or empty
+    target    π by row, or empty; and π(a|s) by (step or 0, s·A + a), or empty
+    short     what a short episode without a flag is: 0 a fault, 1 END, 2 cut off
+    sizes     unsigned: H, the room for states and actions, whether the action is in the key,
+              numbers per record, records per line, cells per step (0: no cells are wanted)
+    cells     lines of records by block·H + t, as words and as numbers, how many wait in each, and
+              the sums by block·H + t and (s[, a], s')
+    products  see stream_products.weigh; empty if not wanted
+    tallies   episodes by (block, s); which states, next states and actions there are; gets the
+              episodes that begin
+    carry     see Carry
     """
-    n = len(ep)
-    by_table = table.size > 0
-    by_step = table.shape[0] > 1
-    has_next, has_ended, has_cut = len(nxt) > 0, len(ended) > 0, len(cut) > 0
-    pending, p_ep, p_t, p_s = state[0] != 0, state[1], state[2], state[3]
-    p_ended, p_cut, p_next, block = state[4] != 0, state[5] != 0, state[6], state[7]
-    p_y, p_pi, p_mu = number[0], number[1], number[2]
-    width = capacity + AFTER_STATES
-    n_states, n_actions = np.uint64(capacity), np.uint64(len(acted))
-    room = records.shape[1]
-    total = hashes[0]
-    run = 0
-    for i in range(n):
-        ti, si, ai, yi, mui = t[i], s[i], a[i], y[i], mu[i]
-        # as unsigned numbers, those below 0 are large
-        if (np.uint64(si) >= n_states) | (np.uint64(ai) >= n_actions):
+    pi, table = target
+    words, numbers, waiting, line, beside = cells
+    start, shown, led, acted, begun = tallies
+    state, number, hashes, slots, places, held, over = carry
+    n = len(rows[0])
+    steps = table.shape[0] if table.shape[0] > 1 else horizon
+    for low in range(0, max(n, 1), PIECE):
+        piece = slice(low, min(low + PIECE, n))
+        ep, t, s, a = rows[0][piece], rows[1][piece], rows[2][piece], rows[3][piece]
+        y, mu, by_row = rows[4][piece], rows[5][piece], pi[piece]
+        nxt, ended, cut = links[0][piece], links[1][piece], links[2][piece]
+        fine = below(s, len(shown)) and below(a, len(acted)) and proper(y, mu)
+        fine = fine and linked(ep, t) and last_rows(ended, t) and last_rows(cut, t)
+        if not (fine and leads(nxt, s, t, len(led)) and shares(by_row)):
             return False
-        after = si + AFTER_STATES
-        if pending and ep[i] == p_ep:
-            if (ti != p_t + 1) | p_ended | p_cut:
-                return False
-            if has_next and p_next != si:
-                return False
-        else:
-            if pending:
-                after = ending(p_t, p_ended, p_cut, p_next, horizon, short, hashes)
-            if ti != 0 or after < 0:
-                return False
-        if pending and p_t < horizon:
-            slot = block * horizon + p_t
-            at = waiting[slot]
-            records[slot, at, 0] = p_s * width + after
-            records[slot, at, 1] = p_y
-            records[slot, at, 2] = p_pi
-            records[slot, at, 3] = p_mu
-            waiting[slot] = at + 1
-            if at + 1 == room:
-                drain(records[slot], room, max_ratio, line[slot], beside[slot])
-                waiting[slot] = 0
-        if ti == 0:
-            block = run_block[run] if len(run_block) > 0 else 0
-            begun[run] = ep[i]
-            run += 1
-            start[block, si] += 1
-        shown[si] = True
-        acted[ai] = True
-        pii = 0.0
-        if ti < horizon:
-            h = np.uint64(ep[i]) * ONE + np.uint64(ti) * TWO + y_bits[i] * THREE + mu_bits[i] * FOUR
-            h = (h ^ (h >> BY_29)) * TWO
-            total += h ^ (h >> BY_32)
-            if by_step:
-                if ti >= table.shape[0]:
-                    return False
-                pii = table[ti, si, ai]
-            elif by_table:
-                pii = table[0, si, ai]
-        if not by_table:
-            pii = pi[i]
-        # written so that NaN fails
-        fine = (mui > 0.0) & (mui <= 1.0) & (abs(yi) <= LARGEST) & (pii >= 0.0) & (pii <= 1.0)
-        if not fine:
+        mark(shown, s)
+        mark(led, nxt)
+        mark(acted, a)
+        found = trace(
+            ep, t, s, a, y, mu, nxt, ended, cut, links[3], steps, horizon, short, sizes, start,
+            begun, state, hashes, slots, places, over,
+        )  # fmt: skip
+        if found == FAULT:
             return False
-        pending, p_ep, p_t, p_s = True, ep[i], ti, si
-        p_y, p_pi, p_mu = yi, pii, mui
-        if has_ended:
-            p_ended = ended[i]
-        if has_cut:
-            p_cut = cut[i]
-        if has_next:
-            p_next = nxt[i]
-            if p_next >= capacity:
-                return False
-    if n == 0 and pending:
-        after = ending(p_t, p_ended, p_cut, p_next, horizon, short, hashes)
-        if after < 0:
-            return False
-        if p_t < horizon:
-            slot = block * horizon + p_t
-            at = waiting[slot]  # there is room: a full line was drained at once
-            records[slot, at, 0] = p_s * width + after
-            records[slot, at, 1] = p_y
-            records[slot, at, 2] = p_pi
-            records[slot, at, 3] = p_mu
-            waiting[slot] = at + 1
-        pending = False
-    state[0], state[1], state[2], state[3] = pending, p_ep, p_t, p_s
-    state[4], state[5], state[6], state[7] = p_ended, p_cut, p_next, block
-    state[8] = run
-    number[0], number[1], number[2] = p_y, p_pi, p_mu
-    hashes[0] = total
+        many = len(ep)
+        y_bits, mu_bits, pi_bits = y.view(np.uint64), mu.view(np.uint64), by_row.view(np.uint64)
+        if sizes[6] > 0:
+            add(slots[:1], places[:1], held[:1], held[1:2], held[2:3], table, sizes, max_ratio,
+                words, numbers, waiting, line, beside)  # fmt: skip
+            add(slots[1:many], places[1:many], y_bits, mu_bits, pi_bits, table, sizes, max_ratio,
+                words, numbers, waiting, line, beside)  # fmt: skip
+        if len(products[0]) > 0:
+            weigh(t, y, mu, by_row, table, slots[1:], places[1:], max_ratio, products, over, found,
+                  number)  # fmt: skip
+        if many > 0:
+            places[0] = places[many]
+            held[0], held[1] = y_bits[many - 1], mu_bits[many - 1]
+            held[2] = pi_bits[many - 1] if len(pi) > 0 else U0
     return True
-
-
-def _nothing() -> Ints:
-    return np.array([0, 0, 0, 0, 0, 0, -1, 0, 0])
 
 
 @dataclass
 class Carry:
-    """The row before the next batch: pending, episode, t, s, ended, cut, next state, block, how
-    many episodes the batch began; and y, π, μ of it.
+    """What goes from one batch to the next, and room to work in.
 
-    `hashes`: the sum of the rows' hashes, and the number of episodes that were cut off.
+    state   whether a row waits, and its episode, t, ended, cut, next state, block; how many
+            episodes have been noted that began; the longest so far; how many were noted before
+            the batch
+    number  of that row's episode so far m, e with ρ_{0:t} = m·2^(256 e), Σγ^t ρ_{0:t} y_t, Σγ^t y_t
+            and whether it is open
+    hashes  the sum of the rows' marks, the number of episodes that were cut off, and the sum of
+            the episodes' marks (see logs/identity.py)
+    places  first of all that of the waiting row (see `trace`); held: the bits of its y, μ, π
     """
 
-    state: Ints = field(default_factory=_nothing)
-    number: Floats = field(default_factory=lambda: np.zeros(3))
-    hashes: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(2, np.uint64))
+    state: Ints = field(default_factory=lambda: np.array([0, 0, 0, 0, 0, -1, 0, 0, 0, 0]))
+    number: Floats = field(default_factory=lambda: np.zeros(5))
+    hashes: Words = field(default_factory=lambda: np.zeros(3, np.uint64))
+    slots: Ints = field(default_factory=lambda: np.zeros(PIECE + 1, np.int64))
+    places: Words = field(default_factory=lambda: np.zeros(PIECE + 1, np.uint64))
+    held: Words = field(default_factory=lambda: np.zeros(3, np.uint64))
+    over: Ints = field(default_factory=lambda: np.zeros((PIECE + 1, 2), np.int64))
 
+    def __post_init__(self) -> None:
+        self.arrays = tuple(getattr(self, part.name) for part in fields(self))
 
-def aligned(shape: tuple[int, ...]) -> Floats:
-    """Zeros that begin where a cache line does."""
-    size = int(np.prod(shape))
-    room = np.zeros(size + 8)
-    offset = (-room.ctypes.data % 64) // 8
-    return room[offset : offset + size].reshape(shape)
+    @property
+    def begun(self) -> int:
+        return int(self.state[7])
+
+    @begun.setter
+    def begun(self, count: int) -> None:
+        self.state[7] = count
+
+    @property
+    def longest(self) -> int:
+        return int(self.state[8])
+
+    def identity(self, episodes: int) -> Identity:
+        return Identity(episodes, int(self.hashes[0]), int(self.hashes[2]))
+
+    @property
+    def cut_off(self) -> int:
+        return int(self.hashes[1])

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from reweigh.errors import Fault, InputError
 from reweigh.logs import checks
+from reweigh.logs.identity import identity_of
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.scanned import Reading
 from reweigh.logs.states import (
@@ -33,11 +34,12 @@ from reweigh.logs.states import (
 )
 from reweigh.logs.steps import Steps
 from reweigh.moments.bundle import About, Moments
-from reweigh.moments.engines.arrays import _cells, ratios
+from reweigh.moments.cells import one_step_cells
+from reweigh.moments.engines.arrays import ratios
 from reweigh.moments.engines.base import Request
 from reweigh.moments.engines.stream_chunks import ChunkReader, ChunkSource, Findings, id_keys
 from reweigh.moments.engines.stream_rows import Opened, RowSource
-from reweigh.moments.engines.stream_sums import MIX, Words, gather, row_hash
+from reweigh.moments.engines.stream_sums import MIX, Words, gather
 from reweigh.moments.groups import group_by
 from reweigh.moments.transitions import StartMoments
 from reweigh.policies.base import Policy
@@ -200,9 +202,6 @@ def _read_batch(
     found.longest = max(found.longest, int(step.max()) + 1)
     order = np.argsort(np.where(step < horizon, step, horizon), kind="stable")
     order = order[: int(np.sum(step < horizon))]
-    found.hashes += row_hash(
-        keys[order], step[order], reward[order], None if behavior is None else behavior[order]
-    )
     after = np.where(ended, END, np.where(following < 0, UNKNOWN, following))
     alive = np.bincount(step[order], minlength=horizon)
     steps = LooseSteps(
@@ -219,6 +218,7 @@ def _read_batch(
         following=after[order].astype(np.int32),
         cut_early=(cut & ~ended & (step < horizon - 1))[order],
     )
+    found.identity += identity_of(steps)
     return EpisodeLog(
         steps=steps,
         states=joint,
@@ -248,10 +248,10 @@ def loose_sums(log: EpisodeLog, target: Policy, request: Request, about: About) 
     start = StartMoments(groups.keys[0], groups.keys[1], groups.count(), zeros, zeros.copy())
     made: dict[str, Any] = {}
     if "transitions" in request.kinds:
-        made["transitions"] = _cells(steps, block, pi, rho, None, HIDDEN)
+        made["transitions"] = one_step_cells(steps, block, pi, rho, None, HIDDEN)
     if "model" in request.kinds:
         action = None if log.continuous_actions else steps.action
-        made["model"] = _cells(steps, block, pi, rho, action, HIDDEN)
+        made["model"] = one_step_cells(steps, block, pi, rho, action, HIDDEN)
         made["start_model"] = start
     return Moments(
         about=about,

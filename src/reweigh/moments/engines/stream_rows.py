@@ -27,7 +27,7 @@ from reweigh.logs.textfile import TextStream, bad_byte, open_stream
 Data = FileSource | TableSource
 CSV_BLOCK = 1 << 22
 UNREAD = {b"cells": b"numbers, but for some"}  # the log's contract then names the bad ones
-PARQUET_BUFFER = 1 << 20
+PARQUET_BUFFER = 1 << 18
 Report = Callable[[int, int], None]
 
 
@@ -53,8 +53,9 @@ class RowSource:
         for table in _read(self.data, schema, size or self.size):
             if table.num_rows == 0:
                 continue
-            yield table
             done += table.num_rows
+            yield table
+            del table
             if self.report is not None and names is None:
                 self.report(done, self.rows)
 
@@ -165,9 +166,19 @@ def _read(data: Data, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
 def _read_parquet(data: FileSource, path: Path, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
     try:
         with _parquet(path) as file:
+            as_it_is = None
             for batch in file.iter_batches(size, columns=schema.names, use_threads=False):
-                table = pa.Table.from_batches([batch]).select(schema.names)
-                yield plain_table(table if table.schema.equals(schema) else table.cast(schema))
+                table = pa.Table.from_batches([batch])
+                if as_it_is is None:
+                    kept = plain_table(table.slice(0, 0)).schema
+                    as_it_is = table.schema.equals(schema) and kept.equals(schema)
+                if not as_it_is:
+                    table = table.select(schema.names)
+                    table = plain_table(
+                        table if table.schema.equals(schema) else table.cast(schema)
+                    )
+                yield table
+                del batch, table  # so that the next one may take their memory
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{str(path)!r} is damaged: {error}") from error
 

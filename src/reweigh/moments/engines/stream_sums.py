@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import KEPT_PLACES, Fault
-from reweigh.fingerprint import digest_of
 from reweigh.logs.states import Label, Labels, unite
 from reweigh.moments.bundle import Moments, unite_actions
 from reweigh.moments.transitions import StartMoments, TransitionMoments, concatenate
@@ -143,21 +142,3 @@ def settle(found: list[Fault], rows: int) -> list[Fault]:
 
     kept = [fault for fault in found if not only_there(fault)]
     return [replace(f, total=rows) if f.total and f.unit == "rows" else f for f in kept]
-
-
-def row_hash(episode: Words, step: Ints, reward: Any, behavior: Any) -> int:
-    """Σ of one hash per row modulo 2^64: the same for any order of the rows and any batches."""
-    if len(step) == 0:
-        return 0
-    zero = np.zeros(1)
-    y = np.ascontiguousarray(reward, np.float64).view(np.uint64)
-    mu = np.ascontiguousarray(zero if behavior is None else behavior, np.float64).view(np.uint64)
-    one, two, three, four = (np.uint64(constant) for constant in MIX)
-    h = episode * one + step.astype(np.uint64) * two + y * three + mu * four
-    h = (h ^ (h >> np.uint64(29))) * two
-    return int((h ^ (h >> np.uint64(32))).sum(dtype=np.uint64))
-
-
-def digest_rows(hashes: int) -> str:
-    """What must not be added twice: these rows, in whatever order, files or batches."""
-    return digest_of("rows", str(hashes % 2**64))

@@ -1,4 +1,5 @@
-"""The Poisson bootstrap of MIS: BLOCK replicates in one pass over the rows."""
+"""The Poisson bootstrap of MIS: BLOCK replicates in one pass over the rows, and a second pass back
+for their standard errors."""
 
 from __future__ import annotations
 
@@ -44,9 +45,16 @@ def replicate(
     width: int,
     counts: Array,
     values: Array,
+    kept_d: Array,
+    kept_n: Array,
+    kept_mass: Array,
 ) -> None:
     """values (BLOCK,): MIS of the log in which episode k occurs counts[k, b] times, NaN where
-    that log says nothing about the target. Modes as in `forward`."""
+    that log says nothing about the target. Modes as in `forward`.
+
+    For `spread` it keeps d_t(s) and N_t(s), (H, width, BLOCK), and 1/c_t, (H, BLOCK), where these
+    arrays have a length.
+    """
     horizon, end = len(offsets) - 1, width - 1
     d, after = np.zeros((width, BLOCK)), np.zeros((width, BLOCK))
     seen, seen_next = np.zeros((width, BLOCK), np.int32), np.zeros((width, BLOCK), np.int32)
@@ -63,11 +71,13 @@ def replicate(
             d[s, b] = seen[s, b] / total[b]
     values[:] = 0.0
     power = 1.0
+    keep = len(kept_d) > 0
     for t in range(horizon):
         low, high = offsets[t], offsets[t + 1]
         alive = high - low
         going = offsets[t + 2] - high if t + 1 < horizon else 0
         ratios = rho[low:high]
+        mass[:] = 1.0
         if mode == 1 and t > 0:
             mass[:] = 0.0
             for s in range(width):
@@ -78,6 +88,8 @@ def replicate(
             for s in range(width):
                 for b in range(BLOCK):
                     d[s, b] *= mass[b]
+        if keep:
+            kept_d[t], kept_n[t], kept_mass[t] = d, seen, mass
         cuts = False
         if t + 1 < horizon:
             for k in range(going, alive):
@@ -164,3 +176,101 @@ def _carry(
             each = w[b] * (r * count[b])
             to[b] += each
             earned[b] += each * y
+
+
+@compiled
+def spread(
+    offsets: Array,
+    state: Array,
+    ending: Array,
+    rho: Array,
+    reward: Array,
+    gamma: float,
+    mode: int,
+    width: int,
+    counts: Array,
+    d: Array,
+    seen: Array,
+    by_mass: Array,
+    start: Array,
+    variances: Array,
+) -> None:
+    """variances (BLOCK,): SE² of the replicates whose forward recursion `replicate` has kept
+    (by_mass is 1/c_t). start (n,) is a control's start value. No episode may be cut off.
+
+    x = ρ (y + γ u'(s')) and u = mean of x by state, SE² = Σ (γ^t d/N)² Σ_i c_i (x_i - u)²; within
+    states normalised, x = y + γ u'(s') and u = Σ c ρ x/Σ c ρ, SE² = Σ (γ^t d/Σcρ)² Σ_i c_i ρ_i²
+    (x_i - u)².
+    """
+    horizon, end = len(offsets) - 1, width - 1
+    ahead, u = np.zeros((width, BLOCK)), np.zeros((width, BLOCK))
+    sums = np.zeros((5, width, BLOCK))
+    nothing, mean, total = np.zeros(BLOCK), np.empty(BLOCK), np.zeros(BLOCK)
+    variances[:] = 0.0
+    for t in range(horizon - 1, -1, -1):
+        low, high = offsets[t], offsets[t + 1]
+        going = offsets[t + 2] - high if t + 1 < horizon else 0
+        sums[:] = 0.0
+        for k in range(high - low):
+            s, r, y = state[low + k], rho[low + k], reward[low + k]
+            worth = nothing
+            if k < going:
+                worth = ahead[state[high + k]]
+            elif ending[k] >= END:
+                worth = ahead[end if ending[k] == END else ending[k]]
+            if mode == 2:
+                _add_ratio(sums[:, s], counts[k], r, y, worth)
+            else:
+                _add(sums[0, s], sums[1, s], counts[k], r, y, worth)
+        power = gamma**t
+        for s in range(end):
+            for b in range(BLOCK):
+                N = sums[2, s, b] if mode == 2 else np.float64(seen[t, s, b])
+                each = 1.0 / N if N > 0 else 0.0
+                first, second = sums[0, s, b], sums[1, s, b]
+                u[s, b] = first * each
+                part = second - first * u[s, b]
+                if mode == 2:
+                    part = second - 2.0 * u[s, b] * sums[3, s, b] + u[s, b] ** 2 * sums[4, s, b]
+                variances[b] += (power * d[t, s, b] * each) ** 2 * max(part, 0.0)
+        u[end] = ahead[end]
+        mean[:] = 0.0
+        if mode == 1 and t > 0:
+            for s in range(width):
+                for b in range(BLOCK):
+                    mean[b] += d[t, s, b] * u[s, b]
+        for s in range(width):
+            for b in range(BLOCK):
+                ahead[s, b] = gamma * by_mass[t, b] * (u[s, b] - mean[b])
+    # Var[u_0(s_0) + g(s_0)]/n
+    mean[:] = 0.0
+    for k in range(len(ending)):
+        for b in range(BLOCK):
+            mean[b] += counts[k, b] * (u[state[k], b] + start[k])
+            total[b] += counts[k, b]
+    mean /= total
+    sums[0, 0] = 0.0
+    for k in range(len(ending)):
+        for b in range(BLOCK):
+            sums[0, 0, b] += counts[k, b] * (u[state[k], b] + start[k] - mean[b]) ** 2
+    for b in range(BLOCK):
+        variances[b] += sums[0, 0, b] / total[b] ** 2
+
+
+@compiled
+def _add(first: Array, second: Array, count: Array, r: float, y: float, worth: Array) -> None:
+    for b in range(BLOCK):
+        x = r * (y + worth[b])
+        first[b] += count[b] * x
+        second[b] += count[b] * x * x
+
+
+@compiled
+def _add_ratio(sums: Array, count: Array, r: float, y: float, worth: Array) -> None:
+    for b in range(BLOCK):
+        x, each = y + worth[b], r * count[b]
+        sums[0, b] += each * x
+        sums[1, b] += each * r * x * x
+        sums[2, b] += each
+        sums[3, b] += each * r * x
+        sums[4, b] += each * r

@@ -1,4 +1,4 @@
-"""Sums over the rows of a log: cells by a sort, and probabilities out of a table."""
+"""Probabilities of a log's rows, out of a table."""
 
 from __future__ import annotations
 
@@ -7,42 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.moments.groups import group_by
-
 Array = npt.NDArray[Any]
-
-
-def count_cells(offsets: Array, key: Array, slot: Array) -> int:
-    """See `reweigh.moments.kernels.rows.count_cells`."""
-    return sum(len(np.unique(key[offsets[t] : offsets[t + 1]])) for t in range(len(offsets) - 1))
-
-
-def sum_cells(
-    offsets: Array,
-    key: Array,
-    slot: Array,
-    rho: Array,
-    y: Array,
-    pi: Array,
-    mu: Array,
-    cell_t: Array,
-    cell_key: Array,
-    sums: Array,
-) -> None:
-    """See `reweigh.moments.kernels.rows.sum_cells`."""
-    cells = 0
-    for t in range(len(offsets) - 1):
-        rows = slice(offsets[t], offsets[t + 1])
-        groups = group_by([key[rows]])
-        r, reward = rho[rows], y[rows]
-        z = r * reward
-        here = slice(cells, cells + len(groups))
-        cell_t[here], cell_key[here] = t, groups.keys[0]
-        squares = (r, r * r, z, r * z, z * z, reward, reward * reward, pi[rows], mu[rows])
-        sums[here, 0] = groups.count()
-        for j, values in enumerate(squares, 1):
-            sums[here, j] = groups.sum(values)
-        cells = here.stop
 
 
 def look_up(offsets: Array, state: Array, action: Array, table: Array, found: Array) -> None:

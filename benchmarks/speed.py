@@ -1,0 +1,129 @@
+"""Whether something became slower: ratios of CPU time on small data, against recorded ones.
+
+Seconds depend on the machine and on who else uses it; a ratio of two tasks that take turns in one
+process hardly does. A ratio over its bound, FACTOR times the recorded one, is measured again, and
+only one that stays there counts. `tests/test_speed.py` runs this too.
+
+    python benchmarks/speed.py            the check (`make bench-check`)
+    python benchmarks/speed.py --write    record today's ratios in tests/speed.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import kernels
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import stream
+
+import reweigh as rw
+from reweigh.inference.resampling import resample
+
+ROWS, FEW_STATES = 1_000_000, 10
+FACTOR, TRIES, REPEATS = 2.0, 6, 5
+RECORD = Path(__file__).parents[1] / "tests" / "speed.json"
+RATIOS = {  # name: what is timed, over what
+    "core / read": ("core", "read"),
+    "value and error / core": ("value and error", "core"),
+    "core / its NumPy twin": ("core", "core, twin"),
+    "NumPy twin of the core / read": ("core, twin", "read"),
+    "evaluate mis / read": ("evaluate mis", "read"),
+    "evaluate is / read": ("evaluate is", "read"),
+    "evaluate dm / one sort of the rows": ("evaluate dm", "sort"),
+    "64 bootstrap replicates / core": ("bootstrap", "core"),
+    "log_from_arrays / a copy of the arrays": ("log_from_arrays", "copy"),
+    "stream / pyarrow's read of the columns": ("stream", "pyarrow"),
+}
+Tasks = dict[str, Callable[[], object]]
+Times = dict[str, float]
+
+
+def tasks(folder: Path) -> Tasks:
+    """Everything that is timed; the file for the streaming engine goes into `folder`."""
+    given = kernels.arrays(ROWS)
+    log = rw.log_from_arrays(*given)
+    pieces = kernels.pieces(log)
+    keys = np.random.default_rng(1).integers(0, 2**62, ROWS)
+    path, target = file(folder), rw.TablePolicy(stream.policy()[:FEW_STATES])
+    return {
+        **pieces,
+        "core, twin": kernels.in_numpy(pieces["core"]),
+        "evaluate mis": lambda: rw.evaluate(log, kernels.COLUMN, rw.mis()),
+        "evaluate is": lambda: rw.evaluate(log, kernels.COLUMN, rw.is_()),
+        "evaluate dm": lambda: rw.evaluate_all(log, kernels.COLUMN, ["dm"]),
+        "sort": lambda: np.argsort(keys, kind="stable"),
+        "bootstrap": lambda: resample(log, [(kernels.COLUMN, rw.mis())], 64, seed=0),
+        "log_from_arrays": lambda: rw.log_from_arrays(*given),
+        "copy": lambda: [array.copy() for array in given],
+        "stream": lambda: rw.evaluate(rw.read_log(str(path), engine="stream"), target, rw.mis()),
+        "pyarrow": lambda: stream.read_lean([path]),
+    }
+
+
+def file(folder: Path) -> Path:
+    """The rows of the benchmark of streaming, in few states: many more rows than sums."""
+    table = stream.rows_of(0, ROWS)
+    where = table.column_names.index("state")
+    few = pa.array(table["state"].to_numpy() % FEW_STATES)
+    path = folder / "log.parquet"
+    pq.write_table(table.set_column(where, "state", few), path)
+    return path
+
+
+def ratios(times: Times, names: Iterable[str] = RATIOS) -> dict[str, float]:
+    return {name: times[RATIOS[name][0]] / times[RATIOS[name][1]] for name in names}
+
+
+def slower(measure: Callable[[], Times], recorded: dict[str, float]) -> dict[str, float]:
+    """The ratios that are still over their bounds after TRIES measurements.
+
+    Of each task the least time of all measurements counts: it is the one with the least of others'
+    work in it.
+    """
+    least: Times = {}
+    over: dict[str, float] = {}
+    for _ in range(TRIES):
+        for task, seconds in measure().items():
+            least[task] = min(seconds, least.get(task, seconds))
+        over = {
+            name: ratio
+            for name, ratio in ratios(least, recorded).items()
+            if ratio > FACTOR * recorded[name]
+        }
+        if not over:
+            break
+    return over
+
+
+def recorded() -> dict[str, float]:
+    found: dict[str, float] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return found
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = tasks(Path(folder))
+        if "--write" in sys.argv:
+            found = ratios(kernels.interleaved(run, REPEATS * TRIES))
+            text = json.dumps(
+                {name: float(f"{ratio:.3g}") for name, ratio in found.items()}, indent=1
+            )
+            RECORD.write_text(text + "\n", encoding="utf-8")
+            return
+        bounds = recorded()
+        over = slower(lambda: kernels.interleaved(run, REPEATS), bounds)
+    for name, ratio in over.items():
+        print(f"{name}: {ratio:.3g}, recorded {bounds[name]:.3g}", file=sys.stderr)
+    if over:
+        sys.exit(1)
+    print(f"no ratio is more than {FACTOR:g} times its recorded one")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Options of the intervals: which one, at what level, from which replicates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reweigh.errors import RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from reweigh.certificate import Certificate
+    from reweigh.results import Estimate, Interval, Refusal
+
+PANEL = "Intervals"
+
+
+def _option(help: str) -> Any:
+    return typer.Option(help=help, rich_help_panel=PANEL)
+
+
+@dataclass(frozen=True)
+class IntervalOptions:
+    """How sure the number is to be told."""
+
+    level: Annotated[float, _option("Level of the intervals, between 0 and 1.")] = 0.95
+    interval: Annotated[
+        str,
+        _option(
+            "How: auto, analytic, cluster (influence of episodes), jackknife (blocks of "
+            "episodes), percentile or bootstrap-t (resampling episodes)."
+        ),
+    ] = "auto"
+    one_sided: Annotated[str | None, _option("Only a bound from one side: lower or upper.")] = None
+    replicates: Annotated[
+        int | None, _option("Resampled logs, at least 20/(1 - level) less 1. (default: 1999)")
+    ] = None
+    seed: Annotated[
+        int | None, _option("Seed of the resampling; without it one is drawn and printed.")
+    ] = None
+    reward_range: Annotated[
+        tuple[float, float] | None,
+        _option(
+            "Two numbers between which every reward that can occur lies. Intervals keep within "
+            "it, and bounds that hold for every number of episodes are shown too."
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """What is wrong whatever the log is."""
+        from reweigh.certificate import check_range
+        from reweigh.inference.intervals import Asked, check_method, check_replicates
+
+        resampled = check_method(self.interval) in ("percentile", "bootstrap-t")
+        if self.one_sided not in (None, "lower", "upper"):
+            raise UsageError(f"--one-sided takes lower or upper; got {self.one_sided!r}")
+        Asked(self.level, self.one_sided or "both")  # type: ignore[arg-type]
+        for name, given in (("--replicates", self.replicates), ("--seed", self.seed)):
+            if given is not None and not resampled:
+                raise UsageError(f"{name} belongs to --interval percentile or bootstrap-t")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise UsageError(f"--seed takes a whole number from 0 on; got {self.seed}")
+        if resampled:
+            check_replicates(self.resamples, self.level)
+        if self.reward_range is not None:
+            check_range(self.reward_range)
+
+    @property
+    def resamples(self) -> int:
+        from reweigh.inference.resampling import REPLICATES
+
+        return REPLICATES if self.replicates is None else self.replicates
+
+    @property
+    def heading(self) -> str:
+        what = "interval" if self.one_sided is None else f"{self.one_sided} bound"
+        return f"{100 * self.level:.10g} % {what}"
+
+
+@dataclass(frozen=True)
+class Told:
+    """The intervals of the results, None where there is none; why not, where one was refused; the
+    seed, None where nothing was drawn; and the certificate, if a range was declared."""
+
+    intervals: list[Interval | None]
+    refused: dict[str, RefusedError]
+    seed: int | None
+    certificate: Certificate | RefusedError | None
+
+    def entries(self, results: Sequence[Estimate | Refusal]) -> list[dict[str, Any]]:
+        """The results as plain values."""
+        found = []
+        for result, interval in zip(results, self.intervals, strict=True):
+            entry = result.to_dict()
+            entry["interval"] = None if interval is None else interval.to_dict()
+            if result.estimator in self.refused:
+                error = self.refused[result.estimator]
+                entry["interval_refused"] = {"code": error.code, "reason": error.reason}
+            found.append(entry)
+        return found
+
+    def certificate_entry(self) -> dict[str, Any] | None:
+        if isinstance(self.certificate, RefusedError):
+            error = self.certificate
+            return {"refused": {"code": error.code, "reason": error.reason}}
+        return None if self.certificate is None else self.certificate.to_dict()
+
+    def lines(self, options: IntervalOptions) -> list[str]:
+        """What stands below the table."""
+        found = []
+        if self.seed is not None:
+            drawn = " (drawn)" if options.seed is None else ""
+            found.append(
+                f"intervals: {options.interval} of {options.resamples:,} resampled logs, "
+                f"seed {self.seed}{drawn}"
+            )
+        elif options.interval != "auto":
+            found.append(f"intervals: {options.interval}")
+        reasons: dict[str, list[str]] = {}
+        for name, error in self.refused.items():
+            reasons.setdefault(error.reason, []).append(name)
+        found += [f"{', '.join(names)}: no interval: {why}" for why, names in reasons.items()]
+        if isinstance(self.certificate, RefusedError):
+            found.append(f"no certificate: {self.certificate.reason}")
+        return found
+
+
+def told(
+    results: Sequence[Estimate | Refusal], options: IntervalOptions, log: Any, policy: Any
+) -> Told:
+    """The intervals that were asked for, and the certificate."""
+    from reweigh.certificate import certify, value_range
+    from reweigh.inference.resampling import new_seed
+    from reweigh.results import Refusal
+
+    within = None
+    if options.reward_range is not None:
+        within = value_range(log, options.reward_range)
+    resampled = options.interval in ("percentile", "bootstrap-t")
+    seed = (new_seed() if options.seed is None else options.seed) if resampled else None
+    found: list[Interval | None] = []
+    refused: dict[str, RefusedError] = {}
+    for result in results:
+        interval = None
+        if not isinstance(result, Refusal):
+            asked: dict[str, Any] = {"replicates": options.resamples, "seed": seed}
+            given = options.level, options.interval
+            try:
+                if options.one_sided is None:
+                    interval = result.interval(*given, **asked, value_range=within)
+                else:
+                    side: Any = options.one_sided
+                    interval = result.bound(side, *given, **asked, value_range=within)
+            except RefusedError as error:
+                refused[result.estimator] = error
+        found.append(interval)
+    certificate: Certificate | RefusedError | None = None
+    if options.reward_range is not None:
+        side = options.one_sided or "both"
+        try:
+            certificate = certify(log, policy, options.reward_range, options.level, side=side)
+        except RefusedError as error:
+            certificate = error
+    return Told(found, refused, seed, certificate)
+
+
+def refuse_without_rows(options: IntervalOptions, data: Any) -> None:
+    """A declared range is checked row by row."""
+    from reweigh.logs.log import EpisodeLog
+
+    if options.reward_range is not None and not isinstance(data, EpisodeLog):
+        raise UsageError("--reward-range needs the log in memory: use --engine arrays")

@@ -1,0 +1,338 @@
+"""The direct method straight from the rows of a log in memory: DM's Solution, and its Q and V.
+
+The model's cells (t, s, a, s') are often as many as the rows. Over the rows the same recursions
+need arrays over (t, s, a) only (`moments/kernels/model.py`); this road is taken where these are
+not more than the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.arithmetic import divided
+from reweigh.errors import SupportError
+from reweigh.estimators.operators import SEEN_ENOUGH
+from reweigh.estimators.recipe import Model, Recipe
+from reweigh.estimators.recursion import no_support
+from reweigh.estimators.weights import Solution
+from reweigh.inference import variance
+from reweigh.inference.quantiles import effective_df
+from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import END, HIDDEN
+from reweigh.moments.compute import pick
+from reweigh.policies.base import Policy
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+GROUPS_PER_ROW, FEW_GROUPS = 4, 1 << 16
+CHUNK = 1 << 14  # groups
+ROWS_PER_STEP = 50  # with fewer on average, the sums' way is as fast
+
+
+def solve_model(log: EpisodeLog, target: Policy, recipe: Recipe) -> Solution | None:
+    """The Solution of DM; None for other estimators, and where the way over the sums is better."""
+    if not isinstance(recipe.weights, Model) or not fits(log):
+        return None
+    rows = ModelRows.of(log, target.probabilities(log))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _solve(rows, renorm=recipe.weights.unseen == "renorm")
+
+
+def fits(log: EpisodeLog, parts: int = 1) -> bool:
+    """Whether a model over the rows is to be preferred, with so many models at once.
+
+    What is refused (continuous actions, no behaviour) is refused by the usual road; so is the
+    question what a behaviour earned that hides states and is cut off.
+    """
+    if log.actions is None or log.steps.behavior_prob is None:
+        return False
+    if log.n_truncated and log.has_hidden:
+        return False
+    groups = log.horizon * parts * (len(log.states) + 2) * len(log.actions)
+    enough = log.steps.n_rows >= ROWS_PER_STEP * log.horizon
+    return enough and groups <= max(GROUPS_PER_ROW * log.steps.n_rows, FEW_GROUPS)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelRows:
+    """What the kernels read (see `moments/kernels/model.py`), and what is counted once.
+
+    sums (4, H, groups) holds N, M, Σπ and Σy of the rows by (t, s, a).
+    """
+
+    log: EpisodeLog
+    state: npt.NDArray[np.int32]
+    action: npt.NDArray[np.int32]
+    last: npt.NDArray[np.int32]
+    shift: npt.NDArray[np.int32]
+    width: int
+    n_actions: int
+    sums: Floats
+
+    @classmethod
+    def of(
+        cls, log: EpisodeLog, pi: Floats, part: npt.NDArray[Any] | None = None, parts: int = 1
+    ) -> ModelRows:
+        """`part` (n,) is the model, out of so many, to which an episode belongs."""
+        assert log.actions is not None
+        steps, hidden = log.steps, len(log.states)
+        width = hidden + 2 if log.has_hidden or np.any(steps.ending == HIDDEN) else hidden + 1
+        n_actions = len(log.actions)
+        state = steps.state
+        if width == hidden + 2:
+            state = np.where(state == HIDDEN, np.int32(hidden), state)
+        # After the horizon a hidden state is not needed, and no state of its own.
+        short = steps.lengths < log.horizon
+        last = np.where((steps.ending == HIDDEN) & short, hidden, steps.ending)
+        last = np.where(last == END, width - 1, np.maximum(last, -1)).astype(np.int32)
+        shift = np.zeros(steps.n_episodes, np.int32)
+        if part is not None:
+            shift[:] = part * width
+        sums = np.zeros((4, log.horizon, parts * width * n_actions))
+        made = cls(log, state, steps.action, last, shift, width, n_actions, sums)
+        run = pick("model.count", steps.n_rows)
+        run(*made.columns, shift, pi, steps.reward, n_actions, sums)
+        return made
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The first arguments of every kernel."""
+        return self.log.steps.offsets, self.state, self.action, self.last
+
+    @property
+    def size(self) -> int:
+        return self.log.steps.n_rows
+
+    def share(self) -> Floats:
+        """(H, groups) π(a|s), as the rows show it; 0 where there is none."""
+        return _mean(self.sums[2], self.sums[0])
+
+    def rewards(self) -> Floats:
+        """(H, groups) r̂_t(s,a)."""
+        return _mean(self.sums[3], self.sums[0])
+
+    def by_state(self, values: Floats) -> Floats:
+        """The sums over the actions: (…, groups) to (…, columns)."""
+        return np.asarray(values.reshape(*values.shape[:-1], -1, self.n_actions).sum(axis=-1))
+
+    def visits(self) -> Floats:
+        """(H+1, width) rows at (t, s), and at END the episodes that have ended."""
+        horizon = self.log.horizon
+        found = np.zeros((horizon + 1, self.width))
+        found[:-1] = self.by_state(self.sums[0])
+        ended = self.log.steps.lengths[self.last == self.width - 1]
+        found[:, -1] = np.cumsum(np.bincount(ended, minlength=horizon + 1))
+        return found
+
+    def backward(
+        self, share: Floats, reward: Floats, *, placebo: bool = False
+    ) -> tuple[Floats, Floats]:
+        """(H+1, columns) V, and what it would be if every reward were 1 (else empty); `reward`,
+        r̂_t(s,a), becomes Q."""
+        v = np.empty((self.log.horizon + 1, share.shape[1] // self.n_actions))
+        v1 = np.empty_like(v) if placebo else np.empty((0, 0))
+        run = pick("model.backward", self.size)
+        run(*self.columns, self.shift, self.log.discount, self.sums, share, reward, v, v1)
+        return v, v1
+
+
+def _mean(total: Floats, count: Floats) -> Floats:
+    return np.asarray(total / np.maximum(count, 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class RowsQ:
+    """Q and V of the direct method by (t, s, a) and (t, s), of each part of a log."""
+
+    rows: ModelRows
+    q: Floats
+    v: Floats
+
+    @classmethod
+    def fit(cls, log: EpisodeLog, pi: Floats, part: Ints, parts: int) -> RowsQ:
+        rows = ModelRows.of(log, pi, part, parts)
+        q = rows.rewards()
+        v, _ = rows.backward(rows.share(), q)
+        return cls(rows, q, v)
+
+    def shape(self, model: Ints) -> tuple[Floats, Floats]:
+        """(N,) y - Q + γV' and (n,) V_0(s_0), each episode by the model of that number."""
+        steps = self.rows.log.steps
+        shift = (model * self.rows.width).astype(np.int32)
+        shaped = np.empty(steps.n_rows)
+        run = pick("model.shape", steps.n_rows)
+        gamma = self.rows.log.discount
+        run(*self.rows.columns, shift, steps.reward, gamma, self.q, self.v, shaped)
+        return shaped, self.v[0, self.rows.state[: steps.n_episodes] + shift]
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """By (t, s), (H, width), from the groups of its actions.
+
+    reward   r̂_t(s) = Σ_a share r̂_t(s,a)      placebo  Σ_a share, END's being 1
+    square   Σ_a share²/N                       covered  Σ_a π(a|s) of what can be carried on
+    """
+
+    reward: Floats
+    placebo: Floats
+    square: Floats
+    covered: Floats
+
+    @classmethod
+    def of(cls, rows: ModelRows, share: Floats, probability: Floats, reward: Floats) -> Nodes:
+        horizon, width = rows.log.horizon, rows.width
+        found = np.empty((4, horizon, width))
+        some = max(CHUNK // share.shape[1], 1)
+        for start in range(0, horizon, some):
+            t = slice(start, start + some)
+            N, M, own = rows.sums[0, t], rows.sums[1, t], share[t]
+            each = (own * reward[t], own, own * own / np.maximum(N, 1.0), probability[t] * (M > 0))
+            for j, values in enumerate(each):
+                found[j, t] = rows.by_state(values)
+        found[1, :, -1] = found[3, :, -1] = 1.0
+        return cls(*found)
+
+
+def _solve(rows: ModelRows, *, renorm: bool) -> Solution:
+    """Q and V backward, d forward, and the spread within the groups (t, s, a)."""
+    horizon, n = rows.log.horizon, rows.log.n_episodes
+    powers = np.asarray(rows.log.discount ** np.arange(horizon), np.float64)
+    share = probability = rows.share()
+    visits, reward = rows.visits(), rows.rewards()
+    if renorm:
+        total = np.repeat(rows.by_state(share), rows.n_actions, axis=1)
+        share = divided(probability, total)
+    nodes = Nodes.of(rows, share, probability, reward)
+    d = _forward(rows, share, visits, nodes.placebo)
+    v, v1 = rows.backward(share, reward, placebo=True)
+    parts, squares, of_placebo, corrected = _spread(rows, share, d, v, v1)
+    if renorm:  # its placebo would be H whatever the log lacks: it is that of the plain model
+        placebo, off = _plain_placebo(rows, probability, visits)
+    else:
+        placebo = float(powers @ _mean_of(d, nodes.placebo))
+        off = float(np.sqrt(of_placebo + _start_variance(v1[0], visits[0])))
+    start = _start_variance(v[0], visits[0])
+    square = start + float(parts.sum())
+    gone = variance.lost_in_rounding(square, squares + float(v[0] ** 2 @ visits[0]) / n**2)
+    per_step = powers * _mean_of(d, nodes.reward)
+    return Solution(
+        value=float(per_step.sum()),
+        standard_error=None if gone else float(np.sqrt(square)),
+        error_method=variance.LOST if gone else "analytic",
+        per_step=per_step,
+        ess=_effective_sizes(nodes, d, visits),
+        unseen_mass=_unseen(nodes, d, conserves=renorm),
+        placebo=placebo,
+        placebo_error=off,
+        rare_mass=float(d[:-1][visits[:-1] < SEEN_ENOUGH].sum()) / horizon,
+        total_mass=d[:-1].sum(axis=1),
+        variance_of_start=start,
+        freedom=_freedom(*corrected, start, n),
+        from_model=True,
+        **_told(rows, d, visits, parts),
+    )
+
+
+def _mean_of(d: Floats, values: Floats) -> Floats:
+    """(H,) <d_t, values_t>."""
+    return np.asarray((d[:-1] * values).sum(axis=1))
+
+
+def _forward(rows: ModelRows, share: Floats, visits: Floats, placebo: Floats) -> Floats:
+    """(H+1, width) d_t; SupportError where no row is possible under the target."""
+    d = np.zeros_like(visits)
+    d[0] = visits[0] / rows.log.n_episodes
+    pick("model.forward", rows.size)(*rows.columns, rows.sums, share, d)
+    impossible = np.flatnonzero(~(_mean_of(d, placebo) > 0))
+    if len(impossible):
+        raise no_support(int(impossible[0]))
+    return d
+
+
+def _plain_placebo(rows: ModelRows, share: Floats, visits: Floats) -> tuple[float, float | None]:
+    """The placebo of the model that is not renormalised, and its error."""
+    ones = rows.by_state(share)
+    ones[:, -1] = 1.0
+    try:
+        d = _forward(rows, share, visits, ones)
+    except SupportError:
+        return 0.0, None
+    _, v1 = rows.backward(share, np.zeros_like(share), placebo=True)
+    _, _, square, _ = _spread(rows, share, d, v1, v1)
+    powers = rows.log.discount ** np.arange(rows.log.horizon)
+    error = np.sqrt(square + _start_variance(v1[0], visits[0]))
+    return float(powers @ _mean_of(d, ones)), float(error)
+
+
+def _spread(
+    rows: ModelRows, share: Floats, d: Floats, v: Floats, v1: Floats
+) -> tuple[Floats, float, float, tuple[float, float]]:
+    """(H, width) parts of SE², what it is a difference of, the placebo's parts added up, and two
+    sums over the groups: C = V N/(N - 1) and C²/(N - 1)."""
+    parts = np.zeros((rows.log.horizon, rows.width))
+    run = pick("model.spread", rows.size)
+    reward, gamma = rows.log.steps.reward, rows.log.discount
+    found = run(*rows.columns, reward, gamma, rows.sums, share, d, v, v1, parts)
+    return parts, found[0], found[1], found[2:]
+
+
+def _freedom(square: float, spread: float, start: float, n: int) -> variance.Freedom | None:
+    """Of the groups' sums, and of the start."""
+    parts = [(square, square * (square / spread))] if 0 < spread < np.inf else []
+    if n > 1:
+        parts.append((start * n / (n - 1), n - 1.0))
+    sums, df = np.array(parts).T if parts else np.zeros((2, 0))
+    if not np.all(np.isfinite(sums)):
+        return None
+    found = effective_df(sums, df)
+    return None if found is None else variance.Freedom(float(np.sqrt(sums.sum())), found)
+
+
+def _start_variance(v: Floats, count: Floats) -> float:
+    """Var[V_0(s_0)]/n."""
+    n = float(count.sum())
+    mean = float(v @ count) / n
+    return max(float(v * v @ count) / n - mean * mean, 0.0) / n
+
+
+def _effective_sizes(nodes: Nodes, d: Floats, visits: Floats) -> Floats:
+    """(H,) (Σω)²/Σω² of the weights ω = d_t(s) share/N that rows carry; nan without rows."""
+    end, ended = d[:-1, -1], visits[:-1, -1]
+    first = _mean_of(d, nodes.placebo) - np.where(ended > 0, 0.0, end)
+    second = _mean_of(d, d[:-1] * nodes.square) + divided(end**2, ended)
+    return np.where(second > 0, first**2 / np.where(second > 0, second, 1.0), np.nan)
+
+
+def _unseen(nodes: Nodes, d: Floats, *, conserves: bool) -> Floats:
+    """(H,) target mass on actions that the log does not show, see `weights.escaping`."""
+    lost = _mean_of(d, np.maximum(1 - nodes.covered, 0.0))
+    if conserves:  # d_t keeps what was lost: count no mass twice
+        kept = np.cumprod(np.maximum(1 - lost, 0.0))
+        lost = lost * np.concatenate([[1.0], kept[:-1]])
+    return np.where(lost > 1e-9, lost, 0.0)
+
+
+def _told(rows: ModelRows, d: Floats, visits: Floats, parts: Floats) -> dict[str, Any]:
+    """What the Solution tells by (t, s): those with rows, ended episodes, or reached last."""
+    steps = rows.log.steps
+    occurs = visits > 0
+    known = rows.last >= 0
+    occurs[steps.lengths[known], rows.last[known]] = True
+    occurs = np.roll(occurs, 1, axis=1)  # END's code is below all states'
+    node_t, column = np.nonzero(occurs)
+    at = (node_t, column - 1)
+    seen = visits.sum(axis=1)
+    seen = np.where(seen > 0, seen, steps.n_episodes)
+    return {
+        "node_t": node_t,
+        "node_s": np.where(column == 0, END, column - 1),
+        "target": d[at],
+        "behavior": visits[at] / seen[node_t],
+        "visits": visits[at],
+        "variance_by_node": np.concatenate([parts, np.zeros((1, rows.width))])[at],
+    }

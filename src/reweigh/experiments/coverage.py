@@ -1,0 +1,232 @@
+"""The coverage study: its parts, how they are run, and the tables that they give.
+
+coverage   every world and size: values, analytic and clustered intervals, gates, verdicts; the
+           jackknife of those estimators whose kernel makes it cheap
+jackknife  every world and size: the jackknife of the others, with fewer replicates
+bootstrap  percentile and bootstrap-t intervals on ten worlds, up to 1,000 episodes
+faults     faults put into the logs of some worlds: which gates notice
+best       the best of 50 equal policies
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reweigh.errors import UsageError, nearest
+from reweigh.experiments import coverage_tables as tables
+from reweigh.experiments import sweep
+from reweigh.experiments.backends import Backend
+from reweigh.experiments.cells import CellResult, Setting, load
+from reweigh.experiments.coverage_cells import CLEAN, BestCell, TrustCell
+from reweigh.experiments.coverage_faults import FAULTS
+from reweigh.experiments.coverage_measures import BEHAVIOR, BOOTSTRAPS, JACKKNIFE, LOG, Measure
+from reweigh.experiments.coverage_tables import Row
+from reweigh.experiments.coverage_worlds import SIZES, WORLDS, installed
+
+ESTIMATORS = (
+    "mis", "mis-plain", "mis-state", "mis-pooled", "dm", "is", "wis", "dr", "wdr", "mdr",
+)  # fmt: skip
+QUICK = Measure().quick
+RESAMPLED = ("mis", "mis-plain", "dm", "is", "wis")
+JUDGED = ("mis", "dm", "wis")  # one of each kind: whose gates are told
+BOOTSTRAP_SIZES = (50, 200, 1000)
+BOOTSTRAP_WORLDS = (
+    "modelwin-10", "default", "noisy-better", "many-states", "apart", "longer-better", "ending",
+    "rare-5", "steady-better", "bandit",
+)  # fmt: skip
+FAULTY_WORLDS = (
+    "modelwin-10", "default", "tiny-better", "noisy-better", "many-states", "steady", "ending",
+    "long-better",
+)  # fmt: skip
+BEST_SIZES = (200, 1000)
+SMALL_WORLDS = ("default", "tiny-better", "rare-5", "none", "modelfail-naive")
+SMALL_SIZES = (50, 200)
+SMALL_REPLICATES = 24
+PARTS = {"coverage": 1000, "jackknife": 200, "bootstrap": 300, "faults": 200, "best": 1000}
+AnyTrust = TrustCell | BestCell
+
+
+@dataclass
+class Tables:
+    """Rows of every table, as far as they are there."""
+
+    coverage: list[Row] = field(default_factory=list)
+    gates: list[Row] = field(default_factory=list)
+    best: list[Row] = field(default_factory=list)
+    bins: list[Row] = field(default_factory=list)
+
+    def add(self, other: Tables) -> None:
+        for name in vars(self):
+            getattr(self, name).extend(getattr(other, name))
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        order = {name: place for place, name in enumerate(WORLDS)}
+
+        def by_world(row: Row) -> Any:
+            return order[row["world"]], row["n"]
+
+        covered = sorted(self.coverage, key=by_world)
+        tables.write_csv(folder / "coverage.csv", tables.COVERAGE, covered)
+        tables.write_csv(folder / "gates.csv", tables.GATES, sorted(self.gates, key=by_world))
+        tables.write_csv(folder / "best_of_many.csv", tables.BEST, self.best)
+        tables.write_csv(folder / "bins.csv", tables.BINS, tables.bin_rows(self.bins))
+        tables.write_csv(folder / "worlds.csv", tables.WORLD_COLUMNS, tables.world_rows())
+
+
+@dataclass(frozen=True)
+class Part:
+    """Cells with what is asked of each, replicates, and what is made of a finished cell."""
+
+    name: str
+    cells: Mapping[AnyTrust, Sequence[str]]
+    replicates: int
+    keep: Callable[[AnyTrust, CellResult], Tables]
+
+
+def plan(
+    worlds: Iterable[str] | None = None,
+    *,
+    parts: Iterable[str] | None = None,
+    replicates: int | None = None,
+    small: bool = False,
+) -> list[Part]:
+    """The parts of the study, of these worlds; `replicates` is the most that any part has."""
+    chosen = _chosen("world", worlds, WORLDS, SMALL_WORLDS if small else tuple(WORLDS))
+    lacking = [name for name in chosen if not installed(WORLDS[name])]
+    if lacking:
+        raise UsageError(
+            f"the worlds {', '.join(lacking)} need the package icu-sepsis: "
+            "pip install --no-deps 'icu-sepsis>=2,<3'"
+        )
+    sizes = SMALL_SIZES if small else SIZES
+    most = replicates or (SMALL_REPLICATES if small else max(PARTS.values()))
+    others = tuple(name for name in ESTIMATORS if name not in QUICK)
+    jackknife = Measure(("analytic", JACKKNIFE), quick=())
+    bootstrap = Measure(("analytic", *BOOTSTRAPS), quick=())
+    bare = Measure(("analytic",), quick=())
+    cells: dict[str, dict[AnyTrust, Sequence[str]]] = {
+        "coverage": {
+            TrustCell(world, n): (*ESTIMATORS, LOG, BEHAVIOR) for world in chosen for n in sizes
+        },
+        "jackknife": {
+            TrustCell(world, n, measure=jackknife): (*others, LOG)
+            for world in chosen
+            for n in sizes
+        },
+        "bootstrap": {
+            TrustCell(world, n, measure=bootstrap): (*RESAMPLED, LOG)
+            for world in chosen
+            if world in BOOTSTRAP_WORLDS
+            for n in sizes
+            if n in BOOTSTRAP_SIZES
+        },
+        "faults": {
+            TrustCell(world, n, fault, bare): (*JUDGED, LOG)
+            for world in chosen
+            if world in FAULTY_WORLDS
+            for n in sizes
+            for fault in FAULTS
+            if fault != CLEAN
+        },
+        "best": {BestCell(n): ("mis",) for n in (BEST_SIZES[:1] if small else BEST_SIZES)},
+    }
+    return [
+        Part(name, cells[name], min(PARTS[name], most), KEEP[name])
+        for name in _chosen("part", parts, PARTS, tuple(PARTS))
+        if cells[name]
+    ]
+
+
+def _chosen(
+    what: str, names: Iterable[str] | None, known: Iterable[str], usual: tuple[str, ...]
+) -> tuple[str, ...]:
+    listed = usual if names is None else tuple(dict.fromkeys(names))
+    for name in listed:
+        if name not in known:
+            raise UsageError(
+                f"there is no {what} {name!r}{nearest(name, known)} (they are {', '.join(known)})"
+            )
+    return listed
+
+
+def _of_coverage(cell: AnyTrust, result: CellResult) -> Tables:
+    assert isinstance(cell, TrustCell)
+    rows = tables.coverage_rows(cell, result)
+    gates = [row for row in tables.gate_rows(cell, result) if row["estimator"] in JUDGED]
+    return Tables(coverage=rows, gates=gates, bins=tables.bin_counts(cell, result))
+
+
+def _of_methods(*methods: str) -> Callable[[AnyTrust, CellResult], Tables]:
+    """These methods alone: the others are in the part `coverage`, with more replicates."""
+
+    def keep(cell: AnyTrust, result: CellResult) -> Tables:
+        assert isinstance(cell, TrustCell)
+        rows = tables.coverage_rows(cell, result)
+        return Tables(coverage=[row for row in rows if row["method"] in methods])
+
+    return keep
+
+
+def _of_faults(cell: AnyTrust, result: CellResult) -> Tables:
+    assert isinstance(cell, TrustCell)
+    return Tables(gates=tables.gate_rows(cell, result))
+
+
+def _of_best(cell: AnyTrust, result: CellResult) -> Tables:
+    assert isinstance(cell, BestCell)
+    return Tables(best=tables.best_rows(cell, result))
+
+
+KEEP: dict[str, Callable[[AnyTrust, CellResult], Tables]] = {
+    "coverage": _of_coverage,
+    "jackknife": _of_methods(JACKKNIFE),
+    "bootstrap": _of_methods(*BOOTSTRAPS),
+    "faults": _of_faults,
+    "best": _of_best,
+}
+
+
+def run(
+    parts: Iterable[Part],
+    folder: Path,
+    *,
+    seed: int = 0,
+    backend: Backend | None = None,
+    overwrite: bool = False,
+    report: Callable[[sweep.Progress], None] = lambda progress: None,
+) -> tuple[Tables, dict[str, str]]:
+    """Run what is not there yet; the tables, and the cells that failed with the reason."""
+    found = Tables()
+    failed: dict[str, str] = {}
+    for part in parts:
+        done = sweep.run_keeping(
+            part.keep,
+            part.cells,
+            folder / part.name,
+            Setting(part.replicates, seed),
+            backend=backend,
+            resume=not overwrite,
+            overwrite=overwrite,
+            report=report,
+        )
+        for kept in done.results.values():
+            found.add(kept)
+        failed |= {f"{part.name}/{cell.name}": why for cell, why in done.failed.items()}
+    return found, failed
+
+
+def finished(parts: Iterable[Part], folder: Path, *, seed: int = 0) -> tuple[Tables, int, int]:
+    """The tables of what is there, how many cells that is, and of how many."""
+    found, there, all_cells = Tables(), 0, 0
+    for part in parts:
+        for cell in part.cells:
+            all_cells += 1
+            result = load(folder / part.name, cell, Setting(part.replicates, seed))
+            if result is not None:
+                found.add(part.keep(cell, result))
+                there += 1
+    return found, there, all_cells

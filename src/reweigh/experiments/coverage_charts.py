@@ -1,0 +1,105 @@
+"""Charts of the coverage study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from reweigh.experiments.coverage_goals import HIGH, LOW, MAIN, pick
+from reweigh.experiments.coverage_tables import DEFAULT, Row
+from reweigh.experiments.coverage_worlds import WORLDS
+from reweigh.report.charts import styled
+
+SHOWN = ("mis", "mis-plain", "mis-state", "dm", "is", "wis", "mdr", "behaviour")
+SHADES = ["#FFFFFF", "#0072B2"]
+
+
+def coverage_chart(rows: Sequence[Row]) -> Any:
+    """Coverage of the default interval over n, a point per well-overlapped world."""
+    shown = [
+        row | {"percent": 100 * row["coverage"]}
+        for row in pick(rows, group="well", method=DEFAULT, estimator=SHOWN)
+    ]
+    sizes = sorted({row["n"] for row in shown})
+    band = (
+        alt.Chart(alt.InlineData(values=[{"low": 100 * LOW, "high": 100 * HIGH}]))
+        .mark_rect(color="#CCE5CC", opacity=0.8)
+        .encode(alt.Y("low:Q"), alt.Y2("high:Q"))
+    )
+    points = (
+        alt.Chart(alt.InlineData(values=shown))
+        .mark_point(filled=True, size=26, opacity=0.55, color="#0072B2")
+        .encode(
+            alt.X("n:O", sort=sizes, title="episodes n", axis=alt.Axis(labelAngle=0)),
+            alt.Y("percent:Q", title="coverage, %", scale=alt.Scale(domain=[0, 100], clamp=True)),
+            tooltip=["world:N", "n:Q", "percent:Q", "green:Q"],
+        )
+    )
+    panels = [
+        alt.layer(band, points)
+        .transform_filter(f"!isValid(datum.estimator) || datum.estimator === '{name}'")
+        .properties(width=150, height=150, title=name)
+        for name in SHOWN
+        if any(row["estimator"] == name for row in shown)
+    ]
+    title = alt.TitleParams(
+        "Coverage of 95 % intervals in well-overlapped worlds",
+        subtitle=f"a point per world; the band is {LOW:.0%} to {HIGH:.0%}; whatever the verdict",
+    )
+    return styled(alt.concat(*panels, columns=4, title=title))
+
+
+def green_chart(rows: Sequence[Row]) -> Any:
+    """The share of green verdicts of the main estimator, world by world."""
+    shown = [
+        {"world": row["world"], "n": row["n"], "green": round(100 * row["green"])}
+        for row in pick(rows, method=DEFAULT, estimator=MAIN)
+    ]
+    return _grid(
+        shown, ("n", "episodes n"), ("world", None), "green", list(WORLDS),
+        f"How often the verdict on {MAIN} is green, %", "by world and episodes; clean logs",
+    )  # fmt: skip
+
+
+def faults_chart(rows: Sequence[Row], n: int) -> Any:
+    """How often each gate notices each fault, mean over the worlds."""
+    faults = list(dict.fromkeys(row["fault"] for row in rows))
+    gates = list(dict.fromkeys(row["gate"] for row in rows))
+    shown = []
+    for fault in faults:
+        for gate in gates:
+            mine = pick(rows, fault=fault, gate=gate, n=n, estimator=MAIN)
+            if mine:
+                alarm = sum(row["amber"] + row["red"] for row in mine) / len(mine)
+                shown.append({"fault": fault, "gate": gate, "alarm": round(100 * alarm)})
+    return _grid(
+        shown, ("gate", None), ("fault", None), "alarm", faults,
+        f"How often gates speak up, %: n = {n}", f"{MAIN}; mean over worlds; clean: false alarms",
+    )  # fmt: skip
+
+
+def _grid(
+    values: list[dict[str, Any]],
+    across: tuple[str, str | None],
+    down: tuple[str, str | None],
+    shade: str,
+    order: list[str],
+    title: str,
+    subtitle: str,
+) -> Any:
+    """A table of shaded cells with their numbers."""
+    base = alt.Chart(alt.InlineData(values=values)).encode(
+        alt.X(f"{across[0]}:O", title=across[1], sort=None, axis=alt.Axis(labelAngle=-35)),
+        alt.Y(f"{down[0]}:N", title=down[1], sort=order),
+    )
+    scale = alt.Scale(domain=[0, 100], range=SHADES)
+    cells = base.mark_rect().encode(alt.Color(f"{shade}:Q", scale=scale, legend=None))
+    numbers = base.mark_text(fontSize=10).encode(
+        alt.Text(f"{shade}:Q"),
+        color=alt.condition(f"datum.{shade} > 55", alt.value("white"), alt.value("black")),
+    )
+    heading = alt.TitleParams(title, subtitle=subtitle)
+    size = {"width": alt.Step(44), "height": alt.Step(18)}
+    return styled(alt.layer(cells, numbers).properties(title=heading, **size))

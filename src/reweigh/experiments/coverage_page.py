@@ -1,0 +1,329 @@
+"""The page of the coverage study: every number on it is computed from the tables beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from reweigh.experiments.coverage_goals import (
+    ERRORS,
+    HIGH,
+    LOW,
+    MAIN,
+    Goal,
+    goals,
+    pick,
+    read_csv,
+)
+from reweigh.experiments.coverage_tables import DEFAULT, Row
+from reweigh.experiments.coverage_worlds import GROUPS, WORLDS
+from reweigh.inference.gates import LIMITS
+
+MOST_MISSES = 12
+FAULT_WORDS = {
+    "clean": "nothing (false alarms)",
+    "propensities-low": "all propensities 10 % too low",
+    "propensities-noisy": "propensities 10 % off, up or down by (state, action)",
+    "swapped": "target and behaviour swapped",
+    "logarithms": "logarithms for probabilities",
+    "rows-shuffled": "rows of an episode in another order",
+    "states-shuffled": "states of other episodes",
+    "coarse": "part of the state left out",
+    "drift": "rewards halved in the second half",
+    "duplicates": "one in five episodes twice",
+    "selection": "the fifth with the lowest returns left out",
+}
+UNSEEN = """\
+- **Episodes selected by their return.** If bad outcomes are missing from the log, every test here
+  passes and every number is too high. Ask how the log was made.
+- **A propensity that belongs to another action.** Ratios still average to 1.
+- **Duplicated episodes.** They look like more data: intervals get too narrow. `reweigh check`
+  counts episodes that are equal row by row; near-copies it cannot see.
+- **Symmetric rounding of propensities**, or errors that cancel within a state.
+- **A confounder** that moved both the logged actions and the rewards and is in no column.
+- **A world that has changed since the log ended.** Drift within the log can be seen, after it not.
+"""
+
+
+@dataclass(frozen=True)
+class Study:
+    """The tables, read back."""
+
+    coverage: list[Row]
+    gates: list[Row]
+    best: list[Row]
+    worlds: list[Row]
+
+    @classmethod
+    def read(cls, folder: Path) -> Study:
+        names = ("coverage", "gates", "best_of_many", "worlds")
+        return cls(*(read_csv(folder / f"{name}.csv") for name in names))
+
+    @property
+    def sizes(self) -> list[int]:
+        return sorted({row["n"] for row in self.coverage})
+
+    @property
+    def usual(self) -> list[Row]:
+        """The rows of the interval that is given unless another is asked for."""
+        return pick(self.coverage, method=DEFAULT)
+
+
+def page(study: Study) -> str:
+    """The whole page."""
+    held = goals(study.coverage, study.best)
+    there = {row["world"] for row in study.coverage}
+    replicates = max(row["replicates"] for row in study.coverage)
+    parts = [
+        "# When may the number be believed?\n",
+        f"Simulated logs of {len(there)} worlds whose truth is known, at {_list(study.sizes)} "
+        f"episodes, up to {replicates:,} logs each: how often a 95 % interval covers the truth, "
+        "what the verdicts are worth, and which faults the gates notice. With 1,000 logs a "
+        "coverage of 95 % has a Monte-Carlo error of 0.7 percentage points. `make study` runs it "
+        "all again; [what is in the tables](#the-tables).\n",
+    ]
+    if len(there) < len(WORLDS):
+        parts.append(f"**Not finished:** {len(there)} of {len(WORLDS)} worlds are there so far.\n")
+    parts += ["## What the study is held to\n", _goals(held)]
+    parts += ["## Which estimator, which interval\n", _intervals(study)]
+    parts += ["## What a verdict is worth\n", _verdicts(study), "![](green.svg)\n"]
+    parts += ["## Which faults are noticed\n", _faults(study)]
+    parts += ["## The best of many\n", _best(study)]
+    parts += ["## What no test here can see\n", UNSEEN]
+    parts += ["## The worlds\n", _worlds(study)]
+    parts += ["## The tables\n", TABLES]
+    return "\n".join(parts)
+
+
+def _list(numbers: Iterable[int]) -> str:
+    *most, last = [f"{number:,}" for number in numbers]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _percent(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join([*lines, ""])
+
+
+def _goals(held: Sequence[Goal]) -> str:
+    text = _table(
+        ("goal", "found", "met"),
+        ((goal.text, goal.found, "yes" if goal.met else "**no**") for goal in held),
+    )
+    text += (
+        f"\nA goal is missed where coverage is outside by more than {ERRORS} Monte-Carlo errors, "
+        "in cells (a world at a size, by one estimator) with at least 50 replicates of the "
+        "colour.\n"
+    )
+    for goal in held:
+        if goal.misses:
+            text += f"\nMissed: *{goal.text}*\n\n"
+            text += "".join(f"- {miss}\n" for miss in goal.misses[:MOST_MISSES])
+            left = len(goal.misses) - MOST_MISSES
+            text += f"- … and {left} more (`coverage.csv`)\n" if left > 0 else ""
+    return text
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    """The median coverage over worlds, and in how many it is within the band."""
+    if not rows:
+        return ""
+    inside = [
+        row
+        for row in rows
+        if LOW - ERRORS * row["mc_error"] <= row["coverage"] <= HIGH + ERRORS * row["mc_error"]
+    ]
+    return f"{_percent(median(row['coverage'] for row in rows))} ({len(inside)}/{len(rows)})"
+
+
+def _by_size(study: Study, rows: list[Row], key: str, label: str) -> str:
+    named = dict.fromkeys(row[key] for row in rows)
+    return _table(
+        (label, *(f"n = {n:,}" for n in study.sizes)),
+        (
+            (f"`{name}`", *(_summary(pick(rows, **{key: name}, n=n)) for n in study.sizes))
+            for name in named
+        ),
+    )
+
+
+def _intervals(study: Study) -> str:
+    well = pick(study.coverage, group="well")
+    parts = [
+        "Median coverage over the well-overlapped worlds, and in how many of them it is within "
+        f"{LOW:.0%} to {HIGH:.0%} (give or take {ERRORS} Monte-Carlo errors), any verdict; "
+        f"the default interval (`{DEFAULT}`). `behaviour` is the plain mean of the logged returns, "
+        "taken for the target's value:\n",
+        _by_size(study, pick(well, method=DEFAULT), "estimator", "estimator"),
+        "![](coverage.svg)\n",
+        f"The methods, for `{MAIN}`, and for `wis`:\n",
+        _by_size(study, pick(well, estimator=MAIN), "method", f"{MAIN}, method"),
+        _by_size(study, pick(well, estimator="wis"), "method", "wis, method"),
+        f"Mean reported error over the real spread of the estimates (`{DEFAULT}`; 1 is right), "
+        "median over the well-overlapped worlds:\n",
+        _errors(study, pick(well, method=DEFAULT)),
+        "By kind of world, the default estimator and interval, whatever the verdict:\n",
+        _by_size(study, pick(study.usual, estimator=MAIN), "group", "kind"),
+        "".join(f"- `{group}`: {text}\n" for group, text in GROUPS.items()),
+    ]
+    return "\n".join(parts)
+
+
+def _errors(study: Study, rows: list[Row]) -> str:
+    def ratio(name: str, n: int) -> str:
+        found = [row["se_over_sd"] for row in pick(rows, estimator=name, n=n)]
+        known = [value for value in found if value is not None]
+        return f"{median(known):.2f}" if known else ""
+
+    named = dict.fromkeys(row["estimator"] for row in rows)
+    return _table(
+        ("estimator", *(f"n = {n:,}" for n in study.sizes)),
+        ((f"`{name}`", *(ratio(name, n) for n in study.sizes)) for name in named),
+    )
+
+
+def _pooled(rows: Sequence[Row], colour: str) -> str:
+    """Coverage over all replicates of a colour, and the worst cell with enough of them."""
+    many = sum(row[f"{colour}_replicates"] or 0 for row in rows)
+    if not many:
+        return "none"
+    hits = sum(
+        (row[f"{colour}_replicates"] or 0) * (row[f"coverage_{colour}"] or 0) for row in rows
+    )
+    return f"{_percent(hits / many)} of {many:,}"
+
+
+def _verdicts(study: Study) -> str:
+    named = [
+        name
+        for name in dict.fromkeys(r["estimator"] for r in study.usual)
+        if name in _judged(study)
+    ]
+
+    def share(rows: Sequence[Row], what: str) -> str:
+        known = [row[what] for row in rows if row[what] is not None]
+        return _percent(sum(known) / len(known), 0) if known else ""
+
+    rows = []
+    for name in named:
+        mine = pick(study.usual, estimator=name)
+        shares = (share(mine, what) for what in ("green", "amber", "red", "refused"))
+        rows.append((f"`{name}`", *shares, _pooled(mine, "green"), _pooled(mine, "amber")))
+    head = ("estimator", "green", "amber", "red", "refused", "coverage, green", "coverage, amber")
+    limits = "; ".join(f"{name}: {limit}" for name, limit in LIMITS.items())
+    return (
+        "Over all worlds and sizes, and coverage of the default interval within a colour:\n\n"
+        + _table(head, rows)
+        + f"\nThe limits in force: {limits}. `bins.csv` holds the coverage by the value of every "
+        "gate, for the worlds that limits were set on and for the others.\n"
+    )
+
+
+def _judged(study: Study) -> set[str]:
+    return {row["estimator"] for row in study.usual if row["green"] is not None}
+
+
+def _faults(study: Study) -> str:
+    rows = pick(study.gates, estimator=MAIN)
+    faulty = {row["world"] for row in rows if row["fault"] != "clean"}
+    rows = [row for row in rows if row["world"] in faulty]
+    if not rows:
+        return "Not run yet.\n"
+
+    def mean(value: Callable[[Row], float | None], found: Sequence[Row]) -> float | None:
+        known = [v for v in map(value, found) if v is not None]
+        return sum(known) / len(known) if known else None
+
+    def alarm(row: Row) -> float:
+        return float(row["amber"] + row["red"])
+
+    made = []
+    for fault in (name for name in FAULT_WORDS if pick(rows, fault=name)):
+        mine = pick(rows, fault=fault)
+        cells = [_percent(mean(alarm, pick(mine, gate="verdict", n=n)), 0) for n in study.sizes]
+        reds = _percent(
+            mean(lambda row: row["red"], pick(mine, gate="verdict", n=study.sizes[-1])), 0
+        )
+        covers = mean(lambda row: row["coverage"], pick(mine, gate="verdict", n=study.sizes[-1]))
+        by_gate = {
+            gate: mean(alarm, pick(mine, gate=gate, n=study.sizes[-1])) or 0.0
+            for gate in dict.fromkeys(row["gate"] for row in mine)
+            if gate != "verdict"
+        }
+        first = max(by_gate, key=lambda gate: by_gate[gate])
+        said = f"{first} ({_percent(by_gate[first], 0)})" if by_gate[first] > 0.02 else "none"
+        made.append((FAULT_WORDS[fault], *cells, reds, said, _percent(covers, 0)))
+    largest = f"n = {study.sizes[-1]:,}"
+    head = ("fault", *(f"n = {n:,}" for n in study.sizes), f"red, {largest}",
+            f"loudest gate, {largest}", f"covers the truth, {largest}")  # fmt: skip
+    return (
+        f"How often the verdict on `{MAIN}` is amber or red, mean over {len(faulty)} worlds. Small "
+        "logs are amber for their size alone. The last column is how often the interval still "
+        "covers what is true without the fault: where it is far below 95 % and no gate speaks, "
+        "the fault is harmful and unseen.\n\n" + _table(head, made) + "\n![](faults.svg)\n"
+    )
+
+
+def _best(study: Study) -> str:
+    if not study.best:
+        return "Not run yet.\n"
+    words = {
+        "plain": "its own 95 % interval, as if it had been the only one",
+        "corrected": "the simultaneous interval of `rw.compare`",
+        "held out": "chosen on half of the episodes, interval from the other half",
+    }
+    rows = [
+        (words[row["interval"]], f"{row['n']:,}",
+         f"{_percent(row['coverage'])} ± {_percent(row['mc_error'])}", f"{row['mean_width']:.3f}")
+        for row in study.best
+    ]  # fmt: skip
+    return (
+        "Fifty policies that are worth exactly the same, on one log; the one with the highest "
+        "estimate is reported:\n\n" + _table(("interval", "n", "coverage", "mean width"), rows)
+    )
+
+
+def _worlds(study: Study) -> str:
+    largest = study.sizes[-1]
+    rows = []
+    for world in study.worlds:
+        mine = pick(study.usual, world=world["world"])
+        if not mine:
+            continue
+        green = {row["n"]: row["green"] for row in pick(mine, estimator=MAIN)}
+        shares = [_percent(green.get(n), 0) for n in study.sizes]
+        logged = pick(mine, estimator="behaviour", n=largest)
+        plain = _percent(logged[0]["coverage"], 0) if logged else ""
+        rows.append(
+            (world["world"], world["group"], world["half"], f"{world['v_target']:.3f}",
+             f"{world['v_behavior']:.3f}", *shares, plain)
+        )  # fmt: skip
+    head = ("world", "kind", "half", "v_π", "v_μ", *(f"green, n = {n:,}" for n in study.sizes),
+            f"logged mean covers v_π, n = {largest:,}")  # fmt: skip
+    return (
+        f"v_π is the target's value, v_μ the behaviour's; green is the share of green verdicts on "
+        f"`{MAIN}`. Where v_π and v_μ are close even the plain mean of the logged returns covers "
+        "v_π, so that half of the random worlds have a target that is really better.\n\n"
+        + _table(head, rows)
+    )
+
+
+TABLES = """\
+- [`coverage.csv`](coverage.csv): by world, n, estimator and interval: coverage with its Monte-Carlo
+  error, on which side the truth was missed, mean width, mean reported error over the spread of the
+  estimates, bias over the spread, refusals, shares of the verdicts, coverage within green and amber
+- [`gates.csv`](gates.csv): by gate, fault, world, n and estimator: how often amber and red
+- [`best_of_many.csv`](best_of_many.csv): the best of 50 equal policies
+- [`bins.csv`](bins.csv): coverage of the default interval by the value of each gate
+- [`worlds.csv`](worlds.csv): the worlds with all that they are made from
+
+`scripts/trust.py` makes tables, charts and this page from the cells in `build/study`; its options
+run a part or a small version of the study.
+"""

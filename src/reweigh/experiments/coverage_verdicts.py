@@ -1,0 +1,90 @@
+"""Verdicts of many replicates at once, from the gates' values that the cells hold.
+
+The rules are those of `inference/gates.py` and `inference/diagnose.py`, for arrays, so that other
+limits can be tried without running the study again. A test holds both to the same levels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.estimators.recipe import Model
+from reweigh.evaluate import as_recipe
+from reweigh.experiments.coverage_measures import APART, GATE, LOG, LOG_GATES, SIZE, VALUE, column
+from reweigh.grounds import FAR_APART
+from reweigh.inference.gates import HINTS, LIMITS, Limit
+
+Floats = npt.NDArray[np.float64]
+Levels = npt.NDArray[np.int64]
+Columns = Mapping[str, Floats]
+REFUSED, GREEN, AMBER, RED = -1, 0, 1, 2
+
+
+def gate_levels(
+    columns: Columns, name: str, n: int, limits: Mapping[str, Limit] = LIMITS
+) -> dict[str, Levels]:
+    """(R,) the level of every gate of an estimator; a gate without a value is green."""
+    recipe = as_recipe(name)
+    values = {
+        gate: columns[column(name, GATE, gate)]
+        for gate in limits
+        if column(name, GATE, gate) in columns
+    }
+    speaking = set(LOG_GATES)
+    if isinstance(recipe.weights, Model) and recipe.control is None:
+        speaking -= {"propensities"}
+    speaking -= {"history"} if recipe.uses_trajectories else {"Pareto k"}
+    for gate in sorted(speaking):
+        if column(LOG, GATE, gate) in columns:
+            values[gate] = columns[column(LOG, GATE, gate)]
+    tail = limits["Pareto k"]
+    usual = min(1 - 1 / math.log10(max(n, 11)), tail.amber if tail.amber is not None else math.inf)
+    found = {
+        gate: judged(value, replace(tail, amber=usual) if gate == "Pareto k" else limits[gate])
+        for gate, value in values.items()
+    }
+    if "history" in found:  # red only where the estimate disagrees with one that needs no state
+        apart = _column(columns, name, APART) > FAR_APART
+        found["history"] = np.where(apart, found["history"], np.minimum(found["history"], AMBER))
+    if "total mass" in found:  # a hint, never more
+        found["total mass"] = np.minimum(found["total mass"], AMBER)
+    if "rare states" in found:  # red only with few effective episodes
+        size = np.nan_to_num(_column(columns, name, SIZE))
+        few = judged(size, limits["effective size"]) == RED
+        found["rare states"] = np.where(
+            few, found["rare states"], np.minimum(found["rare states"], AMBER)
+        )
+    if recipe.uses_trajectories and "effective size" in found:
+        found["effective size"] = np.where(
+            found["effective size"] == AMBER, RED, found["effective size"]
+        )
+    return found
+
+
+def verdicts(columns: Columns, name: str, n: int, limits: Mapping[str, Limit] = LIMITS) -> Levels:
+    """(R,) the worst level of an estimator's gates, REFUSED where it gave no value."""
+    levels = gate_levels(columns, name, n, limits)
+    value = columns[column(name, VALUE)]
+    told = (level for gate, level in levels.items() if gate not in HINTS)
+    worst = np.max([np.full(len(value), GREEN), *told], axis=0)
+    return np.where(np.isfinite(value), worst, REFUSED)
+
+
+def _column(columns: Columns, name: str, part: str) -> Floats:
+    """nan throughout for an estimator that never answered."""
+    none = np.full(len(columns[column(name, VALUE)]), np.nan)
+    return columns.get(column(name, part), none)
+
+
+def judged(values: Floats, limit: Limit) -> Levels:
+    """`Limit.judge` of each; nan is green."""
+    level = np.full(len(values), GREEN)
+    for at, name in ((limit.amber, AMBER), (limit.red, RED)):
+        if at is not None:
+            level[values > at if limit.above else values < at] = name
+    return level

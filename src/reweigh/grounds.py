@@ -1,0 +1,287 @@
+"""Grounds: what an estimate rests on, kept so that it can be asked more: intervals by any method,
+bounds, p-values. What is made for an answer is kept: another level costs nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import RefusedError
+from reweigh.estimators.presets import wis
+from reweigh.estimators.recipe import Recipe, Stationary, Stepwise
+from reweigh.estimators.weights import Solution
+from reweigh.evidence import Evidence, merged
+from reweigh.inference import diagnose
+from reweigh.inference.gates import Gate
+from reweigh.inference.influence import behavior_values, influence_values
+from reweigh.inference.intervals import (
+    Asked,
+    Interval,
+    Situation,
+    auto_method,
+    bootstrap_t,
+    check_method,
+    check_replicates,
+    from_error,
+    percentile,
+    weights_freedom,
+)
+from reweigh.inference.jackknife import (
+    GONE,
+    LEAST_BLOCKS,
+    TOO_FEW,
+    error_of_blocks,
+    jackknife_error,
+)
+from reweigh.inference.quantiles import t_p_value
+from reweigh.inference.resampling import Replicates, delete_blocks, new_seed, resample
+from reweigh.inference.variance import OVERFLOW, Freedom, nothing_left
+from reweigh.inference.verdict import Verdict
+from reweigh.logs.log import EpisodeLog
+from reweigh.moments.bundle import Moments
+from reweigh.policies.base import Policy
+from reweigh.solve import finite, solve, solve_on_sums
+
+Floats = npt.NDArray[np.float64]
+FAR_APART = 2.576  # errors between an estimate and WIS: 1 % by chance
+
+
+@dataclass(frozen=True, eq=False)
+class Grounds:
+    """The evidence behind an estimate, and what its solution says about its own error.
+
+    error       the standard error, None where there is none, and `error_method` why
+    freedom     the analytic error corrected for small samples, None without an analytic error
+    note        what has to be said beside every interval
+    by_blocks   makes the sums by blocks of episodes that the jackknife needs, where the log can
+                be scanned again
+    """
+
+    evidence: Evidence
+    recipe: Recipe
+    dropped: bool
+    value: float
+    behavior_value: float | None
+    n_episodes: int
+    worst_ess: float | None
+    error: float | None
+    error_method: str
+    freedom: Freedom | None
+    note: str = ""
+    by_blocks: Callable[[], Moments] | None = None
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def moments(self) -> Moments:
+        """The sums; where the estimate was made without them, they are made now."""
+        return self.evidence.all_moments(self.recipe, dropped=self.dropped)
+
+    def verdict(self, own: tuple[Gate, ...]) -> Verdict:
+        """The worst of the estimate's own gates and of those of the log and target."""
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no number: unknown
+            found = diagnose.of_sums(self.evidence.for_gates(self.recipe, dropped=self.dropped))
+            history = found["history"]
+            if history.level == "red" and not self._disagrees_with_wis():
+                found["history"] = replace(history, level="amber")
+        return Verdict((*own, *diagnose.speaking_of(found, self.recipe)))
+
+    def _disagrees_with_wis(self) -> bool:
+        """Whether WIS, which needs no state, tells another value than chance allows."""
+        if self.evidence.log is None:
+            return False
+        log, target = self.evidence.rows(self.dropped)
+        try:
+            psi = self.influence() - influence_values(log, target, wis())
+            again = replace(self.evidence, requests=merged([wis()]), made={}, asked={})
+            other = solve(again, wis(), self.dropped).solution
+        except RefusedError:
+            return False
+        error = self._clustered(psi)
+        return error > 0 and abs(self.value - other.value) > FAR_APART * error
+
+    def rows(self, why: str) -> tuple[EpisodeLog, Policy]:
+        """The log and the target; refused where there are only sums."""
+        if self.evidence.log is None:
+            raise RefusedError(
+                "needs-log",
+                f"{why}, and this estimate was made from sums, which hold no episodes: evaluate "
+                "the log in memory (engine='arrays'), or use method='analytic' or "
+                "method='jackknife'",
+            )
+        return self.evidence.rows(self.dropped)
+
+    def interval(
+        self, asked: Asked, method: str, replicates: int, seed: int | None, threads: int = 1
+    ) -> Interval | None:
+        """None where there is one episode, or where `auto` finds no method."""
+        resampled = check_method(method) in ("percentile", "bootstrap-t")
+        if resampled:
+            check_replicates(replicates, asked.level)
+        if self.n_episodes < 2:
+            return None
+        if method == "auto":
+            chosen = auto_method(self.situation())
+            if chosen is None:
+                return None
+            method = chosen
+        if resampled:
+            found = self._from_replicates(asked, method, replicates, seed, threads)
+        else:
+            found = from_error(self.value, *self.error_and_df(method), asked, self._text(method))
+        return replace(found, method=found.method + self.note)
+
+    def situation(self) -> Situation:
+        """What there is, told without computing anything. An error that rounding or an overflow
+        has eaten is none, and no other method would tell more."""
+        by_blocks = self.error_method.startswith("jackknife (")
+        no_blocks = self.error_method.startswith((TOO_FEW, GONE))
+        return Situation(
+            self.recipe.name,
+            self.n_episodes,
+            self.worst_ess,
+            analytic=self.error is not None and self.freedom is not None,
+            jackknife=self.error is not None and by_blocks,
+            cluster=no_blocks and self.evidence.log is not None,
+        )
+
+    def error_and_df(self, method: str) -> tuple[float, float]:
+        """The standard error by this method and its degrees of freedom."""
+        if method == "analytic":
+            if self.error is None or self.freedom is None:
+                raise self._no_error()
+            return self.freedom.error, self.freedom.df
+        if method == "cluster":
+            error = self._clustered(self.influence())
+            if nothing_left(error, self.value):
+                raise RefusedError("no-error", "the episodes do not differ in their influence")
+            return error, self.n_episodes - 1
+        error_of, blocks = self.jackknife()
+        return error_of, blocks - 1
+
+    def _no_error(self) -> RefusedError:
+        if self.error is None:
+            return RefusedError("no-error", f"there is no standard error: {self.error_method}")
+        return RefusedError(
+            "no-error",
+            f"{self.recipe.name} has no analytic error here, only that of the jackknife; use "
+            "method='jackknife'",
+        )
+
+    def _text(self, method: str) -> str:
+        return f"jackknife ({self.jackknife()[1]} blocks)" if method == "jackknife" else method
+
+    def _clustered(self, psi: Floats) -> float:
+        """SE² = mean(ψ²)/n, times m/(m - 1) with m the episodes that are summed: all, or those
+        that a split leaves, the others having ψ = 0."""
+        m = self.n_episodes
+        with np.errstate(over="ignore"):
+            square = float(np.mean(psi**2)) / len(psi)
+        if not math.isfinite(square):
+            raise RefusedError("no-error", OVERFLOW)
+        return math.sqrt(square * m / (m - 1))
+
+    def influence(self) -> Floats:
+        """(n,) ψ of the estimate."""
+        if "influence" not in self._kept:
+            log, target = self.rows("influence values are those of episodes")
+            self._kept["influence"] = influence_values(log, target, self.recipe)
+        found: Floats = self._kept["influence"]
+        return found
+
+    def jackknife(self) -> tuple[float, int]:
+        """The standard error by deleting blocks of episodes, and the number of blocks."""
+        if "jackknife" not in self._kept:
+            self._kept["jackknife"] = self._jackknife()
+        error, method, blocks = self._kept["jackknife"]
+        if error is None:
+            raise RefusedError("no-error", method)
+        return error, blocks
+
+    def _jackknife(self) -> tuple[float | None, str, int]:
+        if self.evidence.log is not None:
+            log, target = self.evidence.rows(self.dropped)
+            deleted = delete_blocks(log, [(target, self.recipe)])
+            without, sizes = deleted.values[:, 0], deleted.sizes
+            return *error_of_blocks(self.value, without, sizes, deleted.reasons[0]), len(sizes)
+        sums = self.evidence.moments(self.recipe)
+        if self.by_blocks is not None and len(sums.block_sizes()[0]) < LEAST_BLOCKS:
+            sums = self.by_blocks()
+
+        def again(part: Moments) -> float:
+            evidence = Evidence(part, None, None, "refuse", {}, errors=False)
+            return finite(solve_on_sums(evidence, self.recipe, part, dropped=False)[0].value)
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = jackknife_error(sums, self.value, again)
+        return *found, len(sums.block_sizes()[0])
+
+    def replicates(
+        self, count: int, seed: int | None, *, errors: bool, threads: int = 1
+    ) -> Replicates:
+        """So many replicates; those made before serve again, without a seed also theirs."""
+        log, target = self.rows("the bootstrap draws episodes")
+        kept: Replicates | None = self._kept.get("replicates")
+        if seed is None:
+            seed = new_seed() if kept is None else kept.seed
+        if (
+            kept is not None
+            and (kept.seed, len(kept)) == (seed, count)
+            and (kept.errors is not None or not errors)
+        ):
+            return kept
+        made = resample(
+            log, [(target, self.recipe)], count, seed=seed, errors=errors, threads=threads
+        )
+        self._kept["replicates"] = made
+        return made
+
+    def _from_replicates(
+        self, asked: Asked, method: str, count: int, seed: int | None, threads: int
+    ) -> Interval:
+        studentised = method == "bootstrap-t"
+        if studentised and self.error is None:
+            raise self._no_error()
+        made = self.replicates(count, seed, errors=studentised, threads=threads)
+        values, reasons = made.values[:, 0], made.reasons[0]
+        if not studentised:
+            return percentile(values, made.seed, reasons, asked)
+        assert self.error is not None
+        assert made.errors is not None
+        errors = made.errors[:, 0]
+        return bootstrap_t(self.value, self.error, values, errors, made.seed, reasons, asked)
+
+    def p_value(self) -> float:
+        """One-sided p of "the target is not better than the behaviour", by the difference of the
+        influence values: both are estimated from the same episodes."""
+        log, _ = self.rows("a paired comparison is one of episodes")
+        if self.n_episodes < 2:
+            raise RefusedError("no-error", "one episode has no spread")
+        if self.behavior_value is None:
+            raise RefusedError(
+                "no-behavior", "what the behaviour itself earned cannot be told from this log"
+            )
+        psi = self.influence() - behavior_values(log)
+        error = self._clustered(psi)
+        gain = self.value - self.behavior_value
+        size = max(abs(self.value), abs(self.behavior_value))
+        if nothing_left(error, size):
+            if abs(gain) <= 1e-9 * size:
+                return 1.0  # the two are the same
+            raise RefusedError("no-error", "the difference to the behaviour shows no spread")
+        return t_p_value(gain, error, 0.0, self.n_episodes - 1)
+
+
+def freedom_of(recipe: Recipe, solution: Solution, n: int, in_memory: bool) -> Freedom | None:
+    """The analytic error's: of the solution, or of a mean over episodes; None where the error is
+    the jackknife's."""
+    if solution.freedom is not None:
+        return solution.freedom
+    if isinstance(recipe.weights, Stationary) or solution.standard_error is None or n < 2:
+        return None
+    if recipe.weights == Stepwise() and recipe.normalize == "step" and not in_memory:
+        return None
+    return weights_freedom(solution.standard_error, n, solution.ess)

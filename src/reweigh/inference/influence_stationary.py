@@ -1,0 +1,200 @@
+"""Influence values of SSD-IS, whose weights rest on an eigenvector.
+
+P̂(s'|s) = Σρ(s,s')/c(s) over the c(s) rows of steps 0..H-2, and P̂ d = λ d with Σ d = 1. The value is
+
+    ratio     v = Σ_t γ^t Σ_s w(s) z_t(s)/n                       w(s) = d(s) n (H-1)/c(s)
+    selfnorm  v = Σ_t γ^t Σ_s w(s) z_t(s) / Σ_s w(s) ρ_t(s)
+    plugin    v = Σ_t γ^t Σ_s d(s) z_t(s)/N_t(s)
+
+with z_t(s), ρ_t(s) the sums of ρy and ρ at (t, s). With h(s) = ∂v/∂w(s) and k(s) = ∂v/∂d(s), which
+is h(s) n (H-1)/c(s) but for plugin, a row at (t, s) moves v
+
+    directly       γ^t w(s) z/n,  or  γ^t w(s) (z - v_t ρ)/Σwρ,  or  γ^t d(s) (z - r̂_t(s))/N_t(s)
+    through c(s)   - h(s) w(s)/c(s)               (t < H-1; not with plugin)
+    through P̂      - d(s) (ρ x(s') - Σ P̂ x)/c(s)  (t < H-1)
+
+where x solves the adjoint of the eigenvector's equations, the bordered system
+
+    ⎡ (P̂ - λ)ᵀ  1 ⎤ ⎡ x ⎤   ⎡ k ⎤
+    ⎣  - dᵀ     0 ⎦ ⎣ · ⎦ = ⎣ 0 ⎦
+
+since (P̂ - λ) δd - d δλ = - δP̂ d and Σ δd = 0. What n does as a divisor cancels. Episodes that end
+early put all stationary mass on END whatever their weights: the value is 0 and has no influence
+to speak of, so that it is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.arithmetic import divided
+from reweigh.errors import RefusedError
+from reweigh.estimators.recipe import Recipe, Stationary
+from reweigh.estimators.stationary import DENSE_UP_TO, _eigenvector, solve_stationary
+from reweigh.inference.influence_moves import ranked, single_moves
+from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import END
+from reweigh.moments.engines.arrays import ArraysEngine
+from reweigh.moments.engines.base import Request
+from reweigh.moments.groups import tally
+from reweigh.policies.base import Policy
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+SOLVED = 1e-9  # residual of the bordered system, relative to its right side
+REAL = 1e-7  # residual of the eigenvector's equation, relative to its largest entry
+
+
+def stationary_values(
+    log: EpisodeLog, target: Policy, recipe: Recipe, pi: Floats, rho: Floats
+) -> Floats:
+    """(n,) ψ of SSD-IS, not yet centred."""
+    assert isinstance(recipe.weights, Stationary)
+    request = Request(frozenset({"model"}), 1, recipe.max_ratio, named=False)
+    solve_stationary(recipe, ArraysEngine().moments(log, target, request))  # refuses what it must
+    chain = Chain.of(log, pi, rho)
+    s, early = chain.s[chain.early], chain.early
+    if recipe.weights.use == "plugin":
+        found = _by_share(log, chain, rho)
+    else:
+        found = _by_weight(log, chain, rho, recipe.weights.use)
+    x = chain.adjoint(found.k)
+    through_p = divided(chain.d, chain.count)[s] * (
+        rho[early] * x[chain.s_next] - (chain.P.T @ x)[s]
+    )
+    terms = np.where(chain.inside, found.direct, 0.0)
+    terms[early] -= found.through_count[s] + through_p
+    return log.n_episodes * tally(log.steps.episode_index, terms, log.n_episodes)
+
+
+@dataclass(frozen=True, eq=False)
+class Derivatives:
+    """k (S,) ∂v/∂d(s); direct (N,) by the row itself; through_count (S,) h(s) w(s)/c(s)."""
+
+    k: Floats
+    direct: Floats
+    through_count: Floats
+
+
+def _by_share(log: EpisodeLog, chain: Chain, rho: Floats) -> Derivatives:
+    """plugin: v = Σ_t γ^t Σ_s d(s) z_t(s)/N_t(s)."""
+    steps, d = log.steps, chain.d
+    z, power = rho * steps.reward, log.discount ** steps.step.astype(np.float64)
+    at, _ = ranked([steps.step, chain.s])
+    N = np.bincount(at).astype(np.float64)
+    mean = tally(at, z) / N
+    k = tally(chain.s, np.where(chain.inside, power * z / N[at], 0.0), len(d))
+    return Derivatives(k, power * d[chain.s] * (z - mean[at]) / N[at], np.zeros(len(d)))
+
+
+def _by_weight(log: EpisodeLog, chain: Chain, rho: Floats, use: str) -> Derivatives:
+    """ratio and selfnorm: w(s) = d(s)/dbar(s), dbar(s) = c(s)/(n (H-1))."""
+    s, t, d = chain.s, log.steps.step, chain.d
+    z, power = rho * log.steps.reward, log.discount ** t.astype(np.float64)
+    per_mass = divided(np.full(len(d), log.n_episodes * (log.horizon - 1.0)), chain.count)
+    w = d * per_mass
+    if use == "ratio":
+        each = power * z / log.n_episodes
+    else:  # γ^t (z - v_t ρ)/Σwρ
+        total = tally(t, w[s] * rho, log.horizon)
+        v = tally(t, w[s] * z, log.horizon) / total
+        each = power * (z - v[t] * rho) / total[t]
+    h = tally(s, np.where(chain.inside, each, 0.0), len(d))
+    return Derivatives(h * per_mass, w[s] * each, divided(h * w, chain.count))
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """The pooled operator and its eigenvector.
+
+    P, lam  (S, S) sparse, P̂(s'|s) in column s; λ     d, count  (S,) eigenvector and c(s)
+    s       (N,) state of each row, 0 (END) where it is not of the chain
+    early   rows of the steps 0..H-2                  s_next    (early rows,) state after them
+    inside  (N,) whether the row's state has a weight
+    """
+
+    P: Any
+    lam: float
+    d: Floats
+    count: Floats
+    s: Ints
+    early: slice
+    s_next: Ints
+    inside: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, log: EpisodeLog, pi: Floats, rho: Floats) -> Chain:
+        from scipy.sparse import csc_matrix
+
+        moves = single_moves(log, pi, rho, action=False)
+        early = slice(0, int(log.steps.offsets[log.horizon - 1]))
+        after = moves.s_next[early]
+        if np.any(after == END):
+            raise _ends_early()
+        seen = np.zeros(len(log.states) + 1, bool)
+        seen[moves.s[early]] = seen[after] = True
+        place = np.where(seen, np.cumsum(seen), 0)  # END stands first, as where the value is made
+        s, s_next, size = place[moves.s], place[after], int(seen.sum()) + 1
+        count = tally(s[early], np.ones(len(after)), size)
+        P = csc_matrix((rho[early] / count[s[early]], (s_next, s[early])), shape=(size, size))
+        d = _eigenvector(s[early], s_next, rho[early], count, None)
+        lam = float((P @ d).sum())  # as Σ d = 1
+        if not float(np.abs(P @ d - lam * d).max()) <= REAL * float(np.abs(d).max()):
+            raise _turning()
+        return cls(P, lam, d, count, s, early, s_next, count[s] > 0)
+
+    def adjoint(self, k: Floats) -> Floats:
+        """(S,) x of the bordered system; refused where it has no solution."""
+        from scipy.sparse import bmat, csr_matrix, identity
+        from scipy.sparse.linalg import gmres
+
+        size = len(self.d)
+        B = bmat(
+            [
+                [(self.P - self.lam * identity(size)).T, np.ones((size, 1))],
+                [csr_matrix(-self.d[None, :]), None],
+            ],
+            format="csr",
+        )
+        right = np.append(k, 0.0)
+        scale = float(np.abs(right).max())
+        if scale == 0:
+            return np.zeros(size)
+        if size <= DENSE_UP_TO:
+            try:
+                x = np.linalg.solve(B.toarray(), right)
+            except np.linalg.LinAlgError as error:
+                raise _not_alone() from error
+        else:
+            x, _ = gmres(B, right, rtol=SOLVED / 10, restart=100, maxiter=20)
+        if not float(np.abs(B @ x - right).max()) <= SOLVED * scale:
+            raise _not_alone()
+        return np.asarray(x[:size], np.float64)
+
+
+def _ends_early() -> RefusedError:
+    return RefusedError(
+        "stationary",
+        "episodes end early, so that all stationary mass is on END and the value is 0 whatever "
+        "they earned: no episode has an influence on it. Use mis()",
+    )
+
+
+def _turning() -> RefusedError:
+    return RefusedError(
+        "stationary",
+        "the eigenvalue next to 1 is one of a complex pair, so that no distribution stays as it "
+        "is: how much an episode moves it cannot be told. Use mis()",
+    )
+
+
+def _not_alone() -> RefusedError:
+    return RefusedError(
+        "stationary",
+        "the stationary distribution is not the only one nearly so: how much an episode moves it "
+        "cannot be told. Use the jackknife's error, or mis()",
+    )

@@ -1,0 +1,161 @@
+"""Solving an estimator on what there is: straight from the rows, or from the sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from reweigh.errors import RefusedError, SupportError
+from reweigh.estimators.control import Shaped, shape_log, shape_moments, shape_rows
+from reweigh.estimators.direct import bare_moments, solve_in_memory
+from reweigh.estimators.direct_model import solve_model
+from reweigh.estimators.direct_pooled import solve_pooled
+from reweigh.estimators.products import NEEDS_SCAN, solve_products
+from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary
+from reweigh.estimators.stationary import solve_stationary
+from reweigh.estimators.weights import Solution, solve_recursion
+from reweigh.evidence import Evidence
+from reweigh.inference.jackknife import jackknife_error
+from reweigh.inference.variance import LOST, nothing_left
+from reweigh.logs.log import EpisodeLog
+from reweigh.moments.bundle import Moments
+from reweigh.moments.engines.base import Engine, Request
+from reweigh.policies.base import Policy
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """A solution and the sums behind it: `used` are those that it was found on (shaped, or of one
+    half), `base` those of the whole log. Straight `from_rows` they hold no sums: what they are of.
+    """
+
+    solution: Solution
+    used: Moments
+    base: Moments
+    from_rows: bool
+
+
+def solve(evidence: Evidence, recipe: Recipe, dropped: bool) -> Solved:
+    """The solution, by the quicker of the two roads."""
+    quick = _solve_in_memory(evidence, recipe, dropped)
+    if quick is None:
+        base = evidence.moments(recipe, dropped=dropped)
+        solution, used = solve_on_sums(evidence, recipe, base, dropped)
+        return Solved(solution, used, base, from_rows=False)
+    log, target = evidence.rows(dropped)
+    return Solved(*quick, bare_moments(log, target, recipe), from_rows=True)
+
+
+def _solve_in_memory(
+    evidence: Evidence, recipe: Recipe, dropped: bool
+) -> tuple[Solution, Moments] | None:
+    """The solution straight from the rows, and moments that may hold no sums: what they are of."""
+    if evidence.log is None:
+        return None
+    log, target = evidence.rows(dropped)
+    if recipe.control is not None:
+        shaped = shape_rows(log, target, recipe.control)
+        return None if shaped is None else _solve_shaped(evidence, recipe, shaped, target)
+    for solve_rows in (solve_in_memory, solve_model, solve_pooled):
+        solution = solve_rows(log, target, recipe)
+        if solution is not None:
+            return solution, bare_moments(log, target, recipe)
+    return None
+
+
+def _solve_shaped(
+    evidence: Evidence, recipe: Recipe, shaped: Shaped, target: Policy, blocks: int = 1
+) -> tuple[Solution, Moments]:
+    """The estimator without its control variate, on the log that this has shaped."""
+    plain = replace(recipe, control=None)
+    solution = solve_in_memory(shaped.log, target, plain) if evidence.errors else None
+    if solution is not None:
+        return solution, bare_moments(shaped.log, target, plain)
+    request = replace(plain.needs, blocks=blocks, control=shaped.name, named=False)
+    used = evidence.engine.moments(shaped.log, target, request)
+    return _solve_sums(evidence, plain, used, shaped.log, target, request), used
+
+
+def finite(value: float) -> float:
+    if not np.isfinite(value):
+        raise SupportError(
+            "overflow", "ratios of this size exceed what a number can hold; clip them (max_ratio)"
+        )
+    return value
+
+
+def solve_on_sums(
+    evidence: Evidence, recipe: Recipe, base: Moments, dropped: bool
+) -> tuple[Solution, Moments]:
+    """The solution, and the sums that it was found on (shaped, or of one half)."""
+    if isinstance(recipe.weights, Stationary):
+        solution = solve_stationary(recipe, base)
+        if not evidence.errors:
+            return solution, base
+        if not solution.warnings or abs(solution.value) > 0:
+            return _with_jackknife(recipe, base, solution, solve_stationary), base
+        return replace(solution, error_method="all stationary mass is on END"), base
+    log, target = (None, None) if evidence.log is None else evidence.rows(dropped)
+    if recipe.control is None:
+        request = replace(recipe.needs, blocks=base.about.blocks)
+        return _solve_sums(evidence, recipe, base, log, target, request), base
+    if log is not None and target is not None:
+        shaped = shape_log(log, target, recipe.control, base)
+        return _solve_shaped(evidence, recipe, shaped, target, base.about.blocks)
+    if isinstance(recipe.weights, Marginal):
+        used = shape_moments(recipe, base)
+        return solve_recursion(recipe, used), used
+    raise RefusedError(
+        "needs-log",
+        "the shaped reward of every row is weighted: that needs the log itself, not its moments; "
+        "mdr() does not",
+    )
+
+
+def _solve_sums(
+    evidence: Evidence,
+    recipe: Recipe,
+    used: Moments,
+    log: EpisodeLog | None,
+    target: Policy | None,
+    request: Request,
+) -> Solution:
+    """The solution on these sums; the error of WIS takes the rows again, or the jackknife."""
+    if isinstance(recipe.weights, Marginal | Model):
+        return solve_recursion(recipe, used)
+    solution = solve_products(recipe, used)
+    unfinished = solution.standard_error is None and solution.error_method == NEEDS_SCAN
+    if not (evidence.errors and unfinished):
+        return solution
+    if log is None or target is None:
+        return _with_jackknife(recipe, used, solution, solve_products)
+    error = _delta_error(evidence.engine, log, target, request, used)
+    if nothing_left(error, solution.value):
+        return replace(solution, error_method=LOST)
+    return replace(solution, standard_error=error)
+
+
+def _with_jackknife(recipe: Recipe, base: Moments, solution: Solution, solve: object) -> Solution:
+    error, method = jackknife_error(
+        base,
+        solution.value,
+        lambda part: solve(recipe, part).value,  # type: ignore[operator]
+    )
+    return replace(solution, standard_error=error, error_method=method)
+
+
+def _delta_error(
+    engine: Engine, log: EpisodeLog, target: Policy, request: Request, used: Moments
+) -> float:
+    """ψ_i = g_i - ḡ + Σ_t γ^t ρ_{0:t} (y_t - v_t)/mean(ρ_{0:t}),  SE² = mean(ψ²)/n."""
+    assert used.trajectories is not None
+    steps = used.trajectories.steps.total()
+    n = used.n_episodes
+    psi = engine.weighted_residuals(
+        log, target, request, steps.wy / steps.w, np.log(steps.w / n) + steps.log_scale
+    )
+    g = log.steps.start_value
+    if g is not None:
+        psi = psi + g - g.mean()
+    return float(np.sqrt(np.mean(psi**2) / n))

@@ -1,0 +1,34 @@
+"""Numbers as text, with the digits that they deserve."""
+
+from __future__ import annotations
+
+import math
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """What overflowed is not a number to hand on."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def rounded(value: float, error: float | None) -> str:
+    """A number with as many decimals as its error supports (two digits of the error)."""
+    if error is None or not error > 0:
+        return number(value)
+    decimals = max(0, 1 - math.floor(math.log10(error)))
+    return f"{value:,.{min(decimals, 12)}f}"
+
+
+def number(value: float | None) -> str:
+    """A number with four significant digits."""
+    if value is None:
+        return "unknown"
+    if value == 0 or 1e-4 <= abs(value) < 1e7:
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:.3e}"
+
+
+def two_digits(value: float | None) -> str:
+    """An error: two significant digits say all there is."""
+    if value is None:
+        return "none"
+    return f"{value:.2e}" if value and not 1e-4 <= value < 1e5 else f"{value:#.2g}".rstrip(".")

@@ -1,0 +1,185 @@
+"""reweigh evaluate: levels, methods, bounds, seeds, and the certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import reweigh as rw
+
+from .commands import Command, log_table, write_log
+
+pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+METHODS = ("analytic", "cluster", "jackknife", "percentile", "bootstrap-t")
+DRAWN = {"percentile": ("--replicates", 399, "--seed", 5)}
+DRAWN["bootstrap-t"] = DRAWN["percentile"]
+
+
+def in_python(log: Path, policy: Path, name: str = "mis") -> rw.Estimate:
+    return rw.evaluate(rw.read_log(log), rw.read_policy(policy), name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_intervals_are_those_of_python(
+    command: Command, log: Path, policy: Path, method: str
+) -> None:
+    drawn = DRAWN.get(method, ())
+    ran = command(
+        "evaluate", log, "--target", policy, "--estimators", "mis,wis", "--json", "--level", 0.9,
+        "--interval", method, *drawn,
+    )  # fmt: skip
+    assert ran.code == 0
+    for entry in ran.json()["estimates"]:
+        found = in_python(log, policy, entry["estimator"])
+        interval = found.interval(0.9, method, replicates=399, seed=5)
+        assert interval is not None
+        assert entry["interval"] == pytest.approx(interval.to_dict())
+    assert ran.json()["seed"] == (5 if drawn else None)
+    assert ran.json()["certificate"] is None
+
+
+def test_the_table_tells_level_method_and_seed(command: Command, log: Path, policy: Path) -> None:
+    ran = command("evaluate", log, "--target", policy, "--level", 0.8)
+    assert "80 % interval" in ran.out
+    assert "seed" not in ran.out
+    ran = command(
+        "evaluate", log, "--target", policy, "--level", 0.9, "--one-sided", "lower",
+        "--interval", "percentile", "--replicates", 199,
+    )  # fmt: skip
+    assert ran.code == 0
+    assert "90 % lower bound" in ran.out
+    assert "≥ " in ran.out
+    assert "intervals: percentile of 199 resampled logs, seed " in ran.out
+    assert "(drawn)" in ran.out
+    seed = ran.out.split("seed ")[1].split()[0]
+    again = command(
+        "evaluate", log, "--target", policy, "--level", 0.9, "--one-sided", "lower",
+        "--interval", "percentile", "--replicates", 199, "--seed", seed, "--json",
+    )  # fmt: skip
+    bound = again.json()["estimates"][0]["interval"]
+    assert bound["high"] is None
+    assert f"{bound['low']:.2f}" in ran.out
+
+
+def test_an_interval_that_is_refused_says_why(command: Command, log: Path, policy: Path) -> None:
+    given = ("evaluate", log, "--target", policy, "--estimators", "mis,ssd-is", "--level", 0.8,
+             "--interval", "bootstrap-t", "--replicates", 99)  # fmt: skip
+    ran = command(*given)
+    assert ran.code == 0
+    assert "ssd-is: no interval: ssd-is has no standard error of its own" in ran.out
+    assert "use --interval percentile" in ran.out
+    ran = command(*given, "--json")
+    entries = {entry["estimator"]: entry for entry in ran.json()["estimates"]}
+    assert entries["ssd-is"]["interval"] is None
+    assert entries["ssd-is"]["interval_refused"]["code"] == "no-error"
+    assert "interval_refused" not in entries["mis"]
+
+
+def test_sums_have_no_bootstrap(command: Command, log: Path, policy: Path, tmp_path: Path) -> None:
+    sums = tmp_path / "sums.parquet"
+    command("moments", log, "--target", policy, "--blocks", 20, "-o", sums)
+    ran = command("evaluate", sums, "--interval", "percentile")
+    assert ran.code == 0
+    assert "mis: no interval: the bootstrap draws episodes" in ran.out
+    assert "--interval analytic or --interval jackknife" in ran.out
+    ran = command("evaluate", sums, "--interval", "jackknife", "--json")
+    assert ran.json()["estimates"][0]["interval"]["method"].startswith("jackknife (")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--interval", "normal"), "--interval must be one of auto, analytic"),
+        (("--level", 1), "--level must be a number between 0 and 1"),
+        (("--level", 0.4, "--one-sided", "lower"), "above 0.5"),
+        (("--one-sided", "left"), "--one-sided takes lower or upper"),
+        (("--replicates", 500), "--replicates belongs to --interval percentile"),
+        (("--seed", 5), "--seed belongs to"),
+        (("--interval", "percentile", "--seed", -1), "--seed takes a whole number"),
+        (("--interval", "percentile", "--replicates", 398), "--replicates must be at least 399"),
+        (("--interval", "bootstrap-t", "--level", 0.999), "at least 19,999"),
+        (("--reward-range", 1, 0), "--reward-range must be two numbers"),
+    ],
+)
+def test_usage(
+    command: Command, log: Path, policy: Path, options: tuple[Any, ...], words: str
+) -> None:
+    ran = command("evaluate", log, "--target", policy, *options)
+    assert ran.code == 2
+    assert words in ran.err
+    assert ran.out == ""
+
+
+# A declared range
+
+
+@pytest.fixture
+def bounded(tmp_path: Path) -> Path:
+    table = log_table()
+    reward = np.clip(table["reward"].to_numpy(), 0, 2)
+    return write_log(tmp_path / "bounded.csv", log_table(reward=reward))
+
+
+def test_a_declared_range_gives_a_certificate(
+    command: Command, bounded: Path, policy: Path
+) -> None:
+    given = ("evaluate", bounded, "--target", policy, "--estimators", "mis,wis", "--reward-range",
+             0, 2)  # fmt: skip
+    ran = command(*given)
+    assert ran.code == 0
+    assert "95 % certificate" in ran.out
+    for part in ("finite-sample", "within [0, 2], as declared", "propensities are right"):
+        assert part in ran.out
+    certificate = ran.out[ran.out.index("95 % certificate") :]
+    assert max(map(len, certificate.splitlines())) <= 80
+    found = command(*given, "--one-sided", "lower", "--json").json()
+    log, target = rw.read_log(bounded), rw.read_policy(policy)
+    expected = rw.certify(log, target, (0, 2), side="lower")
+    assert found["certificate"] == expected.to_dict()
+    methods = [entry["interval"]["method"] for entry in found["estimates"]]
+    assert "cut to the range" in methods[0]
+    assert "on the logit scale" in methods[1]
+
+
+def test_a_reward_outside_the_range_is_an_input_error(
+    command: Command, log: Path, policy: Path
+) -> None:
+    ran = command("evaluate", log, "--target", policy, "--reward-range", 0, 2)
+    assert ran.code == 3
+    assert "reward-range: rewards must lie within the declared range [0, 2]" in ran.err
+    assert "column 'reward', row " in ran.err
+    assert "episode" in ran.err
+
+
+def test_a_certificate_that_is_refused_says_why(
+    command: Command, bounded: Path, policy: Path
+) -> None:
+    given = ("evaluate", bounded, "--target", policy, "--fit-behavior", "--reward-range", 0, 2)
+    ran = command(*given)
+    assert ran.code == 0
+    assert "no certificate: the propensities were estimated" in ran.out
+    refused = command(*given, "--json").json()["certificate"]["refused"]
+    assert refused["code"] == "estimated-behavior"
+
+
+def test_a_declared_range_needs_the_rows(
+    command: Command, bounded: Path, policy: Path, tmp_path: Path
+) -> None:
+    ran = command(
+        "evaluate", bounded, "--target", policy, "--engine", "stream", "--reward-range", 0, 2
+    )
+    assert ran.code == 2
+    assert "--reward-range needs the log in memory: use --engine arrays" in ran.err
+    sums = tmp_path / "sums.parquet"
+    command("moments", bounded, "--target", policy, "-o", sums)
+    assert command("evaluate", sums, "--reward-range", 0, 2).code == 2
+
+
+def test_help_tells_the_options(command: Command) -> None:
+    ran = command("evaluate", "--help")
+    for option in ("--level", "--interval", "--one-sided", "--replicates", "--seed",
+                   "--reward-range"):  # fmt: skip
+        assert option in ran.out

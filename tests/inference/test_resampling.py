@@ -1,0 +1,350 @@
+"""Resampling: a replicate is the estimator on repeated episodes, whatever road, threads, blocks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from repeated import repeated
+
+import reweigh as rw
+from reweigh.inference import resampling
+from reweigh.inference.resampling import BLOCK, THRESHOLDS, Again, delete_blocks, resample
+from reweigh.moments import compute
+from reweigh.worlds import ModelFail, TimeVarying, random_mdp
+
+pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+KERNEL = ("mis", "mis-plain", "mis-state")
+STATIONARY = ("ssd-is", "ssd-is-plugin", "ssd-is-selfnorm")
+TARGET = rw.ColumnPolicy("target_prob")
+WORLD = random_mdp(4, n_states=3, n_actions=2, horizon=4, discount=0.9, reward_sd=0.4)
+
+
+@pytest.fixture(params=["kernels", "twins"])
+def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both codes, whatever the size."""
+    if request.param == "kernels":
+        pytest.importorskip("numba")
+    monkeypatch.setattr(compute, "COMPILED_FROM", 0 if request.param == "kernels" else 10**18)
+    return str(request.param)
+
+
+def arrays(n: int, seed: int, cut: float = 0.3) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    horizon = 6
+    return {
+        "states": rng.integers(0, 3, (n, horizon)),
+        "actions": rng.integers(0, 2, (n, horizon)),
+        "rewards": rng.normal(size=(n, horizon)),
+        "behavior_prob": rng.uniform(0.2, 1, (n, horizon)),
+        "target_prob": rng.uniform(0, 1, (n, horizon)) * (rng.random((n, horizon)) < 0.8),
+        "lengths": rng.integers(1, horizon + 1, n),
+        "truncated": rng.random(n) < cut,
+    }
+
+
+def draws(n: int, seed: int, block: int) -> np.ndarray:
+    counts = np.empty((n, BLOCK), np.uint8)
+    compute.pick("resample.draw", 0)(seed, block, THRESHOLDS, counts)
+    return counts
+
+
+def slowly(log: rw.EpisodeLog, target: Any, recipe: rw.Recipe, counts: np.ndarray) -> Any:
+    """The general road, for an estimator that has a quick one."""
+    again = Again.of(log, [(target, recipe)], errors=True, runs=1)
+    vars(again)["at_once"] = {}
+    return again.run(counts, counts.shape[1])
+
+
+def same(found: np.ndarray, expected: np.ndarray, rel: float = 1e-9) -> None:
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    np.testing.assert_allclose(found, expected, rtol=rel, atol=1e-12)
+
+
+# One log, repeated
+
+
+@pytest.mark.parametrize("cut", [0.0, 0.3])
+def test_steps_repeated_are_those_of_the_episodes_repeated(cut: float) -> None:
+    given = arrays(9, 1, cut)
+    log = rw.log_from_arrays(**given)
+    counts = np.array([2, 0, 1, 3, 0, 1, 1, 0, 2])
+    steps = log.steps.repeated(counts)
+    again = np.repeat(log.steps.episode, counts)
+    assert steps.horizon == log.horizon
+    assert steps.episode.tolist() == again.tolist()
+    assert steps.lengths.tolist() == [given["lengths"][e] for e in again]
+    for t in range(log.horizon):
+        alive = [e for e in again if given["lengths"][e] > t]
+        rows = steps.rows(t)
+        np.testing.assert_array_equal(steps.reward[rows], given["rewards"][alive, t])
+        np.testing.assert_array_equal(
+            log.states.array()[steps.state[rows]], given["states"][alive, t]
+        )
+    np.testing.assert_array_equal(steps.episode_hash, np.repeat(log.steps.episode_hash, counts))
+    kept = log.steps.select(counts > 0)
+    np.testing.assert_array_equal(kept.reward, log.steps.repeated((counts > 0) * 1).reward)
+
+
+@pytest.mark.parametrize("name", KERNEL)
+@pytest.mark.parametrize("n", [3, 40])
+def test_a_replicate_is_the_estimate_on_repeated_episodes(code: str, n: int, name: str) -> None:
+    """Values with cut-off episodes, errors without: both by hand, through log_from_arrays."""
+    given = arrays(n, seed=n)
+    whole = {**given, "truncated": np.zeros(n, bool)}
+    told = refused = 0
+    for columns, errors in ((given, False), (whole, True)):
+        log = rw.log_from_arrays(**columns, discount=0.9)
+        pairs = [(TARGET, rw.estimator(name))]
+        found = resample(log, pairs, 2 * BLOCK, seed=5, errors=errors)
+        for b in range(0, 2 * BLOCK, 3):
+            counts = draws(n, 5, b // BLOCK)[:, b % BLOCK]
+            again = np.repeat(log.steps.episode, counts)
+            if len(again) == 0:
+                assert np.isnan(found.values[b, 0])
+                continue
+            copied = rw.log_from_arrays(
+                **{role: values[again] for role, values in columns.items()}, discount=0.9
+            )
+            [expected] = rw.evaluate_all(copied, TARGET, [name])
+            if isinstance(expected, rw.Refusal):
+                refused += 1
+                assert np.isnan(found.values[b, 0])
+                continue
+            told += 1
+            assert found.values[b, 0] == pytest.approx(expected.value, rel=1e-12, abs=1e-12)
+            if errors and expected.standard_error is not None:
+                assert found.errors is not None
+                assert found.errors[b, 0] == pytest.approx(expected.standard_error, rel=1e-9)
+    assert told > 10
+    assert refused > 0 or n > 3
+
+
+@pytest.mark.parametrize("name", [*rw.ESTIMATORS, "mis-pooled-plain", "mis-averaged-reward"])
+def test_every_estimator_is_run_again_on_the_repeated_log(name: str) -> None:
+    """Against the tests' own way to repeat episodes, folds included."""
+    log = WORLD.simulate(40, 2)
+    recipe = {
+        "mis-pooled-plain": rw.mis("none", pooled=True),
+        "mis-averaged-reward": rw.mis(reward="averaged"),
+    }.get(name) or rw.estimator(name)
+    errors = name not in STATIONARY
+    found = resample(log, [(WORLD.target, recipe)], 8, seed=1, errors=errors)
+    counts = draws(40, 1, 0).astype(np.int64)
+    for b in range(8):
+        copied = repeated(log, counts[:, b])
+        [expected] = rw.evaluate_all(copied, WORLD.target, [recipe])
+        if isinstance(expected, rw.Refusal):
+            assert np.isnan(found.values[b, 0])
+            assert found.reasons[0][expected.error.code] > 0
+            continue
+        assert found.values[b, 0] == pytest.approx(expected.value, rel=1e-9)
+        if errors:
+            assert found.errors is not None
+            assert found.errors[b, 0] == pytest.approx(expected.standard_error, rel=1e-7)
+
+
+@pytest.mark.parametrize("name", KERNEL)
+@pytest.mark.parametrize("terminal", [0, 1])
+def test_the_quick_road_is_the_general_one(code: str, name: str, terminal: int) -> None:
+    world = random_mdp(7, horizon=5, terminal=terminal, discount=0.95, reward_sd=0.3)
+    log = world.simulate(60, 0)
+    g = np.random.default_rng(0).normal(size=60)
+    for data in (log, log.with_rewards(log.steps.reward, g)):
+        recipe = rw.estimator(name)
+        found = resample(data, [(world.target, recipe)], BLOCK, seed=8, errors=True)
+        general = slowly(data, world.target, recipe, draws(60, 8, 0))
+        assert found.errors is not None
+        same(found.values, general.values)
+        same(found.errors, general.errors)
+
+
+def test_what_the_quick_road_cannot_do_takes_the_general_one() -> None:
+    """Hidden states, and errors of logs with cut-off episodes."""
+    hidden = ModelFail(4)
+    cut = rw.log_from_arrays(**arrays(30, 2))
+    for log, target in ((hidden.simulate(30, 0), hidden.target), (cut, TARGET)):
+        again = Again.of(log, [(target, rw.mis())], errors=True, runs=1)
+        assert again.at_once == {}
+        assert np.isfinite(again.run(draws(30, 0, 0), 5).errors).sum() >= 4
+
+
+# Draws
+
+
+def test_kernel_and_twin_draw_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    for seed, block in ((0, 0), (7, 3), (2**62, 11)):
+        monkeypatch.setattr(compute, "COMPILED_FROM", 0)
+        first = draws(500, seed, block)
+        monkeypatch.setattr(compute, "COMPILED_FROM", 10**18)
+        np.testing.assert_array_equal(first, draws(500, seed, block))
+
+
+def test_draws_are_poisson_and_independent(code: str) -> None:
+    counts = draws(20_000, 1, 0)
+    size = counts.size
+    for k in range(6):
+        p = math.exp(-1) / math.factorial(k)
+        assert np.mean(counts == k) == pytest.approx(p, abs=5 * math.sqrt(p / size))
+    x = counts - 1.0
+    assert np.mean(x) == pytest.approx(0, abs=5 / math.sqrt(size))
+    # Var[(X - 1)²] = 3
+    assert np.mean(x**2) == pytest.approx(1, abs=5 * math.sqrt(3 / size))
+    for other in (np.roll(x, 1, axis=0), np.roll(x, 1, axis=1)):  # episodes, replicates
+        assert np.mean(x * other) == pytest.approx(0, abs=5 / math.sqrt(size))
+
+
+def test_replicates_do_not_depend_on_their_number_or_on_threads(code: str) -> None:
+    log = rw.log_from_arrays(**arrays(60, 1))
+    pairs = [(TARGET, rw.mis()), (TARGET, rw.mis("state"))]
+    many = resample(log, pairs, 2 * BLOCK + 5, seed=3).values
+    assert many.shape == (2 * BLOCK + 5, 2)
+    np.testing.assert_array_equal(many[:10], resample(log, pairs, 10, seed=3).values)
+    np.testing.assert_array_equal(many, resample(log, pairs, len(many), seed=3, threads=3).values)
+    assert not np.any(many[:10] == resample(log, pairs, 10, seed=4).values)
+
+
+def test_the_spread_is_the_standard_error(code: str) -> None:
+    world = random_mdp(2, terminal=1, reward_sd=0.3, discount=0.9)
+    log = world.simulate(1500, 0)
+    found = rw.evaluate(log, world.target, rw.mis())
+    assert found.standard_error is not None
+    values = resample(log, [(world.target, rw.mis())], 512, seed=0).values
+    # 512 replicates: the spread's own relative error is about 1/sqrt(2·512) = 3 %
+    assert np.std(values) == pytest.approx(found.standard_error, rel=0.15)
+    assert np.mean(values) == pytest.approx(found.value, abs=0.3 * found.standard_error)
+
+
+# Several at once
+
+
+def test_pairs_share_the_drawn_episodes() -> None:
+    log = WORLD.simulate(50, 0)
+    uniform = rw.TablePolicy(np.full((3, 2), 0.5))
+    pairs = [(t, rw.estimator(n)) for t in (WORLD.target, uniform) for n in ("mis", "wis", "dr")]
+    together = resample(log, pairs, 6, seed=2, errors=True)
+    for j, pair in enumerate(pairs):
+        alone = resample(log, [pair], 6, seed=2, errors=True)
+        assert alone.errors is not None
+        assert together.errors is not None
+        same(together.values[:, j], alone.values[:, 0])
+        same(together.errors[:, j], alone.errors[:, 0])
+
+
+def test_a_policy_is_asked_once() -> None:
+    calls = []
+
+    def pi(state: np.ndarray, action: np.ndarray, step: np.ndarray) -> np.ndarray:
+        calls.append(len(state))
+        return np.full(len(state), 0.5)
+
+    log = WORLD.simulate(30, 0)
+    target = rw.FunctionPolicy(pi)
+    resample(log, [(target, rw.estimator(name)) for name in ("mis", "wis", "dm")], 5)
+    assert calls == [log.steps.n_rows]
+
+
+def test_a_column_is_found_for_copied_rows_in_any_order() -> None:
+    """The rows of the source stand in another order than those of the steps."""
+    table = WORLD.simulate(30, 0).to_table()
+    names = {"behavior_prob": "behavior_prob", "target_prob": "pi", "next_state": None}
+    rng = np.random.default_rng(0)
+    pi = pa.array(rng.uniform(0.2, 0.8, len(table)))
+    table = table.append_column("pi", pi)
+    log = rw.read_log(table, **names, discount=0.9)
+    mixed = rw.read_log(table.take(rng.permutation(len(table))), **names, discount=0.9)
+    pairs = [(rw.ColumnPolicy("pi"), rw.estimator(n)) for n in ("mis", "wis", "mdr")]
+    same(resample(mixed, pairs, 5, seed=1).values, resample(log, pairs, 5, seed=1).values)
+
+
+def test_a_q_of_ones_own_is_fixed() -> None:
+    log = WORLD.simulate(40, 0)
+    q = np.random.default_rng(0).normal(size=(3, 2))
+    counts = draws(40, 1, 0).astype(np.int64)
+    for recipe in (rw.dr(q), rw.wdr(q), rw.mdr(q)):
+        found = resample(log, [(WORLD.target, recipe)], 4, seed=1, errors=True)
+        assert found.errors is not None
+        for b in range(4):
+            copied = repeated(log, counts[:, b])
+            expected = rw.evaluate(copied, WORLD.target, recipe)
+            assert found.values[b, 0] == pytest.approx(expected.value, rel=1e-9)
+            assert found.errors[b, 0] == pytest.approx(expected.standard_error, rel=1e-7)
+
+
+# Refusals
+
+
+def test_refused_replicates_are_counted_with_their_reasons() -> None:
+    log = rw.log_from_arrays(**arrays(4, 3, cut=0.0))
+    pairs = [(TARGET, rw.estimator(name)) for name in ("mis", "wis", "dr-split")]
+    found = resample(log, pairs, 200, seed=1)
+    for j, reasons in enumerate(found.reasons):
+        assert sum(reasons.values()) == np.isnan(found.values[:, j]).sum() > 0
+    assert found.reasons[2]["empty-half"] > 0
+
+
+def test_what_it_refuses() -> None:
+    log = rw.log_from_arrays(**arrays(30, 2, cut=0.0))
+    with pytest.raises(rw.RefusedError, match="ssd-is has no standard error of its own"):
+        resample(log, [(TARGET, rw.ssd_is())], 5, errors=True)
+    for options in ({"replicates": 0}, {"seed": -1}, {"threads": 0}, {"threads": 1.5}):
+        with pytest.raises(rw.UsageError, match=next(iter(options))):
+            resample(log, [(TARGET, rw.mis())], **options)  # type: ignore[arg-type]
+
+
+def test_a_seed_is_drawn_and_kept() -> None:
+    log = WORLD.simulate(20, 0)
+    first, second = (resample(log, [(WORLD.target, rw.mis())], 5) for _ in range(2))
+    assert first.seed != second.seed
+    again = resample(log, [(WORLD.target, rw.mis())], 5, seed=first.seed)
+    np.testing.assert_array_equal(first.values, again.values)
+
+
+def test_large_tables_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = WORLD.simulate(30, 0)
+    quick = resample(log, [(WORLD.target, rw.mis())], 5, seed=1, errors=True)
+    monkeypatch.setattr(resampling, "MOST_KEPT", 0)
+    slow = resample(log, [(WORLD.target, rw.mis())], 5, seed=1, errors=True)
+    assert quick.errors is not None
+    assert slow.errors is not None
+    same(quick.values, slow.values)
+    same(quick.errors, slow.errors)
+
+
+# Blocks left out
+
+
+@pytest.mark.parametrize("name", ["mis", "wis", "dm", "dr", "wdr-crossfit", "mdr", "ssd-is"])
+def test_blocks_left_out_are_the_log_without_their_episodes(name: str) -> None:
+    log = WORLD.simulate(60, 0)
+    found = delete_blocks(log, [(WORLD.target, rw.estimator(name))], 10)
+    of = log.steps.episode_hash % 10
+    for j, block in enumerate(np.unique(of)):
+        assert found.sizes[j] == np.sum(of == block)
+        expected = rw.evaluate(log.select(of != block), WORLD.target, name)
+        assert found.values[j, 0] == pytest.approx(expected.value, rel=1e-9)
+
+
+def test_more_blocks_than_are_run_at_once() -> None:
+    log = WORLD.simulate(300, 0)
+    found = delete_blocks(log, [(WORLD.target, rw.mis())], 100)
+    assert len(found.sizes) > BLOCK
+    of = log.steps.episode_hash % 100
+    last = rw.evaluate(log.select(of != np.unique(of)[-1]), WORLD.target)
+    assert found.values[-1, 0] == pytest.approx(last.value, rel=1e-12)
+
+
+def test_continuous_actions_and_estimated_behaviour_are_resampled() -> None:
+    world = TimeVarying(6, 3)
+    found = resample(world.simulate(40, 0), [(world.target, rw.mis())], 5, seed=1)
+    assert np.isfinite(found.values).all()
+    log = WORLD.simulate(40, 0)
+    fitted = log.with_behavior(rw.fit_behavior(log))
+    fixed = replace(log, steps=replace(log.steps, behavior_prob=fitted.steps.behavior_prob))
+    pairs = [(WORLD.target, rw.wis())]
+    same(resample(fitted, pairs, 5, seed=1).values, resample(fixed, pairs, 5, seed=1).values)
