@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,15 +14,12 @@ from peers.talk import FaultError, OurFaultError, Sides, sides
 SECONDS = 40.0  # of CPU, about what the repetitions of one comparison may take
 FEWEST, MOST = 3, 9  # repetitions
 ALSO = ("mis", "mis, target as a table")  # ours beside the same estimator
+PROBE = 20  # episodes, of which products are followed until they stop being numbers
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One estimator of a peer on one log.
-
-    `ratios` are its least CPU time over that of ours, by our task; `spread` says how far the
-    median of the repetitions is above the least, on the side where that is more.
-    """
+    """One estimator of a peer on one log; `ratios` are its CPU time over that of ours, by task."""
 
     estimator: str
     rows: int
@@ -33,7 +29,6 @@ class Timing:
     same: bool
     seconds: float
     ratios: dict[str, float]
-    spread: float
 
 
 @dataclass(frozen=True)
@@ -95,12 +90,10 @@ def timed(peer: Peer, both: Sides, rows: int, everything: bool) -> list[Timing]:
     tasks += [("ours", name) for name in dict.fromkeys([*same.values(), *also])]
     first = {task: both.run(*task) for task in tasks}  # also compiles and warms
     rounds = int(SECONDS / sum(answer["cpu"] for answer in first.values()))
-    taken: dict[tuple[str, str], list[float]] = {task: [] for task in tasks}
+    best = dict.fromkeys(tasks, math.inf)
     for _ in range(min(max(rounds, FEWEST), MOST)):
-        for task, cpu in taken.items():
-            cpu.append(both.run(*task)["cpu"])
-    best = {task: min(cpu) for task, cpu in taken.items()}
-    spread = {task: statistics.median(cpu) / min(cpu) for task, cpu in taken.items()}
+        for task in tasks:
+            best[task] = min(best[task], both.run(*task)["cpu"])
     found = []
     for name, twin in same.items():
         value, ours = first[peer.module, name]["value"], first["ours", twin]["value"]
@@ -108,8 +101,7 @@ def timed(peer: Peer, both: Sides, rows: int, everything: bool) -> list[Timing]:
         seconds = best[peer.module, name]
         ratios = {task: seconds / best["ours", task] for task in (twin, *also)}
         agrees = difference <= peer.tolerance
-        noise = max(spread[peer.module, name], spread["ours", twin])
-        found.append(Timing(name, rows, value, ours, difference, agrees, seconds, ratios, noise))
+        found.append(Timing(name, rows, value, ours, difference, agrees, seconds, ratios))
         note(f"  {rows:>10,} rows  {name:22} {difference:8.1e}  {ratios}")
     return found
 
@@ -139,11 +131,11 @@ def told(both: Sides, module: str, name: str) -> Outcome:
 
 
 def first_bad(peer: Peer, both: Sides, key: str, name: str, horizon: int) -> int:
-    """The least horizon at which the value is not a number (by halving)."""
+    """The least horizon at which the value of a few episodes is not a number (by halving)."""
     good, bad = 0, horizon
     while bad - good > 1:
         middle = (good + bad) // 2
-        both.load(BUILD / "data" / key, horizon=middle)
+        both.load(BUILD / "data" / key, episodes=PROBE, horizon=middle)
         value = told(both, peer.module, name).value
         fine = value is not None and math.isfinite(value)
         good, bad = (middle, bad) if fine else (good, middle)

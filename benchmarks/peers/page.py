@@ -66,7 +66,6 @@ def timing_rows(found: dict[str, Any]) -> Iterable[list[str]]:
                 f"{'yes' if timing['same'] else '**no**'}, {difference}",
                 f"{ratios[own]:.3g}",
                 f"{ratios['mis']:.3g}",
-                f"{timing['spread']:.2f}",
             ]
 
 
@@ -128,8 +127,7 @@ def page(found: dict[str, Any]) -> str:
         "",
         "S = 100, A = 10; H = 100, or 1 for peers of one step. *Same number*: the estimators are "
         "the same, so their values should be; the relative difference. Then the peer's CPU time "
-        "over reweigh's, for the same estimator and for `mis`, and the median of the repetitions "
-        "over the least of them, which shows how quiet the machine was.",
+        "over reweigh's, for the same estimator and for `mis`.",
         "",
         *table(
             [
@@ -139,7 +137,6 @@ def page(found: dict[str, Any]) -> str:
                 "same number",
                 ">/ ours, same",
                 ">/ ours, `mis`",
-                ">median / least",
             ],
             timing_rows(found),
         ),
@@ -150,7 +147,8 @@ def page(found: dict[str, Any]) -> str:
         "",
         "Values of worlds that are computed exactly. *Off* is the difference to the truth, in per "
         "cent of it and in standard errors of reweigh's estimator of the same kind, bold where "
-        f"these are more than {OFF:g}.",
+        f"these are more than {OFF:g}. *From H on* is where the first few episodes alone stop "
+        "being numbers.",
     ]
     for key, case in found["cases"].items():
         lines += [

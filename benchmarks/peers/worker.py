@@ -2,7 +2,7 @@
 
     {"add": "…/site-packages"}              look for packages there too
     {"load": folder, "modules": ["ours"]}   the data, and the tasks of these modules on them;
-        "horizon"                           only the first steps
+        "episodes", "horizon"               only the first of them
     {"run": ["ours", "mis"]}                one task: its value and its own CPU time
 
 It answers each with one line. Whatever a library prints goes to the error output.
@@ -30,16 +30,16 @@ Tasks = dict[str, dict[str, Callable[[], Any]]]
 def load(order: dict[str, Any]) -> Tasks:
     arrays = {path.stem: np.load(path) for path in Path(order["load"]).glob("*.npy")}
     if "horizon" in order:
-        arrays = cut(arrays, order["horizon"])
+        arrays = cut(arrays, order["episodes"], order["horizon"])
     modules = {name: importlib.import_module(f"peers.{name}") for name in order["modules"]}
     return {name: module.tasks(arrays) for name, module in modules.items()}
 
 
-def cut(arrays: dict[str, Any], horizon: int) -> dict[str, Any]:
-    """The first steps of every episode."""
+def cut(arrays: dict[str, Any], n: int, horizon: int) -> dict[str, Any]:
+    """The first steps of the first n episodes."""
     width = {"states": horizon + 1} | dict.fromkeys(("actions", "rewards", "mu", "pi"), horizon)
-    short = {name: np.ascontiguousarray(arrays[name][:, :steps]) for name, steps in width.items()}
-    return {**arrays, **short, "lengths": np.minimum(arrays["lengths"], horizon)}
+    short = {name: np.ascontiguousarray(arrays[name][:n, :steps]) for name, steps in width.items()}
+    return {**arrays, **short, "lengths": np.minimum(arrays["lengths"][:n], horizon)}
 
 
 def run(task: Callable[[], Any]) -> dict[str, Any]:

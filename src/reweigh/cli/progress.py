@@ -35,9 +35,9 @@ def scanning(quiet: bool) -> Iterator[Report | None]:
         task = bar.add_task("reading", total=None, pace="")
 
         def report(done: int, total: int) -> None:
-            known = bar.tasks[task]
-            speed = done / known.elapsed if known.elapsed else 0.0
-            bar.update(task, total=total, completed=done, pace=pace(speed))
+            bar.update(task, total=total, completed=done)
+            speed = bar.tasks[task].speed  # of late: loading the kernels does not count
+            bar.update(task, pace=pace(speed) if speed else "")
 
         yield report
 
