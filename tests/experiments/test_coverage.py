@@ -198,7 +198,7 @@ def test_gates_notice_what_they_are_for(fault: str, gate: str) -> None:
 
 # Cells
 
-MANY = ("mis", "mis-plain", "dm", "is", "wis", "mdr")
+MANY = ("mis", "dm", "wis")
 
 
 def test_intervals_are_those_of_the_estimate() -> None:

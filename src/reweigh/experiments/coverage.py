@@ -44,7 +44,7 @@ FAULTY_WORLDS = (
 BEST_SIZES = (200, 1000)
 SMALL_WORLDS = ("default", "tiny-better", "rare-5", "none", "modelfail-naive")
 SMALL_SIZES = (50, 200)
-SMALL_REPLICATES = 24
+SMALL_REPLICATES = 16
 PARTS = {"coverage": 1000, "jackknife": 200, "bootstrap": 300, "faults": 200, "best": 1000}
 AnyTrust = TrustCell | BestCell
 
