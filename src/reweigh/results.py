@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from reweigh.inference.verdict import Verdict
     from reweigh.logs.states import Labels
     from reweigh.moments.bundle import Moments
+    from reweigh.sensitivity import Sensitivity
 
 Floats = npt.NDArray[np.float64]
 __all__ = [
@@ -207,6 +208,15 @@ class Estimate:
         """p of "the target is not better than the behaviour", one-sided: small where it is. The
         difference is paired, since both values come from the same episodes."""
         return self.grounds.p_value()
+
+    def sensitivity(self) -> Sensitivity:
+        """How far the number moves when a choice behind it is changed: ratios clipped, the
+        episodes that matter most left out, fewer steps, coarser and finer states."""
+        from reweigh.evaluate import evaluate_all
+        from reweigh.sensitivity import of_log
+
+        log, target = self.grounds.rows("sensitivity changes the log")
+        return of_log(log, target, self.recipe, evaluate_all)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `reweigh evaluate --json` prints them."""

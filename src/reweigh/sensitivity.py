@@ -97,7 +97,12 @@ def of_log(log: EpisodeLog, target: Policy, recipe: Recipe, evaluate_all: Evalua
     return Sensitivity(recipe.name, base.value, base.standard_error, tuple(changes))
 
 
-def of_sites(sites: Sequence[Moments], recipe: Recipe, evaluate_all: Evaluate) -> Sensitivity:
+def of_sites(
+    sites: Sequence[Moments],
+    recipe: Recipe,
+    evaluate_all: Evaluate,
+    names: Sequence[str] | None = None,
+) -> Sensitivity:
     """Each site's sums left out in turn."""
     if len(sites) < 2:
         raise RefusedError("sites", "one site cannot be left out: there is no other")
@@ -112,8 +117,9 @@ def of_sites(sites: Sequence[Moments], recipe: Recipe, evaluate_all: Evaluate) -
     changes = []
     for i in range(len(sites)):
         rest = added([site for j, site in enumerate(sites) if j != i])
-        name = f"without site {i + 1} ({sites[i].n_episodes:,} episodes)"
-        changes.append(_moved(name, base, evaluate_all(rest, None, [recipe])))
+        site = f"site {i + 1}" if names is None else names[i]
+        change = f"without {site} ({sites[i].n_episodes:,} episodes)"
+        changes.append(_moved(change, base, evaluate_all(rest, None, [recipe])))
     return Sensitivity(recipe.name, base.value, base.standard_error, tuple(changes))
 
 

@@ -11,6 +11,7 @@ import typer
 
 from reweigh.cli.inputs import read_given
 from reweigh.cli.intervals import IntervalOptions, refuse_without_rows, told
+from reweigh.cli.moved import moved_entry, print_moved, sensitivities
 from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
 from reweigh.cli.words import printable
 from reweigh.errors import RefusedError, UsageError
@@ -54,6 +55,14 @@ def evaluate(
     strict: Annotated[
         bool, typer.Option("--strict", help="Take warnings and red verdicts for refusals (exit 4).")
     ] = False,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity",
+            help="How far the number moves with clipped ratios, without the heaviest episodes, "
+            "with fewer steps, coarser or finer states.",
+        ),
+    ] = False,
     show_sql: Annotated[
         bool, typer.Option("--show-sql", help="Print the queries of the engine, and stop.")
     ] = False,
@@ -94,11 +103,15 @@ def evaluate(
             refuse_without_rows(intervals, data)
             results = rw.evaluate_all(data, given.policy, recipes, truncated=cut)  # type: ignore[arg-type]
             sure = told(results, intervals, data, given.policy)
+            moved = sensitivities(results) if sensitivity else {}
     answered = [result for result in results if isinstance(result, rw.Estimate)]
     if as_json:
         print_json(
             {
-                "estimates": sure.entries(results),
+                "estimates": [
+                    entry | moved_entry(moved, entry["estimator"])
+                    for entry in sure.entries(results)
+                ],
                 "behavior_value": answered[0].behavior_value if answered else None,
                 "log": given.about,
                 "seed": sure.seed,
@@ -120,6 +133,8 @@ def evaluate(
             say(line)
         for line in sure.lines(intervals) if answered else []:
             say(line)
+        for found in moved.values():
+            print_moved(found)
         if isinstance(sure.certificate, rw.Certificate):
             say(f"\n{sure.certificate}")
     if not answered:

@@ -14,21 +14,36 @@ def merge(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
     ] = False,
+    leave_out: Annotated[
+        str | None,
+        typer.Option(
+            "--leave-out",
+            metavar="ESTIMATOR",
+            help="Tell how far this estimator's number moves when one file is left out.",
+        ),
+    ] = None,
 ) -> None:
     """Add the moments of several logs; what does not belong together is refused.
 
     Example: reweigh merge a.moments.parquet b.moments.parquet -o all.moments.parquet
     """
     import reweigh as rw
+    from reweigh.cli.moved import print_moved
     from reweigh.cli.show import say
+    from reweigh.sensitivity import of_sites
 
     if len(paths) < 2:
         raise rw.UsageError("merge takes two files of moments or more")
-    total = rw.load_moments(paths[0])
-    for path in paths[1:]:
+    recipe = None if leave_out is None else rw.estimator(leave_out)
+    sites = [rw.load_moments(path) for path in paths]
+    total = sites[0]
+    for path, site in zip(paths[1:], sites[1:], strict=True):
         try:
-            total = total + rw.load_moments(path)
+            total = total + site
         except rw.InputError as error:
             raise rw.InputError(f"{path} does not add to {paths[0]}: {error}") from error
     total.save(output, overwrite=overwrite)
     say(f"{output}: {total}")
+    if recipe is not None:
+        names = [path.name for path in paths]
+        print_moved(of_sites(sites, recipe, rw.evaluate_all, names))

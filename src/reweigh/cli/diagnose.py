@@ -1,0 +1,112 @@
+"""reweigh check --diagnose: every gate of a log and a target, and no estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reweigh.cli.inputs import read_given
+from reweigh.cli.options import LogOptions, TargetOptions
+from reweigh.errors import RefusedError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from reweigh.results import Estimate, Refusal
+
+
+def tell(
+    paths: list[Path] | None,
+    log: LogOptions,
+    target: TargetOptions,
+    estimators: str,
+    *,
+    strict: bool,
+    as_json: bool,
+) -> None:
+    """Print the gates. The values are computed on the way, and not told: whoever decides whether
+    to believe a number should not have seen it."""
+    import reweigh as rw
+    from reweigh.cli.evaluate import chosen
+    from reweigh.cli.progress import at_work
+    from reweigh.cli.show import noted, print_json, print_table, say, working
+
+    recipes = chosen(estimators, None)
+    with noted() as general:
+        with working("reading", quiet=as_json):
+            given = read_given(paths, log, target)
+        with at_work(given.data, "diagnosing", quiet=as_json) as data:
+            results = rw.evaluate_all(data, given.policy, recipes)
+            verdicts = [r.verdict for r in results if isinstance(r, rw.Estimate)]
+    if as_json:
+        print_json(
+            {
+                "diagnoses": [_entry(result) for result in results],
+                "log": given.about,
+                "warnings": general,
+                "version": rw.__version__,
+            }
+        )
+    else:
+        print_table(gates_table(results))
+        for line in _lines(results):
+            say(line)
+        for text in general:
+            say(f"! {text}")
+    if not verdicts:
+        raise RefusedError("refused", "no estimator could answer for this target")
+    if strict and any(verdict.level == "red" for verdict in verdicts):
+        raise RefusedError("red", "a verdict is red, and --strict takes it for a refusal")
+
+
+def _entry(result: Estimate | Refusal) -> dict[str, Any]:
+    from reweigh.results import Refusal
+
+    if isinstance(result, Refusal):
+        error = result.error
+        refused = {"code": error.code, "reason": error.reason}
+        return {"estimator": result.estimator, "verdict": None, "refused": refused}
+    found = result.verdict.to_dict()
+    return {"estimator": result.estimator, "verdict": found["level"], "gates": found["gates"]}
+
+
+def gates_table(results: Sequence[Estimate | Refusal]) -> Table:
+    """One row per gate and finding, with the estimators that it speaks of; the worst first."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from reweigh.cli.words import printable
+    from reweigh.inference.gates import HINTS, ORDER
+    from reweigh.results import Refusal
+
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for result in results:
+        if not isinstance(result, Refusal):
+            for gate in result.verdict.gates:
+                level = "hint" if gate.name in HINTS and gate.level == "amber" else gate.level
+                found.setdefault((level, gate.name, gate.text), []).append(result.estimator)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
+    for name in ("gate", "level", "of"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("found")
+    rank: dict[str, int] = {level: -place for place, level in enumerate(("hint", *ORDER))}
+    for (at, name, text), names in sorted(found.items(), key=lambda item: rank[item[0][0]]):
+        said = "not checked" if at == "unknown" else at
+        table.add_row(name, said, ", ".join(names), escape(printable(text)))
+    return table
+
+
+def _lines(results: Sequence[Estimate | Refusal]) -> list[str]:
+    """The verdicts, and what to do about what speaks against the estimators."""
+    from reweigh.results import Refusal
+
+    found, advice = [], dict[str, None]()
+    for result in results:
+        if isinstance(result, Refusal):
+            found.append(f"{result.estimator}: refused ({result.error.code}): {result.error}")
+            continue
+        found.append(f"{result.estimator}: {result.verdict}")
+        advice |= {f"{gate.name}: {gate.advice}": None for gate in result.verdict.reasons}
+    return [*found, *advice]

@@ -1,0 +1,55 @@
+"""Sensitivity on the terminal: by how much the number moves when a choice behind it is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from reweigh.errors import RefusedError
+
+if TYPE_CHECKING:
+    from reweigh.results import Estimate, Refusal
+    from reweigh.sensitivity import Sensitivity
+
+
+def sensitivities(results: Sequence[Estimate | Refusal]) -> dict[str, Sensitivity]:
+    """By estimator; refused where the rows are not in memory."""
+    from reweigh.errors import UsageError
+    from reweigh.results import Refusal
+
+    try:
+        return {r.estimator: r.sensitivity() for r in results if not isinstance(r, Refusal)}
+    except RefusedError as error:
+        if error.code != "needs-log":
+            raise
+        raise UsageError("--sensitivity needs the log in memory: use --engine arrays") from error
+
+
+def moved_entry(moved: Mapping[str, Sensitivity], estimator: str) -> dict[str, Any]:
+    return {"sensitivity": moved[estimator].to_dict()} if estimator in moved else {}
+
+
+def print_moved(found: Sensitivity) -> None:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from reweigh.cli.show import print_table, say
+    from reweigh.cli.words import printable
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
+    table.add_column(f"{found.estimator}, if …")
+    for name in ("value", "moves by"):
+        table.add_column(name, justify="right", no_wrap=True)
+    refused = [
+        f"{found.estimator}: {change.change}: no value: {change.why}"
+        for change in found.changes
+        if change.value is None
+    ]
+    for what, value, moved in found.rows():
+        cell = "refused" if value.startswith("none:") else value
+        table.add_row(escape(printable(what)), cell, moved)
+    say("")
+    print_table(table)
+    for line in refused:
+        say(line)
