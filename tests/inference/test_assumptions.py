@@ -12,10 +12,18 @@ from scipy import stats
 import reweigh as rw
 from reweigh.estimators.operators import importance_operator
 from reweigh.estimators.recursion import backward
-from reweigh.inference.assumptions import Outcome, Worth, drift_test, history_test, ratio_test
+from reweigh.inference.assumptions import (
+    Outcome,
+    Worth,
+    drift_test,
+    history_test,
+    ratio_test,
+    steadiness_test,
+)
 from reweigh.moments.engines.arrays import ArraysEngine
 from reweigh.moments.engines.base import Request
 from reweigh.moments.extras import OrderedMoments
+from reweigh.worlds.described import RandomWorld
 
 KINDS = Request(frozenset({"transitions", "lagged", "ordered"}))
 REPLICATES = 200
@@ -183,3 +191,52 @@ def test_the_history_test_is_an_analysis_of_variance_by_what_came_before() -> No
     assert m.lagged is not None
     found = history_test(m.lagged, v, 3, 1.0)
     assert found.p == pytest.approx(min(2 * min(least), 1.0), rel=1e-6)
+
+
+def steady(log: rw.EpisodeLog, target: rw.Policy) -> Outcome:
+    m = ArraysEngine().moments(log, target, KINDS)
+    assert m.transitions is not None
+    return steadiness_test(m.transitions, worth(m), m.about.horizon, m.about.discount)
+
+
+def described(seed: int, *, time_varying: bool) -> rw.worlds.TabularMDP:
+    return RandomWorld(seed, horizon=8, reward_sd=0.3, time_varying=time_varying).build()
+
+
+@pytest.mark.parametrize("world", [rw.worlds.ModelWin(12), described(5, time_varying=False)])
+def test_a_steady_world_is_seldom_suspected(world: rw.worlds.World) -> None:
+    """As above: a test of size 2 % passes with probability 0.9999."""
+    found = [steady(world.simulate(300, seed), world.target).p for seed in range(REPLICATES)]
+    alarms = sum(p is not None and p <= 0.01 for p in found)
+    assert alarms <= stats.binom.ppf(1 - 1e-4, REPLICATES, 0.02)
+
+
+def test_a_world_that_changes_with_the_step_is_seen() -> None:
+    world = described(7, time_varying=True)
+    found = [steady(world.simulate(2000, seed), world.target).p for seed in range(10)]
+    assert all(p is not None and p < 1e-4 for p in found)
+
+
+def test_the_steadiness_test_is_an_analysis_of_variance_by_step() -> None:
+    world = rw.worlds.random_mdp(4, 2, 2, 4, reward_sd=0.5)
+    log = world.simulate(500, 1)
+    m = ArraysEngine().moments(log, world.target, KINDS)
+    v, steps = worth(m), log.steps
+    mean = np.array([v.v[v.s == s].mean() for s in (0, 1)])
+    rho = world.target.probabilities(log) / steps.behavior_prob
+    q = rho * (steps.reward + mean[np.maximum(steps.next_state, 0)])
+    score = 0.0
+    for s in (0, 1):
+        groups = [q[(steps.state == s) & (steps.step == t)] for t in range(3)]
+        score -= 2 * np.log(stats.f_oneway(*groups).pvalue)
+    found = steady(log, world.target)
+    assert found.p == pytest.approx(stats.chi2.sf(score, 4), rel=1e-6)
+    assert found.step is None  # all steps are compared: none is the place
+    assert found.state in (0, 1)
+
+
+def test_one_step_tells_nothing_about_steadiness() -> None:
+    world = rw.worlds.Bandit.random(1)
+    found = steady(world.simulate(200, 0), world.target)
+    assert found.p is None
+    assert found.why

@@ -6,8 +6,10 @@ import json
 import math
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+import reweigh as rw
 from reweigh.inference import gates
 from reweigh.inference.assumptions import Outcome
 from reweigh.inference.gates import LIMITS, Gate, Limit
@@ -42,9 +44,11 @@ CASES: dict[str, tuple[Gate, str]] = {
     "few": (gates.effective_size(np.array([99.0, 300.0]), 300), "amber"),
     "too few": (gates.effective_size(np.array([300.0, 3.0]), 300), "red"),
     "none": (gates.effective_size(np.array([np.nan]), 300), "unknown"),
-    "rare": (gates.rare_states(0.02, ESS, "s", 3), "amber"),
-    "rare, but many effective": (gates.rare_states(0.2, ESS, "s", 3), "amber"),
-    "rare and few": (gates.rare_states(0.2, np.array([10.0]), "s", 3), "red"),
+    "hidden": (gates.hidden(True), "red"),
+    "none hidden": (gates.hidden(False), "green"),
+    "rare": (gates.rare_states(0.02, ESS, "s", 3, from_model=False), "amber"),
+    "rare, but many effective": (gates.rare_states(0.2, ESS, "s", 3, from_model=True), "amber"),
+    "rare and few": (gates.rare_states(0.2, np.array([10.0]), "s", 3, from_model=False), "red"),
     "mass": (gates.total_mass(np.array([1.0, 1.05, np.nan])), "green"),
     "mass is a hint only": (gates.total_mass(np.array([1.0, 9.0])), "amber"),
     "no mass": (gates.total_mass(None), "unknown"),
@@ -111,3 +115,30 @@ def test_the_worst_gate_is_the_verdict() -> None:
     assert str(verdict) == "red: effective size, effective size"
     assert str(Verdict((green,))) == "green"
     assert verdict.to_dict()["level"] == "red"
+
+
+@pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+def test_support_names_the_state_that_has_no_rows() -> None:
+    """Every third episode is cut off in the state "far", of which no row tells more."""
+    n = 90
+    cut = np.arange(n) % 3 == 0
+    columns = {
+        "episode": np.repeat(np.arange(n), 2),
+        "step": np.tile([0, 1], n),
+        "state": ["near"] * (2 * n),
+        "next_state": np.where(np.repeat(cut, 2), "far", "near").tolist(),
+        "action": np.tile([0, 1], n),
+        "reward": np.arange(2.0 * n),
+        "behavior_prob": np.full(2 * n, 0.5),
+        "pi": np.full(2 * n, 0.5),
+        "truncated": np.repeat(cut, 2),
+    }
+    kept = ~(np.repeat(cut, 2) & (columns["step"] == 1))
+    table = {name: np.asarray(values)[kept].tolist() for name, values in columns.items()}
+    log = rw.read_log(
+        pa.table(table), next_state="next_state", truncated="truncated", target_prob="pi"
+    )
+    found = {gate.name: gate for gate in rw.evaluate(log, rw.ColumnPolicy("pi")).gates}
+    support = found["support"]
+    assert (support.level, support.step, support.state) == ("red", 1, "far")
+    assert support.value == pytest.approx(1 / 3)

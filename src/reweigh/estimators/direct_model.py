@@ -176,22 +176,25 @@ class Nodes:
 
     reward   r̂_t(s) = Σ_a share r̂_t(s,a)      placebo  Σ_a share, END's being 1
     square   Σ_a share²/N                       covered  Σ_a π(a|s) of what can be carried on
+    rare     Σ_a share of the actions seen fewer than 10 times
     """
 
     reward: Floats
     placebo: Floats
     square: Floats
     covered: Floats
+    rare: Floats
 
     @classmethod
     def of(cls, rows: ModelRows, share: Floats, probability: Floats, reward: Floats) -> Nodes:
         horizon, width = rows.log.horizon, rows.width
-        found = np.empty((4, horizon, width))
+        found = np.empty((5, horizon, width))
         some = max(CHUNK // share.shape[1], 1)
         for start in range(0, horizon, some):
             t = slice(start, start + some)
             N, M, own = rows.sums[0, t], rows.sums[1, t], share[t]
-            each = (own * reward[t], own, own * own / np.maximum(N, 1.0), probability[t] * (M > 0))
+            square, covered = own * own / np.maximum(N, 1.0), probability[t] * (M > 0)
+            each = (own * reward[t], own, square, covered, own * (N < SEEN_ENOUGH))
             for j, values in enumerate(each):
                 found[j, t] = rows.by_state(values)
         found[1, :, -1] = found[3, :, -1] = 1.0
@@ -220,6 +223,7 @@ def _solve(rows: ModelRows, *, renorm: bool) -> Solution:
     square = start + float(parts.sum())
     gone = variance.lost_in_rounding(square, squares + float(v[0] ** 2 @ visits[0]) / n**2)
     per_step = powers * _mean_of(d, nodes.reward)
+    rare = np.where(visits[:-1] < SEEN_ENOUGH, 1.0, nodes.rare)
     return Solution(
         value=float(per_step.sum()),
         standard_error=None if gone else float(np.sqrt(square)),
@@ -229,7 +233,7 @@ def _solve(rows: ModelRows, *, renorm: bool) -> Solution:
         unseen_mass=_unseen(nodes, d, conserves=renorm),
         placebo=placebo,
         placebo_error=off,
-        rare_mass=float(d[:-1][visits[:-1] < SEEN_ENOUGH].sum()) / horizon,
+        rare_mass=float(_mean_of(d, rare).sum()) / horizon,
         total_mass=d[:-1].sum(axis=1),
         variance_of_start=start,
         freedom=_freedom(*corrected, start, n),

@@ -84,7 +84,7 @@ Operators = tuple[OneStep, OneStep, Term]
 
 def solve_recursion(recipe: Recipe, moments: Moments) -> Solution:
     """MIS in all variants, and DM."""
-    return solve_operator(recipe, lambda wanted: _operator(wanted, moments))
+    return solve_operator(recipe, lambda wanted: operators_of(wanted, moments))
 
 
 def solve_operator(recipe: Recipe, make: Callable[[Recipe], Operators]) -> Solution:
@@ -133,7 +133,7 @@ def _behavior_share(op: OneStep) -> Floats:
     return np.asarray(op.visits / seen[op.node_t], np.float64)
 
 
-def _operator(recipe: Recipe, moments: Moments) -> Operators:
+def operators_of(recipe: Recipe, moments: Moments) -> Operators:
     """The operator of the value, that of its error, and how rewards enter the error."""
     horizon, gamma = moments.about.horizon, moments.about.discount
     if isinstance(recipe.weights, Model):
@@ -346,19 +346,29 @@ def placebo_error(op: OneStep, flow: Forward, simplex: bool) -> float | None:
 
 
 def rare_mass(op: OneStep, flow: Forward) -> float:
-    """Average share of the target's mass on (t, s) that the log shows fewer than 10 times."""
+    """Average share of the target's mass on (t, s), of a model on (t, s, a), that the log shows
+    fewer than 10 times."""
     visits = op.visits
     if op.at_steps is not None:  # pooled: a state's rows of all steps speak for it
         by_step = visits.reshape(op.horizon + 1, -1)
         visits = np.broadcast_to(by_step.sum(axis=0), by_step.shape).reshape(-1)
-    inside = (op.node_t < op.horizon) & (visits < SEEN_ENOUGH)
-    return float(flow.d[inside].sum()) / op.horizon
+        rare = (visits < SEEN_ENOUGH).astype(np.float64)
+    else:
+        few = np.where(op.groups.visits < SEEN_ENOUGH, op.groups.share, 0.0)
+        rare = np.where(visits < SEEN_ENOUGH, 1.0, tally(_node_of(op), few, len(visits)))
+    inside = op.node_t < op.horizon
+    return float(flow.d[inside] @ rare[inside]) / op.horizon
+
+
+def _node_of(op: OneStep) -> Ints:
+    """(G,) the node of each group: every edge of a group leaves it."""
+    node = np.zeros(len(op.groups.share), np.int64)
+    node[op.groups.of] = op.src
+    return node
 
 
 def _by_node(op: OneStep, square: variance.Squared) -> Floats | None:
     """(K,) parts of SE² by (t, s), a model's summed over the actions; None when pooled."""
     if op.edge_offsets is None:
         return None
-    node = np.zeros(len(square.per_group), np.int64)
-    node[op.groups.of] = op.src  # every edge of a group leaves the group's node
-    return tally(node, square.per_group, len(op.node_t))
+    return tally(_node_of(op), square.per_group, len(op.node_t))

@@ -41,7 +41,7 @@ ONE_BY_ONE = ("analytic", "cluster")
 JACKKNIFE = "jackknife"
 BOOTSTRAPS = ("percentile", "bootstrap-t")
 LEVELS = ("green", "amber", "red")  # a verdict's level is stored as its place here
-LOG_GATES = ("propensities", "history", "drift", "Pareto k")
+LOG_GATES = ("propensities", "history", "steadiness", "drift", "Pareto k")
 VALUE, ERROR, SIZE, VERDICT, GATE = "value", "error", "effective size", "level", "gate"
 APART = "apart from wis"  # in errors of the difference
 

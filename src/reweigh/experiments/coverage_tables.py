@@ -234,6 +234,7 @@ EDGES: dict[str, tuple[float, ...]] = {
     "Pareto k": (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 1.0),
     "propensities": (1e-4, 1e-3, 0.01, 0.05),
     "history": (1e-4, 1e-3, 0.01, 0.05),
+    "steadiness": (1e-4, 1e-3, 0.01, 0.05),
     "drift": (1e-4, 1e-3, 0.01, 0.05),
     "placebo": (1.0, 2.0, 3.0, 4.0),
 }

@@ -17,6 +17,7 @@ from reweigh.estimators.recipe import Model
 from reweigh.evaluate import as_recipe
 from reweigh.experiments.coverage_measures import APART, GATE, LOG, LOG_GATES, SIZE, VALUE, column
 from reweigh.grounds import FAR_APART
+from reweigh.inference.diagnose import pools_steps
 from reweigh.inference.gates import HINTS, LIMITS, Limit
 
 Floats = npt.NDArray[np.float64]
@@ -36,6 +37,8 @@ def gate_levels(
         if column(name, GATE, gate) in columns
     }
     speaking = set(LOG_GATES)
+    if not pools_steps(recipe):
+        speaking -= {"steadiness"}
     if isinstance(recipe.weights, Model) and recipe.control is None:
         speaking -= {"propensities"}
     speaking -= {"history"} if recipe.uses_trajectories else {"Pareto k"}

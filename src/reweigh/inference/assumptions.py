@@ -111,7 +111,12 @@ def history_test(lagged: LaggedMoments, worth: Worth, horizon: int, discount: fl
     by Fisher's method, once for the previous state and once for the previous action; the smaller
     of the two, doubled.
     """
-    found = [_split_test(lagged, key, worth, horizon, discount) for key in ("s_before", "a_before")]
+    q, q2 = _worth_of_rows(lagged, discount * worth.at(lagged.t + 1, lagged.s_next))
+    found = []
+    for what, before in (("state", lagged.s_before), ("action", lagged.a_before)):
+        why = f"no state is reached often enough from more than one previous {what}"
+        cells = _Split(lagged.t, lagged.s, before, lagged.n, q, q2)
+        found.append(_split_test(cells, horizon, why))
     known = [test for test in found if test.p is not None]
     if not known:
         return found[0]
@@ -125,16 +130,51 @@ def history_test(lagged: LaggedMoments, worth: Worth, horizon: int, discount: fl
     )
 
 
-def _split_test(
-    lagged: LaggedMoments, key: str, worth: Worth, horizon: int, discount: float
+def steadiness_test(
+    cells: TransitionMoments, worth: Worth, horizon: int, discount: float
 ) -> Outcome:
+    """Is the step of no matter, as estimators that pool all steps assume?
+
+    With q = ρ (y + γ V(s')) and a V that does not depend on the step, E[q | s] is then the same at
+    every step. The rows of a state are split by their step, as in `history_test` by what came
+    before. V(s) is the mean of V_t(s) over the steps.
+    """
+    by_state = group_by([worth.s])
+    mean = by_state.sum(worth.v) / by_state.count()
+    same = Worth(np.zeros(len(mean), np.int64), by_state.keys[0], mean)
+    inside = (cells.t_next - cells.t == 1) & (cells.t_next < horizon)
+    all_one = np.zeros(len(cells), np.int64)  # stratum 0: a state is the same at every step
+    q, q2 = _worth_of_rows(cells, discount * same.at(all_one, cells.s_next))
+    columns = (all_one, cells.s, cells.t, cells.n, q, q2)
+    split = _Split(*(column[inside] for column in columns))
+    found = _split_test(split, 1, "no state is seen often enough at more than one step")
+    return Outcome(found.p, found.why, state=found.state)
+
+
+def _worth_of_rows(cells: LaggedMoments | TransitionMoments, v: Floats) -> tuple[Floats, Floats]:
+    """Σq and Σq² of q = ρ (y + v) by cell, v being the same within it."""
+    q = cells.z + v * cells.rho
+    return q, cells.z2 + 2 * v * cells.rhoz + v * v * cells.rho2
+
+
+@dataclass(frozen=True, eq=False)
+class _Split:
+    """Cells of strata (t, s), each split into groups: rows n, Σq and Σq²."""
+
+    t: Ints
+    s: Ints
+    group: Ints
+    n: Ints
+    q: Floats
+    q2: Floats
+
+
+def _split_test(cells: _Split, horizon: int, why: str) -> Outcome:
+    """Do the groups of a stratum have the same mean of q? `why` says that no stratum can tell."""
     from scipy import stats
 
-    v = discount * worth.at(lagged.t + 1, lagged.s_next)
-    q = lagged.z + v * lagged.rho
-    q2 = lagged.z2 + 2 * v * lagged.rhoz + v * v * lagged.rho2
-    groups = group_by([lagged.t, lagged.s, getattr(lagged, key)])
-    n, first, second = (groups.sum(values) for values in (lagged.n, q, q2))
+    groups = group_by([cells.t, cells.s, cells.group])
+    n, first, second = (groups.sum(values) for values in (cells.n, cells.q, cells.q2))
     strata = group_by([groups.keys[0], groups.keys[1]])
     N, K = strata.sum(n).astype(np.float64), strata.count().astype(np.float64)
     mean_square = divided(strata.sum(first) ** 2, N)
@@ -143,8 +183,7 @@ def _split_test(
     noise = 1e-10 * strata.sum(second)  # sums of squares carry no digits below this
     use = (K >= 2) & (N - K >= SPARE_ROWS) & (within > noise)
     if not use.any():
-        what = "state" if key == "s_before" else "action"
-        return Outcome(None, f"no state is reached often enough from more than one previous {what}")
+        return Outcome(None, why)
     f = (between[use] / (K[use] - 1)) / (within[use] / (N[use] - K[use]))
     log_p = stats.f.logsf(np.maximum(f, 0.0), K[use] - 1, N[use] - K[use])
     t, s = (values[use] for values in strata.keys)

@@ -50,7 +50,9 @@ LIMITS = {
     "Pareto k": Limit(0.7, 1.0),
     "propensities": Limit(None, 0.01, above=False),
     "history": Limit(0.01, 0.001, above=False),
+    "steadiness": Limit(0.01, 0.001, above=False),
     "drift": Limit(0.01, None, above=False),
+    "hidden states": Limit(None, 0.0),
     "placebo": Limit(2.0, None),
     "episodes": Limit(30, 2, above=False),
 }
@@ -142,14 +144,18 @@ def effective_size(ess: Floats, n: int) -> Gate:
     )
 
 
-def rare_states(share: float | None, ess: Floats, state: str | None, step: int | None) -> Gate:
-    """Target mass on (t, s) seen fewer than 10 times: red only with few effective episodes."""
+def rare_states(
+    share: float | None, ess: Floats, state: str | None, step: int | None, *, from_model: bool
+) -> Gate:
+    """Target mass on (t, s), of a model on (t, s, a), seen fewer than 10 times: red only with few
+    effective episodes."""
     if share is None:
         return unknown("rare states", "this estimator has no state distribution")
+    what = "states and actions" if from_model else "states"
     found = gate(
         "rare states",
         share,
-        f"{share:.1%} of the target's mass is on states seen fewer than 10 times at their step",
+        f"{share:.1%} of the target's mass is on {what} seen fewer than 10 times at their step",
         "a coarser state would help",
         step=step,
         state=state,
@@ -213,6 +219,11 @@ WORDS = {
         "advice": "the state leaves something out: add what came before to it (the previous state "
         "or action), or use wis, which needs no state",
     },
+    "steadiness": {
+        "text": "the step is of no matter, as pooling all steps assumes",
+        "bad": "what follows a state depends on the step, and this estimator pools all steps",
+        "advice": "use mis, which does not pool",
+    },
     "drift": {
         "text": "both halves of the log earned the same",
         "bad": "the two halves of the log earned differently",
@@ -260,4 +271,17 @@ def episodes(n: int) -> Gate:
         float(n),
         f"{n:,} episodes",
         "an interval from so few is not to be trusted: log more episodes",
+    )
+
+
+def hidden(there: bool) -> Gate:
+    """A model takes the hidden state for a state like any other; MIS and running products do not
+    look at it."""
+    return gate(
+        "hidden states",
+        float(there),
+        "some states are hidden, and a model takes them for one state"
+        if there
+        else "no state is hidden",
+        "use mis, which sees a hidden stretch as one long step",
     )
