@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from arrays_engine import ACTIONS, HORIZON, REPEATS, SIZES, STATES, measure
+from stream import GENERAL
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -84,7 +85,21 @@ def page(found: dict[str, Any], rows: int) -> str:
         "|---|---:|---:|---|",
         *("| " + " | ".join(row) + " |" for row in judged(kernels, stream, rows)),
         "",
-        f"From files MIS with its interval takes {stream['ns_per_row']:.0f} ns of CPU per row.",
+        "## From files",
+        "",
+        f"Estimates with their errors from {rows:,} rows in Parquet files: CPU time per row, as a "
+        "multiple of pyarrow's cheapest read of the same columns, and the peak of the process. The "
+        "general path, which any log can take whose episodes stand together, for the sums alone, "
+        f"from {GENERAL:,} rows.",
+        "",
+        "| estimators | ns per row | / read | peak GiB | general, ns per row | its peak GiB |",
+        "|---|---:|---:|---:|---:|---:|",
+        *(
+            f"| {', '.join(cost['estimators'])} | {cost['ns_per_row']:.0f} | "
+            f"{cost['per_read']:.2f} | {cost['peak_gib']:.2f} | "
+            f"{cost['general_ns_per_row']:.0f} | {cost['general_peak_gib']:.2f} |"
+            for cost in stream["costs"].values()
+        ),
         "",
         "## The in-memory engine, task by task",
         "",

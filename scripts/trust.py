@@ -3,6 +3,7 @@
     python scripts/trust.py                        run what is not there yet, tables into the folder
     python scripts/trust.py --small                a small version, in minutes
     python scripts/trust.py --parts faults,best --worlds default,rare-5 --replicates 100
+    python scripts/trust.py --replicates coverage=300,faults=100       others as many as usual
     python scripts/trust.py --tables               run nothing: the tables of what is there
     python scripts/trust.py … --write              the same, and put them into docs/trust
     python scripts/trust.py --check      does the page of docs/trust say what its tables say?
@@ -68,7 +69,11 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="of the cells (default: build/study)")
     parser.add_argument("--parts", type=_names, help=f"of {', '.join(coverage.PARTS)}")
     parser.add_argument("--worlds", type=_names, help="names of worlds (default: all)")
-    parser.add_argument("--replicates", type=int, help="the most that any part has")
+    parser.add_argument(
+        "--replicates",
+        type=_replicates,
+        help="the most that any part has, or by part: coverage=300,faults=100",
+    )
     parser.add_argument("--small", action="store_true", help="few worlds, sizes and replicates")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, help="workers (default: one per core)")
@@ -83,6 +88,13 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _replicates(text: str) -> int | dict[str, int]:
+    if "=" not in text:
+        return int(text)
+    pairs = (part.partition("=") for part in _names(text))
+    return {name.strip(): int(count) for name, _, count in pairs}
 
 
 def _publish(found: coverage.Tables, folder: Path) -> None:

@@ -30,6 +30,7 @@ from reweigh.estimators.weights import Solution, behavior_value
 from reweigh.evidence import Evidence, Truncated, check_target, gather, leaves_cut_ones_out, merged
 from reweigh.grounds import Grounds, freedom_of
 from reweigh.inference.diagnose import of_solution
+from reweigh.inference.diagnose import request as gate_request
 from reweigh.inference.diagnostics import remarks
 from reweigh.inference.variance import OVERFLOW
 from reweigh.logs.log import EpisodeLog
@@ -136,17 +137,20 @@ def _scannable(log: ScannedLog, target: Policy, result: Estimate | Refusal) -> E
 def scanned_sums(
     log: ScannedLog, target: Policy, recipes: list[Recipe]
 ) -> dict[float | None, Moments]:
-    """The sums that these estimators and their errors need, by the clipping of the ratios."""
+    """The sums that these estimators, their errors and their gates need, by the clipping of the
+    ratios: one scan is for all of them, since a log that is scanned may be large."""
     requests = merged(recipes)
     for recipe in recipes:
         if recipe.weights == Stepwise() and recipe.normalize == "step":
             # Without the rows at hand the error of WIS comes from the jackknife.
             requests[recipe.max_ratio] |= replace(recipe.needs, blocks=JACKKNIFE_BLOCKS)
-    for ratio, request in requests.items():
-        if not request.kinds & {"transitions", "model"}:
-            # Running products alone do not tell which states and actions the log shows.
-            requests[ratio] = replace(request, kinds=request.kinds | {"transitions"})
-    return {ratio: log.moments(target, request) for ratio, request in requests.items()}
+    return {ratio: log.moments(target, _with_gates(request)) for ratio, request in requests.items()}
+
+
+def _with_gates(request: Request) -> Request:
+    """With the sums that only gates read; the cells with actions, which can be many, are spare."""
+    asked = gate_request(request.max_ratio)
+    return request | replace(asked, spare=asked.kinds & {"model"})
 
 
 def point_values(
@@ -183,12 +187,14 @@ def moments(
     *,
     blocks: int = 1,
     max_ratio: float | None = None,
+    gates: bool = True,
 ) -> Moments:
-    """The sums from which estimators follow: they add up, and save to Parquet.
+    """The sums from which estimators and their verdicts follow: they add up, and save to Parquet.
 
     Without `estimators` all kinds of sums are made that the log allows. `blocks` splits the
     episodes by the hash of their ids, for the jackknife (10 or more) and for split and cross-fit
-    (an even number).
+    (an even number). `gates=False` leaves out what only the gates of a verdict read, which are
+    then not checked.
     """
     if not isinstance(blocks, int) or blocks < 1:
         raise must_be("blocks", "a whole number from 1 on", blocks)
@@ -208,6 +214,8 @@ def moments(
             if wanted.max_ratio != request.max_ratio:
                 raise UsageError("moments hold one max_ratio; make them apart for each")
             request |= wanted
+    if gates:
+        request = _with_gates(request)
     if isinstance(log, ScannedLog):
         return log.moments(target, request)
     if log.n_truncated:  # the products of cut-off episodes mean nothing
@@ -250,7 +258,8 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
     else:
         logged = behavior_value(base)
     found += list(solution.warnings)
-    found += [*remarks(solution, used), *evidence.remarks]
+    gates = of_solution(solution, used, recipe)
+    found += [*remarks(solution, used, gates), *evidence.remarks]
     pools = isinstance(recipe.weights, Stationary) or recipe.weights == Marginal(pooled=True)
     if pools and base.about.target_has_steps:
         found.append(
@@ -302,7 +311,7 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
             variance_by_step=solution.variance_by_step,
         ),
         grounds=grounds,
-        gates=of_solution(solution, used, recipe),
+        gates=gates,
         warnings=tuple(found),
     )
 

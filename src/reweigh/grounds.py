@@ -27,6 +27,7 @@ from reweigh.inference.intervals import (
     bootstrap_t,
     check_method,
     check_replicates,
+    dependent,
     from_error,
     percentile,
     weights_freedom,
@@ -127,12 +128,22 @@ class Grounds:
             chosen = auto_method(self.situation())
             if chosen is None:
                 return None
-            method = chosen
+            method = "cluster" if chosen == "analytic" and self._dependent() else chosen
         if resampled:
             found = self._from_replicates(asked, method, replicates, seed, threads)
         else:
             found = from_error(self.value, *self.error_and_df(method), asked, self._text(method))
         return replace(found, method=found.method + self.note)
+
+    def _dependent(self) -> bool:
+        """Whether the error that takes the state for all that matters is too small."""
+        rests_on_state = not self.recipe.uses_trajectories
+        if self.evidence.log is None or not rests_on_state or self.freedom is None:
+            return False
+        try:
+            return dependent(self.freedom.error, self.error_and_df("cluster")[0])
+        except RefusedError:
+            return False
 
     def situation(self) -> Situation:
         """What there is, told without computing anything. An error that rounding or an overflow
@@ -254,9 +265,9 @@ class Grounds:
         errors = made.errors[:, 0]
         return bootstrap_t(self.value, self.error, values, errors, made.seed, reasons, asked)
 
-    def p_value(self) -> float:
-        """One-sided p of "the target is not better than the behaviour", by the difference of the
-        influence values: both are estimated from the same episodes."""
+    def gain(self) -> tuple[float, float]:
+        """How much more than the behaviour the target earns, and the error of that, by the
+        difference of the influence values: both are estimated from the same episodes."""
         log, _ = self.rows("a paired comparison is one of episodes")
         if self.n_episodes < 2:
             raise RefusedError("no-error", "one episode has no spread")
@@ -264,9 +275,14 @@ class Grounds:
             raise RefusedError(
                 "no-behavior", "what the behaviour itself earned cannot be told from this log"
             )
-        psi = self.influence() - behavior_values(log)
-        error = self._clustered(psi)
-        gain = self.value - self.behavior_value
+        return self.value - self.behavior_value, self._clustered(
+            self.influence() - behavior_values(log)
+        )
+
+    def p_value(self) -> float:
+        """One-sided p of "the target is not better than the behaviour"."""
+        gain, error = self.gain()
+        assert self.behavior_value is not None
         size = max(abs(self.value), abs(self.behavior_value))
         if nothing_left(error, size):
             if abs(gain) <= 1e-9 * size:

@@ -337,7 +337,7 @@ def test_warnings_are_printed_and_strict_takes_them_for_refusals(
     arguments = ("evaluate", few, "--target", policy)
     ran = command(*arguments)
     assert ran.code == 0
-    assert "10 episodes: the interval is not to be trusted" in ran.out
+    assert "10 episodes; an interval from so few is not to be trusted" in ran.out
     ran = command(*arguments, "--json")
     assert "10 episodes" in ran.json()["estimates"][0]["warnings"][0]
     ran = command(*arguments, "--strict")

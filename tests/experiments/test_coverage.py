@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import math
 from collections import Counter
 from dataclasses import replace
@@ -29,7 +30,6 @@ from reweigh.experiments.coverage_measures import (
 from reweigh.experiments.coverage_verdicts import REFUSED, verdicts
 from reweigh.experiments.coverage_worlds import GROUPS, SIZES, WORLDS, installed
 from reweigh.inference.gates import LIMITS, Limit
-from reweigh.inference.intervals import Situation, auto_method
 from reweigh.worlds import RandomWorld
 
 RNG = np.random.default_rng
@@ -190,7 +190,7 @@ def test_faults_of_episodes(grid: Grid) -> None:
 )
 def test_gates_notice_what_they_are_for(fault: str, gate: str) -> None:
     world = "modelfail-naive" if gate == "history" else "long-better"
-    cell = TrustCell(world, 1000, fault, Measure(("analytic",), quick=()))
+    cell = TrustCell(world, 1000, fault, Measure(("auto",), quick=()))
     _, result = run_replicates(cell, ["mis", "log"], 0, range(3))
     [row] = [r for r in tables.gate_rows(cell, result) if r["gate"] == gate]
     assert row["amber"] + row["red"] == 1.0
@@ -226,10 +226,9 @@ def test_the_logged_mean_is_a_contender() -> None:
     assert row["behaviour/error"] == pytest.approx(returns.std(ddof=1) / math.sqrt(50))
 
 
-def test_the_default_method_is_that_of_the_tables() -> None:
-    for name in coverage.ESTIMATORS:
-        here = Situation(name, 200, 50.0, analytic=True, jackknife=True, cluster=True)
-        assert auto_method(here) == tables.DEFAULT
+def test_the_default_method_is_that_of_interval() -> None:
+    default = inspect.signature(rw.Estimate.interval).parameters["method"].default
+    assert default == tables.DEFAULT
 
 
 def test_refusals_are_kept_by_code() -> None:
@@ -237,14 +236,14 @@ def test_refusals_are_kept_by_code() -> None:
     _, result = run_replicates(cell, ["mis", "dm", "log"], 0, range(2))
     assert result.refused == {"dm/value": {"continuous-actions": 2}}
     assert result.values["dm/value"] == [None, None]
-    rows = [r for r in tables.coverage_rows(cell, result) if r["method"] == "analytic"]
+    rows = [r for r in tables.coverage_rows(cell, result) if r["method"] == tables.DEFAULT]
     assert {(row["estimator"], row["refused"]) for row in rows} == {("mis", 0.0), ("dm", 1.0)}
     assert [row["coverage"] for row in rows if row["estimator"] == "dm"] == [None]
 
 
 STUDY = {
     TrustCell("tiny", 50): ("mis", "is", "log", "behaviour"),
-    TrustCell("tiny", 50, "drift", Measure(("analytic",), quick=())): ("mis", "log"),
+    TrustCell("tiny", 50, "drift", Measure(("auto",), quick=())): ("mis", "log"),
     BestCell(120, policies=3): ("mis",),
 }
 
@@ -316,7 +315,7 @@ def _arrays(policies: dict[str, rw.TablePolicy], world: rw.worlds.TabularMDP) ->
      ("modelfail-naive", 200), ("many-states", 50)],
 )  # fmt: skip
 def test_verdicts_at_once_are_those_of_the_library(world: str, n: int) -> None:
-    measure = Measure(("analytic",), quick=())
+    measure = Measure(("auto",), quick=())
     names = (*coverage.ESTIMATORS, "log")
     rows, levels = [], []
     for seed in range(3):
@@ -340,7 +339,7 @@ def _number(found: object) -> float:
 
 
 def test_other_limits_need_no_other_run() -> None:
-    cell = TrustCell("tiny", 50, measure=Measure(("analytic",), quick=()))
+    cell = TrustCell("tiny", 50, measure=Measure(("auto",), quick=()))
     _, result = run_replicates(cell, ("mis", "log"), 0, range(4))
     columns = tables.columns_of(result)
     assert set(verdicts(columns, "mis", 50)) == {1}  # too few episodes for green
@@ -394,8 +393,8 @@ def test_bins_add_up() -> None:
         "mis/effective size": [60.0] * 4,
         "mis/apart from wis": [0.0] * 4,
         "mis/gate effective size": [60.0, 60.0, 400.0, 30.0],
-        "mis/analytic low": [truth - 1, truth + 1, truth - 1, truth - 1],
-        "mis/analytic high": [truth + 1, truth + 2, truth + 1, truth + 1],
+        "mis/auto low": [truth - 1, truth + 1, truth - 1, truth - 1],
+        "mis/auto high": [truth + 1, truth + 2, truth + 1, truth + 1],
     }
     counts = tables.bin_counts(cell, made(values))
     rows = {(r["from"], r["to"]): r for r in tables.bin_rows([*counts, *counts])}
@@ -463,4 +462,4 @@ def test_tables_on_disk(tmp_path: Path) -> None:
         rows = list(csv.DictReader(stream))
     assert tuple(rows[0]) == tables.COVERAGE
     assert {row["estimator"] for row in rows} == {*coverage.ESTIMATORS, "behaviour"}
-    assert {row["method"] for row in rows} == {"analytic", "cluster", "jackknife"}
+    assert {row["method"] for row in rows} == {"auto", "analytic", "cluster", "jackknife"}

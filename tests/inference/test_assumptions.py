@@ -240,3 +240,11 @@ def test_one_step_tells_nothing_about_steadiness() -> None:
     found = steady(world.simulate(200, 0), world.target)
     assert found.p is None
     assert found.why
+
+
+def test_a_difference_without_any_noise_is_beyond_doubt() -> None:
+    """The paper's time-varying world: state 0 pays 1 in the second half, and only there."""
+    world = rw.worlds.TimeVarying(8, 0)
+    p = steady(world.simulate(500, 0), world.target).p
+    assert p is not None
+    assert p < 1e-10

@@ -12,11 +12,13 @@ actions they show. The variants:
 
 `policies(variant)` are targets for it: a table, a table by step, the logged column, a function.
 `assert_same(mine, other)` compares two `Moments`: the same keys, blocks and counts, and sums equal
-to 1e-12 of the sum of absolute values (1e-10 for running products).
+to 1e-12 of the sum of absolute values (1e-10 for running products and the logarithms of weights).
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ import pyarrow.parquet as pq
 
 import reweigh as rw
 from reweigh.moments.bundle import Moments
+from reweigh.moments.extras import LaggedMoments
 from reweigh.moments.transitions import KEYS, SUMS
 
 SITES = ("north", "south", "west")
@@ -186,6 +189,48 @@ def assert_same(mine: Moments, other: Moments) -> None:
         assert mine.trajectories is not None
         for part in ("steps", "episodes"):
             _same_products(getattr(mine.trajectories, part), getattr(other.trajectories, part))
+    assert mine.left_out == other.left_out
+    _same_tables(mine.lagged, other.lagged, (*LaggedMoments.KEYS, "n"), _lagged_scales)
+    _same_tables(mine.ordered, other.ordered, ("shift", "bucket", "n"), _return_scales)
+    _same_tables(mine.largest, other.largest, ("n",), {})
+    if other.largest is not None:
+        assert len(mine.largest) == len(other.largest)
+        for name in ("floor", "log_w"):
+            values, expected = getattr(mine.largest, name), getattr(other.largest, name)
+            np.testing.assert_allclose(values, expected, rtol=0, atol=1e-10)
+
+
+def assert_alike(mine: Any, other: Any, place: str = "") -> None:
+    """Plain values of the same shape with the same words, and numbers within rounding."""
+    if isinstance(other, float) and isinstance(mine, float):
+        assert math.isclose(mine, other, rel_tol=1e-7, abs_tol=1e-9) or mine != mine != other, place
+    elif isinstance(other, dict):
+        assert mine.keys() == other.keys(), place
+        for key, value in other.items():
+            assert_alike(mine[key], value, f"{place}.{key}")
+    elif isinstance(other, list | tuple):
+        assert len(mine) == len(other), place
+        for i, value in enumerate(other):
+            assert_alike(mine[i], value, f"{place}[{i}]")
+    else:
+        assert mine == other, (place, mine, other)
+
+
+def without_extras(sums: Moments) -> Moments:
+    """What does not hang on the order of the rows."""
+    return replace(sums, lagged=None, ordered=None, largest=None, left_out={})
+
+
+def _lagged_scales(cells: Any) -> dict[str, Any]:
+    scales = {name: np.abs(getattr(cells, name)) for name in ("rho", "rho2", "z2")}
+    scales["z"] = np.sqrt(cells.n * cells.z2)
+    scales["rhoz"] = np.sqrt(cells.rho2 * cells.z2)
+    return scales
+
+
+def _return_scales(order: Any) -> dict[str, Any]:
+    """Of sums of returns, which are themselves sums: rewards may cancel."""
+    return {"g": np.sqrt(order.n * order.g2) + order.n, "g2": order.g2 + order.n}
 
 
 def _same_tables(mine: Any, other: Any, exact: tuple[str, ...], scales: Any) -> None:

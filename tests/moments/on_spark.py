@@ -39,6 +39,7 @@ def same_estimates(found: list[Any], expected: list[Any]) -> None:
         assert (mine.standard_error is None) == (other.standard_error is None)
         if other.standard_error is not None:
             assert mine.standard_error == pytest.approx(other.standard_error, rel=1e-9)
+        fixture.assert_alike(mine.verdict.to_dict(), other.verdict.to_dict())
 
 
 def agree(engine: str, folder: Path) -> int:
@@ -52,6 +53,8 @@ def agree(engine: str, folder: Path) -> int:
         found = rw.moments(rw.read_log(data, engine=engine, **reading), target, blocks=7)
         fixture.assert_same(found, expected)
         assert found.about == expected.about
+        assert found.lagged is not None
+        assert found.largest is not None
         same_estimates(*(rw.evaluate_all(sums, target, ESTIMATORS) for sums in (found, expected)))
     return len(fixture.VARIANTS)
 

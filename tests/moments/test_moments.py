@@ -153,7 +153,7 @@ def test_different_kinds_do_not_add() -> None:
 
 
 def test_estimators_say_which_sums_are_missing() -> None:
-    only_mis = rw.moments(LOG, WORLD.target, ["mis"])
+    only_mis = rw.moments(LOG, WORLD.target, ["mis"], gates=False)
     assert only_mis.kinds == ("transitions",)
     for name in ("is", "dm", "ssd-is", "mdr"):
         with pytest.raises(rw.RefusedError) as caught:

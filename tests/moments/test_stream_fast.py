@@ -25,6 +25,7 @@ import reweigh as rw
 StreamEngine = importlib.import_module("reweigh.moments.engines.stream").StreamEngine
 stream_cells = importlib.import_module("reweigh.moments.engines.stream_cells")
 stream_kernels = importlib.import_module("reweigh.moments.engines.stream_kernels")
+stream_lagged = importlib.import_module("reweigh.moments.engines.stream_lagged")
 stream_products = importlib.import_module("reweigh.moments.engines.stream_products")
 __all__ = ["fast_answers"]
 
@@ -91,9 +92,11 @@ def test_all_sums_are_those_of_the_general_path_and_of_the_log_in_memory(
     table, target = ragged(), POLICIES[policy]
     reading = {**ENDED, "discount": 0.9}
     for blocks in (1, 4):
-        fast = rw.moments(streamed(table, batch, **reading), target, names, blocks=blocks)
-        slow = rw.moments(streamed(table, 50, False, **reading), target, names, blocks=blocks)
-        whole = rw.moments(rw.read_log(table, **reading), target, names, blocks=blocks)
+        # with gates every kind of cells is asked for, without them what the estimators need
+        asked = {"blocks": blocks, "gates": blocks == 1}
+        fast = rw.moments(streamed(table, batch, **reading), target, names, **asked)
+        slow = rw.moments(streamed(table, 50, False, **reading), target, names, **asked)
+        whole = rw.moments(rw.read_log(table, **reading), target, names, **asked)
         for other in (slow, whole):
             fixture.assert_same(fast, other)
             assert replace(fast.about, sources=()) == replace(other.about, sources=())
@@ -133,8 +136,9 @@ def test_episodes_over_the_borders_of_what_is_looked_at_together(fast_answers, n
 
 @pytest.mark.parametrize("names", NAMES, ids="+".join)
 def test_sums_that_wait_or_are_put_aside_are_not_lost(monkeypatch, fast_answers, names) -> None:
-    for module, constant in ((stream_cells, "FOLD"), (stream_products, "FOLD")):
-        monkeypatch.setattr(module, constant, 1e-3)
+    for module in (stream_cells, stream_products, stream_lagged):
+        monkeypatch.setattr(module, "FOLD", 1e-3)
+    monkeypatch.setattr(stream_lagged, "FEWEST", 2)
     monkeypatch.setattr(stream_cells, "WAITING", 0)
     monkeypatch.setattr(stream_cells, "FEWEST_WAITING", 0)
     table = ragged(300)
@@ -308,8 +312,9 @@ def test_too_many_cells_are_left_to_the_general_path(monkeypatch, fast_answers) 
     monkeypatch.setattr(stream_cells, "CELLS_PER_ROW", 0.1)
     table = ragged()
     for names in (["dm"], ["is"]):
-        made = rw.moments(streamed(table, 50, **ENDED), POLICIES["table"], names)
-        fixture.assert_same(made, rw.moments(rw.read_log(table, **ENDED), POLICIES["table"], names))
+        made = rw.moments(streamed(table, 50, **ENDED), POLICIES["table"], names, gates=False)
+        whole = rw.moments(rw.read_log(table, **ENDED), POLICIES["table"], names, gates=False)
+        fixture.assert_same(made, whole)
     assert fast_answers == [False, True]
 
 

@@ -20,10 +20,12 @@ from reweigh.logs.scanned import Reading
 from reweigh.logs.states import Labels
 from reweigh.moments.engines.base import Request
 from reweigh.moments.engines.ibis import warehouse_sql
+from reweigh.moments.engines.ibis_extras import Ids
 from reweigh.moments.engines.ibis_scan import Facts
+from reweigh.moments.extras import VERSIONS
 
 DIALECTS = ("bigquery", "snowflake", "databricks", "trino", "clickhouse", "postgres", "duckdb")
-ALL = Request(frozenset({"transitions", "model", "trajectories"}), blocks=10)
+ALL = Request(frozenset({"transitions", "model", "trajectories", *VERSIONS}), blocks=10)
 MD5 = {
     "bigquery": r"TO_HEX\(\s*MD5\(",
     "trino": r"TO_HEX\(\s*MD5\(\s*TO_UTF8\(",
@@ -53,7 +55,22 @@ def written(dialect: str, variant: str, policy: str, **changes: Any) -> str:
         csv=CsvFormat(),
     )
     hidden_rows = 1 if variant == "whole" else 0
-    facts = Facts(6, 9, 40, 0, 0, hidden_rows, 0, Labels(()), Labels(()), (0, 1), (0, 1), 0.0, "")
+    facts = Facts(
+        6,
+        9,
+        40,
+        0,
+        0,
+        hidden_rows,
+        0,
+        Labels(()),
+        Labels(()),
+        (0, 1),
+        (0, 1),
+        0.0,
+        "",
+        Ids(-3, 10**6),
+    )
     columns = dict(zip(table.column_names, table.schema.types, strict=True))
     target = fixture.policies(variant)[policy]
     return warehouse_sql(dialect, columns, reading, target, ALL, facts, "steps_of_all_sites")
@@ -68,7 +85,8 @@ def test_the_queries_compile_and_parse(dialect, variant, policy) -> None:
     statements = [s for s in sqlglot.parse(sql, read=dialect) if s is not None]
     parts = [line for line in sql.splitlines() if line.startswith("-- ")]
     hidden = ["-- transitions"] if variant == "whole" else []  # else they follow from the model
-    assert parts == ["-- model", *hidden, "-- steps", "-- episodes"]
+    extras = ["-- lagged", "-- ordered", "-- largest"]
+    assert parts == ["-- model", *hidden, "-- steps", "-- episodes", *extras]
     assert len(statements) == len(parts)
     flat = " ".join(sql.split())
     assert "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW" in flat

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from reweigh.results import Estimate, Interval, Refusal
 
 
-# Gates that no warning speaks of already.
-GATES_TOLD = ("propensities", "history", "drift", "Pareto k", "heaviest episode")
+# Gates of the log, which a verdict should have; others may have nothing to speak of.
+NOT_CHECKED_IS_TOLD = ("propensities", "policies", "history", "steadiness", "drift", "Pareto k")
 
 
 def print_json(value: Any) -> None:
@@ -98,7 +98,9 @@ def estimates_table(
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
     last = "std. error" if truth is None else "off by"
     for name in ("estimator", "value", heading, "ESS", "unseen", last, "verdict"):
-        table.add_column(name, justify="left" if name == "estimator" else "right", no_wrap=True)
+        side: Any = "left" if name == "estimator" else "right"
+        # where the terminal is narrow, an interval takes two lines, and no number is cut
+        table.add_column(name, justify=side, no_wrap=name != heading)
     for index, result in enumerate(results):
         if isinstance(result, Refusal):
             table.add_row(result.estimator, "refused", *[""] * 5)
@@ -132,18 +134,16 @@ def remarks(results: Sequence[Estimate | Refusal]) -> list[str]:
                 result.estimator
             )
         else:
-            for warning in result.warnings:
-                by_text.setdefault(f"! {warning}", []).append(result.estimator)
-            for gate in result.verdict.reasons:
-                if gate.name in GATES_TOLD:
-                    text = f"{gate.level}: {gate.text}; {gate.advice}"
-                    by_text.setdefault(text, []).append(result.estimator)
+            reasons = {gate.sentence: gate.level for gate in result.verdict.reasons}
+            other = [f"! {w}" for w in result.warnings if str(w) not in reasons]
+            for text in [*other, *(f"{level}: {text}" for text, level in reasons.items())]:
+                by_text.setdefault(text, []).append(result.estimator)
             if result.standard_error is None:
                 by_text.setdefault(f"no interval: {result.error_method}", []).append(
                     result.estimator
                 )
             for gate in result.verdict.unchecked:
-                if gate.name in GATES_TOLD:
+                if gate.name in NOT_CHECKED_IS_TOLD:
                     by_text.setdefault(f"not checked: {gate.name}: {gate.text}", []).append(
                         result.estimator
                     )

@@ -91,10 +91,11 @@ def plan(
     worlds: Iterable[str] | None = None,
     *,
     parts: Iterable[str] | None = None,
-    replicates: int | None = None,
+    replicates: int | Mapping[str, int] | None = None,
     small: bool = False,
 ) -> list[Part]:
-    """The parts of the study, of these worlds; `replicates` is the most that any part has."""
+    """The parts of the study, of these worlds; `replicates` is the most that any part has, or how
+    many each has."""
     chosen = _chosen("world", worlds, WORLDS, SMALL_WORLDS if small else tuple(WORLDS))
     lacking = [name for name in chosen if not installed(WORLDS[name])]
     if lacking:
@@ -103,11 +104,16 @@ def plan(
             "pip install --no-deps 'icu-sepsis>=2,<3'"
         )
     sizes = SMALL_SIZES if small else SIZES
-    most = replicates or (SMALL_REPLICATES if small else max(PARTS.values()))
+    if isinstance(replicates, Mapping):
+        _chosen("part", replicates, PARTS, ())
+        counts = {**PARTS, **replicates}
+    else:
+        most = replicates or (SMALL_REPLICATES if small else max(PARTS.values()))
+        counts = {name: min(usual, most) for name, usual in PARTS.items()}
     others = tuple(name for name in ESTIMATORS if name not in QUICK)
-    jackknife = Measure(("analytic", JACKKNIFE), quick=())
-    bootstrap = Measure(("analytic", *BOOTSTRAPS), quick=())
-    bare = Measure(("analytic",), quick=())
+    jackknife = Measure((JACKKNIFE,), quick=())
+    bootstrap = Measure(BOOTSTRAPS, quick=())
+    bare = Measure(("auto",), quick=())
     cells: dict[str, dict[AnyTrust, Sequence[str]]] = {
         "coverage": {
             TrustCell(world, n): (*ESTIMATORS, LOG, BEHAVIOR) for world in chosen for n in sizes
@@ -135,7 +141,7 @@ def plan(
         "best": {BestCell(n): ("mis",) for n in (BEST_SIZES[:1] if small else BEST_SIZES)},
     }
     return [
-        Part(name, cells[name], min(PARTS[name], most), KEEP[name])
+        Part(name, cells[name], counts[name], KEEP[name])
         for name in _chosen("part", parts, PARTS, tuple(PARTS))
         if cells[name]
     ]

@@ -37,11 +37,14 @@ from reweigh.results import Estimate, Interval, Refusal
 LEVEL = 0.95
 LOG, BEHAVIOR = "log", "behaviour"  # asked for beside estimators
 WIS = "wis"
-ONE_BY_ONE = ("analytic", "cluster")
+ONE_BY_ONE = ("auto", "analytic", "cluster")
 JACKKNIFE = "jackknife"
 BOOTSTRAPS = ("percentile", "bootstrap-t")
 LEVELS = ("green", "amber", "red")  # a verdict's level is stored as its place here
-LOG_GATES = ("propensities", "history", "steadiness", "drift", "Pareto k")
+LOG_GATES = (
+    "estimated propensities", "propensities", "policies", "fitted values", "history", "steadiness",
+    "drift", "Pareto k",
+)  # fmt: skip
 VALUE, ERROR, SIZE, VERDICT, GATE = "value", "error", "effective size", "level", "gate"
 APART = "apart from wis"  # in errors of the difference
 
@@ -214,7 +217,7 @@ def _logged_mean(log: EpisodeLog) -> dict[str, Any]:
     assert ends is not None
     interval = Interval(*ends, LEVEL, "t", error, n - 1.0)
     found = {column(BEHAVIOR, VALUE): value, column(BEHAVIOR, ERROR): error}
-    return found | _ends(BEHAVIOR, "analytic", interval)
+    return found | _ends(BEHAVIOR, "auto", interval)
 
 
 def _plain(value: Any) -> float | Refusal | None:

@@ -132,7 +132,9 @@ def _goals(held: Sequence[Goal]) -> str:
 
 
 def _summary(rows: Sequence[Row]) -> str:
-    """The median coverage over worlds, and in how many it is within the band."""
+    """The median coverage over worlds, and in how many it is within the band. A world in which the
+    estimator always refuses has no coverage."""
+    rows = [row for row in rows if row["coverage"] is not None]
     if not rows:
         return ""
     inside = [

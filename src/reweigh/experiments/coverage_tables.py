@@ -29,7 +29,7 @@ from reweigh.output import write_atomically
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Row = dict[str, Any]
-DEFAULT = "analytic"  # what interval() gives without a method, for the estimators of the study
+DEFAULT = "auto"  # what interval() gives without a method
 DIGITS = 5
 COVERAGE = (
     "world", "group", "half", "n", "estimator", "method", "replicates", "v_target", "v_behavior",
@@ -234,6 +234,8 @@ EDGES: dict[str, tuple[float, ...]] = {
     "Pareto k": (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 1.0),
     "propensities": (1e-4, 1e-3, 0.01, 0.05),
     "history": (1e-4, 1e-3, 0.01, 0.05),
+    "policies": (1e-6, 1e-3, 0.01, 0.1),
+    "fitted values": (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
     "steadiness": (1e-4, 1e-3, 0.01, 0.05),
     "drift": (1e-4, 1e-3, 0.01, 0.05),
     "placebo": (1.0, 2.0, 3.0, 4.0),

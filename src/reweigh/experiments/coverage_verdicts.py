@@ -17,8 +17,8 @@ from reweigh.estimators.recipe import Model
 from reweigh.evaluate import as_recipe
 from reweigh.experiments.coverage_measures import APART, GATE, LOG, LOG_GATES, SIZE, VALUE, column
 from reweigh.grounds import FAR_APART
-from reweigh.inference.diagnose import pools_steps
-from reweigh.inference.gates import HINTS, LIMITS, Limit
+from reweigh.inference.diagnose import silent_on
+from reweigh.inference.gates import HINTS, LIMITS, Limit, limit_of
 
 Floats = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int64]
@@ -36,19 +36,20 @@ def gate_levels(
         for gate in limits
         if column(name, GATE, gate) in columns
     }
-    speaking = set(LOG_GATES)
-    if not pools_steps(recipe):
-        speaking -= {"steadiness"}
-    if isinstance(recipe.weights, Model) and recipe.control is None:
-        speaking -= {"propensities"}
-    speaking -= {"history"} if recipe.uses_trajectories else {"Pareto k"}
+    speaking = set(LOG_GATES) - silent_on(recipe)
     for gate in sorted(speaking):
         if column(LOG, GATE, gate) in columns:
             values[gate] = columns[column(LOG, GATE, gate)]
     tail = limits["Pareto k"]
     usual = min(1 - 1 / math.log10(max(n, 11)), tail.amber if tail.amber is not None else math.inf)
+    from_model = isinstance(recipe.weights, Model)
     found = {
-        gate: judged(value, replace(tail, amber=usual) if gate == "Pareto k" else limits[gate])
+        gate: judged(
+            value,
+            replace(tail, amber=usual)
+            if gate == "Pareto k"
+            else limit_of(gate, from_model=from_model, limits=limits),
+        )
         for gate, value in values.items()
     }
     if "history" in found:  # red only where the estimate disagrees with one that needs no state
@@ -56,7 +57,7 @@ def gate_levels(
         found["history"] = np.where(apart, found["history"], np.minimum(found["history"], AMBER))
     if "total mass" in found:  # a hint, never more
         found["total mass"] = np.minimum(found["total mass"], AMBER)
-    if "rare states" in found:  # red only with few effective episodes
+    if "rare states" in found and not from_model:  # red only with few effective episodes
         size = np.nan_to_num(_column(columns, name, SIZE))
         few = judged(size, limits["effective size"]) == RED
         found["rare states"] = np.where(

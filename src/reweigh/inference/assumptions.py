@@ -21,6 +21,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 SEEN_ENOUGH = 20  # rows of a state before its mean ratio says anything
 SPARE_ROWS = 10  # rows of a (t, s) beyond its groups before its spread is known
+LEAST_LOG_P = -1000.0  # one state must not make a sum of logarithms infinite
 HALF = 10  # episodes in each half of the log
 
 
@@ -181,11 +182,13 @@ def _split_test(cells: _Split, horizon: int, why: str) -> Outcome:
     between = strata.sum(divided(first**2, n.astype(np.float64))) - mean_square
     within = strata.sum(second) - strata.sum(divided(first**2, n.astype(np.float64)))
     noise = 1e-10 * strata.sum(second)  # sums of squares carry no digits below this
-    use = (K >= 2) & (N - K >= SPARE_ROWS) & (within > noise)
+    use = (K >= 2) & (N - K >= SPARE_ROWS) & ((within > noise) | (between > noise))
     if not use.any():
         return Outcome(None, why)
+    # Without any spread within the groups a difference between them is beyond doubt.
+    within = np.maximum(within, noise)
     f = (between[use] / (K[use] - 1)) / (within[use] / (N[use] - K[use]))
-    log_p = stats.f.logsf(np.maximum(f, 0.0), K[use] - 1, N[use] - K[use])
+    log_p = np.maximum(stats.f.logsf(np.maximum(f, 0.0), K[use] - 1, N[use] - K[use]), LEAST_LOG_P)
     t, s = (values[use] for values in strata.keys)
     score, count = tally(t, -2 * log_p, horizon + 1), tally(t, np.ones(len(t)), horizon + 1)
     per_step = np.full(horizon, np.nan)

@@ -12,10 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from reweigh.estimators.operators import importance_operator
+from reweigh.errors import SupportError
+from reweigh.estimators.operators import importance_operator, model_operator
 from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary
-from reweigh.estimators.recursion import backward
-from reweigh.estimators.weights import Solution
+from reweigh.estimators.recursion import backward, forward
+from reweigh.estimators.weights import Solution, escaping, model_cells, rare_mass
 from reweigh.inference import gates, tails
 from reweigh.inference.assumptions import (
     Outcome,
@@ -28,9 +29,11 @@ from reweigh.inference.assumptions import (
 from reweigh.inference.gates import Gate
 from reweigh.moments.bundle import Moments
 from reweigh.moments.engines.base import Request
+from reweigh.moments.groups import group_by
 
-KINDS = frozenset({"transitions", "lagged", "ordered", "largest"})
+KINDS = frozenset({"transitions", "model", "lagged", "ordered", "largest"})
 RATIOS, STATES, PRODUCTS, STEADY = "propensities", "history", "Pareto k", "steadiness"
+ESTIMATED, POLICIES, FITTED = "estimated propensities", "policies", "fitted values"
 
 
 def request(max_ratio: float | None) -> Request:
@@ -41,7 +44,9 @@ def request(max_ratio: float | None) -> Request:
 def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate, ...]:
     """The gates that a solution's own numbers pass or fail."""
     n = used.n_episodes
-    lost = gates.support(solution.unseen_mass, from_model=solution.from_model)
+    lost = gates.support(
+        solution.unseen_mass, from_model=solution.from_model, max_ratio=used.about.max_ratio
+    )
     found = [gates.episodes(n), replace(lost, state=_unvisited(solution, used, lost.step))]
     if not solution.from_model:
         found.append(gates.effective_size(solution.ess, n))
@@ -98,8 +103,7 @@ def _rarest(solution: Solution, used: Moments) -> tuple[int | None, str | None]:
 
 
 def of_sums(sums: Moments) -> dict[str, Gate]:
-    """The gates of a log and target, by name: propensities, history, steadiness, drift, the
-    weights' tail."""
+    """The gates of a log and target, by name."""
     about = sums.about
     ratio = history = steady = Outcome(None, "these sums hold no transitions")
     if sums.transitions is not None:
@@ -116,7 +120,10 @@ def of_sums(sums: Moments) -> dict[str, Gate]:
     if sums.ordered is not None:
         drift = drift_test(sums.ordered)
     found = [
+        gates.estimated_propensities(about.behavior != "logged"),
         gates.assumption(RATIOS, ratio, _state(sums, ratio)),
+        _policies(sums),
+        _fitted_values(sums),
         gates.assumption(STATES, history, _state(sums, history)),
         gates.assumption(STEADY, steady, _state(sums, steady)),
         gates.assumption("drift", drift, None),
@@ -126,24 +133,72 @@ def of_sums(sums: Moments) -> dict[str, Gate]:
 
 
 def speaking_of(found: dict[str, Gate], recipe: Recipe) -> tuple[Gate, ...]:
-    """Of these gates those that concern an estimator: a model has no ratios, running products
-    need no state, and only some pool the steps."""
-    left = dict(found)
-    if not pools_steps(recipe):
-        left.pop(STEADY, None)
-    if isinstance(recipe.weights, Model) and recipe.control is None:
-        left.pop(RATIOS, None)
+    """Of these gates those that concern an estimator."""
+    silent = silent_on(recipe)
+    return tuple(gate for name, gate in found.items() if name not in silent)
+
+
+def silent_on(recipe: Recipe) -> set[str]:
+    """Gates of the log that do not concern an estimator: a model has no ratios, running products
+    need no state, and only some pool the steps, or fit what they subtract on the same episodes."""
+    control = recipe.control
+    fitted = control is not None and not control.own
+    silent = set()
+    if isinstance(recipe.weights, Model):
+        silent |= {RATIOS, ESTIMATED}
     if recipe.uses_trajectories:
-        left.pop(STATES, None)
+        # A fitted V(s) = Σ_a π(a|s) Q(s,a) is only right where π follows from the state.
+        silent |= {STATES} if fitted else {STATES, POLICIES}
     else:
-        left.pop(PRODUCTS, None)
-    return tuple(left.values())
+        silent |= {PRODUCTS}
+    if not pools_steps(recipe):
+        silent |= {STEADY}
+    if control is None or control.own or control.q != "in-sample":
+        silent |= {FITTED}
+    return silent
 
 
 def pools_steps(recipe: Recipe) -> bool:
     """Whether an estimator takes the world for the same at every step."""
     weights = recipe.weights
     return isinstance(weights, Stationary) or (isinstance(weights, Marginal) and weights.pooled)
+
+
+def _policies(sums: Moments) -> Gate:
+    """Do the policies look at more than the state? Within a (t, s, a) the ratio is then not the
+    same: sqrt(Σ(ρ - ρ̄)²/Σρ²), the deviations being those within the (t, s, a)."""
+    if sums.about.continuous_actions:
+        return gates.unknown(POLICIES, "actions are numbers: no two are alike")
+    if sums.model is None:
+        return gates.unknown(POLICIES, _lacking(sums, "model", "the actions", "not asked for"))
+    hidden = np.array([value is None for value in sums.states.values], bool)
+    cells = sums.model.where(~hidden[sums.model.s])
+    groups = group_by([cells.t, cells.s, cells.a])
+    n, rho, rho2 = (groups.sum(values) for values in (cells.n, cells.rho, cells.rho2))
+    total = float(rho2.sum())
+    if not total > 0:
+        return gates.unknown(POLICIES, "no ratio is above 0")
+    within = np.maximum(rho2 - rho**2 / n, 0.0)
+    worst = int(np.argmax(within))
+    step, state, action = (int(key[worst]) for key in groups.keys)
+    assert sums.actions is not None
+    place = (step, sums.states.name(state), sums.actions.name(action))
+    return gates.policies(math.sqrt(float(within.sum()) / total), *place)
+
+
+def _fitted_values(sums: Moments) -> Gate:
+    """How much of what a model would say rests on few rows: the target's mass, as the model has
+    it, on (t, s, a) that were seen fewer than 10 times or never."""
+    if sums.about.continuous_actions or sums.model is None or sums.start_model is None:
+        return gates.unknown(FITTED, "these sums hold no model of the actions")
+    about = sums.about
+    cells, start = model_cells(sums)
+    op = model_operator(cells, start, about.horizon, about.discount, renorm=False)
+    try:
+        flow = forward(op, simplex=False)
+    except SupportError:
+        return gates.fitted_values(1.0)
+    return gates.fitted_values(min(rare_mass(op, flow) + float(escaping(op, flow).sum()), 1.0))
 
 
 def _worth(sums: Moments) -> Worth:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from reweigh.errors import (
@@ -14,6 +16,8 @@ from reweigh.errors import (
     nearest,
 )
 from reweigh.estimators.weights import Solution
+from reweigh.inference import gates
+from reweigh.inference.gates import Gate, Level
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import Labels
 from reweigh.moments.bundle import Moments
@@ -22,10 +26,16 @@ from reweigh.policies.base import Policy
 from reweigh.policies.table import TablePolicy
 
 FEW_EPISODES = 30
-FEW_EFFECTIVE = 30
-MUCH_UNSEEN = 0.01  # of the target's mass
-MUCH_RARE = 0.05  # of the target's mass, on states seen fewer than 10 times
-FAR_OFF = 4.0  # standard errors of the placebo
+WARNINGS: dict[str, type[Warning]] = {
+    "episodes": SmallSampleWarning,
+    "support": LowOverlapWarning,
+    "effective size": LowOverlapWarning,
+    "heaviest episode": LowOverlapWarning,
+    "rare states": LowOverlapWarning,
+    "hidden states": InputWarning,
+    "placebo": PlaceboWarning,
+}
+WARNED_IF_AMBER = ("episodes", "support", "placebo")
 LONG_SINGLE_EPISODE = 1000  # rows
 
 
@@ -105,27 +115,38 @@ def _deterministic() -> RefusedError:
     )
 
 
-def remarks(solution: Solution, used: Moments) -> list[Warning]:
-    """Warnings that the numbers themselves give rise to."""
+def remarks(solution: Solution, used: Moments, own: Sequence[Gate]) -> list[Warning]:
+    """Warnings for those who do not read verdicts: about the log, and the estimate's own gates
+    whose value is beyond the red limit, or the amber one where the answer may be another one
+    altogether."""
+    few = used.n_episodes < FEW_EPISODES  # then the other gates mean little
+    told = ("episodes", "support") if few else tuple(WARNINGS)
     found = _about_the_log(solution, used)
-    n = used.n_episodes
-    if n < FEW_EPISODES:  # too few for the warnings below to mean anything
-        text = f"{n} episodes: the interval is not to be trusted below {FEW_EPISODES}"
-        if n < 2:
-            text = "one episode: there is a value, but no interval"
-        return [*found, SmallSampleWarning(text), *_unseen_remark(solution, used)]
-    low = _effective_remark(solution, n)
-    if solution.rare_mass is not None and solution.rare_mass > MUCH_RARE:
-        found.append(
-            LowOverlapWarning(
-                f"{solution.rare_mass:.0%} of the target's mass is on states that the log shows "
-                "fewer than 10 times at their step: the estimate rests on few rows there. "
-                "Coarser states would help"
-            )
-        )
-    found += low + _unseen_remark(solution, used)
-    # With few effective episodes the placebo's own error means nothing.
-    return found if low else found + _placebo_remark(solution, used)
+    beyond = {gate.name: _beyond(gate, solution) for gate in own}
+    placebo = [] if any(gate.name == "placebo" for gate in own) else _placebo(solution, used)
+    for gate in [*own, *placebo]:
+        level = beyond.get(gate.name, gate.level)
+        if gate.name == "placebo" and beyond.get("effective size") == "red":
+            continue  # its own error means nothing then
+        loud = level == "red" or (level == "amber" and gate.name in WARNED_IF_AMBER)
+        if loud and gate.name in told:
+            found.append(WARNINGS[gate.name](gate.sentence))
+    return found
+
+
+def _beyond(gate: Gate, solution: Solution) -> Level:
+    """The level by the value alone; some gates are judged more strictly, or less, for others."""
+    if gate.value is None:
+        return gate.level
+    return gates.limit_of(gate.name, from_model=solution.from_model).judge(gate.value)
+
+
+def _placebo(solution: Solution, used: Moments) -> list[Gate]:
+    """Running products have it as a warning only: it is one of the heaviest of their weights."""
+    if solution.from_model:
+        return []
+    expected = float(np.sum(used.about.discount ** np.arange(used.about.horizon)))
+    return [gates.placebo(solution.placebo, solution.placebo_error, expected)]
 
 
 def _about_the_log(solution: Solution, used: Moments) -> list[Warning]:
@@ -147,55 +168,3 @@ def _about_the_log(solution: Solution, used: Moments) -> list[Warning]:
             )
         )
     return found
-
-
-def _effective_remark(solution: Solution, n: int) -> list[Warning]:
-    sizes = solution.ess
-    if np.all(np.isnan(sizes)) or np.nanmin(sizes) >= FEW_EFFECTIVE:
-        return []
-    worst = int(np.nanargmin(sizes))
-    one = ""
-    if solution.heaviest is not None:
-        one = f", and one episode holds {solution.heaviest:.0%} of the weight"
-    return [
-        LowOverlapWarning(
-            f"at step {worst} the effective sample size is {sizes[worst]:.1f} of {n:,} "
-            f"episodes{one}: few of them speak for the target policy"
-        )
-    ]
-
-
-def _unseen_remark(solution: Solution, used: Moments) -> list[Warning]:
-    if solution.unseen_mass is None or solution.unseen_mass.sum() <= MUCH_UNSEEN:
-        return []
-    worst = int(np.argmax(solution.unseen_mass))
-    why = "the log does not show what it would do there"
-    if not solution.from_model:
-        why += ", or the propensities are too large"
-        if used.about.max_ratio is not None:
-            why += f", or the clipping of ratios at {used.about.max_ratio:g} has cut it away"
-    return [
-        LowOverlapWarning(
-            f"{solution.unseen_mass.sum():.1%} of the target's mass is lost, most of it at "
-            f"step {worst}: {why}. The value cannot speak for that part"
-        )
-    ]
-
-
-def _placebo_remark(solution: Solution, used: Moments) -> list[Warning]:
-    expected = float(np.sum(used.about.discount ** np.arange(used.about.horizon)))
-    off = abs(solution.placebo - expected)
-    if solution.from_model or solution.placebo_error is None:
-        return []
-    if not np.isfinite(solution.placebo) or not np.isfinite(solution.placebo_error):
-        return []
-    if off <= FAR_OFF * solution.placebo_error or off < 0.01 * expected:
-        return []
-    return [
-        PlaceboWarning(
-            f"if every reward were 1 the value would be {expected:g}, and the estimate of that is "
-            f"{solution.placebo:.4g} (error {solution.placebo_error:.2g}): the ratios do not "
-            f"average to 1. {'They were clipped. ' if used.about.max_ratio else ''}Check the "
-            "propensities and the names of the actions"
-        )
-    ]

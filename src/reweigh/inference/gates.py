@@ -7,6 +7,7 @@ limits are those of `docs/trust`, set on one half of the study's worlds and chec
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -45,15 +46,20 @@ LIMITS = {
     "support": Limit(0.01, 0.10),
     "effective size": Limit(100, 30, above=False),
     "rare states": Limit(0.01, 0.05),
+    "support, model": Limit(0.001, 0.01),  # what a model has not seen counts as 0
+    "rare states, model": Limit(0.01, 0.20),
     "total mass": Limit(0.10, 0.50),
     "heaviest episode": Limit(None, 0.05),
     "Pareto k": Limit(0.7, 1.0),
     "propensities": Limit(None, 0.01, above=False),
+    "estimated propensities": Limit(0.0, None),
+    "policies": Limit(0.01, 0.10),
+    "fitted values": Limit(0.01, 0.05),
     "history": Limit(0.01, 0.001, above=False),
-    "steadiness": Limit(0.01, 0.001, above=False),
+    "steadiness": Limit(0.2, 0.05, above=False),
     "drift": Limit(0.01, None, above=False),
     "hidden states": Limit(None, 0.0),
-    "placebo": Limit(2.0, None),
+    "placebo": Limit(3.0, None),
     "episodes": Limit(30, 2, above=False),
 }
 
@@ -64,7 +70,7 @@ class Gate:
 
     value     what was judged, None where it could not be computed (level "unknown", `text` why)
     per_step  (H,) the same step by step, where that has a meaning
-    step, state  where it is worst
+    step, state, action  where it is worst
     limit     from where on it is amber or red
     text      what was found, in words; advice: what to do about it
     """
@@ -78,6 +84,12 @@ class Gate:
     per_step: Floats | None = None
     step: int | None = None
     state: str | None = None
+    action: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What was found, and what to do about it."""
+        return f"{self.text}; {self.advice}" if self.advice else self.text
 
     def to_dict(self) -> dict[str, Any]:
         per_step = None
@@ -93,6 +105,7 @@ class Gate:
             "per_step": per_step,
             "step": self.step,
             "state": self.state,
+            "action": self.action,
         }
 
 
@@ -100,30 +113,47 @@ def unknown(name: str, why: str) -> Gate:
     return Gate(name, "unknown", None, why)
 
 
-def gate(name: str, value: float | None, text: str, advice: str, **where: Any) -> Gate:
+def limit_of(name: str, *, from_model: bool = False, limits: Mapping[str, Limit] = LIMITS) -> Limit:
+    """A gate's limit; some are others for models."""
+    return limits.get(f"{name}, model", limits[name]) if from_model else limits[name]
+
+
+def gate(
+    name: str,
+    value: float | None,
+    text: str,
+    advice: str,
+    *,
+    from_model: bool = False,
+    **where: Any,
+) -> Gate:
     """The gate of this name, judged by its limit; a value that is no number is unknown."""
-    limit = LIMITS[name]
+    limit = limit_of(name, from_model=from_model)
     if value is None or not math.isfinite(value):
         return unknown(name, text)
     level = limit.judge(value)
     return Gate(name, level, value, text, "" if level == "green" else advice, str(limit), **where)
 
 
-def support(unseen: Floats | None, *, from_model: bool) -> Gate:
+def support(unseen: Floats | None, *, from_model: bool, max_ratio: float | None = None) -> Gate:
     """Target mass that reaches what the log never shows: summed over the steps."""
     if unseen is None:
         return unknown("support", "this estimator has no state distribution; see that of mis")
     total, step = float(unseen.sum()), int(np.argmax(unseen))
     if total <= 0:
         return gate("support", 0.0, "the log shows all that the target does", "", per_step=unseen)
-    what = "(step, state, action)" if from_model else "(step, state)"
+    why = "the log does not show what it would do there"
+    if not from_model:
+        why += ", or the propensities are too large"
+        if max_ratio is not None:
+            why += f", or the clipping of ratios at {max_ratio:g} has cut it away"
     return gate(
         "support",
         total,
-        f"{total:.1%} of the target's mass goes where the log shows no {what}, most of it at "
-        f"step {step}",
-        "the value cannot speak for that part: ask for a target nearer to the behaviour, a coarser "
+        f"{total:.1%} of the target's mass is lost, most of it at step {step} ({why})",
+        "the value cannot speak for that part; ask for a target nearer to the behaviour, a coarser "
         "state, or log more there",
+        from_model=from_model,
         per_step=unseen,
         step=step,
     )
@@ -147,8 +177,8 @@ def effective_size(ess: Floats, n: int) -> Gate:
 def rare_states(
     share: float | None, ess: Floats, state: str | None, step: int | None, *, from_model: bool
 ) -> Gate:
-    """Target mass on (t, s), of a model on (t, s, a), seen fewer than 10 times: red only with few
-    effective episodes."""
+    """Target mass on (t, s), of a model on (t, s, a), seen fewer than 10 times. Without a model it
+    is red only with few effective episodes."""
     if share is None:
         return unknown("rare states", "this estimator has no state distribution")
     what = "states and actions" if from_model else "states"
@@ -157,11 +187,13 @@ def rare_states(
         share,
         f"{share:.1%} of the target's mass is on {what} seen fewer than 10 times at their step",
         "a coarser state would help",
+        from_model=from_model,
         step=step,
         state=state,
     )
     least = np.nanmin(ess) if np.any(np.isfinite(ess)) else 0.0
-    if found.level == "red" and LIMITS["effective size"].judge(float(least)) != "red":
+    few = LIMITS["effective size"].judge(float(least)) == "red"
+    if found.level == "red" and not from_model and not few:
         return replace(found, level="amber")
     return found
 
@@ -201,7 +233,7 @@ def pareto_k(k: float | None, n: int, why: str) -> Gate:
         return unknown("Pareto k", why)
     limit = Limit(min(1 - 1 / math.log10(max(n, 11)), 0.7), LIMITS["Pareto k"].red)
     level = limit.judge(k)
-    advice = "" if level == "green" else "the weights' tail is heavy: use mis, or log more episodes"
+    advice = "" if level == "green" else "their mean is slow to settle: use mis, or log more episodes"
     text = f"the weights' tail has the shape k = {k:.2f}"
     return Gate("Pareto k", level, k, text, advice, str(limit))
 
@@ -259,8 +291,8 @@ def placebo(value: float, error: float | None, expected: float) -> Gate:
     return gate(
         "placebo",
         off / error if error > 0 else math.inf,
-        f"if every reward were 1 the value would be {expected:g}; the estimate of that is "
-        f"{value:.4g} (error {error:.2g})",
+        f"the ratios do not average to 1: if every reward were 1 the value would be {expected:g}, "
+        f"and the estimate of that is {value:.4g} (error {error:.2g})",
         "check the propensities and the names of the actions; clipped ratios do this too",
     )
 
@@ -269,7 +301,7 @@ def episodes(n: int) -> Gate:
     return gate(
         "episodes",
         float(n),
-        f"{n:,} episodes",
+        f"{n:,} episodes" if n != 1 else "one episode",
         "an interval from so few is not to be trusted: log more episodes",
     )
 
@@ -284,4 +316,44 @@ def hidden(there: bool) -> Gate:
         if there
         else "no state is hidden",
         "use mis, which sees a hidden stretch as one long step",
+    )
+
+
+def estimated_propensities(there: bool) -> Gate:
+    """Errors take estimated propensities for the truth."""
+    return gate(
+        "estimated propensities",
+        float(there),
+        "the propensities were estimated from this log, and the error takes them for the truth"
+        if there
+        else "the propensities were logged",
+        "log the propensities; until then the interval can be off, mostly too wide",
+    )
+
+
+def policies(spread: float, step: int, state: str, action: str) -> Gate:
+    """Ratios that differ where (t, s, a) is the same."""
+    if spread <= 1e-6:  # what rounding leaves of sums of squares
+        return gate("policies", 0.0, "the ratios follow from step, state and action", "")
+    return gate(
+        "policies",
+        spread,
+        f"the ratios differ by {spread:.1%} (root mean square) where step, state and action are "
+        f"the same, most at step {step} in state {state}",
+        "the policies look at something that the state leaves out: add it to the state, or use "
+        "wis, which needs no state",
+        step=step,
+        state=state,
+        action=action,
+    )
+
+
+def fitted_values(share: float) -> Gate:
+    """A control variate that is fitted on the episodes that it is then subtracted from."""
+    return gate(
+        "fitted values",
+        share,
+        f"Q is fitted on the same episodes, and {share:.1%} of the target's mass is on (step, "
+        "state, action) seen fewer than 10 times",
+        "use the cross-fitted variant (dr-crossfit, wdr-crossfit, mdr-crossfit), or mis",
     )

@@ -31,6 +31,7 @@ Side = Literal["both", "lower", "upper"]
 Range = tuple[float, float]
 METHODS = ("auto", "analytic", "cluster", "jackknife", "percentile", "bootstrap-t")
 LEAST_BEYOND = 20  # replicates outside of the interval
+MOST_APART = 0.1  # of the analytic error and that of the influence values
 MOST_REFUSED = 0.2  # of α: so many of the replicates may be without an answer
 
 
@@ -65,7 +66,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Situation:
-    """What `auto` may look at: nothing that depends on the rewards, least of all the widths.
+    """What `auto` looks at first: nothing that depends on the rewards.
 
     analytic, jackknife and cluster tell whether there is such an error.
     """
@@ -83,13 +84,25 @@ def auto_method(here: Situation) -> str | None:
 
     The analytic error with its small-sample corrections where the estimator has one (all but
     SSD-IS, and WIS on sums alone), else the jackknife over blocks of episodes, else the error of
-    the influence values. The coverage study is to confirm or change this.
+    the influence values. Where an analytic error rests on the state and that of the influence
+    values exceeds it by more than a tenth, the larger one is taken (`dependent`).
     """
     if here.analytic:
         return "analytic"
     if here.jackknife:
         return "jackknife"
     return "cluster" if here.cluster else None
+
+
+def dependent(analytic: float, cluster: float) -> bool:
+    """Whether episodes depend on something that the state does not tell.
+
+    The analytic error takes rows for independent given their states; that of the influence values
+    only takes episodes for independent. In the coverage study they differ by more than a tenth in
+    6 % of clean logs of 50 episodes and in none of 1,000, and wherever whole episodes are good or
+    bad for a reason that no column tells, the analytic error is a quarter too small.
+    """
+    return cluster > (1 + MOST_APART) * analytic
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,7 @@ class Moments:
     largest: LargestWeights | None = None
     truncated: int = 0
     hidden: bool = False
+    left_out: dict[str, str] = field(default_factory=dict)  # kinds that could not be made, and why
 
     @cached_property
     def n_episodes(self) -> int:
@@ -91,6 +92,9 @@ class Moments:
         if not isinstance(other, Moments):
             return NotImplemented
         self.about.refuse_if_foreign(other.about)
+        if "model" in self.left_out.keys() ^ other.left_out.keys():  # one was too large for them
+            left_out = other.left_out | self.left_out
+            return self._without_model(left_out) + other._without_model(left_out)
         if self.kinds != other.kinds:
             raise InputError(
                 f"these moments hold different kinds of sums: {', '.join(self.kinds)} and "
@@ -115,11 +119,15 @@ class Moments:
             actions=moved.actions,
             truncated=self.truncated + other.truncated,
             hidden=self.hidden or other.hidden,
+            left_out=other.left_out | self.left_out,
             **{
                 n: both(n) for n in ("start", "transitions", "start_model", "model", "trajectories")
             },
             **extras,
         )
+
+    def _without_model(self, left_out: dict[str, str]) -> Moments:
+        return replace(self, model=None, start_model=None, left_out=left_out)
 
     def _with_labels(self, states: Labels, actions: Labels | None) -> Moments:
         table = states.translate(self.states)

@@ -19,6 +19,8 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 VERSIONS = {"lagged": 1, "ordered": 1, "largest": 1}
 MOST_BUCKETS = 4096
+MOST_LAGGED = 500_000  # cells: a scan of any log then stays within half a GiB
+GRAIN = 2.0**-34
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +50,13 @@ class LaggedMoments:
         return len(self.n)
 
     def __add__(self, other: LaggedMoments) -> LaggedMoments:
-        return LaggedMoments(
-            **{
-                f.name: np.concatenate([getattr(self, f.name), getattr(other, f.name)])
-                for f in fields(self)
-            }
-        ).summed()
+        return self.together([self, other])
+
+    @classmethod
+    def together(cls, parts: list[LaggedMoments]) -> LaggedMoments:
+        """The sum of several, which have the same codes."""
+        columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls)}
+        return cls(**{name: np.concatenate(column) for name, column in columns.items()}).summed()
 
     def summed(self) -> LaggedMoments:
         """One cell per key."""
@@ -77,6 +80,18 @@ class LaggedMoments:
             s=moved(self.s, states),
             s_next=moved(self.s_next, states),
         )
+
+
+def bounded(lagged: LaggedMoments) -> tuple[LaggedMoments | None, dict[str, str]]:
+    """The cells of a log, and why they are left out where they are too many. Every engine leaves
+    out the same, because the number of cells is the log's."""
+    if len(lagged) <= MOST_LAGGED:
+        return lagged, {}
+    return None, {"lagged": too_many()}
+
+
+def too_many() -> str:
+    return f"there would be more than {MOST_LAGGED:,} cells of them; coarser states have fewer"
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +178,12 @@ class LargestWeights:
         # What equals the first one left out is left out too: the list is complete above it.
         floor = float(self.log_w[most])
         return replace(self, log_w=self.log_w[self.log_w > floor], floor=floor)
+
+    @staticmethod
+    def even(log_w: Floats) -> Floats:
+        """In steps of 2^-34: products of the same ratios in another order, or by another engine,
+        differ in their last digits, and equal weights must be equal to be taken for it."""
+        return np.where(np.isfinite(log_w), np.round(log_w / GRAIN) * GRAIN, log_w)
 
     @staticmethod
     def kept(n: int) -> int:

@@ -58,6 +58,7 @@ def save(moments: Moments, path: str | Path, *, overwrite: bool) -> None:
         "actions": None if moments.actions is None else moments.actions.values,
         "truncated": moments.truncated,
         "hidden": moments.hidden,
+        "left_out": moments.left_out,
         "kinds": [kind for kind, part in parts.items() if part is not None],
         "extras": {
             name: {"version": VERSIONS[name]} | _scalars(part)
@@ -116,6 +117,7 @@ def load_moments(path: str | Path) -> Moments:
         trajectories=trajectories,
         truncated=about["truncated"],
         hidden=about["hidden"],
+        left_out=about.get("left_out", {}),
         **parts,
     )
 

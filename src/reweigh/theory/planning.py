@@ -30,7 +30,8 @@ from reweigh.estimators.recipe import Marginal, Model, Recipe
 from reweigh.estimators.weights import solve_recursion
 from reweigh.evaluate import evaluate_all, scanned_sums
 from reweigh.evidence import check_target
-from reweigh.inference.diagnostics import FEW_EFFECTIVE, FEW_EPISODES, MUCH_RARE
+from reweigh.inference.diagnostics import FEW_EPISODES
+from reweigh.inference.gates import LIMITS
 from reweigh.inference.influence import (
     behavior_parts,
     behavior_values,
@@ -51,6 +52,8 @@ from reweigh.theory.spread import spread
 from reweigh.worlds.tabular import TabularMDP
 
 FEW_WEIGHTS = 100  # effective episodes below which running products have not shown their tail
+FEW_EFFECTIVE = LIMITS["effective size"].red or 0.0
+MUCH_RARE = LIMITS["rare states"].red or 0.0
 
 
 def plan(

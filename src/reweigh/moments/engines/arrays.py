@@ -18,6 +18,7 @@ from reweigh.moments import cells, products
 from reweigh.moments.bundle import Moments
 from reweigh.moments.engines import arrays_extras
 from reweigh.moments.engines.base import Request, about
+from reweigh.moments.extras import bounded
 from reweigh.moments.sources import named
 from reweigh.policies.base import Policy
 
@@ -68,7 +69,7 @@ class ArraysEngine:
         if "trajectories" in request.kinds:
             made["trajectories"] = products.trajectories(steps, block, rho, log.discount)
         if "lagged" in request.kinds:
-            made["lagged"] = arrays_extras.lagged(log, rho)
+            made["lagged"], made["left_out"] = bounded(arrays_extras.lagged(log, rho))
         if "ordered" in request.kinds:
             made["ordered"] = arrays_extras.ordered(log)
         if "largest" in request.kinds:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.logs.identity import NUMBER
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import HIDDEN, UNKNOWN
 from reweigh.logs.steps import Steps
@@ -65,20 +67,25 @@ def ordered(log: EpisodeLog) -> OrderedMoments | None:
 
 
 def whole_numbers(ids: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
-    """Ids that are whole numbers, or texts of such (as a CSV file has them)."""
+    """Ids that are whole numbers, or texts of such, as `logs/identity.py` has them."""
     if ids.dtype.kind in "iu":
         return ids.astype(np.int64) if ids.dtype.kind == "i" or np.all(ids < 2**63) else None
-    texts = ids.astype(str)
-    digits = np.char.isdigit(np.char.lstrip(texts, "-"))
-    if not digits.all() or max(map(len, texts.tolist()), default=0) > 18:
+    is_number = re.compile(NUMBER).fullmatch
+    texts = [str(value) for value in ids.tolist()]
+    if not all(map(is_number, texts)):
         return None
-    return texts.astype(np.int64)
+    return np.array(texts, object).astype(np.int64)
 
 
 def largest(log: EpisodeLog, rho: Floats) -> LargestWeights:
     """The largest whole products of the episodes."""
+    return LargestWeights.of(LargestWeights.even(log_weights(log, rho)))
+
+
+def log_weights(log: EpisodeLog, rho: Floats) -> Floats:
+    """(n,) the logarithms of the episodes' whole products."""
     steps = log.steps
     with np.errstate(divide="ignore"):
         log_rho = np.log(rho)
     # Σ log ρ by episode; a ratio of 0 makes it -inf
-    return LargestWeights.of(tally(steps.episode_index, log_rho, steps.n_episodes))
+    return tally(steps.episode_index, log_rho, steps.n_episodes)

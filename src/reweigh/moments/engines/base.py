@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from reweigh.policies.base import Policy
 
 Floats = npt.NDArray[np.float64]
+SPARE_CELLS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Request:
     max_ratio: float | None = None
     control: str | None = None
     named: bool = True  # False: the sums' source is not named, since that reads the whole log
+    # kinds that a scan of a large log may leave out where they would take more than SPARE_CELLS
+    spare: frozenset[str] = frozenset()
 
     def __or__(self, other: Request) -> Request:
         if (self.max_ratio, self.control) != (other.max_ratio, other.control):
@@ -35,6 +38,19 @@ class Request:
             self,
             kinds=self.kinds | other.kinds,
             blocks=int(np.lcm(self.blocks, other.blocks)),
+            spare=(self.spare - other.kinds)
+            | (other.spare - self.kinds)
+            | self.spare & other.spare,
+        )
+
+    def without_spare(self) -> Request:
+        return replace(self, kinds=self.kinds - self.spare, spare=frozenset())
+
+    def left_out(self) -> dict[str, str]:
+        """What is said of spare kinds that are too large."""
+        return dict.fromkeys(
+            sorted(self.spare),
+            f"they would take more than {SPARE_CELLS:,} cells, and no estimator asked for them",
         )
 
 

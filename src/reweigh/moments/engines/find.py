@@ -62,6 +62,14 @@ def is_ibis_table(data: Any) -> bool:
     return module.split(".")[0] == "ibis" and type(data).__name__ == "Table"
 
 
+def in_memory(data: Any) -> Any:
+    """A table that Ibis only holds (`ibis.memtable`) as an Arrow table; all else as it is."""
+    if not is_ibis_table(data):
+        return data
+    held = importlib.import_module("ibis.expr.operations").InMemoryTable
+    return data.to_pyarrow() if data.op().find(held) else data
+
+
 def _stream() -> Scanner:
     return importlib.import_module("reweigh.moments.engines.stream").StreamEngine()  # type: ignore[no-any-return]
 

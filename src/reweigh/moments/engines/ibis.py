@@ -6,14 +6,16 @@ over (faults, horizon, labels), then one expression per kind of sums is run.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from reweigh.errors import UsageError
 from reweigh.logs.scanned import Reading
 from reweigh.logs.states import HIDDEN, START, Labels, describe_abstraction
 from reweigh.moments.bundle import About, Moments
+from reweigh.moments.engines import ibis_extras as extras
 from reweigh.moments.engines import ibis_sums as sums
-from reweigh.moments.engines.base import Request
+from reweigh.moments.engines.base import SPARE_CELLS, Request
 from reweigh.moments.engines.ibis_connect import Home, TextHome, open_home
 from reweigh.moments.engines.ibis_rows import Layout, followed, weighted
 from reweigh.moments.engines.ibis_scan import Facts, layout_of, look
@@ -47,6 +49,7 @@ class IbisEngine:
         with open_home(self.engine, data, reading, column) as home:
             rows, layout = layout_of(home, reading, column)
             facts = look(home, rows, layout, reading)
+            request, left_out = _affordable(request, facts)
             asked = _asked(home, rows, layout, reading, target, request, facts)
             rows = asked.pop("rows")
             if isinstance(target, ColumnPolicy):
@@ -55,7 +58,8 @@ class IbisEngine:
             if isinstance(target, TablePolicy) and not _all_known(tables):
                 hidden = facts.hidden_rows > 0
                 refuse_unknown_states(home, rows, layout, target, facts.states, hidden)
-        return _moments(tables, len(layout.parts("state")), reading, target, request, facts)
+        made = _moments(tables, len(layout.parts("state")), reading, target, request, facts)
+        return replace(made, left_out=made.left_out | left_out)
 
     def sql(self, data: Any, reading: Reading, target: Policy, request: Request) -> str:
         """The queries that make the sums of the request, as they are sent."""
@@ -63,6 +67,7 @@ class IbisEngine:
         with open_home(self.engine, data, reading, column) as home:
             rows, layout = layout_of(home, reading, column)
             facts = look(home, rows, layout, reading)
+            request, _ = _affordable(request, facts)
             return _written(home, _asked(home, rows, layout, reading, target, request, facts))
 
     def describe(self, data: Any, reading: Reading) -> dict[str, Any]:
@@ -94,6 +99,15 @@ def warehouse_sql(
     return _written(home, _asked(home, rows, layout, reading, target, request, facts))
 
 
+def _affordable(request: Request, facts: Facts) -> tuple[Request, dict[str, str]]:
+    """Without spare kinds of which too many cells may come back, and what is said of these."""
+    actions = 1 if facts.actions is None else len(facts.actions)
+    cells = min(facts.rows, facts.horizon * actions * len(facts.states) ** 2)
+    if cells <= SPARE_CELLS:
+        return request, {}
+    return request.without_spare(), request.left_out()
+
+
 def _written(home: Home, asked: dict[str, Any]) -> str:
     made = [f"-- {name}\n{home.sql(e)};" for name, e in asked.items() if name != "rows"]
     return "\n\n".join(made)
@@ -118,7 +132,7 @@ def _asked(
             "the log has no behaviour probabilities; name their column with behavior_prob=…, or "
             "estimate them: read the log with engine='arrays' and use fit_behavior(log)"
         )
-    width = len(layout.parts("state"))
+    width, log = len(layout.parts("state")), rows
     rows = followed(rows, layout, facts.horizon, reading.short_episodes)
     rows = with_target(home, rows, layout, reading, target)
     asked = {"rows": rows}
@@ -135,6 +149,13 @@ def _asked(
         # the products of cut-off episodes mean nothing
         asked["steps"] = sums.step_products(rows, facts.horizon)
         asked["episodes"] = sums.episode_products(rows, reading.discount)
+    if "lagged" in request.kinds:
+        asked["lagged"] = extras.lagged(rows, width, not reading.continuous_actions)
+    if "ordered" in request.kinds and facts.ids is not None and not facts.truncated:
+        # where an episode was cut off, its return is not known
+        asked["ordered"] = extras.ordered(log, layout, facts.ids, facts.horizon, reading.discount)
+    if "largest" in request.kinds:
+        asked["largest"] = extras.largest(rows, facts.episodes)
     return asked
 
 
@@ -172,6 +193,14 @@ def _moments(
         parts["trajectories"] = sums.read_products(
             tables["steps"], tables["episodes"], facts.horizon
         )
+    if "lagged" in tables:
+        found = extras.read_lagged(tables["lagged"], width, known, facts.actions)
+        parts["lagged"], parts["left_out"] = found
+    if "ordered" in tables:
+        assert facts.ids is not None
+        parts["ordered"] = extras.read_ordered(tables["ordered"], facts.ids)
+    if "largest" in tables:
+        parts["largest"] = extras.read_largest(tables["largest"], facts.episodes)
     made = Moments(
         about=About(
             horizon=facts.horizon,

@@ -16,6 +16,7 @@ from reweigh.moments.engines import ibis_checks as contract
 from reweigh.moments.engines import ibis_rows as expr
 from reweigh.moments.engines import ibis_sums as sums
 from reweigh.moments.engines.ibis_connect import Home
+from reweigh.moments.engines.ibis_extras import Ids, id_sums, ids_of
 from reweigh.moments.engines.ibis_identity import identity_of, identity_sums, with_marks
 from reweigh.moments.engines.ibis_rows import Layout, count_if, one_if
 
@@ -37,6 +38,7 @@ class Facts:
     behavior_range: tuple[float, float] | None
     total_return: float
     identity: Identity
+    ids: Ids | None  # None where an id is no whole number
 
 
 def check_abstraction(reading: Reading) -> None:
@@ -123,6 +125,7 @@ def _row_sums(rows: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
         "y_high": y.max(),
         "y_sum": (sums.discounting(reading.discount, t) * y.fill_null(0.0)).sum(),
         **identity_sums(rows, within),
+        **id_sums(rows, layout),
     }
     for role, short in (("behavior_prob", "mu"), ("target_prob", "tp")):
         if layout.has(role):
@@ -303,6 +306,7 @@ def _facts(
         behavior_range=(float(told["mu_low"]), float(told["mu_high"])) if has_mu else None,
         total_return=float(told["y_sum"]),
         identity=identity_of(told, episodes),
+        ids=ids_of(told),
     )
 
 

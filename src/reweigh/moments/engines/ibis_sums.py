@@ -42,13 +42,13 @@ def labels_shown(rows: Any, groups: Sequence[Sequence[str]]) -> Any:
 
 def starts(rows: Any, width: int) -> Any:
     first = rows.filter(rows["t"] == 0)
-    keys = [first[name] for name in ("block", "hid", *_names("s", width))]
+    keys = [first[name] for name in ("block", "hid", *names_of("s", width))]
     return first.group_by(keys).aggregate(n=first.count())
 
 
 def cells(rows: Any, width: int, with_action: bool) -> Any:
     """One-step cells; `hid` and `fx` say where a state is hidden."""
-    names = ["block", "t", "hid", "fx", *_names("s", width), *_names("f", width)]
+    names = ["block", "t", "hid", "fx", *names_of("s", width), *names_of("f", width)]
     if with_action:
         names.append("a")
     rows = rows.mutate(z=rows["rho"] * rows["y"], one=rows["rho"])
@@ -96,7 +96,7 @@ def stretches(rows: Any, width: int, gamma: float) -> Any:
         lost=_lost(rows),
         **made,
     )
-    names = ["block", "t", "t_next", "hid", "fx", *_names("s", width), *_names("f", width)]
+    names = ["block", "t", "t_next", "hid", "fx", *names_of("s", width), *names_of("f", width)]
     return long.group_by([long[name] for name in names]).aggregate(
         **_cell_sums(long), lost=long["lost"].sum()
     )
@@ -206,7 +206,7 @@ def episode_products(rows: Any, gamma: float) -> Any:
     )
 
 
-def _names(short: str, width: int) -> list[str]:
+def names_of(short: str, width: int) -> list[str]:
     return [f"{short}{j}" for j in range(width)]
 
 
@@ -265,7 +265,7 @@ def read_starts(table: pa.Table, width: int, labels: Labels, hidden: int) -> Sta
     """First states, from their own table or from cells, of which every episode fills one at 0."""
     if "t" in table.column_names:
         table = table.filter(pa.array(ints(table, "t") == 0))
-    code = codes_of(table, _names("s", width), labels)
+    code = codes_of(table, names_of("s", width), labels)
     zeros = np.zeros(len(code))
     made = StartMoments(
         ints(table, "block"), np.where(code < 0, hidden, code), ints(table, "n"), zeros, zeros
@@ -277,9 +277,9 @@ def read_cells(
     table: pa.Table, width: int, states: Labels, actions: Labels | None, as_state: int
 ) -> TransitionMoments:
     """Cells from a table of sums; a hidden state has the code `as_state`."""
-    s = codes_of(table, _names("s", width), states)
+    s = codes_of(table, names_of("s", width), states)
     fx = ints(table, "fx")
-    following = codes_of(table, _names("f", width), states)
+    following = codes_of(table, names_of("f", width), states)
     s_next = np.where(fx == SEEN, following, np.where(fx == HIDDEN, as_state, fx))
     assert np.all(np.isin(fx, [SEEN, HIDDEN, END, UNKNOWN]))
     t = ints(table, "t")

@@ -32,16 +32,19 @@ from reweigh.logs.read import _read_roles
 from reweigh.logs.scanned import Reading
 from reweigh.logs.states import describe_abstraction
 from reweigh.moments.bundle import About, Moments
-from reweigh.moments.engines.arrays import ArraysEngine
+from reweigh.moments.engines.arrays import ArraysEngine, ratios
+from reweigh.moments.engines.arrays_extras import log_weights
 from reweigh.moments.engines.base import Request
 from reweigh.moments.engines.stream_chunks import Findings, RowOrderError, Visit, order_fault, scan
 from reweigh.moments.engines.stream_describe import Tally
+from reweigh.moments.engines.stream_ends import Tail
 from reweigh.moments.engines.stream_loose import loose_sums, may_be_loose, scan_loosely
 from reweigh.moments.engines.stream_rows import Data, Opened, Report, RowSource
 from reweigh.moments.engines.stream_sums import Parts, in_order, settle
 from reweigh.moments.sources import named
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
+from reweigh.policies.remembered import RememberedPolicy
 
 BATCH = 1 << 18  # rows
 
@@ -62,23 +65,29 @@ class StreamEngine:
         quick = self._quickly(rows, reading, target, request)
         if quick is not None:
             return quick
-        parts = Parts()
-        about, unnamed = what(reading, target, request, 0), replace(request, named=False)
+        parts, tail = Parts(request), Tail(rows.rows)
+        about, once = what(reading, target, request, 0), RememberedPolicy(target)
 
         def visit(log: EpisodeLog) -> None:
-            parts.add(ArraysEngine().moments(log, target, unnamed))
+            kinds = request.kinds - {"largest"} - parts.left_out.keys()
+            parts.add(ArraysEngine().moments(log, once, replace(request, kinds=kinds, named=False)))
+            if "largest" in request.kinds:
+                tail.add(log_weights(log, ratios(log, once, request.max_ratio)[1]))
 
         def visit_loose(log: EpisodeLog) -> None:
             parts.add(loose_sums(log, target, request, about))
 
         def begin(loose: bool) -> Visit:
             parts.held.clear()
+            tail.clear()
             return visit_loose if loose else visit
 
         horizon, found = _scanned(opened, rows, reading, request.kinds, begin)
         if found.target_faults:
             raise input_error(found.target_error, settle(found.target_faults, found.rows))
         sums = in_order(parts.total(), found.own)
+        if tail.n:
+            sums = replace(sums, largest=tail.total())
         sums = replace(sums, about=what(reading, target, request, horizon))
         return named(sums, found.identity)
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.logs.states import END, UNKNOWN
+from reweigh.moments.engines.base import SPARE_CELLS
 from reweigh.moments.engines.stream_kernels import (
     AFTER_END,
     AFTER_STATES,
@@ -42,7 +43,8 @@ class TooManyCells(Exception):
 class Shape:
     """What the cells are of: blocks, steps, and the room for states and actions.
 
-    `in_key`: the action is a part of the key. `by_row`: records hold π. `rows`: of the log.
+    `in_key`: the action is a part of the key; `spare`: if that takes little room. `by_row`: records
+    hold π. `rows`: of the log.
     """
 
     blocks: int
@@ -52,6 +54,7 @@ class Shape:
     in_key: bool
     by_row: bool
     rows: int
+    spare: bool = False
 
     @property
     def slots(self) -> int:
@@ -82,7 +85,8 @@ class Cells:
 
     def __init__(self, shape: Shape) -> None:
         places = shape.slots * shape.cells
-        if places > max(FEW_CELLS, min(MOST_CELLS, CELLS_PER_ROW * shape.rows)):
+        most = max(FEW_CELLS, min(MOST_CELLS, CELLS_PER_ROW * shape.rows))
+        if places > (SPARE_CELLS if shape.spare else most):
             raise TooManyCells
         self.shape = shape
         self.line, self.beside = aligned(places * IN_LINE), aligned(places * BESIDE)

@@ -23,9 +23,9 @@ from reweigh.logs.plain import is_number, is_text
 from reweigh.logs.roles import is_label
 from reweigh.logs.scanned import Reading
 from reweigh.logs.states import Label, Labels
-from reweigh.moments.engines.base import Request
+from reweigh.moments.engines.base import SPARE_CELLS, Request
 from reweigh.moments.engines.stream_cells import Cells, Shape, TooManyCells
-from reweigh.moments.engines.stream_chunks import SeenIds, id_keys, id_texts, run_starts
+from reweigh.moments.engines.stream_chunks import SIGN, SeenIds, id_keys, id_texts, run_starts
 from reweigh.moments.engines.stream_codes import (
     Coder,
     Integers,
@@ -33,10 +33,13 @@ from reweigh.moments.engines.stream_codes import (
     dense_policy,
     policy_steps,
 )
-from reweigh.moments.engines.stream_kernels import Carry, follow
+from reweigh.moments.engines.stream_ends import Ends
+from reweigh.moments.engines.stream_kernels import PIECE, Carry, follow
+from reweigh.moments.engines.stream_lagged import Lagged
 from reweigh.moments.engines.stream_products import Products
 from reweigh.moments.engines.stream_rows import RowSource
 from reweigh.moments.engines.stream_sums import Words
+from reweigh.moments.extras import VERSIONS
 from reweigh.moments.transitions import StartMoments
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
@@ -44,7 +47,7 @@ from reweigh.policies.table import TablePolicy
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-KINDS = frozenset({"transitions", "model", "trajectories"})
+KINDS = frozenset({"transitions", "model", "trajectories", *VERSIONS})
 MOST_POLICY = 1 << 21  # probabilities
 MOST_LABELS = 1 << 12
 FEW_WORDS = 16  # for which there is room at first; integers are known beforehand
@@ -74,10 +77,19 @@ def fast_sums(
     rows: RowSource, reading: Reading, target: Policy, request: Request, horizon: int
 ) -> Fast | None:
     """The sums that were asked for; None where the general path must do it."""
+    if rows.rows <= SPARE_CELLS:  # there are no more cells than rows
+        request = replace(request, spare=frozenset())
     try:
         return _Scan(rows, reading, target, request, horizon).run()
-    except (_OutOfTheOrdinary, TooManyCells):
+    except _OutOfTheOrdinary:
         return None
+    except TooManyCells:
+        if not request.spare:
+            return None
+    found = fast_sums(rows, reading, target, request.without_spare(), horizon)
+    if found is not None:
+        found.moments["left_out"] |= request.left_out()
+    return found
 
 
 class _Scan:
@@ -90,6 +102,7 @@ class _Scan:
         self.rows, self.reading, self.target, self.request = rows, reading, target, request
         simple = (
             frozenset() < request.kinds <= KINDS
+            and bool(request.kinds - VERSIONS.keys())
             and reading.abstraction is None
             and not reading.continuous_actions
             and len(columns.state) == 1
@@ -112,16 +125,19 @@ class _Scan:
             in_key="model" in request.kinds,
             by_row=isinstance(target, ColumnPolicy),
             rows=rows.rows,
+            spare="model" in request.spare,
         )
         wants_products = "trajectories" in request.kinds
         self.cells = Cells(self.shape) if request.kinds & {"transitions", "model"} else None
         self.products = Products(request.blocks if wants_products else 0, horizon, reading.discount)
+        self.lagged = Lagged(self.shape, "lagged" in request.kinds, PIECE)
         self.start = np.zeros((request.blocks, self.shape.states), np.int64)
         self.shown, self.led = (np.zeros(self.shape.states, bool) for _ in range(2))
         self.acted = np.zeros(self.shape.actions, bool)
         self.policy, self.policy_of = np.zeros((1, 0)), (0, 0)
         self.size = min(rows.size, PAGES)
         self.begun = np.zeros(max(self.size, MOST_BEGUN), np.int64)
+        self.ends = Ends(request.kinds, len(self.begun), rows.rows, horizon, reading.discount)
         self.seen, self.carry, self.done = SeenIds(), Carry(), 0
 
     def _kind(self, name: str) -> pa.DataType:
@@ -172,6 +188,8 @@ class _Scan:
             after = self.states.codes(table[columns.next_state[0]])
         action = self.actions.codes(table[columns.action])
         self._make_room()
+        self.lagged.make_room(rows)
+        self._look_at_ids(table[columns.episode], keys)
         self._check_target_prob(table)
         y, mu = self._floats(table, columns.reward), self._floats(table, columns.behavior_prob)
         self._follow(
@@ -188,13 +206,28 @@ class _Scan:
             self._remember()
         self.done += rows
         self.products.count(rows)
+        self.lagged.count(rows)
         if self.cells is not None:
             self.cells.count(rows)
 
     def _remember(self) -> None:
-        """The ids of the episodes that have begun."""
-        self.seen.add(self.begun[: self.carry.begun].view(np.uint64))
+        """The ids of the episodes that have begun, and what is over."""
+        begun = self.begun[: self.carry.begun]
+        self.seen.add(begun.view(np.uint64))
+        if not self.ends.take(begun):
+            raise _OutOfTheOrdinary
         self.carry.begun = 0
+
+    def _look_at_ids(self, column: pa.ChunkedArray, keys: Words) -> None:
+        """Whether the ids are whole numbers, where their order is asked for."""
+        if not self.ends.wants_order:
+            return
+        if pa.types.is_uint64(column.type):
+            self.ends.wants_order = bool(np.all(keys < SIGN))
+        elif pa.types.is_dictionary(column.type) and not is_text(column.type.value_type):
+            raise _OutOfTheOrdinary
+        elif not pa.types.is_integer(column.type):
+            self.ends.look_at(id_texts(column, run_starts(keys)))
 
     def _make_room(self) -> None:
         """For words that have come up; and the policy in their codes."""
@@ -206,8 +239,11 @@ class _Scan:
             actions *= 2
         if (states, actions) != (self.shape.states, self.shape.actions):
             held = self.shape.found(int(self.carry.places[0]))
+            before = self.shape.found(int(self.carry.before[0]) << 32)
             self.shape = replace(self.shape, states=states, actions=actions)
             self.carry.places[0] = self.shape.place(*held)
+            self.carry.before[0] = before[0] * actions + before[1]
+            self.lagged.grown(self.shape)
             if self.cells is not None:
                 self.cells.settle(self.policy, self.max_ratio)
                 self.cells = self.cells.grown(self.shape)
@@ -271,6 +307,8 @@ class _Scan:
             SHORT[self.reading.short_episodes],
             self.max_ratio,
             *self._sums(),
+            self.lagged.arrays,
+            self.ends.arrays,
             self._tallies(),
             self.carry.arrays,
         )
@@ -308,6 +346,9 @@ class _Scan:
             made["trajectories"] = self.products.moments(self.start.sum(axis=1))
             if made["trajectories"] is None:
                 raise _OutOfTheOrdinary
+        made |= self.ends.moments(self.carry.cut_off)
+        made["lagged"], made["left_out"] = self.lagged.moments(states, actions)
+        del self.lagged
         if self.cells is not None:
             self.cells.settle(self.policy, self.max_ratio)
             tables = self.cells.tables(kinds, states, actions)

@@ -33,8 +33,9 @@ from reweigh.moments.engines.stream_checks import (
     proper,
     shares,
 )
+from reweigh.moments.engines.stream_hash import add_before
 from reweigh.moments.engines.stream_identity import episode_mark, row_marks
-from reweigh.moments.engines.stream_products import weigh
+from reweigh.moments.engines.stream_products import multiply, weigh
 from reweigh.moments.engines.stream_vectors import add_at, prefetch
 from reweigh.moments.kernels.common import compiled
 
@@ -284,7 +285,7 @@ def trace(
 @compiled
 def follow(
     rows: Any, links: Any, target: Any, horizon: int, short: int, max_ratio: float, sizes: Any,
-    cells: Any, products: Any, tallies: Any, carry: Any,
+    cells: Any, products: Any, lagged: Any, closed: Any, tallies: Any, carry: Any,
 ) -> bool:  # fmt: skip
     """Go through the rows of a batch (of none: the log is over). False if one is out of the
     ordinary.
@@ -297,7 +298,8 @@ def follow(
               numbers per record, records per line, cells per step (0: no cells are wanted)
     cells     lines of records by block·H + t, as words and as numbers, how many wait in each, and
               the sums by block·H + t and (s[, a], s')
-    products  see stream_products.weigh; empty if not wanted
+    products  see stream_products.weigh; lagged: see stream_hash.add_before; closed: see
+              stream_ends.Ends; each of them empty if not wanted
     tallies   episodes by (block, s); which states, next states and actions there are; gets the
               episodes that begin
     carry     see Carry
@@ -305,7 +307,7 @@ def follow(
     pi, table = target
     words, numbers, waiting, line, beside = cells
     start, shown, led, acted, begun = tallies
-    state, number, hashes, slots, places, held, over = carry
+    state, number, hashes, slots, places, held, over, before = carry
     n = len(rows[0])
     steps = table.shape[0] if table.shape[0] > 1 else horizon
     for low in range(0, max(n, 1), PIECE):
@@ -335,8 +337,14 @@ def follow(
                 words, numbers, waiting, line, beside)  # fmt: skip
         if len(products[0]) > 0:
             weigh(t, y, mu, by_row, table, slots[1:], places[1:], max_ratio, products, over, found,
-                  number)  # fmt: skip
+                  closed, number)  # fmt: skip
+        elif len(closed[0]) > 0:
+            multiply(t, y, mu, by_row, table, slots[1:], places[1:], max_ratio, closed, number)
+        if len(lagged[1]) > 0:
+            add_before(many, (t, s, y, mu, by_row), table, held, slots, places, before[0], sizes,
+                       max_ratio, lagged)  # fmt: skip
         if many > 0:
+            before[0] = places[many - 1] >> BY_32
             places[0] = places[many]
             held[0], held[1] = y_bits[many - 1], mu_bits[many - 1]
             held[2] = pi_bits[many - 1] if len(pi) > 0 else U0
@@ -355,6 +363,7 @@ class Carry:
     hashes  the sum of the rows' marks, the number of episodes that were cut off, and the sum of
             the episodes' marks (see logs/identity.py)
     places  first of all that of the waiting row (see `trace`); held: the bits of its y, μ, π
+    before  s·A + a of the row before that one
     """
 
     state: Ints = field(default_factory=lambda: np.array([0, 0, 0, 0, 0, -1, 0, 0, 0, 0]))
@@ -364,6 +373,7 @@ class Carry:
     places: Words = field(default_factory=lambda: np.zeros(PIECE + 1, np.uint64))
     held: Words = field(default_factory=lambda: np.zeros(3, np.uint64))
     over: Ints = field(default_factory=lambda: np.zeros((PIECE + 1, 2), np.int64))
+    before: Words = field(default_factory=lambda: np.zeros(1, np.uint64))
 
     def __post_init__(self) -> None:
         self.arrays = tuple(getattr(self, part.name) for part in fields(self))

@@ -40,12 +40,17 @@ from reweigh.moments.engines.base import Request
 from reweigh.moments.engines.stream_chunks import ChunkReader, ChunkSource, Findings, id_keys
 from reweigh.moments.engines.stream_rows import Opened, RowSource
 from reweigh.moments.engines.stream_sums import MIX, Words, gather
+from reweigh.moments.extras import VERSIONS
 from reweigh.moments.groups import group_by
 from reweigh.moments.transitions import StartMoments
 from reweigh.policies.base import Policy
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+NO_ORDER = (
+    "the rows of an episode do not stand together in this log; sort it by episode and step, or "
+    "read it with engine='duckdb'"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,6 +263,7 @@ def loose_sums(log: EpisodeLog, target: Policy, request: Request, about: About) 
         states=log.states,
         actions=log.actions,
         start=start,
+        left_out=dict.fromkeys(sorted(request.kinds & VERSIONS.keys()), NO_ORDER),
         truncated=int(steps.cut_early.sum()),
         **made,
     )

@@ -53,13 +53,14 @@ def weight(sums: Any, top: Any, i: Any, m: Any, e: Any, power: Any) -> Any:
 @compiled
 def weigh(
     t: Any, y: Any, mu: Any, pi: Any, table: Any, slots: Any, places: Any, max_ratio: float,
-    products: Any, over: Any, found: int, number: Any,
+    products: Any, over: Any, found: int, closed: Any, number: Any,
 ) -> None:  # fmt: skip
     """Multiply the ratios of some rows (of none: the log is over), and add up the products.
 
     products  sums (block·H + t, 4) Σw, Σw², Σwy, max w with their tops; the same of ended episodes
               by length; by block Σ of EPISODE with tops, and of PLAIN; γ^t
     over      block and length of the episodes that are over, in the order in which they end
+    closed    see stream_ends.Ends
     number    m, e, Σγ^t ρ_{0:t} y_t, Σγ^t y_t of the episode that goes on, and whether there is one
     (the others: see stream_kernels.trace)
     """
@@ -104,9 +105,58 @@ def weigh(
             x += power[step] * (m if e == 0 else shifted(m, e)) * yk
     if len(t) == 0 and open_:
         ends[done, 0], ends[done, 1], ends[done, 2], ends[done, 3] = m, e, x, g
+        done += 1
         open_ = False
     number[0], number[1], number[2], number[3], number[4] = m, e, x, g, open_
     close(ends, over, len(power), frozen, frozen_top, whole, whole_top, plain)
+    if len(closed[0]) > 0:
+        for k in range(done):
+            note(closed, ends[k, 0], ends[k, 1], ends[k, 3])
+
+
+@compiled
+def note(closed: Any, m: Any, e: Any, g: Any) -> None:
+    """That an episode is over (see stream_ends.Ends)."""
+    found, count, _ = closed
+    i = count[0]
+    found[i, 0], found[i, 1], found[i, 2] = m, e, g
+    count[0] = i + 1
+
+
+@compiled
+def multiply(
+    t: Any, y: Any, mu: Any, pi: Any, table: Any, slots: Any, places: Any, max_ratio: float,
+    closed: Any, number: Any,
+) -> None:  # fmt: skip
+    """The whole products and returns alone, as `weigh` has them."""
+    m, g, open_, power = number[0], number[3], number[4] > 0.0, closed[2]
+    e: Any = np.int64(number[1])
+    by_row, by_step = len(pi) > 0, table.shape[0] > 1
+    for k in range(len(t)):
+        if t[k] == 0:
+            if open_:
+                note(closed, m, e, g)
+            m, e, g, open_ = 1.0, 0, 0.0, True
+        if slots[k] < 0:
+            continue
+        step = Word(t[k])
+        p = pi[k] if by_row else table[step if by_step else Word(0), places[k] >> Word(32)]
+        rho = p / mu[k]
+        if rho > max_ratio:
+            rho = max_ratio
+        m *= rho
+        if not (DOWN <= m <= UP):
+            while m > UP and m < np.inf:
+                m *= DOWN
+                e += 1
+            while m < DOWN and m > 0.0:
+                m *= UP
+                e -= 1
+        g += power[step] * y[k]
+    if len(t) == 0 and open_:
+        note(closed, m, e, g)
+        open_ = False
+    number[0], number[1], number[3], number[4] = m, e, g, open_
 
 
 @compiled

@@ -12,6 +12,8 @@ import numpy.typing as npt
 from reweigh.errors import KEPT_PLACES, Fault
 from reweigh.logs.states import Label, Labels, unite
 from reweigh.moments.bundle import Moments, unite_actions
+from reweigh.moments.engines.base import SPARE_CELLS, Request
+from reweigh.moments.extras import VERSIONS, LaggedMoments, bounded
 from reweigh.moments.transitions import StartMoments, TransitionMoments, concatenate
 
 Words = npt.NDArray[np.uint64]
@@ -22,23 +24,34 @@ MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB8665
 
 @dataclass
 class Parts:
-    """Moments that come one after the other."""
+    """Moments that come one after the other; the largest weights among them are kept apart."""
 
+    request: Request
     held: list[Moments] = field(default_factory=list)
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Kinds of which there are too many already."""
+        return self.held[0].left_out if self.held else {}
 
     def add(self, part: Moments) -> None:
         self.held.append(part)
         first, *rest = [cells_of(m) for m in self.held]
         if sum(rest) > max(first, FEW_CELLS):
-            self.held = [add_up(self.held)]
+            self.held = [self.total()]
 
     def total(self) -> Moments:
-        return add_up(self.held)
+        """The sum; spare kinds that have become too large are left out from there on."""
+        total, request = add_up(self.held), self.request
+        if "model" not in request.spare or total.model is None or len(total.model) <= SPARE_CELLS:
+            return total
+        left_out = total.left_out | request.left_out()
+        return replace(total, model=None, start_model=None, left_out=left_out)
 
 
 def cells_of(part: Moments) -> int:
-    tables = [len(table) for table in (part.transitions, part.model) if table is not None]
-    return sum(tables) + len(part.start.n)
+    tables = (part.transitions, part.model, part.lagged)
+    return sum(len(table) for table in tables if table is not None) + len(part.start.n)
 
 
 def add_up(parts: list[Moments]) -> Moments:
@@ -50,23 +63,31 @@ def add_up(parts: list[Moments]) -> Moments:
 
     def together(name: str) -> Any:
         tables = [getattr(part, name) for part in moved]
-        if tables[0] is None:
+        if any(table is None for table in tables):
             return None
         if isinstance(tables[0], TransitionMoments):
             return concatenate(tables)
+        if isinstance(tables[0], LaggedMoments):
+            return LaggedMoments.together(tables)
         total = tables[0]
         for table in tables[1:]:
             total = total + table
         return total.summed() if isinstance(total, StartMoments) else total
 
-    names = ("start", "transitions", "start_model", "model", "trajectories")
+    names = ("start", "transitions", "start_model", "model", "trajectories", *VERSIONS)
+    made = {name: together(name) for name in names}
+    left_out = {kind: why for part in reversed(parts) for kind, why in part.left_out.items()}
+    if made["lagged"] is not None:
+        made["lagged"], too_many = bounded(made["lagged"])
+        left_out |= too_many
     return replace(
         parts[0],
         states=states,
         actions=actions,
         truncated=sum(part.truncated for part in parts),
         hidden=any(part.hidden for part in parts),
-        **{name: together(name) for name in names},
+        left_out=left_out,
+        **made,
     )
 
 

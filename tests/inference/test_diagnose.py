@@ -1,0 +1,137 @@
+"""Gates of a log and target: which speak of which estimator, and that they see what they should."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import reweigh as rw
+from reweigh.experiments.coverage_worlds import WORLDS
+from reweigh.inference import diagnose
+from reweigh.moments.engines.arrays import ArraysEngine
+
+pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+
+
+def gates_of(log: rw.EpisodeLog, target: rw.Policy) -> dict[str, diagnose.Gate]:
+    return diagnose.of_sums(ArraysEngine().moments(log, target, diagnose.request(None)))
+
+
+def study_log(name: str, n: int, seed: int = 0) -> tuple[rw.EpisodeLog, rw.Policy]:
+    return WORLDS[name].log(n, np.random.default_rng(seed))
+
+
+def test_policies_that_look_at_more_than_the_state_are_seen() -> None:
+    """Two of the true states look the same in this log, and both policies tell them apart."""
+    log, target = study_log("coarse-better", 500)
+    found = gates_of(log, target)["policies"]
+    assert found.level == "red"
+    assert found.step is not None
+    assert found.state is not None
+    assert found.action is not None
+    # the same by hand: the spread of the ratios within (t, s, a)
+    steps = log.steps
+    rho = target.probabilities(log) / steps.behavior_prob
+    keys = np.stack([steps.step, steps.state, steps.action], axis=1)
+    _, where = np.unique(keys, axis=0, return_inverse=True)
+    mean = np.bincount(where, rho) / np.bincount(where)
+    expected = np.sqrt(np.sum((rho - mean[where]) ** 2) / np.sum(rho**2))
+    assert found.value == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["default", "hidden", "modelfail-10", "icu-better", "bandit"])
+def test_policies_of_the_state_are_not_suspected(name: str) -> None:
+    """Hidden states aside: there the ratios differ, and the log says so."""
+    found = gates_of(*study_log(name, 300))["policies"]
+    assert (found.level, found.value) == ("green", 0.0)
+
+
+def test_no_two_continuous_actions_are_alike() -> None:
+    found = gates_of(*study_log("timevarying-16", 100))
+    assert found["policies"].level == "unknown"
+    assert found["fitted values"].level == "unknown"
+
+
+def test_fitted_values_are_the_mass_on_what_is_seldom_seen() -> None:
+    """One step, one state: the target's probability of the actions seen fewer than 10 times."""
+    actions = np.repeat([0, 1, 2], [50, 9, 1])[:, None]
+    states = np.zeros((60, 2), int)
+    log = rw.log_from_arrays(states, actions, np.ones((60, 1)), np.full((60, 1), 0.25))
+    target = rw.TablePolicy({0: {0: 0.6, 1: 0.2, 2: 0.1, 3: 0.1}})
+    found = gates_of(log, target)["fitted values"]
+    assert found.value == pytest.approx(0.2 + 0.1 + 0.1)
+    assert found.level == "red"
+
+
+def test_the_models_rare_mass_counts_actions() -> None:
+    """The same log: what DM and MIS call rare, by the compiled way and over sums."""
+    actions = np.repeat([0, 1, 2], [150, 9, 41])[:, None]
+    states = np.zeros((200, 2), int)
+    log = rw.log_from_arrays(states, actions, np.ones((200, 1)), np.full((200, 1), 1 / 3))
+    target = rw.TablePolicy({0: {0: 0.7, 1: 0.2, 2: 0.1}})
+    by_hand = {"dm": 0.2, "mis": 0.0}
+    sums = rw.moments(log, target)
+    for name, expected in by_hand.items():
+        for data, policy in ((log, target), (sums, None)):
+            rare = rw.evaluate(data, policy, name).diagnostics.rare_mass
+            assert rare == pytest.approx(expected, abs=1e-12)
+
+
+def test_estimated_propensities_are_told() -> None:
+    log, target = study_log("fitted", 500)
+    found = gates_of(log, target)
+    assert found["estimated propensities"].level == "amber"
+    assert found["propensities"].level == "unknown"
+    assert rw.evaluate(log, target).verdict.level == "amber"
+    spoken = {gate.name for gate in rw.evaluate(log, target, "dm").verdict.gates}
+    assert not spoken & {"estimated propensities", "propensities"}  # it uses none
+    assert gates_of(*study_log("default", 100))["estimated propensities"].level == "green"
+
+
+SPEAKS = {
+    "propensities": {"mis", "mis-pooled", "is", "dr", "dr-crossfit", "mdr", "ssd-is"},
+    "estimated propensities": {"mis", "mis-pooled", "is", "dr", "dr-crossfit", "mdr", "ssd-is"},
+    "policies": {"mis", "mis-pooled", "dm", "dr", "dr-crossfit", "mdr", "ssd-is"},
+    "fitted values": {"dr"},
+    "history": {"mis", "mis-pooled", "dm", "mdr", "ssd-is"},
+    "steadiness": {"mis-pooled", "ssd-is"},
+    "drift": {"mis", "mis-pooled", "dm", "is", "dr", "dr-crossfit", "mdr", "ssd-is"},
+    "Pareto k": {"is", "dr", "dr-crossfit"},
+}
+
+
+def test_which_gate_speaks_of_which_estimator() -> None:
+    found = gates_of(*study_log("default", 200))
+    assert set(found) == set(SPEAKS)
+    names = ("mis", "mis-pooled", "dm", "is", "dr", "dr-crossfit", "mdr", "ssd-is")
+    for name in names:
+        spoken = {gate.name for gate in diagnose.speaking_of(found, rw.estimator(name))}
+        assert spoken == {gate for gate, of in SPEAKS.items() if name in of}
+
+
+def test_a_model_of_hidden_states_is_red() -> None:
+    log, target = study_log("modelfail-10", 200)
+    assert rw.evaluate(log, target, "dm").verdict.level == "red"
+    hidden = {g.name: g for g in rw.evaluate(log, target, "dm").gates}["hidden states"]
+    assert hidden.level == "red"
+    assert "hidden states" not in {g.name for g in rw.evaluate(log, target, "mis").gates}
+
+
+@pytest.mark.parametrize("name", ["mis", "mis-state", "dm"])
+def test_auto_takes_the_larger_error_where_episodes_depend(name: str) -> None:
+    """Whole episodes are good or bad, and no column tells: rows are not independent given s."""
+    found = rw.evaluate(*study_log("fate", 1000), name)
+    automatic, cluster = found.interval(), found.interval(method="cluster")
+    analytic = found.interval(method="analytic")
+    assert automatic is not None
+    assert cluster is not None
+    assert analytic is not None
+    assert (automatic.low, automatic.high) == (cluster.low, cluster.high)
+    assert automatic.method.startswith("cluster")
+    assert cluster.high - cluster.low > 1.1 * (analytic.high - analytic.low)
+
+
+@pytest.mark.parametrize("name", ["mis", "dm", "wis"])
+def test_auto_is_analytic_where_they_do_not(name: str) -> None:
+    found = rw.evaluate(*study_log("default", 1000), name)
+    assert found.interval() == found.interval(method="analytic")

@@ -1,0 +1,208 @@
+"""The diagnostics' own sums and the verdicts that rest on them are the same on every engine."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import fixture
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+from test_stream import BATCH, fast_answers, streamed
+
+import reweigh as rw
+from reweigh.cli.app import run
+from reweigh.moments import extras
+
+__all__ = ["fast_answers"]
+TARGET = rw.TablePolicy({f"s {s}": {f"a{a}": (0.5, 0.3, 0.2)[(s + a) % 3] for a in range(3)}
+                         for s in range(4)})  # fmt: skip
+
+
+def simulated(episodes: int = 400, horizon: int = 5, ids: Any = None) -> pa.Table:
+    """Texts as states, numbers as ids; half of the episodes end early. Every a-priori path is
+    Markov, and the ratios take few values, so that many products are equal."""
+    rng = np.random.default_rng(12)
+    lengths = np.where(rng.random(episodes) < 0.5, horizon, rng.integers(1, horizon, episodes))
+    rows, first = int(lengths.sum()), np.cumsum(lengths) - lengths
+    numbers = rng.permutation(episodes) * 37 - 2000 if ids is None else ids(episodes)
+    state, action = rng.integers(0, 4, rows), rng.integers(0, 3, rows)
+    terminated = np.zeros(rows, bool)
+    terminated[first + lengths - 1] = lengths < horizon
+    return pa.table(
+        {
+            "episode": pa.array(np.repeat(numbers, lengths)),
+            "step": np.arange(rows) - np.repeat(first, lengths),
+            "state": [f"s {s}" for s in state],
+            "action": [f"a{a}" for a in action],
+            "reward": state + rng.normal(size=rows).round(3),
+            "behavior_prob": np.full(rows, 1 / 3),
+            "terminated": terminated,
+        }
+    )
+
+
+def engines(data: Any, **reading: Any) -> dict[str, Any]:
+    """The same log on every engine, in memory first."""
+    return {
+        "arrays": rw.read_log(data, **reading),
+        "fast": streamed(data, BATCH, **reading),
+        "chunks": streamed(data, BATCH, False, **reading),
+        "duckdb": rw.read_log(data, engine="duckdb", **reading),
+    }
+
+
+def all_same(data: Any, target: rw.Policy, **reading: Any) -> rw.Moments:
+    logs = engines(data, **reading)
+    sums = {name: rw.moments(log, target, ["mis"]) for name, log in logs.items()}
+    for name in ("fast", "chunks", "duckdb"):
+        fixture.assert_same(sums[name], sums["arrays"])
+    return sums["arrays"]
+
+
+# --- sums ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_files_of_texts_and_numbers(fast_answers, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"log.{kind}"
+    (pq.write_table if kind == "parquet" else pacsv.write_csv)(simulated(), path)
+    sums = all_same(path, TARGET, terminated="terminated", discount=0.9)
+    assert sums.lagged is not None
+    assert sums.ordered is not None
+    assert sums.ordered.shift == 2  # 400 ids, 37 apart: 14,763 of them span 4,096 buckets
+    assert sums.largest is not None
+    assert len(sums.largest) < 200 < sums.largest.n  # equal ones are left out together
+    assert sums.largest.floor > -np.inf
+    assert fast_answers == [True]
+
+
+IDS = {
+    "texts of numbers": (lambda n: [str(i - 7) for i in range(n)], True),
+    "far apart": (lambda n: np.arange(n) ** 2 * 10**12 - 10**15, True),
+    "small unsigned": (lambda n: np.arange(n, dtype=np.uint64), True),
+    "large unsigned": (lambda n: np.arange(n, dtype=np.uint64) + np.uint64(2**63), False),
+    "one word": (lambda n: [*map(str, range(n - 1)), "x"], False),
+    "leading zeros": (lambda n: [f"{i:05d}" for i in range(n)], False),
+}
+
+
+@pytest.mark.parametrize("what", IDS)
+def test_the_order_is_known_where_ids_are_whole_numbers(what: str) -> None:
+    ids, known = IDS[what]
+    sums = all_same(simulated(120, ids=ids), TARGET, terminated="terminated")
+    assert (sums.ordered is not None) == known
+
+
+def test_cut_off_episodes_have_no_order_and_their_largest_weights(fast_answers) -> None:
+    data = simulated().rename_columns(
+        [{"terminated": "truncated"}.get(name, name) for name in simulated().column_names]
+    )
+    sums = all_same(data, TARGET, truncated="truncated")
+    assert sums.truncated
+    assert sums.ordered is None
+    assert sums.largest is not None
+    assert fast_answers == [True]
+
+
+def test_too_many_cells_are_left_out_by_every_engine(monkeypatch, fast_answers) -> None:
+    cells = rw.moments(rw.read_log(simulated(), terminated="terminated"), TARGET).lagged
+    assert cells is not None
+    for most in (len(cells) - 1, len(cells)):
+        monkeypatch.setattr(extras, "MOST_LAGGED", most)
+        sums = all_same(simulated(), TARGET, terminated="terminated")
+        assert (sums.lagged is None) == (most < len(cells))
+        if sums.lagged is None:
+            history = rw.evaluate(sums).verdict
+            [gate] = [gate for gate in history.unchecked if gate.name == "history"]
+            assert f"more than {most:,} cells" in str(gate.to_dict())
+    assert fast_answers == [True, True]
+
+
+def test_cells_with_actions_that_no_estimator_asked_for_are_spare(monkeypatch) -> None:
+    """On a large log; where an estimator asks for them they are made."""
+    for name in ("stream_fast", "stream_cells", "stream_sums", "ibis"):
+        monkeypatch.setattr(
+            importlib.import_module(f"reweigh.moments.engines.{name}"), "SPARE_CELLS", 100
+        )
+    logs = engines(simulated(), terminated="terminated")
+    for name in ("fast", "chunks", "duckdb"):
+        made = rw.moments(logs[name], TARGET, ["mis"])
+        assert made.kinds == ("transitions",)
+        assert made.left_out.keys() == {"model"}
+        assert made.lagged is not None
+        assert rw.moments(logs[name], TARGET, ["mis", "dm"]).kinds == ("transitions", "model")
+    # a site that leaves them out adds to one that does not
+    other = rw.read_log(simulated(60), terminated="terminated", horizon=5)
+    small = rw.moments(other, TARGET, ["mis"])
+    for added in (small + made, made + small):
+        assert added.kinds == ("transitions",)
+        assert added.left_out.keys() == {"model"}
+        assert added.n_episodes == 460
+        assert "more than 1,048,576 cells" in str(rw.evaluate(added).verdict.to_dict())
+
+
+# --- verdicts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", fixture.VARIANTS)
+def test_verdicts_of_the_fixture_are_the_same_on_every_engine(variant: str) -> None:
+    logs = engines(fixture.table(variant), **fixture.READING[variant])
+    verdicts_agree(logs, fixture.policies(variant)["table"])
+
+
+def test_verdicts_of_a_simulated_log_are_the_same_on_every_engine() -> None:
+    found = verdicts_agree(engines(simulated(), terminated="terminated"), TARGET)
+    names = {gate.name for gate in found["wis"].gates if gate.level != "unknown"}
+    assert {"drift", "Pareto k"} <= names
+    assert "history" in {gate.name for gate in found["mis"].gates if gate.level != "unknown"}
+
+
+def verdicts_agree(logs: dict[str, Any], target: rw.Policy) -> dict[str, Any]:
+    asked = ["mis", "dm", "wis"]
+    results = {name: rw.evaluate_all(log, target, asked) for name, log in logs.items()}
+    found = {}
+    for i, estimator in enumerate(asked):
+        expected = results["arrays"][i]
+        for name in ("fast", "chunks", "duckdb"):
+            mine = results[name][i]
+            assert type(mine) is type(expected)
+            if isinstance(expected, rw.Estimate):
+                fixture.assert_alike(mine.verdict.to_dict(), expected.verdict.to_dict(), name)
+                found[estimator] = expected.verdict
+    assert found
+    return found
+
+
+def test_one_scan_serves_estimates_and_verdicts(monkeypatch) -> None:
+    log = streamed(simulated(), terminated="terminated")
+    scans = []
+    real = type(log.scanner).moments
+    monkeypatch.setattr(type(log.scanner), "moments", lambda *args: scans.append(1) or real(*args))
+    for result in rw.evaluate_all(log, TARGET, ["mis", "dm", "wis"]):
+        unchecked = {gate.name for gate in result.verdict.unchecked}
+        assert not unchecked & {"propensities", "history", "drift", "Pareto k"}
+    assert len(scans) == 1
+
+
+def test_merged_sites_have_the_gates_of_the_whole(tmp_path: Path) -> None:
+    rows = simulated()
+    site = np.asarray(rows.column("episode")) % 3
+    reading = {"terminated": "terminated", "horizon": 5}
+    files = []
+    for i, engine in enumerate(("arrays", "stream", "duckdb")):
+        part = rw.read_log(rows.filter(pa.array(site == i)), engine=engine, **reading)
+        files.append(str(tmp_path / f"{engine}.parquet"))
+        rw.moments(part, TARGET).save(files[-1])
+    assert run(["merge", *files, "-o", str(tmp_path / "all.parquet")]) == 0
+    merged = rw.load_moments(tmp_path / "all.parquet")
+    whole = rw.moments(rw.read_log(rows, **reading), TARGET)
+    for estimator in ("mis", "dm"):
+        verdicts = [rw.evaluate(sums, None, estimator).verdict for sums in (merged, whole)]
+        fixture.assert_alike(*(verdict.to_dict() for verdict in verdicts))
+    assert merged.largest is not None
+    assert merged.largest.n == 400
