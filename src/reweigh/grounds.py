@@ -86,12 +86,13 @@ class Grounds:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no number: unknown
             found = diagnose.of_sums(self.evidence.for_gates(self.recipe, dropped=self.dropped))
             history = found["history"]
-            if history.level == "red" and not self._disagrees_with_wis():
+            if history.level == "red" and self._agrees_with_wis():
                 found["history"] = replace(history, level="amber")
         return Verdict((*own, *diagnose.speaking_of(found, self.recipe)))
 
-    def _disagrees_with_wis(self) -> bool:
-        """Whether WIS, which needs no state, tells another value than chance allows."""
+    def _agrees_with_wis(self) -> bool:
+        """Whether WIS, which needs no state, tells the same value as far as chance allows; not
+        where it cannot be asked, or only sums are at hand, which hold no joint error."""
         if self.evidence.log is None:
             return False
         log, target = self.evidence.rows(self.dropped)
@@ -101,8 +102,7 @@ class Grounds:
             other = solve(again, wis(), self.dropped).solution
         except RefusedError:
             return False
-        error = self._clustered(psi)
-        return error > 0 and abs(self.value - other.value) > FAR_APART * error
+        return abs(self.value - other.value) <= FAR_APART * self._clustered(psi)
 
     def rows(self, why: str) -> tuple[EpisodeLog, Policy]:
         """The log and the target; refused where there are only sums."""

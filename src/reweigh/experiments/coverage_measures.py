@@ -202,7 +202,7 @@ def _apart(estimate: Estimate, other: Estimate | Refusal) -> float | None:
 def _verdict(estimate: Estimate, of_log: dict[str, Gate], apart: float | None) -> Verdict:
     """`Estimate.verdict`, with the gates of the log computed once for all estimators."""
     found = dict(of_log)
-    if found["history"].level == "red" and not (apart is not None and apart > FAR_APART):
+    if found["history"].level == "red" and apart is not None and apart <= FAR_APART:
         found["history"] = replace(found["history"], level="amber")
     return Verdict((*estimate.gates, *diagnose.speaking_of(found, estimate.recipe)))
 

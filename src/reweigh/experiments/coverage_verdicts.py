@@ -52,9 +52,9 @@ def gate_levels(
         )
         for gate, value in values.items()
     }
-    if "history" in found:  # red only where the estimate disagrees with one that needs no state
-        apart = _column(columns, name, APART) > FAR_APART
-        found["history"] = np.where(apart, found["history"], np.minimum(found["history"], AMBER))
+    if "history" in found:  # not red where the estimate agrees with one that needs no state
+        agrees = _column(columns, name, APART) <= FAR_APART
+        found["history"] = np.where(agrees, np.minimum(found["history"], AMBER), found["history"])
     if "total mass" in found:  # a hint, never more
         found["total mass"] = np.minimum(found["total mass"], AMBER)
     if "rare states" in found and not from_model:  # red only with few effective episodes
