@@ -4,19 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-# `make test SPARK=yes` runs Spark's tests too; they need Java 17 and 0.5 GB of PySpark.
-SPARK ?= no
+# Spark's tests need Java 17 and 0.5 GB of PySpark; `make test SPARK=no` leaves them out.
+SPARK ?= yes
 ifeq ($(SPARK),yes)
 EXTRAS := test,spark
 else ifeq ($(SPARK),no)
 EXTRAS := test
-SELECTED := -m "not slow and not cluster and not postgres and not spark"
+SELECTED := -m "not slow and not cluster and not postgres and not heavy and not spark"
 else
 $(error SPARK is yes or no, not $(SPARK))
 endif
 STAMP := $(VENV)/.installed-spark-$(SPARK)
 
-.PHONY: install java test lint format types test-slow test-all readme paper study bench bench-billion bench-peers bench-check clean
+.PHONY: install java browser test lint format types test-slow test-all readme paper study bench bench-billion bench-peers bench-check clean
 
 install: $(STAMP)
 
@@ -40,9 +40,17 @@ ifeq ($(SPARK),yes)
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && \
 	    { apt-get install -y -qq openjdk-17-jre-headless || apt-get install -y -qq default-jre-headless; }; \
-	  else echo "Spark's tests need Java 17 or later: install openjdk-17-jre-headless, or leave" \
-	    "SPARK=yes out" >&2; exit 1; fi; fi
+	  else echo "Spark's tests need Java 17 or later: install openjdk-17-jre-headless, or give" \
+	    "SPARK=no" >&2; exit 1; fi; fi
 endif
+
+# Chromium for the report's tests. Without it they are skipped, and say so.
+browser:
+	@if ! command -v chromium >/dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && \
+	    apt-get install -y -qq --no-install-recommends chromium; \
+	  else echo "chromium is not installed: the report's tests in a browser will be skipped" >&2; fi; fi
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests scripts benchmarks
@@ -51,16 +59,21 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-test: java lint types
+test: java browser lint types
 	$(BIN)/python -m pytest --numprocesses=auto $(SELECTED)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow --numprocesses=auto
 
-# Everything: with the other heavy extras (Dask, Ray), PostgreSQL, and the long runs.
+# Everything: with the other heavy extras (Dask, Ray), PostgreSQL, d3rlpy in an environment of its
+# own (it pins an old Gymnasium, and PyTorch is held at a version with a CPU build), the long runs.
 test-all: test
 	$(PIP) --editable ".[$(EXTRAS),dask,ray,postgres]"
 	$(BIN)/python -m pytest -m "cluster or postgres"
+	$(PYTHON) -m venv build/d3rlpy
+	build/d3rlpy/bin/python -m pip install --quiet torch==2.13.0
+	build/d3rlpy/bin/python -m pip install --quiet --editable ".[d3rlpy]" pandas pytest
+	build/d3rlpy/bin/python -m pytest -m heavy tests/adapters/test_d3rlpy.py
 	$(BIN)/python -m pytest -m slow --numprocesses=auto
 
 format: $(STAMP)
@@ -68,7 +81,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix src tests scripts benchmarks
 
 readme: $(STAMP)
-	$(BIN)/python scripts/readme.py README.md docs/planning.md docs/from-laptop-to-cluster.md docs/intervals.md --write
+	$(BIN)/python scripts/readme.py README.md docs/planning.md docs/from-laptop-to-cluster.md docs/intervals.md docs/adapters.md --write
 
 # docs/paper and docs/curse-of-horizon: figures, theory, claims. Half an hour on 2 cores.
 paper: $(STAMP)

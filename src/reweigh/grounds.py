@@ -84,11 +84,12 @@ class Grounds:
     def verdict(self, own: tuple[Gate, ...]) -> Verdict:
         """The worst of the estimate's own gates and of those of the log and target."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no number: unknown
-            found = diagnose.of_sums(self.evidence.for_gates(self.recipe, dropped=self.dropped))
-            history = found["history"]
-            if history.level == "red" and self._agrees_with_wis():
+            sums = self.evidence.for_gates(self.recipe, dropped=self.dropped)
+            found = diagnose.of_sums(sums, diagnose.silent_on(self.recipe))
+            history = found.get("history")
+            if history is not None and history.level == "red" and self._agrees_with_wis():
                 found["history"] = replace(history, level="amber")
-        return Verdict((*own, *diagnose.speaking_of(found, self.recipe)))
+        return Verdict((*own, *found.values()))
 
     def _agrees_with_wis(self) -> bool:
         """Whether WIS, which needs no state, tells the same value as far as chance allows; not

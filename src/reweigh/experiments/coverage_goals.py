@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,13 +68,19 @@ def goals(coverage: Sequence[Row], best: Sequence[Row]) -> list[Goal]:
     return [*found, _best(best)] if best else found
 
 
+def within(share: float, of: int, low: float, high: float = 1.0) -> bool:
+    """Whether a share of so many replicates is between the limits, give or take ERRORS Monte-Carlo
+    errors, each that of a share which is exactly at its limit."""
+    below, above = (ERRORS * math.sqrt(p * (1 - p) / of) for p in (low, high))
+    return low - below <= share <= high + above
+
+
 def green_misses(row: Row) -> bool:
-    low, high = LOW - ERRORS * row["mc_green"], HIGH + ERRORS * row["mc_green"]
-    return not low <= row["coverage_green"] <= high
+    return not within(row["coverage_green"], row["green_replicates"], LOW, HIGH)
 
 
 def amber_misses(row: Row) -> bool:
-    return bool(row["coverage_amber"] < LEAST_AMBER - ERRORS * row["mc_amber"])
+    return not within(row["coverage_amber"], row["amber_replicates"], LEAST_AMBER)
 
 
 def _green(rows: Sequence[Row], half: str) -> Goal:
@@ -134,7 +141,7 @@ def _not_silent(rows: Sequence[Row]) -> Goal:
 
 def _best(rows: Sequence[Row]) -> Goal:
     judged = pick(rows, interval="corrected")
-    missed = [row for row in judged if row["coverage"] < LEAST_BEST - ERRORS * row["mc_error"]]
+    missed = [r for r in judged if not within(r["coverage"], r["replicates"], LEAST_BEST)]
     told = ", ".join(f"{row['coverage']:.1%} ± {row['mc_error']:.1%}" for row in judged)
     return Goal(
         f"the best of 50 equal policies, corrected: at least {LEAST_BEST:.0%}", told, not missed

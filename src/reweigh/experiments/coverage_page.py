@@ -16,6 +16,7 @@ from reweigh.experiments.coverage_goals import (
     goals,
     pick,
     read_csv,
+    within,
 )
 from reweigh.experiments.coverage_tables import DEFAULT, Row
 from reweigh.experiments.coverage_worlds import GROUPS, WORLDS
@@ -118,9 +119,10 @@ def _goals(held: Sequence[Goal]) -> str:
         ((goal.text, goal.found, "yes" if goal.met else "**no**") for goal in held),
     )
     text += (
-        f"\nA goal is missed where coverage is outside by more than {ERRORS} Monte-Carlo errors, "
-        "in cells (a world at a size, by one estimator) with at least 50 replicates of the "
-        "colour.\n"
+        f"\nA goal is missed where coverage is outside by more than {ERRORS} Monte-Carlo errors "
+        "(of a share that is exactly at the limit), in cells (a world at a size, by one estimator) "
+        "with at least 50 replicates of the colour. Of cells that are exactly at a limit one in 44 "
+        "is missed by chance.\n"
     )
     for goal in held:
         if goal.misses:
@@ -137,11 +139,7 @@ def _summary(rows: Sequence[Row]) -> str:
     rows = [row for row in rows if row["coverage"] is not None]
     if not rows:
         return ""
-    inside = [
-        row
-        for row in rows
-        if LOW - ERRORS * row["mc_error"] <= row["coverage"] <= HIGH + ERRORS * row["mc_error"]
-    ]
+    inside = [row for row in rows if within(row["coverage"], row["replicates"], LOW, HIGH)]
     return f"{_percent(median(row['coverage'] for row in rows))} ({len(inside)}/{len(rows)})"
 
 

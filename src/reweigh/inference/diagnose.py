@@ -8,6 +8,7 @@ speak about an estimator follows from its weights.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Set
 from dataclasses import replace
 
 import numpy as np
@@ -33,6 +34,7 @@ from reweigh.moments.groups import group_by
 
 KINDS = frozenset({"transitions", "model", "lagged", "ordered", "largest"})
 RATIOS, STATES, PRODUCTS, STEADY = "propensities", "history", "Pareto k", "steadiness"
+DRIFT = "drift"
 ESTIMATED, POLICIES, FITTED = "estimated propensities", "policies", "fitted values"
 
 
@@ -102,34 +104,53 @@ def _rarest(solution: Solution, used: Moments) -> tuple[int | None, str | None]:
     return int(solution.node_t[worst]), used.states.name(int(solution.node_s[worst]))
 
 
-def of_sums(sums: Moments) -> dict[str, Gate]:
-    """The gates of a log and target, by name."""
-    about = sums.about
-    ratio = history = steady = Outcome(None, "these sums hold no transitions")
-    if sums.transitions is not None:
-        ratio = ratio_test(sums.transitions, about.horizon)
-        if about.max_ratio is not None:
-            ratio = Outcome(None, "the ratios were clipped, and clipped ones need not average to 1")
-        elif about.behavior != "logged":
-            ratio = Outcome(None, "the propensities were estimated from this log: they fit it")
+def of_sums(sums: Moments, silent: Set[str] = frozenset()) -> dict[str, Gate]:
+    """The gates of a log and target, by name, but for those that nobody listens to."""
+    worth = None
+    if sums.transitions is not None and not {STATES, STEADY} <= silent:
         worth = _worth(sums)
-        history = _history(sums, worth)
-        steady = steadiness_test(sums.transitions, worth, about.horizon, about.discount)
-    no_order = "the ids are no numbers, or episodes are cut off"
-    drift = Outcome(None, _lacking(sums, "ordered", "the order of the episodes", no_order))
-    if sums.ordered is not None:
-        drift = drift_test(sums.ordered)
-    found = [
-        gates.estimated_propensities(about.behavior != "logged"),
-        gates.assumption(RATIOS, ratio, _state(sums, ratio)),
-        _policies(sums),
-        _fitted_values(sums),
-        gates.assumption(STATES, history, _state(sums, history)),
-        gates.assumption(STEADY, steady, _state(sums, steady)),
-        gates.assumption("drift", drift, None),
-        _tail(sums),
-    ]
-    return {gate.name: gate for gate in found}
+    makers: dict[str, Callable[[], Gate]] = {
+        ESTIMATED: lambda: gates.estimated_propensities(sums.about.behavior != "logged"),
+        RATIOS: lambda: _assumption(RATIOS, sums, _ratios(sums)),
+        POLICIES: lambda: _policies(sums),
+        FITTED: lambda: _fitted_values(sums),
+        STATES: lambda: _assumption(STATES, sums, _history(sums, worth)),
+        STEADY: lambda: _assumption(STEADY, sums, _steadiness(sums, worth)),
+        DRIFT: lambda: _assumption(DRIFT, sums, _drift(sums)),
+        PRODUCTS: lambda: _tail(sums),
+    }
+    return {name: make() for name, make in makers.items() if name not in silent}
+
+
+NO_TRANSITIONS = Outcome(None, "these sums hold no transitions")
+
+
+def _assumption(name: str, sums: Moments, outcome: Outcome) -> Gate:
+    code = -1 if outcome.state is None else outcome.state
+    return gates.assumption(name, outcome, sums.states.name(code) if code >= 0 else None)
+
+
+def _ratios(sums: Moments) -> Outcome:
+    if sums.transitions is None:
+        return NO_TRANSITIONS
+    if sums.about.max_ratio is not None:
+        return Outcome(None, "the ratios were clipped, and clipped ones need not average to 1")
+    if sums.about.behavior != "logged":
+        return Outcome(None, "the propensities were estimated from this log: they fit it")
+    return ratio_test(sums.transitions, sums.about.horizon)
+
+
+def _steadiness(sums: Moments, worth: Worth | None) -> Outcome:
+    if sums.transitions is None or worth is None:
+        return NO_TRANSITIONS
+    return steadiness_test(sums.transitions, worth, sums.about.horizon, sums.about.discount)
+
+
+def _drift(sums: Moments) -> Outcome:
+    if sums.ordered is None:
+        why = "the ids are no numbers, or episodes are cut off"
+        return Outcome(None, _lacking(sums, "ordered", "the order of the episodes", why))
+    return drift_test(sums.ordered)
 
 
 def speaking_of(found: dict[str, Gate], recipe: Recipe) -> tuple[Gate, ...]:
@@ -209,7 +230,9 @@ def _worth(sums: Moments) -> Worth:
     return Worth(op.node_t, op.node_s, backward(op).u)
 
 
-def _history(sums: Moments, worth: Worth) -> Outcome:
+def _history(sums: Moments, worth: Worth | None) -> Outcome:
+    if worth is None:
+        return NO_TRANSITIONS
     if sums.lagged is None:
         what = "what came before a state"
         return Outcome(None, _lacking(sums, "lagged", what, "they were not asked for"))
@@ -222,10 +245,6 @@ def _lacking(sums: Moments, kind: str, what: str, why: str) -> str:
     if kind in sums.left_out:
         return f"these sums do not hold {what}: {sums.left_out[kind]}"
     return f"these sums do not hold {what}: {why}, or an older version made them"
-
-
-def _state(sums: Moments, outcome: Outcome) -> str | None:
-    return None if outcome.state is None or outcome.state < 0 else sums.states.name(outcome.state)
 
 
 def _tail(sums: Moments) -> Gate:

@@ -233,7 +233,9 @@ def pareto_k(k: float | None, n: int, why: str) -> Gate:
         return unknown("Pareto k", why)
     limit = Limit(min(1 - 1 / math.log10(max(n, 11)), 0.7), LIMITS["Pareto k"].red)
     level = limit.judge(k)
-    advice = "" if level == "green" else "their mean is slow to settle: use mis, or log more episodes"
+    advice = (
+        "" if level == "green" else "their mean is slow to settle: use mis, or log more episodes"
+    )
     text = f"the weights' tail has the shape k = {k:.2f}"
     return Gate("Pareto k", level, k, text, advice, str(limit))
 
