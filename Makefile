@@ -7,16 +7,16 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Spark's tests need Java 17 and 0.5 GB of PySpark; `make test SPARK=no` leaves them out.
 SPARK ?= yes
 ifeq ($(SPARK),yes)
-EXTRAS := test,spark
+EXTRAS := test,docs,spark
 else ifeq ($(SPARK),no)
-EXTRAS := test
+EXTRAS := test,docs
 SELECTED := -m "not slow and not cluster and not postgres and not heavy and not spark"
 else
 $(error SPARK is yes or no, not $(SPARK))
 endif
 STAMP := $(VENV)/.installed-spark-$(SPARK)
 
-.PHONY: install java browser test lint format types test-slow test-all readme paper study bench bench-billion bench-peers bench-check clean
+.PHONY: install java browser test lint format types test-slow test-all readme docs notebooks paper study bench bench-billion bench-peers bench-check clean
 
 install: $(STAMP)
 
@@ -81,7 +81,15 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix src tests scripts benchmarks
 
 readme: $(STAMP)
-	$(BIN)/python scripts/readme.py README.md docs/planning.md docs/from-laptop-to-cluster.md docs/intervals.md docs/adapters.md --write
+	$(BIN)/python scripts/readme.py README.md $(wildcard docs/*.md docs/howto/*.md docs/concepts/*.md) --write
+
+# The documentation site, into build/site; the guides as notebooks, into build/notebooks.
+docs: $(STAMP)
+	$(BIN)/python -W ignore scripts/pictures.py
+	$(BIN)/zensical build --clean
+
+notebooks: $(STAMP)
+	$(BIN)/python scripts/notebooks.py build/notebooks docs/tutorial.md $(filter-out docs/howto/index.md,$(wildcard docs/howto/*.md)) $(wildcard docs/concepts/*.md) docs/adapters.md docs/planning.md docs/from-laptop-to-cluster.md docs/intervals.md
 
 # docs/paper and docs/curse-of-horizon: figures, theory, claims. Half an hour on 2 cores.
 paper: $(STAMP)
@@ -115,4 +123,4 @@ bench-check: $(STAMP)
 	$(BIN)/python -W ignore benchmarks/speed.py
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

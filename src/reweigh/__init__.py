@@ -1,56 +1,9 @@
 """reweigh: off-policy evaluation you can act on."""
 
 import importlib
-from typing import TYPE_CHECKING
-
-from reweigh.errors import (
-    InputError,
-    InputWarning,
-    LowOverlapWarning,
-    PartialError,
-    PlaceboWarning,
-    RefusedError,
-    ResourceError,
-    ReweighError,
-    ReweighWarning,
-    SelectionWarning,
-    SmallSampleWarning,
-    StationaryWarning,
-    SupportError,
-    UsageError,
-)
-from reweigh.estimators.presets import (
-    ESTIMATORS,
-    dm,
-    dr,
-    estimator,
-    is_,
-    mdr,
-    mis,
-    ssd_is,
-    trajectory_is,
-    trajectory_wis,
-    wdr,
-    wis,
-)
-from reweigh.estimators.recipe import Recipe
-from reweigh.evaluate import evaluate, evaluate_all, moments
-from reweigh.logs.arrays import log_from_arrays
-from reweigh.logs.columns import Columns
-from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import Grid, Rounding
-from reweigh.moments.bundle import Moments
-from reweigh.moments.trajectories import StepMoments
-from reweigh.moments.transitions import TransitionMoments
-from reweigh.policies import (
-    ColumnPolicy,
-    FittedBehavior,
-    FunctionPolicy,
-    TablePolicy,
-    fit_behavior,
-    read_policy,
-)
-from reweigh.results import Diagnostics, Estimate, Interval, Marginals, Refusal
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -89,6 +42,7 @@ __all__ = [
     "TablePolicy",
     "TransitionMoments",
     "UsageError",
+    "adapters",
     "certify",
     "compare",
     "dm",
@@ -116,23 +70,103 @@ __all__ = [
 
 
 if TYPE_CHECKING:
-    from reweigh import theory, worlds
+    from reweigh import adapters, theory, worlds
     from reweigh.certificate import Certificate, certify
     from reweigh.comparing import compare
     from reweigh.comparison import Comparison
+    from reweigh.errors import (
+        InputError,
+        InputWarning,
+        LowOverlapWarning,
+        PartialError,
+        PlaceboWarning,
+        RefusedError,
+        ResourceError,
+        ReweighError,
+        ReweighWarning,
+        SelectionWarning,
+        SmallSampleWarning,
+        StationaryWarning,
+        SupportError,
+        UsageError,
+    )
+    from reweigh.estimators.presets import (
+        ESTIMATORS,
+        dm,
+        dr,
+        estimator,
+        is_,
+        mdr,
+        mis,
+        ssd_is,
+        trajectory_is,
+        trajectory_wis,
+        wdr,
+        wis,
+    )
+    from reweigh.estimators.recipe import Recipe
+    from reweigh.evaluate import evaluate, evaluate_all, moments
+    from reweigh.logs.arrays import log_from_arrays
+    from reweigh.logs.columns import Columns
+    from reweigh.logs.log import EpisodeLog
     from reweigh.logs.read import read_log
+    from reweigh.logs.states import Grid, Rounding
+    from reweigh.moments.bundle import Moments
     from reweigh.moments.store import load_moments
+    from reweigh.moments.trajectories import StepMoments
+    from reweigh.moments.transitions import TransitionMoments
+    from reweigh.policies import (
+        ColumnPolicy,
+        FittedBehavior,
+        FunctionPolicy,
+        TablePolicy,
+        fit_behavior,
+        read_policy,
+    )
+    from reweigh.results import Diagnostics, Estimate, Interval, Marginals, Refusal
 
-# What needs pyarrow, or is not needed by every user, is imported when it is first used:
-# `import reweigh` stays quick.
-_LATER = {
-    "Certificate": "reweigh.certificate",
-    "certify": "reweigh.certificate",
-    "Comparison": "reweigh.comparison",
-    "compare": "reweigh.comparing",
-    "load_moments": "reweigh.moments.store",
-    "read_log": "reweigh.logs.read",
+# Every name is imported when it is first used: `import reweigh` and `reweigh --help` stay quick.
+_HOMES = {
+    "reweigh.certificate": "Certificate certify",
+    "reweigh.comparing": "compare",
+    "reweigh.comparison": "Comparison",
+    "reweigh.errors": (
+        "InputError InputWarning LowOverlapWarning PartialError PlaceboWarning RefusedError "
+        "ResourceError ReweighError ReweighWarning SelectionWarning SmallSampleWarning "
+        "StationaryWarning SupportError UsageError"
+    ),
+    "reweigh.estimators.presets": (
+        "ESTIMATORS dm dr estimator is_ mdr mis ssd_is trajectory_is trajectory_wis wdr wis"
+    ),
+    "reweigh.estimators.recipe": "Recipe",
+    "reweigh.evaluate": "evaluate evaluate_all moments",
+    "reweigh.logs.arrays": "log_from_arrays",
+    "reweigh.logs.columns": "Columns",
+    "reweigh.logs.log": "EpisodeLog",
+    "reweigh.logs.read": "read_log",
+    "reweigh.logs.states": "Grid Rounding",
+    "reweigh.moments.bundle": "Moments",
+    "reweigh.moments.store": "load_moments",
+    "reweigh.moments.trajectories": "StepMoments",
+    "reweigh.moments.transitions": "TransitionMoments",
+    "reweigh.policies": (
+        "ColumnPolicy FittedBehavior FunctionPolicy TablePolicy fit_behavior read_policy"
+    ),
+    "reweigh.results": "Diagnostics Estimate Interval Marginals Refusal",
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULES = ("adapters", "theory", "worlds")
+
+
+class _Package(ModuleType):
+    """Importing the modules `evaluate` and `moments` must not hide the functions of these names."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME_OF and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:
@@ -140,10 +174,10 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    if name in ("theory", "worlds"):
+    if name in _MODULES:
         return importlib.import_module(f"reweigh.{name}")
-    if name in _LATER:
-        value = getattr(importlib.import_module(_LATER[name]), name)
+    if name in _HOME_OF:
+        value = getattr(importlib.import_module(_HOME_OF[name]), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'reweigh' has no attribute {name!r}")

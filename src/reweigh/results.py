@@ -15,12 +15,16 @@ from reweigh.inference.intervals import Asked, Interval, scale_for
 from reweigh.wording import finite_or_none, number, rounded, two_digits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from reweigh.estimators.recipe import Recipe
     from reweigh.grounds import Grounds
     from reweigh.inference.gates import Gate
     from reweigh.inference.verdict import Verdict
     from reweigh.logs.states import Labels
     from reweigh.moments.bundle import Moments
+    from reweigh.report.plots import Plots
     from reweigh.sensitivity import Sensitivity
 
 Floats = npt.NDArray[np.float64]
@@ -217,6 +221,30 @@ class Estimate:
 
         log, target = self.grounds.rows("sensitivity changes the log")
         return of_log(log, target, self.recipe, evaluate_all)
+
+    @cached_property
+    def plot(self) -> Plots:
+        """Charts: `est.plot.forest()`, `.gains()`, `.weights()`, `.marginals()`, `.value()`,
+        `.variance()`, `.sensitivity()`; `est.plot.save(chart, path)` writes one."""
+        from reweigh.report.plots import Plots
+
+        return Plots(self)
+
+    def report(
+        self,
+        path: str | Path,
+        *,
+        beside: Sequence[Estimate | Refusal] = (),
+        title: str | None = None,
+        overwrite: bool = False,
+    ) -> Path:
+        """Write a report as one HTML file that needs nothing else: the answer and its verdict,
+        what they rest on, and how they were computed. `beside` are other estimators' results on
+        the same log, as `evaluate_all` gives them."""
+        from reweigh.report.page import write_report
+
+        results = [self, *(result for result in beside if result is not self)]
+        return write_report(results, path, main=self, title=title, overwrite=overwrite)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `reweigh evaluate --json` prints them."""

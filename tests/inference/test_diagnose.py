@@ -96,6 +96,7 @@ SPEAKS = {
     "history": {"mis", "mis-pooled", "dm", "mdr", "ssd-is"},
     "steadiness": {"mis-pooled", "ssd-is"},
     "drift": {"mis", "mis-pooled", "dm", "is", "dr", "dr-crossfit", "mdr", "ssd-is"},
+    "marginal size": {"is", "dr", "dr-crossfit"},
     "Pareto k": {"is", "dr", "dr-crossfit"},
 }
 
@@ -135,3 +136,12 @@ def test_auto_takes_the_larger_error_where_episodes_depend(name: str) -> None:
 def test_auto_is_analytic_where_they_do_not(name: str) -> None:
     found = rw.evaluate(*study_log("default", 1000), name)
     assert found.interval() == found.interval(method="analytic")
+
+
+@pytest.mark.parametrize("name", ["default", "rare-half", "hidden", "ending"])
+def test_the_marginal_size_is_that_of_mis(name: str) -> None:
+    """Running products are held to it as well: their own size is no larger but by luck."""
+    log, target = study_log(name, 500)
+    found = gates_of(log, target)["marginal size"]
+    assert found.value == pytest.approx(rw.evaluate(log, target).diagnostics.worst_ess, rel=1e-9)
+    assert found.value <= log.n_episodes

@@ -265,7 +265,7 @@ def nothing_read(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_without_the_package_the_extra_is_named(nothing_read: pytest.MonkeyPatch) -> None:
     nothing_read.setattr(icu_sepsis, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'reweigh\[worlds\]'.*--no-deps icu-sepsis"):
+    with pytest.raises(UsageError, match=r"pip install 'reweigh\[worlds\]'.*--no-deps .icu-sepsis"):
         ICUSepsis()
 
 

@@ -14,6 +14,7 @@ from reweigh.cli.check import check
 from reweigh.cli.compare import compare
 from reweigh.cli.demo import demo
 from reweigh.cli.evaluate import evaluate
+from reweigh.cli.init import init
 from reweigh.cli.merge import merge
 from reweigh.cli.moments import moments
 from reweigh.cli.plan import plan
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (check, evaluate, compare, moments, merge, plan, reproduce, demo):
+for command in (init, check, evaluate, compare, moments, merge, plan, reproduce, demo):
     app.command()(command)
 
 

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 @with_options(log=LogOptions)
 def compare(
-    paths: Annotated[list[Path], typer.Argument(metavar="LOG…", help="Files of the log.")],
     log: LogOptions,
+    paths: Annotated[
+        list[Path] | None, typer.Argument(metavar="LOG…", help="Files of the log.")
+    ] = None,
     target: Annotated[
         list[Path] | None,
         typer.Option(help="Policy file; repeat it for several.", rich_help_panel=TARGET),
@@ -101,8 +103,8 @@ def compare(
         f"{found.n_episodes:,} episodes; the behaviour's own value is "
         f"{number(found.behavior_value)}; {tried} tried on this log"
     )
-    print_table(_table(found))
-    for line in _remarks(found, general):
+    print_table(comparison_table(found))
+    for line in comparison_remarks(found, general):
         say(line)
 
 
@@ -133,7 +135,7 @@ def _policies(files: list[Path], column: str | None, log: LogOptions) -> dict[st
     return named
 
 
-def _table(found: Comparison) -> Table:
+def comparison_table(found: Comparison) -> Table:
     from rich.table import Table
 
     level = f"{100 * found.level:.4g} %"
@@ -150,7 +152,7 @@ def _table(found: Comparison) -> Table:
     return table
 
 
-def _remarks(found: Comparison, general: list[str]) -> list[str]:
+def comparison_remarks(found: Comparison, general: list[str]) -> list[str]:
     from reweigh.results import Refusal, rounded
 
     lines = ["", "Intervals hold for all rows at once, also for the one that looks best."]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reweigh.cli.evaluate import summary
+from reweigh.cli.words import for_terminal
 
 if TYPE_CHECKING:
     from reweigh.worlds import TabularMDP
@@ -41,37 +42,54 @@ def demo_world() -> TabularMDP:
 
 
 def demo(
+    world: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[WORLD]",
+            help="icu-sepsis: three treatment policies on a log of 20,000 patients (needs the "
+            "package icu-sepsis). Without it, a small random world.",
+        ),
+    ] = None,
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="Folder for the log and the policy.")
+        Path, typer.Option("-o", "--output", help="Folder for the log, the policy and the report.")
     ] = Path("reweigh-demo"),
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the files if they exist.")
     ] = False,
 ) -> None:
-    """Simulate a log whose truth is known, evaluate it with every estimator, compare.
+    """Simulate a log whose truth is known, evaluate it with every estimator, compare, report.
 
-    Example: reweigh demo -o demo
+    Example: reweigh demo -o demo, or reweigh demo icu-sepsis -o icu
     """
     import pyarrow.csv as pacsv
     import pyarrow.parquet as pq
 
     import reweigh as rw
+    from reweigh.cli.demo_icu import files_of, icu_sepsis
     from reweigh.cli.show import estimates_table, print_table, remarks, say, working
     from reweigh.errors import ResourceError, UsageError
     from reweigh.output import write_atomically
+    from reweigh.report.page import write_report
 
+    if world not in (None, "icu-sepsis"):
+        raise UsageError(f"there is no demo {world!r}; give icu-sepsis, or nothing")
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ResourceError(f"cannot make the folder {str(output)!r}: {error.strerror}") from error
     log_path, policy_path = output / "log.parquet", output / "policy.csv"
-    there = [path for path in (log_path, policy_path) if path.exists()]
+    report_path = output / "report.html"
+    written = (log_path, policy_path, report_path) if world is None else files_of(output)
+    there = [path for path in written if path.exists()]
     if there and not overwrite:
         raise UsageError(f"{str(there[0])!r} exists; give another folder or ask to overwrite it")
+    if world is not None:
+        icu_sepsis(output, overwrite)
+        return
     with working("simulating"):
-        world = demo_world()
-        table = world.simulate(EPISODES, SEED).to_table().drop_columns(["target_prob"])
-    policy_table = world.target.to_table()
+        small = demo_world()
+        table = small.simulate(EPISODES, SEED).to_table().drop_columns(["target_prob"])
+    policy_table = small.target.to_table()
     write_atomically(
         policy_path, lambda stream: pacsv.write_csv(policy_table, stream), overwrite=overwrite
     )
@@ -79,15 +97,22 @@ def demo(
     with working("evaluating"):
         log = rw.read_log(log_path, next_state="next_state")
         results = rw.evaluate_all(log, rw.read_policy(policy_path), list(rw.ESTIMATORS))
-    truth = float(world.value())
+    truth = float(small.value())
+    again = (
+        f"reweigh evaluate {quote(str(log_path))} --target {quote(str(policy_path))} "
+        "--next-state next_state --estimators all"
+    )
+    with working("writing the report"):
+        write_report(
+            results, report_path, truth=truth, command=again, words=for_terminal,
+            overwrite=overwrite,
+        )  # fmt: skip
     say(f"A log of {EPISODES:,} episodes, {HORIZON} steps each: {log_path}")
     say(f"A target policy to evaluate: {policy_path}")
     say(f"What the target really earns per episode: {truth:.4f}")
     print_table(estimates_table(results, truth))
     for line in [summary([r for r in results if isinstance(r, rw.Estimate)]), *remarks(results)]:
         say(line)
-    say("\nThe same on the files:")
-    say(
-        f"  reweigh evaluate {quote(str(log_path))} --target {quote(str(policy_path))} "
-        "--next-state next_state --estimators all"
-    )
+    say(f"\nA report of all this, to open in a browser: {report_path}")
+    say("The same on the files:")
+    say(f"  {again}")

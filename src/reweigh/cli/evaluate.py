@@ -13,6 +13,7 @@ from reweigh.cli.inputs import read_given
 from reweigh.cli.intervals import IntervalOptions, refuse_without_rows, told
 from reweigh.cli.moved import moved_entry, print_moved, sensitivities
 from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
+from reweigh.cli.report import ReportOptions
 from reweigh.cli.words import printable
 from reweigh.errors import RefusedError, UsageError
 
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
     from reweigh.results import Estimate
 
 
-@with_options(target=TargetOptions, intervals=IntervalOptions, log=LogOptions)
+@with_options(target=TargetOptions, intervals=IntervalOptions, report=ReportOptions, log=LogOptions)
 def evaluate(
     log: LogOptions,
     target: TargetOptions,
     intervals: IntervalOptions,
+    report: ReportOptions,
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -70,7 +72,7 @@ def evaluate(
 ) -> None:
     """Estimate what the target policy would have earned.
 
-    Example: reweigh evaluate log.parquet --target policy.csv --estimators mis,wis,dm
+    Example: reweigh evaluate log.parquet --target policy.csv --estimators mis,wis --report out.html
     """
     import reweigh as rw
     from reweigh.cli.progress import at_work
@@ -89,6 +91,7 @@ def evaluate(
     if show_sql and "auto" in recipes:
         raise UsageError("--show-sql needs the estimators by name, not auto")
     intervals.check()
+    report.check()
     if cut not in ("refuse", "drop"):
         raise UsageError(f"--cut-episodes takes refuse or drop; got {cut!r}")
     with noted() as general:
@@ -105,6 +108,7 @@ def evaluate(
             sure = told(results, intervals, data, given.policy)
             moved = sensitivities(results) if sensitivity else {}
     answered = [result for result in results if isinstance(result, rw.Estimate)]
+    report.write(results, given, sure, general)
     if as_json:
         print_json(
             {
@@ -117,6 +121,7 @@ def evaluate(
                 "seed": sure.seed,
                 "certificate": sure.certificate_entry(),
                 "warnings": general,
+                "report": None if report.report is None else str(report.report),
                 "version": rw.__version__,
             }
         )
@@ -137,6 +142,8 @@ def evaluate(
             print_moved(found)
         if isinstance(sure.certificate, rw.Certificate):
             say(f"\n{sure.certificate}")
+        if report.report is not None:
+            say(f"report: {report.report}")
     if not answered:
         raise RefusedError(
             "refused", "\n  ".join(["no estimator gave an answer", *remarks(results)])

@@ -14,6 +14,7 @@ def merge(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but warnings.")] = False,
     leave_out: Annotated[
         str | None,
         typer.Option(
@@ -43,7 +44,8 @@ def merge(
         except rw.InputError as error:
             raise rw.InputError(f"{path} does not add to {paths[0]}: {error}") from error
     total.save(output, overwrite=overwrite)
-    say(f"{output}: {total}")
+    if not quiet:
+        say(f"{output}: {total}")
     if recipe is not None:
         names = [path.name for path in paths]
         print_moved(of_sites(sites, recipe, rw.evaluate_all, names))

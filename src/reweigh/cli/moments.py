@@ -33,6 +33,7 @@ def moments(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but warnings.")] = False,
 ) -> None:
     """Write the sums of a log under a target policy: they hold no ids, and they add up.
 
@@ -48,7 +49,7 @@ def moments(
     if cut not in ("keep", "drop"):
         raise UsageError(f"--cut-episodes takes keep or drop; got {cut!r}")
     recipes = None if estimators is None else chosen(estimators, max_ratio)
-    with noted() as warned, working("reading"):
+    with noted() as warned, working("reading", quiet=quiet):
         log.check_source(paths)
         policy = target.read(log)
         data = log.read(paths, target.target_prob)
@@ -57,11 +58,12 @@ def moments(
         dropped = data.n_truncated if cut == "drop" else 0
         if dropped:
             data = data.drop_truncated()
-    with noted() as more, at_work(data, "adding up", quiet=False) as rows:
+    with noted() as more, at_work(data, "adding up", quiet=quiet) as rows:
         sums = rw.moments(rows, policy, recipes, blocks=blocks, max_ratio=max_ratio)
     warned += more
     sums.save(output, overwrite=overwrite)
-    say(f"{output}: {sums}")
+    if not quiet:
+        say(f"{output}: {sums}")
     for text in warned:
         say(f"! {text}")
     if dropped:
@@ -69,7 +71,7 @@ def moments(
             f"! {dropped:,} cut-off episodes were left out; if being cut off has to do with the "
             "outcome, estimates are biased"
         )
-    if blocks < LEAST_BLOCKS:
+    if blocks < LEAST_BLOCKS and not quiet:
         say(
             f"with {blocks} block{'s' if blocks > 1 else ''} there will be no interval for wis and "
             "ssd-is, and an odd number leaves no halves for mdr; --blocks 20 gives both"

@@ -19,6 +19,15 @@ TARGET = "The target policy"
 OR_TABLE = "Left out for a --table of Spark."  # of the argument LOG
 
 
+CONFIG = Annotated[
+    Path | None,
+    typer.Option(
+        help="TOML file with options, as `reweigh init` writes it; those given here win.",
+        rich_help_panel=READING,
+    ),
+]
+
+
 def _option(help: str, panel: str = READING, flag: str | None = None) -> Any:
     """An option; `flag` names one without its --no-… twin."""
     names = () if flag is None else (flag,)
@@ -197,30 +206,37 @@ class TargetOptions:
             return rw.read_policy(self.target)
 
 
+@functools.cache
+def _parameters(group: type) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(group)
+    ]
+
+
 def with_options(**groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A command whose parameters of these names are groups of options.
 
     Typer reads signatures; this one spreads the fields of each group into the command's, and
-    gathers them again when it is called.
+    gathers them again when it is called. What was not given comes from the file of `--config`.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters
-        spread = {
-            name: [
-                inspect.Parameter(
-                    field.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=field.default,
-                    annotation=typing.get_type_hints(group, include_extras=True)[field.name],
-                )
-                for field in fields(group)
-            ]
-            for name, group in groups.items()
-        }
+        spread = {name: _parameters(group) for name, group in groups.items()}
 
         @functools.wraps(command)
-        def run(**given: Any) -> None:
+        def run(context: typer.Context, config: Path | None, **given: Any) -> None:
+            if config is not None:
+                from reweigh.cli.config import fill
+
+                given = fill(config, context, given, run.__annotations__)
             made = {
                 name: group(**{f.name: given.pop(f.name) for f in fields(group)})
                 for name, group in groups.items()
@@ -234,6 +250,12 @@ def with_options(**groups: type) -> Callable[[Callable[..., None]], Callable[...
         ]
         for name in groups:
             parameters += spread[name]
+        parameters += [
+            inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+            inspect.Parameter(
+                "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CONFIG
+            ),
+        ]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         return run

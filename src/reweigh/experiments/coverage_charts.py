@@ -21,6 +21,7 @@ def coverage_chart(rows: Sequence[Row]) -> Any:
     shown = [
         row | {"percent": 100 * row["coverage"]}
         for row in pick(rows, group="well", method=DEFAULT, estimator=SHOWN)
+        if row["coverage"] is not None
     ]
     sizes = sorted({row["n"] for row in shown})
     band = (

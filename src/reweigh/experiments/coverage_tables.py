@@ -228,6 +228,7 @@ def best_rows(cell: BestCell, result: CellResult) -> list[Row]:
 EDGES: dict[str, tuple[float, ...]] = {
     "support": (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
     "effective size": (10, 20, 30, 50, 70, 100, 150, 200, 300, 500, 1000),
+    "marginal size": (10, 20, 30, 50, 70, 100, 150, 200, 300, 500, 1000),
     "rare states": (0.0, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2),
     "total mass": (0.03, 0.1, 0.2, 0.3, 0.5, 1.0),
     "heaviest episode": (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2),

@@ -18,7 +18,7 @@ from reweigh.evaluate import as_recipe
 from reweigh.experiments.coverage_measures import APART, GATE, LOG, LOG_GATES, SIZE, VALUE, column
 from reweigh.grounds import FAR_APART
 from reweigh.inference.diagnose import silent_on
-from reweigh.inference.gates import HINTS, LIMITS, Limit, limit_of
+from reweigh.inference.gates import HINTS, LIMITS, Kind, Limit, limit_of
 
 Floats = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int64]
@@ -43,12 +43,11 @@ def gate_levels(
     tail = limits["Pareto k"]
     usual = min(1 - 1 / math.log10(max(n, 11)), tail.amber if tail.amber is not None else math.inf)
     from_model = isinstance(recipe.weights, Model)
+    kind: Kind = "products" if recipe.uses_trajectories else "model" if from_model else "states"
     found = {
         gate: judged(
             value,
-            replace(tail, amber=usual)
-            if gate == "Pareto k"
-            else limit_of(gate, from_model=from_model, limits=limits),
+            replace(tail, amber=usual) if gate == "Pareto k" else limit_of(gate, kind, limits),
         )
         for gate, value in values.items()
     }
@@ -62,10 +61,6 @@ def gate_levels(
         few = judged(size, limits["effective size"]) == RED
         found["rare states"] = np.where(
             few, found["rare states"], np.minimum(found["rare states"], AMBER)
-        )
-    if recipe.uses_trajectories and "effective size" in found:
-        found["effective size"] = np.where(
-            found["effective size"] == AMBER, RED, found["effective size"]
         )
     return found
 

@@ -14,10 +14,16 @@ from dataclasses import replace
 import numpy as np
 
 from reweigh.errors import SupportError
-from reweigh.estimators.operators import importance_operator, model_operator
+from reweigh.estimators.operators import OneStep, importance_operator, model_operator
 from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary
 from reweigh.estimators.recursion import backward, forward
-from reweigh.estimators.weights import Solution, escaping, model_cells, rare_mass
+from reweigh.estimators.weights import (
+    Solution,
+    effective_sizes,
+    escaping,
+    model_cells,
+    rare_mass,
+)
 from reweigh.inference import gates, tails
 from reweigh.inference.assumptions import (
     Outcome,
@@ -34,7 +40,7 @@ from reweigh.moments.groups import group_by
 
 KINDS = frozenset({"transitions", "model", "lagged", "ordered", "largest"})
 RATIOS, STATES, PRODUCTS, STEADY = "propensities", "history", "Pareto k", "steadiness"
-DRIFT = "drift"
+DRIFT, MARGINAL = "drift", "marginal size"
 ESTIMATED, POLICIES, FITTED = "estimated propensities", "policies", "fitted values"
 
 
@@ -50,8 +56,9 @@ def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate
         solution.unseen_mass, from_model=solution.from_model, max_ratio=used.about.max_ratio
     )
     found = [gates.episodes(n), replace(lost, state=_unvisited(solution, used, lost.step))]
+    products = recipe.uses_trajectories
     if not solution.from_model:
-        found.append(gates.effective_size(solution.ess, n))
+        found.append(gates.effective_size(solution.ess, n, products=products))
     step, state = _rarest(solution, used)
     found.append(
         gates.rare_states(
@@ -60,20 +67,12 @@ def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate
     )
     if isinstance(recipe.weights, Model | Stationary) and recipe.control is None:
         found.append(gates.hidden(used.hidden))
-    if recipe.uses_trajectories:
+    if products:
         found.append(gates.heaviest_episode(solution.heaviest))
     elif not solution.from_model:
         found.append(gates.total_mass(solution.total_mass))
         expected = float(np.sum(used.about.discount ** np.arange(used.about.horizon)))
         found.append(gates.placebo(solution.placebo, solution.placebo_error, expected))
-    if recipe.uses_trajectories:
-        # With few effective episodes running products give narrow intervals that are wrong.
-        found = [
-            replace(gate, level="red")
-            if gate.name == "effective size" and gate.level == "amber"
-            else gate
-            for gate in found
-        ]
     return tuple(found)
 
 
@@ -117,6 +116,7 @@ def of_sums(sums: Moments, silent: Set[str] = frozenset()) -> dict[str, Gate]:
         STATES: lambda: _assumption(STATES, sums, _history(sums, worth)),
         STEADY: lambda: _assumption(STEADY, sums, _steadiness(sums, worth)),
         DRIFT: lambda: _assumption(DRIFT, sums, _drift(sums)),
+        MARGINAL: lambda: _marginal_size(sums),
         PRODUCTS: lambda: _tail(sums),
     }
     return {name: make() for name, make in makers.items() if name not in silent}
@@ -171,7 +171,7 @@ def silent_on(recipe: Recipe) -> set[str]:
         # A fitted V(s) = Σ_a π(a|s) Q(s,a) is only right where π follows from the state.
         silent |= {STATES} if fitted else {STATES, POLICIES}
     else:
-        silent |= {PRODUCTS}
+        silent |= {PRODUCTS, MARGINAL}
     if not pools_steps(recipe):
         silent |= {STEADY}
     if control is None or control.own or control.q != "in-sample":
@@ -183,6 +183,17 @@ def pools_steps(recipe: Recipe) -> bool:
     """Whether an estimator takes the world for the same at every step."""
     weights = recipe.weights
     return isinstance(weights, Stationary) or (isinstance(weights, Marginal) and weights.pooled)
+
+
+def _marginal_size(sums: Moments) -> Gate:
+    if sums.transitions is None:
+        return gates.unknown(MARGINAL, "these sums hold no transitions")
+    op = _importance(sums)
+    try:
+        flow = forward(op, simplex=False)
+    except SupportError as error:
+        return gates.unknown(MARGINAL, str(error))
+    return gates.marginal_size(effective_sizes(op, flow), sums.n_episodes)
 
 
 def _policies(sums: Moments) -> Gate:
@@ -224,10 +235,14 @@ def _fitted_values(sums: Moments) -> Gate:
 
 def _worth(sums: Moments) -> Worth:
     """V_t(s) by MIS."""
+    op = _importance(sums)
+    return Worth(op.node_t, op.node_s, backward(op).u)
+
+
+def _importance(sums: Moments) -> OneStep:
     assert sums.transitions is not None
     about = sums.about
-    op = importance_operator(sums.transitions, sums.start, about.horizon, about.discount)
-    return Worth(op.node_t, op.node_s, backward(op).u)
+    return importance_operator(sums.transitions, sums.start, about.horizon, about.discount)
 
 
 def _history(sums: Moments, worth: Worth | None) -> Outcome:

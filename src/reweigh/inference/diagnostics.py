@@ -138,7 +138,8 @@ def _beyond(gate: Gate, solution: Solution) -> Level:
     """The level by the value alone; some gates are judged more strictly, or less, for others."""
     if gate.value is None:
         return gate.level
-    return gates.limit_of(gate.name, from_model=solution.from_model).judge(gate.value)
+    kind: gates.Kind = "model" if solution.from_model else "states"
+    return gates.limit_of(gate.name, kind).judge(gate.value)
 
 
 def _placebo(solution: Solution, used: Moments) -> list[Gate]:

@@ -45,6 +45,8 @@ HINTS = ("total mass",)  # fires on clean logs with large weights: told, but no 
 LIMITS = {
     "support": Limit(0.01, 0.10),
     "effective size": Limit(100, 30, above=False),
+    "effective size, products": Limit(300, 100, above=False),  # they hide the tail of their weights
+    "marginal size": Limit(300, 100, above=False),
     "rare states": Limit(0.01, 0.05),
     "support, model": Limit(0.001, 0.01),  # what a model has not seen counts as 0
     "rare states, model": Limit(0.01, 0.20),
@@ -56,7 +58,7 @@ LIMITS = {
     "policies": Limit(0.01, 0.10),
     "fitted values": Limit(0.01, 0.05),
     "history": Limit(0.01, 0.001, above=False),
-    "steadiness": Limit(0.2, 0.05, above=False),
+    "steadiness": Limit(0.5, 0.2, above=False),
     "drift": Limit(0.01, None, above=False),
     "hidden states": Limit(None, 0.0),
     "placebo": Limit(3.0, None),
@@ -113,9 +115,12 @@ def unknown(name: str, why: str) -> Gate:
     return Gate(name, "unknown", None, why)
 
 
-def limit_of(name: str, *, from_model: bool = False, limits: Mapping[str, Limit] = LIMITS) -> Limit:
-    """A gate's limit; some are others for models."""
-    return limits.get(f"{name}, model", limits[name]) if from_model else limits[name]
+Kind = Literal["model", "products", "states"]
+
+
+def limit_of(name: str, kind: Kind = "states", limits: Mapping[str, Limit] = LIMITS) -> Limit:
+    """A gate's limit; some are others for models, and for running products."""
+    return limits.get(f"{name}, {kind}", limits[name])
 
 
 def gate(
@@ -124,11 +129,11 @@ def gate(
     text: str,
     advice: str,
     *,
-    from_model: bool = False,
+    kind: Kind = "states",
     **where: Any,
 ) -> Gate:
     """The gate of this name, judged by its limit; a value that is no number is unknown."""
-    limit = limit_of(name, from_model=from_model)
+    limit = limit_of(name, kind)
     if value is None or not math.isfinite(value):
         return unknown(name, text)
     level = limit.judge(value)
@@ -153,13 +158,13 @@ def support(unseen: Floats | None, *, from_model: bool, max_ratio: float | None 
         f"{total:.1%} of the target's mass is lost, most of it at step {step} ({why})",
         "the value cannot speak for that part; ask for a target nearer to the behaviour, a coarser "
         "state, or log more there",
-        from_model=from_model,
+        kind="model" if from_model else "states",
         per_step=unseen,
         step=step,
     )
 
 
-def effective_size(ess: Floats, n: int) -> Gate:
+def effective_size(ess: Floats, n: int, *, products: bool = False) -> Gate:
     """The smallest effective number of episodes over the steps."""
     if not np.any(np.isfinite(ess)):
         return unknown("effective size", "no step has weights to judge")
@@ -169,6 +174,24 @@ def effective_size(ess: Floats, n: int) -> Gate:
         float(ess[step]),
         f"{ess[step]:,.0f} of {n:,} episodes speak for the target at step {step}",
         "log more episodes, shorten the horizon, or ask for a target nearer to the behaviour",
+        kind="products" if products else "states",
+        per_step=ess,
+        step=step,
+    )
+
+
+def marginal_size(ess: Floats, n: int) -> Gate:
+    """The same of the marginal weights: products vary more than these, so that a larger size of
+    theirs only says that the log does not show their tail."""
+    if not np.any(np.isfinite(ess)):
+        return unknown("marginal size", "no step has weights to judge")
+    step = int(np.nanargmin(ess))
+    return gate(
+        "marginal size",
+        float(ess[step]),
+        f"even with marginal weights only {ess[step]:,.0f} of {n:,} episodes speak for the target "
+        f"at step {step}",
+        "running products cannot have more: log more episodes, or use mis",
         per_step=ess,
         step=step,
     )
@@ -187,7 +210,7 @@ def rare_states(
         share,
         f"{share:.1%} of the target's mass is on {what} seen fewer than 10 times at their step",
         "a coarser state would help",
-        from_model=from_model,
+        kind="model" if from_model else "states",
         step=step,
         state=state,
     )
@@ -290,11 +313,13 @@ def placebo(value: float, error: float | None, expected: float) -> Gate:
     off = abs(value - expected)
     if off <= 1e-9 * expected:
         return gate("placebo", 0.0, f"a reward of 1 gives {value:.4g}, as it must", "")
+    errors = off / error if error > 0 else math.inf
+    right = LIMITS["placebo"].judge(errors) == "green"
     return gate(
         "placebo",
-        off / error if error > 0 else math.inf,
-        f"the ratios do not average to 1: if every reward were 1 the value would be {expected:g}, "
-        f"and the estimate of that is {value:.4g} (error {error:.2g})",
+        errors,
+        f"the ratios{'' if right else ' do not'} average to 1: if every reward were 1 the value "
+        f"would be {expected:g}, and the estimate of that is {value:.4g} (error {error:.2g})",
         "check the propensities and the names of the actions; clipped ratios do this too",
     )
 

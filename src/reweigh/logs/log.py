@@ -19,8 +19,6 @@ from reweigh.logs.steps import Steps
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from reweigh.policies.behavior import FittedBehavior
-
 
 SHOWN_LABELS = 5
 Made = TypeVar("Made")
@@ -37,6 +35,14 @@ class Source(Protocol):
     def column(self, name: str) -> pa.ChunkedArray: ...
 
     def place(self, row: int) -> Place: ...
+
+
+class Behavior(Protocol):
+    """An estimate of μ, such as `fit_behavior` makes."""
+
+    def probabilities(self, log: EpisodeLog) -> npt.NDArray[np.float64]: ...
+
+    def describe(self) -> str: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +149,7 @@ class EpisodeLog:
         steps = replace(self.steps, reward=reward, start_value=start_value)
         return replace(self, steps=steps, _cache=dict(self._cache))
 
-    def with_behavior(self, behavior: FittedBehavior) -> EpisodeLog:
+    def with_behavior(self, behavior: Behavior) -> EpisodeLog:
         """The same log with estimated behaviour probabilities (see `fit_behavior`)."""
         steps = replace(self.steps, behavior_prob=behavior.probabilities(self))
         return replace(

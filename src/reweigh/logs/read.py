@@ -29,7 +29,7 @@ from reweigh.logs.states import (
     unite,
 )
 from reweigh.logs.steps import Steps, extend_offsets, time_major_order
-from reweigh.moments.engines.find import check_table, find_engine, is_ibis_table
+from reweigh.moments.engines.find import check_table, find_engine, in_memory, is_ibis_table
 
 TEXT_ROLES = ("episode", "step", "state", "next_state", "action", "terminated", "truncated")
 ShortEpisodes = Literal["error", "terminal", "truncated"]
@@ -62,10 +62,11 @@ def read_log(
 ) -> EpisodeLog | ScannedLog:
     """Read and check a log with one row per step.
 
-    `data` is a CSV (plain or gzip) or Parquet file, a list of files, a directory, a pattern, or
-    a pandas, polars or pyarrow table. Each role names its column. A null state is refused, or
-    hidden with `hidden="allow"`. Episodes shorter than the horizon need the columns `terminated`
-    or `truncated`, or `short_episodes`. `abstraction` makes states of the state columns.
+    `data` is a CSV (plain or gzip), Parquet or Arrow file, a list of files, a directory, a pattern,
+    or a pandas, polars, pyarrow, Ibis or DuckDB table. Each role names its column. A null state
+    is refused, or hidden with `hidden="allow"`. Episodes shorter than the horizon need the columns
+    `terminated` or `truncated`, or `short_episodes`. `abstraction` makes states of the state
+    columns.
     `behavior_prob=None` reads a log without propensities (see `fit_behavior`).
 
     `engine` is where the rows are read: "arrays" (into memory, now), "stream" (from files in little
@@ -93,6 +94,7 @@ def read_log(
     horizon = None if horizon is None else int(horizon)
     csv = CsvFormat(delimiter, decimal)
     check_table(engine, data, table)
+    data = in_memory(data)
     source = data if table is not None or is_ibis_table(data) else open_source(data, csv)
     scanner = find_engine(engine, source, getattr(source, "paths", None))
     if scanner is not None:

@@ -1,4 +1,4 @@
-"""Where rows come from: files (CSV, gzip, Parquet) and tables that speak Arrow."""
+"""Where rows come from: files (CSV, gzip, Parquet, Arrow) and tables that speak Arrow."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 
 from reweigh.errors import Fault, InputError, Place, ResourceError, UsageError, input_error
@@ -21,7 +22,7 @@ from reweigh.logs.csvfile import CsvFormat
 from reweigh.logs.plain import plain_column, plain_table
 from reweigh.logs.textfile import GZIP
 
-SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
+SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".arrow", ".feather")
 REFUSED_MAGIC = {
     rb"\x80[\x02-\x05]": "a Python pickle, which can run code when it is loaded",
     rb"\x93NUMPY": "a NumPy array file",
@@ -31,7 +32,13 @@ REFUSED_MAGIC = {
     rb"\xfd7zXZ": "xz data",
     rb"\x28\xb5\x2f\xfd": "zstd data",
 }
-NAMED = {"parquet": (".parquet", ".pq"), "gzip": (".gz",), "csv": (".csv", ".tsv")}
+HELD = {b"PAR1": "parquet", b"ARROW1": "arrow", GZIP: "gzip"}
+NAMED = {
+    "parquet": (".parquet", ".pq"),
+    "gzip": (".gz",),
+    "csv": (".csv", ".tsv"),
+    "arrow": (".arrow", ".feather"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +156,8 @@ def open_source(data: Any, csv: CsvFormat) -> TableSource | FileSource:
     if isinstance(data, list | tuple):
         if not data:
             raise UsageError("the list of files is empty")
+        if all(isinstance(item, pa.RecordBatch) for item in data):
+            return _open_table(pa.Table.from_batches(data))
         paths = [path for item in data for path in _expand(item)]
         return _open_files(paths, csv)
     return _open_table(data)
@@ -165,12 +174,16 @@ def _open_table(data: Any) -> TableSource:
             table = data
         elif isinstance(data, pa.RecordBatch):
             table = pa.Table.from_batches([data])
+        elif kind == "polars LazyFrame":
+            table = data.collect().to_arrow()
+        elif isinstance(data, pa_dataset.Dataset | pa_dataset.Scanner):
+            table = data.to_table()
         elif hasattr(data, "__arrow_c_stream__"):
             table = pa.table(data)
         else:
             raise UsageError(
-                "a log is read from a path, a list of paths, or a pandas, polars or pyarrow "
-                f"table; got {type(data).__name__}"
+                "a log is read from a path, a list of paths, or a pandas, polars, pyarrow, Ibis or "
+                f"DuckDB table; got {type(data).__name__}"
             )
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(f"the {kind} does not convert to Arrow: {error}") from error
@@ -203,15 +216,32 @@ def _expand(item: Any) -> list[Path]:
     raise ResourceError(f"there is no file {str(item)!r} (resolved: {path.resolve()})")
 
 
-def _open_files(paths: list[Path], csv: CsvFormat) -> FileSource:
+def _open_files(paths: list[Path], csv: CsvFormat) -> TableSource | FileSource:
     kinds = {path: _kind(path) for path in paths}
     if len(set(kinds.values())) > 1:
         named = ", ".join(f"{path.name} ({kind})" for path, kind in list(kinds.items())[:4])
         raise InputError(f"the files are of different kinds: {named}; give one kind at a time")
     _refuse_copies(paths)
-    return FileSource(
-        tuple(paths), next(iter(kinds.values())), csv, tuple(_stamp(path) for path in paths), []
-    )
+    kind = next(iter(kinds.values()))
+    if kind == "arrow":
+        return _open_arrow(paths)
+    return FileSource(tuple(paths), kind, csv, tuple(_stamp(path) for path in paths), [])
+
+
+def _open_arrow(paths: list[Path]) -> TableSource:
+    """Arrow (Feather) files are tables already: mapped into memory, not copied."""
+    tables = []
+    for path in paths:
+        try:
+            tables.append(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputError(f"{str(path)!r} is not a whole Arrow file: {error}") from error
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InputError(f"the Arrow files' columns differ: {error}") from error
+    csvfile.refuse_duplicates(table.column_names, str(paths[0]))
+    return TableSource(table, f"arrow file {paths[0].name}")
 
 
 def _kind(path: Path) -> str:
@@ -227,15 +257,15 @@ def _kind(path: Path) -> str:
         )
     for start, what in REFUSED_MAGIC.items():
         if re.match(start, magic):
-            raise InputError(f"{str(path)!r} is {what}; reweigh reads CSV, gzip and Parquet")
-    held = "parquet" if magic.startswith(b"PAR1") else "gzip" if magic[:2] == GZIP else "csv"
+            raise InputError(f"{str(path)!r} is {what}; reweigh reads CSV, gzip, Parquet and Arrow")
+    held = next((kind for start, kind in HELD.items() if magic.startswith(start)), "csv")
     for named, suffixes in NAMED.items():
         if path.suffix.lower() in suffixes and named != held:
             raise InputError(
                 f"{str(path)!r} is named like {named} and holds {held} (first bytes {magic!r}); "
                 "rename the file, or export it again"
             )
-    return "parquet" if held == "parquet" else "csv"
+    return "csv" if held == "gzip" else held
 
 
 def _refuse_copies(paths: list[Path]) -> None:

@@ -77,7 +77,7 @@ class Scales:
 def estimator_scales(names: Sequence[str]) -> Scales:
     """The looks of these estimators, in this order in the legend."""
     listed = list(names)
-    looks = [LOOKS.get(name, OTHER) for name in listed]
+    looks = [LOOKS.get(name.partition(" #")[0], OTHER) for name in listed]  # "mis #2" is a mis
     return Scales(
         color=alt.Scale(domain=listed, range=[look.color for look in looks]),
         shape=alt.Scale(domain=listed, range=[look.shape for look in looks]),

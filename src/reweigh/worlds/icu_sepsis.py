@@ -141,7 +141,7 @@ def _folder() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise UsageError(
             "the world ICU-Sepsis needs the package icu-sepsis: pip install 'reweigh[worlds]', or, "
-            "without all that it asks for, pip install --no-deps icu-sepsis"
+            "without all that it asks for, pip install --no-deps 'icu-sepsis>=2,<3'"
         )
     return Path(next(iter(spec.submodule_search_locations))) / "envs" / "assets"
 

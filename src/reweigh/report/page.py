@@ -1,0 +1,194 @@
+"""The report as one HTML file: offline, self-contained, the same bytes for the same results."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import jinja2
+
+from reweigh.inference.intervals import Interval
+from reweigh.logs.log import EpisodeLog
+from reweigh.output import write_atomically
+from reweigh.policies.base import Policy
+from reweigh.report import charts, draw, draw_places
+from reweigh.report.basis import Result, basis_of
+from reweigh.report.colors import on_dark
+from reweigh.report.content import Content, gather
+from reweigh.report.figures import Figure
+from reweigh.report.records import Heat
+from reweigh.report.sections import MARKS, sections_of
+from reweigh.results import Estimate
+from reweigh.theory.plan_text import plain, shown_names
+
+DIGITS = 4  # of the shares in the heat map
+LONGEST_SEARCHED = 120  # characters of a state's name
+PALETTE = tuple(
+    dict.fromkeys(
+        [
+            *(look.color for look in (*charts.LOOKS.values(), charts.OTHER)),
+            draw.GREY,
+            draw.INK,
+            draw.MORE,
+            draw.LESS,
+        ]
+    )
+)
+
+
+def write_report(
+    results: Sequence[Result],
+    path: str | Path,
+    *,
+    overwrite: bool = False,
+    main: Estimate | None = None,
+    intervals: Sequence[Interval | None] | None = None,
+    log: EpisodeLog | None = None,
+    target: Policy | None = None,
+    words: Callable[[str], str] = str,
+    **told: Any,
+) -> Path:
+    """Write the report of these results. `told` is what stands beside the numbers: the parameters
+    of `reweigh.report.content.gather`. `words` puts a message into the words of the reader's road
+    to it: messages are written for Python."""
+    basis = basis_of(results, main=main, intervals=intervals, log=log, target=target)
+    page = html_of(gather(basis, **told), words).encode()
+
+    def write(stream: BinaryIO) -> None:
+        stream.write(page)
+
+    write_atomically(path, write, overwrite=overwrite)
+    return Path(path)
+
+
+def html_of(content: Content, words: Callable[[str], str] = str) -> str:
+    """The page."""
+    sections = sections_of(content)
+    figures = [figure for section in sections for figure in section.figures]
+    code, style = _resource("page.js"), _colors() + _resource("page.css")
+    data = _json(_data(content, figures))
+    return _template().render(
+        content=content,
+        sections=sections,
+        style=style,
+        library=_library(),
+        code=code,
+        data=data,
+        policy=_policy_of([_library(), code]),
+        marks=MARKS,
+        say=words,
+    )
+
+
+def _data(content: Content, figures: Iterable[Figure]) -> dict[str, Any]:
+    found: dict[str, Any] = {"specs": {f.name: spec_of(f.draw()) for f in figures}, "heat": None}
+    if isinstance(content.heat, Heat):
+        found["heat"] = _heat(content.heat)
+        for show in ("difference", "target", "log"):
+            chart = draw_places.marginals(None, show, longest=180)
+            found["specs"][show] = spec_of(chart)
+        found["titles"] = {show: draw.TITLES[show] for show in ("difference", "target", "log")}
+    return found
+
+
+def _heat(heat: Heat) -> dict[str, Any]:
+    """The heat map's table, by columns."""
+    shown = shown_names(heat.names, plain)
+    return {
+        "names": [plain(name)[:LONGEST_SEARCHED] for name in heat.names],
+        "labels": [shown[name] for name in heat.names],
+        "first": heat.first.tolist(),
+        "last": heat.last.tolist(),
+        "target": _short(heat.target.reshape(-1).tolist()),
+        "log": _short(heat.behavior.reshape(-1).tolist()),
+        "others": heat.others,
+        "page": draw_places.SHOWN_STATES,
+        "height": draw_places.STATE_HEIGHT,
+    }
+
+
+def _short(values: Iterable[float]) -> list[float]:
+    return [float(f"{value:.{DIGITS}g}") for value in values]
+
+
+def spec_of(chart: Any) -> dict[str, Any]:
+    """A chart as the page draws it: as wide as there is room, in the page's own colours."""
+    spec: dict[str, Any] = chart.to_dict()
+    for name in ("config", "$schema"):
+        spec.pop(name, None)
+    spec["width"] = "container"
+    spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+    painted: dict[str, Any] = _painted(spec)
+    return painted
+
+
+def _painted(value: Any) -> Any:
+    """Colours become variables of the style sheet, so that light, dark and print are its matter;
+    what is no finite number becomes null."""
+    if isinstance(value, str):
+        return f"var({_variable(value)})" if value in PALETTE else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _painted(item) for key, item in value.items()}
+    return [_painted(item) for item in value] if isinstance(value, list) else value
+
+
+def _variable(color: str) -> str:
+    return f"--c{color[1:].lower()}"
+
+
+def _colors() -> str:
+    """The palette as variables, light and dark."""
+    light = "".join(f"{_variable(color)}:{color};" for color in PALETTE)
+    dark = "".join(f"{_variable(color)}:{on_dark(color)};" for color in PALETTE)
+    return f":root{{{light}}}\n@media screen and (prefers-color-scheme: dark){{:root{{{dark}}}}}\n"
+
+
+def _json(value: Any) -> str:
+    """JSON that may stand inside a script element: nothing in it can end the element."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
+
+
+def _policy_of(scripts: Iterable[str]) -> str:
+    """Only these scripts may run, and nothing may be asked for."""
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for text in scripts
+    )
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
+
+
+@functools.cache
+def _library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script."""
+    import vl_convert
+
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle.replace("</script", "<\\/script")
+
+
+def _resource(name: str) -> str:
+    return resources.files("reweigh.report").joinpath("templates", name).read_text("utf-8")
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("reweigh.report", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html")

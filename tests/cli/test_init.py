@@ -1,0 +1,472 @@
+"""reweigh init and --config: proposed roles, the file that holds them, and who wins."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reweigh.cli.names import KNOWN, OWN, PART, rating, words
+from reweigh.cli.toml import Line, toml_text, toml_value
+
+from .commands import POLICY, Command, log_table, write_log, write_policy
+
+ROLES = {
+    "episode": "episode",
+    "step": "step",
+    "state": ["state"],
+    "action": "action",
+    "reward": "reward",
+    "behavior_prob": "behavior_prob",
+}
+
+
+def renamed(table: pa.Table, **names: str) -> pa.Table:
+    return table.rename_columns([names.get(name, name) for name in table.column_names])
+
+
+def proposed(command: Command, folder: Path, table: pa.Table, *more: str) -> tuple[Any, Any]:
+    """What init says of a table, and what it writes."""
+    log = folder / "log.parquet"
+    pq.write_table(table, log)
+    ran = command("init", log, "-o", folder / "c.toml", "--overwrite", "--json", *more)
+    assert ran.code == 0, ran.err
+    return ran.json(), tomllib.loads((folder / "c.toml").read_text(encoding="utf-8"))
+
+
+# --- proposals -------------------------------------------------------------------------------
+
+
+def test_the_usual_names_are_found_and_written(command: Command, tmp_path: Path) -> None:
+    told, config = proposed(command, tmp_path, log_table())
+    assert config == {"log": [str(tmp_path / "log.parquet")], **ROLES, "target_prob": "pi"}
+    assert told["undecided"] == {}
+    assert told["missing"] == told["doubts"] == told["unused"] == []
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"episode": "patientID", "step": "t", "state": "s", "action": "treatment", "reward": "r"},
+        {"episode": "traj-id", "step": "timestep", "state": "obs", "action": "a"},
+        {"episode": "Episode ID", "step": "TimeStep", "behavior_prob": "pscore", "pi": "pi_e"},
+        {"behavior_prob": "propensity score", "pi": "Target Probability", "reward": "outcome"},
+        {"behavior_prob": "mu"},
+    ],
+)
+def test_usual_names_of_others_are_known(
+    names: dict[str, str], command: Command, tmp_path: Path
+) -> None:
+    told, _ = proposed(command, tmp_path, renamed(log_table(), **names))
+    for role, plain in ROLES.items():
+        key = plain if isinstance(plain, str) else plain[0]
+        assert told["roles"][role]["columns"] == [names.get(key, key)], role
+        assert not told["roles"][role]["guess"]
+    assert told["roles"]["target_prob"]["columns"] == [names.get("pi", "pi")]
+
+
+def test_names_in_another_language_are_guessed_from_the_content(
+    command: Command, tmp_path: Path
+) -> None:
+    names = {
+        "episode": "患者",
+        "step": "回",
+        "state": "état",
+        "action": "Maßnahme",
+        "reward": "räntä",
+        "behavior_prob": "шанс",
+    }
+    table = renamed(log_table().drop_columns(["pi"]), **names)
+    told, config = proposed(command, tmp_path, table)
+    for role in ("episode", "step", "reward", "behavior_prob"):
+        assert told["roles"][role] == told["roles"][role] | {
+            "columns": [names[role]],
+            "guess": True,
+        }
+    # two columns of labels are left: which of them is the state is not guessed
+    assert told["undecided"]["state"] == ["état", "Maßnahme"]
+    assert told["undecided"]["action"] == ["état", "Maßnahme"]
+    assert config["episode"] == "患者"
+    assert "state" not in config
+    text = (tmp_path / "c.toml").read_text(encoding="utf-8")
+    assert '# state = "état"\n# state = "Maßnahme"\n' in text
+    chosen = text.replace('# state = "état"', 'state = "état"')
+    chosen = chosen.replace('# action = "Maßnahme"', 'action = "Maßnahme"')
+    (tmp_path / "c.toml").write_text(chosen, encoding="utf-8")
+    ran = command("check", "--config", tmp_path / "c.toml", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json()["log"]["episodes"] == 60
+
+
+def test_two_names_that_fit_equally_are_left_open(command: Command, tmp_path: Path) -> None:
+    table = renamed(log_table(), reward="rew").append_column("payoff", pa.array(np.ones(180)))
+    told, config = proposed(command, tmp_path, table)
+    assert told["undecided"] == {"reward": ["rew", "payoff"]}
+    assert "reward" not in config
+    printed = command("init", tmp_path / "log.parquet", "-o", tmp_path / "d.toml").out
+    assert "undecided (by name): rew, payoff; choose one" in printed.replace("\n", " ")
+
+
+def test_the_own_name_of_a_role_wins(command: Command, tmp_path: Path) -> None:
+    table = log_table().append_column("payoff", pa.array(np.ones(180)))
+    told, config = proposed(command, tmp_path, table)
+    assert config["reward"] == "reward"
+    assert told["unused"] == ["payoff"]
+
+
+def test_without_propensities_they_are_estimated(
+    command: Command, tmp_path: Path, policy: Path
+) -> None:
+    table = log_table().drop_columns(["behavior_prob", "pi"])
+    told, config = proposed(command, tmp_path, table)
+    assert config["fit_behavior"] is True
+    assert any("estimated by counts" in text for text in told["missing"])
+    ran = command("evaluate", "--config", tmp_path / "c.toml", "--target", policy)
+    assert ran.code == 0
+    assert "behaviour probabilities: estimated" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        (np.log([0.5, 0.25]), "log-probabilities"),
+        ([50.0, 25.0], "percentages"),
+        ([0.5, 1.5], "[0.5, 1.5]"),
+    ],
+)
+def test_what_is_named_like_a_probability_and_is_none(
+    values: Any, word: str, command: Command, tmp_path: Path
+) -> None:
+    table = log_table(behavior_prob=np.resize(values, 180))
+    told, config = proposed(command, tmp_path, table)
+    assert "behavior_prob" not in config
+    assert any(word in text for text in told["doubts"])
+    assert config["fit_behavior"] is True
+
+
+def test_steps_that_count_from_one_are_told(command: Command, tmp_path: Path) -> None:
+    told, config = proposed(command, tmp_path, log_table(step=np.tile([1, 2, 3], 60)))
+    assert config["step"] == "step"
+    assert any("start at 1" in text and "subtract 1" in text for text in told["doubts"])
+    told, _ = proposed(command, tmp_path, log_table(step=np.tile([0, 1, 1], 60)))
+    assert any("not 0, 1, 2" in text for text in told["doubts"])
+
+
+def test_the_next_state_is_known_by_its_values(command: Command, tmp_path: Path) -> None:
+    table = log_table()
+    state = table["state"].to_numpy()
+    following = np.append(state[1:], 0)
+    told, _ = proposed(command, tmp_path, table.append_column("après", pa.array(following)))
+    assert told["roles"]["next_state"]["columns"] == ["après"]
+    wrong = table.append_column("next_state", pa.array(1 - following))
+    told, config = proposed(command, tmp_path, wrong)
+    assert "next_state" not in config
+    assert any("not the next row's 'state'" in text for text in told["doubts"])
+
+
+def test_flags_must_stand_at_the_end(command: Command, tmp_path: Path) -> None:
+    last = np.tile([False, False, True], 60)
+    told, config = proposed(command, tmp_path, log_table().append_column("done", pa.array(last)))
+    assert config["terminated"] == "done"
+    assert any("time limit" in text for text in told["doubts"])
+    early = np.tile([True, False, False], 60)
+    told, config = proposed(
+        command, tmp_path, log_table().append_column("terminated", pa.array(early))
+    )
+    assert "terminated" not in config
+    assert any("before the last step" in text for text in told["doubts"])
+
+
+def test_short_episodes_that_nothing_explains(command: Command, tmp_path: Path) -> None:
+    table = log_table().slice(0, 179)
+    told, config = proposed(command, tmp_path, table)
+    assert any("1 episode is shorter" in text for text in told["missing"])
+    assert "short_episodes" not in config
+    assert '# short_episodes = "terminal"' in (tmp_path / "c.toml").read_text(encoding="utf-8")
+
+
+def test_several_columns_of_one_state_and_fractions(command: Command, tmp_path: Path) -> None:
+    table = log_table().drop_columns(["state"])
+    rng = np.random.default_rng(0)
+    table = table.append_column("state_bp", pa.array(rng.normal(size=180)))
+    table = table.append_column("state_hr", pa.array(rng.integers(0, 3, 180)))
+    told, config = proposed(command, tmp_path, table)
+    assert config["state"] == ["state_bp", "state_hr"]
+    assert any("'state_bp' is a fraction" in text for text in told["missing"])
+
+
+def test_a_log_without_episodes_says_what_to_add(command: Command, tmp_path: Path) -> None:
+    told, _ = proposed(command, tmp_path, log_table().drop_columns(["episode", "step"]))
+    assert any("number the rows" in text for text in told["missing"])
+    assert any("it holds zeros" in text for text in told["missing"])
+
+
+def test_how_a_csv_is_written_is_found_out(command: Command, tmp_path: Path) -> None:
+    table = log_table().drop_columns(["pi"])
+    lines = [";".join(table.column_names)]
+    lines += [
+        ";".join(str(value).replace(".", ",") for value in row.values())
+        for row in table.to_pylist()
+    ]
+    path = tmp_path / "a b;c.csv"
+    path.write_text("\ufeff" + "\r\n".join(lines) + "\r\n", encoding="utf-8")
+    ran = command("init", path, "-o", tmp_path / "c.toml")
+    assert ran.code == 0, ran.err
+    assert "delimiter ';', decimal sign ','" in ran.out
+    config = tomllib.loads((tmp_path / "c.toml").read_text(encoding="utf-8"))
+    assert (config["delimiter"], config["decimal"]) == (";", ",")
+    ran = command("check", "--config", tmp_path / "c.toml", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json()["log"]["rows"] == 180
+
+
+def test_ids_with_leading_zeros_stay_texts(command: Command, tmp_path: Path) -> None:
+    ids = [f"{i:03d}" for i in range(60) for _ in range(3)]
+    path = write_log(tmp_path / "log.csv", log_table(episode=ids))
+    ran = command("init", path, "-o", tmp_path / "c.toml", "--json")
+    assert ran.json()["roles"]["episode"]["columns"] == ["episode"]
+
+
+HOSTILE = ['"quoted"', "a\nb", "tab\there", "[bold]x[/bold]", "#no comment", "\x7f", "\x1b[31mred"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_arrive_and_are_not_obeyed(
+    name: str, command: Command, tmp_path: Path
+) -> None:
+    _, config = proposed(command, tmp_path, renamed(log_table(), reward=name))
+    assert config["reward"] == name
+    ran = command("check", "--config", tmp_path / "c.toml", "--json")
+    assert ran.code == 0, ran.err
+    printed = command("init", tmp_path / "log.parquet", "-o", tmp_path / "d.toml").out
+    assert "\x1b" not in printed
+    assert "\x7f" not in printed
+
+
+def test_a_first_look_at_a_large_file_is_partial(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reweigh.cli import look
+
+    monkeypatch.setattr(look, "ROWS", 50)  # ends inside an episode
+    told, config = proposed(command, tmp_path, log_table())
+    assert (told["rows"], told["whole"]) == (50, False)
+    assert {key: config[key] for key in ROLES} == ROLES
+    assert told["missing"] == []  # that the last episode is cut is no fault of the log
+
+
+# --- files that cannot be used ---------------------------------------------------------------
+
+
+def test_an_existing_configuration_is_kept(command: Command, log: Path, tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text("old")
+    ran = command("init", log, "-o", config)
+    assert ran.code == 2
+    assert "exists; give another name or pass --overwrite" in ran.err
+    assert config.read_text() == "old"
+    assert command("init", log, "-o", config, "--overwrite").code == 0
+    assert tomllib.loads(config.read_text())["episode"] == "episode"
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "word"),
+    [
+        (b"", 3, "empty"),
+        (b"a,a\n1,2\n", 3, "twice"),
+        (b"a,b\n", 3, "no rows"),
+        (b"a,b\n1,2\n1\n", 3, "ragged-row"),
+        (b"a,b\n1,\xff\n", 3, "UTF-8"),
+        (b"\x80\x04", 3, "pickle"),
+    ],
+)
+def test_broken_files_are_refused(
+    content: bytes, code: int, word: str, command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "log.csv").write_bytes(content)
+    ran = command("init", tmp_path / "log.csv", "-o", tmp_path / "c.toml")
+    assert ran.code == code
+    assert word in ran.err
+    assert not (tmp_path / "c.toml").exists()
+
+
+def test_moments_are_no_log(command: Command, log: Path, policy: Path, tmp_path: Path) -> None:
+    sums = tmp_path / "m.parquet"
+    assert command("moments", log, "--target", policy, "-o", sums).code == 0
+    ran = command("init", sums, "-o", tmp_path / "c.toml")
+    assert ran.code == 2
+    assert "moments" in ran.err
+
+
+# --- the configuration -----------------------------------------------------------------------
+
+
+def write_config(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def other_log(tmp_path: Path) -> Path:
+    """A log under other names, in a folder whose own name is a pattern."""
+    folder = tmp_path / "site [1]*"
+    folder.mkdir()
+    return write_log(folder / "day.csv", renamed(log_table(), reward="R", behavior_prob="mu"))
+
+
+CONFIG = 'log = ["day.csv"]\nreward = "R"\nbehavior_prob = "mu"\ntarget_prob = "pi"\n'
+
+
+def test_every_command_reads_the_file(command: Command, other_log: Path, tmp_path: Path) -> None:
+    folder = other_log.parent
+    config = write_config(folder / "c.toml", CONFIG + "[plan]\nhalf_width = 0.1\n")
+    plain = ("--reward", "R", "--behavior-prob", "mu")
+    value = command("evaluate", other_log, *plain, "--target-prob", "pi", "--json").json()
+    assert command("evaluate", "--config", config, "--json").json() == value
+    assert command("check", "--config", config).code == 0
+    compared = command("compare", "--config", config, "--json").json()
+    assert compared["n_episodes"] == 60
+    assert command("plan", "--config", config).code == 0
+    sums = tmp_path / "m.parquet"
+    assert command("moments", "--config", config, "-o", sums).code == 0
+    by_sums = command("evaluate", sums, "--json").json()
+    assert by_sums["estimates"][0]["value"] == pytest.approx(value["estimates"][0]["value"])
+
+
+def test_patterns_are_seen_from_the_file(command: Command, other_log: Path) -> None:
+    config = write_config(other_log.parent / "c.toml", CONFIG.replace("day.csv", "d*.csv"))
+    assert command("check", "--config", config, "--json").json()["log"]["rows"] == 180
+
+
+def test_the_command_line_wins(command: Command, log: Path, policy: Path, tmp_path: Path) -> None:
+    text = (
+        'log = "log.csv"\nbehavior_prob = "nowhere"\ntarget = "nowhere.csv"\nhorizon = 2\n'
+        '[evaluate]\nestimators = "wis"\n'
+    )
+    config = write_config(tmp_path / "c.toml", text)
+    ran = command(
+        "evaluate", "--config", config, "--fit-behavior", "--target-prob", "pi", "--json",
+        "--estimators", "dm", "--horizon", "3",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    told = ran.json()
+    assert told["estimates"][0]["estimator"] == "dm"
+    assert told["log"]["horizon"] == 3
+    assert told["log"]["behavior_prob_from"].startswith("estimated")
+
+
+def test_options_of_a_command_stand_in_its_table(
+    command: Command, log: Path, policy: Path, tmp_path: Path
+) -> None:
+    text = 'log = "log.csv"\ntarget = "policy.csv"\n[evaluate]\nestimators = "wis"\nlevel = 0.9\n'
+    config = write_config(tmp_path / "c.toml", text + "reward_range = [-9, 9]\njson = true\n")
+    told = command("evaluate", "--config", config).json()
+    assert [entry["estimator"] for entry in told["estimates"]] == ["wis"]
+    assert told["estimates"][0]["interval"]["level"] == 0.9
+    assert told["certificate"] is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ('rewad = "r"', "there is no option 'rewad'; did you mean 'reward'?"),
+        ('behavior-prob = "mu"', "did you mean 'behavior_prob'?"),
+        ('estimators = "mis"', "write it below [evaluate]"),
+        ('[evaluate]\nestimator = "mis"', "[evaluate] has no option 'estimator'; did you mean"),
+        ("[plan]\nhalfwidth = 1", "[plan] has no option 'halfwidth'; did you mean 'half_width'?"),
+        ("[evaluat]\nx = 1", "there is no option 'evaluat'; did you mean 'evaluate'?"),
+        ("evaluate = 1", "must be a table"),
+        ("horizon = 2.5", "horizon must be a whole number; got 2.5"),
+        ('discount = "1"', "discount must be a number; got '1'"),
+        ("discount = true", "discount must be a number"),
+        ("reward = 3", "reward must be one text; got 3"),
+        ('fit_behavior = "yes"', "fit_behavior must be true or false"),
+        ("target = 3", "target must be the path of one file"),
+        ('target = ["a.csv", "b.csv"]', "target must be the path of one file"),
+        ("[evaluate]\nreward_range = [1]", "[evaluate] reward_range must be a list of 2 values"),
+        ("a = ", "is no TOML"),
+        ("a = 1\na = 2", "is no TOML"),
+    ],
+)
+def test_what_the_file_says_wrongly(
+    text: str, word: str, command: Command, log: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "c.toml", text)
+    ran = command("evaluate", log, "--config", config, "--target-prob", "pi")
+    if "target" in text:
+        ran = command("evaluate", log, "--config", config)
+    assert ran.code == 2
+    assert word in ran.err
+
+
+def test_a_configuration_that_is_not_there_or_too_large(
+    command: Command, log: Path, tmp_path: Path
+) -> None:
+    assert command("check", log, "--config", tmp_path / "no.toml").code == 6
+    large = write_config(tmp_path / "large.toml", "#" * (1 << 20) + "\n")
+    ran = command("check", log, "--config", large)
+    assert ran.code == 2
+    assert "larger than 1 MB" in ran.err
+
+
+def test_several_targets_for_compare(command: Command, log: Path, tmp_path: Path) -> None:
+    write_policy(tmp_path / "a.csv")
+    write_policy(tmp_path / "b.csv", POLICY.replace("0.4", "0.2").replace("0.6", "0.8"))
+    config = write_config(tmp_path / "c.toml", 'log = "log.csv"\ntarget = ["a.csv", "b.csv"]\n')
+    told = command("compare", "--config", config, "--json").json()
+    assert [entry["target"] for entry in told["contenders"]] == ["a", "b"]
+
+
+def test_a_compare_without_a_log_says_so(command: Command, policy: Path) -> None:
+    ran = command("compare", "--target", policy)
+    assert ran.code == 2
+    assert "there is no LOG" in ran.err
+
+
+# --- names and TOML --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "expected"),
+    [
+        ("episode", "Episode", OWN),
+        ("episode", "patientId", KNOWN),
+        ("episode", "episode step", 0),
+        ("step", "episode step", PART),
+        ("state", "next_state", 0),
+        ("next_state", "s'", KNOWN),
+        ("action", "action_prob", 0),
+        ("behavior_prob", "action_prob", KNOWN),
+        ("reward", "wort", 0),
+        ("state", "estado", 0),
+    ],
+)
+def test_what_names_say(role: str, name: str, expected: int) -> None:
+    assert rating(role, name) == expected
+
+
+def test_words_of_a_name() -> None:
+    assert words("patientID-2") == ["patient", "id", "2"]
+    assert words("ＳＴＡＴＥ") == ["state"]
+    assert words("état du patient") == ["état", "du", "patient"]
+
+
+no_surrogates = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(no_surrogates, no_surrogates)
+def test_what_is_written_is_read_back(value: str, comment: str) -> None:
+    lines = [Line("a", value, comment), Line(comment=comment), Line("b", value, comment, off=True)]
+    assert tomllib.loads(toml_text([*lines, Line("c", [value])])) == {"a": value, "c": [value]}
+
+
+def test_other_values_of_toml() -> None:
+    assert toml_value(True) == "true"
+    assert tomllib.loads(f"x = {toml_value(0.1)}") == {"x": 0.1}

@@ -1,0 +1,134 @@
+"""The site is built: without warnings, with links that hold, and without asking the network."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .pages import LATER, PAGES, ROOT
+
+PATIENCE = 120_000  # milliseconds: the machine may be busy
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Page(HTMLParser):
+    """What a page links to and loads, and where one can link to in it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value for name, value in attrs if value is not None}
+        self.ids |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag in ("script", "img", "iframe", "source") and "src" in given:
+            self.loaded.append(given["src"])
+        if tag == "link" and "href" in given:
+            self.loaded.append(given["href"])
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The site in a folder of its own, and what its making said."""
+    folder = tmp_path_factory.mktemp("site")
+    config = (ROOT / "zensical.toml").read_text(encoding="utf-8")
+    config = config.replace('site_dir = "build/site"', 'site_dir = "site"')
+    config = config.replace('paths = ["src"]', f"paths = [{str(ROOT / 'src')!r}]")
+    (folder / "zensical.toml").write_text(config, encoding="utf-8")
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    zensical = Path(sys.executable).with_name("zensical")
+    done = subprocess.run([zensical, "build"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / "site", COLOURS.sub("", done.stdout + done.stderr)
+
+
+def test_the_site_is_built_without_warnings(built: tuple[Path, str]) -> None:
+    _, said = built
+    warnings = re.split(r"^Warning: ", said, flags=re.M)[1:]
+    if not LATER.exists():
+        warnings = [text for text in warnings if "trust/README.md" not in text]
+    assert warnings == []
+    assert "rror" not in said
+
+
+def test_every_page_is_there_and_links_within_the_site(built: tuple[Path, str]) -> None:
+    site, _ = built
+    made = {path: Page(path) for path in site.rglob("*.html")}
+    assert len(made) == len(PAGES) + 1  # and 404.html
+    wrong = []
+    for path, page in made.items():
+        if path.name == "404.html":
+            continue  # its links are absolute
+        for link in [*page.links, *page.loaded]:
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, _, anchor = link.partition("#")
+            target = (path.parent / name).resolve() if name else path
+            if target.is_dir():
+                target = target / "index.html"
+            if not LATER.exists() and target.parent == site / "trust":
+                continue
+            lost = anchor and target in made and anchor not in made[target].ids
+            if not target.exists() or lost:
+                wrong.append(f"{path.relative_to(site)}: {link}")
+    assert wrong == []
+
+
+def test_nothing_is_loaded_from_elsewhere(built: tuple[Path, str]) -> None:
+    site, _ = built
+    outside = {link for path in site.rglob("*.html") for link in Page(path).loaded
+               if re.match(r"(https?:)?//", link)}  # fmt: skip
+    assert outside == set()
+
+
+def test_the_reference_is_made_of_the_code(built: tuple[Path, str]) -> None:
+    site, _ = built
+    page = (site / "reference" / "estimators.html").read_text(encoding="utf-8")
+    assert 'id="reweigh.estimators.presets.mis"' in page
+    assert "Marginalized importance sampling." in page
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium: make browser")
+def test_pages_open_in_a_browser(built: tuple[Path, str]) -> None:
+    site, _ = built
+    for scheme, width in (("light", 1280), ("dark", 380)):
+        for opened in in_browser(site, ("tutorial", "reference/estimators"), scheme, width):
+            assert opened == ([], [], 0)
+
+
+def in_browser(
+    site: Path, names: tuple[str, ...], scheme: str, width: int
+) -> Iterator[tuple[list[str], list[str], int]]:
+    """Requests elsewhere, errors, and by how much the page is too wide."""
+    api: Any = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        for name in names:
+            page = browser.new_page(
+                viewport={"width": width, "height": 900}, color_scheme=scheme, has_touch=True
+            )
+            asked: list[str] = []
+            errors: list[str] = []
+            page.on("request", lambda request, to=asked: to.append(request.url))
+            page.on("pageerror", lambda error, to=errors: to.append(str(error)))
+            page.goto((site / f"{name}.html").as_uri(), timeout=PATIENCE)
+            root = "document.documentElement"
+            wide = page.evaluate(f"Math.max(0, {root}.scrollWidth - {root}.clientWidth)")
+            yield [url for url in asked if url.startswith("http")], errors, wide
+        browser.close()
