@@ -38,8 +38,8 @@ def navigation(entry: Any) -> list[str]:
 def test_the_navigation_holds_every_page_once() -> None:
     config = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))
     listed = navigation(config["project"]["nav"])
-    there = {str(page.relative_to(DOCS)) for page in PAGES} | {str(LATER.relative_to(DOCS))}
-    assert sorted(listed) == sorted(there)
+    there = {page for page in PAGES if page.parent != LATER.parent} | {LATER}
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in there)
 
 
 def test_the_reference_documents_every_public_name() -> None:

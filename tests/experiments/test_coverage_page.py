@@ -122,6 +122,14 @@ def test_charts_hold_the_names(tmp_path: Path) -> None:
         assert texts <= shown, name
 
 
+def test_a_panel_shows_its_own_estimator() -> None:
+    rows = [FINE, FINE | {"estimator": "dm"}, FINE | {"n": 1000}, FINE | {"coverage": None}]
+    panels = coverage_chart(rows).concat
+    shown = {panel.title: panel.layer[1].data.values for panel in panels}
+    assert {name: len(values) for name, values in shown.items()} == {"mis": 2, "dm": 1}
+    assert all(value["estimator"] == name for name in shown for value in shown[name])
+
+
 def test_the_committed_page_says_what_its_tables_say() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(ROOT / "scripts" / "trust.py"), "--check"],

@@ -18,12 +18,24 @@ SHADES = ["#FFFFFF", "#0072B2"]
 
 def coverage_chart(rows: Sequence[Row]) -> Any:
     """Coverage of the default interval over n, a point per well-overlapped world."""
+    keys = ("world", "estimator", "n", "green")
     shown = [
-        row | {"percent": 100 * row["coverage"]}
+        {key: row[key] for key in keys} | {"percent": 100 * row["coverage"]}
         for row in pick(rows, group="well", method=DEFAULT, estimator=SHOWN)
         if row["coverage"] is not None
     ]
     sizes = sorted({row["n"] for row in shown})
+    named = [name for name in SHOWN if pick(shown, estimator=name)]
+    panels = [_panel(name, pick(shown, estimator=name), sizes) for name in named]
+    title = alt.TitleParams(
+        "Coverage of 95 % intervals in well-overlapped worlds",
+        subtitle=f"a point per world; the band is {LOW:.0%} to {HIGH:.0%}; whatever the verdict",
+    )
+    return styled(alt.concat(*panels, columns=4, title=title))
+
+
+def _panel(name: str, shown: list[Row], sizes: list[int]) -> Any:
+    """One estimator: a point per world and size, before the band of the goal."""
     band = (
         alt.Chart(alt.InlineData(values=[{"low": 100 * LOW, "high": 100 * HIGH}]))
         .mark_rect(color="#CCE5CC", opacity=0.8)
@@ -38,18 +50,7 @@ def coverage_chart(rows: Sequence[Row]) -> Any:
             tooltip=["world:N", "n:Q", "percent:Q", "green:Q"],
         )
     )
-    panels = [
-        alt.layer(band, points)
-        .transform_filter(f"!isValid(datum.estimator) || datum.estimator === '{name}'")
-        .properties(width=150, height=150, title=name)
-        for name in SHOWN
-        if any(row["estimator"] == name for row in shown)
-    ]
-    title = alt.TitleParams(
-        "Coverage of 95 % intervals in well-overlapped worlds",
-        subtitle=f"a point per world; the band is {LOW:.0%} to {HIGH:.0%}; whatever the verdict",
-    )
-    return styled(alt.concat(*panels, columns=4, title=title))
+    return alt.layer(band, points).properties(width=150, height=150, title=name)
 
 
 def green_chart(rows: Sequence[Row]) -> Any:

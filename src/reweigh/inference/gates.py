@@ -58,7 +58,7 @@ LIMITS = {
     "policies": Limit(0.01, 0.10),
     "fitted values": Limit(0.01, 0.05),
     "history": Limit(0.01, 0.001, above=False),
-    "steadiness": Limit(0.5, 0.2, above=False),
+    "steadiness": Limit(0.5, 0.2, above=False),  # a test of little power; mis costs little more
     "drift": Limit(0.01, None, above=False),
     "hidden states": Limit(None, 0.0),
     "placebo": Limit(3.0, None),
@@ -289,6 +289,10 @@ WORDS = {
 }
 
 
+def _p_text(p: float) -> str:
+    return f"p = {p:.2g}" if p >= 1e-16 else "p < 1e-16"
+
+
 def assumption(name: str, test: Outcome, state: str | None = None) -> Gate:
     """The gate of an assumption's p-value."""
     if test.p is None:
@@ -298,7 +302,7 @@ def assumption(name: str, test: Outcome, state: str | None = None) -> Gate:
     return gate(
         name,
         test.p,
-        f"{words['text' if fine else 'bad']} (p = {test.p:.2g})",
+        f"{words['text' if fine else 'bad']} ({_p_text(test.p)})",
         words["advice"],
         per_step=test.per_step,
         step=test.step,

@@ -261,11 +261,7 @@ def marginals(heat: Heat) -> Figure:
             f" The largest difference: in state {state} at step {step} there would be {target} of "
             f"the target's episodes, and there are {log} of the log's."
         )
-    return _figure("difference", text, table, lambda: marginals_chart(heat, "difference"))
-
-
-def marginals_chart(heat: Heat, show: draw_places.Show) -> Any:
-    return draw_places.marginals(None, show, longest=180)
+    return _figure("difference", text, table, lambda: draw_places.marginals(None, longest=180))
 
 
 def value_steps(parts: ValueParts) -> Figure | None:
