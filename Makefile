@@ -86,7 +86,7 @@ readme: $(STAMP)
 # The documentation site, into build/site; the guides as notebooks, into build/notebooks.
 docs: $(STAMP)
 	$(BIN)/python -W ignore scripts/pictures.py
-	$(BIN)/zensical build --clean
+	$(BIN)/zensical build --clean --strict
 
 notebooks: $(STAMP)
 	$(BIN)/python scripts/notebooks.py build/notebooks docs/tutorial.md $(filter-out docs/howto/index.md,$(wildcard docs/howto/*.md)) $(wildcard docs/concepts/*.md) docs/adapters.md docs/planning.md docs/from-laptop-to-cluster.md docs/intervals.md

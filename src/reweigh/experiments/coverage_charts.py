@@ -96,7 +96,7 @@ def _grid(
         alt.X(f"{across[0]}:O", title=across[1], sort=None, axis=alt.Axis(labelAngle=-35)),
         alt.Y(f"{down[0]}:N", title=down[1], sort=order),
     )
-    scale = alt.Scale(domain=[0, 100], range=SHADES)
+    scale = alt.Scale(domain=[0, 100], range=SHADES, interpolate="rgb")
     cells = base.mark_rect().encode(alt.Color(f"{shade}:Q", scale=scale, legend=None))
     numbers = base.mark_text(fontSize=10).encode(
         alt.Text(f"{shade}:Q"),

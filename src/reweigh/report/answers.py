@@ -165,7 +165,7 @@ def span(interval: Interval) -> str:
 
 
 def percent(level: float) -> str:
-    return f"{100 * level:.10g}\N{NO-BREAK SPACE}%"
+    return f"{100 * level:.10g} %"
 
 
 def _interval_text(row: Row) -> str:
