@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import reweigh as rw
@@ -414,3 +415,31 @@ def test_a_last_state_of_its_own_is_not_lost_when_pooled() -> None:
     mis, pooled = (rw.evaluate(log, TARGET, rw.mis(pooled=p)) for p in (False, True))
     assert pooled.value == pytest.approx(mis.value, rel=1e-12)
     assert pooled.diagnostics.total_unseen == 0
+
+
+def test_cuts_beside_ends_are_told_where_the_next_state_is_not() -> None:
+    """A move that is not known is left out although it was no end: P(END) is overestimated."""
+    n = 120
+    kind = np.arange(n) % 3  # whole, ended after the first step, cut off after the first step
+    rows = {
+        "episode": np.repeat(np.arange(n), 2),
+        "step": np.tile([0, 1], n),
+        "state": np.zeros(2 * n, int),
+        "action": np.tile([0, 1], n),
+        "reward": np.arange(2.0 * n) % 7,
+        "behavior_prob": np.full(2 * n, 0.5),
+        "pi": np.full(2 * n, 0.5),
+        "done": np.repeat(kind == 1, 2),
+        "cut": np.repeat(kind == 2, 2),
+        "next_state": np.zeros(2 * n, int),
+    }
+    kept = (rows["step"] == 0) | np.repeat(kind == 0, 2)
+    table = pa.table({name: np.asarray(values)[kept] for name, values in rows.items()})
+    roles = {"terminated": "done", "truncated": "cut", "target_prob": "pi"}
+    target = rw.ColumnPolicy("pi")
+    for given, told in (({}, True), ({"next_state": "next_state"}, False)):
+        log = rw.read_log(table, **roles, **given)
+        for data, policy in ((log, target), (rw.moments(log, target), None)):
+            with pytest.warns(rw.SelectionWarning, match="were cut off") as caught:
+                rw.evaluate(data, policy)
+            assert any("chance of ending" in str(w.message) for w in caught) == told

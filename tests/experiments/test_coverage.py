@@ -267,6 +267,32 @@ def test_cells_run_through_the_sweep_and_resume(tmp_path: Path) -> None:
     assert result.values["mis/value"] == run.results[TrustCell("tiny", 50)].values["mis/value"]
 
 
+def test_more_replicates_go_on_from_fewer(tmp_path: Path) -> None:
+    """Byte for byte what a run of that many would have written."""
+    cells = {TrustCell("tiny", 50, measure=Measure(("auto",), quick=())): ("mis", "log")}
+    backend = Backend("sequential")
+
+    def run(folder: str, replicates: int) -> bytes:
+        sweep.run_keeping(
+            lambda cell, result: result,
+            cells,
+            tmp_path / folder,
+            Setting(replicates, 0),
+            backend=backend,
+            resume=True,
+            extend=True,
+        )
+        [path] = (tmp_path / folder).glob("*.gz")
+        return path.read_bytes()
+
+    few, whole = run("a", 4), run("b", 10)
+    assert few != whole
+    assert run("a", 10) == whole
+    assert run("a", 10) == whole  # nothing is left to do
+    with pytest.raises(rw.UsageError, match="replicates was 10 and is 4"):
+        run("a", 4)  # what was computed is not thrown away
+
+
 def test_a_changed_world_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = TrustCell("tiny", 50)
     sweep.run({cell: ("mis",)}, tmp_path, Setting(2), backend=Backend("sequential"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -117,6 +118,10 @@ class CellResult:
 
     values: dict[str, list[float | None]]
     refused: dict[str, dict[str, int]]
+
+    @property
+    def replicates(self) -> int:
+        return len(next(iter(self.values.values()), []))
 
     @property
     def asked(self) -> set[str]:
@@ -243,8 +248,11 @@ def store(folder: Path, cell: AnyCell, setting: Setting, result: CellResult) -> 
     write_atomically(path_of(folder, cell), write, overwrite=True)
 
 
-def load(folder: Path, cell: AnyCell, setting: Setting) -> CellResult | None:
-    """A cell that was finished before, or None; refuses one of another configuration."""
+def load(
+    folder: Path, cell: AnyCell, setting: Setting, *, fewer: bool = False
+) -> CellResult | None:
+    """A cell that was finished before, or None; refuses one of another configuration. With `fewer`
+    it may have fewer replicates: the first of those that are wanted."""
     path = path_of(folder, cell)
     if not path.exists():
         return None
@@ -258,6 +266,8 @@ def load(folder: Path, cell: AnyCell, setting: Setting) -> CellResult | None:
     if not whole:
         raise UsageError(f"{str(path)!r} is no whole cell of a study; remove it, or --overwrite")
     wanted = configuration(cell, setting)
+    if fewer and config.get("replicates", math.inf) < setting.replicates:
+        wanted["replicates"] = config["replicates"]
     changed = [
         f"{key} was {config.get(key)!r} and is {wanted.get(key)!r}"
         for key in sorted({*config, *wanted})

@@ -217,6 +217,7 @@ def run(
             backend=backend,
             resume=not overwrite,
             overwrite=overwrite,
+            extend=True,
             report=report,
         )
         for kept in done.results.values():
@@ -231,7 +232,7 @@ def finished(parts: Iterable[Part], folder: Path, *, seed: int = 0) -> tuple[Tab
     for part in parts:
         for cell in part.cells:
             all_cells += 1
-            result = load(folder / part.name, cell, Setting(part.replicates, seed))
+            result = load(folder / part.name, cell, Setting(part.replicates, seed), fewer=True)
             if result is not None:
                 found.add(part.keep(cell, result))
                 there += 1

@@ -88,10 +88,12 @@ def run_keeping(
     backend: Backend | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    extend: bool = False,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> Done[C, K]:
     """The same for studies that do not fit in memory: of a finished cell what `keep` makes of it
-    is kept, the rest is in the folder."""
+    is kept, the rest is in the folder. With `extend` a cell that has fewer replicates, of all that
+    is asked for, is gone on with: a replicate's numbers do not depend on how many there are."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -99,7 +101,8 @@ def run_keeping(
             f"cannot make the folder {str(folder)!r}: {error.strerror or error}"
         ) from error
     with _locked(folder):
-        return _run(keep, wanted, folder, setting, backend or Backend(), resume, overwrite, report)
+        backend = backend or Backend()
+        return _run(keep, wanted, folder, setting, backend, resume, overwrite, extend, report)
 
 
 def _run(
@@ -110,6 +113,7 @@ def _run(
     backend: Backend,
     resume: bool,
     overwrite: bool,
+    extend: bool,
     report: Callable[[Progress], None],
 ) -> Done[C, K]:
     there = [cell for cell in wanted if path_of(folder, cell).exists()]
@@ -123,17 +127,25 @@ def _run(
             path_of(folder, cell).unlink()
     kept: dict[C, K] = {}
     missing: dict[C, list[str]] = {}
+    parts: dict[C, list[Part]] = defaultdict(list)
     for cell in wanted:
-        before = load(folder, cell, setting)
+        before = load(folder, cell, setting, fewer=extend)
         rest = [name for name in wanted[cell] if before is None or name not in before.asked]
-        if rest:
+        if before is not None and before.replicates < setting.replicates:
+            missing[cell] = list(wanted[cell])
+            if not rest:
+                parts[cell] = [(range(before.replicates), before)]
+        elif rest:
             missing[cell] = rest
         elif before is not None:
             kept[cell] = keep(cell, before)
     found = frozenset(kept)
     work = {cell: cell.cost * len(names) for cell, names in missing.items()}
-    tasks = [(cell, missing[cell], part) for cell in missing for part in _parts(setting.replicates)]
-    parts: dict[C, list[Part]] = defaultdict(list)
+    tasks = [
+        (cell, missing[cell], part)
+        for cell in missing
+        for part in _parts(setting.replicates, sum(len(done) for done, _ in parts[cell]))
+    ]
     failed: dict[C, str] = {}
     finished, work_done = 0, 0.0
     for cell, part in _carried_out(tasks, setting, backend, failed):
@@ -141,8 +153,9 @@ def _run(
         work_done += work[cell] * len(part[0]) / setting.replicates
         if sum(len(r) for r, _ in parts[cell]) == setting.replicates:
             result = in_order(parts.pop(cell))
-            before = load(folder, cell, setting)
-            whole = result if before is None else before.joined(result)
+            before = load(folder, cell, setting, fewer=extend)
+            added = before is not None and before.replicates == setting.replicates
+            whole = before.joined(result) if added and before is not None else result
             store(folder, cell, setting, whole)
             kept[cell] = keep(cell, whole)
             finished += 1
@@ -168,9 +181,10 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _parts(replicates: int) -> list[range]:
-    size = max(1, -(-replicates // CHUNKS))
-    return [range(i, min(i + size, replicates)) for i in range(0, replicates, size)]
+def _parts(replicates: int, done: int) -> list[range]:
+    """What is left of so many replicates, in parts."""
+    size = max(1, -(-(replicates - done) // CHUNKS))
+    return [range(i, min(i + size, replicates)) for i in range(done, replicates, size)]
 
 
 Part = tuple[range, CellResult]

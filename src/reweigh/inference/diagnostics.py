@@ -19,7 +19,7 @@ from reweigh.estimators.weights import Solution
 from reweigh.inference import gates
 from reweigh.inference.gates import Gate, Level
 from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import Labels
+from reweigh.logs.states import END, UNKNOWN, Labels
 from reweigh.moments.bundle import Moments
 from reweigh.moments.visits import visits_of
 from reweigh.policies.base import Policy
@@ -115,13 +115,15 @@ def _deterministic() -> RefusedError:
     )
 
 
-def remarks(solution: Solution, used: Moments, own: Sequence[Gate]) -> list[Warning]:
+def remarks(
+    solution: Solution, used: Moments, own: Sequence[Gate], *, ends_too: bool = False
+) -> list[Warning]:
     """Warnings for those who do not read verdicts: about the log, and the estimate's own gates
     whose value is beyond the red limit, or the amber one where the answer may be another one
-    altogether."""
+    altogether. `ends_too`: see `cut_beside_ends`."""
     few = used.n_episodes < FEW_EPISODES  # then the other gates mean little
     told = ("episodes", "support") if few else tuple(WARNINGS)
-    found = _about_the_log(solution, used)
+    found = _about_the_log(solution, used, ends_too)
     beyond = {gate.name: _beyond(gate, solution) for gate in own}
     placebo = [] if any(gate.name == "placebo" for gate in own) else _placebo(solution, used)
     for gate in [*own, *placebo]:
@@ -150,16 +152,34 @@ def _placebo(solution: Solution, used: Moments) -> list[Gate]:
     return [gates.placebo(solution.placebo, solution.placebo_error, expected)]
 
 
-def _about_the_log(solution: Solution, used: Moments) -> list[Warning]:
+def cut_beside_ends(data: EpisodeLog | Moments) -> bool:
+    """Whether some episodes were cut off before a state that is not known while others ended: a
+    move that is not known is left out although it was no end, so that ends are overestimated."""
+    if isinstance(data, EpisodeLog):
+        steps = data.steps
+        ended = (steps.ending == END) & (steps.lengths < steps.horizon)
+        return steps.unknown_before_horizon() > 0 and bool(ended.any())
+    cells = data.transitions if data.transitions is not None else data.model
+    if cells is None or not data.truncated:
+        return False
+    early = cells.t_next < data.about.horizon
+    return bool(np.any(early & (cells.s_next == UNKNOWN)) and np.any(early & (cells.s_next == END)))
+
+
+def _about_the_log(solution: Solution, used: Moments, ends_too: bool) -> list[Warning]:
     found: list[Warning] = []
     if used.truncated:
-        found.append(
-            SelectionWarning(
-                f"{used.truncated:,} of {used.n_episodes:,} episodes were cut off and are used up "
-                "to there, which is right only if being cut off does not depend on what would "
-                "have followed"
-            )
+        text = (
+            f"{used.truncated:,} of {used.n_episodes:,} episodes were cut off and are used up to "
+            "there, which is right only if being cut off does not depend on what would have "
+            "followed"
         )
+        if ends_too:
+            text += (
+                ". Others ended, and what followed a cut is not known: the chance of ending is "
+                "overestimated. Give next_state, the state after the last row too"
+            )
+        found.append(SelectionWarning(text))
     at = solution.normalized_at
     if at is not None and not at.all():
         found.append(
