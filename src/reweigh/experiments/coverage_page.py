@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from reweigh.experiments.coverage import PARTS
 from reweigh.experiments.coverage_goals import (
     ERRORS,
     HIGH,
@@ -77,16 +79,22 @@ def page(study: Study) -> str:
     held = goals(study.coverage, study.best)
     there = {row["world"] for row in study.coverage}
     replicates = max(row["replicates"] for row in study.coverage)
+    spread = math.sqrt(0.95 * 0.05 / replicates)
     parts = [
         "# When may the number be believed?\n",
         f"Simulated logs of {len(there)} worlds whose truth is known, at {_list(study.sizes)} "
         f"episodes, up to {replicates:,} logs each: how often a 95 % interval covers the truth, "
-        "what the verdicts are worth, and which faults the gates notice. With 1,000 logs a "
-        "coverage of 95 % has a Monte-Carlo error of 0.7 percentage points. `make study` runs it "
-        "all again; [what is in the tables](#the-tables).\n",
+        "what the verdicts are worth, and which faults the gates notice. With that many logs a "
+        f"coverage of 95 % has a Monte-Carlo error of {100 * spread:.1f} percentage points. "
+        "`make study` runs it all again; [what is in the tables](#the-tables).\n",
     ]
-    if len(there) < len(WORLDS):
-        parts.append(f"**Not finished:** {len(there)} of {len(WORLDS)} worlds are there so far.\n")
+    wanted = PARTS["coverage"]
+    if len(there) < len(WORLDS) or replicates < wanted:
+        parts.append(
+            f"**Not finished:** {len(there)} of {len(WORLDS)} worlds are there so far, with "
+            f"{replicates:,} of {wanted:,} logs each; of the bootstraps, and of the jackknife of "
+            "estimators other than MIS, what `coverage.csv` holds.\n"
+        )
     parts += ["## What the study is held to\n", _goals(held)]
     parts += ["## Which estimator, which interval\n", _intervals(study)]
     parts += ["## What a verdict is worth\n", _verdicts(study), "![](green.svg)\n"]
