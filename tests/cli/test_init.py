@@ -159,6 +159,14 @@ def test_steps_that_count_from_one_are_told(command: Command, tmp_path: Path) ->
     assert any("not 0, 1, 2" in text for text in told["doubts"])
 
 
+def test_steps_from_one_are_told_whatever_they_are_called(command: Command, tmp_path: Path) -> None:
+    table = renamed(log_table(), episode="who", step="visit")
+    at = table.column_names.index("visit")
+    table = table.set_column(at, "visit", pa.array(table["visit"].to_numpy() + 1))
+    told, _ = proposed(command, tmp_path, table)
+    assert any("'visit' counts 1, 2, … within each 'who'" in text for text in told["doubts"])
+
+
 def test_the_next_state_is_known_by_its_values(command: Command, tmp_path: Path) -> None:
     table = log_table()
     state = table["state"].to_numpy()

@@ -92,6 +92,13 @@ def _episodes_and_steps(made: Proposal, columns: dict[str, Seen]) -> Order | Non
     if len(best) == 2 and best[0][1] is best[1][2]:
         # n ids with H steps each are H ids with n steps each: an episode's rows stand together
         best = [max(best, key=lambda pair: np.mean(np.diff(pair[1].codes) == 0))]
+    if len(best) == 1 and not (named_ids or named_counts):
+        # n ids 0, 1, … with H steps from 1 look like H ids with n steps from 0
+        [(_, e, t)] = best
+        other = _counted_from_one([t], [e])
+        if other:
+            made.doubts += other
+            return None
     if len(best) == 1:
         _, e, t = best[0]
         n = e.distinct
@@ -113,7 +120,20 @@ def _episodes_and_steps(made: Proposal, columns: dict[str, Seen]) -> Order | Non
     if "episode" in made.roles and "step" in made.roles:
         e, t = (columns[made.roles[role].columns[0]] for role in ("episode", "step"))
         made.doubts.append(_why_not_counted(e, t))
+    else:
+        made.doubts += _counted_from_one(named_ids or ids, named_counts or counts)
     return None
+
+
+def _counted_from_one(ids: list[Seen], counts: list[Seen]) -> list[str]:
+    """Pairs of columns that would do if the second counted from 0."""
+    return [
+        f"{_quoted(t.name)} counts 1, 2, … within each {_quoted(e.name)}; reweigh counts from 0: "
+        "subtract 1, and these two are step and episode"
+        for e in ids
+        for t in counts
+        if e is not t and t.values.min() == 1 and _counts_up(e.codes, t.values - 1)
+    ]
 
 
 def _claims(role: str, seen: Seen, others: Iterable[str]) -> bool:

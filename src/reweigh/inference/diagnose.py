@@ -148,8 +148,11 @@ def _steadiness(sums: Moments, worth: Worth | None) -> Outcome:
 
 def _drift(sums: Moments) -> Outcome:
     if sums.ordered is None:
-        why = "the ids are no numbers, or episodes are cut off"
-        return Outcome(None, _lacking(sums, "ordered", "the order of the episodes", why))
+        why = (
+            "the ids of its episodes are no whole numbers, or some were cut off (or an older "
+            "version made these sums)"
+        )
+        return Outcome(None, f"the log has no order: {sums.left_out.get('ordered', why)}")
     return drift_test(sums.ordered)
 
 
