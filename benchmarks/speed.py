@@ -39,6 +39,7 @@ RATIOS = {  # name: what is timed, over what
     "64 bootstrap replicates / core": ("bootstrap", "core"),
     "log_from_arrays / a copy of the arrays": ("log_from_arrays", "copy"),
     "stream / pyarrow's read of the columns": ("stream", "pyarrow"),
+    "stream with all gates / stream": ("stream with gates", "stream"),
 }
 Tasks = dict[str, Callable[[], object]]
 Times = dict[str, float]
@@ -61,7 +62,12 @@ def tasks(folder: Path) -> Tasks:
         "bootstrap": lambda: resample(log, [(kernels.COLUMN, rw.mis())], 64, seed=0),
         "log_from_arrays": lambda: rw.log_from_arrays(*given),
         "copy": lambda: [array.copy() for array in given],
-        "stream": lambda: rw.evaluate(rw.read_log(str(path), engine="stream"), target, rw.mis()),
+        "stream": lambda: rw.evaluate(
+            rw.moments(rw.read_log(str(path), engine="stream"), target, ["mis"], gates=False)
+        ),
+        "stream with gates": lambda: rw.evaluate(
+            rw.read_log(str(path), engine="stream"), target, rw.mis()
+        ),
         "pyarrow": lambda: stream.read_lean([path]),
     }
 
