@@ -23,6 +23,7 @@ from reweigh.moments.bundle import Moments
 from reweigh.moments.engines.arrays import ratios
 from reweigh.moments.groups import group_by
 from reweigh.policies.base import Floats, Policy, no_other_actions
+from reweigh.policies.remembered import WrappedPolicy
 from reweigh.results import Estimate, Refusal, rounded
 
 CLIPPED = (0.999, 0.99)  # quantiles of the ratios
@@ -264,15 +265,12 @@ def _before(steps: Steps) -> npt.NDArray[np.int64]:
     return before
 
 
-class GivenPolicy:
+class GivenPolicy(WrappedPolicy):
     """A policy's answers for the rows of one log, whatever their states are called."""
 
     def __init__(self, policy: Policy, found: Floats) -> None:
-        self.policy, self.found = policy, found
-
-    @property
-    def name(self) -> str:
-        return self.policy.name
+        super().__init__(policy)
+        self.found = found
 
     def probabilities(self, log: EpisodeLog) -> Floats:
         return self.found.copy()
@@ -283,12 +281,5 @@ class GivenPolicy:
     def of_action(self, log: EpisodeLog, action: Label) -> Floats:
         raise no_other_actions(self.name)
 
-    @property
-    def has_steps(self) -> bool:
-        return self.policy.has_steps
-
     def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
         return {}
-
-    def fingerprint(self) -> str:
-        return self.policy.fingerprint()

@@ -25,13 +25,14 @@ from reweigh.inference.influence import behavior_values
 from reweigh.inference.intervals import Asked, bootstrap_t, from_error, percentile
 from reweigh.inference.jackknife import error_of_blocks
 from reweigh.inference.quantiles import t_interval
-from reweigh.inference.resampling import RowsPolicy, delete_blocks, resample
+from reweigh.inference.resampling import delete_blocks, resample
 from reweigh.inference.verdict import Verdict
 from reweigh.logs.log import EpisodeLog
 from reweigh.moments.compute import compiled
 from reweigh.moments.engines.arrays import ArraysEngine
 from reweigh.moments.groups import tally
 from reweigh.policies.base import Policy
+from reweigh.policies.remembered import RowsPolicy
 from reweigh.results import Estimate, Interval, Refusal
 
 LEVEL = 0.95

@@ -34,9 +34,10 @@ from reweigh.estimators.direct import MODES, Rows, observed
 from reweigh.estimators.recipe import JACKKNIFE_BLOCKS, Marginal, Recipe, Stationary
 from reweigh.evidence import Evidence, check_target, merged
 from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import END, Label, Labels
+from reweigh.logs.states import END
 from reweigh.moments.compute import pick
 from reweigh.policies.base import Policy
+from reweigh.policies.remembered import RowsPolicy
 from reweigh.solve import finite, solve
 
 Floats = npt.NDArray[np.float64]
@@ -279,37 +280,6 @@ class Again:
 def _own_rows(log: EpisodeLog) -> EpisodeLog:
     """The log with its rows for the source: a copied row is known by the row it is a copy of."""
     return replace(log, steps=replace(log.steps, source_rows=None), _cache={})
-
-
-@dataclass(frozen=True, eq=False)
-class RowsPolicy:
-    """A policy whose probabilities of a log's rows are known, for logs made of copies of these."""
-
-    policy: Policy
-    known: Floats
-
-    @property
-    def name(self) -> str:
-        return self.policy.name
-
-    def probabilities(self, log: EpisodeLog) -> Floats:
-        return self.known if log.steps.source_rows is None else self.known[log.steps.source_rows]
-
-    def all_actions(self, log: EpisodeLog) -> Labels:
-        return self.policy.all_actions(log)
-
-    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
-        return self.policy.of_action(log, action)
-
-    @property
-    def has_steps(self) -> bool:
-        return self.policy.has_steps
-
-    def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
-        return self.policy.unlogged_actions(log)
-
-    def fingerprint(self) -> str:
-        return self.policy.fingerprint()
 
 
 def new_seed() -> int:

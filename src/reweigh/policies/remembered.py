@@ -1,4 +1,4 @@
-"""A policy whose answers for one log are kept while several estimators ask for them."""
+"""Policies around another one, whose answers for the rows of a log are kept."""
 
 from __future__ import annotations
 
@@ -9,28 +9,18 @@ from reweigh.logs.states import Label, Labels
 from reweigh.policies.base import Floats, Policy
 
 
-class RememberedPolicy:
-    """The same policy. π(a_t|s_t) of the last log's rows is looked up once; a log with other
-    rewards has the same rows."""
+class WrappedPolicy:
+    """All that does not concern the rows is the policy's own."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self._rows: object = None
-        self._found: Floats = np.zeros(0)
 
     @property
     def name(self) -> str:
         return self.policy.name
 
     def probabilities(self, log: EpisodeLog) -> Floats:
-        if self._rows is not log.steps.state:
-            self._found = self.policy.probabilities(log)
-            self._rows = log.steps.state
-        return self._found
-
-    def forget(self) -> None:
-        """Give the memory back."""
-        self._rows, self._found = None, np.zeros(0)
+        return self.policy.probabilities(log)
 
     def all_actions(self, log: EpisodeLog) -> Labels:
         return self.policy.all_actions(log)
@@ -47,3 +37,34 @@ class RememberedPolicy:
 
     def fingerprint(self) -> str:
         return self.policy.fingerprint()
+
+
+class RememberedPolicy(WrappedPolicy):
+    """The same policy. π(a_t|s_t) of the last log's rows is looked up once; a log with other
+    rewards has the same rows."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy)
+        self._rows: object = None
+        self._found: Floats = np.zeros(0)
+
+    def probabilities(self, log: EpisodeLog) -> Floats:
+        if self._rows is not log.steps.state:
+            self._found = self.policy.probabilities(log)
+            self._rows = log.steps.state
+        return self._found
+
+    def forget(self) -> None:
+        """Give the memory back."""
+        self._rows, self._found = None, np.zeros(0)
+
+
+class RowsPolicy(WrappedPolicy):
+    """A policy whose probabilities of a log's rows are known, for logs made of copies of these."""
+
+    def __init__(self, policy: Policy, known: Floats) -> None:
+        super().__init__(policy)
+        self.known = known
+
+    def probabilities(self, log: EpisodeLog) -> Floats:
+        return self.known if log.steps.source_rows is None else self.known[log.steps.source_rows]
