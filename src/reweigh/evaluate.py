@@ -39,6 +39,7 @@ from reweigh.moments.bundle import Moments
 from reweigh.moments.engines.arrays import ArraysEngine
 from reweigh.moments.engines.base import Request
 from reweigh.policies.base import Policy
+from reweigh.progress import each
 from reweigh.results import Diagnostics, Estimate, Marginals, Refusal
 from reweigh.solve import finite, solve, solve_on_sums
 
@@ -86,7 +87,7 @@ def evaluate_all(
         return _evaluate_scanned(data, check_target(target), recipes, truncated)
     evidence = gather(data, target, recipes, truncated)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
-        found = [_try(evidence, recipe) for recipe in recipes]
+        found = each("estimators", recipes, lambda recipe: _try(evidence, recipe))
     evidence.rest()
     return found
 
@@ -254,7 +255,8 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
     solved = solve(evidence, recipe, dropped)
     solution, used, base = solved.solution, solved.used, solved.base
     if solved.from_rows:
-        logged = behavior_in_memory(evidence.rows(dropped)[0])
+        own = None if recipe.control is not None else solution.mean_return  # not of shaped rewards
+        logged = behavior_in_memory(evidence.rows(dropped)[0], own)
     else:
         logged = behavior_value(base)
     found += list(solution.warnings)

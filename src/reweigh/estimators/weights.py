@@ -38,7 +38,8 @@ class Solution:
     tells that no ratios were used. Over the nodes, the (t, s) of `node_t` and `node_s`: `target`
     d_t^π(s), `behavior` d_t^μ(s), `visits` the logged rows N_t(s), and `variance_by_node` the parts
     of SE², which with `variance_of_start` add up to it (None when pooled: no step owns them);
-    `freedom` is the error corrected for small groups, with its degrees of freedom.
+    `freedom` is the error corrected for small groups, with its degrees of freedom; `mean_return`
+    is that of the rows, where they were read.
     """
 
     value: float
@@ -62,6 +63,7 @@ class Solution:
     normalized_at: npt.NDArray[np.bool_] | None = None
     heaviest: float | None = None
     from_model: bool = False
+    mean_return: float | None = None
     warnings: tuple[Warning, ...] = ()
 
     @property

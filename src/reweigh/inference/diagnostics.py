@@ -80,8 +80,7 @@ def hopeless(log: EpisodeLog, target: Policy) -> RefusedError | None:
     rows = log.steps.n_rows
     if log.n_episodes == 1 and rows > LONG_SINGLE_EPISODE:
         return _one_episode(rows)
-    mu = log.steps.behavior_prob
-    if log.continuous_actions or mu is None or not np.all(mu == 1.0):
+    if log.continuous_actions or not log.steps.surely_taken():
         return None
     return None if np.all(target.probabilities(log) == 1.0) else _deterministic()
 

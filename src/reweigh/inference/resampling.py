@@ -38,6 +38,7 @@ from reweigh.logs.states import END
 from reweigh.moments.compute import pick
 from reweigh.policies.base import Policy
 from reweigh.policies.remembered import RowsPolicy
+from reweigh.progress import each
 from reweigh.solve import finite, solve
 
 Floats = npt.NDArray[np.float64]
@@ -97,7 +98,7 @@ def resample(
 
     blocks = range(-(-replicates // BLOCK))
     if threads == 1:
-        made = [block(number) for number in blocks]
+        made = each("resampled logs", blocks, block)
     else:
         with ThreadPoolExecutor(threads) as pool:
             made = list(pool.map(block, blocks))
@@ -230,7 +231,7 @@ class Again:
         d, n, by_mass = np.empty(kept), np.empty(kept, np.int32), np.empty((kept[0], BLOCK))
         values, squares = np.empty(BLOCK), np.full(BLOCK, np.nan)
         with np.errstate(over="ignore", invalid="ignore"):
-            given = *rows.columns, rows.gamma, mode, rows.width, counts
+            given = *rows.unpacked, rows.gamma, mode, rows.width, counts
             pick("resample.replicate", size)(*given, values, d, n, by_mass)
             if g is not None:
                 values += (g @ counts) / counts.sum(axis=0)

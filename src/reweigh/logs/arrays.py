@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,7 +12,9 @@ import numpy.typing as npt
 from reweigh.errors import Place, UsageError, must_be
 from reweigh.logs import checks
 from reweigh.logs.columns import Columns
+from reweigh.logs.large import ReadColumns, read_columns
 from reweigh.logs.log import EpisodeLog
+from reweigh.logs.pairs import Pairs, read_pairs
 from reweigh.logs.states import (
     END,
     HIDDEN,
@@ -27,7 +26,6 @@ from reweigh.logs.states import (
     exact_array,
 )
 from reweigh.logs.steps import Steps
-from reweigh.moments.compute import pick
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 QUICK_FROM = 20_000  # numbers in an array
 THREADS_FROM = 10_000_000  # rows
-FEW_CODES, MANY_CODES = 1 << 12, 1 << 24
-LARGEST, SMALLEST = float(np.finfo(np.float64).max), float(np.nextafter(0.0, 1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +42,11 @@ class ArraySource:
     columns: dict[str, Array]
     order: Array
     offsets: Array
+    pairs: Pairs | None = None
 
     @property
     def names(self) -> list[str]:
-        return list(self.columns)
+        return [*self.columns, *(() if self.pairs is None else self.pairs.columns)]
 
     def describe(self) -> str:
         return "arrays"
@@ -57,7 +54,11 @@ class ArraySource:
     def column(self, name: str) -> pa.ChunkedArray:
         import pyarrow as pa
 
-        return pa.chunked_array([pa.array(self.columns[name])])
+        held = self.columns.get(name)
+        if held is None:
+            assert self.pairs is not None
+            held = self.pairs.column(name)
+        return pa.chunked_array([pa.array(held)])
 
     def place(self, row: int) -> Place:
         step = int(np.searchsorted(self.offsets, row, side="right")) - 1
@@ -213,60 +214,44 @@ def _log_from_plain_arrays(
         alive = n - np.cumsum(np.bincount(lengths_, minlength=horizon + 1))[:horizon]
     offsets = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
     n_rows = int(offsets[-1])
-    # One piece of memory for all columns: a system hands out a large piece far faster than many.
-    size = n_rows * (2 * 4 + 8 * sum(a is not None for a in (rewards, behavior_prob, target_prob)))
-    room = _Room(np.empty(size, np.uint8))
-    ranges = {
-        "reward": (rewards, -LARGEST, LARGEST),
-        "behavior_prob": (behavior_prob, SMALLEST, 1.0),
-        "target_prob": (target_prob, 0.0, 1.0),
-    }
-    last = np.full(n, UNKNOWN, np.int32)
-    jobs: list[Callable[[], Any]] = [
-        partial(_transposed, values, order, offsets, low, high, room.take(n_rows, np.float64))
-        for values, low, high in ranges.values()
-        if values is not None
-    ]
-    jobs += [
-        partial(_coded, values, order, offsets, ends, room.take(n_rows, np.int32))
-        for values, ends in ((states, last), (actions, np.empty(0, np.int32)))
-    ]
-    *made, coded_states, coded_actions = _all(jobs, _threads(threads, n_rows))
-    if any(column is None for column in (*made, coded_states, coded_actions)):
+    workers = _threads(threads, n_rows)
+    paired = None
+    if behavior_prob is not None:
+        paired = read_pairs(
+            states, actions, rewards, behavior_prob, target_prob, order, offsets, workers
+        )
+    read = read_columns(arrays, order, offsets, workers) if paired is None else paired
+    if read is None:
         return None
-    (state, labels), (action, action_labels) = coded_states, coded_actions
-    given = [name for name, (values, _, _) in ranges.items() if values is not None]
-    numbers: dict[str, Any] = dict.fromkeys(ranges) | dict(zip(given, made, strict=True))
     short = lengths_[order] < horizon
-    ending = np.where(short & ~cut[order], END, np.where(short, UNKNOWN, last))
-    columns = {
-        name: numbers[name]
-        for name in ("behavior_prob", "target_prob")
-        if numbers[name] is not None
-    }
+    ending = np.where(short & ~cut[order], END, np.where(short, UNKNOWN, read.last))
     known: dict[str, Any] = {"has_hidden": False}
-    if numbers["target_prob"] is not None:  # read and checked: no policy need do it again
-        known |= {"column target_prob": numbers["target_prob"], "checked target_prob": True}
+    if target_prob is not None:  # read and checked: no policy need do it again
+        known["checked target_prob"] = True
+        if isinstance(read, ReadColumns):
+            known["column target_prob"] = read.numbers["target_prob"]
+    if isinstance(read, ReadColumns):
+        source = ArraySource(read.held, order, offsets)
+    else:
+        source = ArraySource({}, order, offsets, read.pairs)
+    steps = read.steps(
+        offsets=offsets,
+        ending=ending.astype(np.int32),
+        truncated=short & cut[order],
+        episode=order,
+        source_rows=None,
+        start_value=None,
+    )
     return EpisodeLog(
-        steps=Steps(
-            offsets=offsets,
-            state=state,
-            action=action,
-            reward=numbers["reward"],
-            behavior_prob=numbers["behavior_prob"],
-            ending=ending.astype(np.int32),
-            truncated=short & cut[order],
-            episode=order,
-            source_rows=None,
-        ),
-        states=labels,
-        actions=action_labels,
+        steps=steps,
+        states=read.states,
+        actions=read.actions,
         discount=discount,
         columns=Columns(
             behavior_prob=None if behavior_prob is None else "behavior_prob",
             target_prob=None if target_prob is None else "target_prob",
         ),
-        source=ArraySource(columns, order, offsets),
+        source=source,
         _cache=known,
     )
 
@@ -286,59 +271,6 @@ def _threads(threads: int | None, n_rows: int) -> int:
     if threads is not None:
         return threads
     return 1 if n_rows < THREADS_FROM else os.cpu_count() or 1
-
-
-def _all(jobs: list[Callable[[], Any]], threads: int) -> list[Any]:
-    """What the jobs return, in their order."""
-    if threads == 1:
-        return [job() for job in jobs]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda job: job(), jobs))
-
-
-@dataclass
-class _Room:
-    """Memory to be handed out in pieces, the largest kinds of numbers first."""
-
-    memory: Array
-    used: int = 0
-
-    def take(self, count: int, kind: type) -> Array:
-        size = count * np.dtype(kind).itemsize
-        piece: Array = self.memory[self.used : self.used + size].view(kind)
-        self.used += size
-        return piece
-
-
-def _transposed(
-    values: Array, order: Array, offsets: Array, low: float, high: float, rows: Array
-) -> Array | None:
-    """`rows`, filled time-major; None if a value is outside [low, high]."""
-    run = pick("ingest.transpose_numbers", len(rows))
-    return rows if run(values, order, offsets, low, high, rows) else None
-
-
-def _coded(
-    values: Array, order: Array, offsets: Array, last: Array, rows: Array
-) -> tuple[Array, Labels] | None:
-    """`rows`, filled with time-major codes, and their labels; `last` gets the codes at H.
-
-    None if a value is negative, or so large that a table of all values would be larger than the
-    rows.
-    """
-    run = pick("ingest.transpose_codes", len(rows))
-    for largest in (FEW_CODES, min(len(rows), MANY_CODES)):
-        present = np.zeros(largest, np.uint8)
-        if run(values, order, offsets, rows, last, present):
-            break
-    else:
-        return None
-    found = np.flatnonzero(present)
-    if found[-1] + 1 != len(found):  # codes are the ranks of the values that occur
-        code = np.cumsum(present, dtype=np.int32) - 1
-        rows[:] = code[rows]
-        last[:] = np.where(last >= 0, code[np.maximum(last, 0)], last)
-    return rows, Labels(tuple(found.tolist()))
 
 
 def check_options(hidden: str, discount: float) -> None:

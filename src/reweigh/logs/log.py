@@ -85,6 +85,9 @@ class EpisodeLog:
         return self._once(f"column {name}", lambda: self._read_column(name))
 
     def _read_column(self, name: str) -> npt.NDArray[np.float64]:
+        pairs = self.steps.pairs
+        if pairs is not None and name in pairs.columns:
+            return pairs.column(name)
         if name not in self.source.names:
             raise UsageError(
                 f"the log has no column {name!r}{nearest(name, self.source.names)} "

@@ -9,13 +9,16 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from reweigh.fingerprint import digest_of
 from reweigh.logs.states import END, HIDDEN, label_text
+
+if TYPE_CHECKING:
+    from reweigh.logs.pairs import Pairs
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -58,7 +61,26 @@ class Steps:
 
     @property
     def n_rows(self) -> int:
-        return len(self.state)
+        return len(self.reward)
+
+    @property
+    def pairs(self) -> Pairs | None:
+        """The rows as codes of (state, action), where they are held so."""
+        return None
+
+    @property
+    def has_propensities(self) -> bool:
+        """Whether the actions' probabilities were logged (asking for them may read them)."""
+        return self.behavior_prob is not None
+
+    def surely_taken(self) -> bool:
+        """Whether every action is logged with the probability 1."""
+        mu = self.behavior_prob
+        return mu is not None and mu[0] == 1.0 and bool(np.all(mu == 1.0))
+
+    def first_states(self) -> npt.NDArray[np.int32]:
+        """(n,) code of the episodes' first states."""
+        return self.state[: self.n_episodes]
 
     def rows(self, t: int) -> slice:
         """The rows of step t; row k of them belongs to episode k."""

@@ -61,7 +61,7 @@ class Basis:
     @cached_property
     def sums(self) -> Moments | None:
         """All kinds of sums that the rows allow, or those that there are."""
-        if self.log is None or self.target is None or self.log.steps.behavior_prob is None:
+        if self.log is None or self.target is None or not self.log.steps.has_propensities:
             return self.stored
         kinds = {"transitions", "model", "trajectories"}
         if self.log.continuous_actions:

@@ -13,6 +13,7 @@ from reweigh.moments.kernels.common import (
     compiled,
     count_cut,
     covered,
+    ratio,
 )
 
 
@@ -31,25 +32,34 @@ def _add(sums: Array, s: int, r: float, z: float, x: float, x1: float) -> None:
 
 @compiled
 def _look_ahead(
-    state: Array,
+    code: Array,
     following: Array,
+    bits: int,
     rho: Array,
+    by_code: bool,
     reward: Array,
     ahead: Array,
     sums: Array,
 ) -> None:
     """The rows of one step that another follows."""
-    for k in range(len(following)):
-        r, to = rho[k], following[k]
-        _add(sums, state[k], r, r * reward[k], r * ahead[to, 0], r * ahead[to, 1])
+    if by_code:  # asked once: inside the loop it costs several times what the sums do
+        for k in range(len(following)):
+            r, to = rho[code[k]], following[k] >> bits
+            _add(sums, code[k] >> bits, r, r * reward[k], r * ahead[to, 0], r * ahead[to, 1])
+    else:
+        for k in range(len(following)):
+            r, to = rho[k], following[k] >> bits
+            _add(sums, code[k] >> bits, r, r * reward[k], r * ahead[to, 0], r * ahead[to, 1])
 
 
 @compiled
 def _split(
-    state: Array,
+    code: Array,
     following: Array,
+    bits: int,
     ending: Array,
     rho: Array,
+    by_code: bool,
     reward: Array,
     ahead: Array,
     more: Array,
@@ -57,8 +67,8 @@ def _split(
     """Of a step with cut-off rows: by state, over the rows whose next state is known, the sums of
     z, z², x, x², zx and of the placebo's x, x², ρx; over the others those of z, z², ρ, ρ²."""
     more[:] = 0.0
-    for k in range(len(state)):
-        r, row = rho[k], more[state[k]]
+    for k in range(len(code)):
+        r, row = ratio(rho, by_code, code, k), more[code[k] >> bits]
         z = r * reward[k]
         if k >= len(following) and ending[k] < END:
             row[8] += z
@@ -66,9 +76,9 @@ def _split(
             row[10] += r
             row[11] += r * r
             continue
-        to = len(more) - 1
+        to = np.int64(len(more) - 1)
         if k < len(following):
-            to = following[k]
+            to = np.int64(following[k] >> bits)
         elif ending[k] >= 0:
             to = ending[k]
         x, x1 = r * ahead[to, 0], r * ahead[to, 1]
@@ -99,9 +109,11 @@ def _two_divisors(
 @compiled
 def backward(
     offsets: Array,
-    state: Array,
+    code: Array,
+    bits: int,
     ending: Array,
     rho: Array,
+    by_code: bool,
     reward: Array,
     gamma: float,
     mode: int,
@@ -132,12 +144,17 @@ def backward(
         alive = high - low
         going = offsets[t + 2] - high if t + 1 < horizon else 0
         power = gamma**t
-        cuts = count_cut(ending, going, alive, low, state, cut) if t + 1 < horizon else 0
+        cuts = 0
+        if t + 1 < horizon:
+            cuts = count_cut(ending, going, alive, low, code, bits, cut)
+        ratios = rho if by_code else rho[low:high]
         # q = ρ (y + γ u'(s')): with N = M a row moves the value by γ^t d_t(s) q/N
         _look_ahead(
-            state[low:high],
-            state[high : high + going],
-            rho[low:high],
+            code[low:high],
+            code[high : high + going],
+            bits,
+            ratios,
+            by_code,
             reward[low:high],
             ahead,
             sums,
@@ -146,15 +163,24 @@ def backward(
             after = ending[k]
             if after < END and t + 1 < horizon:
                 continue
-            r = rho[low + k]
+            r = ratio(rho, by_code, code, low + k)
             z, x, x1 = r * reward[low + k], 0.0, 0.0
             if after >= END:
                 to = end if after == END else after
                 x, x1 = r * ahead[to, 0], r * ahead[to, 1]
-            _add(sums, state[low + k], r, z, x, x1)
+            _add(sums, code[low + k] >> bits, r, z, x, x1)
         if cuts:
-            following, ratios = state[high : high + going], rho[low:high]
-            _split(state[low:high], following, ending, ratios, reward[low:high], ahead, more)
+            _split(
+                code[low:high],
+                code[high : high + going],
+                bits,
+                ending,
+                ratios,
+                by_code,
+                reward[low:high],
+                ahead,
+                more,
+            )
         missing = 0.0
         for s in range(end):
             N, here = visits[t, s], d[t, s]
@@ -203,9 +229,11 @@ def backward(
 @compiled
 def backward_state(
     offsets: Array,
-    state: Array,
+    code: Array,
+    bits: int,
     ending: Array,
     rho: Array,
+    by_code: bool,
     reward: Array,
     gamma: float,
     d: Array,
@@ -233,12 +261,12 @@ def backward_state(
         power = gamma**t
         mean[:], sums[:] = 0.0, 0.0
         for k in range(alive):
-            s, r = state[low + k], rho[low + k]
+            s, r = code[low + k] >> bits, ratio(rho, by_code, code, low + k)
             mean[s, 0] += r
             mean[s, 1] += r * reward[low + k]
             worth[k] = 0.0
             if k < going:
-                worth[k] = ahead[state[high + k], 0]
+                worth[k] = ahead[code[high + k] >> bits, 0]
             elif ending[k] >= END:
                 worth[k] = ahead[end if ending[k] == END else ending[k], 0]
             elif t + 1 < horizon:
@@ -252,7 +280,7 @@ def backward_state(
             mean[s, 1] = mean[s, 1] / mean[s, 0] if mean[s, 0] > 0 else 0.0
             mean[s, 3] = mean[s, 3] / mean[s, 2] if mean[s, 2] > 0 else 0.0
         for k in range(alive):
-            s, r = state[low + k], rho[low + k]
+            s, r = code[low + k] >> bits, ratio(rho, by_code, code, low + k)
             R = r * reward[low + k] - mean[s, 1] * r
             sums[s, 0] += R
             sums[s, 1] += R * R

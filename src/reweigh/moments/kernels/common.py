@@ -22,14 +22,22 @@ def compiled(function: Function) -> Function:
 
 
 @compiled
-def count_cut(ending: Array, going: int, alive: int, low: int, state: Array, cut: Array) -> int:
+def ratio(rho: Array, by_code: bool, code: Array, k: int) -> Any:
+    """ρ of row k: its own, or that of its code."""
+    return rho[code[k]] if by_code else rho[k]
+
+
+@compiled
+def count_cut(
+    ending: Array, going: int, alive: int, low: int, code: Array, bits: int, cut: Array
+) -> int:
     """Rows per state after which the episode was cut off: they count for rewards only."""
     found = 0
     for k in range(going, alive):
         if ending[k] < END:
             if found == 0:
                 cut[:] = 0.0
-            cut[state[low + k]] += 1.0
+            cut[code[low + k] >> bits] += 1.0
             found += 1
     return found
 

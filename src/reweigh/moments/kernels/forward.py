@@ -9,38 +9,44 @@ from reweigh.moments.kernels.common import (
     Array,
     compiled,
     count_cut,
+    ratio,
     total,
 )
 
 
 @compiled
 def _carry(
-    state: Array,
+    code: Array,
     following: Array,
+    bits: int,
     rho: Array,
+    by_code: bool,
     reward: Array,
     weight: Array,
     d: Array,
     visits: Array,
-) -> tuple[float, float]:
+) -> tuple[float, float, float]:
     """The rows of one step that another follows: d_t(s) ρ/N is carried on to s'."""
-    earned, second = 0.0, 0.0
+    earned, second, logged = 0.0, 0.0, 0.0
     for k in range(len(following)):
-        w = weight[state[k]] * rho[k]
-        to = following[k]
+        w = weight[code[k] >> bits] * ratio(rho, by_code, code, k)
+        to = following[k] >> bits
         d[to] += w
         visits[to] += 1.0
         earned += w * reward[k]
         second += w * w
-    return earned, second
+        logged += reward[k]
+    return earned, second, logged
 
 
 @compiled
 def forward(
     offsets: Array,
-    state: Array,
+    code: Array,
+    bits: int,
     ending: Array,
     rho: Array,
+    by_code: bool,
     reward: Array,
     mode: int,
     d: Array,
@@ -49,16 +55,19 @@ def forward(
 ) -> int:
     """The forward recursion of MIS; mode 0: plain, 1: simplex, 2: normalised within states.
 
-    Fills d, visits (H+1, width) and steps (6, H): mass c_t before dividing by it, Σ_s d_t without
-    any normalisation, <d_t, r̂_t>, the same of a reward of 1, and Σω, Σω² of the rows' weights.
-    Returns the first step at which no row is possible under the target, or -1.
+    A row's state is its code >> bits; rho is that of every row, or `by_code` of every code.
+
+    Fills d, visits (H+1, width) and steps (7, H): mass c_t before dividing by it, Σ_s d_t without
+    any normalisation, <d_t, r̂_t>, the same of a reward of 1, Σω, Σω² of the rows' weights, and
+    the sum of the logged rewards. Returns the first step at which no row is possible under the
+    target, or -1.
     """
     horizon, width = len(offsets) - 1, d.shape[1]
     n, end = len(ending), width - 1
     by_reward, by_move, by_visit, cut = np.empty((4, width))
     ratios = np.zeros((width, 2))
     for k in range(n):
-        visits[0, state[k]] += 1.0
+        visits[0, code[k] >> bits] += 1.0
     for s in range(width):
         d[0, s] = visits[0, s] / n
     scale, ended = 1.0, 0.0
@@ -76,7 +85,9 @@ def forward(
             each = 1.0 / c
             for s in range(width):
                 here[s] *= each
-        cuts = count_cut(ending, going, alive, low, state, cut) if t + 1 < horizon else 0
+        cuts = 0
+        if t + 1 < horizon:
+            cuts = count_cut(ending, going, alive, low, code, bits, cut)
         for s in range(end):
             by_visit[s] = here[s] / max(visits[t, s], 1.0)
         plain = mode != 2 and cuts == 0
@@ -85,7 +96,7 @@ def forward(
             if mode == 2:
                 ratios[:] = 0.0
                 for k in range(alive):
-                    s, r = state[low + k], rho[low + k]
+                    s, r = code[low + k] >> bits, ratio(rho, by_code, code, low + k)
                     ratios[s, 0] += r
                     if k < going or ending[k] >= END or t + 1 == horizon:
                         ratios[s, 1] += r
@@ -99,10 +110,12 @@ def forward(
         placebo = first = 0.0
         # d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s): each row carries d_t(s) ρ/M on to its s'
         if plain:
-            earned, second = _carry(
-                state[low:high],
-                state[high : high + going],
-                rho[low:high],
+            earned, second, logged = _carry(
+                code[low:high],
+                code[high : high + going],
+                bits,
+                rho if by_code else rho[low:high],
+                by_code,
                 reward[low:high],
                 by_visit,
                 d[t + 1],
@@ -110,17 +123,20 @@ def forward(
             )
             placebo = first = total(d[t + 1])
         else:
-            earned = second = 0.0
+            earned = second = logged = 0.0
             for k in range(going):
-                s, r, to = state[low + k], rho[low + k], state[high + k]
+                s, to = code[low + k] >> bits, code[high + k] >> bits
+                r, y = ratio(rho, by_code, code, low + k), reward[low + k]
                 d[t + 1, to] += by_move[s] * r
                 visits[t + 1, to] += 1.0
-                earned += by_reward[s] * r * reward[low + k]
+                earned += by_reward[s] * r * y
+                logged += y
                 placebo += by_reward[s] * r
                 first += by_visit[s] * r
                 second += (by_visit[s] * r) ** 2
         for k in range(going, alive):
-            s, r, after = state[low + k], rho[low + k], ending[k]
+            s, after = code[low + k] >> bits, ending[k]
+            r, y = ratio(rho, by_code, code, low + k), reward[low + k]
             w = by_visit[s] * r if plain else by_move[s] * r
             if after >= 0:
                 d[t + 1, after] += w
@@ -129,7 +145,8 @@ def forward(
                 ended += 1.0
             if not plain:
                 w = by_reward[s] * r
-            earned += w * reward[low + k]
+            earned += w * y
+            logged += y
             placebo += w
             first += by_visit[s] * r
             second += (by_visit[s] * r) ** 2
@@ -139,6 +156,7 @@ def forward(
             first += here[end]
             second += here[end] ** 2 / visits[t, end]
         steps[2, t], steps[3, t], steps[4, t], steps[5, t] = earned, placebo, first, second
+        steps[6, t] = logged
         if not placebo > 0:
             return t
     visits[horizon, end] = ended

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.moments.groups import tally
-from reweigh.moments.twins.forward import chunks, inverse, next_columns
+from reweigh.moments.twins.forward import chunks, inverse, next_columns, unpacked
 
 Array = npt.NDArray[Any]
 SEEN_ENOUGH, DEFICIT_ERRORS = 10, 4.0  # as in estimators/operators.py
@@ -16,9 +16,11 @@ SEEN_ENOUGH, DEFICIT_ERRORS = 10, 4.0  # as in estimators/operators.py
 
 def backward(
     offsets: Array,
-    state: Array,
+    code: Array,
+    bits: int,
     ending: Array,
     rho: Array,
+    by_code: bool,
     reward: Array,
     gamma: float,
     mode: int,
@@ -30,6 +32,7 @@ def backward(
     u: Array,
 ) -> tuple[float, float]:
     """See `reweigh.moments.kernels.backward.backward`."""
+    state, rho = unpacked(code, bits, rho, by_code)
     horizon, width = len(offsets) - 1, d.shape[1]
     end = width - 1
     ahead = np.zeros((width, 2))
@@ -63,9 +66,11 @@ def backward(
 
 def backward_state(
     offsets: Array,
-    state: Array,
+    code: Array,
+    bits: int,
     ending: Array,
     rho: Array,
+    by_code: bool,
     reward: Array,
     gamma: float,
     d: Array,
@@ -75,6 +80,7 @@ def backward_state(
     u: Array,
 ) -> float:
     """See `reweigh.moments.kernels.backward.backward_state`."""
+    state, rho = unpacked(code, bits, rho, by_code)
     horizon, width = len(offsets) - 1, d.shape[1]
     end = width - 1
     ahead = np.zeros(width)

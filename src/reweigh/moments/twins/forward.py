@@ -17,9 +17,11 @@ CHUNK = 1 << 13  # rows: pieces of 64 KiB, which a system hands out again withou
 
 def forward(
     offsets: Array,
-    state: Array,
+    code: Array,
+    bits: int,
     ending: Array,
     rho: Array,
+    by_code: bool,
     reward: Array,
     mode: int,
     d: Array,
@@ -27,6 +29,7 @@ def forward(
     steps: Array,
 ) -> int:
     """See `reweigh.moments.kernels.forward.forward`."""
+    state, rho = unpacked(code, bits, rho, by_code)
     horizon, width = len(offsets) - 1, d.shape[1]
     end = width - 1
     visits[0] = np.bincount(state[: len(ending)], minlength=width)
@@ -75,7 +78,8 @@ def forward(
         if ended > 0 and visits[t, end] > 0:
             first += stay
             second += stay**2 / float(visits[t, end])
-        steps[2:, t] = earned, placebo, first, second
+        steps[2:6, t] = earned, placebo, first, second
+        steps[6, t] = reward[offsets[t] : offsets[t + 1]].sum()
         if not placebo > 0:
             return t
     visits[horizon, end] = ended
@@ -106,6 +110,12 @@ def _divided(
         known = (after >= 0) | last
         divisors += tally(s, each, width), tally(s[known], each[known], width)
     return here * inverse(divisors[0]), here * inverse(divisors[1])
+
+
+def unpacked(code: Array, bits: int, rho: Array, by_code: bool) -> tuple[Array, Array]:
+    """(N,) states and ratios of the rows."""
+    state = code.astype(np.int64) >> int(bits) if bits else code
+    return state, rho[code] if by_code else rho
 
 
 def chunks(offsets: Array, t: int) -> Iterator[slice]:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+READ, TOO_LARGE, WRONG = 0, 1, 2  # as in the kernel
 
 
 def transpose_numbers(
@@ -37,6 +38,45 @@ def transpose_codes(
         last[:complete] = final
         present[final] = 1
     return True
+
+
+def pairs(
+    states: Array,
+    actions: Array,
+    rewards: Array,
+    mu: Array,
+    pi: Array,
+    order: Array,
+    offsets: Array,
+    bits: int,
+    low: float,
+    high: float,
+    codes: Array,
+    rows: Array,
+    table: Array,
+    first: int,
+    stop: int,
+) -> int:
+    """See `reweigh.moments.kernels.ingest.pairs`; the first call reads all episodes."""
+    if first > 0:
+        return READ
+    _transpose(rewards, order, offsets, rows)
+    if not (rows.min() >= low and rows.max() <= high):  # a NaN fails both
+        return WRONG
+    given = np.empty((2, len(rows)), np.int64)
+    for values, place in ((states, given[0]), (actions, given[1])):
+        _transpose(values, order, offsets, place)
+    if given.min() < 0:
+        return WRONG
+    if given[0].max() >= len(table) >> bits or given[1].max() >= 1 << bits:
+        return TOO_LARGE
+    codes[:] = (given[0] << bits) | given[1]
+    for j, values in enumerate((mu, pi) if len(pi) else (mu,)):
+        _transpose(values, order, offsets, given[0])
+        table[codes, j] = given[0]
+        if np.any(table[codes, j] != given[0]):
+            return WRONG
+    return READ
 
 
 def _transpose(values: Array, order: Array, offsets: Array, rows: Array) -> None:
