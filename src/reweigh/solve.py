@@ -58,7 +58,7 @@ def _solve_in_memory(
         shaped = shape_rows(log, target, recipe.control)
         return None if shaped is None else _solve_shaped(evidence, recipe, shaped, target)
     for solve_rows in (solve_in_memory, solve_model, solve_pooled):
-        solution = solve_rows(log, target, recipe)
+        solution = solve_rows(log, target, recipe, errors=evidence.errors)
         if solution is not None:
             return solution, bare_moments(log, target, recipe)
     return None
@@ -69,7 +69,7 @@ def _solve_shaped(
 ) -> tuple[Solution, Moments]:
     """The estimator without its control variate, on the log that this has shaped."""
     plain = replace(recipe, control=None)
-    solution = solve_in_memory(shaped.log, target, plain) if evidence.errors else None
+    solution = solve_in_memory(shaped.log, target, plain, errors=evidence.errors)
     if solution is not None:
         return solution, bare_moments(shaped.log, target, plain)
     request = replace(plain.needs, blocks=blocks, control=shaped.name, named=False)
@@ -105,7 +105,7 @@ def solve_on_sums(
         return _solve_shaped(evidence, recipe, shaped, target, base.about.blocks)
     if isinstance(recipe.weights, Marginal):
         used = shape_moments(recipe, base)
-        return solve_recursion(recipe, used), used
+        return solve_recursion(recipe, used, errors=evidence.errors), used
     raise RefusedError(
         "needs-log",
         "the shaped reward of every row is weighted: that needs the log itself, not its moments; "
@@ -123,7 +123,7 @@ def _solve_sums(
 ) -> Solution:
     """The solution on these sums; the error of WIS takes the rows again, or the jackknife."""
     if isinstance(recipe.weights, Marginal | Model):
-        return solve_recursion(recipe, used)
+        return solve_recursion(recipe, used, errors=evidence.errors)
     solution = solve_products(recipe, used)
     unfinished = solution.standard_error is None and solution.error_method == NEEDS_SCAN
     if not (evidence.errors and unfinished):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from reweigh.errors import SupportError
 from reweigh.estimators.recipe import Marginal, Recipe
 from reweigh.estimators.recursion import no_support
-from reweigh.estimators.weights import Solution
+from reweigh.estimators.weights import Solution, value_alone
 from reweigh.inference import variance
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.pairs import Pairs
@@ -38,8 +38,10 @@ ROWS_PER_STEP = 500  # with fewer on average, NumPy is as fast over the sums
 NODES_PER_ROW, FEW_NODES = 2, 1 << 16
 
 
-def solve_in_memory(log: EpisodeLog, target: Policy, recipe: Recipe) -> Solution | None:
-    """The Solution of MIS; None where the usual road over the sums is to be taken.
+def solve_in_memory(
+    log: EpisodeLog, target: Policy, recipe: Recipe, *, errors: bool = True
+) -> Solution | None:
+    """The Solution of MIS, or its value alone; None where the road over the sums is to be taken.
 
     That is: other estimators, hidden states, a log without behaviour probabilities, few rows, or
     far fewer rows than (step, state) pairs.
@@ -47,13 +49,15 @@ def solve_in_memory(log: EpisodeLog, target: Policy, recipe: Recipe) -> Solution
     fits = recipe.weights == Marginal() and recipe.reward == "logged" and recipe.control is None
     if not (fits and _pays(log) and observed(log) and _dense(log)):
         return None
-    return solve_rows(Rows.of(log, target, recipe.max_ratio), recipe)
+    return solve_rows(Rows.of(log, target, recipe.max_ratio), recipe, errors=errors)
 
 
-def solve_rows(rows: Rows, recipe: Recipe) -> Solution:
+def solve_rows(rows: Rows, recipe: Recipe, *, errors: bool = True) -> Solution:
     """The same for any size."""
     mode = MODES[recipe.normalize]
     with np.errstate(over="ignore", invalid="ignore"):
+        if not errors:
+            return value_alone(_per_step(rows, forward(rows, mode)))
         if mode != STATE:
             return _solve(rows, mode)
         try:
@@ -264,10 +268,9 @@ def _solve(rows: Rows, mode: int) -> Solution:
     square = start + float(parts.sum())
     # What SE² is a difference of: below 1e-12 of it, its digits are noise.
     scale += float(np.sum(u[:, 0] ** 2 * flow.visits[0])) / n**2
-    per_step = flow.powers * flow.earned
+    per_step = _per_step(rows, flow)
     if g is not None:
         scale += float(np.sum(2 * np.abs(u[:, 0] * g[0]) + g[1])) / n**2
-        per_step[0] += float(g[0].sum()) / n
     gone = variance.lost_in_rounding(square, scale)
     second = flow.second
     rare, nodes = _nodes(rows.steps, flow)
@@ -290,6 +293,14 @@ def _solve(rows: Rows, mode: int) -> Solution:
         mean_return=float(flow.powers @ flow.logged) / n,
         **nodes,
     )
+
+
+def _per_step(rows: Rows, flow: Flow) -> Floats:
+    """(H,) γ^t <d_t, r_t>, at the start with a control's mean start value."""
+    per_step = flow.powers * flow.earned
+    if rows.steps.start_value is not None:
+        per_step[0] += float(rows.steps.start_value.sum()) / rows.steps.n_episodes
+    return per_step
 
 
 def _start_values(rows: Rows) -> Floats | None:

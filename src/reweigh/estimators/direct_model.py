@@ -18,7 +18,7 @@ from reweigh.errors import SupportError
 from reweigh.estimators.operators import SEEN_ENOUGH
 from reweigh.estimators.recipe import Model, Recipe
 from reweigh.estimators.recursion import no_support
-from reweigh.estimators.weights import Solution
+from reweigh.estimators.weights import Solution, value_alone
 from reweigh.inference import variance
 from reweigh.inference.quantiles import effective_df
 from reweigh.logs.log import EpisodeLog
@@ -33,13 +33,16 @@ CHUNK = 1 << 14  # groups
 ROWS_PER_STEP = 50  # with fewer on average, the sums' way is as fast
 
 
-def solve_model(log: EpisodeLog, target: Policy, recipe: Recipe) -> Solution | None:
-    """The Solution of DM; None for other estimators, and where the way over the sums is better."""
+def solve_model(
+    log: EpisodeLog, target: Policy, recipe: Recipe, *, errors: bool = True
+) -> Solution | None:
+    """The Solution of DM, or its value alone; None for other estimators, and where the way over
+    the sums is better."""
     if not isinstance(recipe.weights, Model) or not fits(log):
         return None
     rows = ModelRows.of(log, target.probabilities(log))
     with np.errstate(over="ignore", invalid="ignore"):
-        return _solve(rows, renorm=recipe.weights.unseen == "renorm")
+        return _solve(rows, renorm=recipe.weights.unseen == "renorm", errors=errors)
 
 
 def fits(log: EpisodeLog, parts: int = 1) -> bool:
@@ -201,7 +204,7 @@ class Nodes:
         return cls(*found)
 
 
-def _solve(rows: ModelRows, *, renorm: bool) -> Solution:
+def _solve(rows: ModelRows, *, renorm: bool, errors: bool) -> Solution:
     """Q and V backward, d forward, and the spread within the groups (t, s, a)."""
     horizon, n = rows.log.horizon, rows.log.n_episodes
     powers = np.asarray(rows.log.discount ** np.arange(horizon), np.float64)
@@ -212,6 +215,9 @@ def _solve(rows: ModelRows, *, renorm: bool) -> Solution:
         share = divided(probability, total)
     nodes = Nodes.of(rows, share, probability, reward)
     d = _forward(rows, share, visits, nodes.placebo)
+    per_step = powers * _mean_of(d, nodes.reward)
+    if not errors:
+        return value_alone(per_step)
     v, v1 = rows.backward(share, reward, placebo=True)
     parts, squares, of_placebo, corrected = _spread(rows, share, d, v, v1)
     if renorm:  # its placebo would be H whatever the log lacks: it is that of the plain model
@@ -222,7 +228,6 @@ def _solve(rows: ModelRows, *, renorm: bool) -> Solution:
     start = _start_variance(v[0], visits[0])
     square = start + float(parts.sum())
     gone = variance.lost_in_rounding(square, squares + float(v[0] ** 2 @ visits[0]) / n**2)
-    per_step = powers * _mean_of(d, nodes.reward)
     rare = np.where(visits[:-1] < SEEN_ENOUGH, 1.0, nodes.rare)
     return Solution(
         value=float(per_step.sum()),

@@ -26,9 +26,11 @@ Floats = npt.NDArray[np.float64]
 CELLS_PER_ROW, FEW_CELLS = 1, 1 << 16
 
 
-def solve_pooled(log: EpisodeLog, target: Policy, recipe: Recipe) -> Solution | None:
-    """The Solution of pooled MIS; None for other estimators, and where the cells are to be made:
-    with hidden states, averaged rewards, or more pairs of states than rows."""
+def solve_pooled(
+    log: EpisodeLog, target: Policy, recipe: Recipe, *, errors: bool = True
+) -> Solution | None:
+    """The Solution of pooled MIS, or its value alone; None for other estimators, and where the
+    cells are to be made: hidden states, averaged rewards, more pairs of states than rows."""
     if np.any(np.diff(log.steps.offsets) == 0):  # pooled moves lead on to steps without rows
         return None
     plain = recipe.reward == "logged" and recipe.control is None
@@ -47,7 +49,7 @@ def solve_pooled(log: EpisodeLog, target: Policy, recipe: Recipe) -> Solution | 
         op = operator_of_pool(pool, start, log.horizon, log.discount, per_state=per_state)
         return op, op, variance.logged_reward
 
-    return solve_operator(recipe, make)
+    return solve_operator(recipe, make, errors=errors)
 
 
 def pool_rows(log: EpisodeLog, rho: Floats) -> Pool:

@@ -84,23 +84,33 @@ Term = Callable[[OneStep, Floats], variance.RewardTerm]
 Operators = tuple[OneStep, OneStep, Term]
 
 
-def solve_recursion(recipe: Recipe, moments: Moments) -> Solution:
-    """MIS in all variants, and DM."""
-    return solve_operator(recipe, lambda wanted: operators_of(wanted, moments))
+def solve_recursion(recipe: Recipe, moments: Moments, *, errors: bool = True) -> Solution:
+    """MIS in all variants, and DM; without `errors` the value alone."""
+    return solve_operator(recipe, lambda wanted: operators_of(wanted, moments), errors=errors)
 
 
-def solve_operator(recipe: Recipe, make: Callable[[Recipe], Operators]) -> Solution:
+def value_alone(per_step: Floats) -> Solution:
+    """The value without what it rests on, for those who solve the same log many times."""
+    nothing = np.full(len(per_step), np.nan)
+    value = float(per_step.sum())
+    return Solution(value, None, "not asked for", per_step, nothing, None, float("nan"))
+
+
+def solve_operator(
+    recipe: Recipe, make: Callable[[Recipe], Operators], *, errors: bool = True
+) -> Solution:
     """The same for any way to make the operators of an estimator."""
     op, for_error, term = make(recipe)
     simplex = recipe.normalize == "simplex"
     flow = forward(op, simplex=simplex)
+    per_step = earned(op, flow, op.reward)
+    per_step[0] += float(op.start.g.sum()) / op.n_episodes
+    if not errors:
+        return value_alone(per_step)
     placebo, off = _placebo(recipe, make, op, flow)
     back = backward(for_error, flow if simplex else None)
     moved = variance.derivatives(for_error, flow, back)
     square = variance.squared_error(for_error, back, moved, term(for_error, moved.reward))
-    per_step = earned(op, flow, op.reward)
-    start_value = float(op.start.g.sum()) / op.n_episodes
-    per_step[0] += start_value
     return Solution(
         value=float(per_step.sum()),
         standard_error=square.error,

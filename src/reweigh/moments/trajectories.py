@@ -7,7 +7,7 @@ estimator divides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
@@ -42,6 +42,8 @@ class _Scaled:
 
     def total(self: Table) -> Table:
         """Summed over the blocks."""
+        if np.all(self.block == self.block[:1]):  # one block: every step is there once
+            return replace(self, block=np.zeros(len(self.t), np.int64))
         return _summed(self, ("t",))
 
 
