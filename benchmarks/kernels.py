@@ -1,8 +1,9 @@
 """What the kernels cost, as ratios measured interleaved in one process; printed as JSON.
 
 Times are the least CPU time of the repetitions. The yardstick of the core (the forward recursion
-of MIS, which gives the value) is a vectorised read of the same bytes: state, ratio and reward of
-every row, added up in one loop.
+of MIS, which gives the value) is a vectorised read of the same bytes, added up in one loop: state,
+ratio and reward of every row, or where propensities are those of a table (a function of state and
+action) the row's pair and reward.
 
     python benchmarks/kernels.py            all sizes
     python benchmarks/kernels.py --small    a fast look
@@ -43,17 +44,27 @@ def read(state: Any, rho: Any, reward: Any) -> float:
     return code + a + b
 
 
-def arrays(rows: int, horizon: int = HORIZON, states: int = STATES) -> tuple[np.ndarray, ...]:
+@numba.njit(fastmath=True, error_model="numpy")
+def read_pairs(pair: Any, reward: Any) -> float:
+    code, a = np.uint16(0), 0.0
+    for k in range(len(pair)):
+        code ^= pair[k]
+        a += reward[k]
+    return code + a
+
+
+def arrays(
+    rows: int, horizon: int = HORIZON, states: int = STATES, *, table: bool = False
+) -> tuple[np.ndarray, ...]:
+    """The target's probabilities are those of a table, or every row has its own."""
     rng = np.random.default_rng(0)
     n = rows // horizon
     mu = np.full((n, horizon), 1 / ACTIONS)
-    return (
-        rng.integers(0, states, (n, horizon + 1)),
-        rng.integers(0, ACTIONS, (n, horizon)),
-        rng.random((n, horizon)),
-        mu,
-        mu * rng.uniform(0.5, 1.5, (n, horizon)),
-    )
+    state, action = rng.integers(0, states, (n, horizon + 1)), rng.integers(0, ACTIONS, mu.shape)
+    reward, own = rng.random(mu.shape), rng.uniform(0.5, 1.5, mu.shape)
+    if table:
+        own = rng.uniform(0.5, 1.5, (states, ACTIONS))[state[:, :horizon], action]
+    return state, action, reward, mu, mu * own
 
 
 def interleaved(tasks: dict[str, Callable[[], object]], repeats: int = REPEATS) -> dict[str, float]:
@@ -83,16 +94,16 @@ def in_numpy(run: Callable[[], object]) -> Callable[[], object]:
 
 def pieces(log: rw.EpisodeLog) -> dict[str, Callable[[], object]]:
     rows = direct.Rows.of(log, COLUMN, None)
-    state, rho, reward = rows.columns[1], rows.rho, log.steps.reward
+    code, rho, reward = rows.columns[1], rows.rho, log.steps.reward
     return {
-        "read": lambda: read(state, rho, reward),
+        "read": lambda: read_pairs(code, reward) if rows.pairs else read(code, rho, reward),
         "core": lambda: direct.forward(rows, direct.SIMPLEX),
         "value and error": lambda: direct.solve_rows(rows, rw.mis()),
     }
 
 
-def at_size(rows: int) -> dict[str, float]:
-    given = arrays(rows)
+def at_size(rows: int, *, table: bool = False) -> dict[str, float]:
+    given = arrays(rows, table=table)
     log = rw.log_from_arrays(*given)
     tasks = pieces(log)
     tasks["core, twin"] = in_numpy(tasks["core"])
@@ -111,6 +122,7 @@ def at_size(rows: int) -> dict[str, float]:
         "log_from_arrays / read": t["log_from_arrays"] / t["read"],
         "arrays to value and error / read": t["arrays to value and error"] / t["read"],
         "core, ns per transition": t["core"] / rows * 1e9,
+        "arrays to value and error, ns per transition": t["arrays to value and error"] / rows * 1e9,
     }
 
 
@@ -151,9 +163,9 @@ def growth(rows: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def memory(rows: int) -> dict[str, float]:
+def memory(rows: int, *, table: bool = False) -> dict[str, float]:
     """Peak bytes per transition beyond the user's arrays, and what stays."""
-    given = arrays(rows)
+    given = arrays(rows, table=table)
     found = {}
     tracemalloc.start()
     log = rw.log_from_arrays(*given)
@@ -177,13 +189,16 @@ def vectorised() -> bool:
 
 def main() -> None:
     compute.COMPILED_FROM = 0
+    of_table = {f"{rows:,}": at_size(rows, table=True) for rows in SIZES}
     found: dict[str, Any] = {
         "machine": {"processor": platform.processor(), "python": platform.python_version(),
                     "numpy": np.__version__, "numba": numba.__version__},
         "sizes": {f"{rows:,}": at_size(rows) for rows in SIZES},
+        "sizes, propensities of a table": of_table,
         "bootstrap at 1,000,000": bootstrap(1_000_000, 128 if SMALL else 1000),
         "growth, per transition": growth(1_000_000 if SMALL else 10_000_000),
         "memory at 1,000,000, bytes per transition": memory(1_000_000),
+        "memory, propensities of a table": memory(1_000_000, table=True),
         "the read is vectorised": vectorised(),
     }  # fmt: skip
     print(json.dumps(found, indent=1, default=float))

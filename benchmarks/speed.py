@@ -38,6 +38,7 @@ RATIOS = {  # name: what is timed, over what
     "evaluate dm / one sort of the rows": ("evaluate dm", "sort"),
     "64 bootstrap replicates / core": ("bootstrap", "core"),
     "log_from_arrays / a copy of the arrays": ("log_from_arrays", "copy"),
+    "arrays to mis, as pairs / a copy of the arrays": ("arrays to mis, as pairs", "copy"),
     "stream / pyarrow's read of the columns": ("stream", "pyarrow"),
     "stream with all gates / stream": ("stream with gates", "stream"),
 }
@@ -47,7 +48,7 @@ Times = dict[str, float]
 
 def tasks(folder: Path) -> Tasks:
     """Everything that is timed; the file for the streaming engine goes into `folder`."""
-    given = kernels.arrays(ROWS)
+    given, of_table = kernels.arrays(ROWS), kernels.arrays(ROWS, table=True)
     log = rw.log_from_arrays(*given)
     pieces = kernels.pieces(log)
     keys = np.random.default_rng(1).integers(0, 2**62, ROWS)
@@ -61,6 +62,9 @@ def tasks(folder: Path) -> Tasks:
         "sort": lambda: np.argsort(keys, kind="stable"),
         "bootstrap": lambda: resample(log, [(kernels.COLUMN, rw.mis())], 64, seed=0),
         "log_from_arrays": lambda: rw.log_from_arrays(*given),
+        "arrays to mis, as pairs": lambda: rw.evaluate(
+            rw.log_from_arrays(*of_table), kernels.COLUMN, rw.mis()
+        ),
         "copy": lambda: [array.copy() for array in given],
         "stream": lambda: rw.evaluate(
             rw.moments(rw.read_log(str(path), engine="stream"), target, ["mis"], gates=False)

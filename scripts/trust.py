@@ -3,6 +3,7 @@
     python scripts/trust.py                        run what is not there yet, tables into the folder
     python scripts/trust.py --small                a small version, in minutes
     python scripts/trust.py --parts faults,best --worlds default,rare-5 --replicates 100
+    python scripts/trust.py --sizes 50,200,1000    the cheaper three quarters of the cells first
     python scripts/trust.py --replicates coverage=300,faults=100       others as many as usual
     python scripts/trust.py --tables               run nothing: the tables of what is there
     python scripts/trust.py … --write              the same, and put them into docs/trust
@@ -37,7 +38,11 @@ def main(arguments: list[str]) -> int:
     if options.check:
         return _check()
     parts = coverage.plan(
-        options.worlds, parts=options.parts, replicates=options.replicates, small=options.small
+        options.worlds,
+        parts=options.parts,
+        sizes=options.sizes,
+        replicates=options.replicates,
+        small=options.small,
     )
     folder = options.folder or Path("build") / ("study-small" if options.small else "study")
     failed: dict[str, str] = {}
@@ -69,6 +74,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="of the cells (default: build/study)")
     parser.add_argument("--parts", type=_names, help=f"of {', '.join(coverage.PARTS)}")
     parser.add_argument("--worlds", type=_names, help="names of worlds (default: all)")
+    parser.add_argument("--sizes", type=_numbers, help="of the logs, in episodes (default: all)")
     parser.add_argument(
         "--replicates",
         type=_replicates,
@@ -88,6 +94,10 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(name) for name in _names(text)]
 
 
 def _replicates(text: str) -> int | dict[str, int]:

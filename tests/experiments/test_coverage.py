@@ -489,3 +489,10 @@ def test_tables_on_disk(tmp_path: Path) -> None:
     assert tuple(rows[0]) == tables.COVERAGE
     assert {row["estimator"] for row in rows} == {*coverage.ESTIMATORS, "behaviour"}
     assert {row["method"] for row in rows} == {"auto", "analytic", "cluster", "jackknife"}
+
+
+def test_some_sizes_can_be_run_first() -> None:
+    cheap = coverage.plan(["default", "rare-5"], sizes=[50, 200])
+    assert {cell.n for part in cheap for cell in part.cells} == {50, 200}
+    with pytest.raises(rw.UsageError, match="no logs of 300 episodes"):
+        coverage.plan(sizes=[300])

@@ -91,11 +91,12 @@ def plan(
     worlds: Iterable[str] | None = None,
     *,
     parts: Iterable[str] | None = None,
+    sizes: Iterable[int] | None = None,
     replicates: int | Mapping[str, int] | None = None,
     small: bool = False,
 ) -> list[Part]:
-    """The parts of the study, of these worlds; `replicates` is the most that any part has, or how
-    many each has."""
+    """The parts of the study, of these worlds and sizes; `replicates` is the most that any part
+    has, or how many each has."""
     chosen = _chosen("world", worlds, WORLDS, SMALL_WORLDS if small else tuple(WORLDS))
     lacking = [name for name in chosen if not installed(WORLDS[name])]
     if lacking:
@@ -103,7 +104,10 @@ def plan(
             f"the worlds {', '.join(lacking)} need the package icu-sepsis: "
             "pip install --no-deps 'icu-sepsis>=2,<3'"
         )
-    sizes = SMALL_SIZES if small else SIZES
+    sizes = tuple(SMALL_SIZES if small else SIZES) if sizes is None else tuple(sizes)
+    unknown = [n for n in sizes if n not in SIZES]
+    if unknown:
+        raise UsageError(f"the study has no logs of {unknown[0]} episodes (they have {SIZES})")
     if isinstance(replicates, Mapping):
         _chosen("part", replicates, PARTS, ())
         counts = {**PARTS, **replicates}
@@ -138,7 +142,7 @@ def plan(
             for fault in FAULTS
             if fault != CLEAN
         },
-        "best": {BestCell(n): ("mis",) for n in (BEST_SIZES[:1] if small else BEST_SIZES)},
+        "best": {BestCell(n): ("mis",) for n in BEST_SIZES if n in sizes},
     }
     return [
         Part(name, cells[name], counts[name], KEEP[name])
