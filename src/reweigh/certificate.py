@@ -6,7 +6,12 @@ With rewards known to lie within [low, high] the step-wise importance-sampling t
 
 are not negative, whatever the ratios, and E[X] ≤ v - low Σ_t γ^t, E[Y] ≤ high Σ_t γ^t - v, with
 equality where the log can show all that the target does. So a lower bound of E[X] is one of v, and
-a lower bound of E[Y] gives an upper one. An episode that has ended goes on with its product and
+a lower bound of E[Y] gives an upper one. What the target gains over the logged policy is bounded in
+the same way, episode by episode: with G_i = Σ_t γ^t (r_t - low) and T = (high - low) Σ_t γ^t
+
+    E[X + T - G] ≤ T + v_π - v_μ             E[Y + G] ≤ T - (v_π - v_μ)
+
+and all of these terms are not negative. An episode that has ended goes on with its product and
 the reward 0; where that happens 0 belongs to the range. Betting (`inference/bounds.py`) bounds the
 means of such values from below without a bound on how large they are.
 """
@@ -26,6 +31,7 @@ from reweigh.inference.bounds import (
     bernstein_interval,
     hoeffding_interval,
     lower_bound,
+    p_value_at_most,
     weighted,
 )
 from reweigh.logs.log import EpisodeLog
@@ -48,6 +54,9 @@ class Certificate:
 
     low, high    by betting on step-wise importance sampling; an end not asked for is the trivial
                  one, of the range
+    gain         the same for the target's value less that of the logged policy, at this level too
+    p_value      of "the target earns no more than the logged policy", tuned for a decision at
+                 1 - level
     trivial      what the rewards' range alone says
     compared     other bounds for the same values, for comparison: Hoeffding, empirical Bernstein
     """
@@ -60,6 +69,8 @@ class Certificate:
     trivial: Range
     n_episodes: int
     horizon: int
+    gain: Range
+    p_value: float
     seed: int
     largest_ratio: float | None
     compared: dict[str, Range]
@@ -90,6 +101,8 @@ class Certificate:
             "method": self.method,
             "reward_range": list(self.reward_range),
             "trivial": list(self.trivial),
+            "gain": list(self.gain),
+            "p_value": self.p_value,
             "compared": {name: list(ends) for name, ends in self.compared.items()},
             "largest_ratio": self.largest_ratio,
             "assumes": list(self.assumes),
@@ -107,6 +120,10 @@ class Certificate:
         lines = [
             (f"{self.level * 100:g} % certificate", self._ends((self.low, self.high))),
             ("from the range alone", self._ends(self.trivial)),
+            (
+                "gain over the log",
+                f"{self._ends(self.gain)}, p = {outward(self.p_value, down=False)}",
+            ),
             ("method", self.method),
             ("episodes, horizon", f"{self.n_episodes:,}, {self.horizon}"),
         ]
@@ -157,12 +174,15 @@ def certify(
     total = float(np.sum(log.discount ** np.arange(log.horizon)))
     trivial = least * total, most * total
     alpha = (1 - level) / 2 if side == "both" else 1 - level
-    X, Y = _terms(log, rho, least, most)
-    found = trivial
+    X, Y, G = _terms(log, rho, least, most)
+    span = trivial[1] - trivial[0]
+    found, gain = trivial, (-span, span)
     if side != "upper":
         found = trivial[0] + lower_bound(X, 0.0, alpha, seed=seed), found[1]
+        gain = lower_bound(X + (span - G), 0.0, alpha, seed=seed) - span, gain[1]
     if side != "lower":
         found = found[0], trivial[1] - lower_bound(Y, 0.0, alpha, seed=seed)
+        gain = gain[0], span - lower_bound(Y + G, 0.0, alpha, seed=seed)
     if found[0] > found[1]:
         raise RefusedError(
             "no-common-mean",
@@ -181,6 +201,8 @@ def certify(
         trivial=trivial,
         n_episodes=log.n_episodes,
         horizon=log.horizon,
+        gain=gain,
+        p_value=p_value_at_most(X + (span - G), span, 0.0, 1 - float(level), seed=seed),
         seed=seed,
         largest_ratio=None if largest_ratio is None else float(largest_ratio),
         compared=compared,
@@ -287,11 +309,11 @@ def _check_ratios(log: EpisodeLog, rho: Floats, largest: float | None) -> None:
         )
 
 
-def _terms(log: EpisodeLog, rho: Floats, low: float, high: float) -> tuple[Floats, Floats]:
-    """(n,) X and Y. Weights beyond e^600 count as that, which only lowers the bounds."""
+def _terms(log: EpisodeLog, rho: Floats, low: float, high: float) -> tuple[Floats, Floats, Floats]:
+    """(n,) X, Y and G. Weights beyond e^600 count as that, which only lowers the bounds."""
     steps = log.steps
     log_w = np.zeros(log.n_episodes)
-    X, Y = np.zeros((2, log.n_episodes))
+    X, Y, G = np.zeros((3, log.n_episodes))
     with np.errstate(divide="ignore"):
         log_rho = np.log(rho)
     for t in range(log.horizon):
@@ -302,7 +324,9 @@ def _terms(log: EpisodeLog, rho: Floats, low: float, high: float) -> tuple[Float
         r[:alive] = steps.reward[rows]
         X += log.discount**t * weighted(log_w, r - low)
         Y += log.discount**t * weighted(log_w, high - r)
-    return X, Y
+        G += log.discount**t * (r - low)
+    # sums of as many roundings: G is no more than what the largest rewards add up to
+    return X, Y, np.minimum(G, float(np.sum(log.discount ** np.arange(log.horizon))) * (high - low))
 
 
 def _compared(

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import reweigh as rw
+from reweigh.estimators import stationary
 from reweigh.estimators.recipe import (
     Marginal,
     Model,
@@ -235,6 +236,16 @@ def test_ssd_is_by_dense_matrices(use: str, states: int) -> None:
             earned = np.bincount(s[:, t], rho[:, t] * r[:, t], states)
             expected += powers[t] * np.sum(d * earned / np.maximum(visits, 1))
     assert rw.evaluate(log, world.target, rw.ssd_is(use)).value == pytest.approx(expected, rel=1e-7)
+
+
+def test_ssd_is_refuses_a_complex_eigenvalue() -> None:
+    """The part of its vector that is real would depend on the phase that a library picks."""
+    P = np.array([[0.9, 0.1, 0, 0.3], [0.4, 0.7, 0, 0], [0.7, 1, 1, 0.8], [0.9, 0, 0.4, 0]])
+    found = np.linalg.eigvals(P)
+    assert abs(found[np.argmin(np.abs(found - 1))].imag) > 0.1
+    dst, src = np.nonzero(P)
+    with pytest.raises(rw.RefusedError, match="next to 1 is complex"):
+        stationary._eigenvector(src, dst, P[dst, src], np.ones(4), None)
 
 
 def test_ssd_is_needs_two_steps() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -59,6 +60,16 @@ def test_the_terms_by_hand(ends: tuple[str, ...]) -> None:
         assert min(x.min(), y.min()) >= 0
         assert found.low == pytest.approx(float(least * total) + lower_bound(x, 0, 0.05), rel=1e-9)
         assert found.high == pytest.approx(float(most * total) - lower_bound(y, 0, 0.05), rel=1e-9)
+        G = [
+            sum(tiny.discount**t * row.reward for t, row in enumerate(e.rows))
+            for e in tiny.episodes
+        ]
+        g, span = (
+            np.array([float(G[i] - least * total) for i in order]),
+            float((most - least) * total),
+        )
+        below, above = lower_bound(x + span - g, 0, 0.05), lower_bound(y + g, 0, 0.05)
+        assert found.gain == pytest.approx((below - span, span - above), rel=1e-9)
 
 
 def test_one_side_takes_the_whole_error_probability() -> None:
@@ -124,7 +135,7 @@ def test_hoeffding_and_bernstein_only_with_a_bound_on_the_ratios() -> None:
     assert rho.max() <= ratio
     found = rw.certify(log, WORLD.target, (0, 1), largest_ratio=ratio)
     most = sum(0.9**t * ratio ** (t + 1) for t in range(3))
-    X, _ = certificate._terms(log, rho, 0.0, 1.0)
+    X, _, _ = certificate._terms(log, rho, 0.0, 1.0)
     margin = most * math.sqrt(math.log(2 / 0.05) / 600)
     assert found.compared["Hoeffding"][0] == pytest.approx(max(X.mean() - margin, 0), rel=1e-9)
     for low, high in found.compared.values():
@@ -229,3 +240,69 @@ def test_hidden_states_and_huge_ratios_are_no_obstacle() -> None:
     found = rw.certify(rare, rw.ColumnPolicy("target_prob"), (-1, 2))
     assert found.low <= 0.002 * horizon
     assert math.isfinite(found.high)
+
+
+# Gains: a logged policy takes the actions 0, 1, 2 with chances μ; they pay 0 or 1, 1, and 0.2
+MU, PI, WIN = np.array([0.6, 0.3, 0.1]), np.array([0.1, 0.5, 0.4]), np.array([0.2, 1.0, 0.2])
+EPISODES = [(0, 0.0, 0.6 * 0.8), (0, 1.0, 0.6 * 0.2), (1, 1.0, 0.3), (2, 0.2, 0.1)]
+
+
+def one_step(action: np.ndarray, reward: np.ndarray, pi: np.ndarray) -> rw.EpisodeLog:
+    n = len(action)
+    given = (values.reshape(n, 1) for values in (action, reward, MU[action], pi[action]))
+    return rw.log_from_arrays(np.zeros((n, 1), int), *given)
+
+
+@pytest.mark.parametrize("covered", [True, False])
+def test_exact_coverage_of_value_and_gain(covered: bool) -> None:
+    """All 4^4 logs of four episodes. Without cover the target also takes, half of the time, an
+    action that the log never shows and that pays nothing or all there is: the bounds hold."""
+    n, alpha, cover = 4, 0.4, 1.0 if covered else 0.5
+    behavior = float(MU @ WIN)
+    values = [cover * float(PI @ WIN) + (1 - cover) * pay for pay in ([0] if covered else [0, 1])]
+    missed = {name: [0.0] * len(values) for name in ("value", "gain", "p")}
+    for episodes in itertools.product(EPISODES, repeat=n):
+        chance = math.prod(p for _, _, p in episodes)
+        action, reward, _ = (np.array(part) for part in zip(*episodes, strict=True))
+        log = one_step(action, reward, cover * PI)
+        target = rw.ColumnPolicy("target_prob")
+        try:
+            found = rw.certify(log, target, (0, 1), 1 - alpha)
+        except rw.RefusedError:
+            for shares in (missed["value"], missed["gain"]):
+                shares[:] = [share + chance for share in shares]
+            continue
+        for i, value in enumerate(values):
+            below, above = found.gain
+            missed["value"][i] += chance * (not found.low <= value <= found.high)
+            missed["gain"][i] += chance * (not below <= value - behavior <= above)
+            if value <= behavior:
+                missed["p"][i] += chance * (found.p_value <= alpha)
+    assert all(0 <= share <= alpha for shares in missed.values() for share in shares)
+    assert max(missed["value"]) > 0
+
+
+def test_gains_shrink_to_the_truth() -> None:
+    rng, n = np.random.default_rng(14), 100_000
+    action = rng.choice(3, n, p=MU)
+    reward = np.where(action == 0, (rng.random(n) < 0.2) * 1.0, WIN[action])
+    target = rw.ColumnPolicy("target_prob")
+    found = rw.certify(one_step(action, reward, PI), target, (0, 1))
+    gain = float(PI @ WIN - MU @ WIN)
+    assert gain - 0.02 < found.gain[0] < gain < found.gain[1] < gain + 0.02
+    assert found.p_value < 1e-6
+    same = rw.certify(one_step(action, reward, MU), target, (0, 1))
+    assert same.p_value > 0.05, "the same policy is not better"
+
+
+def test_a_gain_is_significant_where_its_bound_leaves_out_zero() -> None:
+    rng = np.random.default_rng(15)
+    decided = set()
+    for n in (10, 30, 100, 300, 1000):
+        action = rng.choice(3, n, p=MU)
+        log = one_step(action, WIN[action], PI)
+        found = rw.certify(log, rw.ColumnPolicy("target_prob"), (0, 1), 0.95, side="lower")
+        decided.add(found.gain[0] > 0)
+        assert (found.p_value < 0.05) == (found.gain[0] > 0)
+        assert found.gain[1] == found.trivial[1] - found.trivial[0]
+    assert decided == {True, False}

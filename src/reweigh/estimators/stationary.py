@@ -142,6 +142,12 @@ def _eigenvector(src: Ints, dst: Ints, rho: Floats, count: Floats, end: int | No
             "the states fall into several closed classes, so that there is no one stationary "
             "distribution. Use mis()",
         )
+    if abs(found[best].imag) > 1e-9:  # its vector has no direction of its own
+        raise RefusedError(
+            "stationary",
+            f"the eigenvalue next to 1 is complex ({found[best]:.3g}): too little data for a "
+            "stationary distribution. Use mis()",
+        )
     vector = np.real(vectors[:, best])
     total = float(vector.sum())
     if abs(total) < 1e-12 * np.abs(vector).sum():

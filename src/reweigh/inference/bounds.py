@@ -40,7 +40,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import InputError, RefusedError, UsageError, must_be
+from reweigh.errors import InputError, UsageError, must_be
 
 Floats = npt.NDArray[np.float64]
 BOLDEST = 0.75  # of the stake that one value y = 0 would lose whole
@@ -48,33 +48,12 @@ FEW = 20  # the bets are cautious until about √(n/20) effective values are see
 EXACT = 1e-12  # relative precision of a bound, on the safe side
 MOST_LOG_WEIGHT = 600.0  # larger weights count as e^600
 SMALLEST = 1e-143  # means below this share of the largest value are not told from 0
-UNFAIR = "the weights do not average to 1 or less: check the propensities"
 
 
 def lower_bound(x: Floats, low: float, alpha: float = 0.05, *, seed: int = 0) -> float:
     """L with P(L ≤ mean) ≥ 1 - α, for independent values x ≥ low, by betting."""
     y = _shuffled(_checked(x, low, math.inf) - low, seed)
     return low + _smallest(y, _level(alpha))
-
-
-def upper_bound(x: Floats, high: float, alpha: float = 0.05, *, seed: int = 0) -> float:
-    """U with P(mean ≤ U) ≥ 1 - α, for independent values x ≤ high, by betting."""
-    y = _shuffled(high - _checked(x, -math.inf, high), seed)
-    return high - _smallest(y, _level(alpha))
-
-
-def interval(
-    x: Floats, low: float, high: float, alpha: float = 0.05, *, seed: int = 0
-) -> tuple[float, float]:
-    """(L, U) with P(L ≤ mean ≤ U) ≥ 1 - α, for independent values within [low, high].
-
-    The hedged capital: one bettor on either side with half of the money, so α/2 each.
-    """
-    _range(low, high)
-    x = _shuffled(_checked(x, low, high), seed)
-    half = _level(alpha) / 2
-    found = low + _smallest(x - low, half), high - _smallest(high - x, half)
-    return _ordered(*found, "they are not independent values with one mean: look for drift")
 
 
 def p_value_at_most(
@@ -84,79 +63,6 @@ def p_value_at_most(
     p ≤ α exactly if `lower_bound` at α is above `mean` (but for rounding)."""
     y = _shuffled(_checked(x, low, math.inf) - low, seed)
     return _p_value(y, _number("mean", mean) - low, _level(alpha))
-
-
-def p_value_at_least(
-    x: Floats, mean: float, high: float, alpha: float = 0.05, *, seed: int = 0
-) -> float:
-    """p of "the mean is at least `mean`", for x ≤ high."""
-    y = _shuffled(high - _checked(x, -math.inf, high), seed)
-    return _p_value(y, high - _number("mean", mean), _level(alpha))
-
-
-def value_interval(
-    log_weights: Floats,
-    returns: Floats,
-    low: float,
-    high: float,
-    alpha: float = 0.05,
-    *,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """(L, U) around the target's value v, from each episode's log weight log w and return G,
-    known to lie within [low, high]. The weights need no bound.
-
-    With E[wG] = v and E[w] = 1, both ends are lower bounds of means of values ≥ 0:
-
-        v = low + E[w(G - low)]        v = high - E[w(high - G)]
-
-    Where the log does not show all that the target does, or ratios are clipped, both means only
-    fall: the interval holds there too, and is wider. Estimated propensities void it.
-    """
-    G = _returns(returns, low, high)
-    half = _level(alpha) / 2
-    below = _smallest(_shuffled(weighted(log_weights, G - low), seed), half)
-    above = _smallest(_shuffled(weighted(log_weights, high - G), seed), half)
-    return _ordered(low + below, high - above, UNFAIR)
-
-
-def gain_interval(
-    log_weights: Floats,
-    returns: Floats,
-    low: float,
-    high: float,
-    alpha: float = 0.05,
-    *,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """(L, U) around the target's value less the logged policy's, from the same episodes.
-
-        v_π - v_μ = E[(w - 1)(G - low)] = E[(1 - w)(high - G)]
-
-    with values ≥ -(high - low) and ≤ high - low; without full support both hold as in
-    `value_interval`.
-    """
-    G = _returns(returns, low, high)
-    half = _level(alpha) / 2
-    gained, kept = _gains(log_weights, G, low, high)
-    below = _smallest(_shuffled(gained, seed), half) - (high - low)
-    above = (high - low) - _smallest(_shuffled(kept, seed), half)
-    return _ordered(below, above, UNFAIR)
-
-
-def gain_p_value(
-    log_weights: Floats,
-    returns: Floats,
-    low: float,
-    high: float,
-    alpha: float = 0.05,
-    *,
-    seed: int = 0,
-) -> float:
-    """p of "the target is not better than the logged policy", tuned for a decision at α."""
-    G = _returns(returns, low, high)
-    gained, _ = _gains(log_weights, G, low, high)
-    return _p_value(_shuffled(gained, seed), high - low, _level(alpha))
 
 
 def weighted(log_weights: Floats, values: Floats) -> Floats:
@@ -170,11 +76,6 @@ def weighted(log_weights: Floats, values: Floats) -> Floats:
         at = int(bad[0])
         raise InputError(f"log weight {at} is {log_w[at]}: it must be a number, or -inf for 0")
     return np.exp(np.minimum(log_w, MOST_LOG_WEIGHT)) * values
-
-
-def _gains(log_weights: Floats, G: Floats, low: float, high: float) -> tuple[Floats, Floats]:
-    """(w - 1)(G - low) and (w - 1)(high - G), both shifted by high - low and so ≥ 0."""
-    return weighted(log_weights, G - low) + (high - G), weighted(log_weights, high - G) + (G - low)
 
 
 def hoeffding_interval(
@@ -278,22 +179,12 @@ def _shuffled(x: Floats, seed: int) -> Floats:
     return x[np.argsort(np.random.PCG64(seed).random_raw(len(x)), kind="stable")]
 
 
-def _ordered(low: float, high: float, why: str) -> tuple[float, float]:
-    if low > high:
-        raise RefusedError(
-            "no-common-mean",
-            f"no mean is left: it is at least {low:g} by one bound and at most {high:g} by the "
-            f"other. The level may have been missed; more likely {why}",
-        )
-    return low, high
-
-
 def _around(x: Floats, margin: float, low: float, high: float) -> tuple[float, float]:
     mean = float(x.mean())
     return max(float(low), mean - margin), min(float(high), mean + margin)
 
 
-def _checked(x: Floats, low: float, high: float, name: str = "value") -> Floats:
+def _checked(x: Floats, low: float, high: float) -> Floats:
     """The values as an array, all of them within the range; one of its ends may be infinite."""
     x = np.asarray(x, np.float64)
     if x.ndim != 1 or not len(x):
@@ -304,15 +195,10 @@ def _checked(x: Floats, low: float, high: float, name: str = "value") -> Floats:
     if len(outside):
         at = int(outside[0])
         raise InputError(
-            f"{name} {at} is {x[at]:g}, outside the declared range [{low:g}, {high:g}] "
+            f"value {at} is {x[at]:g}, outside the declared range [{low:g}, {high:g}] "
             f"({len(outside):,} of {len(x):,} are): declare a range that holds for all values"
         )
     return x
-
-
-def _returns(returns: Floats, low: float, high: float) -> Floats:
-    _range(low, high)
-    return _checked(returns, low, high, "return")
 
 
 def _range(low: float, high: float) -> None:
