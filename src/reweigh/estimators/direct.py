@@ -273,7 +273,7 @@ def _solve(rows: Rows, mode: int) -> Solution:
         scale += float(np.sum(2 * np.abs(u[:, 0] * g[0]) + g[1])) / n**2
     gone = variance.lost_in_rounding(square, scale)
     second = flow.second
-    rare, nodes = _nodes(rows.steps, flow)
+    rare, corrected, nodes = _nodes(rows.steps, flow)
     return Solution(
         value=float(per_step.sum()),
         standard_error=None if gone else float(np.sqrt(square)),
@@ -286,9 +286,7 @@ def _solve(rows: Rows, mode: int) -> Solution:
         rare_mass=rare,
         total_mass=flow.total,
         variance_of_start=start,
-        freedom=variance.Freedom.of(
-            np.append(nodes["variance_by_node"], start), np.append(nodes["visits"], n)
-        ),
+        freedom=_freedom(corrected, nodes, start, n),
         normalized_at=np.ones(horizon, bool) if mode == SIMPLEX else None,
         mean_return=float(flow.powers @ flow.logged) / n,
         **nodes,
@@ -331,17 +329,30 @@ def _unseen(flow: Flow, share: Floats, *, conserves: bool) -> Floats:
     return np.where(scale * share > 1e-9, scale * share, 0.0)
 
 
-def _nodes(steps: Steps, flow: Flow) -> tuple[float, dict[str, Any]]:
-    """The mean mass on (t, s) seen fewer than 10 times, and what the Solution tells by (t, s)."""
+def _freedom(
+    corrected: tuple[float, float], nodes: dict[str, Any], start: float, n: int
+) -> variance.Freedom | None:
+    square, spread = corrected
+    if square > 0 and not 0 < spread < np.inf:  # a square is lost: with each part by itself
+        rows = np.append(nodes["visits"], n)
+        return variance.Freedom.of(np.append(nodes["variance_by_node"], start), rows)
+    return variance.Freedom.of_sums(square, spread, start, n)
+
+
+def _nodes(steps: Steps, flow: Flow) -> tuple[float, tuple[float, float], dict[str, Any]]:
+    """The mean mass on (t, s) seen fewer than 10 times, the sums of Freedom.of_sums, and what the
+    Solution tells by (t, s)."""
     reached = np.zeros(flow.d.shape, np.uint8)
     last = np.flatnonzero(steps.ending >= 0)
     reached[steps.lengths[last], steps.ending[last]] = 1
     size = pick("nodes.count", steps.n_rows)(flow.visits, reached)
     columns = np.empty((6, size + 1))
     node_t, node_s = columns[4:].view(np.int64)
-    rare = pick("nodes.collect", steps.n_rows)(
+    rare, *corrected = pick("nodes.collect", steps.n_rows)(
         flow.d, flow.visits, flow.parts, reached, steps.n_episodes, node_t, node_s, columns[:4]
     )
     names = ("target", "behavior", "visits", "variance_by_node")
     told = dict(zip(names, columns[:4, :-1], strict=True))
-    return rare / steps.horizon, {"node_t": node_t[:-1], "node_s": node_s[:-1], **told}
+    square, spread = corrected
+    told |= {"node_t": node_t[:-1], "node_s": node_s[:-1]}
+    return rare / steps.horizon, (square, spread), told

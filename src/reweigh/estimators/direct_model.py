@@ -20,7 +20,6 @@ from reweigh.estimators.recipe import Model, Recipe
 from reweigh.estimators.recursion import no_support
 from reweigh.estimators.weights import Solution, value_alone
 from reweigh.inference import variance
-from reweigh.inference.quantiles import effective_df
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END, HIDDEN
 from reweigh.moments.compute import pick
@@ -241,7 +240,7 @@ def _solve(rows: ModelRows, *, renorm: bool, errors: bool) -> Solution:
         rare_mass=float(_mean_of(d, rare).sum()) / horizon,
         total_mass=d[:-1].sum(axis=1),
         variance_of_start=start,
-        freedom=_freedom(*corrected, start, n),
+        freedom=variance.Freedom.of_sums(*corrected, start, n),
         from_model=True,
         **_told(rows, d, visits, parts),
     )
@@ -288,18 +287,6 @@ def _spread(
     reward, gamma = rows.log.steps.reward, rows.log.discount
     found = run(*rows.columns, reward, gamma, rows.sums, share, d, v, v1, parts)
     return parts, found[0], found[1], found[2:]
-
-
-def _freedom(square: float, spread: float, start: float, n: int) -> variance.Freedom | None:
-    """Of the groups' sums, and of the start."""
-    parts = [(square, square * (square / spread))] if 0 < spread < np.inf else []
-    if n > 1:
-        parts.append((start * n / (n - 1), n - 1.0))
-    sums, df = np.array(parts).T if parts else np.zeros((2, 0))
-    if not np.all(np.isfinite(sums)):
-        return None
-    found = effective_df(sums, df)
-    return None if found is None else variance.Freedom(float(np.sqrt(sums.sum())), found)
 
 
 def _start_variance(v: Floats, count: Floats) -> float:

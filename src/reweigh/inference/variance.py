@@ -138,6 +138,19 @@ class Freedom:
         df = effective_df(parts, left)
         return None if df is None else cls(float(np.sqrt(parts.sum())), df)
 
+    @classmethod
+    def of_sums(cls, square: float, spread: float, start: float, n: int) -> Freedom | None:
+        """The same from sums over the groups, of C_g = V_g N_g/(N_g - 1) and C_g²/(N_g - 1), and
+        the part of the start."""
+        parts = [(square, square * (square / spread))] if 0 < spread < np.inf else []
+        if n > 1:
+            parts.append((start * n / (n - 1), n - 1.0))
+        sums, df = np.array(parts).T if parts else np.zeros((2, 0))
+        if not np.all(np.isfinite(sums)):
+            return None
+        found = effective_df(sums, df)
+        return None if found is None else cls(float(np.sqrt(sums.sum())), found)
+
 
 OVERFLOW = "the squares of the ratios exceed what a number can hold"
 LOST = "no spread that rounding leaves: constant, or tiny beside its size (subtract a constant)"

@@ -27,12 +27,13 @@ def collect(
     node_t: Array,
     node_s: Array,
     columns: Array,
-) -> float:
+) -> tuple[float, float, float]:
     """Fills step and state of those that occur, in their order (END before the states), and
     columns (4, K): d_t^π, d_t^μ, visits, variance; all have room for one more. Returns the mass at
-    (t, s) seen fewer than SEEN_ENOUGH times, before the horizon."""
+    (t, s) seen fewer than SEEN_ENOUGH times, before the horizon; and over those seen twice or more
+    the sums of C = V N/(N - 1) and of C²/(N - 1), with V the variance."""
     steps, width = d.shape
-    at, rare = np.uint64(0), 0.0
+    at, rare, corrected, spread = np.uint64(0), 0.0, 0.0, 0.0
     for t in range(steps):
         seen = total(visits[t])
         each = 1.0 / (seen if seen > 0 else float(n_episodes))
@@ -41,6 +42,10 @@ def collect(
             N, mass = visits[t, s], d[t, s]
             occurs = (N > 0) | (reached[t, s] > 0)
             rare += mass if occurs and N < SEEN_ENOUGH and t + 1 < steps else 0.0
+            left = 1.0 / (N - 1.0) if N > 1.0 else 0.0
+            C = variance[t, s] * N * left
+            corrected += C
+            spread += C * C * left
             # Written always, kept if it occurs: a jump that cannot be foreseen would cost more.
             node_t[at] = t
             node_s[at] = j - 1 if j > 0 else END
@@ -49,4 +54,4 @@ def collect(
             columns[2, at] = N
             columns[3, at] = variance[t, s]
             at += np.uint64(occurs)
-    return rare
+    return rare, corrected, spread

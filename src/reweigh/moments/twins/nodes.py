@@ -27,7 +27,7 @@ def collect(
     node_t: Array,
     node_s: Array,
     columns: Array,
-) -> float:
+) -> tuple[float, float, float]:
     """See `reweigh.moments.kernels.nodes.collect`."""
     node_t, node_s, columns = node_t[:-1], node_s[:-1], columns[:, :-1]
     occurs = np.roll((visits > 0) | (reached > 0), 1, axis=1)  # END's code is below all states'
@@ -38,4 +38,7 @@ def collect(
     columns[0], columns[2], columns[3] = d[at], visits[at], variance[at]
     columns[1] = columns[2] / np.where(seen > 0, seen, n_episodes)[node_t]
     rare = (columns[2] < SEEN_ENOUGH) & (node_t + 1 < len(d))
-    return float(columns[0][rare].sum())
+    some = columns[2] > 1
+    left = columns[2][some] - 1
+    C = columns[3][some] * columns[2][some] / left
+    return float(columns[0][rare].sum()), float(C.sum()), float(np.sum(C * C / left))
