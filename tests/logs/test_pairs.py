@@ -17,6 +17,7 @@ from reweigh.moments import compute
 N, H, S, A = 150, 7, 6, 3
 TARGET = rw.ColumnPolicy("target_prob")
 NAN = float("nan")
+ALL_ONES = float(np.array(-1).view(np.float64))  # a NaN too, and the mark of a pair not yet seen
 
 
 @pytest.fixture(autouse=True)
@@ -191,6 +192,8 @@ def test_propensities_of_their_own_are_columns(name: str, threads: int, code: st
         ("behavior_prob", 1.5, "behavior_prob"),
         ("target_prob", -0.1, "target_prob"),
         ("behavior_prob", NAN, "behavior_prob"),
+        ("behavior_prob", ALL_ONES, "behavior_prob"),
+        ("target_prob", ALL_ONES, "target_prob"),
     ],
 )
 def test_what_is_wrong_is_named(name: str, value: float, rule: str, code: str) -> None:

@@ -140,7 +140,7 @@ def _learn(codes: Array, mu: Array, pi: Array, table: Array) -> bool:
         of_target = pi[t] if len(pi) else np.int64(0)
         if row[0] == UNSEEN:
             row[0], row[1] = mu[t], of_target
-        if row[0] != mu[t] or row[1] != of_target:
+        if row[0] != mu[t] or row[1] != of_target or mu[t] == UNSEEN:
             return False
     return True
 

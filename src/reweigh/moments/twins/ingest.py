@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-READ, TOO_LARGE, WRONG = 0, 1, 2  # as in the kernel
+READ, TOO_LARGE, WRONG, UNSEEN = 0, 1, 2, -1  # as in the kernel
 
 
 def transpose_numbers(
@@ -74,7 +74,7 @@ def pairs(
     for j, values in enumerate((mu, pi) if len(pi) else (mu,)):
         _transpose(values, order, offsets, given[0])
         table[codes, j] = given[0]
-        if np.any(table[codes, j] != given[0]):
+        if np.any((table[codes, j] != given[0]) | (given[0] == UNSEEN)):
             return WRONG
     return READ
 
