@@ -12,6 +12,7 @@ from reweigh.moments.twins.forward import chunks, inverse, next_columns, unpacke
 
 Array = npt.NDArray[Any]
 SEEN_ENOUGH, DEFICIT_ERRORS = 10, 4.0  # as in estimators/operators.py
+STEPS = 64  # whose sums are kept before they are used
 
 
 def backward(
@@ -37,31 +38,70 @@ def backward(
     end = width - 1
     ahead = np.zeros((width, 2))
     squares = placebo = 0.0
+    kept: list[Array] = []
     for t in range(horizon - 1, -1, -1):
-        moved = np.zeros((2, 6, width))  # by the reward, by the placebo's 1
-        seen = np.zeros((3, width))
+        sums = np.zeros((len(SUMS), width))
         for rows in chunks(offsets, t):
             s, r = state[rows], rho[rows]
             after = next_columns(offsets, state, ending, t, end, rows)
-            known = (after >= 0) | (t + 1 == horizon)
-            seen += _seen(s, r, known, width)
-            for j, z in enumerate((r * reward[rows], r)):
-                x = np.where(after >= 0, r * ahead[after, j], 0.0)
-                moved[j] += _moved(s, z, x, known, width)
-        M, D = seen[0], gamma**t * d[t]
-        N = np.where(np.arange(width) == end, 0.0, visits[t])
-        lost[t] = _missing(d[t], seen)
-        a, b = D * inverse(N), D * inverse(M)
-        u[:] = (moved[:, 0] * inverse(N) + moved[:, 2] * inverse(M)).T
-        variance[t], square = _spread(moved[0], N, M, a, b)
-        squares += square
-        placebo += float(_spread(moved[1], N, M, a, b)[0].sum())
+            sums += _step_sums(s, r, r * reward[rows], after, ahead, t + 1 == horizon)
+        kept.append(sums)
+        z, x, r, x1, M = sums[[0, 2, 5, 7, 10]]
+        per_n, per_m = inverse(visits[t]), inverse(M)
+        u[:, 0], u[:, 1] = z * per_n + x * per_m, r * per_n + x1 * per_m
         u[end] = ahead[end] + [0.0, 1.0]
-        worth = u
+        ahead = gamma * u
         if mode == 1 and t > 0:
-            worth = (u - d[t] @ u) / mass[t]
-        ahead = gamma * worth
+            ahead = (gamma / mass[t]) * (u - d[t] @ u)
+        if len(kept) == STEPS or t == 0:  # what nothing waits for, of some steps at once
+            some = slice(t, t + len(kept))
+            found = _parts(np.array(kept[::-1]), d[some], visits[some], gamma, t)
+            variance[some], lost[some], square, of_placebo = found
+            squares, placebo = squares + square, placebo + of_placebo
+            kept = []
     return squares, placebo
+
+
+# By state, over all rows, x being 0 where the next state is not known: Σz, Σz², Σx, Σx², Σzx; the
+# placebo's, for which z is ρ; and over the rows whose next state is known their number, Σρ, Σρ², Σz
+SUMS = ("z", "z2", "x", "x2", "zx", "r", "r2", "x1", "x12", "rx1", "M", "rho", "rho2", "known z")
+OF_KNOWN = [SUMS.index(name) for name in ("r", "r2", "z")]  # what the last three are of all rows
+
+
+def _step_sums(s: Array, r: Array, z: Array, after: Array, ahead: Array, last: bool) -> Array:
+    """(14, width) SUMS of some rows of a step."""
+    width = len(ahead)
+    known = after >= 0
+    all_known = bool(known.all())
+    x, x1 = ahead.T.take(after, axis=1, mode="wrap") * r
+    if not all_known:
+        x, x1 = np.where(known, x, 0.0), np.where(known, x1, 0.0)
+    values = [z, z * z, x, x * x, z * x, r, r * r, x1, x1 * x1, r * x1]
+    if not (all_known or last):
+        one = known.astype(np.float64)
+        values += [one, one * r, one * values[6], one * z]
+    key = s + width * np.arange(len(values))[:, None]
+    stacked = np.concatenate(values)
+    found = np.bincount(key.ravel(), stacked, len(values) * width).reshape(-1, width)
+    if len(found) == len(SUMS):
+        return found
+    count = np.bincount(s, minlength=width)
+    return np.concatenate([found, count[None, :], found[OF_KNOWN]])
+
+
+def _parts(
+    sums: Array, d: Array, visits: Array, gamma: float, first: int
+) -> tuple[Array, Array, float, float]:
+    """Of some steps: the parts of SE² by state, the mass that is lost, the squares that SE² is a
+    difference of, and the placebo's parts added up."""
+    z, z2, x, x2, zx, r, r2, x1, x12, rx1, M, rho, rho2, known_z = np.swapaxes(sums, 0, 1)
+    N = visits.copy()
+    N[:, -1] = 0.0
+    D = gamma ** np.arange(first, first + len(d))[:, None] * d
+    a, b = D * inverse(N), D * inverse(M)
+    variance, square = _spread(np.stack([z, z2, x, x2, zx, known_z]), N, M, a, b)
+    of_placebo = _spread(np.stack([r, r2, x1, x12, rx1, rho]), N, M, a, b)[0]
+    return variance, _missing(d, np.stack([M, rho, rho2])), square, float(of_placebo.sum())
 
 
 def backward_state(
@@ -143,11 +183,11 @@ def _spread(sums: Array, N: Array, M: Array, a: Array, b: Array) -> tuple[Array,
     return np.maximum(spread, 0.0), float(r2.sum() + t2.sum())
 
 
-def _missing(d: Array, seen: Array) -> float:
+def _missing(d: Array, seen: Array) -> Array:
     """Σ_s d_t(s) (1 - covered), see `estimators.operators`; END loses nothing."""
     M, per_row = seen[0], inverse(seen[0])
     mean, second = seen[1] * per_row, seen[2] * per_row
     error = np.sqrt(np.maximum(second - mean**2, 0.0) * per_row)
     covered = np.where(M >= SEEN_ENOUGH, np.minimum(mean + DEFICIT_ERRORS * error, 1.0), 1.0)
     covered = np.where(mean > 0, covered, 0.0)
-    return float(d[:-1] @ (1.0 - covered[:-1]))
+    return np.asarray((d[..., :-1] * (1.0 - covered[..., :-1])).sum(axis=-1))

@@ -51,10 +51,10 @@ def forward(
             earned = second = 0.0
             for rows in chunks(offsets, t):
                 after = state[rows.start + alive : rows.stop + alive]
-                w = by_visit[state[rows]]
+                w = by_visit.take(state[rows])
                 w *= rho[rows]
-                earned += float(w @ reward[rows])
-                second += float(w @ w)
+                earned += float(w.dot(reward[rows]))
+                second += float(w.dot(w))
                 there += np.bincount(after, w, width)
                 visits[t + 1] += np.bincount(after, minlength=width)
             first = placebo = float(there.sum())
@@ -79,10 +79,11 @@ def forward(
             first += stay
             second += stay**2 / float(visits[t, end])
         steps[2:6, t] = earned, placebo, first, second
-        steps[6, t] = reward[offsets[t] : offsets[t + 1]].sum()
         if not placebo > 0:
             return t
     visits[horizon, end] = ended
+    shown = np.diff(offsets) > 0  # up to the longest episode's end
+    steps[6, shown] = np.add.reduceat(reward, offsets[:-1][shown])
     return -1
 
 
