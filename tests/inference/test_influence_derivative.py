@@ -218,7 +218,7 @@ def test_a_stationary_vector_that_turns_is_refused() -> None:
         behavior_prob=np.full((9, 2), 0.2),
         target_prob=0.2 * ratio,
     )
-    with pytest.raises(rw.RefusedError, match="one of a complex pair") as refused:
+    with pytest.raises(rw.RefusedError, match="next to 1 is complex") as refused:
         influence_values(log, rw.ColumnPolicy("target_prob"), rw.ssd_is())
     assert refused.value.code == "stationary"
 

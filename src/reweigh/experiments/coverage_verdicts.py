@@ -18,7 +18,7 @@ from reweigh.evaluate import as_recipe
 from reweigh.experiments.coverage_measures import APART, GATE, LOG, LOG_GATES, SIZE, VALUE, column
 from reweigh.grounds import FAR_APART
 from reweigh.inference.diagnose import silent_on
-from reweigh.inference.gates import HINTS, LIMITS, Kind, Limit, limit_of
+from reweigh.inference.gates import HINTS, LIMITS, Limit, kind_of, limit_of
 
 Floats = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int64]
@@ -43,7 +43,7 @@ def gate_levels(
     tail = limits["Pareto k"]
     usual = min(1 - 1 / math.log10(max(n, 11)), tail.amber if tail.amber is not None else math.inf)
     from_model = isinstance(recipe.weights, Model)
-    kind: Kind = "products" if recipe.uses_trajectories else "model" if from_model else "states"
+    kind = kind_of(recipe)
     found = {
         gate: judged(
             value,

@@ -58,7 +58,7 @@ def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate
     found = [gates.episodes(n), replace(lost, state=_unvisited(solution, used, lost.step))]
     products = recipe.uses_trajectories
     if not solution.from_model:
-        found.append(gates.effective_size(solution.ess, n, products=products))
+        found.append(gates.effective_size(solution.ess, n, gates.kind_of(recipe)))
     step, state = _rarest(solution, used)
     found.append(
         gates.rare_states(

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.estimators.recipe import Marginal, Model, Recipe
 from reweigh.inference.assumptions import Outcome
 
 Floats = npt.NDArray[np.float64]
@@ -45,7 +46,10 @@ HINTS = ("total mass",)  # fires on clean logs with large weights: told, but no 
 LIMITS = {
     "support": Limit(0.01, 0.10),
     "effective size": Limit(100, 30, above=False),
-    "effective size, products": Limit(300, 100, above=False),  # they hide the tail of their weights
+    "effective size, products": Limit(1000, 300, above=False),  # a log may lack their tail by luck
+    "effective size, plain": Limit(
+        300, 100, above=False
+    ),  # mass is noise too where none is divided
     "marginal size": Limit(300, 100, above=False),
     "rare states": Limit(0.01, 0.05),
     "support, model": Limit(0.001, 0.01),  # what a model has not seen counts as 0
@@ -115,11 +119,22 @@ def unknown(name: str, why: str) -> Gate:
     return Gate(name, "unknown", None, why)
 
 
-Kind = Literal["model", "products", "states"]
+Kind = Literal["model", "products", "plain", "states"]
+
+
+def kind_of(recipe: Recipe) -> Kind:
+    """Of an estimator: whose limits are its own. Marginal weights that are not normalised are
+    plain."""
+    if isinstance(recipe.weights, Model):
+        return "model"
+    if recipe.uses_trajectories:
+        return "products"
+    plain = isinstance(recipe.weights, Marginal) and recipe.normalize == "none"
+    return "plain" if plain else "states"
 
 
 def limit_of(name: str, kind: Kind = "states", limits: Mapping[str, Limit] = LIMITS) -> Limit:
-    """A gate's limit; some are others for models, and for running products."""
+    """A gate's limit; some are others for models, running products, and plain weights."""
     return limits.get(f"{name}, {kind}", limits[name])
 
 
@@ -164,7 +179,7 @@ def support(unseen: Floats | None, *, from_model: bool, max_ratio: float | None 
     )
 
 
-def effective_size(ess: Floats, n: int, *, products: bool = False) -> Gate:
+def effective_size(ess: Floats, n: int, kind: Kind = "states") -> Gate:
     """The smallest effective number of episodes over the steps."""
     if not np.any(np.isfinite(ess)):
         return unknown("effective size", "no step has weights to judge")
@@ -174,7 +189,7 @@ def effective_size(ess: Floats, n: int, *, products: bool = False) -> Gate:
         float(ess[step]),
         f"{ess[step]:,.0f} of {n:,} episodes speak for the target at step {step}",
         "log more episodes, shorten the horizon, or ask for a target nearer to the behaviour",
-        kind="products" if products else "states",
+        kind=kind,
         per_step=ess,
         step=step,
     )

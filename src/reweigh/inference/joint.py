@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from reweigh.progress import each
+
 Floats = npt.NDArray[np.float64]
 CHUNK = 1 << 22  # numbers drawn at once: 32 MiB
 
@@ -38,9 +40,12 @@ class Joint:
         rng = np.random.default_rng(seed)
         made = np.empty((draws, k))
         rows = max(CHUNK // n, 1)
-        for start in range(0, draws, rows):
+
+        def draw(start: int) -> None:
             stop = min(start + rows, draws)
             made[start:stop] = rng.standard_normal((stop - start, n)) @ centred
+
+        each("draws", range(0, draws, rows), draw)
         return cls(centred.T @ centred, made, n)
 
     def errors(self, contrasts: Floats) -> Floats:
