@@ -78,22 +78,28 @@ def page(study: Study) -> str:
     """The whole page."""
     held = goals(study.coverage, study.best)
     there = {row["world"] for row in study.coverage}
-    replicates = max(row["replicates"] for row in study.coverage)
-    spread = math.sqrt(0.95 * 0.05 / replicates)
+    counts = {(row["world"], row["n"]): row["replicates"] for row in study.usual}
+    replicates, fewest = max(counts.values()), min(counts.values())
+    spread, widest = (math.sqrt(0.95 * 0.05 / count) for count in (replicates, fewest))
+    error = f"{100 * spread:.1f}"
+    if fewest < replicates:
+        error += f" (of {fewest:,}: {100 * widest:.1f})"
     parts = [
         "# When may the number be believed?\n",
         f"Simulated logs of {len(there)} worlds whose truth is known, at {_list(study.sizes)} "
         f"episodes, up to {replicates:,} logs each: how often a 95 % interval covers the truth, "
         "what the verdicts are worth, and which faults the gates notice. With that many logs a "
-        f"coverage of 95 % has a Monte-Carlo error of {100 * spread:.1f} percentage points. "
+        f"coverage of 95 % has a Monte-Carlo error of {error} percentage points. "
         "`make study` runs it all again; [what is in the tables](#the-tables).\n",
     ]
     wanted = PARTS["coverage"]
-    if len(there) < len(WORLDS) or replicates < wanted:
+    if len(there) < len(WORLDS) or fewest < wanted:
+        whole = sum(count >= wanted for count in counts.values())
         parts.append(
-            f"**Not finished:** {len(there)} of {len(WORLDS)} worlds are there so far, with "
-            f"{replicates:,} of {wanted:,} logs each; of the bootstraps, and of the jackknife of "
-            "estimators other than MIS, what `coverage.csv` holds.\n"
+            f"**Not finished:** {len(there)} of {len(WORLDS)} worlds are there so far; {whole} of "
+            f"their {len(counts)} sizes with {wanted:,} logs, the others with at least "
+            f"{fewest:,}; of the bootstraps, and of the jackknife of estimators other than MIS, "
+            "what `coverage.csv` holds.\n"
         )
     parts += ["## What the study is held to\n", _goals(held)]
     parts += ["## Which estimator, which interval\n", _intervals(study)]
