@@ -16,7 +16,17 @@ $(error SPARK is yes or no, not $(SPARK))
 endif
 STAMP := $(VENV)/.installed-spark-$(SPARK)
 
-.PHONY: install java browser test lint format types test-slow test-all readme docs notebooks paper study bench bench-billion bench-peers bench-check clean
+# d3rlpy pins an old Gymnasium, so its test has an environment of its own (with PyTorch 2 GB);
+# `make test D3RLPY=no` leaves it out. PyTorch is held at a version with a CPU build.
+D3RLPY ?= yes
+ifeq ($(filter $(D3RLPY),yes no),)
+$(error D3RLPY is yes or no, not $(D3RLPY))
+endif
+TORCH ?= torch==2.13.0
+APART := build/d3rlpy
+APART_PIP := $(APART)/bin/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: install java browser d3rlpy test lint format types test-slow test-all readme docs notebooks paper study bench bench-billion bench-peers bench-check clean
 
 install: $(STAMP)
 
@@ -52,6 +62,20 @@ browser:
 	    apt-get install -y -qq --no-install-recommends chromium; \
 	  else echo "chromium is not installed: the report's tests in a browser will be skipped" >&2; fi; fi
 
+$(APART)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(PYTHON) -m venv $(APART)
+	@{ $(APART_PIP) "$(TORCH)" && $(APART_PIP) --editable ".[d3rlpy]" pandas pytest; } || { \
+	  echo "d3rlpy with PyTorch could not be installed, so its test cannot run. TORCH='torch>=2'" \
+	    "takes another PyTorch; D3RLPY=no leaves the test out" >&2; exit 1; }
+	@touch $(APART)/.installed
+
+d3rlpy: $(if $(filter yes,$(D3RLPY)),$(APART)/.installed)
+ifeq ($(D3RLPY),yes)
+	$(APART)/bin/python -m pytest -m heavy tests/adapters/test_d3rlpy.py
+else
+	@echo "D3RLPY=no: d3rlpy's own datasets are not tested"
+endif
+
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests scripts benchmarks
 	$(BIN)/ruff check src tests scripts benchmarks
@@ -59,21 +83,16 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-test: java browser lint types
+test: java browser lint types d3rlpy
 	$(BIN)/python -m pytest --numprocesses=auto $(SELECTED)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow --numprocesses=auto
 
-# Everything: with the other heavy extras (Dask, Ray), PostgreSQL, d3rlpy in an environment of its
-# own (it pins an old Gymnasium, and PyTorch is held at a version with a CPU build), the long runs.
+# Everything: with the other heavy extras (Dask, Ray), PostgreSQL, and the long runs.
 test-all: test
 	$(PIP) --editable ".[$(EXTRAS),dask,ray,postgres]"
 	$(BIN)/python -m pytest -m "cluster or postgres"
-	$(PYTHON) -m venv build/d3rlpy
-	build/d3rlpy/bin/python -m pip install --quiet torch==2.13.0
-	build/d3rlpy/bin/python -m pip install --quiet --editable ".[d3rlpy]" pandas pytest
-	build/d3rlpy/bin/python -m pytest -m heavy tests/adapters/test_d3rlpy.py
 	$(BIN)/python -m pytest -m slow --numprocesses=auto
 
 format: $(STAMP)

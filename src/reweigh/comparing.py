@@ -21,6 +21,7 @@ from reweigh.inference.joint import Joint, p_value
 from reweigh.ledger import tried
 from reweigh.logs.log import EpisodeLog
 from reweigh.policies.base import Policy
+from reweigh.progress import each, stage
 from reweigh.results import Estimate, Interval, Refusal
 
 Floats = npt.NDArray[np.float64]
@@ -119,7 +120,10 @@ class _Asking:
     def on(self, log: EpisodeLog, count: int) -> Comparison:
         contenders, psi = [], [behavior_values(log)]
         behavior: float | None = None
-        for name, target in self.targets.items():
+
+        def add(named: tuple[str, Policy]) -> None:
+            nonlocal behavior
+            name, target = named
             results = evaluate_all(log, target, self.recipes, truncated=self.truncated)
             for recipe, result in zip(self.recipes, results, strict=True):
                 answer, values = _with_influence(log, target, recipe, result)
@@ -127,6 +131,9 @@ class _Asking:
                 if isinstance(answer, Estimate):
                     behavior = answer.behavior_value
                     psi.append(values)
+
+        with stage(0, 2):
+            each("targets", self.targets.items(), add)
         if len(psi) == 1:
             return self._made(log, contenders, None, (), (), count)
         if behavior is None:
@@ -134,7 +141,8 @@ class _Asking:
                 "behavior", "the behaviour's own value is unknown: every episode of some state "
                 "was cut off"
             )  # fmt: skip
-        joint = Joint.of(np.stack(psi, axis=1), DRAWS, self.seed)
+        with stage(1, 2):
+            joint = Joint.of(np.stack(psi, axis=1), DRAWS, self.seed)
         return self._judged(log, contenders, behavior, joint, count)
 
     def _judged(
@@ -150,7 +158,7 @@ class _Asking:
         k = len(values)
         names = [BEHAVIOR, *(contenders[i].name for i in at)]
         own, over = np.eye(k)[1:], np.eye(k)[1:] - np.eye(k)[0]
-        each = _differences(joint, values, over, self.level, names)
+        gains = _differences(joint, values, over, self.level, names)
         margins = joint.critical(own, self.level) * joint.errors(own)
         first = np.array([False, *(contenders[i].estimator == self.recipes[0].name for i in at)])
         chances = joint.best(values, first)
@@ -159,7 +167,7 @@ class _Asking:
             contenders[i] = replace(
                 contenders[i],
                 interval=Interval(float(low), float(high), self.level, "simultaneous, max-t"),
-                over_behavior=each[place],
+                over_behavior=gains[place],
                 best=float(chances[place + 1]) if first[place + 1] else None,
             )
         pairs = self._pairs(joint, values, names, list(combinations(np.flatnonzero(first), 2)))

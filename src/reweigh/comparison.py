@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reweigh.results import Estimate, Interval, Refusal, number, rounded
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,16 @@ class Comparison:
     @property
     def best(self) -> Contender | None:
         return self.ranking[0] if self.ranking else None
+
+    def report(
+        self, path: str | Path, *, title: str | None = None, overwrite: bool = False
+    ) -> Path:
+        """Write a report as one HTML file that needs nothing else: which target is best, with its
+        corrected interval and probability, every target's verdict, paired differences, and how all
+        of it was computed."""
+        from reweigh.report.page import write_comparison
+
+        return write_comparison(self, path, title=title, overwrite=overwrite)
 
     def to_dict(self) -> dict[str, Any]:
         return {

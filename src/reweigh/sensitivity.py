@@ -24,11 +24,13 @@ from reweigh.moments.engines.arrays import ratios
 from reweigh.moments.groups import group_by
 from reweigh.policies.base import Floats, Policy, no_other_actions
 from reweigh.policies.remembered import WrappedPolicy
+from reweigh.progress import each
 from reweigh.results import Estimate, Refusal, rounded
 
 CLIPPED = (0.999, 0.99)  # quantiles of the ratios
 LEFT_OUT = 0.01  # of the episodes
 SHORTER = 0.9  # of the horizon
+MOST_CHANGES = len(CLIPPED) + 4  # and one for each column of the state
 Data = EpisodeLog | Moments
 Evaluate = Callable[[Any, Policy | None, list[Recipe]], list[Estimate | Refusal]]
 
@@ -91,10 +93,13 @@ class Sensitivity:
 def of_log(log: EpisodeLog, target: Policy, recipe: Recipe, evaluate_all: Evaluate) -> Sensitivity:
     """Every change that this log and estimator allow."""
     base = _answer(evaluate_all(log, target, [recipe])[0])
-    changes = [
-        _moved(change, base, evaluate_all(data, policy, [how]))
-        for change, data, policy, how in _changes(log, target, recipe)
-    ]
+
+    def moved(change: Change) -> Moved:
+        what, data, policy, how = change
+        return _moved(what, base, evaluate_all(data, policy, [how]))
+
+    at_most = MOST_CHANGES + len(log.columns.state)
+    changes = each("other choices", _changes(log, target, recipe), moved, at_most)
     return Sensitivity(recipe.name, base.value, base.standard_error, tuple(changes))
 
 
@@ -115,12 +120,14 @@ def of_sites(
         return total
 
     base = _answer(evaluate_all(added(sites), None, [recipe])[0])
-    changes = []
-    for i in range(len(sites)):
+
+    def without(i: int) -> Moved:
         rest = added([site for j, site in enumerate(sites) if j != i])
         site = f"site {i + 1}" if names is None else names[i]
         change = f"without {site} ({sites[i].n_episodes:,} episodes)"
-        changes.append(_moved(change, base, evaluate_all(rest, None, [recipe])))
+        return _moved(change, base, evaluate_all(rest, None, [recipe]))
+
+    changes = each("sites", range(len(sites)), without)
     return Sensitivity(recipe.name, base.value, base.standard_error, tuple(changes))
 
 

@@ -1,4 +1,4 @@
-"""d3rlpy's datasets as logs: by their looks, and (`make test-all`) d3rlpy's own."""
+"""d3rlpy's datasets as logs: by their looks, and (`make d3rlpy`) d3rlpy's own."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -137,7 +138,6 @@ def test_without_propensities_they_are_estimated(
     ("values", "word"),
     [
         (np.log([0.5, 0.25]), "log-probabilities"),
-        ([50.0, 25.0], "percentages"),
         ([0.5, 1.5], "[0.5, 1.5]"),
     ],
 )
@@ -154,7 +154,9 @@ def test_what_is_named_like_a_probability_and_is_none(
 def test_steps_that_count_from_one_are_told(command: Command, tmp_path: Path) -> None:
     told, config = proposed(command, tmp_path, log_table(step=np.tile([1, 2, 3], 60)))
     assert config["step"] == "step"
-    assert any("start at 1" in text and "subtract 1" in text for text in told["doubts"])
+    assert told["repairs"] == {"step": "'step' counts from 1, and reweigh counts from 0"}
+    told, _ = proposed(command, tmp_path, log_table(step=np.tile([7, 8, 9], 60)))
+    assert "counts from 7" in told["repairs"]["step"]
     told, _ = proposed(command, tmp_path, log_table(step=np.tile([0, 1, 1], 60)))
     assert any("not 0, 1, 2" in text for text in told["doubts"])
 
@@ -163,8 +165,9 @@ def test_steps_from_one_are_told_whatever_they_are_called(command: Command, tmp_
     table = renamed(log_table(), episode="who", step="visit")
     at = table.column_names.index("visit")
     table = table.set_column(at, "visit", pa.array(table["visit"].to_numpy() + 1))
-    told, _ = proposed(command, tmp_path, table)
-    assert any("'visit' counts 1, 2, … within each 'who'" in text for text in told["doubts"])
+    told, config = proposed(command, tmp_path, table)
+    assert (config["episode"], config["step"]) == ("who", "visit")
+    assert "'visit' counts from 1" in told["repairs"]["visit"]
 
 
 def test_the_next_state_is_known_by_its_values(command: Command, tmp_path: Path) -> None:
@@ -412,6 +415,9 @@ def test_what_the_file_says_wrongly(
         ran = command("evaluate", log, "--config", config)
     assert ran.code == 2
     assert word in ran.err
+    assert str(config) in ran.err
+    line = 1 if text.startswith("[evaluat]") else text.count("\n") + 1
+    assert f"line {line}" in ran.err
 
 
 def test_a_configuration_that_is_not_there_or_too_large(
@@ -478,3 +484,257 @@ def test_what_is_written_is_read_back(value: str, comment: str) -> None:
 def test_other_values_of_toml() -> None:
     assert toml_value(True) == "true"
     assert tomllib.loads(f"x = {toml_value(0.1)}") == {"x": 0.1}
+
+
+LINES = """# roles
+log = ["log.csv"]
+episode = "episode"
+note = '''
+reward = "in a text, and no key"
+'''
+behavior_prob = "mu"
+# reward = "gain"
+# reward = "loss"
+
+[evaluate]
+level = 3
+"""
+
+
+def test_where_a_configuration_says_what(tmp_path: Path) -> None:
+    from reweigh.cli.places import places_of
+
+    found = places_of(tmp_path / "c.toml", LINES)
+    assert found.at == {
+        ("", "log"): 2, ("", "episode"): 3, ("", "note"): 4, ("", "behavior_prob"): 7,
+        ("", "evaluate"): 11, ("evaluate", "level"): 12,
+    }  # fmt: skip
+    assert found.off == {"reward": [8, 9]}
+    assert found.where("level", "evaluate").endswith("c.toml', line 12")
+    assert found.where("step").endswith("c.toml'")
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "note"),
+    [
+        # an option with a value that only the command can judge
+        (["", "discount = 2.5"], 2, "line 2 says discount = 2.5"),
+        (['short_episodes = "maybe"'], 2, 'line 1 says short_episodes = "maybe"'),
+        (["", "[evaluate]", 'estimators = "mis,mos"'], 2, 'line 3 says estimators = "mis,mos"'),
+        (["[evaluate]", "", "level = 2.0"], 2, "line 3 says level = 2.0"),
+        # a column that is not there
+        (["", 'reward = "gain"'], 3, 'line 2 says reward = "gain"'),
+        # a file that is not there
+        (["", "", 'target = "nowhere.csv"'], 6, 'line 3 says target = "nowhere.csv"'),
+    ],
+)
+def test_errors_name_the_line_that_they_come_from(
+    lines: list[str], code: int, note: str, command: Command, log: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "c.toml", "\n".join(lines))
+    target = [] if "target" in note else ["--target-prob", "pi"]
+    ran = command("evaluate", log, "--config", config, *target)
+    assert ran.code == code
+    assert f"{str(config)!r}, {note}" in ran.err
+    if len(target):  # what was typed is not blamed on the file
+        plain = command("evaluate", log, *target, "--discount", "2.5")
+        assert str(config) not in plain.err
+
+
+def test_a_role_that_init_left_open_is_found_again(command: Command, tmp_path: Path) -> None:
+    """The error of the next command leads to the lines that wait for a decision."""
+    table = renamed(log_table(), reward="rew").append_column("payoff", pa.array(np.ones(180)))
+    told, config = proposed(command, tmp_path, table)
+    assert told["undecided"] == {"reward": ["rew", "payoff"]}
+    assert "reward" not in config
+    ran = command("check", "--config", tmp_path / "c.toml")
+    assert ran.code == 3
+    text = (tmp_path / "c.toml").read_text().splitlines()
+    lines = [k for k, line in enumerate(text, 1) if line.startswith("# reward = ")]
+    assert len(lines) == 2
+    wanted = f"leaves reward undecided: remove the # before one of the lines {lines[0]}, {lines[1]}"
+    assert wanted in ran.err
+
+
+def test_a_role_that_the_file_does_not_name_is_told(command: Command, tmp_path: Path) -> None:
+    write_log(tmp_path / "log.csv", log_table().rename_columns(
+        ["episode", "step", "state", "action", "gain", "behavior_prob", "pi"]
+    ))  # fmt: skip
+    config = write_config(tmp_path / "c.toml", 'log = ["log.csv"]')
+    ran = command("check", "--config", config)
+    assert ran.code == 3
+    assert f"{str(config)!r} names no column for reward" in ran.err
+
+
+# --- a copy that is right ----------------------------------------------------------------------
+
+
+def untidy(folder: Path) -> Path:
+    """A log as it is exported: steps from 1, percentages, yes and no, a semicolon, commas."""
+    rng = np.random.default_rng(5)
+    lines = ["Ticket;Visit;Mood;Routed to;Chosen with (%);Points;Closed?"]
+    for k in range(40):
+        steps = 3 if k % 4 else 2
+        for t in range(1, steps + 1):
+            act = int(rng.integers(0, 2))
+            closed = "yes" if t == steps and steps < 3 else "no"
+            gain = f"{rng.normal():.2f}".replace(".", ",")
+            lines.append(f"T-{k};{t};{('calm', 'angry')[k % 2]};{('bot', 'agent')[act]};"
+                         f"{(37.5, 62.5)[act]}%;{gain};{closed}")  # fmt: skip
+    path = folder / "tickets.csv"
+    path.write_text("\n".join(lines).replace("37.5", "37,5").replace("62.5", "62,5") + "\n")
+    return path
+
+
+def test_a_tidy_copy_keeps_the_contract(command: Command, tmp_path: Path) -> None:
+    log = untidy(tmp_path)
+    before = log.read_bytes()
+    told = command("init", log, "-o", tmp_path / "c.toml").out
+    assert "--tidy log.parquet" in told
+    assert command("check", "--config", tmp_path / "c.toml").code == 3
+    tidy = tmp_path / "tidy.parquet"
+    ran = command("init", log, "-o", tmp_path / "d.toml", "--tidy", tidy, "--json")
+    assert ran.code == 0, ran.err
+    found = ran.json()
+    assert found["tidy"] == str(tidy)
+    assert set(found["repairs"]) == {"Visit", "Chosen with (%)", "Closed?"}
+    assert {role: c["columns"] for role, c in found["roles"].items()} == {
+        "episode": ["Ticket"], "step": ["Visit"], "state": ["Mood"], "action": ["Routed to"],
+        "reward": ["Points"], "behavior_prob": ["Chosen with (%)"], "terminated": ["Closed?"],
+    }  # fmt: skip
+    config = tomllib.loads((tmp_path / "d.toml").read_text(encoding="utf-8"))
+    assert config["log"] == [str(tidy)]
+    assert not {"delimiter", "decimal", "fit_behavior", "short_episodes"} & set(config)
+    ran = command("check", "--config", tmp_path / "d.toml", "--json")
+    assert ran.code == 0, ran.err
+    about = ran.json()["log"]
+    assert (about["episodes"], about["horizon"], about["terminated_early"]) == (40, 3, 10)
+    assert about["behavior_prob_range"] == [0.375, 0.625]
+    copy = pq.read_table(tidy)
+    assert copy["Visit"].to_pylist()[:5] == [0, 1, 0, 1, 2]
+    assert copy["Closed?"].to_pylist()[:3] == [False, True, False]
+    assert log.read_bytes() == before
+    assert command("init", log, "-o", tmp_path / "e.toml", "--tidy", tidy).code == 2  # it exists
+    assert command("init", log, "-o", tmp_path / "e.toml", "--tidy", tmp_path / "x.csv").code == 2
+
+
+def test_a_cell_that_cannot_be_put_right_is_refused(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Roles are proposed from the first rows; all of them are copied."""
+    import reweigh.cli.look as look
+
+    log = untidy(tmp_path)
+    text = log.read_text().splitlines()
+    text[-1] = text[-1].replace("no", "perhaps").replace("%", "")
+    log.write_text("\n".join(text) + "\n")
+    monkeypatch.setattr(look, "ROWS", 60)
+    tidy = tmp_path / "tidy.parquet"
+    ran = command("init", log, "-o", tmp_path / "c.toml", "--tidy", tidy)
+    assert ran.code == 3
+    assert "yes or no must stand here" in ran.err
+    assert "a percentage is written like" in ran.err
+    assert f"row {len(text) - 1}" in ran.err
+    assert not tidy.exists()
+    assert not (tmp_path / "c.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "is_share"),
+    [
+        ("propensity", [50.0, 25.0], True),
+        ("mu", ["50 %", "25%"], True),
+        ("chosen (%)", [50, 25], True),
+        ("propensity", ["150%", "25%"], False),
+        ("propensity", [50.0, 0.0], False),  # a logged action cannot have the probability 0
+        ("propensity", [1.5, 0.5], False),  # rounded badly, and no percentage
+    ],
+)
+def test_percentages_are_told_from_other_numbers(
+    name: str, values: Any, is_share: bool, command: Command, tmp_path: Path
+) -> None:
+    table = log_table().drop_columns(["behavior_prob", "pi"])
+    table = table.append_column(name, pa.array((values * 90)[:180]))
+    told, config = proposed(command, tmp_path, table)
+    assert (config.get("behavior_prob") == name) == is_share
+    assert (name in told["repairs"]) == is_share
+    if is_share:
+        copy = tmp_path / "copy.parquet"
+        proposed(command, tmp_path, table, "--tidy", str(copy))
+        assert pq.read_table(copy)[name].to_pylist()[:2] == [0.5, 0.25]
+
+
+def test_a_flag_is_known_by_where_it_stands(command: Command, tmp_path: Path) -> None:
+    table = log_table().slice(0, 179)
+    gone = [False] * 178 + [True]
+    told, config = proposed(command, tmp_path, table.append_column("left us", pa.array(gone)))
+    assert config["terminated"] == "left us"
+    assert told["roles"]["terminated"]["guess"] is True
+    early = [True] + [False] * 178
+    told, config = proposed(command, tmp_path, table.append_column("new", pa.array(early)))
+    assert "terminated" not in config
+
+
+def test_the_log_s_own_policy_is_written(command: Command, log: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.csv"
+    ran = command("check", log, "--write-policy", own)
+    assert ran.code == 0, ran.err
+    assert f"the log's own policy: {own}" in ran.out
+    table = pacsv.read_csv(own)
+    assert table.column_names == ["state", "action", "prob"]
+    assert table.num_rows == 4
+    prob = table["prob"].to_numpy().reshape(2, 2)
+    assert prob.sum(axis=1) == pytest.approx([1, 1], abs=1e-12)
+    rows = pacsv.read_csv(log)
+    state, action = rows["state"].to_numpy(), rows["action"].to_numpy()
+    assert prob[1, 0] == pytest.approx(np.mean(action[state == 1] == 0), abs=1e-4)
+    assert command("evaluate", log, "--target", own).code == 0
+    assert command("check", log, "--write-policy", own).code == 2  # it is not replaced
+    assert command("check", log, "--write-policy", tmp_path / "p.csv", "--diagnose").code == 2
+
+
+def test_shares_add_up_to_one() -> None:
+    from reweigh.cli.policyfile import PARTS, _to_parts
+
+    counts = np.random.default_rng(1).integers(0, 50, (500, 7))
+    counts[:, 0] += 1
+    parts = _to_parts(counts)
+    assert (parts.sum(axis=1) == PARTS).all()
+    assert np.abs(parts / PARTS - counts / counts.sum(axis=1, keepdims=True)).max() < 1 / PARTS
+
+
+def test_a_target_in_the_file_is_no_hindrance_to_check(
+    command: Command, log: Path, policy: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "c.toml", 'log = ["log.csv"]\ntarget = "policy.csv"')
+    assert command("check", "--config", config).code == 0
+    assert command("check", "--config", config, "--diagnose").code == 0
+    assert command("check", log, "--target", policy).code == 2
+
+
+@pytest.mark.parametrize("header", ["ward,drug,prob", "state,drug,prob", "ward,action,prob",
+                                    "state,action,prob"])  # fmt: skip
+def test_a_policy_s_columns_may_be_named_as_in_the_log(
+    header: str, command: Command, tmp_path: Path
+) -> None:
+    table = renamed(log_table(), state="ward", action="drug")
+    log = write_log(tmp_path / "log.csv", table)
+    named = ["--state", "ward", "--action", "drug"]
+    own = tmp_path / "own.csv"
+    assert command("check", log, *named, "--write-policy", own).code == 0
+    lines = own.read_text().splitlines()
+    assert lines[0] == '"ward","drug","prob"'
+    own.write_text("\n".join([header, *lines[1:]]) + "\n")
+    ran = command("evaluate", log, *named, "--target", own, "--quiet")
+    assert ran.code == 0, ran.err
+
+
+def test_the_own_policy_of_several_columns(command: Command, tmp_path: Path) -> None:
+    table = renamed(log_table(), action="drug").append_column("ward", pa.array(["a", "b"] * 90))
+    log = write_log(tmp_path / "log.csv", table)
+    named = ["--state", "state", "--state", "ward", "--action", "drug"]
+    own = tmp_path / "own.csv"
+    assert command("check", log, *named, "--write-policy", own).code == 0
+    assert own.read_text().splitlines()[0] == '"state","ward","drug","prob"'
+    ran = command("evaluate", log, *named, "--target", own, "--quiet")
+    assert ran.code == 0, ran.err

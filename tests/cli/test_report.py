@@ -101,3 +101,41 @@ def test_demo_writes_nothing_where_its_report_exists(command: Command, tmp_path:
     ran = command("demo", "-o", tmp_path)
     assert ran.code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_comparison_is_reported(
+    command: Command, log: Path, policy: Path, tmp_path: Path
+) -> None:
+    other = write_policy(
+        tmp_path / "even.csv", "state,action,prob\n0,0,.5\n0,1,.5\n1,0,.5\n1,1,.5\n"
+    )
+    out = tmp_path / "out.html"
+    given = ("compare", log, "--target", policy, "--target", other, "--seed", "1", "--report", out)
+    ran = command(*given)
+    assert ran.code == 0, ran.err
+    assert ran.out.rstrip().endswith(f"report: {out}")
+    text = words(out)
+    assert "Which of 2 policies is best?" in text
+    assert "corrected for choosing the best of 2" in text
+    assert "2 pairs of a policy and an estimator" in text
+    before = out.read_bytes()
+    assert command(*given).code == 2
+    assert out.read_bytes() == before
+    ledger = ("--ledger", tmp_path / "tried.json")
+    ran = command(*given, "--overwrite", "--json", *ledger)
+    assert ran.json()["report"] == str(out)
+    ran = command(*given, "--overwrite", "--estimators", "wis,mis", "--quiet", *ledger)
+    assert ran.out.startswith("best: policy ")
+    assert "4 pairs of a policy and an estimator" in words(out)
+    assert command("compare", log, "--target", policy, "--overwrite").code == 2
+
+
+def test_a_comparison_without_an_answer_is_reported(
+    command: Command, log: Path, tmp_path: Path
+) -> None:
+    away = write_policy(tmp_path / "away.csv", "state,action,prob\n0,7,1\n1,7,1\n")
+    out = tmp_path / "out.html"
+    command("compare", log, "--target", away, "--report", out)
+    text = words(out)
+    assert "No answer" in text
+    assert "180" in text.split("The log")[-1]  # its rows are described all the same

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from io import StringIO
@@ -47,6 +48,11 @@ def test_help_is_quick() -> None:
         for _ in range(5)
     ]
     assert min(taken) < 0.5
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_can_be_quiet(name: str, command: Command) -> None:
+    assert "--quiet" in command(name, "--help").out
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -107,16 +113,102 @@ def test_no_colour_where_none_is_wanted(tmp_path: Path) -> None:
     assert "mis" in done.stdout
 
 
-def test_quiet_commands_print_nothing(
+def test_commands_that_write_are_quiet_when_asked(
     command: Command, log: Path, policy: Path, tmp_path: Path
 ) -> None:
     other = write_log(tmp_path / "other.csv", log_table(seed=1, first=100))
     for source, sums in ((log, "a.parquet"), (other, "b.parquet")):
         ran = command("moments", source, "--target", policy, "-o", tmp_path / sums, "--quiet")
-        assert (ran.code, ran.out) == (0, "")
+        assert (ran.code, ran.out, ran.err) == (0, "", "")
     both = (tmp_path / "a.parquet", tmp_path / "b.parquet")
-    ran = command("merge", *both, "-o", tmp_path / "all.parquet", "--quiet")
-    assert (ran.code, ran.out) == (0, "")
+    ran = command("merge", *both, "-o", tmp_path / "all.parquet", "-q")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
     ran = command("init", log, "-o", tmp_path / "c.toml", "--quiet")
-    assert (ran.code, ran.out) == (0, "")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
     assert (tmp_path / "c.toml").exists()
+    ran = command("demo", "-o", tmp_path / "demo", "--quiet")
+    assert (ran.code, ran.out, ran.err) == (0, f"{tmp_path / 'demo' / 'report.html'}\n", "")
+
+
+def test_what_is_doubtful_is_told_quietly_too(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "odd.csv").write_text("a,b\n1,2\n2,3\n")
+    ran = command("init", tmp_path / "odd.csv", "-o", tmp_path / "c.toml", "--quiet")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.startswith(("!", "?"))
+    assert "not used" not in ran.err
+
+
+NUMBER = r"-?[0-9.]+"
+INTERVAL = rf"\[{NUMBER}, {NUMBER}\]"
+LEVEL = "(green|amber|red)"
+# what --quiet leaves of each command's answer, line by line
+ANSWERS: dict[str, tuple[list[str], list[str]]] = {
+    "evaluate": (
+        ["--estimators", "mis,wis,dr"],
+        [rf"{name} {NUMBER} {INTERVAL} {LEVEL}" for name in ("mis", "wis", "dr")],
+    ),
+    "evaluate --sensitivity": (
+        ["--sensitivity"],
+        [rf"mis {NUMBER} {INTERVAL} {LEVEL}", rf"mis moves most by {NUMBER}: .+"],
+    ),
+    "evaluate --reward-range": (
+        ["--reward-range", "-9", "9"],
+        [rf"mis {NUMBER} {INTERVAL} {LEVEL}", rf"certificate: {INTERVAL}"],
+    ),
+    "check": ([], []),
+    "check --diagnose": (
+        ["--diagnose", "--estimators", "mis,wis"],
+        [rf"mis: {LEVEL}.*", rf"wis: {LEVEL}.*"],
+    ),
+    "compare": ([], [rf"best: policy {NUMBER} {INTERVAL} {LEVEL}, probability 100%"]),
+    "plan": (["--half-width", "0.1"], ["mis [0-9,]+", "is [0-9,]+"]),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_quiet_leaves_the_answer(name: str, command: Command, log: Path, policy: Path) -> None:
+    options, lines = ANSWERS[name]
+    target = [] if name == "check" else ["--target", str(policy)]
+    given = [name.split()[0], str(log), *target, *options]
+    ran = command(*given, "--quiet")
+    assert ran.code == command(*given).code == 0
+    assert len(ran.out.splitlines()) == len(lines)
+    for line, wanted in zip(ran.out.splitlines(), lines, strict=True):
+        assert re.fullmatch(wanted, line), line
+    as_json = command(*given, "--quiet", "--json")
+    assert (as_json.code, as_json.err) == (0, "")
+    assert as_json.json() == command(*given, "--json").json() or name == "compare"  # its seed
+    assert as_json.json()
+
+
+def test_quiet_warns_on_the_standard_error(
+    command: Command, tmp_path: Path, policy: Path, log: Path
+) -> None:
+    few = write_log(tmp_path / "few.csv", log_table(n=5))
+    told = command("evaluate", few, "--target", policy)
+    ran = command("evaluate", few, "--target", policy, "--quiet")
+    assert ran.code == told.code == 0
+    assert ran.out.endswith("red\n")
+    assert "mis: red: " not in ran.out
+    assert "mis: red: " in ran.err
+    assert set(ran.err.splitlines()) <= set(told.out.splitlines())
+    strict = command("evaluate", few, "--target", policy, "--quiet", "--strict")
+    assert strict.code == 4
+    assert strict.out == ran.out
+
+
+def test_quiet_tells_of_faults_and_refusals(
+    command: Command, tmp_path: Path, log: Path, policy: Path
+) -> None:
+    broken = write_log(tmp_path / "broken.csv", log_table(behavior_prob=np.zeros(180)))
+    ran = command("check", broken, "--quiet")
+    assert (ran.code, ran.out) == (3, "")
+    assert "behavior_prob" in ran.err
+    away = tmp_path / "away.csv"
+    away.write_text("state,action,prob\n0,0,0\n0,1,0\n0,2,1\n1,0,0\n1,1,0\n1,2,1\n")
+    ran = command("evaluate", log, "--target", away, "--quiet")
+    assert ran.code == 4
+    assert ran.out == "mis refused\n"
+    ran = command("compare", log, "--target", away, "--target", policy, "-q", "--seed", "1")
+    assert ran.out.startswith("best: policy ")
+    assert "away, mis refused: " in ran.err

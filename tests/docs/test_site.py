@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -98,20 +99,68 @@ def test_the_reference_is_made_of_the_code(built: tuple[Path, str]) -> None:
     assert "Marginalized importance sampling." in page
 
 
+SHOWN = (
+    "index",
+    "tutorial",
+    "howto/many-policies",
+    "concepts/mis",
+    "migrating",
+    "reference/estimators",
+    "reference/evaluating",
+    "trust/README",
+)
+LONG = ("reference/estimators", "reference/evaluating")  # with long names
+RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice")
+# What sticks out to the right, but for what scrolls or hides it.
+STICKS_OUT = """() => {
+  const wide = document.documentElement.clientWidth, found = [];
+  const kept = (e) => e && e !== document.body &&
+    (getComputedStyle(e).overflowX !== "visible" || kept(e.parentElement));
+  for (const e of document.querySelectorAll(".md-content *")) {
+    const outside = e.getBoundingClientRect().right > wide + 1;
+    if (outside && !kept(e)) found.push(e.outerHTML.slice(0, 120));
+  }
+  return found;
+}"""
+
+
+@dataclass
+class Opened:
+    """What a page asked of others, complained about, and how it looks."""
+
+    asked: list[str]
+    errors: list[str]
+    too_wide: int
+    sticks_out: list[str]
+    broken: list[tuple[str, list[str]]]
+    passed: int
+
+
 @pytest.mark.browser
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium: make browser")
-def test_pages_open_in_a_browser(built: tuple[Path, str]) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "width", "names"),
+    [("light", 1280, SHOWN), ("dark", 380, SHOWN), ("dark", 1280, SHOWN[:2]), ("light", 390, LONG)],
+)
+def test_pages_open_in_a_browser_and_everyone_can_use_them(
+    built: tuple[Path, str], scheme: str, width: int, names: tuple[str, ...]
+) -> None:
+    """Nothing is asked for, nothing is wider than the window, and axe-core finds nothing."""
     site, _ = built
-    for scheme, width in (("light", 1280), ("dark", 380)):
-        for opened in in_browser(site, ("tutorial", "reference/estimators"), scheme, width):
-            assert opened == ([], [], 0)
+    for name, opened in in_browser(site, names, scheme, width):
+        assert (name, opened.asked, opened.errors) == (name, [], [])
+        assert (name, opened.too_wide, opened.sticks_out) == (name, 0, [])
+        assert (name, opened.broken) == (name, [])
+        assert opened.passed > 20
 
 
 def in_browser(
     site: Path, names: tuple[str, ...], scheme: str, width: int
-) -> Iterator[tuple[list[str], list[str], int]]:
-    """Requests elsewhere, errors, and by how much the page is too wide."""
+) -> Iterator[tuple[str, Opened]]:
     api: Any = pytest.importorskip("playwright.sync_api")
+    import axe_playwright_python
+
+    axe = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
     with api.sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
@@ -120,12 +169,26 @@ def in_browser(
             page = browser.new_page(
                 viewport={"width": width, "height": 900}, color_scheme=scheme, has_touch=True
             )
+            page.set_default_timeout(PATIENCE)
             asked: list[str] = []
             errors: list[str] = []
             page.on("request", lambda request, to=asked: to.append(request.url))
             page.on("pageerror", lambda error, to=errors: to.append(str(error)))
-            page.goto((site / f"{name}.html").as_uri(), timeout=PATIENCE)
+            page.goto(page_of(site, name).as_uri(), timeout=PATIENCE)
             root = "document.documentElement"
             wide = page.evaluate(f"Math.max(0, {root}.scrollWidth - {root}.clientWidth)")
-            yield [url for url in asked if url.startswith("http")], errors, wide
+            outside = page.evaluate(STICKS_OUT)
+            page.evaluate(axe)
+            rules = {"runOnly": {"type": "tag", "values": list(RULES)}}
+            found = page.evaluate("rules => axe.run(document, rules)", rules)
+            broken = [(v["id"], [n["html"][:120] for n in v["nodes"]]) for v in found["violations"]]
+            elsewhere = [url for url in asked if url.startswith("http")]
+            yield name, Opened(elsewhere, errors, wide, outside, broken, len(found["passes"]))
+            page.close()
         browser.close()
+
+
+def page_of(site: Path, name: str) -> Path:
+    """A README is the index of its folder."""
+    path = site / f"{name}.html"
+    return path if path.exists() else path.with_name("index.html")

@@ -68,3 +68,36 @@ def hostile() -> tuple[rw.EpisodeLog, Any, list[rw.Estimate | rw.Refusal]]:
     entries = {s: {HOSTILE[0]: 0.3, HOSTILE[1]: 0.6, HOSTILE[2]: 0.1} for s in HOSTILE}
     target = rw.TablePolicy(entries, name="<script>alert('policy')</script>")
     return log, target, rw.evaluate_all(log, target, ["mis", "dm"])
+
+
+def compared_policies(holdout: float | None = None) -> rw.Comparison:
+    """Three policies under two estimators: one better, one a little, one the behaviour's own."""
+    made = world(horizon=5, states=3, seed=8)
+    log = made.simulate(500, 3)
+
+    def mixed(share: float) -> Any:
+        return rw.TablePolicy(share * made.target_array + (1 - share) * made.behavior_array)
+
+    targets = {"new rules": mixed(1.0), "half way": mixed(0.5), "as before": mixed(0.0)}
+    return rw.compare(log, targets, ["mis", "wis"], holdout=holdout, seed=1)
+
+
+def many_policies() -> rw.Comparison:
+    """45 policies, more than a chart shows, with long names and names that attack the page."""
+    rng = np.random.default_rng(4)
+    n, horizon = 300, 3
+    states, actions = rng.integers(0, 2, (n, horizon + 1)), rng.integers(0, 2, (n, horizon))
+    log = rw.log_from_arrays(states, actions, rng.random((n, horizon)), np.full((n, horizon), 0.5))
+    long = "guideline_committee_proposal_of_the_cardiology_department_revision_"
+    names = [*HOSTILE, *(f"{long}{k}" for k in range(45 - len(HOSTILE)))]
+    targets = {
+        name: rw.TablePolicy({s: {0: 0.3 + 0.01 * k, 1: 0.7 - 0.01 * k} for s in range(2)})
+        for k, name in enumerate(names)
+    }
+    return rw.compare(log, targets, seed=1)
+
+
+def no_policy() -> rw.Comparison:
+    """Two policies, both of which are refused."""
+    log, target, _ = without_overlap()
+    return rw.compare(log, {"elsewhere": target, "there too": target}, seed=1)

@@ -13,7 +13,14 @@ import pytest
 
 import reweigh as rw
 
-from .samples import hostile, sampled, without_overlap
+from .samples import (
+    compared_policies,
+    hostile,
+    many_policies,
+    no_policy,
+    sampled,
+    without_overlap,
+)
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -52,6 +59,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "refused": write_report(
             refused[2], folder / "refused.html", log=refused[0], target=refused[1]
         ),
+        "compared": compared_policies().report(folder / "compared.html"),
+        "many": many_policies().report(folder / "many.html"),
+        "none": no_policy().report(folder / "none.html"),
     }
 
 
@@ -109,7 +119,10 @@ SIZES = (
 )
 
 
-@pytest.mark.parametrize("name", ["plain", "states", "hostile", "refused"])
+NAMES = ("plain", "states", "hostile", "refused", "compared", "many", "none")
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_it_loads_without_complaints_and_requests(open_page: Any, name: str) -> None:
     opened = open_page(name)
     assert opened.complaints == []
@@ -117,7 +130,7 @@ def test_it_loads_without_complaints_and_requests(open_page: Any, name: str) -> 
     assert len(opened.asked) == 1
     assert opened.count("[data-failed]") == 0
     charts = opened.count("[data-chart]")
-    assert (charts > 0) == (name != "refused")
+    assert (charts > 0) == (name not in ("refused", "none"))
     assert opened.count("[data-chart] svg") == charts
     for width, height in opened.page.locator("[data-chart] svg").evaluate_all(SIZES):
         assert width > 100
@@ -126,7 +139,7 @@ def test_it_loads_without_complaints_and_requests(open_page: Any, name: str) -> 
     assert all(n > 0 for n in opened.page.locator("[data-chart] svg").evaluate_all(marks))
 
 
-@pytest.mark.parametrize("name", ["plain", "states", "hostile", "refused"])
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_scrolls_sideways_on_a_phone(open_page: Any, name: str) -> None:
     opened = open_page(name, NARROW)
     wide = opened.page.evaluate("document.documentElement.scrollWidth")
@@ -142,6 +155,9 @@ def test_nothing_scrolls_sideways_on_a_phone(open_page: Any, name: str) -> None:
         ("plain", NARROW, "dark"),
         ("states", WIDE, "dark"),
         ("refused", NARROW, "light"),
+        ("compared", WIDE, "light"),
+        ("compared", NARROW, "dark"),
+        ("many", WIDE, "dark"),
     ],
 )
 def test_everyone_can_use_it(open_page: Any, name: str, scheme: str, width: int) -> None:
@@ -249,6 +265,14 @@ def test_tooltips_tell_the_numbers(open_page: Any) -> None:
 
 
 def test_names_in_tooltips_stay_text(open_page: Any) -> None:
+    opened = open_page("many")
+    for place in range(0, 40, 4):
+        opened.page.locator('[data-chart="targets"] .mark-symbol path').nth(place).hover(force=True)
+        inside = opened.page.locator("#vg-tooltip-element *").evaluate_all(
+            "all => all.map(e => e.tagName)"
+        )
+        assert set(inside) <= {"TABLE", "TBODY", "TR", "TD", "H2"}
+    assert opened.complaints == []
     opened = open_page("hostile")
     for place in range(0, 40, 4):
         opened.page.locator('[data-chart="difference"] .mark-rect.role-mark path').nth(place).hover(
@@ -275,6 +299,33 @@ def test_the_keyboard_reaches_everything(open_page: Any) -> None:
     for wanted in ("A Skip to the answer", "INPUT show", "INPUT find", "INPUT from", "INPUT to"):
         assert wanted in reached
     assert sum(entry.startswith("SUMMARY") for entry in reached) >= 8
+
+
+def test_a_comparison_on_paper(open_page: Any) -> None:
+    page = open_page("compared").page
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 720, "height": 1000})
+    charts = page.locator("[data-chart] svg")
+    assert charts.count() == 3
+    for width, height in charts.evaluate_all(SIZES):
+        assert 100 < width <= 720
+        assert height > 20
+    assert page.locator("nav").is_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 720
+    assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_tooltips_of_a_comparison(open_page: Any) -> None:
+    page = open_page("compared").page
+    tip = page.locator("#vg-tooltip-element")
+    for chart in ("targets", "over_log", "to_best"):
+        page.mouse.move(0, 0)
+        page.locator(f'[data-chart="{chart}"] .mark-symbol path').first.hover(force=True)
+        playwright.expect(tip).to_contain_text("interval")
+        text = tip.inner_text()
+        assert "target" in text
+        assert "NaN" not in text
+        assert "undefined" not in text
 
 
 @pytest.mark.parametrize(("scheme", "ink"), [("light", INK), ("dark", "rgb(232, 234, 237)")])

@@ -120,7 +120,9 @@ class _Listener:
 
 
 def _message(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error)
+    """What went wrong, and what else there is to say of it."""
+    text = str(getattr(error, "strerror", None) or error)
+    return "\n  ".join([text, *getattr(error, "__notes__", [])])
 
 
 def _bug(error: Exception) -> int:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
+from reweigh.cli.voice import Json, Quiet, Voice
 
 
 @with_options(target=TargetOptions, log=LogOptions)
@@ -34,7 +35,15 @@ def check(
     strict: Annotated[
         bool, typer.Option("--strict", help="With --diagnose: exit 4 where a verdict is red.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    write_policy: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the log's own policy to this CSV file: every state and action, with the "
+            "share of its uses. Change the shares, and it is a target policy."
+        ),
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Check a log: counts, ranges, and every fault at once. With --diagnose also whether it can
     answer for a target policy.
@@ -42,14 +51,26 @@ def check(
     Example: reweigh check episodes.csv --behavior-prob mu --terminated done
 
     Example: reweigh check episodes.csv --diagnose --target policy.csv
+
+    Example: reweigh check episodes.csv --write-policy policy.csv
+
+    With --quiet nothing is printed of a log that is fine; with --diagnose, the verdicts.
     """
     from reweigh.cli.diagnose import tell
-    from reweigh.cli.show import facts_table, noted, print_json, print_table, say, working
+    from reweigh.cli.policyfile import write_policy as own_policy_to
+    from reweigh.cli.show import facts_table, noted, print_json
     from reweigh.errors import Fault, InputError, UsageError
+    from reweigh.logs.log import EpisodeLog
     from reweigh.moments.store import is_moments_file
 
+    voice = Voice(quiet, as_json)
+    if write_policy is not None:
+        if diagnose:
+            raise UsageError("give --write-policy or --diagnose, not both")
+        if write_policy.exists():
+            raise UsageError(f"{str(write_policy)!r} exists; give another name")
     if diagnose:
-        tell(paths, log, target, estimators or "mis,wis,dm", strict=strict, as_json=as_json)
+        tell(paths, log, target, estimators or "mis,wis,dm", strict=strict, voice=voice)
         return
     if any(is_moments_file(path) for path in paths or []):
         raise UsageError(
@@ -61,8 +82,13 @@ def check(
     if strict:
         raise UsageError("--strict belongs to --diagnose")
     try:
-        with noted() as warned, working("reading the log", quiet=as_json):
-            found = log.read(paths, target.target_prob).describe()
+        with noted() as warned, voice.working("reading the log"):
+            data = log.read(paths, target.target_prob)
+            found = data.describe()
+            if write_policy is not None:
+                if not isinstance(data, EpisodeLog):
+                    raise UsageError("--write-policy needs the log in memory: use --engine arrays")
+                own_policy_to(data, write_policy)
     except InputError as error:
         if as_json:
             # a file that cannot be read at all has one fault: that
@@ -72,9 +98,11 @@ def check(
     if as_json:
         print_json({"ok": True, "faults": [], "warnings": warned, "log": found})
         return
-    print_table(facts_table(found, "The log keeps its contract."))
+    voice.table(facts_table(found, "The log keeps its contract."))
+    if write_policy is not None:
+        voice.say(f"the log's own policy: {write_policy}")
     for text in warned:
-        say(f"! {text}")
+        voice.warn(f"! {text}")
 
 
 def _fault(fault: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,17 +11,20 @@ import typer
 
 from reweigh.cli.evaluate import chosen
 from reweigh.cli.options import TARGET, LogOptions, TargetOptions, with_options
+from reweigh.cli.report import ReportOptions
+from reweigh.cli.voice import Json, Quiet, Voice
 from reweigh.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from reweigh.comparison import Comparison
+    from reweigh.comparison import Comparison, Contender
 
 
-@with_options(log=LogOptions)
+@with_options(report=ReportOptions, log=LogOptions)
 def compare(
     log: LogOptions,
+    report: ReportOptions,
     paths: Annotated[
         list[Path] | None, typer.Argument(metavar="LOG…", help="Files of the log.")
     ] = None,
@@ -62,29 +66,38 @@ def compare(
         Path | None,
         typer.Option(help="File that keeps how many policies were tried on this log."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compare target policies with what was logged and with each other, on one log.
 
-    Example: reweigh compare log.parquet --target a.csv --target b.csv
+    Example: reweigh compare log.parquet --target a.csv --target b.csv --report out.html
+
+    With --quiet one line is left: the best target, with its value, interval and verdict.
     """
     import reweigh as rw
-    from reweigh.cli.show import noted, print_json, print_table, say, working
+    from reweigh.cli.show import noted, print_json
     from reweigh.ledger import noted as noted_in_ledger
+    from reweigh.progress import each, stage
     from reweigh.results import number
 
     recipes = chosen(estimators, max_ratio)
     if cut not in ("refuse", "drop"):
         raise UsageError(f"--cut-episodes takes refuse or drop; got {cut!r}")
+    report.check()
     policies = _policies(target or [], target_prob, log)
+    voice = Voice(quiet, as_json)
     with noted() as general:
-        with working("reading", quiet=as_json):
+        with voice.working("reading"):
             data = replace(log, engine=_in_memory(log.engine)).read(paths, target_prob)
-        with working("comparing", quiet=as_json):
+        with voice.working("comparing"):
             drop: Any = cut
-            found = rw.compare(
-                data, policies, recipes, level=level, holdout=holdout, truncated=drop, seed=seed
-            )
+            with stage(0, 2):
+                found = rw.compare(
+                    data, policies, recipes, level=level, holdout=holdout, truncated=drop, seed=seed
+                )
+            with stage(1, 2):
+                each("checks", found.answered, _verdict)
     tried = found.tried
     if ledger is not None:
         trials = [(p.fingerprint(), r.name) for p in policies.values() for r in recipes]
@@ -96,16 +109,25 @@ def compare(
                 "(--holdout)"
             )
         found = replace(found, tried=tried)
+    report.write_comparison(found, data, general, voice)
     if as_json:
-        print_json(found.to_dict() | {"general_warnings": general, "version": rw.__version__})
+        told = {"report": None if report.report is None else str(report.report)}
+        print_json(
+            found.to_dict() | {"general_warnings": general, "version": rw.__version__} | told
+        )
         return
-    say(
+    voice.say(
         f"{found.n_episodes:,} episodes; the behaviour's own value is "
         f"{number(found.behavior_value)}; {tried} tried on this log"
     )
-    print_table(comparison_table(found))
-    for line in comparison_remarks(found, general):
-        say(line)
+    voice.table(comparison_table(found))
+    for line in comparison_remarks(found):
+        voice.say(line)
+    voice.answer(best_line(found))
+    for line in comparison_warnings(found, general):
+        voice.warn(line)
+    if report.report is not None:
+        voice.say(f"report: {report.report}")
 
 
 def _in_memory(engine: str) -> str:
@@ -152,15 +174,38 @@ def comparison_table(found: Comparison) -> Table:
     return table
 
 
-def comparison_remarks(found: Comparison, general: list[str]) -> list[str]:
-    from reweigh.results import Refusal, rounded
+def best_line(found: Comparison) -> str:
+    """The best target in a line; with a holdout, by the episodes that did not choose it."""
+    from reweigh.results import Estimate, rounded
 
-    lines = ["", "Intervals hold for all rows at once, also for the one that looks best."]
-    lines += [
+    best = found.best
+    if best is None:
+        return "no target was answered"
+    told = best if found.held_out is None else found.held_out
+    if not isinstance(told.result, Estimate):
+        return f"best: {best.target}, refused on the episodes set aside"
+    value = rounded(told.result.value, told.result.standard_error)
+    return (
+        f"best: {best.target} {value} {told.interval} {told.result.verdict.level}, "
+        f"probability {best.best:.0%}"
+    )
+
+
+def comparison_warnings(found: Comparison, general: Sequence[str] = ()) -> list[str]:
+    from reweigh.results import Refusal
+
+    refused = [
         f"{c.name} refused: {c.result.error.reason}"
         for c in found.contenders
         if isinstance(c.result, Refusal)
     ]
+    return refused + [f"warning: {text}" for text in (*found.warnings, *general)]
+
+
+def comparison_remarks(found: Comparison) -> list[str]:
+    from reweigh.results import Refusal, rounded
+
+    lines = ["", "Intervals hold for all rows at once, also for the one that looks best."]
     for d in found.pairs:
         better = d.interval.low > 0 or d.interval.high < 0
         lines.append(
@@ -181,4 +226,11 @@ def comparison_remarks(found: Comparison, general: list[str]) -> list[str]:
                 "behaviour"
             )
     lines.append(f"seed {found.seed}")
-    return lines + [f"warning: {text}" for text in (*found.warnings, *general)]
+    return lines
+
+
+def _verdict(contender: Contender) -> Any:
+    """A verdict is made when it is first asked for, which takes its time."""
+    from reweigh.results import Estimate
+
+    return contender.result.verdict if isinstance(contender.result, Estimate) else None

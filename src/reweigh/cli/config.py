@@ -24,6 +24,7 @@ from typing import Any
 
 import typer
 
+from reweigh.cli.places import Places, Taken, places_of
 from reweigh.errors import ResourceError, UsageError, nearest
 
 LARGEST = 1 << 20  # bytes; a configuration is written by hand
@@ -49,17 +50,19 @@ class Option:
 
 @dataclass(frozen=True)
 class Config:
-    """A file's keys: those for every command, and those of each command's own table."""
+    """A file's keys: those for every command, and those of each command's own table; and where
+    they stand."""
 
     path: Path
     shared: Mapping[str, Any]
     tables: Mapping[str, Mapping[str, Any]]
+    places: Places
 
 
 def fill(
     path: Path, context: typer.Context, given: Mapping[str, Any], hints: Mapping[str, Any]
-) -> dict[str, Any]:
-    """A command's parameters, with those that were not given taken from the file.
+) -> tuple[dict[str, Any], Taken]:
+    """A command's parameters, with those that were not given taken from the file; and which.
 
     `hints` are the types of the command's parameters; keys of other commands are checked by name.
     """
@@ -73,13 +76,19 @@ def fill(
     typed = {name for name in given if _on_command_line(context, name)}
     losing = _losing({option.key for option in own.values() if option.name in typed})
     filled = dict(given)
-    for values, where in ((config.shared, ""), (config.tables.get(command, {}), f"[{command}] ")):
+    taken: dict[str, tuple[str, Any, Any]] = {}
+    for values, table in ((config.shared, ""), (config.tables.get(command, {}), command)):
         for key, value in values.items():
             option = own.get(key)
             if option is None or option.name in typed or key in losing:
                 continue
-            filled[option.name] = converted(value, option.kind, f"{where}{key}", path)
-    return filled
+            if table == "" and (command, key) == ("check", "target") and not given["diagnose"]:
+                continue  # a file for all commands names it; check needs it for --diagnose alone
+            where = config.places.where(key, table)
+            label = f"[{table}] {key}" if table else key
+            filled[option.name] = made = converted(value, option.kind, label, path, where)
+            taken[key] = (table, value, made)
+    return filled, Taken(config.places, taken)
 
 
 def read_config(path: Path, shared: Iterable[str], commands: Mapping[str, Iterable[str]]) -> Config:
@@ -94,43 +103,52 @@ def read_config(path: Path, shared: Iterable[str], commands: Mapping[str, Iterab
     if len(raw) > LARGEST:
         raise UsageError(f"{str(path)!r} is larger than 1 MB: this is no configuration")
     try:
-        found = tomllib.loads(raw.decode("utf-8").removeprefix("\ufeff"))
+        text = raw.decode("utf-8").removeprefix("\ufeff")
+        found = tomllib.loads(text)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"the configuration {str(path)!r} is no TOML: {error}") from error
+        last = f"at the end, line {len(raw.splitlines())}"
+        why = str(error).replace("at end of document", last)
+        raise UsageError(f"the configuration {str(path)!r} is no TOML: {why}") from error
+    places = places_of(path, text)
     allowed = [*shared, *commands]
     tables: dict[str, Mapping[str, Any]] = {}
     wrong = []
     for key, value in found.items():
         if key in commands:
             if not isinstance(value, dict):
-                wrong.append(f"{key!r} must be a table of options: [{key}]")
+                wrong.append(f"{places.where(key)}: {key!r} must be a table of options: [{key}]")
                 continue
             tables[key] = value
             wrong += [
-                f"[{key}] has no option {inner!r}{_near(inner, commands[key])}"
+                f"{places.where(inner, key)}: [{key}] has no option {inner!r}"
+                f"{_near(inner, commands[key])}"
                 for inner in value
                 if inner not in commands[key]
             ]
         elif key not in allowed:
-            wrong.append(f"there is no option {key!r}{_near(key, allowed, commands)}")
+            near = _near(key, allowed, commands)
+            wrong.append(f"{places.where(key)}: there is no option {key!r}{near}")
     if wrong:
-        raise UsageError("\n  ".join([f"the configuration {str(path)!r}:", *wrong]))
-    return Config(path, {k: v for k, v in found.items() if k not in tables}, tables)
+        raise UsageError("\n  ".join(["the configuration cannot be used:", *wrong]))
+    return Config(path, {k: v for k, v in found.items() if k not in tables}, tables, places)
 
 
-def converted(value: Any, kind: Any, key: str, path: Path) -> Any:
-    """A TOML value as the type of its option; paths are seen from the file's folder."""
+def converted(value: Any, kind: Any, key: str, path: Path, where: str) -> Any:
+    """A TOML value as the type of its option; paths are seen from the file's folder. `where` names
+    the file and the line."""
     kind = _plain_kind(kind)
     origin = typing.get_origin(kind)
     if origin is list:
         inner = typing.get_args(kind)[0]
         items = value if isinstance(value, list) else [value]
-        return [converted(item, inner, key, path) for item in items]
+        return [converted(item, inner, key, path, where) for item in items]
     if origin is tuple:
         parts = typing.get_args(kind)
         if not isinstance(value, list) or len(value) != len(parts):
-            raise _wrong(path, key, f"a list of {len(parts)} values", value)
-        return tuple(converted(v, part, key, path) for v, part in zip(value, parts, strict=True))
+            raise _wrong(where, key, f"a list of {len(parts)} values", value)
+        return tuple(
+            converted(v, part, key, path, where) for v, part in zip(value, parts, strict=True)
+        )
     if isinstance(value, list) and len(value) == 1 and kind in (str, Path):
         value = value[0]
     number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -145,11 +163,11 @@ def converted(value: Any, kind: Any, key: str, path: Path) -> Any:
     if kind is Path and isinstance(value, str) and value:
         return _beside(path, value)
     rules = {bool: "true or false", int: "a whole number", float: "a number", str: "one text"}
-    raise _wrong(path, key, rules.get(kind, "the path of one file"), value)
+    raise _wrong(where, key, rules.get(kind, "the path of one file"), value)
 
 
-def _wrong(path: Path, key: str, rule: str, value: Any) -> UsageError:
-    return UsageError(f"the configuration {str(path)!r}: {key} must be {rule}; got {value!r}")
+def _wrong(where: str, key: str, rule: str, value: Any) -> UsageError:
+    return UsageError(f"the configuration {where}: {key} must be {rule}; got {value!r}")
 
 
 def _beside(config: Path, text: str) -> Path:

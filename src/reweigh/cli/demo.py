@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reweigh.cli.evaluate import summary
+from reweigh.cli.voice import Voice
 from reweigh.cli.words import for_terminal
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ def demo(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the files if they exist.")
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the path of the report alone.")
+    ] = False,
 ) -> None:
     """Simulate a log whose truth is known, evaluate it with every estimator, compare, report.
 
@@ -66,7 +70,7 @@ def demo(
 
     import reweigh as rw
     from reweigh.cli.demo_icu import files_of, icu_sepsis
-    from reweigh.cli.show import estimates_table, print_table, remarks, say, working
+    from reweigh.cli.show import estimates_table, remarks
     from reweigh.errors import ResourceError, UsageError
     from reweigh.output import write_atomically
     from reweigh.report.page import write_report
@@ -83,10 +87,11 @@ def demo(
     there = [path for path in written if path.exists()]
     if there and not overwrite:
         raise UsageError(f"{str(there[0])!r} exists; give another folder or ask to overwrite it")
+    voice = Voice(quiet)
     if world is not None:
-        icu_sepsis(output, overwrite)
+        icu_sepsis(output, overwrite, voice)
         return
-    with working("simulating"):
+    with voice.working("simulating"):
         small = demo_world()
         table = small.simulate(EPISODES, SEED).to_table().drop_columns(["target_prob"])
     policy_table = small.target.to_table()
@@ -94,7 +99,7 @@ def demo(
         policy_path, lambda stream: pacsv.write_csv(policy_table, stream), overwrite=overwrite
     )
     write_atomically(log_path, lambda stream: pq.write_table(table, stream), overwrite=overwrite)
-    with working("evaluating"):
+    with voice.working("evaluating"):
         log = rw.read_log(log_path, next_state="next_state")
         results = rw.evaluate_all(log, rw.read_policy(policy_path), list(rw.ESTIMATORS))
     truth = float(small.value())
@@ -102,17 +107,18 @@ def demo(
         f"reweigh evaluate {quote(str(log_path))} --target {quote(str(policy_path))} "
         "--next-state next_state --estimators all"
     )
-    with working("writing the report"):
+    with voice.working("writing the report"):
         write_report(
             results, report_path, truth=truth, command=again, words=for_terminal,
             overwrite=overwrite,
         )  # fmt: skip
-    say(f"A log of {EPISODES:,} episodes, {HORIZON} steps each: {log_path}")
-    say(f"A target policy to evaluate: {policy_path}")
-    say(f"What the target really earns per episode: {truth:.4f}")
-    print_table(estimates_table(results, truth))
+    voice.say(f"A log of {EPISODES:,} episodes, {HORIZON} steps each: {log_path}")
+    voice.say(f"A target policy to evaluate: {policy_path}")
+    voice.say(f"What the target really earns per episode: {truth:.4f}")
+    voice.table(estimates_table(results, truth))
     for line in [summary([r for r in results if isinstance(r, rw.Estimate)]), *remarks(results)]:
-        say(line)
-    say(f"\nA report of all this, to open in a browser: {report_path}")
-    say("The same on the files:")
-    say(f"  {again}")
+        voice.say(line)
+    voice.say(f"\nA report of all this, to open in a browser: {report_path}")
+    voice.answer(str(report_path))
+    voice.say("The same on the files:")
+    voice.say(f"  {again}")

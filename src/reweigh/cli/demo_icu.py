@@ -6,6 +6,7 @@ from pathlib import Path
 from shlex import quote
 
 from reweigh.cli.evaluate import summary
+from reweigh.cli.voice import Voice
 from reweigh.cli.words import for_terminal
 
 EPISODES, HORIZON, SEED = 20_000, 20, 7
@@ -24,25 +25,28 @@ def files_of(folder: Path) -> list[Path]:
         folder / "log.parquet",
         *(folder / f"{n}.csv" for n in POLICIES),
         folder / "report.html",
+        folder / "comparison.html",
     ]
 
 
-def icu_sepsis(folder: Path, overwrite: bool) -> None:
+def icu_sepsis(folder: Path, overwrite: bool, voice: Voice) -> None:
     """Log, evaluate, compare, plan and report; the folder is there."""
     import pyarrow.csv as pacsv
     import pyarrow.parquet as pq
 
     import reweigh as rw
-    from reweigh.cli.compare import comparison_remarks, comparison_table
-    from reweigh.cli.show import estimates_table, print_table, remarks, say, working
+    from reweigh.cli.compare import comparison_remarks, comparison_table, comparison_warnings
+    from reweigh.cli.show import estimates_table, remarks
     from reweigh.output import write_atomically
-    from reweigh.report.page import write_report
+    from reweigh.policies.base import Policy
+    from reweigh.progress import each
+    from reweigh.report.page import write_comparison, write_report
     from reweigh.theory import plan
     from reweigh.theory.plan_text import plan_text
     from reweigh.worlds import ICUSepsis
 
-    log_path, *policy_paths, report_path = files_of(folder)
-    with working("simulating"):
+    log_path, *policy_paths, report_path, compared_path = files_of(folder)
+    with voice.working("simulating"):
         worlds = {name: ICUSepsis(HORIZON, name) for name in POLICIES}
         first = next(iter(worlds.values()))
         table = first.simulate(EPISODES, SEED).to_table().drop_columns(["target_prob"])
@@ -55,46 +59,53 @@ def icu_sepsis(folder: Path, overwrite: bool) -> None:
         write_atomically(path, write, overwrite=overwrite)
     write_atomically(log_path, lambda stream: pq.write_table(table, stream), overwrite=overwrite)
 
-    with working("evaluating"):
+    with voice.working("evaluating"):
         log = rw.read_log(log_path, terminated="terminated", engine="arrays")
         assert isinstance(log, rw.EpisodeLog)
         targets = dict(zip(worlds, (rw.read_policy(path) for path in policy_paths), strict=True))
-        results = {
-            name: rw.evaluate_all(log, target, ESTIMATORS) for name, target in targets.items()
-        }
+
+        def evaluated(target: Policy) -> list[rw.Estimate | rw.Refusal]:
+            found = rw.evaluate_all(log, target, ESTIMATORS)
+            for result in found:
+                if isinstance(result, rw.Estimate):
+                    _ = result.verdict  # made here, while a bar is shown
+            return found
+
+        found = each("policies", targets.values(), evaluated)
+        results = dict(zip(targets, found, strict=True))
     truth = {name: float(world.value()) for name, world in worlds.items()}
-    say(
+    voice.say(
         f"{EPISODES:,} patients with sepsis, simulated from ICU-Sepsis (716 states, 25\n"
         "treatments, fitted to hospital records). To leave the hospital alive within\n"
         f"{HORIZON} steps of 4 hours pays 1. The clinicians' own chance is "
         f"{float(first.behavior_value()):.4f}.\nTheir log: {log_path}"
     )
     for (name, what), path in zip(POLICIES.items(), policy_paths, strict=True):
-        say(f"\n{name}: {what}.\n{path}; in truth {truth[name]:.4f}")
-        print_table(estimates_table(results[name], truth[name]))
+        voice.say(f"\n{name}: {what}.\n{path}; in truth {truth[name]:.4f}")
+        voice.table(estimates_table(results[name], truth[name]))
     best = results["tilted"]
-    say(f"\n{summary([r for r in best if isinstance(r, rw.Estimate)])}\nOn tilted:")
+    voice.say(f"\n{summary([r for r in best if isinstance(r, rw.Estimate)])}\nOn tilted:")
     for line in remarks(best):
-        say(f"  {line}")
+        voice.say(f"  {line}")
 
-    say("\nWhich one is better?")
-    with working("comparing"):
+    voice.say("\nWhich one is better?")
+    with voice.working("comparing"):
         compared = rw.compare(log, targets, ["mis"], seed=SEED)
-    print_table(comparison_table(compared))
-    for line in comparison_remarks(compared, []):
-        say(line)
+    voice.table(comparison_table(compared))
+    for line in [*comparison_remarks(compared), *comparison_warnings(compared)]:
+        voice.say(line)
 
-    say(f"\nHow many patients would be enough, from a pilot of the first {PILOT:,}?")
-    with working("planning"):
+    voice.say(f"\nHow many patients would be enough, from a pilot of the first {PILOT:,}?")
+    with voice.working("planning"):
         pilot = log.select(log.steps.episode < PILOT)
         needed = plan(pilot, targets["tilted"], difference=DIFFERENCE, estimators=["mis", "is"])
-    print(plan_text(needed, for_terminal))
+    voice.say(plan_text(needed, for_terminal))
 
     again = (
         f"reweigh evaluate {quote(str(log_path))} --target {quote(str(policy_paths[1]))} "
         f"--terminated terminated --estimators {','.join(ESTIMATORS)}"
     )
-    with working("writing the report"):
+    with voice.working("writing the report"):
         write_report(
             best,
             report_path,
@@ -103,8 +114,11 @@ def icu_sepsis(folder: Path, overwrite: bool) -> None:
             words=for_terminal,
             overwrite=overwrite,
         )
-    say(f"\nA report on tilted, to open in a browser: {report_path}")
-    say("The same on the files:")
-    say(f"  {again}")
+        write_comparison(compared, compared_path, words=for_terminal, overwrite=overwrite)
+    voice.say(f"\nReports, to open in a browser: on tilted, {report_path}")
+    voice.say(f"on all three, {compared_path}")
+    voice.answer(str(report_path))
+    voice.say("The same on the files:")
+    voice.say(f"  {again}")
     targets_given = " ".join(f"--target {quote(str(path))}" for path in policy_paths)
-    say(f"  reweigh compare {quote(str(log_path))} --terminated terminated {targets_given}")
+    voice.say(f"  reweigh compare {quote(str(log_path))} --terminated terminated {targets_given}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from reweigh.cli.inputs import read_given
 from reweigh.cli.options import LogOptions, TargetOptions
+from reweigh.cli.voice import Voice
 from reweigh.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -23,23 +24,22 @@ def tell(
     estimators: str,
     *,
     strict: bool,
-    as_json: bool,
+    voice: Voice,
 ) -> None:
     """Print the gates. The values are computed on the way, and not told: whoever decides whether
     to believe a number should not have seen it."""
     import reweigh as rw
     from reweigh.cli.evaluate import chosen
-    from reweigh.cli.progress import at_work
-    from reweigh.cli.show import noted, print_json, print_table, say, working
+    from reweigh.cli.show import noted, print_json
 
     recipes = chosen(estimators, None)
     with noted() as general:
-        with working("reading", quiet=as_json):
+        with voice.working("reading"):
             given = read_given(paths, log, target)
-        with at_work(given.data, "diagnosing", quiet=as_json) as data:
+        with voice.at_work(given.data, "diagnosing") as data:
             results = rw.evaluate_all(data, given.policy, recipes)
             verdicts = [r.verdict for r in results if isinstance(r, rw.Estimate)]
-    if as_json:
+    if voice.as_json:
         print_json(
             {
                 "diagnoses": [_entry(result) for result in results],
@@ -49,11 +49,14 @@ def tell(
             }
         )
     else:
-        print_table(gates_table(results))
-        for line in _lines(results):
-            say(line)
+        voice.table(gates_table(results))
+        for line in _verdicts(results):
+            voice.say(line)
+            voice.answer(line)
+        for line in _advice(results):
+            voice.warn(line)
         for text in general:
-            say(f"! {text}")
+            voice.warn(f"! {text}")
     if not verdicts:
         raise RefusedError("refused", "no estimator could answer for this target")
     if strict and any(verdict.level == "red" for verdict in verdicts):
@@ -98,15 +101,21 @@ def gates_table(results: Sequence[Estimate | Refusal]) -> Table:
     return table
 
 
-def _lines(results: Sequence[Estimate | Refusal]) -> list[str]:
-    """The verdicts, and what to do about what speaks against the estimators."""
+def _verdicts(results: Sequence[Estimate | Refusal]) -> list[str]:
     from reweigh.results import Refusal
 
-    found, advice = [], dict[str, None]()
-    for result in results:
-        if isinstance(result, Refusal):
-            found.append(f"{result.estimator}: refused ({result.error.code}): {result.error}")
-            continue
-        found.append(f"{result.estimator}: {result.verdict}")
-        advice |= {f"{gate.name}: {gate.advice}": None for gate in result.verdict.reasons}
-    return [*found, *advice]
+    return [
+        f"{result.estimator}: refused ({result.error.code}): {result.error}"
+        if isinstance(result, Refusal)
+        else f"{result.estimator}: {result.verdict}"
+        for result in results
+    ]
+
+
+def _advice(results: Sequence[Estimate | Refusal]) -> list[str]:
+    """What to do about what speaks against the estimators, each once."""
+    from reweigh.results import Refusal
+
+    reasons = [r.verdict.reasons for r in results if not isinstance(r, Refusal)]
+    told = [f"{gate.name}: {gate.advice}" for gates in reasons for gate in gates]
+    return list(dict.fromkeys(told))

@@ -11,9 +11,10 @@ import typer
 
 from reweigh.cli.inputs import read_given
 from reweigh.cli.intervals import IntervalOptions, refuse_without_rows, told
-from reweigh.cli.moved import moved_entry, print_moved, sensitivities
+from reweigh.cli.moved import moved_entry, say_moved, sensitivities
 from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
 from reweigh.cli.report import ReportOptions
+from reweigh.cli.voice import Json, Quiet, Voice
 from reweigh.cli.words import printable
 from reweigh.errors import RefusedError, UsageError
 
@@ -68,24 +69,23 @@ def evaluate(
     show_sql: Annotated[
         bool, typer.Option("--show-sql", help="Print the queries of the engine, and stop.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Estimate what the target policy would have earned.
 
     Example: reweigh evaluate log.parquet --target policy.csv --estimators mis,wis --report out.html
+
+    With --quiet one line per estimator is left: its name, value, interval and verdict.
+
+    Example: reweigh evaluate --config reweigh.toml --quiet
     """
     import reweigh as rw
-    from reweigh.cli.progress import at_work
-    from reweigh.cli.show import (
-        estimates_table,
-        noted,
-        print_json,
-        print_table,
-        remarks,
-        say,
-        working,
-    )
+    from reweigh.cli.show import answer_line, estimates_table, noted, print_json, remarks
     from reweigh.evidence import merged
+    from reweigh.progress import each, stage
+
+    voice = Voice(quiet, as_json)
 
     recipes = chosen(estimators, max_ratio, auto=True)
     if show_sql and "auto" in recipes:
@@ -95,20 +95,26 @@ def evaluate(
     if cut not in ("refuse", "drop"):
         raise UsageError(f"--cut-episodes takes refuse or drop; got {cut!r}")
     with noted() as general:
-        with working("reading", quiet=as_json):
+        with voice.working("reading"):
             rows_needed = cut != "refuse" or intervals.reward_range is not None
             given = read_given(paths, log, target, for_logs_only=rows_needed)
         if show_sql:
             for request in merged(recipes).values():
                 print(printable(_sql_of(given.data, given.policy, request)))
             return
-        with at_work(given.data, "evaluating", quiet=as_json) as data:
+        with voice.at_work(given.data, "evaluating") as data:
             refuse_without_rows(intervals, data)
-            results = rw.evaluate_all(data, given.policy, recipes, truncated=cut)  # type: ignore[arg-type]
-            sure = told(results, intervals, data, given.policy)
-            moved = sensitivities(results) if sensitivity else {}
-    answered = [result for result in results if isinstance(result, rw.Estimate)]
-    report.write(results, given, sure, general)
+            stages = 4 if sensitivity else 3
+            with stage(0, stages):
+                results = rw.evaluate_all(data, given.policy, recipes, truncated=cut)  # type: ignore[arg-type]
+                answered = [result for result in results if isinstance(result, rw.Estimate)]
+            with stage(1, stages):
+                sure = told(results, intervals, data, given.policy)
+            with stage(2, stages):
+                each("checks", answered, lambda result: result.verdict)
+            with stage(3, stages):
+                moved = sensitivities(answered) if sensitivity else {}
+    report.write(results, given, sure, general, voice)
     if as_json:
         print_json(
             {
@@ -126,24 +132,28 @@ def evaluate(
             }
         )
     else:
-        print_table(estimates_table(results, intervals=sure.intervals, heading=intervals.heading))
+        voice.table(estimates_table(results, intervals=sure.intervals, heading=intervals.heading))
+        for answer, interval in zip(results, sure.intervals, strict=True):
+            voice.answer(answer_line(answer, interval))
         if answered:
-            say(summary(answered))
+            voice.say(summary(answered))
         for result in answered:
             if result.chosen is not None:
-                say(f"auto chose {result.chosen}")
+                voice.say(f"auto chose {result.chosen}")
         if given.behavior != "logged":
-            say(f"behaviour probabilities: {given.behavior}; the errors take them for the truth")
+            told_of = f"behaviour probabilities: {given.behavior}"
+            voice.say(f"{told_of}; the errors take them for the truth")
         for line in [f"! {text}" for text in general] + (remarks(results) if answered else []):
-            say(line)
-        for line in sure.lines(intervals) if answered else []:
-            say(line)
+            voice.warn(line)
+        if answered:
+            sure.speak(intervals, voice)
         for found in moved.values():
-            print_moved(found)
+            say_moved(found, voice)
         if isinstance(sure.certificate, rw.Certificate):
-            say(f"\n{sure.certificate}")
+            voice.say(f"\n{sure.certificate}")
+            voice.answer("certificate: " + sure.certificate.rows()[0][1])
         if report.report is not None:
-            say(f"report: {report.report}")
+            voice.say(f"report: {report.report}")
     if not answered:
         raise RefusedError(
             "refused", "\n  ".join(["no estimator gave an answer", *remarks(results)])

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from reweigh.cli.voice import Json, QuietFiles, Voice
 from reweigh.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from reweigh.cli.look import Look
-    from reweigh.cli.propose import Choice, Proposal
+    from reweigh.cli.proposal import Choice, Proposal
 
 ROLES = (
     "episode",
@@ -38,7 +39,8 @@ def init(
         "reweigh.toml"
     ),
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the configuration if it exists.")
+        bool,
+        typer.Option("--overwrite", help="Replace the configuration (and the copy) if it exists."),
     ] = False,
     delimiter: Annotated[
         str | None, typer.Option(help="Delimiter of a CSV file. (default: found out)")
@@ -46,31 +48,47 @@ def init(
     decimal: Annotated[
         str | None, typer.Option(help="Decimal sign of a CSV file. (default: found out)")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print nothing but what is missing or doubtful.")
-    ] = False,
+    tidy: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a copy of the log as Parquet in which steps count from 0, percentages are "
+            "shares, and yes and no are true and false; the configuration is for the copy."
+        ),
+    ] = None,
+    as_json: Json = False,
+    quiet: QuietFiles = False,
 ) -> None:
     """Look at a log, propose the roles of its columns, and write them down for --config.
 
     Example: reweigh init episodes.csv -o reweigh.toml
+
+    Example: reweigh init export.csv --tidy log.parquet
     """
     from reweigh.cli.look import look_at
     from reweigh.cli.propose import propose
-    from reweigh.cli.show import print_json, print_table, say, working
+    from reweigh.cli.show import print_json
+    from reweigh.cli.tidy import write_tidy
     from reweigh.cli.toml import toml_text
     from reweigh.moments.store import is_moments_file
     from reweigh.output import write_atomically
 
     if output.exists() and not overwrite:
         raise UsageError(f"{str(output)!r} exists; give another name or ask to overwrite it")
+    if tidy is not None and tidy.suffix != ".parquet":
+        raise UsageError(f"--tidy writes Parquet: {str(tidy)!r} must end in .parquet")
+    if tidy is not None and tidy.exists() and not overwrite:
+        raise UsageError(f"{str(tidy)!r} exists; give another name or ask to overwrite it")
     if any(is_moments_file(path) for path in paths):
         raise UsageError("this is a file of moments, not a log; reweigh evaluate takes it")
-    with working("looking", quiet=as_json or quiet):
+    voice = Voice(quiet, as_json)
+    with voice.working("looking"):
         look = look_at(paths, delimiter, decimal)
         found = propose(look)
+    if tidy is not None:
+        with voice.working("writing the copy"):
+            write_tidy(look, paths, found.repairs, tidy, overwrite=overwrite)
     try:
-        content = toml_text(_lines(found, look, paths, output)).encode("utf-8")
+        content = toml_text(_lines(found, look, paths, output, tidy)).encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(f"a name is no UTF-8, which TOML needs: {str(error.object)!r}") from error
 
@@ -79,27 +97,46 @@ def init(
 
     write_atomically(output, write, overwrite=overwrite)
     if as_json:
-        print_json(_told(found, look, output))
+        print_json(_told(found, look, output) | {"tidy": None if tidy is None else str(tidy)})
         return
-    if quiet:
-        for line in (*_undecided(found), *_remarks(found)):
-            say(line)
-        return
-    say(_seen(look))
-    print_table(_table(found))
-    for line in ("", *_remarks(found)):
-        say(line)
-    say(f"Written: {output}. Look at it, then:")
+    voice.say(_seen(look))
+    voice.table(_table(found))
+    voice.say("")
+    for line in (*(_undecided(found) if quiet else ()), *_remarks(found)):
+        voice.warn(line)
+    for repair in found.repairs if tidy is None else ():
+        voice.warn(f"! {repair.wrong}")
+    if found.repairs:
+        mended = f"Put right in {tidy}: {_mended(found)}"
+        voice.say(f"A copy that is right: {_again(paths)}" if tidy is None else mended)
+    if found.unused:
+        voice.say(f"not used: {', '.join(map(repr, found.unused))}")
+    if found.unused or found.repairs or _remarks(found):
+        voice.say("")
+    voice.say(f"Written: {output}. Look at it, then:")
     for line in _next_steps(found, output):
-        say(line)
+        voice.say(line)
 
 
-def _lines(found: Proposal, look: Look, paths: list[Path], output: Path) -> list[Any]:
+def _again(paths: list[Path]) -> str:
+    """The command that writes a copy which is right."""
+    files = " ".join(quote(str(path)) for path in paths)
+    return f"reweigh init {files} --tidy log.parquet --overwrite"
+
+
+def _mended(found: Proposal) -> str:
+    return ", ".join(repr(repair.column) for repair in found.repairs)
+
+
+def _lines(
+    found: Proposal, look: Look, paths: list[Path], output: Path, tidy: Path | None
+) -> list[Any]:
     """The configuration, line by line."""
     from reweigh.cli.toml import Line
 
     lines = [Line(comment=f"Proposed by reweigh init from {look.first.name}."), Line()]
-    lines.append(Line("log", [_from_folder(path, output) for path in paths]))
+    files = paths if tidy is None else [tidy]
+    lines.append(Line("log", [_from_folder(path, output) for path in files]))
     for role in ROLES:
         choice = found.roles.get(role)
         if choice is not None:
@@ -107,12 +144,15 @@ def _lines(found: Proposal, look: Look, paths: list[Path], output: Path) -> list
             lines.append(Line(role, value, choice.why))
         elif role in found.open:
             # every candidate can be had by removing the sign before it
-            lines.append(Line(comment=f"{role}: several columns may be it; choose one"))
+            several = ", or list several" if role in MANY else ""
+            lines.append(Line(comment=f"{role}: several columns may be it; choose one{several}"))
             lines += [Line(role, name, off=True) for name in found.open[role].columns]
+            if role in MANY:
+                lines.append(Line(role, list(found.open[role].columns), off=True))
     lines += [Line(key, value) for key, value in found.settings.items()]
-    if look.csv.delimiter != ",":
+    if look.csv.delimiter != "," and tidy is None:
         lines.append(Line("delimiter", look.csv.delimiter))
-    if look.csv.decimal != ".":
+    if look.csv.decimal != "." and tidy is None:
         lines.append(Line("decimal", look.csv.decimal))
     if any("short_episodes" in text for text in found.missing):
         lines.append(
@@ -122,7 +162,10 @@ def _lines(found: Proposal, look: Look, paths: list[Path], output: Path) -> list
         lines.append(Line(comment="round = [10.0]  to tenths; or grid = ['60,90,120'], by edges"))
     if "target_prob" not in found.roles:
         lines.append(Line("target", "policy.csv", "state, action, prob", off=True))
-    lines += [Line(comment=text) for text in (*found.missing, *found.doubts)]
+    wrong = [repair.wrong for repair in found.repairs] if tidy is None else []
+    if wrong:
+        wrong.append(f"a copy that is right: {_again(paths)}")
+    lines += [Line(comment=text) for text in (*wrong, *found.missing, *found.doubts)]
     return lines
 
 
@@ -162,10 +205,14 @@ def _table(found: Proposal) -> Table:
         elif role in found.open:
             several = found.open[role]
             names = _names(several)
-            table.add_row(role, "?", cell(f"undecided ({several.why}): {names}; choose one"))
+            table.add_row(role, "?", cell(f"undecided ({several.why}): {names}{_choose(role)}"))
         elif role in ROLES[:6]:
             table.add_row(role, "-", "not found")
     return table
+
+
+def _choose(role: str) -> str:
+    return "; choose one, or several" if role in MANY else "; choose one"
 
 
 def _names(choice: Choice) -> str:
@@ -173,12 +220,8 @@ def _names(choice: Choice) -> str:
 
 
 def _remarks(found: Proposal) -> list[str]:
-    """What is missing, what is doubtful, and what is not used."""
-    lines = [f"! {text}" for text in found.missing]
-    lines += [f"? {text}" for text in found.doubts]
-    if found.unused:
-        lines.append(f"not used: {', '.join(map(repr, found.unused))}")
-    return [*lines, ""] if lines else []
+    """What is missing, and what is doubtful."""
+    return [*(f"! {text}" for text in found.missing), *(f"? {text}" for text in found.doubts)]
 
 
 def _undecided(found: Proposal) -> list[str]:
@@ -187,8 +230,12 @@ def _undecided(found: Proposal) -> list[str]:
 
 def _next_steps(found: Proposal, output: Path) -> list[str]:
     config = f"--config {quote(str(output))}"
-    target = "" if "target_prob" in found.roles else " --target policy.csv"
-    return [f"  reweigh check {config}", f"  reweigh evaluate {config}{target}"]
+    if "target_prob" in found.roles:
+        return [f"  reweigh check {config}", f"  reweigh evaluate {config} --report report.html"]
+    return [
+        f"  reweigh check {config} --write-policy policy.csv   (then change its shares)",
+        f"  reweigh evaluate {config} --target policy.csv --report report.html",
+    ]
 
 
 def _told(found: Proposal, look: Look, output: Path) -> dict[str, Any]:
@@ -205,4 +252,5 @@ def _told(found: Proposal, look: Look, output: Path) -> dict[str, Any]:
         "doubts": found.doubts,
         "unused": list(found.unused),
         "settings": found.settings,
+        "repairs": {repair.column: repair.wrong for repair in found.repairs},
     }

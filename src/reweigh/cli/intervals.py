@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reweigh.cli.voice import Voice
 from reweigh.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -107,24 +108,23 @@ class Told:
             return {"refused": {"code": error.code, "reason": error.reason}}
         return None if self.certificate is None else self.certificate.to_dict()
 
-    def lines(self, options: IntervalOptions) -> list[str]:
+    def speak(self, options: IntervalOptions, voice: Voice) -> None:
         """What stands below the table."""
-        found = []
         if self.seed is not None:
             drawn = " (drawn)" if options.seed is None else ""
-            found.append(
+            voice.say(
                 f"intervals: {options.interval} of {options.resamples:,} resampled logs, "
                 f"seed {self.seed}{drawn}"
             )
         elif options.interval != "auto":
-            found.append(f"intervals: {options.interval}")
+            voice.say(f"intervals: {options.interval}")
         reasons: dict[str, list[str]] = {}
         for name, error in self.refused.items():
             reasons.setdefault(error.reason, []).append(name)
-        found += [f"{', '.join(names)}: no interval: {why}" for why, names in reasons.items()]
+        for why, names in reasons.items():
+            voice.warn(f"{', '.join(names)}: no interval: {why}")
         if isinstance(self.certificate, RefusedError):
-            found.append(f"no certificate: {self.certificate.reason}")
-        return found
+            voice.warn(f"no certificate: {self.certificate.reason}")
 
 
 def told(
@@ -133,6 +133,7 @@ def told(
     """The intervals that were asked for, and the certificate."""
     from reweigh.certificate import certify, value_range
     from reweigh.inference.resampling import new_seed
+    from reweigh.progress import each
     from reweigh.results import Refusal
 
     within = None
@@ -140,25 +141,26 @@ def told(
         within = value_range(log, options.reward_range)
     resampled = options.interval in ("percentile", "bootstrap-t")
     seed = (new_seed() if options.seed is None else options.seed) if resampled else None
-    found: list[Interval | None] = []
     refused: dict[str, RefusedError] = {}
-    for result in results:
-        interval = None
-        if not isinstance(result, Refusal):
-            asked: dict[str, Any] = {"replicates": options.resamples, "seed": seed}
-            given = options.level, options.interval
-            try:
-                if options.one_sided is None:
-                    interval = result.interval(*given, **asked, value_range=within)
-                else:
-                    side: Any = options.one_sided
-                    interval = result.bound(side, *given, **asked, value_range=within)
-            except RefusedError as error:
-                refused[result.estimator] = error
-        found.append(interval)
+
+    def interval_of(result: Estimate | Refusal) -> Interval | None:
+        if isinstance(result, Refusal):
+            return None
+        asked: dict[str, Any] = {"replicates": options.resamples, "seed": seed}
+        given = options.level, options.interval
+        try:
+            if options.one_sided is None:
+                return result.interval(*given, **asked, value_range=within)
+            side: Any = options.one_sided
+            return result.bound(side, *given, **asked, value_range=within)
+        except RefusedError as error:
+            refused[result.estimator] = error
+            return None
+
+    found = each("intervals", results, interval_of)
     certificate: Certificate | RefusedError | None = None
     if options.reward_range is not None:
-        side = options.one_sided or "both"
+        side: Any = options.one_sided or "both"
         try:
             certificate = certify(log, policy, options.reward_range, options.level, side=side)
         except RefusedError as error:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from reweigh.cli.voice import QuietFiles, Voice
+
 
 def merge(
     paths: Annotated[list[Path], typer.Argument(metavar="MOMENTS…", help="Files of moments.")],
@@ -14,7 +16,7 @@ def merge(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but warnings.")] = False,
+    quiet: QuietFiles = False,
     leave_out: Annotated[
         str | None,
         typer.Option(
@@ -29,23 +31,25 @@ def merge(
     Example: reweigh merge a.moments.parquet b.moments.parquet -o all.moments.parquet
     """
     import reweigh as rw
-    from reweigh.cli.moved import print_moved
-    from reweigh.cli.show import say
+    from reweigh.cli.moved import say_moved
+    from reweigh.progress import each
     from reweigh.sensitivity import of_sites
 
     if len(paths) < 2:
         raise rw.UsageError("merge takes two files of moments or more")
+    voice = Voice(quiet)
     recipe = None if leave_out is None else rw.estimator(leave_out)
-    sites = [rw.load_moments(path) for path in paths]
-    total = sites[0]
-    for path, site in zip(paths[1:], sites[1:], strict=True):
-        try:
-            total = total + site
-        except rw.InputError as error:
-            raise rw.InputError(f"{path} does not add to {paths[0]}: {error}") from error
-    total.save(output, overwrite=overwrite)
-    if not quiet:
-        say(f"{output}: {total}")
+    with voice.working("adding"):
+        sites = each("reading", paths, rw.load_moments)
+        total = sites[0]
+        for path, site in zip(paths[1:], sites[1:], strict=True):
+            try:
+                total = total + site
+            except rw.InputError as error:
+                raise rw.InputError(f"{path} does not add to {paths[0]}: {error}") from error
+        total.save(output, overwrite=overwrite)
+    voice.say(f"{output}: {total}")
     if recipe is not None:
-        names = [path.name for path in paths]
-        print_moved(of_sites(sites, recipe, rw.evaluate_all, names))
+        with voice.working("leaving files out"):
+            moved = of_sites(sites, recipe, rw.evaluate_all, [path.name for path in paths])
+        say_moved(moved, voice)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
+from reweigh.cli.voice import QuietFiles, Voice
 
 
 @with_options(target=TargetOptions, log=LogOptions)
@@ -33,7 +34,7 @@ def moments(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but warnings.")] = False,
+    quiet: QuietFiles = False,
 ) -> None:
     """Write the sums of a log under a target policy: they hold no ids, and they add up.
 
@@ -41,15 +42,15 @@ def moments(
     """
     import reweigh as rw
     from reweigh.cli.evaluate import chosen
-    from reweigh.cli.progress import at_work
-    from reweigh.cli.show import noted, say, working
+    from reweigh.cli.show import noted
     from reweigh.errors import UsageError
     from reweigh.inference.jackknife import LEAST_BLOCKS
 
     if cut not in ("keep", "drop"):
         raise UsageError(f"--cut-episodes takes keep or drop; got {cut!r}")
+    voice = Voice(quiet)
     recipes = None if estimators is None else chosen(estimators, max_ratio)
-    with noted() as warned, working("reading", quiet=quiet):
+    with noted() as warned, voice.working("reading"):
         log.check_source(paths)
         policy = target.read(log)
         data = log.read(paths, target.target_prob)
@@ -58,21 +59,21 @@ def moments(
         dropped = data.n_truncated if cut == "drop" else 0
         if dropped:
             data = data.drop_truncated()
-    with noted() as more, at_work(data, "adding up", quiet=quiet) as rows:
+    with noted() as more, voice.at_work(data, "adding up") as rows:
         sums = rw.moments(rows, policy, recipes, blocks=blocks, max_ratio=max_ratio)
     warned += more
-    sums.save(output, overwrite=overwrite)
-    if not quiet:
-        say(f"{output}: {sums}")
+    with voice.working("writing"):
+        sums.save(output, overwrite=overwrite)
+    voice.say(f"{output}: {sums}")
     for text in warned:
-        say(f"! {text}")
+        voice.warn(f"! {text}")
     if dropped:
-        say(
+        voice.warn(
             f"! {dropped:,} cut-off episodes were left out; if being cut off has to do with the "
             "outcome, estimates are biased"
         )
-    if blocks < LEAST_BLOCKS and not quiet:
-        say(
+    if blocks < LEAST_BLOCKS:
+        voice.say(
             f"with {blocks} block{'s' if blocks > 1 else ''} there will be no interval for wis and "
             "ssd-is, and an odd number leaves no halves for mdr; --blocks 20 gives both"
         )

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from reweigh.cli.voice import Voice
 from reweigh.errors import RefusedError
 
 if TYPE_CHECKING:
-    from reweigh.results import Estimate, Refusal
+    from reweigh.results import Estimate
     from reweigh.sensitivity import Sensitivity
 
 
-def sensitivities(results: Sequence[Estimate | Refusal]) -> dict[str, Sensitivity]:
+def sensitivities(results: Sequence[Estimate]) -> dict[str, Sensitivity]:
     """By estimator; refused where the rows are not in memory."""
     from reweigh.errors import UsageError
-    from reweigh.results import Refusal
+    from reweigh.progress import each
 
     try:
-        return {r.estimator: r.sensitivity() for r in results if not isinstance(r, Refusal)}
+        found = each("other choices", results, lambda result: result.sensitivity())
+        return {moved.estimator: moved for moved in found}
     except RefusedError as error:
         if error.code != "needs-log":
             raise
@@ -29,13 +31,14 @@ def moved_entry(moved: Mapping[str, Sensitivity], estimator: str) -> dict[str, A
     return {"sensitivity": moved[estimator].to_dict()} if estimator in moved else {}
 
 
-def print_moved(found: Sensitivity) -> None:
+def say_moved(found: Sensitivity, voice: Voice) -> None:
+    """The changes as a table; --quiet leaves the largest."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    from reweigh.cli.show import print_table, say
     from reweigh.cli.words import printable
+    from reweigh.results import rounded
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
     table.add_column(f"{found.estimator}, if …")
@@ -49,7 +52,11 @@ def print_moved(found: Sensitivity) -> None:
     for what, value, moved in found.rows():
         cell = "refused" if value.startswith("none:") else value
         table.add_row(escape(printable(what)), cell, moved)
-    say("")
-    print_table(table)
+    voice.say("")
+    voice.table(table)
     for line in refused:
-        say(line)
+        voice.warn(line)
+    most = found.largest
+    if most is not None and most.moved is not None:
+        moved = rounded(most.moved, found.standard_error)
+        voice.answer(f"{found.estimator} moves most by {moved}: {most.change}")

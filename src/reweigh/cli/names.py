@@ -12,11 +12,13 @@ OWN, KNOWN, PART = 3, 2, 1  # the role's own name, a usual name, a name that hol
 USUAL = {
     "episode": "episode_id ep ep_id traj traj_id trajectory trajectory_id patient patient_id "
     "subject subject_id session session_id user user_id stay stay_id icustay icustay_id encounter "
-    "encounter_id rollout run run_id case case_id",
-    "step": "t time timestep time_step ts step_id step_index turn stage bloc block_index k",
+    "encounter_id rollout run run_id case case_id ticket ticket_id ticket_no customer customer_id "
+    "admission admission_id hadm_id conversation conversation_id game game_id journey",
+    "step": "t time timestep time_step ts step_id step_index turn stage bloc block_index k round "
+    "move visit seq",
     "state": "s state_id obs observation context cluster cluster_id",
-    "action": "a act action_id treatment arm decision",
-    "reward": "r rew rewards outcome payoff utility click return score",
+    "action": "a act action_id treatment arm decision intervention choice routed_to assigned_to",
+    "reward": "r rew rewards outcome payoff utility click return score points profit revenue",
     "behavior_prob": "behaviour_prob mu mu_prob propensity propensity_score pscore pi_b p_b "
     "behavior_probability behaviour_probability behavior_policy_prob logging_prob logged_prob "
     "action_prob prob_action prob probability p b_prob old_prob",
@@ -24,7 +26,7 @@ USUAL = {
     "new_prob e_prob",
     "next_state": "s_next next_s sp s_prime next_obs next_observation state_next new_state "
     "observation_next obs_next next_state_id",
-    "terminated": "terminal terminals is_terminal done dones end is_done absorbed",
+    "terminated": "terminal terminals is_terminal done dones end is_done absorbed ended closed",
     "truncated": "timeout timeouts time_limit censored truncation is_truncated cut cut_off",
 }
 # Words that tell a role inside a longer name, and words that tell another one.

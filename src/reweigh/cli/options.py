@@ -8,11 +8,14 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reweigh.errors import UsageError
+from reweigh.errors import ReweighError, UsageError
+
+if TYPE_CHECKING:
+    from reweigh.cli.places import Taken
 
 READING = "How to read the log"
 TARGET = "The target policy"
@@ -195,15 +198,21 @@ class TargetOptions:
             )
         if self.target_prob is not None:
             return rw.ColumnPolicy(self.target_prob)
+        assert self.target is not None
         names = log_options.state or ["state"]
+        there = _columns(self.target)  # its columns may carry the log's names for them
+        action = log_options.action if log_options.action in there else "action"
         if len(names) > 1:
-            return rw.read_policy(self.target, state=names)
-        try:  # the policy's column may carry the log's name for it
-            return rw.read_policy(self.target, state=names[0], action=log_options.action)
-        except rw.InputError as error:
-            if not any(fault.code == "missing-column" for fault in error.faults):
-                raise
-            return rw.read_policy(self.target)
+            return rw.read_policy(self.target, state=names, action=action)
+        state = names[0] if names[0] in there else "state"
+        return rw.read_policy(self.target, state=state, action=action)
+
+
+def _columns(path: Path) -> list[str]:
+    from reweigh.logs.csvfile import CsvFormat
+    from reweigh.logs.sources import open_source
+
+    return open_source(str(path), CsvFormat()).names
 
 
 @functools.cache
@@ -233,15 +242,21 @@ def with_options(**groups: type) -> Callable[[Callable[..., None]], Callable[...
 
         @functools.wraps(command)
         def run(context: typer.Context, config: Path | None, **given: Any) -> None:
+            taken: Taken | None = None
             if config is not None:
                 from reweigh.cli.config import fill
 
-                given = fill(config, context, given, run.__annotations__)
+                given, taken = fill(config, context, given, run.__annotations__)
             made = {
                 name: group(**{f.name: given.pop(f.name) for f in fields(group)})
                 for name, group in groups.items()
             }
-            command(**given, **made)
+            try:
+                command(**given, **made)
+            except ReweighError as error:
+                for note in taken.notes(error) if taken is not None else ():
+                    error.add_note(note)
+                raise
 
         parameters = [
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reweigh.cli.evaluate import chosen
 from reweigh.cli.inputs import read_given
 from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
+from reweigh.cli.voice import Json, Quiet, Voice
 from reweigh.errors import ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from reweigh.theory.plan_records import Need
 
 GOAL = "What the episodes must be enough for"
 POWER = 0.8
@@ -52,7 +56,8 @@ def plan(
     max_ratio: Annotated[
         float | None, typer.Option(help="Clip the ratios π/μ at this number.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
     chart: Annotated[
         list[Path] | None,
         typer.Option(help="Write the chart to this file: .svg, .png, .pdf, .html or .json."),
@@ -64,12 +69,14 @@ def plan(
     """Tell how many episodes would be enough, and where more of them would help.
 
     Example: reweigh plan pilot.parquet --target policy.csv --half-width 0.1
+
+    With --quiet one line per estimator is left: its name and the episodes that it needs.
     """
     import reweigh as rw
     from reweigh import theory
-    from reweigh.cli.show import noted, print_json, say, working
+    from reweigh.cli.show import noted, print_json
     from reweigh.cli.words import for_terminal
-    from reweigh.theory.plan_text import plan_text
+    from reweigh.theory.plan_text import plan_text, remarks
     from reweigh.theory.planning import as_goal
 
     if power is not None and difference is None:
@@ -82,34 +89,46 @@ def plan(
     as_goal(half_width, difference, power, level)
     _check_charts(charts, overwrite)
     recipes = chosen(estimators, max_ratio)
-    with noted() as general, working("planning", quiet=as_json):
-        given = read_given(paths, log, target)
-        found = theory.plan(
-            given.data,
-            given.policy,
-            half_width=half_width,
-            difference=difference,
-            power=power,
-            level=level,
-            estimators=recipes,
-        )
+    voice = Voice(quiet, as_json)
+    with noted() as general:
+        with voice.working("reading"):
+            given = read_given(paths, log, target)
+        with voice.at_work(given.data, "planning") as data:
+            found = theory.plan(
+                data,
+                given.policy,
+                half_width=half_width,
+                difference=difference,
+                power=power,
+                level=level,
+                estimators=recipes,
+            )
     if as_json:
         told = found.to_dict()
         told["warnings"] = [*general, *told["warnings"]]
         print_json({**told, "log": given.about, "version": rw.__version__})
     else:
-        # the text is put into the command line's words sentence by sentence, before it is wrapped
-        print(plan_text(found, for_terminal))
+        if quiet:
+            for need in found.needs:
+                voice.answer(f"{need.estimator} {_episodes(need)}")
+            for line in remarks(found):
+                voice.warn(line)
+        else:
+            # put into the command line's words sentence by sentence, before it is wrapped
+            print(plan_text(found, for_terminal))
         for text in general:
-            say(f"! {text}")
+            voice.warn(f"! {text}")
     if charts:
         from reweigh.report.charts import save_as
 
         drawn = found.chart()
         for path in charts:
             save_as(drawn, path, overwrite=overwrite)
-            if not as_json:
-                say(f"chart: {path}")
+            voice.say(f"chart: {path}")
+
+
+def _episodes(need: Need) -> str:
+    return "refused" if need.episodes is None else f"{need.episodes:,}"
 
 
 def _check_charts(paths: list[Path], overwrite: bool) -> None:

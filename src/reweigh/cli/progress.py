@@ -1,38 +1,47 @@
-"""A bar for scans of large logs: rows per second and the time left."""
+"""What a terminal shows while something takes its time: how far it is, and the time left.
+
+Everything is on the standard error, and goes when it is done.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+from reweigh.progress import watching
+
 Report = Callable[[int, int], None]
+FULL = 1000  # shares are told in thousandths
 
 
 @contextmanager
-def scanning(quiet: bool) -> Iterator[Report | None]:
+def working(text: str, *, silent: bool = False) -> Iterator[None]:
+    """A line while something is done: what, for how long; with a bar and the time left as soon as
+    a loop inside tells how far it is (`reweigh.progress.each`)."""
+    if silent or not sys.stderr.isatty():
+        yield
+        return
+    with _bar() as bar:
+        line = _Line(bar, bar.add_task(text, total=None, pace="", ends=None), text)
+        with watching(line.tell):
+            yield
+
+
+@contextmanager
+def scanning(text: str, *, silent: bool = False) -> Iterator[Report | None]:
     """What to tell the rows done and their number; None where nobody looks (no terminal, quiet).
 
-    Use it with `watched(log, report)`. The bar is on the standard error, and goes when it is done.
+    Use it with `watched(log, report)`.
     """
-    if quiet or not sys.stderr.isatty():
+    if silent or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f} %"),
-        TextColumn("{task.fields[pace]}"),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None, pace="")
+    with _bar() as bar:
+        task = bar.add_task(text, total=None, pace="", ends=None)
 
         def report(done: int, total: int) -> None:
             bar.update(task, total=total, completed=done)
@@ -43,16 +52,80 @@ def scanning(quiet: bool) -> Iterator[Report | None]:
 
 
 @contextmanager
-def at_work(data: Any, text: str, quiet: bool) -> Iterator[Any]:
-    """The log to work on, with a bar while it is scanned, or a spinner where it is in memory."""
-    from reweigh.cli.show import working
-
+def at_work(data: Any, text: str, *, silent: bool = False) -> Iterator[Any]:
+    """The log to work on: a bar tells how far its scans or the loops over it are."""
     if hasattr(data, "scanner"):
-        with scanning(quiet) as report:
+        with scanning(text, silent=silent) as report:
             yield watched(data, report)
     else:
-        with working(text, quiet=quiet):
+        with working(text, silent=silent):
             yield data
+
+
+def _bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        _timing(),
+        TextColumn("{task.fields[pace]}"),
+    )
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _timing() -> Any:
+    """The share and the time left where they are known, else the time that it has taken."""
+    from rich.progress import ProgressColumn, Task
+    from rich.text import Text
+
+    class Timing(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            if task.total is None:
+                return Text(f"{clock(task.elapsed)} so far")
+            ends = task.fields["ends"]
+            left = task.time_remaining if ends is None else max(ends - time.monotonic(), 0.0)
+            return Text(
+                f"{task.percentage:3.0f} %{'' if left is None else f', {clock(left)} left'}"
+            )
+
+    return Timing()
+
+
+def clock(seconds: float | None) -> str:
+    """Such as 0:07 or 1:02:03."""
+    whole = round(seconds or 0.0)
+    hours, minutes = divmod(whole // 60, 60)
+    start = f"{hours}:{minutes:02}" if hours else f"{minutes}"
+    return f"{start}:{whole % 60:02}"
+
+
+@dataclass
+class _Line:
+    """One line of the terminal, which says how far a loop is; another loop starts it anew."""
+
+    bar: Any
+    task: Any
+    text: str
+    loop: str | None = None
+    began: float = 0.0
+    share: float = 0.0
+
+    def tell(self, what: str, share: float) -> None:
+        now = time.monotonic()
+        if what != self.loop or share < self.share:
+            self.loop, self.began = what, now
+            self.bar.remove_task(self.task)
+            self.task = self.bar.add_task(
+                f"{self.text}: {what}" if what else self.text, total=None, pace="", ends=None
+            )
+        self.share = share
+        if share > 0:
+            # rounds take alike: (now - began)/share is the time of all of them
+            ends = self.began + (now - self.began) / share
+            self.bar.update(self.task, total=FULL, completed=FULL * share, ends=ends)
 
 
 def pace(rows_per_second: float) -> str:

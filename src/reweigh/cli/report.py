@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reweigh.cli.voice import Voice
 from reweigh.cli.words import for_terminal
 from reweigh.errors import UsageError
 
 if TYPE_CHECKING:
     from reweigh.cli.inputs import Given
     from reweigh.cli.intervals import Told
+    from reweigh.comparison import Comparison
     from reweigh.results import Estimate, Refusal
 
 PANEL = "The report"
@@ -47,12 +49,16 @@ class ReportOptions:
             raise UsageError(f"{str(self.report)!r} exists; give another name or pass --overwrite")
 
     def write(
-        self, results: Sequence[Estimate | Refusal], given: Given, sure: Told, remarks: list[str]
+        self,
+        results: Sequence[Estimate | Refusal],
+        given: Given,
+        sure: Told,
+        remarks: list[str],
+        voice: Voice,
     ) -> None:
         """Write it, if one was asked for."""
         if self.report is None:
             return
-        from reweigh.cli.show import working
         from reweigh.errors import RefusedError
         from reweigh.logs.log import EpisodeLog
         from reweigh.report.page import write_report
@@ -63,7 +69,7 @@ class ReportOptions:
         else:
             told = None if certificate is None else " ".join(str(certificate).split())
         data: Any = given.data
-        with working("writing the report"):
+        with voice.working("writing the report"):
             write_report(
                 results,
                 self.report,
@@ -76,6 +82,25 @@ class ReportOptions:
                 command=command(),
                 remarks=remarks,
                 certificate=told,
+            )
+
+    def write_comparison(
+        self, found: Comparison, log: Any, remarks: list[str], voice: Voice
+    ) -> None:
+        """The same for a comparison."""
+        if self.report is None:
+            return
+        from reweigh.report.page import write_comparison
+
+        with voice.working("writing the report"):
+            write_comparison(
+                found,
+                self.report,
+                overwrite=self.overwrite,
+                words=for_terminal,
+                log=log,
+                command=command(),
+                remarks=remarks,
             )
 
 

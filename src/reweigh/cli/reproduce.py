@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
+from reweigh.cli.voice import QuietFiles, Voice
+
 if TYPE_CHECKING:
     from reweigh.experiments.sweep import Progress
 
@@ -40,13 +42,12 @@ def reproduce(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Begin anew and replace what is there.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but warnings.")] = False,
+    quiet: QuietFiles = False,
 ) -> None:
     """Reproduce the paper's figures: CSV, SVG and PNG of each.
 
     Example: reweigh reproduce fig2a fig3b -o paper --replicates 16
     """
-    from reweigh.cli.show import say
     from reweigh.errors import PartialError, UsageError
     from reweigh.experiments import paper, sweep
     from reweigh.experiments.backends import Backend
@@ -56,8 +57,9 @@ def reproduce(
 
     if not figures:
         for figure in paper.FIGURES.values():
-            say(f"{figure.name:26} {figure.title}: {', '.join(figure.estimators)}")
+            print(f"{figure.name:26} {figure.title}: {', '.join(figure.estimators)}")
         return
+    voice = Voice(quiet)
     panels = paper.chosen(figures)
     if output is None:
         raise UsageError("say where to: -o FOLDER")
@@ -89,7 +91,7 @@ def reproduce(
             )
     except KeyboardInterrupt:
         instead = " instead of --overwrite" if overwrite else ""
-        say(
+        voice.say(
             "interrupted; every finished cell is kept. Go on with the same command and --resume"
             f"{instead}"
         )
@@ -101,7 +103,7 @@ def reproduce(
         paper.write_csv(output / f"{panel.name}.csv", table, overwrite=True)
         save(chart(panel, table), output / panel.name, overwrite=True)
         for line in paper.refusals(panel, done.results):
-            say(f"! {line}")
+            voice.warn(f"! {line}")
     total = time.monotonic() - began
     _write_run(
         output / RUN,
@@ -116,11 +118,10 @@ def reproduce(
             "seconds": round(total, 1),
         },
     )
-    if not quiet:
-        say(
-            f"{_counted(len(whole), 'figure')} from {_counted(len(done.results), 'cell')} of "
-            f"{replicates} replicates in {duration(total)}: {output}"
-        )
+    voice.say(
+        f"{_counted(len(whole), 'figure')} from {_counted(len(done.results), 'cell')} of "
+        f"{replicates} replicates in {duration(total)}: {output}"
+    )
     if done.failed:
         listed = "; ".join(f"{cell.name} ({why})" for cell, why in done.failed.items())
         raise PartialError(

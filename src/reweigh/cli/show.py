@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from reweigh.cli.words import for_terminal, printable
+from reweigh.cli.words import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,11 +37,6 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def say(text: str) -> None:
-    """A line for the reader."""
-    print(for_terminal(text))
-
-
 @contextmanager
 def noted() -> Iterator[list[str]]:
     """Collects the warnings of reweigh as texts."""
@@ -58,19 +53,6 @@ def noted() -> Iterator[list[str]]:
                     texts.append(str(entry.message))
                 else:
                     print(f"warning: {printable(str(entry.message))}", file=sys.stderr)
-
-
-@contextmanager
-def working(text: str, quiet: bool = False) -> Iterator[None]:
-    """A spinner on standard error while something takes its time."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield
-        return
-    with console.status(text):
-        yield
 
 
 def print_table(table: Table) -> None:
@@ -121,6 +103,17 @@ def estimates_table(
         ]
         table.add_row(*cells)
     return table
+
+
+def answer_line(result: Estimate | Refusal, interval: Interval | None) -> str:
+    """What is left of a row where only the answer is wanted."""
+    from reweigh.results import Refusal, rounded
+
+    if isinstance(result, Refusal):
+        return f"{result.estimator} refused"
+    value = rounded(result.value, result.standard_error)
+    around = "no interval" if interval is None else str(interval)
+    return f"{result.estimator} {value} {around} {result.verdict.level}"
 
 
 def remarks(results: Sequence[Estimate | Refusal]) -> list[str]:

@@ -25,6 +25,9 @@ PHRASES = (
     ("between 1 - level, which", "between 1 less the --level, which"),
     (" (log.drop_truncated())", ", in the log itself"),
     (": log.drop_truncated()", ", in the log itself"),
+    ("or certify() for a bound that holds", "or evaluate --reward-range for a bound that holds"),
+    ("set episodes aside (holdout)", "set episodes aside (--holdout)"),
+    ("report on another (holdout)", "report on another (--holdout)"),
 )
 RENAMED = {"method": "--interval", "side": "--one-sided"}
 OPTION = re.compile(r"\b([a-z_]+)=(['\"])([^'\"]*)\2")

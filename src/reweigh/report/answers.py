@@ -200,7 +200,7 @@ def _better(
     main: Estimate, row: Row, reasons: Iterable[Reason], spread: VarianceParts | Missing
 ) -> tuple[str, ...]:
     """The advice of the checks; then what would narrow the interval."""
-    found = dict.fromkeys(_sentence(reason.advice) for reason in reasons if reason.advice)
+    found = dict.fromkeys(sentence(reason.advice) for reason in reasons if reason.advice)
     lines = list(found)
     if row.interval is not None and row.verdict != "red":
         lines.append(
@@ -225,5 +225,6 @@ def _most_wanted(spread: VarianceParts | Missing) -> str:
     )
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """An advice as a sentence."""
     return f"{text[:1].upper()}{text[1:]}."

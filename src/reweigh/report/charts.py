@@ -74,10 +74,12 @@ class Scales:
     dash: alt.Scale
 
 
-def estimator_scales(names: Sequence[str]) -> Scales:
-    """The looks of these estimators, in this order in the legend."""
+def estimator_scales(names: Sequence[str], look: str | None = None) -> Scales:
+    """The looks of these estimators, in this order in the legend; with a `look`, that estimator's
+    for all names."""
     listed = list(names)
-    looks = [LOOKS.get(name.partition(" #")[0], OTHER) for name in listed]  # "mis #2" is a mis
+    # "mis #2" is a mis
+    looks = [LOOKS.get((look or name).partition(" #")[0], OTHER) for name in listed]
     return Scales(
         color=alt.Scale(domain=listed, range=[look.color for look in looks]),
         shape=alt.Scale(domain=listed, range=[look.shape for look in looks]),

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from reweigh.errors import RefusedError
+from reweigh.progress import stage
 from reweigh.report.answers import answer_of, policy_name, rows_of
 from reweigh.report.basis import Basis, Missing
 from reweigh.report.curse import weights_of
@@ -74,8 +75,21 @@ def gather(
     certificate: str | None = None,
 ) -> Content:
     """All parts. `about` describes a log that is not in memory."""
-    rows = rows_of(basis)
-    spread = _part(lambda: variance_of(basis))
+    parts = 7
+    with stage(0, parts):
+        rows = rows_of(basis)
+    with stage(1, parts):
+        spread = _part(lambda: variance_of(basis))
+    with stage(2, parts):
+        weights = _part(lambda: weights_of(basis))
+    with stage(3, parts):
+        heat = _part(lambda: heat_of(basis))
+    with stage(4, parts):
+        value = _part(lambda: value_of(basis))
+    with stage(5, parts):
+        holes = _part(lambda: holes_of(basis))
+    with stage(6, parts):
+        moved = _moved(basis)
     main = None if basis.main is None else basis.main.estimator
     own = rows[0] if basis.main is not None else None
     names, matrix = _matrix(basis)
@@ -87,15 +101,15 @@ def gather(
         rows=rows,
         behavior=None if basis.main is None else basis.main.behavior_value,
         truth=truth,
-        weights=_part(lambda: weights_of(basis)),
-        heat=_part(lambda: heat_of(basis)),
-        value=_part(lambda: value_of(basis)),
+        weights=weights,
+        heat=heat,
+        value=value,
         variance=spread,
-        holes=_part(lambda: holes_of(basis)),
+        holes=holes,
         checks=_checks(basis.main),
         matrix=matrix,
         gate_names=names,
-        moved=_moved(basis),
+        moved=moved,
         log=described(basis, about),
         computed=computed(basis, command, certificate),
         formulas=tuple((r.estimator, *formula_of(r.recipe)) for r in basis.results),

@@ -16,6 +16,9 @@ WIDTH, HEIGHT, ROW_HEIGHT = 620, 220, 24
 POINTS_UP_TO = 40  # steps: beyond, points would hide the line
 TITLES = {
     "forest": "What do the estimators say?",
+    "targets": "What would each policy earn?",
+    "over_log": "Which policies are better than the one that made the log?",
+    "to_best": "How much better is the best one than each of the others?",
     "gains": "Is the target better than the policy that made the log?",
     "ess": "How many episodes speak for the target at each step?",
     "largest": "How heavy does a single episode get?",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
 from collections.abc import Sequence
@@ -9,12 +10,13 @@ from typing import Any
 
 import altair as alt
 
+from reweigh.comparison import Difference
 from reweigh.inference.intervals import Interval
 from reweigh.report import charts
 from reweigh.report.answers import percent, span
 from reweigh.report.draw import GREY, INK, ROW_HEIGHT, chart_of, sized
 from reweigh.report.records import Moved, Row
-from reweigh.theory.plan_text import plain
+from reweigh.theory.plan_text import plain, shown_names
 from reweigh.wording import rounded
 
 TRUTH = "the truth"
@@ -22,14 +24,21 @@ WRAPPED = 24  # letters of a line
 FARTHEST = 1.0  # spans of the middle interval that a forest plot shows beyond it
 
 
-def forest(rows: Sequence[Row], behavior: float | None, truth: float | None = None) -> Any:
-    """Every estimator's value and interval, beside the log's own value (and the truth)."""
+def forest(
+    rows: Sequence[Row],
+    behavior: float | None,
+    truth: float | None = None,
+    *,
+    look: str | None = None,
+) -> Any:
+    """Every estimator's value and interval, beside the log's own value (and the truth). With a
+    `look`, that of an estimator, the rows are targets, and all of them look like it."""
     told = [(row.estimator, row.value, row.interval, row.error, row.verdict) for row in rows]
-    marks = [(behavior, "the log's own policy"), (truth, TRUTH)]
-    return _forest(told, marks, "value per episode")
+    marks = [(behavior, "the log's policy"), (truth, TRUTH)]
+    return _forest(told, marks, "value per episode", look)
 
 
-def gains(rows: Sequence[Row]) -> Any:
+def gains(rows: Sequence[Row], *, look: str | None = None) -> Any:
     """Target - behaviour, each with its paired interval."""
     told = [
         (
@@ -41,14 +50,35 @@ def gains(rows: Sequence[Row]) -> Any:
         )
         for row in rows
     ]
-    return _forest(told, [(0.0, "no difference")], "target − behaviour, per episode")
+    return _forest(told, [(0.0, "no difference")], "target − behaviour, per episode", look)
+
+
+def to_best(best: str, others: Sequence[tuple[str, Difference]], look: str) -> Any:
+    """The best target less each of the others."""
+    told: list[Told] = [
+        (name, d.value, d.interval, d.standard_error, "told apart" if _apart(d) else "not told")
+        for name, d in others
+    ]
+    title = f"{shown_names([best])[best]} − the other, per episode"
+    return _forest(told, [(0.0, "no difference")], title, look)
+
+
+def _apart(difference: Difference) -> bool:
+    return not difference.interval.low <= 0 <= difference.interval.high
 
 
 Told = tuple[str, float | None, Interval | None, float | None, str | None]
 
 
-def _forest(rows: Sequence[Told], marks: Sequence[tuple[float | None, str]], title: str) -> Any:
-    known = [row for row in rows if row[1] is not None]
+def _forest(
+    rows: Sequence[Told],
+    marks: Sequence[tuple[float | None, str]],
+    title: str,
+    look: str | None = None,
+) -> Any:
+    shown = shown_names([row[0] for row in rows])
+    known: list[Told] = [(shown[row[0]], *row[1:]) for row in rows if row[1] is not None]
+    by = "estimator" if look is None else "target"
     names = [name for name, *_ in known]
     lines = [(at, text) for at, text in marks if at is not None]
     low, high = _window(known, [at for at, _ in lines])
@@ -58,7 +88,7 @@ def _forest(rows: Sequence[Told], marks: Sequence[tuple[float | None, str]], tit
         for row in data
         for side in row["beyond"]
     ]
-    scales = charts.estimator_scales(names)
+    scales = charts.estimator_scales(names, look)
     x = alt.X(
         "at:Q",
         title=title,
@@ -76,7 +106,7 @@ def _forest(rows: Sequence[Told], marks: Sequence[tuple[float | None, str]], tit
         "color": alt.Color("estimator:N", scale=scales.color, legend=None),
         "opacity": alt.condition("datum.verdict === 'red'", alt.value(0.45), alt.value(1)),
         "tooltip": [
-            alt.Tooltip("estimator:N"),
+            alt.Tooltip("estimator:N", title=by),
             alt.Tooltip("text:N", title=title),
             alt.Tooltip("interval:N"),
             alt.Tooltip("level:N"),
@@ -116,7 +146,7 @@ def _forest_row(row: Told, low: float, high: float) -> dict[str, Any]:
 
 def _crossed(names: Sequence[str]) -> str:
     """An expression: these estimators' labels with the mark of a red verdict."""
-    listed = ", ".join(f"'{name}'" for name in names)
+    listed = ", ".join(json.dumps(name) for name in names)
     return f"indexof([{listed}], datum.label) >= 0 ? '✕ ' + datum.label : datum.label"
 
 

@@ -80,8 +80,6 @@ def formula_of(recipe: Recipe) -> tuple[str, str]:
 
 def computed(basis: Basis, command: str | None, certificate: str | None = None) -> Facts:
     """How the numbers came about, and how to get them again."""
-    import reweigh
-
     facts: list[tuple[str, str]] = []
     recipes = [result.recipe for result in basis.results]
     if basis.main is not None:
@@ -99,15 +97,17 @@ def computed(basis: Basis, command: str | None, certificate: str | None = None) 
     facts += _hashes(basis)
     if certificate:
         facts.append(("certificate", certificate))
-    facts.append(("reweigh", reweigh.__version__))
-    facts.append(("with", f"Python {platform.python_version()}, {_versions()}"))
-    if command is not None:
-        facts.append(("command", command))
-    return tuple(facts)
+    return (*facts, *versions(command))
 
 
-def _versions() -> str:
-    return ", ".join(f"{name} {metadata.version(name)}" for name in LIBRARIES)
+def versions(command: str | None) -> Facts:
+    """What computed it, and the command to repeat it, where there was one."""
+    import reweigh
+
+    libraries = ", ".join(f"{name} {metadata.version(name)}" for name in LIBRARIES)
+    used = f"Python {platform.python_version()}, {libraries}"
+    facts = (("reweigh", reweigh.__version__), ("with", used))
+    return facts if command is None else (*facts, ("command", command))
 
 
 def _hashes(basis: Basis) -> list[tuple[str, str]]:
@@ -141,9 +141,14 @@ def described(basis: Basis, about: Mapping[str, Any] | None) -> Facts:
             "truncated": sums.truncated,
             "behavior_prob_from": sums.about.behavior,
         }
+    return facts_of(facts)
+
+
+def facts_of(about: Mapping[str, Any]) -> Facts:
+    """Plain values in words."""
     return tuple(
         (name.replace("_", " "), _range(value) if name.endswith("_range") else _plain(value))
-        for name, value in facts.items()
+        for name, value in about.items()
         if value != []
     )
 

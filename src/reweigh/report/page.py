@@ -8,12 +8,14 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import jinja2
 
+from reweigh.comparison import Comparison
 from reweigh.inference.intervals import Interval
 from reweigh.logs.log import EpisodeLog
 from reweigh.output import write_atomically
@@ -21,10 +23,12 @@ from reweigh.policies.base import Policy
 from reweigh.report import charts, draw, draw_places
 from reweigh.report.basis import Result, basis_of
 from reweigh.report.colors import on_dark
+from reweigh.report.compared import Compared, compared
+from reweigh.report.compared_sections import compared_sections
 from reweigh.report.content import Content, gather
 from reweigh.report.figures import Figure
-from reweigh.report.records import Heat
-from reweigh.report.sections import MARKS, sections_of
+from reweigh.report.records import Answer, Heat
+from reweigh.report.sections import MARKS, Section, sections_of
 from reweigh.results import Estimate
 from reweigh.theory.plan_text import plain, shown_names
 
@@ -59,7 +63,24 @@ def write_report(
     of `reweigh.report.content.gather`. `words` puts a message into the words of the reader's road
     to it: messages are written for Python."""
     basis = basis_of(results, main=main, intervals=intervals, log=log, target=target)
-    page = html_of(gather(basis, **told), words).encode()
+    return _written(html_of(gather(basis, **told), words), path, overwrite=overwrite)
+
+
+def write_comparison(
+    found: Comparison,
+    path: str | Path,
+    *,
+    overwrite: bool = False,
+    words: Callable[[str], str] = str,
+    **told: Any,
+) -> Path:
+    """Write the report of a comparison. `told` are the parameters of
+    `reweigh.report.compared.compared`."""
+    return _written(comparison_html(compared(found, **told), words), path, overwrite=overwrite)
+
+
+def _written(text: str, path: str | Path, *, overwrite: bool) -> Path:
+    page = text.encode()
 
     def write(stream: BinaryIO) -> None:
         stream.write(page)
@@ -68,15 +89,42 @@ def write_report(
     return Path(path)
 
 
+@dataclass(frozen=True, eq=False)
+class Page:
+    """What stands on a page. `simulated`: the truth is known, and shown."""
+
+    title: str
+    answer: Answer
+    sections: tuple[Section, ...]
+    remarks: tuple[str, ...]
+    simulated: bool = False
+
+
 def html_of(content: Content, words: Callable[[str], str] = str) -> str:
-    """The page."""
-    sections = sections_of(content)
-    figures = [figure for section in sections for figure in section.figures]
+    """The page of an evaluation."""
+    page = Page(
+        content.title,
+        content.answer,
+        sections_of(content),
+        content.remarks,
+        content.truth is not None,
+    )
+    return _rendered(page, words, content.heat if isinstance(content.heat, Heat) else None)
+
+
+def comparison_html(content: Compared, words: Callable[[str], str] = str) -> str:
+    """The page of a comparison."""
+    page = Page(content.title, content.answer, compared_sections(content), content.remarks)
+    return _rendered(page, words)
+
+
+def _rendered(page: Page, words: Callable[[str], str], heat: Heat | None = None) -> str:
+    figures = [figure for section in page.sections for figure in section.figures]
     code, style = _resource("page.js"), _colors() + _resource("page.css")
-    data = _json(_data(content, figures))
+    data = _json(_data(heat, figures))
     return _template().render(
-        content=content,
-        sections=sections,
+        page=page,
+        sections=page.sections,
         style=style,
         library=_library(),
         code=code,
@@ -87,10 +135,10 @@ def html_of(content: Content, words: Callable[[str], str] = str) -> str:
     )
 
 
-def _data(content: Content, figures: Iterable[Figure]) -> dict[str, Any]:
+def _data(heat: Heat | None, figures: Iterable[Figure]) -> dict[str, Any]:
     found: dict[str, Any] = {"specs": {f.name: spec_of(f.draw()) for f in figures}, "heat": None}
-    if isinstance(content.heat, Heat):
-        found["heat"] = _heat(content.heat)
+    if heat is not None:
+        found["heat"] = _heat(heat)
         for show in ("difference", "target", "log"):
             chart = draw_places.marginals(None, show, longest=180)
             found["specs"][show] = spec_of(chart)

@@ -21,9 +21,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One estimator: its number, or why there is none (`refused`).
+    """One estimator, or in a comparison one target: its number, or why there is none (`refused`).
 
     gain, gain_interval  target - behaviour, paired; None with `gain_why`
+    best                 how likely the target is the best, in a comparison
     """
 
     estimator: str
@@ -38,6 +39,7 @@ class Row:
     gain_why: str = ""
     no_interval: str = ""
     refused: str = ""
+    best: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

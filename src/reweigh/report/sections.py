@@ -26,6 +26,7 @@ class Section:
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     heat: Heat | None = None
+    wide: bool = False  # figures stand one below the other
 
 
 def sections_of(content: Content) -> tuple[Section, ...]:
@@ -65,7 +66,7 @@ def _estimates(content: Content) -> Section:
     missing = tuple(f"Target − behaviour: {why}." for why in sorted(lacking))
     return Section(
         "estimates", title, intro, _some(figures.forest(content), gains), notes=tuple(notes),
-        missing=missing,
+        missing=missing, wide=True,
     )  # fmt: skip
 
 
@@ -253,12 +254,12 @@ def _sensitivity(content: Content) -> Section:
 
 
 def _computed(content: Content) -> Section:
-    table = Table(
-        "Estimators and their formulas",
-        ("estimator", "formula", "variant"),
-        tuple((name, text, variant) for name, text, variant in content.formulas),
-    )
+    table = formulas_table(content.formulas)
     return Section("computed", "How it was computed", "", tables=(table,), facts=content.computed)
+
+
+def formulas_table(formulas: tuple[tuple[str, str, str], ...]) -> Table:
+    return Table("Estimators and their formulas", ("estimator", "formula", "variant"), formulas)
 
 
 def _because(missing: Missing) -> str:

@@ -1,0 +1,138 @@
+"""Progress: how far a loop is, the time left, and nothing where nobody looks."""
+
+from __future__ import annotations
+
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import reweigh as rw
+from reweigh.cli import progress
+from reweigh.progress import each, stage, watching
+
+from .commands import log_table
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def heard(run: object) -> list[tuple[str, float]]:
+    told: list[tuple[str, float]] = []
+    with watching(lambda what, share: told.append((what, round(share, 6)))):
+        run()  # type: ignore[operator]
+    return told
+
+
+def test_a_loop_tells_how_far_it_is_and_gives_the_same() -> None:
+    assert each("rounds", [1, 2, 3], lambda k: k * k) == [1, 4, 9]
+    told = heard(lambda: each("rounds", [1, 2], str))
+    assert told == [("rounds", 0.0), ("rounds", 0.5), ("rounds", 0.5), ("rounds", 1.0)]
+
+
+def test_loops_inside_move_the_share_of_the_outer_one() -> None:
+    def inner(_: int) -> list[str]:
+        return each("inner", "ab", str)
+
+    shares = [share for what, share in heard(lambda: each("outer", [1, 2], inner))]
+    assert shares == sorted(shares)
+    assert {0.25, 0.5, 0.75, 1.0} <= set(shares)
+    assert {what for what, _ in heard(lambda: each("outer", [1, 2], inner))} == {"outer"}
+
+
+def test_stages_add_up_and_a_failure_leaves_no_listener() -> None:
+    def run() -> None:
+        for k in range(4):
+            with stage(k, 4):
+                each("loop", [0], str)
+
+    assert heard(run)[-1] == ("", 1.0)
+
+    def fail(_: int) -> None:
+        raise ValueError("stop")
+
+    told: list[float] = []
+    with pytest.raises(ValueError, match="stop"), watching(lambda _, share: told.append(share)):
+        each("loop", [0], fail)
+    each("loop", [0], str)
+    assert told == [0.0]
+
+
+def test_items_that_cannot_be_counted_never_pass_the_end() -> None:
+    shares = [share for _, share in heard(lambda: each("loop", iter("abc"), str, at_most=2))]
+    assert max(shares) == 1.0
+
+
+LOOPS = {
+    "estimators": lambda log, target: rw.evaluate_all(log, target, ["mis", "wis"]),
+    "targets": lambda log, target: rw.compare(log, {"a": target, "b": target}, seed=1),
+    "other choices": lambda log, target: rw.evaluate(log, target, rw.mis()).sensitivity(),
+    "resampled logs": lambda log, target: rw.evaluate(log, target, rw.mis()).interval(
+        method="percentile", replicates=399, seed=1
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_long_loops_tell(name: str) -> None:
+    log, target = rw.read_log(log_table()), rw.TablePolicy([[0.4, 0.6], [0.3, 0.7]])
+    told = heard(lambda: LOOPS[name](log, target))
+    assert name in {what for what, _ in told} or name == "targets"
+    assert len({share for _, share in told}) >= 3
+
+
+def test_a_terminal_is_shown_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter done after 30 seconds: 90 are left, and fewer as time goes by."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    bar = progress._bar()
+    line = progress._Line(bar, bar.add_task("evaluating", total=None, pace="", ends=None), "at it")
+
+    def shown() -> str:
+        console = Console(width=100, file=StringIO())
+        console.print(bar.make_tasks_table(bar.tasks))
+        return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    line.tell("estimators", 0.0)
+    assert "at it: estimators" in shown()
+    assert "so far" in shown()
+    now[0] += 30
+    line.tell("estimators", 0.25)
+    assert "25 %, 1:30 left" in shown()
+    now[0] += 10
+    assert "25 %, 1:20 left" in shown()
+    line.tell("checks", 0.0)  # another loop begins anew
+    assert "at it: checks" in shown()
+    assert "left" not in shown()
+
+
+def test_a_command_shows_it_and_takes_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    with progress.working("evaluating"):
+        each("estimators", range(4), str)
+    assert "evaluating" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\x1b[2K")  # the line is wiped
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, "0:00"), (7.4, "0:07"), (3723, "1:02:03")])
+def test_clock(seconds: float | None, text: str) -> None:
+    assert progress.clock(seconds) == text
+
+
+def test_nothing_is_shown_where_nobody_looks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for stream, silent in ((StringIO(), False), (Terminal(), True)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with progress.working("evaluating", silent=silent):
+            each("estimators", range(4), str)
+        with progress.scanning("evaluating", silent=silent) as report:
+            assert report is None
+        assert stream.getvalue() == ""
