@@ -271,3 +271,17 @@ def test_wrong_commands(
 ) -> None:
     assert run(more) == code
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_draws_have_the_covariance_of_the_influence_values() -> None:
+    """200,000 draws: a covariance of them has an error of about 0.3 % of the variances."""
+    rng = np.random.default_rng(0)
+    psi = rng.normal(size=(500, 4)) @ rng.normal(size=(4, 4))
+    psi = np.column_stack([psi, psi[:, 0]])  # two of the estimates are one
+    joint = Joint.of(psi, 200_000, seed=1)
+    assert joint.covariance == pytest.approx(np.cov(psi.T) / 500)
+    found, scale = np.cov(joint.draws.T), np.diag(joint.covariance)
+    assert np.abs(found - joint.covariance).max() < 0.015 * scale.max()
+    assert joint.draws[:, 0] == pytest.approx(joint.draws[:, 4], abs=1e-12)
+    few = Joint.of(psi[:3], 10, seed=1)  # fewer episodes than estimates
+    assert few.draws.shape == (10, 5)

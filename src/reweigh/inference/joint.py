@@ -6,7 +6,9 @@ bootstrap: with independent standard normal ξ, the largest of
 
     |(1/n) Σ_i ξ_i ψ_i c_j| / SE_j       over j
 
-is as large as the largest t-statistic of the family, whatever the estimates have in common.
+is as large as the largest t-statistic of the family, whatever the estimates have in common. Given
+ψ, the k sums Σ_i ξ_i ψ_i are normal with the covariance ψᵀψ, so that they are drawn as such: with
+ψ = QR the rows of ξR, for ξ with k entries instead of n.
 """
 
 from __future__ import annotations
@@ -18,10 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from reweigh.progress import each
-
 Floats = npt.NDArray[np.float64]
-CHUNK = 1 << 22  # numbers drawn at once: 32 MiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,17 +34,10 @@ class Joint:
     @classmethod
     def of(cls, psi: Floats, draws: int, seed: int) -> Joint:
         """n/(n-1) corrects for the means that ψ was centred with."""
-        n, k = psi.shape
+        n = len(psi)
         centred = (psi - psi.mean(axis=0)) / math.sqrt(n * max(n - 1, 1))
-        rng = np.random.default_rng(seed)
-        made = np.empty((draws, k))
-        rows = max(CHUNK // n, 1)
-
-        def draw(start: int) -> None:
-            stop = min(start + rows, draws)
-            made[start:stop] = rng.standard_normal((stop - start, n)) @ centred
-
-        each("draws", range(0, draws, rows), draw)
+        root = np.linalg.qr(centred, mode="r")  # (min(n, k), k)
+        made = np.random.default_rng(seed).standard_normal((draws, len(root))) @ root
         return cls(centred.T @ centred, made, n)
 
     def errors(self, contrasts: Floats) -> Floats:
