@@ -38,6 +38,7 @@ from reweigh.logs.scanned import ScannedLog
 from reweigh.moments.bundle import Moments
 from reweigh.moments.engines.arrays import ArraysEngine
 from reweigh.moments.engines.base import Request
+from reweigh.moments.trajectories import StepMoments
 from reweigh.policies.base import Policy
 from reweigh.progress import each
 from reweigh.results import Diagnostics, Estimate, Marginals, Refusal
@@ -118,11 +119,13 @@ def _evaluate_chosen(
 def _evaluate_scanned(
     log: ScannedLog, target: Policy, recipes: list[Recipe], truncated: Truncated
 ) -> list[Estimate | Refusal]:
-    """One scan per clipping of the ratios; from the sums on, as for moments."""
+    """From the sums on, as for moments."""
     if truncated == "drop":
         raise UsageError("truncated='drop' needs the log in memory: read it with engine='arrays'")
     sums = scanned_sums(log, target, recipes)
-    found = [evaluate_all(sums[recipe.max_ratio], target, [recipe])[0] for recipe in recipes]
+    found = [
+        evaluate_all(own, target, [recipe])[0] for own, recipe in zip(sums, recipes, strict=True)
+    ]
     return [_scannable(log, target, result) for result in found]
 
 
@@ -135,17 +138,43 @@ def _scannable(log: ScannedLog, target: Policy, result: Estimate | Refusal) -> E
     return replace(result, grounds=again)
 
 
-def scanned_sums(
-    log: ScannedLog, target: Policy, recipes: list[Recipe]
-) -> dict[float | None, Moments]:
-    """The sums that these estimators, their errors and their gates need, by the clipping of the
-    ratios: one scan is for all of them, since a log that is scanned may be large."""
-    requests = merged(recipes)
-    for recipe in recipes:
-        if recipe.weights == Stepwise() and recipe.normalize == "step":
-            # Without the rows at hand the error of WIS comes from the jackknife.
-            requests[recipe.max_ratio] |= replace(recipe.needs, blocks=JACKKNIFE_BLOCKS)
-    return {ratio: log.moments(target, _with_gates(request)) for ratio, request in requests.items()}
+def scanned_sums(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> list[Moments]:
+    """The sums that each of these estimators, its error and its gates need. One scan per clipping
+    of the ratios is for all of them, since a log that is scanned may be large. Without the rows at
+    hand the error of WIS comes from the jackknife: its products are scanned apart, by blocks, since
+    cells by blocks might not fit into memory."""
+    blocked = [recipe.weights == Stepwise() and recipe.normalize == "step" for recipe in recipes]
+    apart = {
+        recipe.max_ratio: replace(recipe.needs, blocks=JACKKNIFE_BLOCKS)
+        for recipe, split in zip(recipes, blocked, strict=True)
+        if split
+    }
+    whole, by_blocks = {}, {}
+    for ratio, request in merged(recipes).items():
+        if ratio in apart:
+            request = replace(request, kinds=request.kinds - {"trajectories"})
+        found = log.moments(target, _with_gates(request))
+        whole[ratio] = by_blocks[ratio] = found
+        if ratio in apart:
+            products = log.moments(target, apart[ratio])
+            whole[ratio] = replace(found, trajectories=_unsplit(products.trajectories))
+            by_blocks[ratio] = replace(
+                found,
+                about=replace(found.about, blocks=products.about.blocks),
+                start=products.start,
+                trajectories=products.trajectories,
+            )
+    return [
+        (by_blocks if split else whole)[recipe.max_ratio]
+        for recipe, split in zip(recipes, blocked, strict=True)
+    ]
+
+
+def _unsplit(products: StepMoments | None) -> StepMoments | None:
+    """The products of all blocks together; None where the log has none (it was cut off)."""
+    if products is None:
+        return None
+    return StepMoments(products.steps.total(), products.episodes.total())
 
 
 def _with_gates(request: Request) -> Request:

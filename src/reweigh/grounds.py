@@ -228,7 +228,7 @@ class Grounds:
             return finite(solve_on_sums(evidence, self.recipe, part, dropped=False)[0].value)
 
         with np.errstate(over="ignore", invalid="ignore"):
-            found = jackknife_error(sums, self.value, again)
+            found = jackknife_error(sums.only(self.recipe.needs.kinds), self.value, again)
         return *found, len(sums.block_sizes()[0])
 
     def replicates(

@@ -60,3 +60,10 @@ def stage(k: int, n: int, what: str = "") -> Iterator[None]:
     with watching(inside):
         yield
     inside("", 1.0)
+
+
+def tell(share: float, what: str = "") -> None:
+    """How far something is that is no loop; 0 when it begins."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(what, share)

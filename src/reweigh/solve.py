@@ -138,7 +138,7 @@ def _solve_sums(
 
 def _with_jackknife(recipe: Recipe, base: Moments, solution: Solution, solve: object) -> Solution:
     error, method = jackknife_error(
-        base,
+        base.only(recipe.needs.kinds),  # of the others every block would be a copy
         solution.value,
         lambda part: solve(recipe, part).value,  # type: ignore[operator]
     )

@@ -136,3 +136,11 @@ def test_nothing_is_shown_where_nobody_looks(
         with progress.scanning("evaluating", silent=silent) as report:
             assert report is None
         assert stream.getvalue() == ""
+
+
+def test_reading_into_memory_tells_how_far_it_is() -> None:
+    told = heard(lambda: rw.read_log(log_table()))
+    shares = [share for _, share in told]
+    assert shares[0] == 0
+    assert len(shares) >= 5
+    assert shares == sorted(shares)

@@ -183,10 +183,36 @@ def test_one_scan_serves_estimates_and_verdicts(monkeypatch) -> None:
     scans = []
     real = type(log.scanner).moments
     monkeypatch.setattr(type(log.scanner), "moments", lambda *args: scans.append(1) or real(*args))
-    for result in rw.evaluate_all(log, TARGET, ["mis", "dm", "wis"]):
+    for result in rw.evaluate_all(log, TARGET, ["mis", "dm", "is"]):
         unchecked = {gate.name for gate in result.verdict.unchecked}
         assert not unchecked & {"propensities", "history", "drift", "Pareto k"}
     assert len(scans) == 1
+
+
+def test_only_the_products_of_wis_are_scanned_by_blocks(monkeypatch) -> None:
+    """Cells by blocks are as many times more; of a large log they would not fit into memory."""
+    log = streamed(simulated(), terminated="terminated")
+    requests = []
+    real = type(log.scanner).moments
+
+    def noted(scanner, data, reading, target, request):
+        requests.append(request)
+        return real(scanner, data, reading, target, request)
+
+    monkeypatch.setattr(type(log.scanner), "moments", noted)
+    names = ["mis", "dm", "is", "wis"]
+    found = rw.evaluate_all(log, TARGET, names)
+    for result in found:
+        unchecked = {gate.name for gate in result.verdict.unchecked}
+        assert not unchecked & {"propensities", "history", "drift", "Pareto k"}
+    assert [sorted(r.kinds) for r in requests if r.blocks > 1] == [["trajectories"]]
+    assert len(requests) == 2
+    alone = [rw.evaluate(streamed(simulated(), terminated="terminated"), TARGET, n) for n in names]
+    for one, other in zip(found, alone, strict=True):
+        assert one.value == pytest.approx(other.value, rel=1e-12)
+        assert one.standard_error == pytest.approx(other.standard_error, rel=1e-9)
+        mine, theirs = (e.interval(method="jackknife") for e in (one, other))
+        assert (mine.low, mine.high) == pytest.approx((theirs.low, theirs.high), rel=1e-9)
 
 
 def test_merged_sites_have_the_gates_of_the_whole(tmp_path: Path) -> None:

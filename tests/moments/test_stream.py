@@ -616,12 +616,12 @@ def test_a_scan_tells_how_far_it_is() -> None:
 
 
 def test_progress_is_for_terminals(monkeypatch) -> None:
-    with progress.scanning(quiet=False) as report:
+    with progress.scanning("reading") as report:
         assert report is None
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
-    with progress.scanning(quiet=True) as report:
+    with progress.scanning("reading", silent=True) as report:
         assert report is None
-    with progress.scanning(quiet=False) as report:
+    with progress.scanning("reading") as report:
         assert report is not None
         report(10, 20)
     assert progress.pace(12_300_000) == "12.3 million rows/s"

@@ -30,6 +30,7 @@ from reweigh.logs.states import (
 )
 from reweigh.logs.steps import Steps, extend_offsets, time_major_order
 from reweigh.moments.engines.find import check_table, find_engine, in_memory, is_ibis_table
+from reweigh.progress import tell
 
 TEXT_ROLES = ("episode", "step", "state", "next_state", "action", "terminated", "truncated")
 ShortEpisodes = Literal["error", "terminal", "truncated"]
@@ -114,7 +115,9 @@ def read_log(
         raise UsageError(
             "a table of a database is read by an engine: give engine='duckdb' or 'spark://…'"
         )
+    tell(0.0)
     rows = _read_roles(source, columns, abstraction is not None, continuous_actions)
+    tell(0.2)
     is_csv = isinstance(source, FileSource) and source.kind == "csv"
     reader = RoleReader(
         rows,
@@ -175,6 +178,7 @@ def _assemble(
     faults, columns = reader.faults, reader.columns
     episode, episodes = reader.ids("episode", columns.episode)
     step = reader.steps()
+    tell(0.4)
     state, states = reader.states(columns.state)
     following: tuple[Codes, Labels] | None = None
     if columns.next_state is not None:
@@ -184,11 +188,13 @@ def _assemble(
         following = translate[next_codes], joint
         states = joint
     action, actions = reader.actions()
+    tell(0.6)
     reward = reader.numbers(columns.reward)
     behavior = reader.probability("behavior_prob")
     reader.probability("target_prob")
     ended = reader.truths(columns.terminated)
     cut = reader.truths(columns.truncated)
+    tell(0.7)
 
     known = (episode >= 0) & (step >= 0)
     fine = checks.episode_steps(faults, columns.step, episode, step, known)
@@ -210,6 +216,7 @@ def _assemble(
     _check_short(reader, last & (step < horizon - 1), ended, cut, short)
     faults.raise_if_any(reader.source.describe())
 
+    tell(0.85)
     rows = np.flatnonzero(step < horizon)
     order, offsets, ranked = time_major_order(episode[rows], step[rows], len(episodes))
     order = rows[order]

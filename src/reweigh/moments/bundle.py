@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -151,6 +151,23 @@ class Moments:
             start_model=moved(self.start_model),
             model=model,
             lagged=lagged,
+        )
+
+    def only(self, kinds: Collection[str]) -> Moments:
+        """The sums of these kinds alone."""
+
+        def kept(kind: str, table: Any) -> Any:
+            return table if kind in kinds else None
+
+        return replace(
+            self,
+            transitions=kept("transitions", self.transitions),
+            start_model=kept("model", self.start_model),
+            model=kept("model", self.model),
+            trajectories=kept("trajectories", self.trajectories),
+            lagged=None,
+            ordered=None,
+            largest=None,
         )
 
     def keep_blocks(self, keep: Callable[[Any], npt.NDArray[np.bool_]]) -> Moments:

@@ -93,10 +93,11 @@ def plan(
 
 def _scanned(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> Moments:
     """The sums of a log that is not in memory, for all estimators at once."""
-    sums = list(scanned_sums(log, target, recipes).values())
-    if len(sums) > 1:
+    if len({recipe.max_ratio for recipe in recipes}) > 1:
         raise UsageError("plan for estimators of one max_ratio at a time on a log that is scanned")
-    return sums[0]
+    sums = scanned_sums(log, target, recipes)
+    # those with products by blocks, if any are: from them WIS has its error
+    return max(sums, key=lambda found: found.about.blocks)
 
 
 def as_goal(half_width: float | None, difference: float | None, power: float, level: float) -> Goal:
