@@ -47,12 +47,11 @@ LIMITS = {
     "support": Limit(0.01, 0.10),
     "effective size": Limit(100, 30, above=False),
     "effective size, products": Limit(1000, 300, above=False),  # a log may lack their tail by luck
-    "effective size, plain": Limit(
-        300, 100, above=False
-    ),  # mass is noise too where none is divided
+    "effective size, plain": Limit(300, 100, above=False),  # their mass is noise too
+    "effective size, pooled": Limit(300, 100, above=False),  # below, no test sees steps differ
     "marginal size": Limit(300, 100, above=False),
     "rare states": Limit(0.01, 0.05),
-    "support, model": Limit(0.001, 0.01),  # what a model has not seen counts as 0
+    "support, model": Limit(0.0001, 0.001),  # what a model has not seen counts as 0
     "rare states, model": Limit(0.01, 0.20),
     "total mass": Limit(0.10, 0.50),
     "heaviest episode": Limit(None, 0.05),
@@ -119,22 +118,24 @@ def unknown(name: str, why: str) -> Gate:
     return Gate(name, "unknown", None, why)
 
 
-Kind = Literal["model", "products", "plain", "states"]
+Kind = Literal["model", "products", "plain", "pooled", "states"]
 
 
 def kind_of(recipe: Recipe) -> Kind:
     """Of an estimator: whose limits are its own. Marginal weights that are not normalised are
-    plain."""
+    plain, those of all steps together pooled."""
     if isinstance(recipe.weights, Model):
         return "model"
     if recipe.uses_trajectories:
         return "products"
+    if isinstance(recipe.weights, Marginal) and recipe.weights.pooled:
+        return "pooled"
     plain = isinstance(recipe.weights, Marginal) and recipe.normalize == "none"
     return "plain" if plain else "states"
 
 
 def limit_of(name: str, kind: Kind = "states", limits: Mapping[str, Limit] = LIMITS) -> Limit:
-    """A gate's limit; some are others for models, running products, and plain weights."""
+    """A gate's limit; some are others for some kinds of estimators."""
     return limits.get(f"{name}, {kind}", limits[name])
 
 
