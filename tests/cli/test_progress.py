@@ -144,3 +144,13 @@ def test_reading_into_memory_tells_how_far_it_is() -> None:
     assert shares[0] == 0
     assert len(shares) >= 5
     assert shares == sorted(shares)
+
+
+@pytest.mark.parametrize("engine", ["arrays", "duckdb"])
+def test_sums_tell_how_far_they_are(engine: str) -> None:
+    log = rw.read_log(log_table(), engine=engine)
+    told = heard(lambda: rw.moments(log, rw.TablePolicy([[0.5, 0.5]] * 9), ["mis", "dm"]))
+    shares = [share for _, share in told]
+    assert shares[0] == 0
+    assert shares[-1] == 1
+    assert len(set(shares)) > 2

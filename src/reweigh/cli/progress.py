@@ -54,12 +54,20 @@ def scanning(text: str, *, silent: bool = False) -> Iterator[Report | None]:
 @contextmanager
 def at_work(data: Any, text: str, *, silent: bool = False) -> Iterator[Any]:
     """The log to work on: a bar tells how far its scans or the loops over it are."""
-    if hasattr(data, "scanner"):
+    if _reports(data):
         with scanning(text, silent=silent) as report:
             yield watched(data, report)
     else:
         with working(text, silent=silent):
             yield data
+
+
+def _reports(data: Any) -> bool:
+    """Whether the scans of a log tell the rows that are done; others tell their queries."""
+    scanner = getattr(data, "scanner", None)
+    if not is_dataclass(scanner) or isinstance(scanner, type):
+        return False
+    return "report" in {field.name for field in fields(scanner)}
 
 
 def _bar() -> Any:
@@ -137,9 +145,6 @@ def pace(rows_per_second: float) -> str:
 
 def watched(log: Any, report: Report | None) -> Any:
     """The same log, whose scans tell `report`; a log in memory stays as it is."""
-    scanner = getattr(log, "scanner", None)
-    if report is None or not is_dataclass(scanner) or isinstance(scanner, type):
+    if report is None or not _reports(log):
         return log
-    if "report" not in {field.name for field in fields(scanner)}:
-        return log
-    return replace(log, scanner=replace(scanner, report=report))
+    return replace(log, scanner=replace(log.scanner, report=report))

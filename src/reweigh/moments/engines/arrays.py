@@ -6,6 +6,7 @@ is made. Sums are taken in the order of the rows, the same for any chunking.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from reweigh.moments.engines.base import Request, about
 from reweigh.moments.extras import bounded
 from reweigh.moments.sources import named
 from reweigh.policies.base import Policy
+from reweigh.progress import each
 
 Floats = npt.NDArray[np.float64]
 
@@ -50,30 +52,40 @@ class ArraysEngine:
         hidden = log.has_hidden
         # The hidden state is a state of its own in the model's cells.
         states = Labels((*log.states.values, None)) if hidden else log.states
-        made: dict[str, Any] = {}
         start = np.where(steps.state[steps.rows(0)] == HIDDEN, START, steps.state[steps.rows(0)])
-        made["start"] = cells.starts(steps, block, start)
-        if "transitions" in request.kinds:
-            made["transitions"] = (
-                cells.stretch_cells(steps, block, rho, log.discount)
-                if hidden
-                else cells.one_step_cells(steps, block, pi, rho, None, HIDDEN)
-            )
-        if "model" in request.kinds:
+
+        def transitions() -> dict[str, Any]:
+            if hidden:
+                return {"transitions": cells.stretch_cells(steps, block, rho, log.discount)}
+            return {"transitions": cells.one_step_cells(steps, block, pi, rho, None, HIDDEN)}
+
+        def model() -> dict[str, Any]:
             as_state = len(states) - 1 if hidden else HIDDEN
             action = None if log.continuous_actions else steps.action
-            made["model"] = cells.one_step_cells(steps, block, pi, rho, action, as_state)
-            made["start_model"] = cells.starts(
-                steps, block, np.where(start == START, as_state, start)
-            )
-        if "trajectories" in request.kinds:
-            made["trajectories"] = products.trajectories(steps, block, rho, log.discount)
-        if "lagged" in request.kinds:
-            made["lagged"], made["left_out"] = bounded(arrays_extras.lagged(log, rho))
-        if "ordered" in request.kinds:
-            made["ordered"] = arrays_extras.ordered(log)
-        if "largest" in request.kinds:
-            made["largest"] = arrays_extras.largest(log, rho)
+            first = np.where(start == START, as_state, start)
+            return {
+                "model": cells.one_step_cells(steps, block, pi, rho, action, as_state),
+                "start_model": cells.starts(steps, block, first),
+            }
+
+        def lagged() -> dict[str, Any]:
+            found, left_out = bounded(arrays_extras.lagged(log, rho))
+            return {"lagged": found, "left_out": left_out}
+
+        kinds: dict[str, Callable[[], dict[str, Any]]] = {
+            "transitions": transitions,
+            "model": model,
+            "trajectories": lambda: {
+                "trajectories": products.trajectories(steps, block, rho, log.discount)
+            },
+            "lagged": lagged,
+            "ordered": lambda: {"ordered": arrays_extras.ordered(log)},
+            "largest": lambda: {"largest": arrays_extras.largest(log, rho)},
+        }
+        made: dict[str, Any] = {"start": cells.starts(steps, block, start)}
+        asked = [make for kind, make in kinds.items() if kind in request.kinds]
+        for found in each("sums", asked, lambda make: make()):
+            made |= found
         sums = Moments(
             about=about(log, target, request),
             states=states,

@@ -29,6 +29,7 @@ from reweigh.moments.sources import named
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
 from reweigh.policies.table import TablePolicy
+from reweigh.progress import each
 
 SHOWN_LABELS = 5
 
@@ -54,7 +55,7 @@ class IbisEngine:
             rows = asked.pop("rows")
             if isinstance(target, ColumnPolicy):
                 check_column(home, rows, layout, reading, target)
-            tables = {name: home.run(expression) for name, expression in asked.items()}
+            tables = dict(zip(asked, each("queries", asked.values(), home.run), strict=True))
             if isinstance(target, TablePolicy) and not _all_known(tables):
                 hidden = facts.hidden_rows > 0
                 refuse_unknown_states(home, rows, layout, target, facts.states, hidden)
