@@ -544,7 +544,7 @@ def page(t: Tables) -> str:
         "[this folder](README.md). The page is written by `scripts/claims.py` from those tables, "
         "numbers and verdicts alike.",
         "",
-        "| | claim | verdict |",
+        "| no. | claim | verdict |",
         "|---|---|---|",
     ]
     number = 0
