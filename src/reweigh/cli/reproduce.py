@@ -91,7 +91,7 @@ def reproduce(
             )
     except KeyboardInterrupt:
         instead = " instead of --overwrite" if overwrite else ""
-        voice.say(
+        voice.warn(
             "interrupted; every finished cell is kept. Go on with the same command and --resume"
             f"{instead}"
         )
