@@ -183,10 +183,12 @@ def certify(
     if side != "lower":
         found = found[0], trivial[1] - lower_bound(Y, 0.0, alpha, seed=seed)
         gain = gain[0], span - lower_bound(Y + G, 0.0, alpha, seed=seed)
-    if found[0] > found[1]:
+    for what, (below, above) in (("value", found), ("gain", gain)):
+        if below <= above:
+            continue
         raise RefusedError(
             "no-common-mean",
-            f"no value is left: it is at least {found[0]:g} by one bound and at most {found[1]:g} "
+            f"no {what} is left: it is at least {below:g} by one bound and at most {above:g} "
             f"by the other. That may happen by chance once in {1 / (1 - level):.3g} logs; more "
             "likely the propensities are wrong, or the episodes are not independent",
         )
@@ -325,7 +327,7 @@ def _terms(log: EpisodeLog, rho: Floats, low: float, high: float) -> tuple[Float
         X += log.discount**t * weighted(log_w, r - low)
         Y += log.discount**t * weighted(log_w, high - r)
         G += log.discount**t * (r - low)
-    # sums of as many roundings: G is no more than what the largest rewards add up to
+    # rounding may take G, a sum over the steps, beyond what the largest rewards add up to
     return X, Y, np.minimum(G, float(np.sum(log.discount ** np.arange(log.horizon))) * (high - low))
 
 

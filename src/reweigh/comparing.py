@@ -21,7 +21,7 @@ from reweigh.inference.joint import Joint, p_value
 from reweigh.ledger import tried
 from reweigh.logs.log import EpisodeLog
 from reweigh.policies.base import Policy
-from reweigh.progress import each, stage
+from reweigh.progress import each
 from reweigh.results import Estimate, Interval, Refusal
 
 Floats = npt.NDArray[np.float64]
@@ -132,8 +132,7 @@ class _Asking:
                     behavior = answer.behavior_value
                     psi.append(values)
 
-        with stage(0, 2):
-            each("targets", self.targets.items(), add)
+        each("targets", self.targets.items(), add)
         if len(psi) == 1:
             return self._made(log, contenders, None, (), (), count)
         if behavior is None:
@@ -141,8 +140,7 @@ class _Asking:
                 "behavior", "the behaviour's own value is unknown: every episode of some state "
                 "was cut off"
             )  # fmt: skip
-        with stage(1, 2):
-            joint = Joint.of(np.stack(psi, axis=1), DRAWS, self.seed)
+        joint = Joint.of(np.stack(psi, axis=1), DRAWS, self.seed)
         return self._judged(log, contenders, behavior, joint, count)
 
     def _judged(

@@ -306,3 +306,11 @@ def test_a_gain_is_significant_where_its_bound_leaves_out_zero() -> None:
         assert (found.p_value < 0.05) == (found.gain[0] > 0)
         assert found.gain[1] == found.trivial[1] - found.trivial[0]
     assert decided == {True, False}
+
+
+def test_a_gain_whose_bounds_cross_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value's bounds leave the whole range, those of the gain nothing."""
+    found = iter([0.0, 9.0, 0.0, 9.0])  # of X, of X + T - G, of Y, of Y + G
+    monkeypatch.setattr(certificate, "lower_bound", lambda *_, **__: next(found))
+    with pytest.raises(rw.RefusedError, match="no gain is left"):
+        rw.certify(WORLD.simulate(20, 0), WORLD.target, (0, 1))

@@ -103,23 +103,38 @@ def answer_of(basis: Basis, row: Row | None, spread: VarianceParts | Missing) ->
 
 
 def _refused(basis: Basis) -> Answer:
+    return no_answer(
+        _question(basis),
+        [(result.estimator, result) for result in basis.results],
+        better=(
+            "Ask for a target nearer to the policy that made the log, or for fewer steps.",
+            "Log episodes in which the missing actions are taken now and then.",
+        ),
+    )
+
+
+def no_answer(
+    question: str,
+    results: Iterable[tuple[str, Estimate | Refusal]],
+    *,
+    better: tuple[str, ...],
+    warnings: tuple[str, ...] = (),
+) -> Answer:
+    """Why nothing is answered: the reasons, each with the names of those that gave it."""
     why: dict[str, list[str]] = {}
-    for result in basis.results:
+    for name, result in results:
         if isinstance(result, Refusal):
-            why.setdefault(result.error.reason, []).append(result.estimator)
+            why.setdefault(result.error.reason, []).append(name)
     return Answer(
-        question=_question(basis),
+        question=question,
         headline="No answer",
         interval="",
         gain="",
         verdict="refused",
         meaning=MEANING["refused"],
         reasons=tuple(Reason("red", ", ".join(names), reason, "") for reason, names in why.items()),
-        better=(
-            "Ask for a target nearer to the policy that made the log, or for fewer steps.",
-            "Log episodes in which the missing actions are taken now and then.",
-        ),
-        warnings=(),
+        better=better,
+        warnings=warnings,
     )
 
 

@@ -11,7 +11,7 @@ from reweigh.comparison import Comparison, Contender, Difference
 from reweigh.estimators.recipe import Recipe
 from reweigh.inference.intervals import Interval
 from reweigh.logs.log import EpisodeLog
-from reweigh.report.answers import MEANING, percent, sentence, span
+from reweigh.report.answers import MEANING, no_answer, percent, sentence, span
 from reweigh.report.facts import NOTATION, facts_of, formula_of, versions
 from reweigh.report.records import Answer, Facts, Reason, Row
 from reweigh.results import Estimate, Refusal
@@ -269,18 +269,9 @@ def _better(found: Comparison, best: Contender, reasons: Sequence[Reason]) -> tu
 
 
 def _refused(found: Comparison, which: Sequence[Contender] | None = None) -> Answer:
-    why: dict[str, list[str]] = {}
-    for c in which or found.contenders:
-        if isinstance(c.result, Refusal):
-            why.setdefault(c.result.error.reason, []).append(c.name)
-    return Answer(
-        question=_question(found),
-        headline="No answer",
-        interval="",
-        gain="",
-        verdict="refused",
-        meaning=MEANING["refused"],
-        reasons=tuple(Reason("red", ", ".join(names), reason, "") for reason, names in why.items()),
+    return no_answer(
+        _question(found),
+        [(c.name, c.result) for c in which or found.contenders],
         better=("Ask for targets nearer to the policy that made the log, or for fewer steps.",),
         warnings=found.warnings,
     )
