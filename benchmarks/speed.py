@@ -23,7 +23,9 @@ import pyarrow.parquet as pq
 import stream
 
 import reweigh as rw
+from reweigh.evaluate import point_values
 from reweigh.inference.resampling import resample
+from reweigh.worlds import random_mdp
 
 ROWS, FEW_STATES = 1_000_000, 10
 FACTOR, TRIES, REPEATS = 2.0, 6, 5
@@ -37,6 +39,7 @@ RATIOS = {  # name: what is timed, over what
     "evaluate is / read": ("evaluate is", "read"),
     "evaluate dm / one sort of the rows": ("evaluate dm", "sort"),
     "64 bootstrap replicates / core": ("bootstrap", "core"),
+    "64 replicates of wis, dm and mdr / one": ("many", "one"),
     "log_from_arrays / a copy of the arrays": ("log_from_arrays", "copy"),
     "arrays to mis, as pairs / a copy of the arrays": ("arrays to mis, as pairs", "copy"),
     "stream / pyarrow's read of the columns": ("stream", "pyarrow"),
@@ -52,6 +55,9 @@ def tasks(folder: Path) -> Tasks:
     log = rw.log_from_arrays(*given)
     pieces = kernels.pieces(log)
     keys = np.random.default_rng(1).integers(0, 2**62, ROWS)
+    world = random_mdp(1, n_states=10, n_actions=3, horizon=20)
+    small, names = world.simulate(1000, 0), ["wis", "dm", "mdr"]
+    pairs = [(world.target, rw.estimator(name)) for name in names]
     path, target = file(folder), rw.TablePolicy(stream.policy()[:FEW_STATES])
     return {
         **pieces,
@@ -61,6 +67,8 @@ def tasks(folder: Path) -> Tasks:
         "evaluate dm": lambda: rw.evaluate_all(log, kernels.COLUMN, ["dm"]),
         "sort": lambda: np.argsort(keys, kind="stable"),
         "bootstrap": lambda: resample(log, [(kernels.COLUMN, rw.mis())], 64, seed=0),
+        "many": lambda: resample(small, pairs, 64, seed=0),
+        "one": lambda: point_values(small, world.target, names),
         "log_from_arrays": lambda: rw.log_from_arrays(*given),
         "arrays to mis, as pairs": lambda: rw.evaluate(
             rw.log_from_arrays(*of_table), kernels.COLUMN, rw.mis()

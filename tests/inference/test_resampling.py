@@ -12,7 +12,7 @@ import pytest
 from repeated import repeated
 
 import reweigh as rw
-from reweigh.inference import resampling
+from reweigh.inference import mixtures, resampling
 from reweigh.inference.resampling import BLOCK, THRESHOLDS, Again, delete_blocks, resample
 from reweigh.moments import compute
 from reweigh.worlds import ModelFail, TimeVarying, random_mdp
@@ -53,10 +53,12 @@ def draws(n: int, seed: int, block: int) -> np.ndarray:
     return counts
 
 
-def slowly(log: rw.EpisodeLog, target: Any, recipe: rw.Recipe, counts: np.ndarray) -> Any:
+def slowly(
+    log: rw.EpisodeLog, target: Any, recipe: rw.Recipe, counts: np.ndarray, errors: bool = True
+) -> Any:
     """The general road, for an estimator that has a quick one."""
-    again = Again.of(log, [(target, recipe)], errors=True, runs=1)
-    vars(again)["at_once"] = {}
+    again = Again.of(log, [(target, recipe)], errors=errors, runs=1)
+    vars(again)["at_once"] = vars(again)["ready"] = {}
     return again.run(counts, counts.shape[1])
 
 
@@ -163,13 +165,90 @@ def test_the_quick_road_is_the_general_one(code: str, name: str, terminal: int) 
         same(found.errors, general.errors)
 
 
+WITH_ERRORS = ("is", "wis", "trajectory-is", "trajectory-wis", "dm", "dm-renorm")
+VALUES_ONLY = (
+    "mis-pooled", "dr", "dr-split", "dr-crossfit", "wdr", "wdr-split", "wdr-crossfit", "mdr",
+)  # fmt: skip
+OTHERS = {
+    **{name: rw.estimator(name) for name in (*WITH_ERRORS, *VALUES_ONLY)},
+    "mis-pooled-plain": rw.mis("none", pooled=True),
+    "mis-pooled-state": rw.mis("state", pooled=True),
+    "mdr-in-sample": rw.mdr("in-sample"),
+    "wis-clipped": rw.wis(max_ratio=1.5),
+    "mdr-clipped": rw.mdr(max_ratio=1.5),
+}
+
+
+@pytest.mark.parametrize("errors", [True, False])
+@pytest.mark.parametrize("name", OTHERS)
+def test_sums_of_many_mixtures_give_what_each_gives(name: str, errors: bool) -> None:
+    """Worlds that end early and that do not, few episodes and many, rewards with a start value."""
+    recipe = OTHERS[name]
+    if errors and name not in (*WITH_ERRORS, "wis-clipped"):
+        pytest.skip("its errors take the general road")
+    compared = 0
+    for seed, n, terminal in ((7, 60, 0), (7, 60, 1), (3, 6, 1), (5, 400, 0)):
+        world = random_mdp(seed, horizon=5, terminal=terminal, discount=0.95, reward_sd=0.3)
+        log = world.simulate(n, 0)
+        g = np.random.default_rng(0).normal(size=n)
+        shaped = log.with_rewards(log.steps.reward, g)
+        for data in (log, shaped) if name in ("is", "wis") else (log,):
+            again = Again.of(data, [(world.target, recipe)], errors=errors, runs=1)
+            assert list(again.ready) == [0]
+            counts = draws(n, seed, 0)
+            found = again.run(counts, 40)
+            general = slowly(data, world.target, recipe, counts[:, :40], errors)
+            same(found.values, general.values)
+            if errors:
+                same(found.errors, general.errors, 1e-7)
+            assert found.reasons == general.reasons
+            mixed = again.ready[0].run(recipe, counts, errors, {})[0]
+            compared += int(np.isfinite(mixed).sum())
+    assert compared > 3 * 40  # most were not looked at again
+
+
+def test_mixtures_without_overlap_are_refused_as_ever() -> None:
+    """What the sums cannot answer is asked again, so that its reason is told."""
+    log = rw.log_from_arrays(**arrays(4, 3, cut=0.0))
+    for name, recipe in OTHERS.items():
+        again = Again.of(log, [(TARGET, recipe)], errors=False, runs=1)
+        found = again.run(draws(4, 1, 0), BLOCK)
+        general = slowly(log, TARGET, recipe, draws(4, 1, 0), errors=False)
+        same(found.values, general.values)
+        assert found.reasons == general.reasons, name
+
+
+def test_products_that_a_float_cannot_hold_take_the_general_road() -> None:
+    n, horizon = 12, 400
+    rng = np.random.default_rng(0)
+    log = rw.log_from_arrays(
+        states=np.zeros((n, horizon), int),
+        actions=rng.integers(0, 2, (n, horizon)),
+        rewards=rng.normal(size=(n, horizon)),
+        behavior_prob=np.full((n, horizon), 0.05),
+        target_prob=rng.uniform(0.1, 1, (n, horizon)),
+    )
+    again = Again.of(log, [(TARGET, rw.wis()), (TARGET, rw.wdr())], errors=False, runs=1)
+    assert again.ready == {}
+    assert np.isfinite(again.run(draws(n, 0, 0), 4).values).all()
+
+
+def test_tables_that_are_too_large_take_the_general_road(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = WORLD.simulate(30, 0)
+    pairs = [(WORLD.target, OTHERS[name]) for name in ("wis", "dm", "mdr", "mis-pooled")]
+    quick = resample(log, pairs, 5, seed=1)
+    monkeypatch.setattr(mixtures, "MOST_KEPT", 0)
+    assert Again.of(log, pairs, errors=False, runs=5).ready == {}
+    same(resample(log, pairs, 5, seed=1).values, quick.values)
+
+
 def test_what_the_quick_road_cannot_do_takes_the_general_one() -> None:
     """Hidden states, and errors of logs with cut-off episodes."""
     hidden = ModelFail(4)
     cut = rw.log_from_arrays(**arrays(30, 2))
     for log, target in ((hidden.simulate(30, 0), hidden.target), (cut, TARGET)):
         again = Again.of(log, [(target, rw.mis())], errors=True, runs=1)
-        assert again.at_once == {}
+        assert again.at_once == again.ready == {}
         assert np.isfinite(again.run(draws(30, 0, 0), 5).errors).sum() >= 4
 
 

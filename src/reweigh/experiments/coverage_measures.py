@@ -56,8 +56,8 @@ def column(asked: str, *parts: str) -> str:
 
 @dataclass(frozen=True)
 class Measure:
-    """Which intervals are made. `quick` are the estimators whose jackknife runs in a kernel, and
-    is made wherever they are; of the others it is made where `methods` names it."""
+    """Which intervals are made. The jackknife of the `quick` estimators is made anyway, that of
+    the others where `methods` names it."""
 
     methods: tuple[str, ...] = ONE_BY_ONE
     resamples: int = 399

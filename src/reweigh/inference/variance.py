@@ -152,18 +152,19 @@ class Freedom:
         return None if found is None else cls(float(np.sqrt(sums.sum())), found)
 
 
+NOISE = 1e-12  # the share of what it is a difference of, below which a number is rounding
 OVERFLOW = "the squares of the ratios exceed what a number can hold"
 LOST = "no spread that rounding leaves: constant, or tiny beside its size (subtract a constant)"
 
 
 def lost_in_rounding(variance: float, second_moment: float) -> bool:
     """A variance is a difference of large sums; below this share of them its digits are noise."""
-    return variance <= 1e-12 * second_moment
+    return variance <= NOISE * second_moment
 
 
 def nothing_left(error: float, value: float) -> bool:
     """The same for an error that is not a difference of sums: it is rounding itself."""
-    return error <= 1e-12 * abs(value)
+    return error <= NOISE * abs(value)
 
 
 def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardTerm) -> Squared:

@@ -1,0 +1,389 @@
+"""DM, pooled MIS and the control variates on many mixtures of the episodes at once.
+
+In a mixture a row counts as often as its episode occurs, so the sums of the mixtures by cell are a
+sparse matrix, rows by cell, times the counts. What follows is arithmetic on arrays (cells, m). Only
+for logs without hidden states and cut-off episodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from reweigh.estimators.recipe import Recipe
+from reweigh.inference.variance import NOISE
+from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import END, UNKNOWN
+from reweigh.moments.groups import group_by
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def _adding(of: Ints, size: int) -> Any:
+    """The sparse matrix that adds up what has the same number in `of`."""
+    here = np.arange(len(of))
+    return sparse.csr_array((np.ones(len(of)), (of, here)), (size, len(of)))
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Rows of a log by step, column, action and next column, in this order. A state's column is
+    its code, END's the last of `width`; the halves of a log have columns of their own.
+
+    rows     the sparse matrix, cells × episodes, of the rows' places in `order`
+    t        (K,) step              s, to    (K,) column here and after
+    group    (K,) of (t, s, a), in their order
+    """
+
+    horizon: int
+    gamma: float
+    width: int
+    columns: int
+    order: Ints
+    rows: Any
+    t: Ints
+    s: Ints
+    to: Ints
+    group: Ints
+    group_keys: tuple[Ints, Ints, Ints]
+
+    @classmethod
+    def of(cls, log: EpisodeLog, part: Ints | None = None) -> Cells:
+        """`part` (n,) is the half of each episode."""
+        of, width = log.steps, len(log.states) + 1
+        shift = np.zeros(of.n_episodes, np.int64) if part is None else part * width
+        shift = shift[of.episode_index]
+        # What follows the last step, known or not, is worth nothing.
+        after = np.where(of.next_state < 0, width - 1, of.next_state) + shift
+        columns = width if part is None else 2 * width
+        return cls._of(log, [of.step, of.state + shift, of.action, after], width, columns)
+
+    @classmethod
+    def pooled(cls, log: EpisodeLog) -> Cells | None:
+        """Those of all steps and actions together; where nothing is to follow, after the last step
+        of a log that does not tell, `to` is `width`. None where it tells of some episodes only:
+        then it is the mixture that decides whether these moves count."""
+        of, width = log.steps, len(log.states) + 1
+        final = of.ending[: of.rows(log.horizon - 1).stop - of.offsets[-2]] == UNKNOWN
+        if final.any() and not final.all():
+            return None
+        none = np.zeros(of.n_rows, np.int64)
+        after = np.where(of.next_state == END, width - 1, of.next_state)
+        after = np.where(after == UNKNOWN, width, after)
+        return cls._of(log, [none, of.state, none, after], width, width)
+
+    @classmethod
+    def _of(cls, log: EpisodeLog, keys: list[Any], width: int, columns: int) -> Cells:
+        of, cells = log.steps, group_by(keys)
+        t, s, a, to = cells.keys
+        groups = group_by([t, s, a])
+        indptr = np.append(cells.starts, cells.size)
+        episode = of.episode_index[cells.order]
+        shape = len(cells), of.n_episodes
+        rows = sparse.csr_array((np.ones(of.n_rows), episode, indptr), shape)
+        return cls(
+            log.horizon, log.discount, width, columns, cells.order, rows, t, s, to,
+            groups.index(), (groups.keys[0], groups.keys[1], groups.keys[2]),
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    def summed(self, weights: Floats | None, counts: Floats) -> Floats:
+        """(K, m) Σ c_i weight over the rows of the cells, and Σ c_i without weights."""
+        rows = self.rows
+        if weights is not None:
+            data = np.asarray(weights, np.float64)[self.order]
+            rows = sparse.csr_array((data, rows.indices, rows.indptr), rows.shape)
+        return np.asarray(rows @ counts)
+
+    @cached_property
+    def by_group(self) -> Any:
+        return _adding(self.group, len(self.group_keys[0]))
+
+    @cached_property
+    def group_node(self) -> Ints:
+        """(G,) the place of (t, s) in arrays over all steps and columns."""
+        return self.group_keys[0] * self.columns + self.group_keys[1]
+
+    @cached_property
+    def node(self) -> Ints:
+        return self.t * self.columns + self.s
+
+    @cached_property
+    def next_node(self) -> Ints:
+        return (self.t + 1) * self.columns + self.to
+
+    @cached_property
+    def nodes(self) -> int:
+        return (self.horizon + 1) * self.columns
+
+    @cached_property
+    def steps(self) -> list[Step]:
+        """The cells and groups of every step."""
+        cells = np.searchsorted(self.t, np.arange(self.horizon + 1))
+        groups = np.searchsorted(self.group_keys[0], np.arange(self.horizon + 1))
+        found = []
+        for t in range(self.horizon):
+            c, g = slice(cells[t], cells[t + 1]), slice(groups[t], groups[t + 1])
+            found.append(
+                Step(
+                    c,
+                    g,
+                    _adding(self.to[c], self.columns),
+                    _adding(self.group[c] - g.start, g.stop - g.start),
+                    _adding(self.group_keys[1][g], self.columns),
+                )
+            )
+        return found
+
+    @cached_property
+    def other_half(self) -> tuple[Ints, Ints]:
+        """(G,) the same (t, s, a) in the other half, G where it was not seen there; and (K,) the
+        next node there."""
+        t, s, a = self.group_keys
+        across = np.where(s < self.width, s + self.width, s - self.width)
+        many = int(a.max(initial=0)) + 1
+        key, wanted = ((t * self.columns + col) * many + a for col in (s, across))
+        at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+        group = np.where(key[at] == wanted, at, len(key))
+        to = np.where(self.to < self.width, self.to + self.width, self.to - self.width)
+        return group, (self.t + 1) * self.columns + to
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Cells and groups of one step, and what adds cells up by the column they lead to, by group,
+    and groups by column."""
+
+    cells: slice
+    groups: slice
+    arriving: Any
+    by_group: Any
+    by_column: Any
+
+
+@dataclass(eq=False)
+class Mixed:
+    """The sums of m mixtures by cell, each made when it is first asked for; `columns` are the
+    rows' π, y, ρ and running products w."""
+
+    cells: Cells
+    counts: Floats
+    columns: dict[str, Floats]
+    made: dict[str, Floats] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Floats:
+        """Σ of a product of columns, such as "ρy"; "n" counts."""
+        if name not in self.made:
+            weights = None
+            for letter in name.replace("n", ""):
+                own = self.columns[letter]
+                weights = own if weights is None else weights * own
+            self.made[name] = self.cells.summed(weights, self.counts)
+        return self.made[name]
+
+    @cached_property
+    def total(self) -> Floats:
+        """(m,) episodes."""
+        return np.asarray(self.counts.sum(axis=0))
+
+    @cached_property
+    def n(self) -> Floats:
+        """(G, m) rows by group, and what divides by them."""
+        return np.asarray(self.cells.by_group @ self["n"])
+
+    @cached_property
+    def per_row(self) -> Floats:
+        return _inverse(self.n)
+
+    @cached_property
+    def probability(self) -> Floats:
+        """(G, m) π(a|s) as the rows show it."""
+        return np.asarray(self.cells.by_group @ self["π"]) * self.per_row
+
+    @cached_property
+    def start(self) -> Floats:
+        """(columns, m) the share of the episodes that begin there."""
+        first = self.cells.steps[0]
+        here = first.by_column @ self.n[first.groups]
+        return np.asarray(here / self.total)
+
+    @cached_property
+    def fitted(self) -> tuple[Floats, Floats]:
+        return self.values(self.probability)
+
+    def values(self, share: Floats) -> tuple[Floats, Floats]:
+        """Q (G + 1, m), the last being that of what was not seen, 0, and V (nodes, m):
+        Q_t = r̂_t + γ Σ_{s'} n(s,a,s')/N V_{t+1}(s') and V_t = Σ_a share Q_t."""
+        cells, m = self.cells, self.counts.shape[1]
+        q, v = np.zeros((len(self.n) + 1, m)), np.zeros((cells.nodes, m))
+        q[:-1] = (cells.by_group @ self["y"]) * self.per_row
+        for t in range(cells.horizon - 1, -1, -1):
+            step = cells.steps[t]
+            if t + 1 < cells.horizon:
+                ahead = self["n"][step.cells] * v[cells.next_node[step.cells]]
+                q[step.groups] += cells.gamma * (step.by_group @ ahead) * self.per_row[step.groups]
+            here = slice(t * cells.columns, (t + 1) * cells.columns)
+            v[here] = step.by_column @ (share[step.groups] * q[step.groups])
+        return q, v
+
+
+def _inverse(values: Floats) -> Floats:
+    return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
+
+
+def forward(
+    cells: Cells, start: Floats, carried: Floats, placebo: Floats, *, simplex: bool
+) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """d (nodes, m): each cell passes on `carried` of its source's mass, END stays END; and (m,)
+    whether the target could have made some row at every step (`placebo` is by node)."""
+    columns, ends = cells.columns, np.arange(cells.width - 1, cells.columns, cells.width)
+    d = np.zeros((cells.nodes, start.shape[1]))
+    d[:columns] = start
+    fine = np.ones(start.shape[1], bool)
+    for t in range(cells.horizon):
+        step, here = cells.steps[t], d[t * columns : (t + 1) * columns]
+        if simplex and t > 0:
+            mass = here.sum(axis=0)
+            here /= np.where(mass > 0, mass, 1.0)
+        possible = np.sum(here * placebo[t * columns : (t + 1) * columns], axis=0)
+        fine &= possible + here[ends].sum(axis=0) > 0
+        after = d[(t + 1) * columns : (t + 2) * columns]
+        after[:] = step.arriving @ (here[cells.s[step.cells]] * carried[step.cells])
+        after[ends] += here[ends]
+    return d, fine
+
+
+def by_node(cells: Cells, of_groups: Floats) -> Floats:
+    """(nodes, m) sums of the groups' values by (t, s)."""
+    found = np.zeros((cells.nodes, of_groups.shape[1]))
+    for t, step in enumerate(cells.steps):
+        here = slice(t * cells.columns, (t + 1) * cells.columns)
+        found[here] = step.by_column @ of_groups[step.groups]
+    return found
+
+
+def model(mixed: Mixed, renorm: bool, errors: bool) -> tuple[Floats, Floats]:
+    """(m,) values and errors of the direct method, nan where there is no overlap."""
+    cells, share = mixed.cells, mixed.probability
+    if renorm:
+        share = share * _inverse(by_node(cells, share))[cells.group_node]
+    carried = mixed["n"] * (share * mixed.per_row)[cells.group]
+    d, fine = forward(cells, mixed.start, carried, by_node(cells, share), simplex=False)
+    powers = cells.gamma ** cells.group_keys[0][:, None]
+    D = powers * d[cells.group_node] * share
+    earned = (cells.by_group @ mixed["y"]) * mixed.per_row
+    values = np.where(fine, np.sum(D * earned, axis=0), np.nan)
+    if not errors:
+        return values, np.full(len(values), np.nan)
+    # SE² = Var[V_0(s_0)]/n + Σ (D/N)² Σ_i (x_i - x̄)², with x = y + γ V'(s') in the group
+    _, v = mixed.values(share) if renorm else mixed.fitted
+    ahead = np.where((cells.t + 1 < cells.horizon)[:, None], cells.gamma * v[cells.next_node], 0.0)
+    y, n = mixed["y"], mixed["n"]
+    first = cells.by_group @ (y + n * ahead)
+    second = cells.by_group @ (mixed["yy"] + 2 * ahead * y + n * ahead**2)
+    apart = cells.by_group @ (mixed["yy"] + n * ahead**2)
+    by = (D * mixed.per_row) ** 2
+    parts = np.sum(by * np.maximum(second - first**2 * mixed.per_row, 0.0), axis=0)
+    v0, total = v[: cells.columns], mixed.total
+    mean, square = (np.sum(mixed.start * v0**k, axis=0) for k in (1, 2))
+    squares = np.maximum(square - mean**2, 0.0) / total + parts
+    squares[squares <= NOISE * (np.sum(by * apart, axis=0) + square / total)] = np.nan
+    return values, np.sqrt(squares)
+
+
+def shaped(mixed: Mixed, fit: str) -> tuple[Floats, Floats]:
+    """f (K, m) = γ V_{t+1}(s') - Q_t(s,a) and g (columns, m) = V_0(s_0), with the Q of all
+    episodes, or of the half in which the row's episode is not."""
+    cells = mixed.cells
+    q, v = mixed.fitted
+    group, after = np.arange(len(q) - 1), cells.next_node
+    g = v[: cells.columns]
+    if fit != "in-sample":
+        group, after = cells.other_half
+        g = np.roll(g, cells.width, axis=0)
+    ahead = np.where((cells.t + 1 < cells.horizon)[:, None], v[after], 0.0)
+    return cells.gamma * ahead - q[group[cells.group]], g
+
+
+def doubly_robust(mixed: Mixed, recipe: Recipe, weights: Floats) -> Floats:
+    """(m,) DR and WDR; weights (H, m) are the sums of the running products of the episodes that
+    are summed. nan where one of them, or a half, is empty."""
+    assert recipe.control is not None
+    cells, fit = mixed.cells, str(recipe.control.q)
+    f, g = shaped(mixed, fit)
+    earned = mixed["wy"] + f * mixed["w"]
+    start = mixed.start * mixed.total  # episodes by first state
+    used = _used(mixed, fit)
+    if fit == "split":
+        earned, start = earned * (cells.s < cells.width)[:, None], start[: cells.width]
+        g = g[: cells.width]
+    n = start.sum(axis=0)
+    powers = cells.gamma ** np.arange(cells.horizon)
+    per_step = np.stack([earned[step.cells].sum(axis=0) for step in cells.steps])
+    per_step = per_step / (weights if recipe.normalize == "step" else n)
+    values = powers @ per_step + np.sum(start * g, axis=0) / n
+    return np.where(used & np.all(weights > 0, axis=0), values, np.nan)
+
+
+def marginal(mixed: Mixed, recipe: Recipe) -> Floats:
+    """(m,) MDR with the Q of all episodes, or of the other half on the first."""
+    assert recipe.control is not None
+    cells, fit = mixed.cells, str(recipe.control.q)
+    f, g = shaped(mixed, fit)
+    start = mixed.start
+    own = np.ones(len(cells), bool)
+    if fit == "split":
+        own = cells.s < cells.width
+        start = start * (np.arange(cells.columns) < cells.width)[:, None]
+        start = start * _inverse(start.sum(axis=0, keepdims=True))
+    per_node = _inverse(by_node(cells, mixed.n))[cells.node] * own[:, None]
+    carried = mixed["ρ"] * per_node
+    placebo = np.asarray(_adding(cells.node, cells.nodes) @ carried)
+    d, fine = forward(cells, start, carried, placebo, simplex=recipe.normalize == "simplex")
+    earned = d[cells.node] * per_node * (mixed["ρy"] + f * mixed["ρ"])
+    values = np.sum(cells.gamma ** cells.t[:, None] * earned, axis=0)
+    values += np.sum(start * g, axis=0)
+    return np.where(fine & _used(mixed, fit), values, np.nan)
+
+
+def _used(mixed: Mixed, fit: str) -> npt.NDArray[np.bool_]:
+    """(m,) whether both halves have episodes."""
+    if fit == "in-sample":
+        return np.ones(mixed.counts.shape[1], bool)
+    first = mixed.start[: mixed.cells.width].sum(axis=0)
+    second = mixed.start[mixed.cells.width :].sum(axis=0)
+    return np.asarray((first > 0) & (second > 0))
+
+
+def pooled(mixed: Mixed, recipe: Recipe, first: Ints) -> Floats:
+    """(m,) MIS pooled over time, on cells of all steps together; first (n,) are the columns in
+    which the episodes begin."""
+    cells = mixed.cells
+    one = mixed["ρ"] if recipe.normalize == "state" else mixed["n"]
+    used = (cells.to < cells.width)[:, None]
+    here = _adding(cells.s, cells.width)
+    by_reward, by_move = _inverse(here @ one), _inverse(here @ (one * used))
+    carried = mixed["ρ"] * used * by_move[cells.s]
+    reward, placebo = (by_reward * (here @ mixed[name]) for name in ("ρy", "ρ"))
+    placebo[-1] = 1.0
+    arriving = _adding(np.where(used[:, 0], cells.to, 0), cells.width)
+    d = np.asarray(_adding(first, cells.width) @ mixed.counts) / mixed.total
+    values, fine = np.zeros(d.shape[1]), np.ones(d.shape[1], bool)
+    for t in range(cells.horizon):
+        if recipe.normalize == "simplex" and t > 0:
+            mass = d.sum(axis=0)
+            d = d / np.where(mass > 0, mass, 1.0)
+        fine &= np.sum(d * placebo, axis=0) > 0
+        values += cells.gamma**t * np.sum(d * reward, axis=0)
+        after = arriving @ (d[cells.s] * carried)
+        after[-1] += d[-1]
+        d = after
+    return np.where(fine, values, np.nan)
