@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,16 @@ class Groups:
         return np.arange(self.size) if self.sorting is None else self.sorting
 
     def count(self) -> Ints:
-        return np.diff(np.append(self.starts, self.size))
+        return self._counts
+
+    @cached_property
+    def _counts(self) -> Ints:
+        ends = np.append(self.starts, self.size)
+        return ends[1:] - ends[:-1]
+
+    @cached_property
+    def _sorted_index(self) -> Ints:
+        return np.repeat(np.arange(len(self)), self._counts)
 
     def sum(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if len(self) == 0:
@@ -42,7 +52,7 @@ class Groups:
         if len(self) == self.size:
             return values
         if values.dtype == np.float64 and SMALL_GROUPS * len(self) > self.size:
-            return np.bincount(np.repeat(np.arange(len(self)), self.count()), values)
+            return np.bincount(self._sorted_index, values)
         return np.add.reduceat(values, self.starts)
 
     def max(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -52,11 +62,10 @@ class Groups:
 
     def index(self) -> Ints:
         """(N,) group of each row."""
-        sorted_index = np.repeat(np.arange(len(self)), self.count())
         if self.sorting is None:
-            return sorted_index
+            return self._sorted_index
         index = np.empty(self.size, np.int64)
-        index[self.sorting] = sorted_index
+        index[self.sorting] = self._sorted_index
         return index
 
     def _sorted(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
