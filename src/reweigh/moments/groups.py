@@ -39,7 +39,7 @@ class Groups:
     @cached_property
     def _counts(self) -> Ints:
         ends = np.append(self.starts, self.size)
-        return ends[1:] - ends[:-1]
+        return np.asarray(ends[1:] - ends[:-1])
 
     @cached_property
     def _sorted_index(self) -> Ints:
