@@ -123,9 +123,7 @@ def plan(
             TrustCell(world, n): (*ESTIMATORS, LOG, BEHAVIOR) for world in chosen for n in sizes
         },
         "jackknife": {
-            TrustCell(world, n, measure=jackknife): others
-            for world in chosen
-            for n in sizes
+            TrustCell(world, n, measure=jackknife): others for world in chosen for n in sizes
         },
         "bootstrap": {
             TrustCell(world, n, measure=bootstrap): RESAMPLED

@@ -17,6 +17,7 @@ r̄ itself:  n C/n(s,a) (y - r̄),  C(s,a) = Σ_moves of (s,a) D ρ/N.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +77,7 @@ def marginal_influence(
     back = backward(op, flow if simplex else None)
     moved = variance.derivatives(op, flow, back)
     reward = variance.logged_reward(op, moved.reward)
-    D_z = log.n_episodes * reward.a_z
+    D_z = log.n_episodes * reward[variance.Z]
     if not logged:
         key = [op.cells.s, op.cells.a] if recipe.reward == "pooled" else _step_keys(op.cells)
         cell, _ = ranked(key)
@@ -155,9 +156,17 @@ def _move_terms(
     else:
         b = b * moved.move
     b = np.where(known, b, 0.0)
-    mean_r = divided(groups.sum(reward.a_rho * c.rho + reward.a_z * c.z), groups.visits)
     mean_t = divided(groups.sum(b * c.rho), groups.moves)
-    constant = reward.a0 - mean_r[groups.of] - np.where(known, mean_t[groups.of], 0.0)
-    slope = reward.a_rho + b
-    found = constant[edge] + slope[edge] * moves.rho + reward.a_z[edge] * moves.z
-    return np.asarray(found + reward.a_y[edge] * moves.y, np.float64)
+    found = (b[edge] * moves.rho) - np.where(known, mean_t[groups.of], 0.0)[edge]
+    of_rows: dict[str, Any] = {
+        variance.ONE: 1.0,
+        variance.RHO: moves.rho,
+        variance.Z: moves.z,
+        variance.Y: moves.y,
+    }
+    for name, a in reward.items():
+        found += a[edge] * of_rows[name]
+        if name in (variance.RHO, variance.Z):
+            mean_r = divided(groups.sum(a * variance.moment(c, variance.ONE, name)), groups.visits)
+            found -= mean_r[groups.of[edge]]
+    return found

@@ -12,6 +12,7 @@ Theorem 4.1's leading term over n when N = M.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,18 +23,20 @@ from reweigh.estimators.operators import OneStep
 from reweigh.estimators.recursion import Backward, Forward
 from reweigh.inference.quantiles import effective_df
 from reweigh.moments.groups import tally
+from reweigh.moments.transitions import TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class RewardTerm:
-    """Coefficients of R per edge. Σzy is not among the sums: a_z and a_y are never both used."""
-
-    a0: Floats
-    a_rho: Floats
-    a_z: Floats
-    a_y: Floats
+RewardTerm = Mapping[str, Floats]  # a per edge, by what it multiplies: ONE, RHO, Z or Y
+ONE, RHO, Z, Y = "one", "rho", "z", "y"
+# The sums over a cell's rows of the products of two of them. Σzy is not among the sums: no term
+# has both.
+MOMENTS = {
+    (ONE, ONE): "n", (ONE, RHO): "rho", (ONE, Z): "z", (ONE, Y): "y",
+    (RHO, RHO): "rho2", (RHO, Z): "rhoz", (RHO, Y): "z",
+    (Z, Z): "z2", (Y, Y): "y2",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +74,11 @@ def derivatives(op: OneStep, flow: Forward, back: Backward) -> Derivatives:
 def logged_reward(op: OneStep, D: Floats) -> RewardTerm:
     """R = D z/N, or D (z - r̂ρ)/Σρ when self-normalised."""
     groups = op.groups
-    zero = np.zeros(len(op.src))
     per_row = divided(D, groups.reward_by)[groups.of]
     if not op.self_normalized:
-        return RewardTerm(zero, zero, per_row, zero)
+        return {Z: per_row}
     mean = divided(groups.sum(op.cells.z), groups.reward_by)[groups.of]
-    return RewardTerm(zero, -per_row * mean, per_row, zero)
+    return {RHO: -per_row * mean, Z: per_row}
 
 
 def pooled_reward(
@@ -96,7 +98,7 @@ def pooled_reward(
         a_rho = per_row * (mean_reward - mean)
     use = tally(cell, per_row * rho)  # C(s,a)
     share = (use / tally(cell, op.cells.n))[cell]
-    return RewardTerm(-share * mean_reward, a_rho, np.zeros(len(rho)), share)
+    return {ONE: -share * mean_reward, RHO: a_rho, Y: share}
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,31 +179,54 @@ def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardT
         rho = np.where(known, c.rho, 0.0)
         mean = divided(groups.sum(rho * moved.move), groups.move_by)[groups.of]
         b = (moved.move - mean) * per_row
-    b = np.where(known, b, 0.0)
-    r1 = term.a0 * c.n + term.a_rho * c.rho + term.a_z * c.z + term.a_y * c.y
-    r2 = (
-        term.a0**2 * c.n
-        + term.a_rho**2 * c.rho2
-        + term.a_z**2 * c.z2
-        + term.a_y**2 * c.y2
-        + 2 * term.a0 * (term.a_rho * c.rho + term.a_z * c.z + term.a_y * c.y)
-        + 2 * term.a_rho * (term.a_z * c.rhoz + term.a_y * c.z)
-    )
-    rt = b * (term.a0 * c.rho + term.a_rho * c.rho2 + term.a_z * c.rhoz + term.a_y * c.z)
+    if not known.all():
+        b = np.where(known, b, 0.0)
     N, M = groups.visits, groups.moves
-    sum_r, sum_r_known = groups.sum(r1), groups.sum(np.where(known, r1, 0.0))
+    # One array over the edges at a time: a log's cells may be as many as memory allows.
+    first = _times(c, term, ONE)
+    sum_r = groups.sum(first)
+    sum_r_known = sum_r if known.all() else groups.sum(np.where(known, first, 0.0))
     sum_t = groups.sum(b * c.rho)
-    var_r = groups.sum(r2) - divided(sum_r**2, N)  # N Var(R)
-    var_t = groups.sum(b**2 * c.rho2) - divided(sum_t**2, M)
-    cov = groups.sum(np.where(known, rt, 0.0)) - divided(sum_r_known * sum_t, M)
+    del first
+    squares = _squared(c, term)
+    scale = float(np.abs(squares).sum())
+    var_r = groups.sum(squares) - divided(sum_r**2, N)  # N Var(R)
+    squares = b * b * c.rho2
+    scale += float(squares.sum())
+    var_t = groups.sum(squares) - divided(sum_t**2, M)
+    del squares
+    cov = groups.sum(b * _times(c, term, RHO)) - divided(sum_r_known * sum_t, M)
     # Cancellation may leave a variance of 0 slightly negative.
     per_group = np.maximum(var_r + var_t + 2 * cov, 0.0)
     start = start_variance(op, back)
     square = float(start + per_group.sum())
-    u, first = back.u[op.start_node], op.start
-    at_start = float(np.sum(u**2 * first.n + 2 * np.abs(u * first.g) + first.g2)) / op.n_episodes**2
-    scale = float(np.sum(np.abs(r2) + b**2 * c.rho2)) + at_start
-    return Squared(square, per_group, start, lost_in_rounding(square, scale))
+    u, at = back.u[op.start_node], op.start
+    at_start = float(np.sum(u**2 * at.n + 2 * np.abs(u * at.g) + at.g2)) / op.n_episodes**2
+    return Squared(square, per_group, start, lost_in_rounding(square, scale + at_start))
+
+
+def _times(c: TransitionMoments, term: RewardTerm, other: str) -> Floats:
+    """(E,) the sums over every cell's rows of R times ONE, or times RHO."""
+    found = np.zeros(len(c))
+    for name, a in term.items():
+        found += a * moment(c, name, other)
+    return found
+
+
+def _squared(c: TransitionMoments, term: RewardTerm) -> Floats:
+    """(E,) ΣR² over every cell's rows."""
+    found, names = np.zeros(len(c)), list(term)
+    for place, name in enumerate(names):
+        found += term[name] ** 2 * moment(c, name, name)
+        for other in names[:place]:
+            found += 2 * term[name] * term[other] * moment(c, name, other)
+    return found
+
+
+def moment(c: TransitionMoments, one: str, other: str) -> Floats:
+    """(E,) the sums of the products of two of ONE, RHO, Z and Y."""
+    found: Floats = getattr(c, MOMENTS.get((one, other)) or MOMENTS[other, one])
+    return found
 
 
 def start_variance(op: OneStep, back: Backward) -> float:
