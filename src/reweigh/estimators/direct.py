@@ -8,6 +8,7 @@ where most of these occur.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -174,7 +175,7 @@ class Rows:
         pairs = None if by_code is None else log.steps.pairs
         return cls(log.steps, _plain(rho), log.discount, len(log.states) + 1, pairs)
 
-    @property
+    @cached_property
     def columns(self) -> tuple[Any, ...]:
         """The first arguments of the recursions: see `forward`."""
         s, pairs = self.steps, self.pairs
@@ -312,12 +313,12 @@ def _start_values(rows: Rows) -> Floats | None:
 
 def _start_variance(u: Floats, count: Floats, g: Floats | None) -> float:
     """Var[u_0(s_0) + g(s_0)]/n."""
-    n = float(count.sum())
-    first, second = u * count, u * u * count
+    n, weighted = float(count.sum()), u * count
+    first, second = float(weighted.sum()), float(weighted.dot(u))
     if g is not None:
-        first, second = first + g[0], second + 2 * u * g[0] + g[1]
-    mean = float(first.sum()) / n
-    return max(float(second.sum()) / n - mean * mean, 0.0) / n
+        first, second = first + float(g[0].sum()), second + float((2 * u * g[0] + g[1]).sum())
+    mean = first / n
+    return max(second / n - mean * mean, 0.0) / n
 
 
 def _unseen(flow: Flow, share: Floats, *, conserves: bool) -> Floats:

@@ -12,6 +12,7 @@ Theorem 4.1's leading term over n when N = M.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -144,14 +145,14 @@ class Freedom:
     def of_sums(cls, square: float, spread: float, start: float, n: int) -> Freedom | None:
         """The same from sums over the groups, of C_g = V_g N_g/(N_g - 1) and C_g²/(N_g - 1), and
         the part of the start."""
-        parts = [(square, square * (square / spread))] if 0 < spread < np.inf else []
+        parts = [(square, square * (square / spread))] if 0 < spread < math.inf else []
         if n > 1:
             parts.append((start * n / (n - 1), n - 1.0))
-        sums, df = np.array(parts).T if parts else np.zeros((2, 0))
-        if not np.all(np.isfinite(sums)):
+        total = sum(part for part, _ in parts)
+        if not 0 < total < math.inf:
             return None
-        found = effective_df(sums, df)
-        return None if found is None else cls(float(np.sqrt(sums.sum())), found)
+        by = sum((part / total) ** 2 / df for part, df in parts if part > 0)
+        return cls(math.sqrt(total), 1 / by if by > 0 else math.inf)
 
 
 NOISE = 1e-12  # the share of what it is a difference of, below which a number is rounding

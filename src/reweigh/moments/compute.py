@@ -36,7 +36,11 @@ def available() -> bool:
 
 def pick(name: str, size: int) -> Callable[..., Any]:
     """The function `module.function` of the kernels or of their twins, for that many rows."""
-    package = "kernels" if size >= COMPILED_FROM and available() else "twins"
+    return _found("kernels" if size >= COMPILED_FROM and available() else "twins", name)
+
+
+@cache
+def _found(package: str, name: str) -> Callable[..., Any]:
     module, function = name.split(".")
     found: Callable[..., Any] = getattr(
         importlib.import_module(f"reweigh.moments.{package}.{module}"), function

@@ -49,9 +49,12 @@ def covered(M: float, ratio: float, square: float) -> float:
         return 0.0
     if M < SEEN_ENOUGH or ratio >= M:
         return 1.0
-    mean = ratio / M
-    error = math.sqrt(max(square / M - mean * mean, 0.0) / M)
-    return min(mean + DEFICIT_ERRORS * error, 1.0)
+    each = 1.0 / M
+    mean = ratio * each
+    variance = max(square * each - mean * mean, 0.0) * each
+    if (1.0 - mean) ** 2 <= DEFICIT_ERRORS**2 * variance:  # most often: it spares a root
+        return 1.0
+    return min(mean + DEFICIT_ERRORS * math.sqrt(variance), 1.0)
 
 
 @compiled

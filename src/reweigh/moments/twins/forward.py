@@ -35,30 +35,36 @@ def forward(
     visits[0] = np.bincount(state[: len(ending)], minlength=width)
     d[0] = visits[0] / len(ending)
     scale, ended = 1.0, 0.0
+    found, bounds = [], offsets.tolist()  # a number at a time, lists are faster than arrays
+    column = np.empty(0, np.intp)  # of the rows of the step, where the step before has made it
     for t in range(horizon):
-        going, alive = rows_after(offsets, t), int(offsets[t + 1] - offsets[t])
-        here, there = d[t], d[t + 1]
+        low, high = bounds[t], bounds[t + 1]
+        going, alive = bounds[t + 2] - high if t + 1 < horizon else 0, high - low
+        here, there, seen = d[t], d[t + 1], visits[t + 1]
         visits[t, end] = ended
-        c = float(here.sum())
-        steps[0, t], steps[1, t] = 1.0, scale * c
+        c, divided_by = float(np.add.reduce(here)), 1.0
+        mass = scale * c
         if mode == 1 and t > 0 and c > 0:
-            steps[0, t] = c
+            divided_by = c
             scale *= c
             here /= c
         by_visit = here / np.maximum(visits[t], 1.0)
         # d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s): each row carries d_t(s) ρ/M on to its s'
         if mode != 2 and going == alive:
             earned = second = 0.0
-            for rows in chunks(offsets, t):
-                after = state[rows.start + alive : rows.stop + alive]
-                w = by_visit.take(state[rows])
-                w *= rho[rows]
-                earned += float(w.dot(reward[rows]))
+            for start in range(low, high, CHUNK):
+                stop = min(start + CHUNK, high)
+                after = np.asarray(state[start + alive : stop + alive], np.intp)
+                w = by_visit.take(column if len(column) == alive else state[start:stop])
+                w *= rho[start:stop]
+                earned += float(w.dot(reward[start:stop]))
                 second += float(w.dot(w))
                 there += np.bincount(after, w, width)
-                visits[t + 1] += np.bincount(after, minlength=width)
-            first = placebo = float(there.sum())
+                seen += np.bincount(after, None, width)
+            first = placebo = float(np.add.reduce(there))
+            column = after if alive <= CHUNK else after[:0]
         else:
+            column = column[:0]
             weights = by_visit, *_divided(t, offsets, state, ending, rho, here, by_visit, mode)
             sums = np.zeros(4)
             for rows in chunks(offsets, t):
@@ -69,8 +75,7 @@ def forward(
                 there += np.bincount(after[to], carried[to], width)
             earned, placebo, first, second = sums.tolist()
             if going:
-                after = state[offsets[t + 1] : offsets[t + 1] + going]
-                visits[t + 1] = np.bincount(after, minlength=width)
+                seen[:] = np.bincount(state[high : high + going], minlength=width)
             ended += float(np.sum(ending[going:alive] == END))
         stay = float(here[end])  # END stays END
         there[end] += stay
@@ -78,9 +83,10 @@ def forward(
         if ended > 0 and visits[t, end] > 0:
             first += stay
             second += stay**2 / float(visits[t, end])
-        steps[2:6, t] = earned, placebo, first, second
+        found.append((divided_by, mass, earned, placebo, first, second))
         if not placebo > 0:
             return t
+    steps[:6] = np.array(found).T
     visits[horizon, end] = ended
     shown = np.diff(offsets) > 0  # up to the longest episode's end
     steps[6, shown] = np.add.reduceat(reward, offsets[:-1][shown])
@@ -115,8 +121,8 @@ def _divided(
 
 def unpacked(code: Array, bits: int, rho: Array, by_code: bool) -> tuple[Array, Array]:
     """(N,) states and ratios of the rows."""
-    state = code.astype(np.int64) >> int(bits) if bits else code
-    return state, rho[code] if by_code else rho
+    state = (code >> code.dtype.type(bits)).astype(np.intp) if bits else code
+    return state, rho.take(code) if by_code else rho
 
 
 def chunks(offsets: Array, t: int) -> Iterator[slice]:
