@@ -3,4 +3,17 @@
 import sys
 from pathlib import Path
 
+import pytest
+
+from reweigh.moments import compute
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(params=["kernels", "twins"])
+def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both codes, whatever the size."""
+    if request.param == "kernels":
+        pytest.importorskip("numba")
+    monkeypatch.setattr(compute, "COMPILED_FROM", 0 if request.param == "kernels" else 10**18)
+    return str(request.param)

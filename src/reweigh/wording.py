@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+MOST_DECIMALS = 12  # smaller numbers are told with an exponent, not as zeros
+
 
 def finite_or_none(value: float | None) -> float | None:
     """What overflowed is not a number to hand on."""
@@ -15,7 +17,10 @@ def rounded(value: float, error: float | None) -> str:
     if error is None or not error > 0:
         return number(value)
     decimals = max(0, 1 - math.floor(math.log10(error)))
-    return f"{value:,.{min(decimals, 12)}f}"
+    if decimals <= MOST_DECIMALS or value == 0:
+        return f"{value:,.{min(decimals, MOST_DECIMALS)}f}"
+    digits = math.floor(math.log10(abs(value))) + decimals
+    return f"{value:.{min(max(digits, 1), 16)}e}"
 
 
 def number(value: float | None) -> str:

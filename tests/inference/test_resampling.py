@@ -24,15 +24,6 @@ TARGET = rw.ColumnPolicy("target_prob")
 WORLD = random_mdp(4, n_states=3, n_actions=2, horizon=4, discount=0.9, reward_sd=0.4)
 
 
-@pytest.fixture(params=["kernels", "twins"])
-def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both codes, whatever the size."""
-    if request.param == "kernels":
-        pytest.importorskip("numba")
-    monkeypatch.setattr(compute, "COMPILED_FROM", 0 if request.param == "kernels" else 10**18)
-    return str(request.param)
-
-
 def arrays(n: int, seed: int, cut: float = 0.3) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     horizon = 6

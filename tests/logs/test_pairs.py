@@ -12,7 +12,6 @@ from reweigh.estimators import direct
 from reweigh.logs import arrays as module
 from reweigh.logs.pairs import Pairs
 from reweigh.logs.states import END, UNKNOWN
-from reweigh.moments import compute
 
 N, H, S, A = 150, 7, 6, 3
 TARGET = rw.ColumnPolicy("target_prob")
@@ -25,14 +24,6 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small arrays are read as large ones are."""
     monkeypatch.setattr(module, "QUICK_FROM", 0)
     monkeypatch.setattr(direct, "ROWS_PER_STEP", 0)
-
-
-@pytest.fixture(params=["kernels", "twins"])
-def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "kernels":
-        pytest.importorskip("numba")
-    monkeypatch.setattr(compute, "COMPILED_FROM", 0 if request.param == "kernels" else 10**18)
-    return str(request.param)
 
 
 def tables(seed: int = 1) -> tuple[np.ndarray, np.ndarray]:

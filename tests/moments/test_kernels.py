@@ -18,16 +18,6 @@ from reweigh.moments import compute
 N, H = 150, 140  # more than one tile both ways, and a rest
 
 
-@pytest.fixture(params=["kernels", "twins"])
-def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both codes, whatever the size."""
-    if request.param == "kernels":
-        pytest.importorskip("numba")
-    monkeypatch.setattr(compute, "COMPILED_FROM", 0 if request.param == "kernels" else 10**18)
-    monkeypatch.setattr(arrays_module, "QUICK_FROM", 0)
-    return str(request.param)
-
-
 def given(n: int = N, horizon: int = H, **changes: Any) -> dict[str, Any]:
     rng = np.random.default_rng(n)
     made = {

@@ -144,8 +144,10 @@ class Freedom:
     @classmethod
     def of_sums(cls, square: float, spread: float, start: float, n: int) -> Freedom | None:
         """The same from sums over the groups, of C_g = V_g N_g/(N_g - 1) and C_g²/(N_g - 1), and
-        the part of the start."""
-        parts = [(square, square * (square / spread))] if 0 < spread < math.inf else []
+        the part of the start. None also where the squares C_g² were lost."""
+        if square > 0 and not 0 < spread < math.inf:
+            return None
+        parts = [(square, square * (square / spread))] if square > 0 else []
         if n > 1:
             parts.append((start * n / (n - 1), n - 1.0))
         total = sum(part for part, _ in parts)
