@@ -114,11 +114,24 @@ def plan(
     else:
         most = replicates or (SMALL_REPLICATES if small else max(PARTS.values()))
         counts = {name: min(usual, most) for name, usual in PARTS.items()}
+    cells = cells_of(chosen, sizes)
+    return [
+        Part(name, cells[name], counts[name], KEEP[name])
+        for name in _chosen("part", parts, PARTS, tuple(PARTS))
+        if cells[name]
+    ]
+
+
+def cells_of(
+    chosen: Iterable[str] = tuple(WORLDS), sizes: Iterable[int] = SIZES
+) -> dict[str, dict[AnyTrust, Sequence[str]]]:
+    """The cells of every part, with what is asked of each."""
+    chosen, sizes = tuple(chosen), tuple(sizes)
     others = tuple(name for name in ESTIMATORS if name not in QUICK)
     jackknife = Measure((JACKKNIFE,), quick=(), gates=False)
     bootstrap = Measure(BOOTSTRAPS, quick=(), gates=False)
     bare = Measure(("auto",), quick=())
-    cells: dict[str, dict[AnyTrust, Sequence[str]]] = {
+    return {
         "coverage": {
             TrustCell(world, n): (*ESTIMATORS, LOG, BEHAVIOR) for world in chosen for n in sizes
         },
@@ -142,11 +155,6 @@ def plan(
         },
         "best": {BestCell(n): ("mis",) for n in BEST_SIZES if n in sizes},
     }
-    return [
-        Part(name, cells[name], counts[name], KEEP[name])
-        for name in _chosen("part", parts, PARTS, tuple(PARTS))
-        if cells[name]
-    ]
 
 
 def _chosen(

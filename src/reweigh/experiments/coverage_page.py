@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from reweigh.experiments.coverage import PARTS
+from reweigh.experiments.coverage import PARTS, cells_of
+from reweigh.experiments.coverage_cells import CLEAN
 from reweigh.experiments.coverage_goals import (
     ERRORS,
     HIGH,
@@ -20,8 +22,9 @@ from reweigh.experiments.coverage_goals import (
     read_csv,
     within,
 )
+from reweigh.experiments.coverage_measures import BOOTSTRAPS, JACKKNIFE, WIS
 from reweigh.experiments.coverage_tables import DEFAULT, Row
-from reweigh.experiments.coverage_worlds import GROUPS, WORLDS
+from reweigh.experiments.coverage_worlds import GROUPS
 from reweigh.inference.gates import LIMITS
 
 MOST_MISSES = 12
@@ -92,15 +95,9 @@ def page(study: Study) -> str:
         f"coverage of 95 % has a Monte-Carlo error of {error} percentage points. "
         "`make study` runs it all again; [what is in the tables](#the-tables).\n",
     ]
-    wanted = PARTS["coverage"]
-    if len(there) < len(WORLDS) or fewest < wanted:
-        whole = sum(count >= wanted for count in counts.values())
-        parts.append(
-            f"**Not finished:** {len(there)} of {len(WORLDS)} worlds are there so far; {whole} of "
-            f"their {len(counts)} sizes with {wanted:,} logs, the others with at least "
-            f"{fewest:,}; of the bootstraps, and of the jackknife of estimators other than MIS, "
-            "what `coverage.csv` holds.\n"
-        )
+    missing = _missing(study)
+    if missing:
+        parts.append(f"**Not finished:** {'; '.join(missing)}.\n")
     parts += ["## What the study is held to\n", _goals(held)]
     parts += ["## Which estimator, which interval\n", _intervals(study)]
     parts += ["## What a verdict is worth\n", _verdicts(study), "![](green.svg)\n"]
@@ -110,6 +107,39 @@ def page(study: Study) -> str:
     parts += ["## The worlds\n", _worlds(study)]
     parts += ["## The tables\n", TABLES]
     return "\n".join(parts)
+
+
+def _missing(study: Study) -> list[str]:
+    """What the parts of the study still lack, each as a phrase."""
+    quick = pick(study.coverage, estimator=MAIN, method=DEFAULT)
+    jackknife = [row for row in pick(study.coverage, method=JACKKNIFE) if row["estimator"] == WIS]
+    bootstrap = pick(study.coverage, estimator=MAIN, method=BOOTSTRAPS[0])
+    faults = [row for row in pick(study.gates, estimator=MAIN) if row["fault"] != CLEAN]
+    words = {
+        "coverage": "worlds and sizes",
+        "jackknife": "worlds and sizes with the jackknife of estimators other than MIS",
+        "bootstrap": "worlds and sizes with bootstraps",
+        "faults": "worlds and sizes with faults",
+        "best": "sizes of the best of many",
+    }
+    rows = {
+        "coverage": quick, "jackknife": jackknife, "bootstrap": bootstrap, "faults": faults,
+        "best": study.best,
+    }  # fmt: skip
+    found = []
+    for name, cells in cells_of().items():
+        counts = {
+            (row.get("world"), row["n"], row.get("fault")): row["replicates"] for row in rows[name]
+        }
+        whole = sum(count >= PARTS[name] for count in counts.values())
+        if whole < len(cells):
+            told = f"{whole:,} of {len(cells):,} {words[name]} have {PARTS[name]:,} logs"
+            if whole < len(counts):
+                told += f", {len(counts) - whole:,} fewer (at least {min(counts.values()):,})"
+            if len(counts) < len(cells):
+                told += f", {len(cells) - len(counts):,} none"
+            found.append(told)
+    return found
 
 
 def _list(numbers: Iterable[int]) -> str:
@@ -157,14 +187,35 @@ def _summary(rows: Sequence[Row]) -> str:
     return f"{_percent(median(row['coverage'] for row in rows))} ({len(inside)}/{len(rows)})"
 
 
-def _by_size(study: Study, rows: list[Row], key: str, label: str) -> str:
+def _by(rows: list[Row], key: str, label: str, columns: Mapping[str, dict[str, Any]]) -> str:
+    """A line for every value of `key`, a column for every choice of rows."""
     named = dict.fromkeys(row[key] for row in rows)
     return _table(
-        (label, *(f"n = {n:,}" for n in study.sizes)),
+        (label, *columns),
         (
-            (f"`{name}`", *(_summary(pick(rows, **{key: name}, n=n)) for n in study.sizes))
+            (
+                f"`{name}`",
+                *(_summary(pick(rows, **{key: name}, **some)) for some in columns.values()),
+            )
             for name in named
         ),
+    )
+
+
+def _by_size(study: Study, rows: list[Row], key: str, label: str) -> str:
+    return _by(rows, key, label, {f"n = {n:,}": {"n": n} for n in study.sizes})
+
+
+def _by_method(rows: list[Row]) -> str:
+    """Estimators and methods, at the largest size that has all of them."""
+    drawn = pick(rows, method=BOOTSTRAPS[0]) or rows
+    n = max((row["n"] for row in drawn), default=0)
+    methods = dict.fromkeys(row["method"] for row in pick(rows, n=n, estimator=MAIN))
+    return _by(
+        [row for row in pick(rows, n=n) if row["method"] in methods],
+        "estimator",
+        f"n = {n:,}",
+        {f"`{method}`": {"method": method} for method in methods},
     )
 
 
@@ -177,9 +228,11 @@ def _intervals(study: Study) -> str:
         "taken for the target's value:\n",
         _by_size(study, pick(well, method=DEFAULT), "estimator", "estimator"),
         "![](coverage.svg)\n",
-        f"The methods, for `{MAIN}`, and for `wis`:\n",
+        f"The methods, for `{MAIN}` and for `wis`, and at one size for all estimators (bootstraps "
+        "were run in ten of the worlds, of which fewer are well-overlapped):\n",
         _by_size(study, pick(well, estimator=MAIN), "method", f"{MAIN}, method"),
         _by_size(study, pick(well, estimator="wis"), "method", "wis, method"),
+        _by_method(well),
         f"Mean reported error over the real spread of the estimates (`{DEFAULT}`; 1 is right), "
         "median over the well-overlapped worlds:\n",
         _errors(study, pick(well, method=DEFAULT)),

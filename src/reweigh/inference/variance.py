@@ -182,6 +182,7 @@ def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardT
         rho = np.where(known, c.rho, 0.0)
         mean = divided(groups.sum(rho * moved.move), groups.move_by)[groups.of]
         b = (moved.move - mean) * per_row
+    del per_row
     if not known.all():
         b = np.where(known, b, 0.0)
     N, M = groups.visits, groups.moves
