@@ -49,7 +49,7 @@ def slowly(
 ) -> Any:
     """The general road, for an estimator that has a quick one."""
     again = Again.of(log, [(target, recipe)], errors=errors, runs=1)
-    vars(again)["at_once"] = vars(again)["ready"] = {}
+    vars(again)["at_once"], vars(again)["ready"] = {}, []
     return again.run(counts, counts.shape[1])
 
 
@@ -185,7 +185,7 @@ def test_sums_of_many_mixtures_give_what_each_gives(name: str, errors: bool) -> 
         shaped = log.with_rewards(log.steps.reward, g)
         for data in (log, shaped) if name in ("is", "wis") else (log,):
             again = Again.of(data, [(world.target, recipe)], errors=errors, runs=1)
-            assert list(again.ready) == [0]
+            assert [list(roads) for roads in again.ready] == [[0]]
             counts = draws(n, seed, 0)
             found = again.run(counts, 40)
             general = slowly(data, world.target, recipe, counts[:, :40], errors)
@@ -193,20 +193,70 @@ def test_sums_of_many_mixtures_give_what_each_gives(name: str, errors: bool) -> 
             if errors:
                 same(found.errors, general.errors, 1e-7)
             assert found.reasons == general.reasons
-            mixed = again.ready[0].run(recipe, counts, errors, {})[0]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                mixed = again.ready[0][0](counts, {})[0]
             compared += int(np.isfinite(mixed).sum())
     assert compared > 3 * 40  # most were not looked at again
 
 
-def test_mixtures_without_overlap_are_refused_as_ever() -> None:
+@pytest.mark.parametrize("errors", [True, False])
+def test_mixtures_without_overlap_are_refused_as_ever(errors: bool) -> None:
     """What the sums cannot answer is asked again, so that its reason is told."""
     log = rw.log_from_arrays(**arrays(4, 3, cut=0.0))
     for name, recipe in OTHERS.items():
-        again = Again.of(log, [(TARGET, recipe)], errors=False, runs=1)
+        again = Again.of(log, [(TARGET, recipe)], errors=errors, runs=1)
         found = again.run(draws(4, 1, 0), BLOCK)
-        general = slowly(log, TARGET, recipe, draws(4, 1, 0), errors=False)
+        general = slowly(log, TARGET, recipe, draws(4, 1, 0), errors)
         same(found.values, general.values)
+        if errors:
+            same(found.errors, general.errors, 1e-6)
         assert found.reasons == general.reasons, name
+        assert sum(found.reasons[0].values()) == np.isnan(found.values).sum()
+
+
+def test_estimators_that_the_sums_do_not_know_take_the_general_road() -> None:
+    """Combinations that only a Recipe makes, and rewards with a start value."""
+    log = WORLD.simulate(40, 0)
+    shaped = log.with_rewards(log.steps.reward, np.random.default_rng(0).normal(size=40))
+    control = rw.mdr("split").control
+    counts = draws(40, 2, 0)
+    for data, recipe in (
+        (log, replace(rw.mdr("split"), normalize="state")),
+        (log, replace(rw.mis(pooled=True), control=control)),
+        (shaped, rw.dm()),
+        (shaped, rw.mis(pooled=True)),
+    ):
+        again = Again.of(data, [(WORLD.target, recipe)], errors=False, runs=1)
+        assert again.ready == []
+        found = again.run(counts, 6).values
+        same(found, slowly(data, WORLD.target, recipe, counts[:, :6], errors=False).values)
+
+
+@pytest.mark.parametrize("scale", [1e160, 1e300])
+def test_rewards_whose_squares_overflow_are_refused_as_ever(scale: float) -> None:
+    log = WORLD.simulate(30, 0)
+    large = log.with_rewards(log.steps.reward * scale, None)
+    counts = draws(30, 2, 0)
+    for name in ("is", "wis", "trajectory-is", "trajectory-wis", "dr", "dm"):
+        for errors in (True, False):
+            if errors and name == "dr":
+                continue
+            pair = (WORLD.target, rw.estimator(name))
+            found = Again.of(large, [pair], errors=errors, runs=1).run(counts, 6)
+            general = slowly(large, *pair, counts[:, :6], errors)
+            np.testing.assert_array_equal(np.isnan(found.values), np.isnan(general.values))
+            assert found.reasons == general.reasons, (name, errors)
+
+
+def test_estimators_of_many_targets_give_what_each_gives_alone() -> None:
+    log = WORLD.simulate(60, 0)
+    uniform = rw.TablePolicy(np.full((3, 2), 0.5))
+    names = ("dm", "wdr", "mdr", "wis", "mis-pooled")
+    pairs = [(t, rw.estimator(n)) for t in (WORLD.target, uniform) for n in names]
+    together = resample(log, pairs, BLOCK + 9, seed=2).values
+    for j, pair in enumerate(pairs):
+        alone = resample(log, [pair], 7, seed=2).values
+        np.testing.assert_array_equal(together[:7, j], alone[:, 0])
 
 
 def test_products_that_a_float_cannot_hold_take_the_general_road() -> None:
@@ -220,7 +270,7 @@ def test_products_that_a_float_cannot_hold_take_the_general_road() -> None:
         target_prob=rng.uniform(0.1, 1, (n, horizon)),
     )
     again = Again.of(log, [(TARGET, rw.wis()), (TARGET, rw.wdr())], errors=False, runs=1)
-    assert again.ready == {}
+    assert again.ready == []
     assert np.isfinite(again.run(draws(n, 0, 0), 4).values).all()
 
 
@@ -229,7 +279,7 @@ def test_tables_that_are_too_large_take_the_general_road(monkeypatch: pytest.Mon
     pairs = [(WORLD.target, OTHERS[name]) for name in ("wis", "dm", "mdr", "mis-pooled")]
     quick = resample(log, pairs, 5, seed=1)
     monkeypatch.setattr(mixtures, "MOST_KEPT", 0)
-    assert Again.of(log, pairs, errors=False, runs=5).ready == {}
+    assert Again.of(log, pairs, errors=False, runs=5).ready == []
     same(resample(log, pairs, 5, seed=1).values, quick.values)
 
 
@@ -239,7 +289,8 @@ def test_what_the_quick_road_cannot_do_takes_the_general_one() -> None:
     cut = rw.log_from_arrays(**arrays(30, 2))
     for log, target in ((hidden.simulate(30, 0), hidden.target), (cut, TARGET)):
         again = Again.of(log, [(target, rw.mis())], errors=True, runs=1)
-        assert again.at_once == again.ready == {}
+        assert not again.at_once
+        assert not again.ready
         assert np.isfinite(again.run(draws(30, 0, 0), 5).errors).sum() >= 4
 
 

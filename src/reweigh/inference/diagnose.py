@@ -137,7 +137,7 @@ def _ratios(sums: Moments) -> Outcome:
         return Outcome(None, "the ratios were clipped, and clipped ones need not average to 1")
     if sums.about.behavior != "logged":
         return Outcome(None, "the propensities were estimated from this log: they fit it")
-    return ratio_test(sums.transitions, sums.about.horizon)
+    return ratio_test(sums.model or sums.transitions, sums.about.horizon)
 
 
 def _steadiness(sums: Moments, worth: Worth | None) -> Outcome:

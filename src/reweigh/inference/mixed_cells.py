@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from reweigh.estimators.recipe import Recipe
+from reweigh.estimators.recipe import Model, Recipe
 from reweigh.inference.variance import NOISE
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END, UNKNOWN
@@ -171,12 +171,12 @@ class Step:
 
 @dataclass(eq=False)
 class Mixed:
-    """The sums of m mixtures by cell, each made when it is first asked for; `columns` are the
+    """The sums of m mixtures by cell, each made when it is first asked for; `of_rows` are the
     rows' π, y, ρ and running products w."""
 
     cells: Cells
     counts: Floats
-    columns: dict[str, Floats]
+    of_rows: dict[str, Floats]
     made: dict[str, Floats] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Floats:
@@ -184,7 +184,7 @@ class Mixed:
         if name not in self.made:
             weights = None
             for letter in name.replace("n", ""):
-                own = self.columns[letter]
+                own = self.of_rows[letter]
                 weights = own if weights is None else weights * own
             self.made[name] = self.cells.summed(weights, self.counts)
         return self.made[name]
@@ -195,13 +195,14 @@ class Mixed:
         return np.asarray(self.counts.sum(axis=0))
 
     @cached_property
-    def n(self) -> Floats:
-        """(G, m) rows by group, and what divides by them."""
+    def visits(self) -> Floats:
+        """(G, m) rows by group."""
         return np.asarray(self.cells.by_group @ self["n"])
 
     @cached_property
     def per_row(self) -> Floats:
-        return _inverse(self.n)
+        """(G, m) what divides by them."""
+        return _inverse(self.visits)
 
     @cached_property
     def probability(self) -> Floats:
@@ -212,7 +213,7 @@ class Mixed:
     def start(self) -> Floats:
         """(columns, m) the share of the episodes that begin there."""
         first = self.cells.steps[0]
-        here = first.by_column @ self.n[first.groups]
+        here = first.by_column @ self.visits[first.groups]
         return np.asarray(here / self.total)
 
     @cached_property
@@ -223,7 +224,7 @@ class Mixed:
         """Q (G + 1, m), the last being that of what was not seen, 0, and V (nodes, m):
         Q_t = r̂_t + γ Σ_{s'} n(s,a,s')/N V_{t+1}(s') and V_t = Σ_a share Q_t."""
         cells, m = self.cells, self.counts.shape[1]
-        q, v = np.zeros((len(self.n) + 1, m)), np.zeros((cells.nodes, m))
+        q, v = np.zeros((len(self.visits) + 1, m)), np.zeros((cells.nodes, m))
         q[:-1] = (cells.by_group @ self["y"]) * self.per_row
         for t in range(cells.horizon - 1, -1, -1):
             step = cells.steps[t]
@@ -270,8 +271,10 @@ def by_node(cells: Cells, of_groups: Floats) -> Floats:
     return found
 
 
-def model(mixed: Mixed, renorm: bool, errors: bool) -> tuple[Floats, Floats]:
+def model(recipe: Recipe, errors: bool, mixed: Mixed) -> tuple[Floats, Floats | None]:
     """(m,) values and errors of the direct method, nan where there is no overlap."""
+    assert isinstance(recipe.weights, Model)
+    renorm = recipe.weights.unseen == "renorm"
     cells, share = mixed.cells, mixed.probability
     if renorm:
         share = share * _inverse(by_node(cells, share))[cells.group_node]
@@ -282,7 +285,7 @@ def model(mixed: Mixed, renorm: bool, errors: bool) -> tuple[Floats, Floats]:
     earned = (cells.by_group @ mixed["y"]) * mixed.per_row
     values = np.where(fine, np.sum(D * earned, axis=0), np.nan)
     if not errors:
-        return values, np.full(len(values), np.nan)
+        return values, None
     # SE² = Var[V_0(s_0)]/n + Σ (D/N)² Σ_i (x_i - x̄)², with x = y + γ V'(s') in the group
     _, v = mixed.values(share) if renorm else mixed.fitted
     ahead = np.where((cells.t + 1 < cells.horizon)[:, None], cells.gamma * v[cells.next_node], 0.0)
@@ -313,7 +316,7 @@ def shaped(mixed: Mixed, fit: str) -> tuple[Floats, Floats]:
     return cells.gamma * ahead - q[group[cells.group]], g
 
 
-def doubly_robust(mixed: Mixed, recipe: Recipe, weights: Floats) -> Floats:
+def doubly_robust(recipe: Recipe, weights: Floats, mixed: Mixed) -> tuple[Floats, None]:
     """(m,) DR and WDR; weights (H, m) are the sums of the running products of the episodes that
     are summed. nan where one of them, or a half, is empty."""
     assert recipe.control is not None
@@ -330,10 +333,10 @@ def doubly_robust(mixed: Mixed, recipe: Recipe, weights: Floats) -> Floats:
     per_step = np.stack([earned[step.cells].sum(axis=0) for step in cells.steps])
     per_step = per_step / (weights if recipe.normalize == "step" else n)
     values = powers @ per_step + np.sum(start * g, axis=0) / n
-    return np.where(used & np.all(weights > 0, axis=0), values, np.nan)
+    return np.where(used & np.all(weights > 0, axis=0), values, np.nan), None
 
 
-def marginal(mixed: Mixed, recipe: Recipe) -> Floats:
+def marginal(recipe: Recipe, mixed: Mixed) -> tuple[Floats, None]:
     """(m,) MDR with the Q of all episodes, or of the other half on the first."""
     assert recipe.control is not None
     cells, fit = mixed.cells, str(recipe.control.q)
@@ -344,14 +347,14 @@ def marginal(mixed: Mixed, recipe: Recipe) -> Floats:
         own = cells.s < cells.width
         start = start * (np.arange(cells.columns) < cells.width)[:, None]
         start = start * _inverse(start.sum(axis=0, keepdims=True))
-    per_node = _inverse(by_node(cells, mixed.n))[cells.node] * own[:, None]
+    per_node = _inverse(by_node(cells, mixed.visits))[cells.node] * own[:, None]
     carried = mixed["ρ"] * per_node
     placebo = np.asarray(_adding(cells.node, cells.nodes) @ carried)
     d, fine = forward(cells, start, carried, placebo, simplex=recipe.normalize == "simplex")
     earned = d[cells.node] * per_node * (mixed["ρy"] + f * mixed["ρ"])
     values = np.sum(cells.gamma ** cells.t[:, None] * earned, axis=0)
     values += np.sum(start * g, axis=0)
-    return np.where(fine & _used(mixed, fit), values, np.nan)
+    return np.where(fine & _used(mixed, fit), values, np.nan), None
 
 
 def _used(mixed: Mixed, fit: str) -> npt.NDArray[np.bool_]:
@@ -363,7 +366,7 @@ def _used(mixed: Mixed, fit: str) -> npt.NDArray[np.bool_]:
     return np.asarray((first > 0) & (second > 0))
 
 
-def pooled(mixed: Mixed, recipe: Recipe, first: Ints) -> Floats:
+def pooled(recipe: Recipe, first: Ints, mixed: Mixed) -> tuple[Floats, None]:
     """(m,) MIS pooled over time, on cells of all steps together; first (n,) are the columns in
     which the episodes begin."""
     cells = mixed.cells
@@ -386,4 +389,4 @@ def pooled(mixed: Mixed, recipe: Recipe, first: Ints) -> Floats:
         after = arriving @ (d[cells.s] * carried)
         after[-1] += d[-1]
         d = after
-    return np.where(fine, values, np.nan)
+    return np.where(fine, values, np.nan), None

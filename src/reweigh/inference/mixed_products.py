@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,9 @@ from reweigh.inference.variance import NOISE
 from reweigh.logs.log import EpisodeLog
 
 Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.uint8]
+Counts = npt.NDArray[Any]
 CHUNK = 1 << 13  # episodes
-HELD = 2.0**256  # larger products, and smaller than its inverse, are for the general road
+HELD = 2.0**256  # larger products and rewards are for the general road, and smaller products
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +57,8 @@ class Products:
             plain[:alive] += powers[t] * steps.reward[rows]
         if not np.all((w == 0) | ((w > 1 / HELD) & (w < HELD))):
             return None
+        if not np.all(np.abs(steps.reward) < HELD):
+            return None
         g = np.zeros(steps.n_episodes) if steps.start_value is None else steps.start_value
         return cls(w, wy, wy @ powers + g, g, plain, powers)
 
@@ -69,7 +72,7 @@ class Products:
         W = self.w[:, -1]
         return np.stack([W, W * W, W * self.plain, (W * self.plain) ** 2, W * W * self.plain], 1)
 
-    def run(self, recipe: Recipe, counts: Counts, errors: bool) -> tuple[Floats, Floats]:
+    def run(self, recipe: Recipe, counts: Counts, errors: bool) -> tuple[Floats, Floats | None]:
         """(m,) values and errors, nan where the general road is to say why there is none."""
         n = counts.sum(axis=0, dtype=np.float64)
         weights = self.step_weights(counts)
@@ -81,6 +84,8 @@ class Products:
             first, second = _summed(counts, np.stack([self.x, self.x**2], 1)) / n
             values, squares, scale = first, (second - first**2) / n, second / n
         values[~np.all(weights > 0, axis=0)] = np.nan
+        if not errors:
+            return values, None
         squares[squares <= NOISE * scale] = np.nan
         return values, np.sqrt(squares)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -21,85 +21,22 @@ from reweigh.policies.base import Policy
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.uint8]
-MOST_KEPT = 1 << 28  # bytes of what a road holds
+Sums = dict[Cells, Mixed]  # of the mixtures, for all estimators of one log and target
+Found = tuple[Floats, Floats | None]
+MOST_KEPT = 1 << 29  # bytes of what the estimators of one log and target hold
 ROW, COUNT = 48, 64 * 8  # bytes of a row in the sparse matrices, and of what 64 mixtures count
-ARRAYS = 8  # of (cells, 64) that a road holds at a time
+ARRAYS = 24  # of (cells, 64) that they hold at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Ready:
-    """A log and a target: what does not depend on the mixture, made once."""
+class LogCells:
+    """The cells of a log, made once for all targets; None where their arrays would be too large."""
 
     log: EpisodeLog
-    target: Policy
-    max_ratio: float | None
-
-    def answers(self, recipe: Recipe, errors: bool) -> bool:
-        """Whether `run` knows this estimator, and its errors if they are asked for."""
-        log = self.log
-        if not log.steps.has_propensities or log.n_truncated:
-            return False
-        if isinstance(recipe.weights, Stationary) or recipe.reward != "logged":
-            return False
-        if recipe.control is None and recipe.uses_trajectories:
-            return self.products is not None
-        if not observed(log) or (log.actions is None and recipe.weights != Marginal(pooled=True)):
-            return False
-        if isinstance(recipe.weights, Model):
-            return self._cells(recipe) is not None
-        if errors or (recipe.control is not None and recipe.control.own):
-            return False
-        if isinstance(recipe.weights, Stepwise):
-            return self.products is not None and self._cells(recipe) is not None
-        if recipe.control is None:
-            return recipe.weights == Marginal(pooled=True) and self.pooled is not None
-        return recipe.control.q != "cross-fit" and self._cells(recipe) is not None
-
-    def run(
-        self, recipe: Recipe, counts: Counts, errors: bool, made: dict[Cells, Mixed]
-    ) -> tuple[Floats, Floats]:
-        """(m,) values and errors; nan where the general road is to say why there is none. `made`
-        holds the sums of these mixtures for the other estimators."""
-        none = np.full(counts.shape[1], np.nan)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            if recipe.control is None and recipe.uses_trajectories:
-                assert self.products is not None
-                values, found = self.products.run(recipe, counts, errors)
-            elif isinstance(recipe.weights, Model):
-                mixed = self._mixed(recipe, counts, made)
-                values, found = mixed_cells.model(mixed, recipe.weights.unseen == "renorm", errors)
-            elif recipe.control is None:
-                mixed = self._mixed(recipe, counts, made)
-                first = self.log.steps.first_states().astype(np.int64)
-                values, found = mixed_cells.pooled(mixed, recipe, first), none
-            elif isinstance(recipe.weights, Stepwise):
-                assert self.products is not None
-                summed = counts
-                if recipe.control.q == "split":
-                    summed = counts * (self.half == 0)[:, None].astype(np.uint8)
-                weights = self.products.step_weights(summed)
-                mixed = self._mixed(recipe, counts, made)
-                values, found = mixed_cells.doubly_robust(mixed, recipe, weights), none
-            else:
-                mixed = self._mixed(recipe, counts, made)
-                values, found = mixed_cells.marginal(mixed, recipe), none
-        values[~np.isfinite(values)] = np.nan
-        return values, found
-
-    @cached_property
-    def rho(self) -> Floats:
-        return Rows.of(self.log, self.target, self.max_ratio).row_ratios
 
     @cached_property
     def half(self) -> npt.NDArray[np.int64]:
         return halves(self.log.steps.episode_hash)
-
-    @cached_property
-    def products(self) -> Products | None:
-        if 16 * self.log.n_episodes * self.log.horizon > MOST_KEPT:
-            return None
-        with np.errstate(over="ignore", invalid="ignore"):
-            return Products.of(self.log, self.rho)
 
     @cached_property
     def whole(self) -> Cells | None:
@@ -110,32 +47,10 @@ class Ready:
         return self._fitting(Cells.of, self.half)
 
     @cached_property
-    def pooled(self) -> Cells | None:
+    def of_all_steps(self) -> Cells | None:
         return self._fitting(Cells.pooled)
 
-    @cached_property
-    def columns(self) -> dict[str, Floats]:
-        """Of the rows: π, y, ρ and the running product w, where it can be held."""
-        steps = self.log.steps
-        found = {"y": steps.reward, "ρ": self.rho, "π": self.target.probabilities(self.log)}
-        if self.products is not None:
-            found["w"] = self.products.w[steps.episode_index, steps.step]
-        return found
-
-    def _cells(self, recipe: Recipe) -> Cells | None:
-        if recipe.control is None:
-            return self.whole if isinstance(recipe.weights, Model) else self.pooled
-        return self.whole if recipe.control.q == "in-sample" else self.by_half
-
-    def _mixed(self, recipe: Recipe, counts: Counts, made: dict[Cells, Mixed]) -> Mixed:
-        cells = self._cells(recipe)
-        assert cells is not None
-        if cells not in made:
-            made[cells] = Mixed(cells, counts.astype(np.float64), self.columns)
-        return made[cells]
-
     def _fitting(self, make: Callable[..., Cells | None], *given: Any) -> Cells | None:
-        """The cells, unless their arrays would be too large."""
         log = self.log
         if max(ROW * log.steps.n_rows, COUNT * log.n_episodes) > MOST_KEPT:
             return None
@@ -143,3 +58,95 @@ class Ready:
         if cells is None or max(len(cells), cells.nodes) * COUNT * ARRAYS > MOST_KEPT:
             return None
         return cells
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A log and a target: what does not depend on the mixture, made once."""
+
+    cells: LogCells
+    target: Policy
+    max_ratio: float | None
+
+    @property
+    def log(self) -> EpisodeLog:
+        return self.cells.log
+
+    def road(self, recipe: Recipe, errors: bool) -> Callable[[Counts, Sums], Found] | None:
+        """What runs this estimator: (m,) values, and errors if they are asked for, nan where the
+        general road is to say why there is none. None where only that road knows the estimator."""
+        log, control = self.log, recipe.control
+        if not log.steps.has_propensities or log.n_truncated or recipe.reward != "logged":
+            return None
+        if control is None and recipe.uses_trajectories:
+            if self.products is None:
+                return None
+            return partial(self._products, recipe, errors)
+        if isinstance(recipe.weights, Stationary) or not observed(log):
+            return None
+        if log.steps.start_value is not None:
+            return None
+        if isinstance(recipe.weights, Model):
+            return self._over(self.cells.whole, partial(mixed_cells.model, recipe, errors))
+        if errors:
+            return None
+        if control is None:
+            pooled = recipe.weights == Marginal(pooled=True)
+            first = log.steps.first_states().astype(np.int64)
+            road = partial(mixed_cells.pooled, recipe, first)
+            return self._over(self.cells.of_all_steps, road) if pooled else None
+        cells = self.cells.whole if control.q == "in-sample" else self.cells.by_half
+        if isinstance(recipe.weights, Stepwise):
+            doubly_robust = partial(self._doubly_robust, recipe)
+            return None if self.products is None else self._over(cells, doubly_robust)
+        plain = recipe.weights == Marginal() and recipe.normalize != "state"
+        if not plain or control.q == "cross-fit":
+            return None
+        return self._over(cells, partial(mixed_cells.marginal, recipe))
+
+    def _over(
+        self, cells: Cells | None, road: Callable[[Mixed], Found]
+    ) -> Callable[[Counts, Sums], Found] | None:
+        """The road over the sums by these cells, if it can be taken."""
+        if cells is None or (self.log.actions is None and cells is not self.cells.of_all_steps):
+            return None
+
+        def run(counts: Counts, sums: Sums) -> Found:
+            if cells not in sums:
+                sums[cells] = Mixed(cells, counts.astype(np.float64), self.of_rows)
+            return road(sums[cells])
+
+        return run
+
+    def _products(self, recipe: Recipe, errors: bool, counts: Counts, sums: Sums) -> Found:
+        assert self.products is not None
+        return self.products.run(recipe, counts, errors)
+
+    def _doubly_robust(self, recipe: Recipe, mixed: Mixed) -> Found:
+        assert self.products is not None
+        assert recipe.control is not None
+        counts = mixed.counts
+        if recipe.control.q == "split":
+            counts = counts * (self.cells.half == 0)[:, None]
+        weights = self.products.step_weights(counts)
+        return mixed_cells.doubly_robust(recipe, weights, mixed)
+
+    @cached_property
+    def rho(self) -> Floats:
+        return Rows.of(self.log, self.target, self.max_ratio).row_ratios
+
+    @cached_property
+    def products(self) -> Products | None:
+        if 16 * self.log.n_episodes * self.log.horizon > MOST_KEPT:
+            return None
+        with np.errstate(over="ignore", invalid="ignore"):
+            return Products.of(self.log, self.rho)
+
+    @cached_property
+    def of_rows(self) -> dict[str, Floats]:
+        """Of the rows: π, y, ρ and the running product w, where it can be held."""
+        steps = self.log.steps
+        found = {"y": steps.reward, "ρ": self.rho, "π": self.target.probabilities(self.log)}
+        if self.products is not None:
+            found["w"] = self.products.w[steps.episode_index, steps.step]
+        return found

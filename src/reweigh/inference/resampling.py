@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,8 +35,7 @@ from reweigh.estimators.control import shape_log
 from reweigh.estimators.direct import MODES, Rows, observed
 from reweigh.estimators.recipe import JACKKNIFE_BLOCKS, Marginal, Recipe, Stationary
 from reweigh.evidence import Evidence, check_target, merged
-from reweigh.inference.mixed_cells import Cells, Mixed
-from reweigh.inference.mixtures import Ready
+from reweigh.inference.mixtures import Found, LogCells, Ready, Sums
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END
 from reweigh.moments.compute import pick
@@ -93,6 +92,7 @@ def resample(
     replicates, threads = _whole("replicates", replicates, 1), _whole("threads", threads, 1)
     seed = new_seed() if seed is None else _whole("seed", seed, 0)
     again = Again.of(log, pairs, errors=errors, runs=replicates)
+    _ = again.at_once, again.ready  # before threads ask for them
     draw = pick("resample.draw", log.n_episodes * replicates)
 
     def block(number: int) -> Run:
@@ -213,17 +213,22 @@ class Again:
         return not cut and log.horizon * (len(log.states) + 1) * BLOCK * 12 <= MOST_KEPT
 
     @cached_property
-    def ready(self) -> dict[int, Ready]:
-        """The pairs that are run at once over sums by cell; those of one log and target share
-        them."""
+    def ready(self) -> list[dict[int, Callable[[Counts, Sums], Found]]]:
+        """The pairs that are run at once over sums by cell; those of one log and target, which
+        share the sums, together."""
+        cells: dict[int, LogCells] = {}
         made: dict[tuple[int, int, float | None], Ready] = {}
-        found: dict[int, Ready] = {}
+        roads: dict[Ready, dict[int, Callable[[Counts, Sums], Found]]] = {}
         for j, ((target, recipe), log) in enumerate(zip(self.pairs, self.logs, strict=True)):
+            if j in self.at_once:
+                continue
+            own = cells.setdefault(id(log), LogCells(log))
             key = id(log), id(target), recipe.max_ratio
-            ready = made.setdefault(key, Ready(log, target, recipe.max_ratio))
-            if j not in self.at_once and ready.answers(recipe, self.errors):
-                found[j] = ready
-        return found
+            ready = made.setdefault(key, Ready(own, target, recipe.max_ratio))
+            road = ready.road(recipe, self.errors)
+            if road is not None:
+                roads.setdefault(ready, {})[j] = road
+        return list(roads.values())
 
     def run(self, counts: Counts, many: int) -> Run:
         """The pairs on the first `many` of BLOCK mixtures, in which episode i occurs counts[i]
@@ -234,12 +239,16 @@ class Again:
         for j, rows in self.at_once.items():
             values[:, j], errors[:, j] = (found[:many] for found in self._kernel(j, rows, counts))
             reasons[j]["no-overlap"] += int(np.isnan(values[:, j]).sum())
-        some = np.ascontiguousarray(counts[:, :many])
-        sums: dict[Cells, Mixed] = {}
-        for j, ready in self.ready.items():
-            found = ready.run(self.pairs[j][1], some, self.errors, sums)
-            values[:, j], errors[:, j] = found
-        missing = np.isnan(errors if self.errors else values)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            for roads in self.ready:
+                sums: Sums = {}
+                for j, road in roads.items():
+                    found, spread = road(counts, sums)
+                    values[:, j] = np.where(np.isfinite(found), found, np.nan)[:many]
+                    errors[:, j] = np.nan if spread is None else spread[:many]
+        missing = np.isnan(values)
+        if self.errors:
+            missing |= np.isnan(errors)
         missing[:, list(self.at_once)] = False
         for b in np.flatnonzero(missing.any(axis=1)):
             slow = np.flatnonzero(missing[b]).tolist()
@@ -297,6 +306,7 @@ class Again:
                 values[j] = finite(solution.value)
             except RefusedError as error:
                 reasons[j][error.code] += 1
+                values[j] = errors[j] = np.nan
                 continue
             if solution.standard_error is not None:
                 errors[j] = solution.standard_error
