@@ -44,7 +44,7 @@ BOOTSTRAPS = ("percentile", "bootstrap-t")
 LEVELS = ("green", "amber", "red")  # a verdict's level is stored as its place here
 LOG_GATES = (
     "estimated propensities", "propensities", "policies", "fitted values", "history", "steadiness",
-    "drift", "marginal size", "Pareto k",
+    "drift", "marginal size", "marginal support", "Pareto k",
 )  # fmt: skip
 VALUE, ERROR, SIZE, VERDICT, GATE = "value", "error", "effective size", "level", "gate"
 APART = "apart from wis"  # in errors of the difference

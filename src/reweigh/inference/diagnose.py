@@ -40,7 +40,7 @@ from reweigh.moments.groups import group_by
 
 KINDS = frozenset({"transitions", "model", "lagged", "ordered", "largest"})
 RATIOS, STATES, PRODUCTS, STEADY = "propensities", "history", "Pareto k", "steadiness"
-DRIFT, MARGINAL = "drift", "marginal size"
+DRIFT, MARGINAL, UNSEEN = "drift", "marginal size", "marginal support"
 ESTIMATED, POLICIES, FITTED = "estimated propensities", "policies", "fitted values"
 
 
@@ -116,7 +116,8 @@ def of_sums(sums: Moments, silent: Set[str] = frozenset()) -> dict[str, Gate]:
         STATES: lambda: _assumption(STATES, sums, _history(sums, worth)),
         STEADY: lambda: _assumption(STEADY, sums, _steadiness(sums, worth)),
         DRIFT: lambda: _assumption(DRIFT, sums, _drift(sums)),
-        MARGINAL: lambda: _marginal_size(sums),
+        MARGINAL: lambda: _marginal(sums, MARGINAL),
+        UNSEEN: lambda: _marginal(sums, UNSEEN),
         PRODUCTS: lambda: _tail(sums),
     }
     return {name: make() for name, make in makers.items() if name not in silent}
@@ -174,7 +175,7 @@ def silent_on(recipe: Recipe) -> set[str]:
         # A fitted V(s) = Σ_a π(a|s) Q(s,a) is only right where π follows from the state.
         silent |= {STATES} if fitted else {STATES, POLICIES}
     else:
-        silent |= {PRODUCTS, MARGINAL}
+        silent |= {PRODUCTS, MARGINAL, UNSEEN}
     if not pools_steps(recipe):
         silent |= {STEADY}
     if control is None or control.own or control.q != "in-sample":
@@ -188,15 +189,20 @@ def pools_steps(recipe: Recipe) -> bool:
     return isinstance(weights, Stationary) or (isinstance(weights, Marginal) and weights.pooled)
 
 
-def _marginal_size(sums: Moments) -> Gate:
+def _marginal(sums: Moments, name: str) -> Gate:
+    """What running products cannot tell of themselves, from the marginal weights on the log."""
     if sums.transitions is None:
-        return gates.unknown(MARGINAL, "these sums hold no transitions")
+        return gates.unknown(name, "these sums hold no transitions")
     op = _importance(sums)
     try:
         flow = forward(op, simplex=False)
     except SupportError as error:
-        return gates.unknown(MARGINAL, str(error))
-    return gates.marginal_size(effective_sizes(op, flow), sums.n_episodes)
+        return gates.unknown(name, str(error))
+    if name == MARGINAL:
+        return gates.marginal_size(effective_sizes(op, flow), sums.n_episodes)
+    return gates.support(
+        escaping(op, flow), from_model=False, max_ratio=sums.about.max_ratio, name=name
+    )
 
 
 def _policies(sums: Moments) -> Gate:

@@ -50,6 +50,7 @@ LIMITS = {
     "effective size, plain": Limit(300, 100, above=False),  # their mass is noise too
     "effective size, pooled": Limit(300, 100, above=False),  # below, no test sees steps differ
     "marginal size": Limit(300, 100, above=False),
+    "marginal support": Limit(0.01, 0.10),
     "rare states": Limit(0.01, 0.05),
     "support, model": Limit(0.0001, 0.001),  # what a model has not seen counts as 0
     "rare states, model": Limit(0.01, 0.20),
@@ -156,20 +157,27 @@ def gate(
     return Gate(name, level, value, text, "" if level == "green" else advice, str(limit), **where)
 
 
-def support(unseen: Floats | None, *, from_model: bool, max_ratio: float | None = None) -> Gate:
-    """Target mass that reaches what the log never shows: summed over the steps."""
+def support(
+    unseen: Floats | None,
+    *,
+    from_model: bool,
+    max_ratio: float | None = None,
+    name: str = "support",
+) -> Gate:
+    """Target mass that reaches what the log never shows: summed over the steps. The products'
+    own cannot tell: "marginal support" is that of the marginal weights on the same log."""
     if unseen is None:
-        return unknown("support", "this estimator has no state distribution; see that of mis")
+        return unknown(name, "this estimator has no state distribution; see marginal support")
     total, step = float(unseen.sum()), int(np.argmax(unseen))
     if total <= 0:
-        return gate("support", 0.0, "the log shows all that the target does", "", per_step=unseen)
+        return gate(name, 0.0, "the log shows all that the target does", "", per_step=unseen)
     why = "the log does not show what it would do there"
     if not from_model:
         why += ", or the propensities are too large"
         if max_ratio is not None:
             why += f", or the clipping of ratios at {max_ratio:g} has cut it away"
     return gate(
-        "support",
+        name,
         total,
         f"{total:.1%} of the target's mass is lost, most of it at step {step} ({why})",
         "the value cannot speak for that part; ask for a target nearer to the behaviour, a coarser "
