@@ -97,6 +97,7 @@ SPEAKS = {
     "steadiness": {"mis-pooled", "ssd-is"},
     "drift": {"mis", "mis-pooled", "dm", "is", "dr", "dr-crossfit", "mdr", "ssd-is"},
     "marginal size": {"is", "dr", "dr-crossfit"},
+    "marginal support": {"is", "dr", "dr-crossfit"},
     "Pareto k": {"is", "dr", "dr-crossfit"},
 }
 
@@ -108,6 +109,24 @@ def test_which_gate_speaks_of_which_estimator() -> None:
     for name in names:
         spoken = {gate.name for gate in diagnose.speaking_of(found, rw.estimator(name))}
         assert spoken == {gate for gate, of in SPEAKS.items() if name in of}
+
+
+@pytest.mark.parametrize("name", ["mis", "mis-pooled", "is", "wis", "dr", "dm", "mdr", "ssd-is"])
+@pytest.mark.parametrize("world", ["none", "none-long"])
+def test_a_log_without_overlap_is_red_for_every_estimator(name: str, world: str) -> None:
+    """Actions that the target takes and the log cannot show: there is much of everything else."""
+    log, target = study_log(world, 5000)
+    [found] = rw.evaluate_all(log, target, [name])
+    assert isinstance(found, rw.Refusal) or found.verdict.level == "red"
+
+
+def test_the_support_of_products_is_that_of_the_marginal_weights() -> None:
+    log, target = study_log("none", 1000)
+    own = {g.name: g for g in rw.evaluate(log, target, "mis-plain").gates}["support"]
+    found = gates_of(log, target)["marginal support"]
+    assert found.value == pytest.approx(own.value, rel=1e-9)
+    assert found.level == own.level == "red"
+    assert (found.step, found.text) == (own.step, own.text)
 
 
 def test_a_model_of_hidden_states_is_red() -> None:
