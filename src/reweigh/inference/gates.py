@@ -48,7 +48,7 @@ LIMITS = {
     "effective size": Limit(100, 30, above=False),
     "effective size, products": Limit(1000, 300, above=False),  # a log may lack their tail by luck
     "effective size, plain": Limit(300, 100, above=False),  # their mass is noise too
-    "effective size, pooled": Limit(300, 100, above=False),  # below, no test sees steps differ
+    "effective size, pooled": Limit(300, 200, above=False),  # below, no test sees steps differ
     "marginal size": Limit(300, 100, above=False),
     "marginal support": Limit(0.01, 0.10),
     "rare states": Limit(0.01, 0.05),
