@@ -18,6 +18,11 @@ from reweigh.moments import compute
 N, H = 150, 140  # more than one tile both ways, and a rest
 
 
+@pytest.fixture(autouse=True)
+def small_logs_are_read_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays_module, "QUICK_FROM", 0)
+
+
 def given(n: int = N, horizon: int = H, **changes: Any) -> dict[str, Any]:
     rng = np.random.default_rng(n)
     made = {
