@@ -327,6 +327,29 @@ def test_a_reader_that_went_away_is_no_error(
     assert process.returncode == 0
 
 
+def test_the_interpreter_is_not_taken_apart(tmp_path: Path) -> None:
+    """What threads of libraries do at that time can abort it; what was registered still runs."""
+    code = (
+        "import atexit, os, sys, threading, time\n"
+        "from reweigh.cli.app import main\n"
+        "class Last:\n"
+        "    def __del__(self): os.abort()\n"
+        "kept = Last()\n"
+        "atexit.register(print, 'good bye')\n"
+        "def late(): time.sleep(0.2); print('a thread is waited for')\n"
+        "threading.Thread(target=late).start()\n"
+        "main()\n"
+    )
+    for arguments, expected in ((["--version"], 0), (["check", str(tmp_path / "none.csv")], 6)):
+        ran = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
+        )
+        assert ran.returncode == expected, ran.stderr
+        assert ran.stdout.endswith("a thread is waited for\ngood bye\n")
+        assert ran.stdout.startswith("reweigh ") == (expected == 0)
+        assert ("error: " in ran.stderr) == (expected == 6)
+
+
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=["table", "json"])
 def test_a_terminal_without_unicode_is_no_error(more: list[str], tmp_path: Path) -> None:
     log = write_log(tmp_path / "lög.csv")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import tempfile
+import threading
 import traceback
-from typing import Annotated, Any, TextIO
+from contextlib import suppress
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -56,7 +59,18 @@ def _options(
 def main() -> None:
     """Run a command. Exit codes: 0 ok, 1 bug, 2 usage, 3 input refused, 4 statistically refused,
     5 partial, 6 file or resource, 130 interrupted."""
-    sys.exit(run(sys.argv[1:]))
+    _leave(run(sys.argv[1:]))
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process with this code, as it would end but for taking the interpreter apart: a
+    reader's thread of Arrow's that lets go of its file meanwhile would abort the process."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def run(arguments: list[str]) -> int:
