@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Set
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -108,6 +109,7 @@ def of_sums(sums: Moments, silent: Set[str] = frozenset()) -> dict[str, Gate]:
     worth = None
     if sums.transitions is not None and not {STATES, STEADY} <= silent:
         worth = _worth(sums)
+    marginal = cache(lambda: _marginal(sums))
     makers: dict[str, Callable[[], Gate]] = {
         ESTIMATED: lambda: gates.estimated_propensities(sums.about.behavior != "logged"),
         RATIOS: lambda: _assumption(RATIOS, sums, _ratios(sums)),
@@ -116,8 +118,8 @@ def of_sums(sums: Moments, silent: Set[str] = frozenset()) -> dict[str, Gate]:
         STATES: lambda: _assumption(STATES, sums, _history(sums, worth)),
         STEADY: lambda: _assumption(STEADY, sums, _steadiness(sums, worth)),
         DRIFT: lambda: _assumption(DRIFT, sums, _drift(sums)),
-        MARGINAL: lambda: _marginal(sums, MARGINAL),
-        UNSEEN: lambda: _marginal(sums, UNSEEN),
+        MARGINAL: lambda: marginal()[0],
+        UNSEEN: lambda: marginal()[1],
         PRODUCTS: lambda: _tail(sums),
     }
     return {name: make() for name, make in makers.items() if name not in silent}
@@ -189,20 +191,23 @@ def pools_steps(recipe: Recipe) -> bool:
     return isinstance(weights, Stationary) or (isinstance(weights, Marginal) and weights.pooled)
 
 
-def _marginal(sums: Moments, name: str) -> Gate:
-    """What running products cannot tell of themselves, from the marginal weights on the log."""
-    if sums.transitions is None:
-        return gates.unknown(name, "these sums hold no transitions")
-    op = _importance(sums)
-    try:
-        flow = forward(op, simplex=False)
-    except SupportError as error:
-        return gates.unknown(name, str(error))
-    if name == MARGINAL:
-        return gates.marginal_size(effective_sizes(op, flow), sums.n_episodes)
-    return gates.support(
-        escaping(op, flow), from_model=False, max_ratio=sums.about.max_ratio, name=name
-    )
+def _marginal(sums: Moments) -> tuple[Gate, Gate]:
+    """What running products cannot tell of themselves, from the marginal weights on the log: their
+    size, and their support."""
+    why = "these sums hold no transitions"
+    if sums.transitions is not None:
+        op = _importance(sums)
+        try:
+            flow = forward(op, simplex=False)
+        except SupportError as error:
+            why = str(error)
+        else:
+            lost, limit = escaping(op, flow), sums.about.max_ratio
+            return (
+                gates.marginal_size(effective_sizes(op, flow), sums.n_episodes),
+                gates.support(lost, from_model=False, max_ratio=limit, name=UNSEEN),
+            )
+    return gates.unknown(MARGINAL, why), gates.unknown(UNSEEN, why)
 
 
 def _policies(sums: Moments) -> Gate:
