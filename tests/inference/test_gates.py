@@ -67,6 +67,8 @@ CASES: dict[str, tuple[Gate, str]] = {
     "no test": (gates.assumption("drift", Outcome(None, "no order"), None), "unknown"),
     "placebo": (gates.placebo(10.1, 0.1, 10.0), "green"),
     "placebo off": (gates.placebo(10.3, 0.1, 10.0), "amber"),
+    "placebo far off": (gates.placebo(10.7, 0.1, 10.0), "red"),
+    "placebo off, no spread": (gates.placebo(5.0, 0.0, 10.0), "red"),
     "placebo exact, no spread": (gates.placebo(10.0, 0.0, 10.0), "green"),
     "placebo without error": (gates.placebo(10.0, None, 10.0), "unknown"),
     "episodes": (gates.episodes(30), "green"),

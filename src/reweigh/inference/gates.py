@@ -65,7 +65,7 @@ LIMITS = {
     "steadiness": Limit(0.5, 0.2, above=False),  # a test of little power; mis costs little more
     "drift": Limit(0.01, None, above=False),
     "hidden states": Limit(None, 0.0),
-    "placebo": Limit(3.0, None),
+    "placebo": Limit(3.0, 6.0),  # six errors from a number that is known are no luck
     "episodes": Limit(30, 2, above=False),
 }
 
@@ -341,7 +341,7 @@ def placebo(value: float, error: float | None, expected: float) -> Gate:
     off = abs(value - expected)
     if off <= 1e-9 * expected:
         return gate("placebo", 0.0, f"a reward of 1 gives {value:.4g}, as it must", "")
-    errors = off / error if error > 0 else math.inf
+    errors = off / max(error, 1e-9 * expected)  # without any spread only rounding is luck
     right = LIMITS["placebo"].judge(errors) == "green"
     return gate(
         "placebo",
