@@ -322,16 +322,17 @@ def test_too_many_cells_are_left_to_the_general_path(monkeypatch, fast_answers) 
 
 
 def test_numbers_side_by_side_are_added_at_once() -> None:
-    from reweigh.moments.engines.stream_vectors import add_at, prefetch
     from reweigh.moments.kernels.common import compiled
+    from reweigh.moments.kernels.vectors import add_at, add_with_squares, prefetch
 
     @compiled
     def run(array: Any) -> None:
         prefetch(array, np.uint64(2))
         add_at(array, np.uint64(2), (1.0, 2.0, 3.0, 4.0))
         add_at(array, np.uint64(8), (0.5, 0.25))
+        add_with_squares(array, np.uint64(10), (2.0, -3.0))
 
-    array = stream_cells.aligned(10)
-    array[:] = np.arange(10)
+    array = stream_cells.aligned(14)
+    array[:] = np.arange(14)
     run(array)
-    assert array.tolist() == [0, 1, 3, 5, 7, 9, 6, 7, 8.5, 9.25]
+    assert array.tolist() == [0, 1, 3, 5, 7, 9, 6, 7, 8.5, 9.25, 12, 8, 16, 22]

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.moments.engines.stream_vectors import add_at, prefetch
 from reweigh.moments.kernels.common import compiled
+from reweigh.moments.kernels.vectors import add_at, prefetch
 
 Word = np.uint64
 LINE, KEY = 8, 6  # numbers per cell, and which of them is the key (plus 1: 0 is a free place)

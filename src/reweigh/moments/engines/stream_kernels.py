@@ -36,8 +36,8 @@ from reweigh.moments.engines.stream_checks import (
 from reweigh.moments.engines.stream_hash import add_before
 from reweigh.moments.engines.stream_identity import episode_mark, row_marks
 from reweigh.moments.engines.stream_products import multiply, weigh
-from reweigh.moments.engines.stream_vectors import add_at, prefetch
 from reweigh.moments.kernels.common import compiled
+from reweigh.moments.kernels.vectors import add_at, prefetch
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

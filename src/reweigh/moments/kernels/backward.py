@@ -8,26 +8,23 @@ import numpy as np
 
 from reweigh.moments.kernels.common import (
     END,
-    SEEN_ENOUGH,
     Array,
     compiled,
     count_cut,
     covered,
     ratio,
+    short_of_one,
 )
+from reweigh.moments.kernels.vectors import add_with_squares
+
+U8 = np.uint64(8)
 
 
 @compiled
 def _add(sums: Array, s: int, r: float, z: float, x: float, x1: float) -> None:
-    """One row's part in the sums of its state, with q = z + x and the placebo's q = ρ + x."""
-    q, q1 = z + x, r + x1
-    sums[s, 0] += r
-    sums[s, 1] += r * r
-    sums[s, 2] += q
-    sums[s, 3] += q * q
-    sums[s, 4] += z * z + x * x
-    sums[s, 5] += q1
-    sums[s, 6] += q1 * q1
+    """One row's part in the eight sums of its state: of ρ, q = z + x, the placebo's q = ρ + x, and
+    z - x, which with q gives the squares of both parts; then of their squares."""
+    add_with_squares(sums, U8 * s, (r, z + x, r + x1, z - x))
 
 
 @compiled
@@ -107,6 +104,39 @@ def _two_divisors(
 
 
 @compiled
+def _settle(
+    sums: Array,
+    some_cut: bool,
+    cut: Array,
+    d: Array,
+    visits: Array,
+    power: float,
+    u: Array,
+    variance: Array,
+) -> tuple[float, float, float]:
+    """What the sums of a step say of its states without cut-off rows, where R and T have the same
+    divisor: u and the parts of SE²; returned are the squares, the placebo's parts added up, and
+    the mass that the log cannot carry on. Hardly a branch, since states differ at random."""
+    squares, placebo, missing = 0.0, 0.0, 0.0
+    for s in range(len(sums)):
+        if some_cut and cut[s] > 0:
+            continue
+        N, here = visits[s], d[s]
+        each = 1.0 / max(N, 1.0)  # without a row all sums are 0
+        mean, mean_one, per = sums[s, 1] * each, sums[s, 2] * each, power * here * each
+        u[s, 0], u[s, 1] = mean, mean_one
+        variance[s] = max(per * per * (sums[s, 5] - sums[s, 1] * mean), 0.0)
+        placebo += max(per * per * (sums[s, 6] - sums[s, 2] * mean_one), 0.0)
+        squares += per * per * 0.5 * (sums[s, 5] + sums[s, 7])
+        first, second = sums[s, 0], sums[s, 4]  # Σρ, Σρ²
+        if not first > 0:
+            missing += here
+        elif short_of_one(N, first * each, second * each * each):
+            missing += here * (1.0 - covered(N, first, second))
+    return squares, placebo, missing
+
+
+@compiled
 def backward(
     offsets: Array,
     code: Array,
@@ -135,7 +165,8 @@ def backward(
     end = width - 1
     ahead = np.zeros((width, 2))
     cut = np.empty(width)
-    sums = np.zeros((width, 8))
+    flat = np.zeros(8 * width)
+    sums = flat.reshape((width, 8))
     more = np.zeros((width, 12))
     squares, placebo = 0.0, 0.0
     u[:] = 0.0
@@ -157,7 +188,7 @@ def backward(
             by_code,
             reward[low:high],
             ahead,
-            sums,
+            flat,
         )
         for k in range(going, alive):
             after = ending[k]
@@ -168,7 +199,7 @@ def backward(
             if after >= END:
                 to = end if after == END else after
                 x, x1 = r * ahead[to, 0], r * ahead[to, 1]
-            _add(sums, code[low + k] >> bits, r, z, x, x1)
+            _add(flat, code[low + k] >> bits, r, z, x, x1)
         if cuts:
             _split(
                 code[low:high],
@@ -181,12 +212,15 @@ def backward(
                 ahead,
                 more,
             )
-        missing = 0.0
+        square, one, missing = _settle(
+            sums[:end], cuts > 0, cut, d[t], visits[t], power, u, variance[t]
+        )
+        squares += square
+        placebo += one
         for s in range(end):
-            N, here = visits[t, s], d[t, s]
-            first, second = sums[s, 0], sums[s, 1]  # Σρ, Σρ²
             if cuts and cut[s] > 0:
-                m, M, D = more[s], N - cut[s], power * here
+                N, m, M, D = visits[t, s], more[s], visits[t, s] - cut[s], power * d[t, s]
+                first, second = sums[s, 0], sums[s, 4]  # Σρ, Σρ²
                 u[s, 0], own, square = _two_divisors(
                     N, M, D, m[0], m[1], m[2], m[3], m[4], m[8], m[9]
                 )
@@ -194,22 +228,10 @@ def backward(
                     N, M, D, first, second, m[5], m[6], m[7], m[10], m[11]
                 )
                 squares += square
-                missing += here * (1.0 - covered(M, first, second))
-            else:  # without a row all sums are 0
-                each = 1.0 / max(N, 1.0)
-                mean, mean_one, per = sums[s, 2] * each, sums[s, 5] * each, power * here * each
-                u[s, 0], u[s, 1] = mean, mean_one
-                own = per * per * (sums[s, 3] - sums[s, 2] * mean)
-                one = per * per * (sums[s, 6] - sums[s, 5] * mean_one)
-                squares += per * per * sums[s, 4]
-                if N >= SEEN_ENOUGH:
-                    missing += here * (1.0 - covered(N, first, second))
-                else:
-                    missing += 0.0 if first > 0 else here
-            variance[t, s] = 0.0 if own < 0 else own
-            placebo += 0.0 if one < 0 else one
-            for j in range(7):
-                sums[s, j] = 0.0
+                missing += d[t, s] * (1.0 - covered(M, first, second))
+                variance[t, s] = max(own, 0.0)
+                placebo += max(one, 0.0)
+        flat[:] = 0.0
         lost[t] = missing
         u[end, 0], u[end, 1] = ahead[end, 0], 1.0 + ahead[end, 1]
         variance[t, end] = 0.0

@@ -43,6 +43,15 @@ def count_cut(
 
 
 @compiled
+def short_of_one(M: float, mean: float, square: float) -> bool:
+    """Whether a mean ratio is below 1 by more than chance; `square` is Σρ²/M². Most are not, and
+    that should be one branch."""
+    variance = square - mean * mean / M
+    far = (1.0 - mean) ** 2 > DEFICIT_ERRORS**2 * variance
+    return bool((M >= SEEN_ENOUGH) & (mean < 1.0) & far)
+
+
+@compiled
 def covered(M: float, ratio: float, square: float) -> float:
     """Share of the target's mass at a state that the log can carry on (estimators/operators)."""
     if not (M > 0 and ratio > 0):
@@ -52,8 +61,6 @@ def covered(M: float, ratio: float, square: float) -> float:
     each = 1.0 / M
     mean = ratio * each
     variance = max(square * each - mean * mean, 0.0) * each
-    if (1.0 - mean) ** 2 <= DEFICIT_ERRORS**2 * variance:  # most often: it spares a root
-        return 1.0
     return min(mean + DEFICIT_ERRORS * math.sqrt(variance), 1.0)
 
 

@@ -12,6 +12,9 @@ from reweigh.moments.kernels.common import (
     ratio,
     total,
 )
+from reweigh.moments.kernels.vectors import add_at
+
+U2 = np.uint64(2)
 
 
 @compiled
@@ -23,16 +26,14 @@ def _carry(
     by_code: bool,
     reward: Array,
     weight: Array,
-    d: Array,
-    visits: Array,
+    arrived: Array,
 ) -> tuple[float, float, float]:
-    """The rows of one step that another follows: d_t(s) ρ/N is carried on to s'."""
+    """The rows of one step that another follows: d_t(s) ρ/N is carried on to s', and counted there:
+    both numbers of s' in `arrived`."""
     earned, second, logged = 0.0, 0.0, 0.0
     for k in range(len(following)):
         w = weight[code[k] >> bits] * ratio(rho, by_code, code, k)
-        to = following[k] >> bits
-        d[to] += w
-        visits[to] += 1.0
+        add_at(arrived, U2 * (following[k] >> bits), (w, 1.0))
         earned += w * reward[k]
         second += w * w
         logged += reward[k]
@@ -65,7 +66,7 @@ def forward(
     horizon, width = len(offsets) - 1, d.shape[1]
     n, end = len(ending), width - 1
     by_reward, by_move, by_visit, cut = np.empty((4, width))
-    ratios = np.zeros((width, 2))
+    ratios, arrived = np.zeros((width, 2)), np.zeros(2 * width)
     for k in range(n):
         visits[0, code[k] >> bits] += 1.0
     for s in range(width):
@@ -82,13 +83,12 @@ def forward(
         if mode == 1 and t > 0 and c > 0:
             steps[0, t] = c
             scale *= c
-            each = 1.0 / c
-            for s in range(width):
-                here[s] *= each
         cuts = 0
         if t + 1 < horizon:
             cuts = count_cut(ending, going, alive, low, code, bits, cut)
-        for s in range(end):
+        each = 1.0 / steps[0, t]
+        for s in range(width):
+            here[s] *= each
             by_visit[s] = here[s] / max(visits[t, s], 1.0)
         plain = mode != 2 and cuts == 0
         if not plain:
@@ -118,9 +118,11 @@ def forward(
                 by_code,
                 reward[low:high],
                 by_visit,
-                d[t + 1],
-                visits[t + 1],
+                arrived,
             )
+            for s in range(width):
+                d[t + 1, s], visits[t + 1, s] = arrived[2 * s], arrived[2 * s + 1]
+                arrived[2 * s] = arrived[2 * s + 1] = 0.0
             placebo = first = total(d[t + 1])
         else:
             earned = second = logged = 0.0
