@@ -13,7 +13,12 @@ from peers.talk import FaultError, OurFaultError, Sides, sides
 
 SECONDS = 40.0  # of CPU, about what the repetitions of one comparison may take
 FEWEST, MOST = 3, 9  # repetitions
-ALSO = ("mis", "mis, target as a table")  # ours beside the same estimator
+ALSO = (  # ours beside the same estimator
+    "mis",
+    "mis, target as a table",
+    "mis, value alone",
+    "mis, value alone, target as a table",
+)
 PROBE = 20  # episodes, of which products are followed until they stop being numbers
 
 

@@ -1,4 +1,4 @@
-"""The same tasks of reweigh: from a user's arrays to the value with its standard error."""
+"""The same tasks of reweigh: from a user's arrays to the value, alone or with its error."""
 
 from __future__ import annotations
 
@@ -22,16 +22,24 @@ def tasks(data: dict[str, Any]) -> dict[str, Callable[[], tuple[float, float]]]:
         # An episode of H steps may have ended with the last of them: what follows is not known.
         arrays = np.ascontiguousarray(data["states"][:, :horizon]), *arrays[1:]
 
-    def value(recipe: Any, column: bool) -> tuple[float, float]:
+    def given(column: bool) -> tuple[Any, Any]:
         log = rw.log_from_arrays(*arrays, data["pi"] if column else None, **shape)
-        target = rw.ColumnPolicy("target_prob") if column else rw.TablePolicy(data["table"])
-        estimate = rw.evaluate(log, target, recipe)
+        return log, rw.ColumnPolicy("target_prob") if column else rw.TablePolicy(data["table"])
+
+    def alone(recipe: Any, column: bool) -> tuple[float, float]:
+        [value] = rw.point_values(*given(column), [recipe])
+        return float(value), float("nan")
+
+    def value(recipe: Any, column: bool) -> tuple[float, float]:
+        estimate = rw.evaluate(*given(column), recipe)
         error = estimate.standard_error
         return float(estimate.value), float("nan") if error is None else float(error)
 
     names = ("is", "wis", "trajectory-is", "trajectory-wis", "mis")
     found = {name: partial(value, rw.estimator(name), True) for name in names}
     found["mis, target as a table"] = partial(value, rw.mis(), False)
+    found["mis, value alone"] = partial(alone, rw.mis(), True)
+    found["mis, value alone, target as a table"] = partial(alone, rw.mis(), False)
     if "q" in data:
         found["dm"] = partial(value, rw.dm(), False)
         found |= {

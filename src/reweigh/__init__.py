@@ -57,6 +57,7 @@ __all__ = [
     "mdr",
     "mis",
     "moments",
+    "point_values",
     "read_log",
     "read_policy",
     "ssd_is",
@@ -105,7 +106,7 @@ if TYPE_CHECKING:
         wis,
     )
     from reweigh.estimators.recipe import Recipe
-    from reweigh.evaluate import evaluate, evaluate_all, moments
+    from reweigh.evaluate import evaluate, evaluate_all, moments, point_values
     from reweigh.logs.arrays import log_from_arrays
     from reweigh.logs.columns import Columns
     from reweigh.logs.log import EpisodeLog
@@ -139,7 +140,7 @@ _HOMES = {
         "ESTIMATORS dm dr estimator is_ mdr mis ssd_is trajectory_is trajectory_wis wdr wis"
     ),
     "reweigh.estimators.recipe": "Recipe",
-    "reweigh.evaluate": "evaluate evaluate_all moments",
+    "reweigh.evaluate": "evaluate evaluate_all moments point_values",
     "reweigh.logs.arrays": "log_from_arrays",
     "reweigh.logs.columns": "Columns",
     "reweigh.logs.log": "EpisodeLog",

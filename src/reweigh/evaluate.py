@@ -42,7 +42,7 @@ from reweigh.moments.trajectories import StepMoments
 from reweigh.policies.base import Policy
 from reweigh.progress import each
 from reweigh.results import Diagnostics, Estimate, Marginals, Refusal
-from reweigh.solve import finite, solve, solve_on_sums
+from reweigh.solve import finite, solve, value_of
 
 Data = EpisodeLog | ScannedLog | Moments
 AUTO = "auto"
@@ -186,10 +186,11 @@ def _with_gates(request: Request) -> Request:
 def point_values(
     log: EpisodeLog, target: Policy, estimators: Sequence[Recipe | str]
 ) -> list[float | Refusal]:
-    """The values alone, without errors and diagnostics: what a simulation study needs.
+    """The values alone, without errors and diagnostics: for simulation studies, and to screen many
+    policies. They say nothing about whether they are to be believed: decide on `evaluate`.
 
-    An estimator's value does not depend, to the last bit, on which others are asked for: the
-    sums are split into the same two blocks for all of them.
+    An estimator's value does not depend, to the last bit, on which others are asked for: each is
+    solved by itself, and sums are split into the same two blocks for all of them.
     """
     recipes = [as_recipe(estimator) for estimator in estimators]
     evidence = gather(log, target, recipes, "refuse")
@@ -203,8 +204,7 @@ def point_values(
                 if evidence.hopeless is not None:
                     raise evidence.hopeless
                 dropped = leaves_cut_ones_out(evidence, recipe)
-                base = evidence.moments(recipe, dropped=dropped)
-                found.append(finite(solve_on_sums(evidence, recipe, base, dropped)[0].value))
+                found.append(value_of(evidence, recipe, dropped))
             except RefusedError as error:
                 found.append(Refusal(recipe, error, *evidence.size))
     return found

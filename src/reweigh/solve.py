@@ -43,8 +43,18 @@ def solve(evidence: Evidence, recipe: Recipe, dropped: bool) -> Solved:
         base = evidence.moments(recipe, dropped=dropped)
         solution, used = solve_on_sums(evidence, recipe, base, dropped)
         return Solved(solution, used, base, from_rows=False)
-    log, target = evidence.rows(dropped)
-    return Solved(*quick, bare_moments(log, target, recipe), from_rows=True)
+    solution, used = quick
+    base = used if recipe.control is None else bare_moments(*evidence.rows(dropped), recipe)
+    return Solved(solution, used, base, from_rows=True)
+
+
+def value_of(evidence: Evidence, recipe: Recipe, dropped: bool) -> float:
+    """The value alone."""
+    quick = _solve_in_memory(evidence, recipe, dropped)
+    if quick is None:
+        base = evidence.moments(recipe, dropped=dropped)
+        quick = solve_on_sums(evidence, recipe, base, dropped)
+    return finite(quick[0].value)
 
 
 def _solve_in_memory(

@@ -142,6 +142,16 @@ def test_result_is_whole(name: str, world: str) -> None:
     assert found.behavior_value == pytest.approx(mean, rel=1e-10, abs=1e-12)
 
 
+@pytest.mark.parametrize("world", WORLDS)
+def test_values_alone_are_the_same_whatever_else_is_asked(world: str) -> None:
+    log, target = log_of(world, 1000), WORLDS[world].target
+    names = [name for name in TABLE if refuses(name, world) is None]
+    together = rw.point_values(log, target, [TABLE[name]() for name in names])
+    for name, value in zip(names, together, strict=True):
+        assert rw.point_values(log, target, [TABLE[name]()]) == [value]
+        assert value == pytest.approx(estimate(name, world).value, rel=1e-11), name
+
+
 @pytest.mark.parametrize(("name", "world"), ANSWERED)
 def test_rewards_scale(name: str, world: str) -> None:
     log = log_of(world, 300)

@@ -163,7 +163,7 @@ def read_pairs(
     if not all(_are_probabilities(values[seen], name) for name, values in columns.items()):
         return None
     mask = (1 << bits) - 1
-    labels, rank = _ranks(1 << BITS, seen >> bits, ends)
+    labels, rank = _ranks(max(len(table) >> bits, int(ends.max(initial=0)) + 1), seen >> bits, ends)
     actions_seen, action_of = _ranks(1 << bits, seen & mask)
     if labels[-1] >= len(labels):  # codes are the ranks of the values that occur
         to = np.arange(len(table))

@@ -52,6 +52,8 @@ class Labels:
     def translate(self, other: Labels) -> Codes:
         """Codes of `other`'s labels in this vocabulary, -1 where it lacks them."""
         find = self.code_of
+        if other.values == self.values and len(find) == len(self):
+            return np.arange(len(self))
         return np.fromiter(
             (find.get(label_text(value), -1) for value in other.values), np.int64, len(other)
         )

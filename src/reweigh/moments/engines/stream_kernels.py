@@ -19,7 +19,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -36,7 +35,7 @@ from reweigh.moments.engines.stream_checks import (
 from reweigh.moments.engines.stream_hash import add_before
 from reweigh.moments.engines.stream_identity import episode_mark, row_marks
 from reweigh.moments.engines.stream_products import multiply, weigh
-from reweigh.moments.kernels.common import compiled
+from reweigh.moments.kernels.common import compiled, inlined
 from reweigh.moments.kernels.vectors import add_at, prefetch
 
 Floats = npt.NDArray[np.float64]
@@ -53,11 +52,6 @@ AHEAD = Word(16)  # records: how much earlier a cell is asked for
 PIECE = 4096  # rows that are looked at together
 NOWHERE, FAULT = -1, -1
 LINE_AHEAD = Word(9)  # numbers: the line of memory after the one that is being written
-
-
-def inlined(function: Any) -> Any:
-    """Compiled into what calls it: a call would count references to every array."""
-    return numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function)
 
 
 @compiled

@@ -21,6 +21,12 @@ def compiled(function: Function) -> Function:
     return made  # type: ignore[no-any-return]
 
 
+def inlined(function: Function) -> Function:
+    """Compiled into what calls it: a call would count references to every array."""
+    made: Any = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function)
+    return made  # type: ignore[no-any-return]
+
+
 @compiled
 def ratio(rho: Array, by_code: bool, code: Array, k: int) -> Any:
     """ρ of row k: its own, or that of its code."""

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.moments.kernels.common import Array, compiled
+from reweigh.moments.kernels.common import Array, compiled, inlined
 
 EPISODES, STEPS = 128, 128
 READ, TOO_LARGE, WRONG = 0, 1, 2
 UNSEEN = -1  # the bits of no number that is given: they are those of a NaN
 PADDING = 8  # a power of two as the distance of a tile's rows would crowd them in the cache
+Word = np.uint64
+ACROSS = Word(EPISODES + PADDING)
 
 
 @compiled
@@ -99,48 +101,48 @@ def transpose_codes(
     return True
 
 
-@compiled
-def _codes(states: Array, actions: Array, bits: int, codes: Array) -> tuple[Any, Any]:
+@inlined
+def _codes(
+    states: Array, s: Any, actions: Array, a: Any, bits: int, codes: Array, count: Any
+) -> tuple[Any, Any]:
     """codes = (s << bits) | a, and all bits that occur in the states, and in the actions."""
     of_states, of_actions = np.int64(0), np.int64(0)
-    for t in range(len(codes)):
-        of_states |= states[t]
-        of_actions |= actions[t]
-        codes[t] = (states[t] << bits) | actions[t]
+    for t in range(count):
+        state, action = states[s + t], actions[a + t]
+        of_states |= state
+        of_actions |= action
+        codes[t] = (state << bits) | action
     return of_states, of_actions
 
 
-@compiled
-def _outside(values: Array, low: float, high: float) -> Any:
+@inlined
+def _outside(values: Array, at: Any, count: Any, low: float, high: float) -> Any:
     bad: Any = 0
-    for t in range(len(values)):
-        bad |= not (values[t] >= low and values[t] <= high)
+    for t in range(count):
+        bad |= not (values[at + t] >= low and values[at + t] <= high)
     return bad
 
 
-@compiled
-def _known(codes: Array, mu: Array, pi: Array, table: Array) -> bool:
+@inlined
+def _known(codes: Array, count: Any, values: Array, at: Any, table: Array, column: int) -> bool:
     """Whether the table says the same of these codes."""
-    if len(pi):
-        for t in range(len(codes)):
-            if table[codes[t], 0] != mu[t] or table[codes[t], 1] != pi[t]:
-                return False
-    else:
-        for t in range(len(codes)):
-            if table[codes[t], 0] != mu[t]:
-                return False
-    return True
+    same = True
+    for t in range(count):
+        if table[codes[t], column] != values[at + t]:
+            same = False
+            break
+    return same
 
 
 @compiled
-def _learn(codes: Array, mu: Array, pi: Array, table: Array) -> bool:
+def _learn(codes: Array, count: Any, mu: Array, pi: Array, at: Any, table: Array) -> bool:
     """Enter the codes that the table lacks; False if it says otherwise of one."""
-    for t in range(len(codes)):
-        row = table[codes[t]]
-        of_target = pi[t] if len(pi) else np.int64(0)
+    for t in range(count):
+        row, of_log = table[codes[t]], mu[at + t]
+        of_target = pi[at + t] if len(pi) else np.int64(0)
         if row[0] == UNSEEN:
-            row[0], row[1] = mu[t], of_target
-        if row[0] != mu[t] or row[1] != of_target or mu[t] == UNSEEN:
+            row[0], row[1] = of_log, of_target
+        if row[0] != of_log or row[1] != of_target or of_log == UNSEEN:
             return False
     return True
 
@@ -168,14 +170,19 @@ def pairs(
 
     READ; TOO_LARGE if a state or an action is for its bits; WRONG if μ or π are not, if a number
     is negative, or if a reward is outside [low, high] or NaN.
+
+    Arrays are read by their place in memory: a slice for every episode would cost as much as a
+    tenth of its rows. Places are unsigned, so that none is asked whether it counts from the end.
     """
     longest = len(offsets) - 1
     most_actions = np.int64(1) << bits
-    most_states = len(table) >> bits
-    tile = np.zeros((STEPS, EPISODES + PADDING))
-    coded = np.zeros((STEPS, EPISODES + PADDING), codes.dtype)
-    line = np.zeros(STEPS, codes.dtype)
-    nothing = np.zeros(0, np.int64)
+    most_states, targeted = len(table) >> bits, len(pi) > 0
+    tile = np.zeros(STEPS * ACROSS)
+    coded = np.zeros(STEPS * ACROSS, codes.dtype)
+    found = np.zeros(STEPS, codes.dtype)
+    state_width, width = Word(states.shape[1]), Word(actions.shape[1])
+    states, actions, rewards = states.ravel(), actions.ravel(), rewards.ravel()
+    mu, pi = mu.ravel(), pi.ravel()
     for k0 in range(first, stop, EPISODES):
         k1 = min(k0 + EPISODES, stop)
         while longest > 0 and offsets[longest] - offsets[longest - 1] <= k0:
@@ -185,33 +192,34 @@ def pairs(
             for k in range(k0, k1):
                 while length > t0 and offsets[length] - offsets[length - 1] <= k:
                     length -= 1
-                e, t1 = order[k], min(t0 + STEPS, length)
+                t1 = min(t0 + STEPS, length)
                 if t1 <= t0:
                     break
-                found, y = line[: t1 - t0], rewards[e, t0:t1]
-                s, a = _codes(states[e, t0:t1], actions[e, t0:t1], bits, found)
-                if s < 0 or a < 0 or _outside(y, low, high):
+                e, count = Word(order[k]), Word(t1 - t0)
+                at = e * width + Word(t0)
+                s, a = _codes(states, e * state_width + Word(t0), actions, at, bits, found, count)
+                if s < 0 or a < 0 or _outside(rewards, at, count, low, high):
                     return WRONG
                 if s >= most_states or a >= most_actions:
                     return TOO_LARGE
-                of_target = pi[e, t0:t1] if len(pi) else nothing
-                of_log = mu[e, t0:t1]
-                same = _known(found, of_log, of_target, table)
-                if not (same or _learn(found, of_log, of_target, table)):
+                same = _known(found, count, mu, at, table, 0)
+                if same and targeted:
+                    same = _known(found, count, pi, at, table, 1)
+                if not (same or _learn(found, count, mu, pi, at, table)):
                     return WRONG
-                for t in range(len(y)):
-                    tile[t, k - k0] = y[t]
-                for t in range(len(y)):
-                    coded[t, k - k0] = found[t]
+                place = Word(k - k0)
+                for t in range(count):
+                    tile[t * ACROSS + place] = rewards[at + t]
+                for t in range(count):
+                    coded[t * ACROSS + place] = found[t]
             for t in range(t0, min(t0 + STEPS, longest)):
-                count = min(k1, offsets[t + 1] - offsets[t]) - k0
-                if count <= 0:
+                alive = min(k1, offsets[t + 1] - offsets[t]) - k0
+                if alive <= 0:
                     break
-                start = offsets[t] + k0
-                part, run = tile[t - t0], rows[start : start + count]
-                for k in range(count):
-                    run[k] = part[k]
-                code_part, code_run = coded[t - t0], codes[start : start + count]
-                for k in range(count):
-                    code_run[k] = code_part[k]
+                count = Word(alive)
+                start, part = Word(offsets[t] + k0), Word(t - t0) * ACROSS
+                for i in range(count):
+                    rows[start + i] = tile[part + i]
+                for i in range(count):
+                    codes[start + i] = coded[part + i]
     return READ
