@@ -13,6 +13,7 @@ from repeated import repeated
 
 import reweigh as rw
 from reweigh.inference import mixtures, resampling
+from reweigh.inference.draws import Draws, without_one
 from reweigh.inference.resampling import BLOCK, THRESHOLDS, Again, delete_blocks, resample
 from reweigh.moments import compute
 from reweigh.worlds import ModelFail, TimeVarying, random_mdp
@@ -50,7 +51,7 @@ def slowly(
     """The general road, for an estimator that has a quick one."""
     again = Again.of(log, [(target, recipe)], errors=errors, runs=1)
     vars(again)["at_once"], vars(again)["ready"] = {}, []
-    return again.run(counts, counts.shape[1])
+    return again.run(Draws(counts), counts.shape[1])
 
 
 def same(found: np.ndarray, expected: np.ndarray, rel: float = 1e-9) -> None:
@@ -187,14 +188,14 @@ def test_sums_of_many_mixtures_give_what_each_gives(name: str, errors: bool) -> 
             again = Again.of(data, [(world.target, recipe)], errors=errors, runs=1)
             assert [list(roads) for roads in again.ready] == [[0]]
             counts = draws(n, seed, 0)
-            found = again.run(counts, 40)
+            found = again.run(Draws(counts), 40)
             general = slowly(data, world.target, recipe, counts[:, :40], errors)
             same(found.values, general.values)
             if errors:
                 same(found.errors, general.errors, 1e-7)
             assert found.reasons == general.reasons
             with np.errstate(divide="ignore", invalid="ignore"):
-                mixed = again.ready[0][0](counts, {})[0]
+                mixed = again.ready[0][0](Draws(counts), {})[0]
             compared += int(np.isfinite(mixed).sum())
     assert compared > 3 * 40  # most were not looked at again
 
@@ -205,7 +206,7 @@ def test_mixtures_without_overlap_are_refused_as_ever(errors: bool) -> None:
     log = rw.log_from_arrays(**arrays(4, 3, cut=0.0))
     for name, recipe in OTHERS.items():
         again = Again.of(log, [(TARGET, recipe)], errors=errors, runs=1)
-        found = again.run(draws(4, 1, 0), BLOCK)
+        found = again.run(Draws(draws(4, 1, 0)), BLOCK)
         general = slowly(log, TARGET, recipe, draws(4, 1, 0), errors)
         same(found.values, general.values)
         if errors:
@@ -228,7 +229,7 @@ def test_estimators_that_the_sums_do_not_know_take_the_general_road() -> None:
     ):
         again = Again.of(data, [(WORLD.target, recipe)], errors=False, runs=1)
         assert again.ready == []
-        found = again.run(counts, 6).values
+        found = again.run(Draws(counts), 6).values
         same(found, slowly(data, WORLD.target, recipe, counts[:, :6], errors=False).values)
 
 
@@ -242,7 +243,7 @@ def test_rewards_whose_squares_overflow_are_refused_as_ever(scale: float) -> Non
             if errors and name == "dr":
                 continue
             pair = (WORLD.target, rw.estimator(name))
-            found = Again.of(large, [pair], errors=errors, runs=1).run(counts, 6)
+            found = Again.of(large, [pair], errors=errors, runs=1).run(Draws(counts), 6)
             general = slowly(large, *pair, counts[:, :6], errors)
             np.testing.assert_array_equal(np.isnan(found.values), np.isnan(general.values))
             assert found.reasons == general.reasons, (name, errors)
@@ -271,7 +272,7 @@ def test_products_that_a_float_cannot_hold_take_the_general_road() -> None:
     )
     again = Again.of(log, [(TARGET, rw.wis()), (TARGET, rw.wdr())], errors=False, runs=1)
     assert again.ready == []
-    assert np.isfinite(again.run(draws(n, 0, 0), 4).values).all()
+    assert np.isfinite(again.run(Draws(draws(n, 0, 0)), 4).values).all()
 
 
 def test_tables_that_are_too_large_take_the_general_road(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +292,7 @@ def test_what_the_quick_road_cannot_do_takes_the_general_one() -> None:
         again = Again.of(log, [(target, rw.mis())], errors=True, runs=1)
         assert not again.at_once
         assert not again.ready
-        assert np.isfinite(again.run(draws(30, 0, 0), 5).errors).sum() >= 4
+        assert np.isfinite(again.run(Draws(draws(30, 0, 0)), 5).errors).sum() >= 4
 
 
 # Draws
@@ -440,24 +441,32 @@ def test_large_tables_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 # Blocks left out
 
 
-@pytest.mark.parametrize("name", ["mis", "wis", "dm", "dr", "wdr-crossfit", "mdr", "ssd-is"])
+@pytest.mark.parametrize("name", ["mis", "ssd-is", *OTHERS])
 def test_blocks_left_out_are_the_log_without_their_episodes(name: str) -> None:
-    log = WORLD.simulate(60, 0)
-    found = delete_blocks(log, [(WORLD.target, rw.estimator(name))], 10)
+    log, recipe = WORLD.simulate(60, 0), OTHERS.get(name) or rw.estimator(name)
+    found = delete_blocks(log, [(WORLD.target, recipe)], 10)
     of = log.steps.episode_hash % 10
     for j, block in enumerate(np.unique(of)):
         assert found.sizes[j] == np.sum(of == block)
-        expected = rw.evaluate(log.select(of != block), WORLD.target, name)
+        expected = rw.evaluate(log.select(of != block), WORLD.target, recipe)
         assert found.values[j, 0] == pytest.approx(expected.value, rel=1e-9)
 
 
 def test_more_blocks_than_are_run_at_once() -> None:
     log = WORLD.simulate(300, 0)
-    found = delete_blocks(log, [(WORLD.target, rw.mis())], 100)
+    recipes = [rw.mis(), rw.wis(), rw.dm(), rw.mdr(), rw.wdr("split")]
+    found = delete_blocks(log, [(WORLD.target, recipe) for recipe in recipes], 100)
     assert len(found.sizes) > BLOCK
     of = log.steps.episode_hash % 100
-    last = rw.evaluate(log.select(of != np.unique(of)[-1]), WORLD.target)
-    assert found.values[-1, 0] == pytest.approx(last.value, rel=1e-12)
+    for at in (0, BLOCK - 1, BLOCK, -1):
+        rest = log.select(of != np.unique(of)[at])
+        expected = [rw.evaluate(rest, WORLD.target, recipe).value for recipe in recipes]
+        assert found.values[at] == pytest.approx(expected, rel=1e-11)
+
+
+def test_what_is_left_out_is_not_subtracted() -> None:
+    parts = np.array([[1e30, 0.0], [1.0, 5.0], [2.0, 0.0], [4.0, 0.0]])
+    assert without_one(parts).tolist() == [[7, 5], [1e30, 0], [1e30, 5]]
 
 
 def test_continuous_actions_and_estimated_behaviour_are_resampled() -> None:

@@ -1,8 +1,9 @@
 """DM, pooled MIS and the control variates on many mixtures of the episodes at once.
 
 In a mixture a row counts as often as its episode occurs, so the sums of the mixtures by cell are a
-sparse matrix, rows by cell, times the counts. What follows is arithmetic on arrays (cells, m). Only
-for logs without hidden states and cut-off episodes.
+sparse matrix, rows by cell, times the counts; where each mixture lacks one block of episodes, sums
+by cell and block. What follows is arithmetic on arrays (cells, m). Only for logs without hidden
+states and cut-off episodes.
 """
 
 from __future__ import annotations
@@ -16,19 +17,14 @@ import numpy.typing as npt
 from scipy import sparse
 
 from reweigh.estimators.recipe import Model, Recipe
+from reweigh.inference.draws import Draws, adding, without_one
 from reweigh.inference.variance import NOISE
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END, UNKNOWN
-from reweigh.moments.groups import group_by
+from reweigh.moments.groups import group_by, tally
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-def _adding(of: Ints, size: int) -> Any:
-    """The sparse matrix that adds up what has the same number in `of`."""
-    here = np.arange(len(of))
-    return sparse.csr_array((np.ones(len(of)), (of, here)), (size, len(of)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +32,9 @@ class Cells:
     """Rows of a log by step, column, action and next column, in this order. A state's column is
     its code, END's the last of `width`; the halves of a log have columns of their own.
 
-    rows     the sparse matrix, cells × episodes, of the rows' places in `order`
+    order    (N,) the rows by cell
+    starts   (K + 1,) where the rows of each cell begin
+    episode  (N,) of the rows in this order
     t        (K,) step              s, to    (K,) column here and after
     group    (K,) of (t, s, a), in their order
     """
@@ -46,7 +44,8 @@ class Cells:
     width: int
     columns: int
     order: Ints
-    rows: Any
+    starts: Ints
+    episode: Ints
     t: Ints
     s: Ints
     to: Ints
@@ -83,29 +82,18 @@ class Cells:
         of, cells = log.steps, group_by(keys)
         t, s, a, to = cells.keys
         groups = group_by([t, s, a])
-        indptr = np.append(cells.starts, cells.size)
-        episode = of.episode_index[cells.order]
-        shape = len(cells), of.n_episodes
-        rows = sparse.csr_array((np.ones(of.n_rows), episode, indptr), shape)
         return cls(
-            log.horizon, log.discount, width, columns, cells.order, rows, t, s, to,
+            log.horizon, log.discount, width, columns, cells.order,
+            np.append(cells.starts, cells.size), of.episode_index[cells.order], t, s, to,
             groups.index(), (groups.keys[0], groups.keys[1], groups.keys[2]),
         )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.t)
 
-    def summed(self, weights: Floats | None, counts: Floats) -> Floats:
-        """(K, m) Σ c_i weight over the rows of the cells, and Σ c_i without weights."""
-        rows = self.rows
-        if weights is not None:
-            data = np.asarray(weights, np.float64)[self.order]
-            rows = sparse.csr_array((data, rows.indices, rows.indptr), rows.shape)
-        return np.asarray(rows @ counts)
-
     @cached_property
     def by_group(self) -> Any:
-        return _adding(self.group, len(self.group_keys[0]))
+        return adding(self.group, len(self.group_keys[0]))
 
     @cached_property
     def group_node(self) -> Ints:
@@ -136,9 +124,9 @@ class Cells:
                 Step(
                     c,
                     g,
-                    _adding(self.to[c], self.columns),
-                    _adding(self.group[c] - g.start, g.stop - g.start),
-                    _adding(self.group_keys[1][g], self.columns),
+                    adding(self.to[c], self.columns),
+                    adding(self.group[c] - g.start, g.stop - g.start),
+                    adding(self.group_keys[1][g], self.columns),
                 )
             )
         return found
@@ -175,7 +163,7 @@ class Mixed:
     rows' π, y, ρ and running products w."""
 
     cells: Cells
-    counts: Floats
+    draws: Draws
     of_rows: dict[str, Floats]
     made: dict[str, Floats] = field(default_factory=dict)
 
@@ -186,13 +174,32 @@ class Mixed:
             for letter in name.replace("n", ""):
                 own = self.of_rows[letter]
                 weights = own if weights is None else weights * own
-            self.made[name] = self.cells.summed(weights, self.counts)
+            self.made[name] = self._summed(weights)
         return self.made[name]
 
+    def _summed(self, weights: Floats | None) -> Floats:
+        """(K, m) Σ c_i weight over the rows of the cells, and Σ c_i without weights."""
+        cells, draws = self.cells, self.draws
+        data = np.ones(len(cells.order)) if weights is None else weights[cells.order]
+        if draws.left_out is None:
+            shape = len(cells), len(draws.counts)
+            return np.asarray(
+                sparse.csr_array((data, cells.episode, cells.starts), shape) @ draws.times
+            )
+        parts = tally(self._part, data, (draws.many + 1) * len(cells))
+        return np.ascontiguousarray(without_one(parts.reshape(draws.many + 1, -1)).T)
+
     @cached_property
+    def _part(self) -> Ints:
+        """(N,) of the rows by cell: the block that is left out, and in it the cell."""
+        assert self.draws.left_out is not None
+        cell = np.repeat(np.arange(len(self.cells)), np.diff(self.cells.starts))
+        return self.draws.left_out[self.cells.episode] * len(self.cells) + cell
+
+    @property
     def total(self) -> Floats:
         """(m,) episodes."""
-        return np.asarray(self.counts.sum(axis=0))
+        return self.draws.episodes
 
     @cached_property
     def visits(self) -> Floats:
@@ -223,7 +230,7 @@ class Mixed:
     def values(self, share: Floats) -> tuple[Floats, Floats]:
         """Q (G + 1, m), the last being that of what was not seen, 0, and V (nodes, m):
         Q_t = r̂_t + γ Σ_{s'} n(s,a,s')/N V_{t+1}(s') and V_t = Σ_a share Q_t."""
-        cells, m = self.cells, self.counts.shape[1]
+        cells, m = self.cells, self.draws.many
         q, v = np.zeros((len(self.visits) + 1, m)), np.zeros((cells.nodes, m))
         q[:-1] = (cells.by_group @ self["y"]) * self.per_row
         for t in range(cells.horizon - 1, -1, -1):
@@ -349,7 +356,7 @@ def marginal(recipe: Recipe, mixed: Mixed) -> tuple[Floats, None]:
         start = start * _inverse(start.sum(axis=0, keepdims=True))
     per_node = _inverse(by_node(cells, mixed.visits))[cells.node] * own[:, None]
     carried = mixed["ρ"] * per_node
-    placebo = np.asarray(_adding(cells.node, cells.nodes) @ carried)
+    placebo = np.asarray(adding(cells.node, cells.nodes) @ carried)
     d, fine = forward(cells, start, carried, placebo, simplex=recipe.normalize == "simplex")
     earned = d[cells.node] * per_node * (mixed["ρy"] + f * mixed["ρ"])
     values = np.sum(cells.gamma ** cells.t[:, None] * earned, axis=0)
@@ -360,7 +367,7 @@ def marginal(recipe: Recipe, mixed: Mixed) -> tuple[Floats, None]:
 def _used(mixed: Mixed, fit: str) -> npt.NDArray[np.bool_]:
     """(m,) whether both halves have episodes."""
     if fit == "in-sample":
-        return np.ones(mixed.counts.shape[1], bool)
+        return np.ones(mixed.draws.many, bool)
     first = mixed.start[: mixed.cells.width].sum(axis=0)
     second = mixed.start[mixed.cells.width :].sum(axis=0)
     return np.asarray((first > 0) & (second > 0))
@@ -372,13 +379,13 @@ def pooled(recipe: Recipe, first: Ints, mixed: Mixed) -> tuple[Floats, None]:
     cells = mixed.cells
     one = mixed["ρ"] if recipe.normalize == "state" else mixed["n"]
     used = (cells.to < cells.width)[:, None]
-    here = _adding(cells.s, cells.width)
+    here = adding(cells.s, cells.width)
     by_reward, by_move = _inverse(here @ one), _inverse(here @ (one * used))
     carried = mixed["ρ"] * used * by_move[cells.s]
     reward, placebo = (by_reward * (here @ mixed[name]) for name in ("ρy", "ρ"))
     placebo[-1] = 1.0
-    arriving = _adding(np.where(used[:, 0], cells.to, 0), cells.width)
-    d = np.asarray(_adding(first, cells.width) @ mixed.counts) / mixed.total
+    arriving = adding(np.where(used[:, 0], cells.to, 0), cells.width)
+    d = np.asarray(adding(first, cells.width) @ mixed.draws.times) / mixed.total
     values, fine = np.zeros(d.shape[1]), np.ones(d.shape[1], bool)
     for t in range(cells.horizon):
         if recipe.normalize == "simplex" and t > 0:

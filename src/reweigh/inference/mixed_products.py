@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from reweigh.estimators.recipe import Recipe, Trajectory
+from reweigh.inference.draws import CHUNK, Draws
 from reweigh.inference.variance import NOISE
 from reweigh.logs.log import EpisodeLog
 
 Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[Any]
-CHUNK = 1 << 13  # episodes
 HELD = 2.0**256  # larger products and rewards are for the general road, and smaller products
 
 
@@ -62,9 +60,9 @@ class Products:
         g = np.zeros(steps.n_episodes) if steps.start_value is None else steps.start_value
         return cls(w, wy, wy @ powers + g, g, plain, powers)
 
-    def step_weights(self, counts: Counts) -> Floats:
-        """(H, m) Σ ρ_{0:t} of the mixtures."""
-        return _summed(counts, self.w)
+    def step_weights(self, draws: Draws, among: npt.NDArray[np.bool_] | None = None) -> Floats:
+        """(H, m) Σ ρ_{0:t} of the mixtures, over all episodes or `among` some."""
+        return draws.of_episodes(self.w if among is None else self.w * among[:, None])
 
     @cached_property
     def whole(self) -> Floats:
@@ -72,16 +70,16 @@ class Products:
         W = self.w[:, -1]
         return np.stack([W, W * W, W * self.plain, (W * self.plain) ** 2, W * W * self.plain], 1)
 
-    def run(self, recipe: Recipe, counts: Counts, errors: bool) -> tuple[Floats, Floats | None]:
+    def run(self, recipe: Recipe, draws: Draws, errors: bool) -> tuple[Floats, Floats | None]:
         """(m,) values and errors, nan where the general road is to say why there is none."""
-        n = counts.sum(axis=0, dtype=np.float64)
-        weights = self.step_weights(counts)
+        n = draws.episodes
+        weights = self.step_weights(draws)
         if isinstance(recipe.weights, Trajectory):
-            values, squares, scale = self._trajectory(recipe.normalize == "step", counts, n)
+            values, squares, scale = self._trajectory(recipe.normalize == "step", draws, n)
         elif recipe.normalize == "step":
-            values, squares, scale = self._weighted(counts, n, weights, errors)
+            values, squares, scale = self._weighted(draws, n, weights, errors)
         else:
-            first, second = _summed(counts, np.stack([self.x, self.x**2], 1)) / n
+            first, second = draws.of_episodes(np.stack([self.x, self.x**2], 1)) / n
             values, squares, scale = first, (second - first**2) / n, second / n
         values[~np.all(weights > 0, axis=0)] = np.nan
         if not errors:
@@ -90,39 +88,28 @@ class Products:
         return values, np.sqrt(squares)
 
     def _weighted(
-        self, counts: Counts, n: Floats, weights: Floats, errors: bool
+        self, draws: Draws, n: Floats, weights: Floats, errors: bool
     ) -> tuple[Floats, Floats, Floats]:
         """v_t = Σ w y/Σ w and ψ_i = g_i - ḡ + Σ_t γ^t w_it (y_it - v_t)/mean(w_t)."""
-        center = _summed(counts, self.wy) / weights
-        mean_g = counts.T @ self.g / n
+        center = draws.of_episodes(self.wy) / weights
+        mean_g = draws.of_episodes(self.g[:, None])[0] / n
         values = self.powers @ center + mean_g
         squares = np.full(len(n), np.nan)
         if errors:
             by = self.powers[:, None] * n / weights
             squares[:] = 0.0
-            for start in range(0, len(counts), CHUNK):
+            for start in range(0, len(draws.counts), CHUNK):
                 k = slice(start, start + CHUNK)
                 psi = self.wy[k] @ by - self.w[k] @ (by * center)
                 psi += self.g[k, None] - mean_g
-                squares += np.sum(counts[k] * psi**2, axis=0)
+                squares += np.sum(draws.counts[k] * psi**2, axis=0)
             squares /= n**2
             squares[np.sqrt(squares) <= NOISE * np.abs(values)] = np.nan
         return values, squares, np.zeros(len(n))
 
-    def _trajectory(
-        self, weighted: bool, counts: Counts, n: Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        W, W2, WG, WG2, W2G = _summed(counts, self.whole)
+    def _trajectory(self, weighted: bool, draws: Draws, n: Floats) -> tuple[Floats, Floats, Floats]:
+        W, W2, WG, WG2, W2G = draws.of_episodes(self.whole)
         if not weighted:
             return WG / n, (WG2 / n - (WG / n) ** 2) / n, WG2 / n**2
         values = WG / W
         return values, (WG2 - 2 * values * W2G + values**2 * W2) / W**2, WG2 / W**2
-
-
-def _summed(counts: Counts, columns: Floats) -> Floats:
-    """(k, m) Σ_i c_i columns_i, some episodes at a time."""
-    total = np.zeros((columns.shape[1], counts.shape[1]))
-    for start in range(0, len(counts), CHUNK):
-        k = slice(start, start + CHUNK)
-        total += columns[k].T @ counts[k].astype(np.float64)
-    return total

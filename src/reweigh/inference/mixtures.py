@@ -14,13 +14,13 @@ from reweigh.estimators.control import halves
 from reweigh.estimators.direct import Rows, observed
 from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary, Stepwise
 from reweigh.inference import mixed_cells
+from reweigh.inference.draws import Draws
 from reweigh.inference.mixed_cells import Cells, Mixed
 from reweigh.inference.mixed_products import Products
 from reweigh.logs.log import EpisodeLog
 from reweigh.policies.base import Policy
 
 Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.uint8]
 Sums = dict[Cells, Mixed]  # of the mixtures, for all estimators of one log and target
 Found = tuple[Floats, Floats | None]
 MOST_KEPT = 1 << 29  # bytes of what the estimators of one log and target hold
@@ -72,7 +72,7 @@ class Ready:
     def log(self) -> EpisodeLog:
         return self.cells.log
 
-    def road(self, recipe: Recipe, errors: bool) -> Callable[[Counts, Sums], Found] | None:
+    def road(self, recipe: Recipe, errors: bool) -> Callable[[Draws, Sums], Found] | None:
         """What runs this estimator: (m,) values, and errors if they are asked for, nan where the
         general road is to say why there is none. None where only that road knows the estimator."""
         log, control = self.log, recipe.control
@@ -106,29 +106,27 @@ class Ready:
 
     def _over(
         self, cells: Cells | None, road: Callable[[Mixed], Found]
-    ) -> Callable[[Counts, Sums], Found] | None:
+    ) -> Callable[[Draws, Sums], Found] | None:
         """The road over the sums by these cells, if it can be taken."""
         if cells is None or (self.log.actions is None and cells is not self.cells.of_all_steps):
             return None
 
-        def run(counts: Counts, sums: Sums) -> Found:
+        def run(draws: Draws, sums: Sums) -> Found:
             if cells not in sums:
-                sums[cells] = Mixed(cells, counts.astype(np.float64), self.of_rows)
+                sums[cells] = Mixed(cells, draws, self.of_rows)
             return road(sums[cells])
 
         return run
 
-    def _products(self, recipe: Recipe, errors: bool, counts: Counts, sums: Sums) -> Found:
+    def _products(self, recipe: Recipe, errors: bool, draws: Draws, sums: Sums) -> Found:
         assert self.products is not None
-        return self.products.run(recipe, counts, errors)
+        return self.products.run(recipe, draws, errors)
 
     def _doubly_robust(self, recipe: Recipe, mixed: Mixed) -> Found:
         assert self.products is not None
         assert recipe.control is not None
-        counts = mixed.counts
-        if recipe.control.q == "split":
-            counts = counts * (self.cells.half == 0)[:, None]
-        weights = self.products.step_weights(counts)
+        among = self.cells.half == 0 if recipe.control.q == "split" else None
+        weights = self.products.step_weights(mixed.draws, among)
         return mixed_cells.doubly_robust(recipe, weights, mixed)
 
     @cached_property

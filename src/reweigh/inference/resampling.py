@@ -35,6 +35,7 @@ from reweigh.estimators.control import shape_log
 from reweigh.estimators.direct import MODES, Rows, observed
 from reweigh.estimators.recipe import JACKKNIFE_BLOCKS, Marginal, Recipe, Stationary
 from reweigh.evidence import Evidence, check_target, merged
+from reweigh.inference.draws import Draws
 from reweigh.inference.mixtures import Found, LogCells, Ready, Sums
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END
@@ -46,7 +47,6 @@ from reweigh.solve import finite, solve
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Counts = npt.NDArray[np.uint8]
 Pair = tuple[Policy, Recipe]
 BLOCK = 64  # as in moments/kernels/resample.py
 REPLICATES = 1999
@@ -98,7 +98,7 @@ def resample(
     def block(number: int) -> Run:
         counts = np.empty((log.n_episodes, BLOCK), np.uint8)
         draw(seed, number, THRESHOLDS, counts)
-        return again.run(counts, min(BLOCK, replicates - number * BLOCK))
+        return again.run(Draws(counts), min(BLOCK, replicates - number * BLOCK))
 
     blocks = range(-(-replicates // BLOCK))
     if threads == 1:
@@ -139,9 +139,10 @@ def delete_blocks(
     made = []
     for start in range(0, len(names), BLOCK):
         some = names[start : start + BLOCK]
-        counts = np.zeros((log.n_episodes, BLOCK), np.uint8)
-        counts[:, : len(some)] = of[:, None] != some
-        made.append(again.run(counts, len(some)))
+        counts = np.asarray(of[:, None] != some, np.uint8)
+        left_out = np.searchsorted(some, of)
+        left_out[counts.all(axis=1)] = len(some)
+        made.append(again.run(Draws(counts, left_out), len(some)))
     values = np.concatenate([run.values for run in made])
     return Deleted(values, sizes, _all_reasons(made, len(pairs)))
 
@@ -213,12 +214,12 @@ class Again:
         return not cut and log.horizon * (len(log.states) + 1) * BLOCK * 12 <= MOST_KEPT
 
     @cached_property
-    def ready(self) -> list[dict[int, Callable[[Counts, Sums], Found]]]:
+    def ready(self) -> list[dict[int, Callable[[Draws, Sums], Found]]]:
         """The pairs that are run at once over sums by cell; those of one log and target, which
         share the sums, together."""
         cells: dict[int, LogCells] = {}
         made: dict[tuple[int, int, float | None], Ready] = {}
-        roads: dict[Ready, dict[int, Callable[[Counts, Sums], Found]]] = {}
+        roads: dict[Ready, dict[int, Callable[[Draws, Sums], Found]]] = {}
         for j, ((target, recipe), log) in enumerate(zip(self.pairs, self.logs, strict=True)):
             if j in self.at_once:
                 continue
@@ -230,20 +231,19 @@ class Again:
                 roads.setdefault(ready, {})[j] = road
         return list(roads.values())
 
-    def run(self, counts: Counts, many: int) -> Run:
-        """The pairs on the first `many` of BLOCK mixtures, in which episode i occurs counts[i]
-        times."""
+    def run(self, draws: Draws, many: int) -> Run:
+        """The pairs on the first `many` of up to BLOCK mixtures."""
         shape = many, len(self.pairs)
         values, errors = np.full(shape, np.nan), np.full(shape, np.nan)
         reasons = tuple(Counter[str]() for _ in self.pairs)
         for j, rows in self.at_once.items():
-            values[:, j], errors[:, j] = (found[:many] for found in self._kernel(j, rows, counts))
+            values[:, j], errors[:, j] = (found[:many] for found in self._kernel(j, rows, draws))
             reasons[j]["no-overlap"] += int(np.isnan(values[:, j]).sum())
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             for roads in self.ready:
                 sums: Sums = {}
                 for j, road in roads.items():
-                    found, spread = road(counts, sums)
+                    found, spread = road(draws, sums)
                     values[:, j] = np.where(np.isfinite(found), found, np.nan)[:many]
                     errors[:, j] = np.nan if spread is None else spread[:many]
         missing = np.isnan(values)
@@ -252,17 +252,18 @@ class Again:
         missing[:, list(self.at_once)] = False
         for b in np.flatnonzero(missing.any(axis=1)):
             slow = np.flatnonzero(missing[b]).tolist()
-            self._evaluate(counts[:, b].astype(np.int64), slow, values[b], errors[b], reasons)
+            self._evaluate(draws.counts[:, b].astype(np.int64), slow, values[b], errors[b], reasons)
         errors[~(errors > 0)] = np.nan  # 0 is none: the drawn episodes are all the same
         return Run(values, errors, reasons)
 
-    def _kernel(self, j: int, rows: Rows, counts: Counts) -> tuple[Floats, Floats]:
+    def _kernel(self, j: int, rows: Rows, draws: Draws) -> tuple[Floats, Floats]:
         """(BLOCK,) values and errors of MIS, nan where the mixture says nothing of the target."""
         mode, g = MODES[self.pairs[j][1].normalize], rows.steps.start_value
         size = rows.steps.n_rows * self.runs * PER_ROW
         kept = (rows.steps.horizon, rows.width, BLOCK) if self.errors else (0, 0, 0)
         d, n, by_mass = np.empty(kept), np.empty(kept, np.int32), np.empty((kept[0], BLOCK))
         values, squares = np.empty(BLOCK), np.full(BLOCK, np.nan)
+        counts = np.pad(draws.counts, ((0, 0), (0, BLOCK - draws.many)))
         with np.errstate(over="ignore", invalid="ignore"):
             given = *rows.unpacked, rows.gamma, mode, rows.width, counts
             pick("resample.replicate", size)(*given, values, d, n, by_mass)
@@ -314,7 +315,10 @@ class Again:
 
 def _own_rows(log: EpisodeLog) -> EpisodeLog:
     """The log with its rows for the source: a copied row is known by the row it is a copy of."""
-    return replace(log, steps=replace(log.steps, source_rows=None), _cache={})
+    steps = replace(log.steps, source_rows=None)
+    if "episode_hash" in vars(log.steps):
+        vars(steps)["episode_hash"] = log.steps.episode_hash
+    return replace(log, steps=steps, _cache={})
 
 
 def new_seed() -> int:

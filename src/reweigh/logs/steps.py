@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,14 +125,9 @@ class Steps:
     @cached_property
     def episode_hash(self) -> Ints:
         """(n,) first 8 hex digits of the MD5 of the id's text: blocks and folds come from it."""
-        return np.fromiter(
-            (
-                int(hashlib.md5(_id_text(e), usedforsecurity=False).hexdigest()[:8], 16)
-                for e in self.episode.tolist()
-            ),
-            np.int64,
-            self.n_episodes,
-        )
+        md5 = partial(hashlib.md5, usedforsecurity=False)
+        whole = b"".join([md5(_id_text(e)).digest() for e in self.episode.tolist()])
+        return np.frombuffer(whole, ">u4")[::4].astype(np.int64)
 
     def blocks(self, count: int) -> Ints:
         """(n,) block of each episode: its hash modulo the number of blocks."""
@@ -190,6 +185,8 @@ class Steps:
 
 
 def _id_text(episode: object) -> bytes:
+    if type(episode) is int:
+        return b"%d" % episode
     return str(label_text(episode)).encode("utf-8", "surrogatepass")
 
 
