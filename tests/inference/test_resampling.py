@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from build import random_log, to_reweigh
 from repeated import repeated
 
 import reweigh as rw
@@ -273,6 +275,27 @@ def test_products_that_a_float_cannot_hold_take_the_general_road() -> None:
     again = Again.of(log, [(TARGET, rw.wis()), (TARGET, rw.wdr())], errors=False, runs=1)
     assert again.ready == []
     assert np.isfinite(again.run(Draws(draws(n, 0, 0)), 4).values).all()
+
+
+@pytest.mark.parametrize("name", ["dm", "dm-renorm", "dr", "dr-split", "wdr", "wdr-crossfit"])
+def test_hidden_states_are_one_to_a_model(name: str) -> None:
+    """Hidden first, inside and last, in episodes that end early and that do not."""
+    shown = rw.ColumnPolicy("pi")
+    for seed, ends, with_next in ((0, ("complete",), True), (1, ("complete", "terminated"), False)):
+        made = random_log(
+            random.Random(seed), n=60, horizon=5, hide=0.3, ends=ends, with_next=with_next
+        )
+        log, recipe, counts = to_reweigh(made), OTHERS[name], draws(60, seed, 0)
+        for errors in (False, True) if name in WITH_ERRORS else (False,):
+            again = Again.of(log, [(shown, recipe)], errors=errors, runs=1)
+            assert [list(roads) for roads in again.ready] == [[0]]
+            found = again.run(Draws(counts), 40)
+            general = slowly(log, shown, recipe, counts[:, :40], errors)
+            same(found.values, general.values)
+            if errors:
+                same(found.errors, general.errors, 1e-7)
+            mixed = again.ready[0][0](Draws(counts), {})[0]
+            assert np.isfinite(mixed).sum() > 40
 
 
 def test_tables_that_are_too_large_take_the_general_road(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 In a mixture a row counts as often as its episode occurs, so the sums of the mixtures by cell are a
 sparse matrix, rows by cell, times the counts; where each mixture lacks one block of episodes, sums
-by cell and block. What follows is arithmetic on arrays (cells, m). Only for logs without hidden
-states and cut-off episodes.
+by cell and block. What follows is arithmetic on arrays (cells, m). Only for logs without cut-off
+episodes; hidden states are for models and what subtracts them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from reweigh.estimators.direct import observed
 from reweigh.estimators.recipe import Model, Recipe
 from reweigh.inference.draws import Draws, adding, without_one
 from reweigh.inference.variance import NOISE
 from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import END, UNKNOWN
+from reweigh.logs.states import END, HIDDEN, UNKNOWN
 from reweigh.moments.groups import group_by, tally
 
 Floats = npt.NDArray[np.float64]
@@ -54,14 +55,18 @@ class Cells:
 
     @classmethod
     def of(cls, log: EpisodeLog, part: Ints | None = None) -> Cells:
-        """`part` (n,) is the half of each episode."""
-        of, width = log.steps, len(log.states) + 1
+        """`part` (n,) is the half of each episode. Hidden states are one, as a model has it."""
+        of, hidden = log.steps, len(log.states)
+        width = hidden + 1 if observed(log) else hidden + 2
         shift = np.zeros(of.n_episodes, np.int64) if part is None else part * width
         shift = shift[of.episode_index]
         # What follows the last step, known or not, is worth nothing.
-        after = np.where(of.next_state < 0, width - 1, of.next_state) + shift
+        going = of.step + 1 < log.horizon
+        after = np.where((of.next_state == HIDDEN) & going, hidden, of.next_state)
+        after = np.where(after < 0, width - 1, after)
+        state = np.where(of.state == HIDDEN, hidden, of.state)
         columns = width if part is None else 2 * width
-        return cls._of(log, [of.step, of.state + shift, of.action, after], width, columns)
+        return cls._of(log, [of.step, state + shift, of.action, after + shift], width, columns)
 
     @classmethod
     def pooled(cls, log: EpisodeLog) -> Cells | None:

@@ -82,7 +82,9 @@ class Ready:
             if self.products is None:
                 return None
             return partial(self._products, recipe, errors)
-        if isinstance(recipe.weights, Stationary) or not observed(log):
+        if isinstance(recipe.weights, Stationary):
+            return None
+        if isinstance(recipe.weights, Marginal) and not observed(log):
             return None
         if log.steps.start_value is not None:
             return None
