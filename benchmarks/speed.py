@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 import stream
 
 import reweigh as rw
-from reweigh.evaluate import point_values
-from reweigh.inference.resampling import resample
+from reweigh.inference.resampling import delete_blocks, resample
 from reweigh.worlds import random_mdp
 
 ROWS, FEW_STATES = 1_000_000, 10
@@ -40,8 +39,10 @@ RATIOS = {  # name: what is timed, over what
     "evaluate dm / one sort of the rows": ("evaluate dm", "sort"),
     "64 bootstrap replicates / core": ("bootstrap", "core"),
     "64 replicates of wis, dm and mdr / one": ("many", "one"),
+    "jackknife of wis, dm and mdr / one": ("jackknife", "one"),
     "log_from_arrays / a copy of the arrays": ("log_from_arrays", "copy"),
     "arrays to mis, as pairs / a copy of the arrays": ("arrays to mis, as pairs", "copy"),
+    "arrays to its value alone / a copy of the arrays": ("arrays to the value", "copy"),
     "stream / pyarrow's read of the columns": ("stream", "pyarrow"),
     "stream with all gates / stream": ("stream with gates", "stream"),
 }
@@ -68,10 +69,14 @@ def tasks(folder: Path) -> Tasks:
         "sort": lambda: np.argsort(keys, kind="stable"),
         "bootstrap": lambda: resample(log, [(kernels.COLUMN, rw.mis())], 64, seed=0),
         "many": lambda: resample(small, pairs, 64, seed=0),
-        "one": lambda: point_values(small, world.target, names),
+        "jackknife": lambda: delete_blocks(small, pairs),
+        "one": lambda: rw.point_values(small, world.target, names),
         "log_from_arrays": lambda: rw.log_from_arrays(*given),
         "arrays to mis, as pairs": lambda: rw.evaluate(
             rw.log_from_arrays(*of_table), kernels.COLUMN, rw.mis()
+        ),
+        "arrays to the value": lambda: rw.point_values(
+            rw.log_from_arrays(*of_table), kernels.COLUMN, ["mis"]
         ),
         "copy": lambda: [array.copy() for array in given],
         "stream": lambda: rw.evaluate(
