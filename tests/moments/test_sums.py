@@ -22,6 +22,7 @@ from reweigh.moments import cells, compute, groups, products
 from reweigh.moments.transitions import KEYS, SUMS, TransitionMoments
 from reweigh.moments.twins import products as products_twin
 from reweigh.moments.twins import sums as sums_twin
+from reweigh.worlds import random_mdp
 
 KINDS: dict[str, dict[str, Any]] = {
     "complete": {},
@@ -44,7 +45,6 @@ def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "chunks":
         monkeypatch.setattr(sums_twin, "CHUNK", 3)
         monkeypatch.setattr(products_twin, "CHUNK", 2)
-        monkeypatch.setattr(products, "CHUNK", 2)
     use(monkeypatch, "kernels" if request.param == "kernels" else "twins")
     return str(request.param)
 
@@ -420,3 +420,18 @@ def test_ratios_beyond_all_numbers_are_refused_by_name(code: str) -> None:
     for name in ("is", "wis", "trajectory-is", "trajectory-wis"):
         with pytest.raises(rw.SupportError, match="exceed what a number can hold"):
             rw.evaluate(log, rw.ColumnPolicy("target_prob"), name)
+
+
+def test_starts_are_counted_as_they_are_sorted() -> None:
+    """Many episodes in few first states, hidden ones among them, and few in many."""
+    world = random_mdp(1, n_states=3)
+    rng = np.random.default_rng(0)
+    for n, states in ((500, 3), (5, 40)):
+        steps = world.simulate(n, 0).steps
+        block, state = rng.integers(0, 4, n), rng.integers(-4, states, n)
+        found = cells.starts(steps, block, state)
+        sums = groups.group_by([block, state])
+        assert np.array_equal(found.block, sums.keys[0])
+        assert np.array_equal(found.s, sums.keys[1])
+        assert np.array_equal(found.n, sums.count())
+        assert not found.g.any()

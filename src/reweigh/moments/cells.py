@@ -25,9 +25,18 @@ Ints = npt.NDArray[np.int64]
 
 
 def starts(steps: Steps, block: Ints, state: Array) -> StartMoments:
-    """First states, by block."""
+    """First states, by block. Where there are far more episodes, they are counted, not sorted."""
+    low, g = int(state.min()), steps.start_value
+    width = int(state.max()) - low + 1
+    places = width * (int(block.max()) + 1)
+    if g is None and places < len(state):
+        place = state - low if places == width else block * width + (state - low)
+        count = np.bincount(place, minlength=places)
+        seen = np.flatnonzero(count)
+        none = np.zeros(len(seen))
+        return StartMoments(seen // width, seen % width + low, count[seen], none, none)
     groups = group_by([block, state])
-    g = np.zeros(steps.n_episodes) if steps.start_value is None else steps.start_value
+    g = np.zeros(steps.n_episodes) if g is None else g
     block_of, s = groups.keys
     return StartMoments(block_of, s, groups.count(), groups.sum(g), groups.sum(g * g))
 

@@ -18,7 +18,8 @@ from reweigh.moments.trajectories import NO_SCALE, EpisodeSums, StepMoments, Ste
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-CHUNK = 1 << 13  # episodes
+NOTHING = -(1 << 40)  # as in moments/kernels/products.py
+WHOLE = ("x", "x2", "w", "w2", "wg", "wg2", "w2g", "g", "g2", "ret", "wmax")
 LOG_UNIT = 256 * float(np.log(2.0))  # the logarithm of one exponent
 
 
@@ -63,30 +64,11 @@ def _to_largest(top: Ints, largest: Floats) -> tuple[Floats, Floats]:
 def _episodes(
     blocks: Ints, index: Ints, m: Floats, e: Ints, x: Floats, plain: Floats, g: Floats
 ) -> EpisodeSums:
-    """By block, with W the whole product and G the return, some episodes at a time."""
+    """By block, with W the whole product and G the return."""
     size = len(blocks)
-    top = np.full(size, np.iinfo(np.int64).min)
-    np.maximum.at(top, index[m != 0], e[m != 0])
-    sums = {name: np.zeros(size) for name in EpisodeSums.POWER}
-    for start in range(0, len(m), CHUNK):
-        k = slice(start, start + CHUNK)
-        i, G = index[k], plain[k]
-        W = np.ldexp(m[k], np.maximum(256 * (e[k] - top[i]), -5000).astype(np.int32))
-        np.maximum.at(sums["wmax"], i, W)
-        WG = W * G
-        for name, values in (
-            ("x", x[k]),
-            ("x2", x[k] ** 2),
-            ("w", W),
-            ("w2", W * W),
-            ("wg", WG),
-            ("wg2", WG * WG),
-            ("w2g", W * WG),
-            ("g", g[k]),
-            ("g2", g[k] ** 2),
-            ("ret", G),
-        ):
-            sums[name] += np.bincount(i, values, size)
+    top, found = np.full(size, NOTHING), np.zeros((len(WHOLE), size))
+    pick("products.episodes", len(m))(index, m, e, x, plain, g, top, found)
+    sums = dict(zip(WHOLE, found, strict=True))
     scale, by = _to_largest(top, sums["wmax"])
     for name, power in EpisodeSums.POWER.items():
         sums[name] *= by**power

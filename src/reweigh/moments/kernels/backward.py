@@ -12,6 +12,7 @@ from reweigh.moments.kernels.common import (
     compiled,
     count_cut,
     covered,
+    inlined,
     ratio,
     short_of_one,
 )
@@ -20,7 +21,7 @@ from reweigh.moments.kernels.vectors import add_with_squares
 U8 = np.uint64(8)
 
 
-@compiled
+@inlined
 def _add(sums: Array, s: int, r: float, z: float, x: float, x1: float) -> None:
     """One row's part in the eight sums of its state: of ρ, q = z + x, the placebo's q = ρ + x, and
     z - x, which with q gives the squares of both parts; then of their squares."""
@@ -47,6 +48,37 @@ def _look_ahead(
         for k in range(len(following)):
             r, to = rho[k], following[k] >> bits
             _add(sums, code[k] >> bits, r, r * reward[k], r * ahead[to, 0], r * ahead[to, 1])
+
+
+@compiled
+def _look_at_last(
+    code: Array,
+    ending: Array,
+    bits: int,
+    rho: Array,
+    by_code: bool,
+    reward: Array,
+    ahead: Array,
+    final: bool,
+    sums: Array,
+) -> None:
+    """The rows of one step that no other follows. What follows a row of the `final` step may not be
+    known; one before it is cut off, adds nothing here, and is for `_split`."""
+    end = np.uint64(len(ahead) - 1)
+    if by_code:
+        for k in range(len(code)):
+            after = ending[k]
+            to = np.uint64(after) if after >= 0 else end
+            r = rho[code[k]] if after >= END or final else 0.0
+            then = r if after >= END else 0.0
+            _add(sums, code[k] >> bits, r, r * reward[k], then * ahead[to, 0], then * ahead[to, 1])
+    else:
+        for k in range(len(code)):
+            after = ending[k]
+            to = np.uint64(after) if after >= 0 else end
+            r = rho[k] if after >= END or final else 0.0
+            then = r if after >= END else 0.0
+            _add(sums, code[k] >> bits, r, r * reward[k], then * ahead[to, 0], then * ahead[to, 1])
 
 
 @compiled
@@ -190,16 +222,18 @@ def backward(
             ahead,
             flat,
         )
-        for k in range(going, alive):
-            after = ending[k]
-            if after < END and t + 1 < horizon:
-                continue
-            r = ratio(rho, by_code, code, low + k)
-            z, x, x1 = r * reward[low + k], 0.0, 0.0
-            if after >= END:
-                to = end if after == END else after
-                x, x1 = r * ahead[to, 0], r * ahead[to, 1]
-            _add(flat, code[low + k] >> bits, r, z, x, x1)
+        last = slice(low + going, high)
+        _look_at_last(
+            code[last],
+            ending[going:alive],
+            bits,
+            rho if by_code else rho[last],
+            by_code,
+            reward[last],
+            ahead,
+            t + 1 == horizon,
+            flat,
+        )
         if cuts:
             _split(
                 code[low:high],

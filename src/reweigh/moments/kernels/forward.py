@@ -41,6 +41,33 @@ def _carry(
 
 
 @compiled
+def _carry_last(
+    code: Array,
+    ending: Array,
+    bits: int,
+    rho: Array,
+    by_code: bool,
+    reward: Array,
+    weight: Array,
+    there: Array,
+) -> tuple[float, float, float, float, float]:
+    """The same of rows that no other follows: to what their episode ended in, if that is known."""
+    earned, second, logged, first, ended = 0.0, 0.0, 0.0, 0.0, 0.0
+    for k in range(len(code)):
+        w, after = weight[code[k] >> bits] * ratio(rho, by_code, code, k), ending[k]
+        if after >= 0:
+            there[np.uint32(after)] += w
+        elif after == END:
+            ended += 1.0
+            there[len(there) - 1] += w
+        earned += w * reward[k]
+        second += w * w
+        logged += reward[k]
+        first += w
+    return earned, second, logged, first, ended
+
+
+@compiled
 def forward(
     offsets: Array,
     code: Array,
@@ -124,6 +151,19 @@ def forward(
                 d[t + 1, s], visits[t + 1, s] = arrived[2 * s], arrived[2 * s + 1]
                 arrived[2 * s] = arrived[2 * s + 1] = 0.0
             placebo = first = total(d[t + 1])
+            last = slice(low + going, high)
+            more, squared, paid, weight, over = _carry_last(
+                code[last],
+                ending[going:alive],
+                bits,
+                rho if by_code else rho[last],
+                by_code,
+                reward[last],
+                by_visit,
+                d[t + 1],
+            )
+            earned, second, logged = earned + more, second + squared, logged + paid
+            placebo, first, ended = placebo + weight, first + weight, ended + over
         else:
             earned = second = logged = 0.0
             for k in range(going):
@@ -136,22 +176,19 @@ def forward(
                 placebo += by_reward[s] * r
                 first += by_visit[s] * r
                 second += (by_visit[s] * r) ** 2
-        for k in range(going, alive):
-            s, after = code[low + k] >> bits, ending[k]
-            r, y = ratio(rho, by_code, code, low + k), reward[low + k]
-            w = by_visit[s] * r if plain else by_move[s] * r
-            if after >= 0:
-                d[t + 1, after] += w
-            elif after == END:
-                d[t + 1, end] += w
-                ended += 1.0
-            if not plain:
-                w = by_reward[s] * r
-            earned += w * y
-            logged += y
-            placebo += w
-            first += by_visit[s] * r
-            second += (by_visit[s] * r) ** 2
+            for k in range(going, alive):
+                s, after = code[low + k] >> bits, ending[k]
+                r, y = ratio(rho, by_code, code, low + k), reward[low + k]
+                if after >= 0:
+                    d[t + 1, after] += by_move[s] * r
+                elif after == END:
+                    d[t + 1, end] += by_move[s] * r
+                    ended += 1.0
+                earned += by_reward[s] * r * y
+                logged += y
+                placebo += by_reward[s] * r
+                first += by_visit[s] * r
+                second += (by_visit[s] * r) ** 2
         d[t + 1, end] += here[end]  # END stays END
         placebo += here[end]
         if visits[t, end] > 0:

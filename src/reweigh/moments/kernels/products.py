@@ -155,6 +155,34 @@ def running(
 
 
 @compiled
+def episodes(
+    block: Array, m: Array, e: Array, x: Array, plain: Array, g: Array, top: Array, sums: Array
+) -> None:
+    """Fills top (B,), the exponent of the largest product of a block, and adds to sums (11, B) what
+    its episodes add up to: x, x², W, W², WG, (WG)², W²G, g, g², G, and the largest W, with W the
+    whole product relative to `top`, G the return `plain`."""
+    n = len(m)
+    for k in range(n):
+        if m[k] != 0.0 and e[k] > top[block[k]]:
+            top[block[k]] = e[k]
+    for k in range(n):
+        b, G = block[k], plain[k]
+        W = m[k] if e[k] == top[b] else shifted(m[k], e[k] - top[b])
+        WG = W * G
+        sums[0, b] += x[k]
+        sums[1, b] += x[k] * x[k]
+        sums[2, b] += W
+        sums[3, b] += W * W
+        sums[4, b] += WG
+        sums[5, b] += WG * WG
+        sums[6, b] += W * WG
+        sums[7, b] += g[k]
+        sums[8, b] += g[k] * g[k]
+        sums[9, b] += G
+        sums[10, b] = max(sums[10, b], W)
+
+
+@compiled
 def residuals(
     offsets: Array,
     rho: Array,

@@ -82,6 +82,22 @@ def running(
             _add(frozen, b, w, np.zeros(len(w)))
 
 
+def episodes(
+    block: Array, m: Array, e: Array, x: Array, plain: Array, g: Array, top: Array, sums: Array
+) -> None:
+    """See `reweigh.moments.kernels.products.episodes`."""
+    _raise_top(top, block, m, e)
+    for start in range(0, len(m), CHUNK):
+        k = slice(start, start + CHUNK)
+        b, G = block[k], plain[k]
+        W = shifted(m[k], e[k] - top[b])
+        WG = W * G
+        own = (x[k], x[k] ** 2, W, W * W, WG, WG * WG, W * WG, g[k], g[k] ** 2, G)
+        for j, values in enumerate(own):
+            sums[j] += np.bincount(b, values, len(top))
+        np.maximum.at(sums[10], b, W)
+
+
 def residuals(
     offsets: Array,
     rho: Array,
