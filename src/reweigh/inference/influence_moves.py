@@ -6,7 +6,8 @@ the order of the rows that they begin with, so that the first n of them are the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from reweigh.moments.transitions import KEYS, NO_ACTION, StartMoments, Transitio
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+KEPT_ROWS = 1 << 20
 PLACES_PER_MOVE = 4  # possible cells, up to which a place for each is cheaper than a sort
 
 
@@ -45,6 +47,7 @@ class Moves:
     pi: Floats
     within: Floats
     of: Ints | None = None
+    rank: Callable[[list[Ints]], tuple[Ints, Ints]] = field(default=lambda keys: ranked(keys))
 
     def __len__(self) -> int:
         return len(self.t)
@@ -59,7 +62,7 @@ class Moves:
     def cells(self) -> tuple[TransitionMoments, Ints]:
         """The sums over the cells, in the order of their keys, and (L,) the cell of each move."""
         keys = [self.t, self.s, self.a, self.t_next, self.s_next]
-        index, first = ranked(keys)
+        index, first = self.rank(keys)
         size = len(first)
         zero = np.zeros(size)
         columns: dict[str, Any] = dict.fromkeys(("rhoz", "z2", "y2", "mu"), zero)  # no use here
@@ -95,6 +98,14 @@ def single_moves(log: EpisodeLog, pi: Floats, rho: Floats, *, action: bool) -> M
     following = steps.next_state
     final = steps.step == steps.horizon - 1  # after the horizon a hidden state is not needed
     after = np.where(following == HIDDEN, np.where(final, UNKNOWN, as_state), following)
+
+    def rank(keys: list[Ints]) -> tuple[Ints, Ints]:
+        """The same for every estimator and target: kept, unless it is large."""
+        if steps.n_rows > KEPT_ROWS:
+            return ranked(keys)
+        name = f"cells of moves {'with' if action else 'without'} actions"
+        return log._once(name, lambda: ranked(keys))
+
     return Moves(
         n=steps.n_episodes,
         episode=steps.episode_index,
@@ -109,6 +120,7 @@ def single_moves(log: EpisodeLog, pi: Floats, rho: Floats, *, action: bool) -> M
         one=rho,
         pi=pi,
         within=rho,
+        rank=rank,
     )
 
 
