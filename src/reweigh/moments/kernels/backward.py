@@ -63,22 +63,20 @@ def _look_at_last(
     sums: Array,
 ) -> None:
     """The rows of one step that no other follows. What follows a row of the `final` step may not be
-    known; one before it is cut off, adds nothing here, and is for `_split`."""
+    known, and is worth nothing; one before it is cut off, adds nothing here, and is for `_split`."""
     end = np.uint64(len(ahead) - 1)
     if by_code:
         for k in range(len(code)):
             after = ending[k]
             to = np.uint64(after) if after >= 0 else end
             r = rho[code[k]] if after >= END or final else 0.0
-            then = r if after >= END else 0.0
-            _add(sums, code[k] >> bits, r, r * reward[k], then * ahead[to, 0], then * ahead[to, 1])
+            _add(sums, code[k] >> bits, r, r * reward[k], r * ahead[to, 0], r * ahead[to, 1])
     else:
         for k in range(len(code)):
             after = ending[k]
             to = np.uint64(after) if after >= 0 else end
             r = rho[k] if after >= END or final else 0.0
-            then = r if after >= END else 0.0
-            _add(sums, code[k] >> bits, r, r * reward[k], then * ahead[to, 0], then * ahead[to, 1])
+            _add(sums, code[k] >> bits, r, r * reward[k], r * ahead[to, 0], r * ahead[to, 1])
 
 
 @compiled
