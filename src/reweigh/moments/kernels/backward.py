@@ -63,7 +63,7 @@ def _look_at_last(
     sums: Array,
 ) -> None:
     """The rows of one step that no other follows. What follows a row of the `final` step may not be
-    known, and is worth nothing; one before it is cut off, adds nothing here, and is for `_split`."""
+    known, and is worth nothing; one before it is cut off, and is for `_split`."""
     end = np.uint64(len(ahead) - 1)
     if by_code:
         for k in range(len(code)):
