@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import reweigh as rw
@@ -270,3 +273,13 @@ def test_cells_are_never_more_than_rows() -> None:
         assert len(cells) <= LOG.steps.n_rows
         assert cells.n.sum() == LOG.steps.n_rows
         assert set(vars(cells)) == {*KEYS, *SUMS}
+
+
+@pytest.mark.parametrize("ids", [[7, 0, -12, 10**15], ["a", "7", "Zoë", ""]])
+def test_blocks_come_from_the_md5_of_the_ids(ids: list[Any]) -> None:
+    """As every engine and every site has it."""
+    rows = {"episode": ids, "step": 0, "state": 0, "action": 0, "reward": 1.0, "behavior_prob": 0.5}
+    steps = rw.read_log(pd.DataFrame(rows)).steps
+    expected = [hashlib.md5(str(e).encode()).hexdigest()[:8] for e in steps.episode.tolist()]
+    assert steps.episode_hash.tolist() == [int(digits, 16) for digits in expected]
+    assert steps.blocks(5).tolist() == [int(digits, 16) % 5 for digits in expected]
