@@ -435,3 +435,25 @@ def test_starts_are_counted_as_they_are_sorted() -> None:
         assert np.array_equal(found.s, sums.keys[1])
         assert np.array_equal(found.n, sums.count())
         assert not found.g.any()
+
+
+def test_whole_episodes_are_summed_alike() -> None:
+    """Kernel and twin, with products far apart, products that are 0, and start values."""
+    kernel = pytest.importorskip("reweigh.moments.kernels.products")
+    rng = np.random.default_rng(0)
+    n, blocks = 200, 3
+    block, e = rng.integers(0, blocks, n), rng.integers(-2, 2, n)
+    m = rng.uniform(0.5, 2, n) * (rng.random(n) > 0.1)
+    x, plain, g = rng.normal(size=(3, n))
+    found = []
+    for code in (kernel, products_twin):
+        top, sums = np.full(blocks, products.NOTHING), np.zeros((len(products.WHOLE), blocks))
+        code.episodes(block, m, e, x, plain, g, top, sums)
+        found.append((top, sums))
+    (top, sums), (twin_top, twin_sums) = found
+    assert top.tolist() == twin_top.tolist() == [1, 1, 1]
+    np.testing.assert_allclose(sums, twin_sums, rtol=1e-12, atol=1e-12)
+    W = m * 2.0 ** (256.0 * (e - 1))
+    for name, values in (("w2g", W * W * plain), ("wg2", (W * plain) ** 2), ("g2", g * g)):
+        expected = np.bincount(block, values)
+        np.testing.assert_allclose(sums[products.WHOLE.index(name)], expected, rtol=1e-12)
