@@ -39,7 +39,13 @@ def test_a_missing_peer_and_a_missed_target_show() -> None:
         "difference": 0.0,
         "same": True,
         "seconds": 1.0,
-        "ratios": {"is": 3.0, "mis": 6.9, "mis, target as a table": 7.1},
+        "ratios": {
+            "is": 3.0,
+            "mis": 6.9,
+            "mis, target as a table": 7.1,
+            "mis, value alone": 9.2,
+            "mis, value alone, target as a table": 6.4,
+        },
     }
     about = {"version": "1", "note": "", "processes": 1}
     found = {
@@ -52,6 +58,9 @@ def test_a_missing_peer_and_a_missed_target_show() -> None:
         },
     }
     text = page(found)
-    assert "target as a column, 1,000,000 rows | 7 | 6.90 | **no** |" in text
-    assert "target as a table, 1,000,000 rows | 7 | 7.10 | yes |" in text
+    whole, alone = "value, error and diagnosis", "value of `mis`"
+    assert f"{whole}, target as a column, 1,000,000 rows | 7 | 6.90 | **no** |" in text
+    assert f"{whole}, target as a table, 1,000,000 rows | 7 | 7.10 | yes |" in text
+    assert f"{alone}, target as a column, 1,000,000 rows | 7 | 9.20 | yes |" in text
+    assert f"{alone}, target as a table, 1,000,000 rows | 7 | 6.40 | **no** |" in text
     assert "- Other 1: does not install: no room." in text
