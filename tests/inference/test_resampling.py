@@ -475,6 +475,15 @@ def test_blocks_left_out_are_the_log_without_their_episodes(name: str) -> None:
         assert found.values[j, 0] == pytest.approx(expected.value, rel=1e-9)
 
 
+def test_blocks_left_out_are_answered_from_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    def again(*_: Any) -> None:
+        raise AssertionError("evaluated one by one")
+
+    monkeypatch.setattr(Again, "_evaluate", again)
+    pairs = [(WORLD.target, recipe) for recipe in (rw.mis(), *OTHERS.values())]
+    assert np.isfinite(delete_blocks(WORLD.simulate(300, 0), pairs).values).all()
+
+
 def test_more_blocks_than_are_run_at_once() -> None:
     log = WORLD.simulate(300, 0)
     recipes = [rw.mis(), rw.wis(), rw.dm(), rw.mdr(), rw.wdr("split")]
