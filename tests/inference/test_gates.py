@@ -69,6 +69,7 @@ CASES: dict[str, tuple[Gate, str]] = {
     "placebo off": (gates.placebo(10.3, 0.1, 10.0), "amber"),
     "placebo far off": (gates.placebo(10.7, 0.1, 10.0), "red"),
     "placebo off, no spread": (gates.placebo(5.0, 0.0, 10.0), "red"),
+    "placebo off by rounding": (gates.placebo(9.9999998, 1e-9, 10.0), "amber"),
     "placebo exact, no spread": (gates.placebo(10.0, 0.0, 10.0), "green"),
     "placebo without error": (gates.placebo(10.0, None, 10.0), "unknown"),
     "episodes": (gates.episodes(30), "green"),
