@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -46,6 +47,7 @@ from reweigh.solve import finite, solve, value_of
 
 Data = EpisodeLog | ScannedLog | Moments
 AUTO = "auto"
+Answer = TypeVar("Answer")
 
 
 def evaluate(
@@ -79,8 +81,7 @@ def evaluate_all(
     truncated: Truncated = "refuse",
 ) -> list[Estimate | Refusal]:
     """Several estimators on one log; an estimator that refuses is a Refusal in the list."""
-    if truncated not in ("refuse", "drop"):
-        raise must_be("truncated", '"refuse" or "drop"', truncated)
+    _check_truncated(truncated)
     if AUTO in estimators:
         return _evaluate_chosen(data, target, estimators, truncated)
     recipes = [as_recipe(estimator) for estimator in estimators]
@@ -88,9 +89,14 @@ def evaluate_all(
         return _evaluate_scanned(data, check_target(target), recipes, truncated)
     evidence = gather(data, target, recipes, truncated)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
-        found = each("estimators", recipes, lambda recipe: _try(evidence, recipe))
+        found = each("estimators", recipes, lambda recipe: _try(evidence, recipe, _estimate))
     evidence.rest()
     return found
+
+
+def _check_truncated(truncated: str) -> None:
+    if truncated not in ("refuse", "drop"):
+        raise must_be("truncated", '"refuse" or "drop"', truncated)
 
 
 def _evaluate_chosen(
@@ -184,29 +190,35 @@ def _with_gates(request: Request) -> Request:
 
 
 def point_values(
-    log: EpisodeLog, target: Policy, estimators: Sequence[Recipe | str]
+    log: EpisodeLog,
+    target: Policy,
+    estimators: Sequence[Recipe | str],
+    *,
+    truncated: Truncated = "refuse",
 ) -> list[float | Refusal]:
     """The values alone, without errors and diagnostics: for simulation studies, and to screen many
     policies. They say nothing about whether they are to be believed: decide on `evaluate`.
 
+    As in `evaluate_all`, an estimator that refuses is a Refusal in the list, and `truncated="drop"`
+    leaves cut-off episodes out where an estimator needs whole ones.
+
     An estimator's value does not depend, to the last bit, on which others are asked for: each is
     solved by itself, and sums are split into the same two blocks for all of them.
     """
+    _check_truncated(truncated)
+    if isinstance(log, ScannedLog | Moments):
+        raise UsageError(
+            "point_values needs the log in memory (engine='arrays'); evaluate_all reads scanned "
+            "logs and moments too"
+        )
     recipes = [as_recipe(estimator) for estimator in estimators]
-    evidence = gather(log, target, recipes, "refuse")
+    evidence = gather(log, target, recipes, truncated)
     evidence.errors = False
     for ratio, request in evidence.requests.items():
         evidence.requests[ratio] = replace(request, blocks=2)
-    found: list[float | Refusal] = []
     with np.errstate(over="ignore", invalid="ignore"):
-        for recipe in recipes:
-            try:
-                if evidence.hopeless is not None:
-                    raise evidence.hopeless
-                dropped = leaves_cut_ones_out(evidence, recipe)
-                found.append(value_of(evidence, recipe, dropped))
-            except RefusedError as error:
-                found.append(Refusal(recipe, error, *evidence.size))
+        found = [_try(evidence, recipe, _value) for recipe in recipes]
+    evidence.rest()
     return found
 
 
@@ -261,13 +273,19 @@ def as_recipe(estimator: Recipe | str) -> Recipe:
     raise must_be("estimator", 'an estimator such as mis(), or its name "mis"', estimator)
 
 
-def _try(evidence: Evidence, recipe: Recipe) -> Estimate | Refusal:
+def _try(
+    evidence: Evidence, recipe: Recipe, answer: Callable[[Evidence, Recipe], Answer]
+) -> Answer | Refusal:
     try:
         if evidence.hopeless is not None:
             raise evidence.hopeless
-        return _estimate(evidence, recipe)
+        return answer(evidence, recipe)
     except RefusedError as error:
         return Refusal(recipe, error, *evidence.size)
+
+
+def _value(evidence: Evidence, recipe: Recipe) -> float:
+    return value_of(evidence, recipe, leaves_cut_ones_out(evidence, recipe))
 
 
 def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:

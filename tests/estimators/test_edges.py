@@ -98,6 +98,21 @@ def test_a_log_without_propensities_says_what_to_do() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+@pytest.mark.parametrize("name", ["mis-plain", "mis-state"])
+def test_ratios_whose_squares_are_beyond_the_range_of_numbers(name: str) -> None:
+    """Half of the episodes end early, and with them a mass that has no square."""
+    n, horizon = 2000, 4
+    mu, lengths = np.full((n, horizon), 0.5), np.full(n, horizon)
+    mu[:10, :2], lengths[:1000] = 1e-120, 2
+    actions = (np.arange(n) % 2)[:, None].repeat(horizon, axis=1)
+    states, ones = np.zeros((n, horizon + 1), int), np.ones((n, horizon))
+    log = rw.log_from_arrays(states, actions, ones, mu, ones / 2, lengths=lengths)
+    found = rw.evaluate(log, TARGET, name)
+    assert np.isfinite(found.value)
+    assert found.standard_error is None
+
+
+@pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 def test_running_products_beyond_the_range_of_numbers() -> None:
     """2^1500 overflows and 2^-1500 underflows; a ratio of weights does neither."""
     horizon, n = 1500, 40

@@ -152,6 +152,29 @@ def test_values_alone_are_the_same_whatever_else_is_asked(world: str) -> None:
         assert value == pytest.approx(estimate(name, world).value, rel=1e-11), name
 
 
+def test_values_alone_leave_cut_episodes_out_where_asked_to() -> None:
+    rng, n, horizon = np.random.default_rng(0), 60, 5
+    cut = rw.log_from_arrays(
+        rng.integers(0, 3, (n, horizon + 1)),
+        rng.integers(0, 2, (n, horizon)),
+        rng.normal(size=(n, horizon)),
+        np.full((n, horizon), 0.5),
+        lengths=rng.integers(2, horizon + 1, n),
+        truncated=rng.random(n) < 0.3,
+    )
+    target, names = rw.TablePolicy([[0.3, 0.7]] * 3), ["mis", "wis"]
+    refused = rw.point_values(cut, target, names)
+    assert isinstance(refused[0], float)
+    assert isinstance(refused[1], rw.Refusal)
+    assert "truncated='drop'" in str(refused[1].error)
+    [_, dropped] = rw.point_values(cut, target, names, truncated="drop")
+    assert [dropped] == rw.point_values(cut.drop_truncated(), target, ["wis"])
+    with pytest.raises(rw.UsageError, match="'truncated' must be"):
+        rw.point_values(cut, target, names, truncated="skip")  # type: ignore[arg-type]
+    with pytest.raises(rw.UsageError, match="engine='arrays'"):
+        rw.point_values(rw.moments(cut, target), target, names)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("name", "world"), ANSWERED)
 def test_rewards_scale(name: str, world: str) -> None:
     log = log_of(world, 300)

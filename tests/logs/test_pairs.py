@@ -16,7 +16,7 @@ from reweigh.logs.states import END, UNKNOWN
 N, H, S, A = 150, 7, 6, 3
 TARGET = rw.ColumnPolicy("target_prob")
 NAN = float("nan")
-ALL_ONES = float(np.array(-1).view(np.float64))  # a NaN too, and the mark of a pair not yet seen
+ALL_ONES = float(np.array(-1).view(np.float64))  # a NaN of all bits
 
 
 @pytest.fixture(autouse=True)
@@ -187,13 +187,36 @@ def test_propensities_of_their_own_are_columns(name: str, threads: int, code: st
         ("target_prob", ALL_ONES, "target_prob"),
     ],
 )
-def test_what_is_wrong_is_named(name: str, value: float, rule: str, code: str) -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_is_wrong_is_named(
+    name: str, value: float, rule: str, threads: int, code: str
+) -> None:
     made = given()
     states, actions = made["states"][:, :H], made["actions"]
     same = (states == states[3, 2]) & (actions == actions[3, 2])
     made[name] = np.where(same, value, made[name])  # a function of the pair, and yet wrong
     with pytest.raises(rw.InputError, match=rule):
-        rw.log_from_arrays(**made)
+        rw.log_from_arrays(**made, threads=threads)
+    if name != "target_prob":
+        del made["target_prob"]
+        with pytest.raises(rw.InputError, match=rule):
+            rw.log_from_arrays(**made, threads=threads)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", ["behavior_prob", "target_prob"])
+def test_a_nan_in_an_episode_of_pairs_not_seen_before_is_named(
+    name: str, threads: int, code: str
+) -> None:
+    """Its bits were once those that marked a pair as not yet seen."""
+    made = given()
+    made["states"][0] = S  # a state of this episode alone, in the first thread's part
+    made[name] = made[name].copy()
+    made[name][0] = ALL_ONES
+    if name == "behavior_prob":
+        del made["target_prob"]
+    with pytest.raises(rw.InputError, match=name):
+        rw.log_from_arrays(**made, threads=threads)
 
 
 def test_many_labels_in_the_part_that_was_not_looked_at(

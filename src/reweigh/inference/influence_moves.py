@@ -7,7 +7,7 @@ the order of the rows that they begin with, so that the first n of them are the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,24 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 KEPT_ROWS = 1 << 20
 PLACES_PER_MOVE = 4  # possible cells, up to which a place for each is cheaper than a sort
+
+
+def ranked(keys: list[Ints]) -> tuple[Ints, Ints]:
+    """The rank of each row among the different keys, in increasing order, and a row of each."""
+    joint, size = np.zeros(len(keys[0]), np.int64), 1
+    for key in keys:
+        low, width = int(key.min()), int(key.max()) - int(key.min()) + 1
+        size *= width
+        if size > PLACES_PER_MOVE * len(joint):
+            groups = group_by(keys)
+            return groups.index(), groups.order[groups.starts]
+        joint = joint * width + (key - low)
+    first = np.full(size, -1, np.int64)
+    first[joint] = np.arange(len(joint))
+    seen = np.flatnonzero(first >= 0)
+    rank = np.empty(size, np.int64)
+    rank[seen] = np.arange(len(seen))
+    return rank[joint], first[seen]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +65,7 @@ class Moves:
     pi: Floats
     within: Floats
     of: Ints | None = None
-    rank: Callable[[list[Ints]], tuple[Ints, Ints]] = field(default=lambda keys: ranked(keys))
+    rank: Callable[[list[Ints]], tuple[Ints, Ints]] = ranked
 
     def __len__(self) -> int:
         return len(self.t)
@@ -72,24 +90,6 @@ class Moves:
         columns["rho2"] = tally(index, self.rho * self.rho, size)
         count = np.bincount(index, minlength=size)
         return TransitionMoments(block=zero.astype(np.int64), n=count, **columns), index
-
-
-def ranked(keys: list[Ints]) -> tuple[Ints, Ints]:
-    """The rank of each row among the different keys, in increasing order, and a row of each."""
-    joint, size = np.zeros(len(keys[0]), np.int64), 1
-    for key in keys:
-        low, width = int(key.min()), int(key.max()) - int(key.min()) + 1
-        size *= width
-        if size > PLACES_PER_MOVE * len(joint):
-            groups = group_by(keys)
-            return groups.index(), groups.order[groups.starts]
-        joint = joint * width + (key - low)
-    first = np.full(size, -1, np.int64)
-    first[joint] = np.arange(len(joint))
-    seen = np.flatnonzero(first >= 0)
-    rank = np.empty(size, np.int64)
-    rank[seen] = np.arange(len(seen))
-    return rank[joint], first[seen]
 
 
 def single_moves(log: EpisodeLog, pi: Floats, rho: Floats, *, action: bool) -> Moves:

@@ -61,8 +61,7 @@ class Cells:
         shift = np.zeros(of.n_episodes, np.int64) if part is None else part * width
         shift = shift[of.episode_index]
         # What follows the last step, known or not, is worth nothing.
-        going = of.step + 1 < log.horizon
-        after = np.where((of.next_state == HIDDEN) & going, hidden, of.next_state)
+        after = np.where(of.next_state == HIDDEN, hidden, of.next_state)
         after = np.where(after < 0, width - 1, after)
         state = np.where(of.state == HIDDEN, hidden, of.state)
         columns = width if part is None else 2 * width

@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 BITS = 16  # of a code
 SAMPLE = 64  # episodes that are looked at to guess how many states and actions there are
-READ, TOO_LARGE, WRONG, UNSEEN = 0, 1, 2, -1  # as in moments/kernels/ingest.py
+READ, TOO_LARGE, WRONG = 0, 1, 2  # as in moments/kernels/ingest.py
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,8 +145,7 @@ def read_pairs(
         if of_state + bits > BITS:
             return None
         given = (
-            states, actions, rewards, mu.view(np.int64),
-            np.empty((0, 0), np.int64) if pi is None else pi.view(np.int64),
+            states, actions, rewards, mu, np.empty((0, 0)) if pi is None else pi,
             order, offsets, bits, -LARGEST, LARGEST, code, reward,
         )  # fmt: skip
         read, table = _read(given, n_rows, 1 << (of_state + bits), threads)
@@ -154,9 +153,8 @@ def read_pairs(
             break
     if read != READ or (len(ends) and not 0 <= ends.min() <= ends.max() < 1 << BITS):
         return None
-    seen = np.flatnonzero(table[:, 0] != UNSEEN)
-    found = table.view(np.float64)
-    columns = {"behavior_prob": found[:, 0], "target_prob": found[:, 1]}
+    seen = np.flatnonzero(~np.isnan(table[:, 0]))
+    columns = {"behavior_prob": table[:, 0], "target_prob": table[:, 1]}
     if pi is None:
         del columns["target_prob"]
     columns = {name: _moved(values[seen], len(table), seen) for name, values in columns.items()}
@@ -195,7 +193,7 @@ def _read(given: tuple[Any, ...], n_rows: int, codes: int, threads: int) -> tupl
     """What the kernel says, and its table; with threads every one has a table of its own."""
     n = len(given[5])
     run = pick("ingest.pairs", n_rows)
-    tables = np.full((threads, codes, 2), UNSEEN, np.int64)
+    tables = np.full((threads, codes, 2), np.nan)
     bounds = [n * part // threads for part in range(threads + 1)]
     said = side_by_side(
         [
@@ -206,9 +204,9 @@ def _read(given: tuple[Any, ...], n_rows: int, codes: int, threads: int) -> tupl
     )
     table = tables[0]
     for other in tables[1:]:
-        lacking = table[:, 0] == UNSEEN
+        lacking = np.isnan(table[:, 0])
         table[lacking] = other[lacking]
-        if np.any((other != UNSEEN) & (other != table)):
+        if np.any((other != table) & ~np.isnan(other)):
             said.append(WRONG)
     return max(said), table
 

@@ -14,7 +14,6 @@ from reweigh.moments.kernels.common import Array, compiled, inlined
 
 EPISODES, STEPS = 128, 128
 READ, TOO_LARGE, WRONG = 0, 1, 2
-UNSEEN = -1  # the bits of no number that is given: they are those of a NaN
 PADDING = 8  # a power of two as the distance of a tile's rows would crowd them in the cache
 Word = np.uint64
 ACROSS = Word(EPISODES + PADDING)
@@ -125,7 +124,7 @@ def _outside(values: Array, at: Any, count: Any, low: float, high: float) -> Any
 
 @inlined
 def _known(codes: Array, count: Any, values: Array, at: Any, table: Array, column: int) -> bool:
-    """Whether the table says the same of these codes."""
+    """Whether the table says the same of these codes; of a NaN it never does."""
     same = True
     for t in range(count):
         if table[codes[t], column] != values[at + t]:
@@ -136,13 +135,13 @@ def _known(codes: Array, count: Any, values: Array, at: Any, table: Array, colum
 
 @compiled
 def _learn(codes: Array, count: Any, mu: Array, pi: Array, at: Any, table: Array) -> bool:
-    """Enter the codes that the table lacks; False if it says otherwise of one."""
+    """Enter the codes that the table lacks; False if it says otherwise of one, or if one is NaN."""
     for t in range(count):
         row, of_log = table[codes[t]], mu[at + t]
-        of_target = pi[at + t] if len(pi) else np.int64(0)
-        if row[0] == UNSEEN:
+        of_target = pi[at + t] if len(pi) else 0.0
+        if np.isnan(row[0]):
             row[0], row[1] = of_log, of_target
-        if row[0] != of_log or row[1] != of_target or of_log == UNSEEN:
+        if row[0] != of_log or row[1] != of_target:
             return False
     return True
 
@@ -166,7 +165,8 @@ def pairs(
     stop: int,
 ) -> int:
     """The rows of the episodes first:stop as codes (state << bits) | action and rewards, where μ,
-    and π if given, are functions of the code: `table` (2^k, 2) holds their bits, UNSEEN at first.
+    and π if given, are functions of the code: `table` (2^k, 2) holds them, and
+    NaN of codes that were not seen yet.
 
     READ; TOO_LARGE if a state or an action is for its bits; WRONG if μ or π are not, if a number
     is negative, or if a reward is outside [low, high] or NaN.

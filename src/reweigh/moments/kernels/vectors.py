@@ -1,4 +1,4 @@
-"""Two things a processor does that Numba has no word for, written in LLVM's language.
+"""Three things a processor does that Numba has no word for, written in LLVM's language.
 
 `prefetch` asks for a line of memory some rows before it is needed; the sums of a log lie scattered
 over more memory than any cache holds. `add_at` and `add_with_squares` add several numbers that lie

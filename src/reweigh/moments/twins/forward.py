@@ -82,7 +82,7 @@ def forward(
         placebo += stay
         if ended > 0 and visits[t, end] > 0:
             first += stay
-            second += stay**2 / float(visits[t, end])
+            second += stay * stay / float(visits[t, end])  # stay**2 raises where it overflows
         found.append((divided_by, mass, earned, placebo, first, second))
         if not placebo > 0:
             return t

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-READ, TOO_LARGE, WRONG, UNSEEN = 0, 1, 2, -1  # as in the kernel
+READ, TOO_LARGE, WRONG = 0, 1, 2  # as in the kernel
 
 
 def transpose_numbers(
@@ -71,10 +71,11 @@ def pairs(
     if given[0].max() >= len(table) >> bits or given[1].max() >= 1 << bits:
         return TOO_LARGE
     codes[:] = (given[0] << bits) | given[1]
+    probability = given[0].view(np.float64)
     for j, values in enumerate((mu, pi) if len(pi) else (mu,)):
-        _transpose(values, order, offsets, given[0])
-        table[codes, j] = given[0]
-        if np.any((table[codes, j] != given[0]) | (given[0] == UNSEEN)):
+        _transpose(values, order, offsets, probability)
+        table[codes, j] = probability
+        if np.any(table[codes, j] != probability):  # as a NaN always is
             return WRONG
     return READ
 
