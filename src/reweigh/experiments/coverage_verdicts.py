@@ -1,7 +1,8 @@
 """Verdicts of many replicates at once, from the gates' values that the cells hold.
 
 The rules are those of `inference/gates.py` and `inference/diagnose.py`, for arrays, so that other
-limits can be tried without running the study again. A test holds both to the same levels.
+limits can be tried without running the study again. A test holds both to the same levels. By how
+much a placebo is off the cells do not hold: here it is red by its errors alone.
 """
 
 from __future__ import annotations

@@ -153,15 +153,16 @@ def _settle(
             continue
         N, here = visits[s], d[s]
         each = 1.0 / max(N, 1.0)  # without a row all sums are 0
-        mean, mean_one, per = sums[s, 1] * each, sums[s, 2] * each, power * here * each
+        per = (power * here * each) ** 2
+        mean, mean_one = sums[s, 1] * each, sums[s, 2] * each
         u[s, 0], u[s, 1] = mean, mean_one
-        variance[s] = max(per * per * (sums[s, 5] - sums[s, 1] * mean), 0.0)
-        placebo += max(per * per * (sums[s, 6] - sums[s, 2] * mean_one), 0.0)
-        squares += per * per * 0.5 * (sums[s, 5] + sums[s, 7])
+        own = per * (sums[s, 5] - sums[s, 1] * mean)
+        one = per * (sums[s, 6] - sums[s, 2] * mean_one)
+        variance[s] = 0.0 if own <= 0.0 else own
+        placebo += 0.0 if one <= 0.0 else one
+        squares += per * 0.5 * (sums[s, 5] + sums[s, 7])
         first, second = sums[s, 0], sums[s, 4]  # Σρ, Σρ²
-        if not first > 0:
-            missing += here
-        elif short_of_one(N, first * each, second * each * each):
+        if (not first > 0) | short_of_one(N, first, second):
             missing += here * (1.0 - covered(N, first, second))
     return squares, placebo, missing
 

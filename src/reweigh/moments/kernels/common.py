@@ -49,12 +49,11 @@ def count_cut(
 
 
 @compiled
-def short_of_one(M: float, mean: float, square: float) -> bool:
-    """Whether a mean ratio is below 1 by more than chance; `square` is Σρ²/M². Most are not, and
-    that should be one branch."""
-    variance = square - mean * mean / M
-    far = (1.0 - mean) ** 2 > DEFICIT_ERRORS**2 * variance
-    return bool((M >= SEEN_ENOUGH) & (mean < 1.0) & far)
+def short_of_one(M: float, ratio: float, square: float) -> bool:
+    """Whether a mean ratio is below 1 by more than chance, as `covered` counts it, from Σρ and Σρ².
+    Most are not, and that should be one branch, without a division."""
+    far = (M - ratio) ** 2 * M > DEFICIT_ERRORS**2 * (M * square - ratio * ratio)
+    return bool((M >= SEEN_ENOUGH) & (ratio < M) & far)
 
 
 @compiled

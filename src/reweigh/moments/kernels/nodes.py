@@ -36,13 +36,13 @@ def collect(
     at, rare, corrected, spread = np.uint64(0), 0.0, 0.0, 0.0
     for t in range(steps):
         seen = total(visits[t])
-        each = 1.0 / (seen if seen > 0 else float(n_episodes))
+        each, inside = 1.0 / (seen if seen > 0 else float(n_episodes)), t + 1 < steps
         for j in range(width):
             s = np.uint64(j - 1 if j > 0 else width - 1)
             N, mass = visits[t, s], d[t, s]
             occurs = (N > 0) | (reached[t, s] > 0)
-            rare += mass if occurs and N < SEEN_ENOUGH and t + 1 < steps else 0.0
-            left = 1.0 / (N - 1.0) if N > 1.0 else 0.0
+            rare += mass if occurs & (N < SEEN_ENOUGH) & inside else 0.0
+            left = (1.0 if N > 1.0 else 0.0) / max(N - 1.0, 1.0)
             C = variance[t, s] * N * left
             corrected += C
             spread += C * C * left
