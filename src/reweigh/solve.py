@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from reweigh.errors import RefusedError, SupportError
+from reweigh.errors import RefusedError
 from reweigh.estimators.control import Shaped, shape_log, shape_moments, shape_rows
 from reweigh.estimators.direct import bare_moments, solve_in_memory
 from reweigh.estimators.direct_model import solve_model
 from reweigh.estimators.direct_pooled import solve_pooled
 from reweigh.estimators.products import NEEDS_SCAN, solve_products
 from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary
+from reweigh.estimators.recursion import overflow
 from reweigh.estimators.stationary import solve_stationary
 from reweigh.estimators.weights import Solution, solve_recursion
 from reweigh.evidence import Evidence
@@ -89,9 +90,7 @@ def _solve_shaped(
 
 def finite(value: float) -> float:
     if not np.isfinite(value):
-        raise SupportError(
-            "overflow", "ratios of this size exceed what a number can hold; clip them (max_ratio)"
-        )
+        raise overflow()
     return value
 
 

@@ -16,6 +16,7 @@ from reweigh.estimators.recipe import (
     Stepwise,
     Trajectory,
 )
+from reweigh.moments import compute
 from reweigh.worlds import ModelFail, random_mdp
 
 TARGET = rw.ColumnPolicy("target_prob")
@@ -110,6 +111,34 @@ def test_ratios_whose_squares_are_beyond_the_range_of_numbers(name: str) -> None
     found = rw.evaluate(log, TARGET, name)
     assert np.isfinite(found.value)
     assert found.standard_error is None
+
+
+@pytest.mark.parametrize("name", ["is", "wis", "ssd-is"])
+def test_infinite_ratios_of_densities_are_refused(name: str) -> None:
+    n, horizon = 40, 3
+    rng = np.random.default_rng(0)
+    mu = np.full((n, horizon), 1e-5)
+    mu[:5, 0] = 1e-306
+    states, actions = rng.integers(0, 2, (n, horizon + 1)), rng.random((n, horizon))
+    log = rw.log_from_arrays(
+        states, actions, np.ones((n, horizon)), mu, mu * 0 + 1e5, continuous_actions=True
+    )
+    with pytest.raises(rw.SupportError, match=r"clip them \(max_ratio\)"):
+        rw.evaluate(log, TARGET, name)
+
+
+@pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_largest_ratios_twice(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1e-250 once more: their product is beyond any number, and still a weight."""
+    monkeypatch.setattr(compute, "COMPILED_FROM", 0 if compiled else 1 << 40)
+    mu = np.full((20, 2), 0.5)
+    mu[:2] = 1e-250
+    rewards = np.arange(40.0).reshape(20, 2)
+    states, actions = np.zeros((20, 3), int), np.arange(40).reshape(20, 2) % 2
+    log = rw.log_from_arrays(states, actions, rewards, mu, mu * 0 + 0.5)
+    found = rw.evaluate(log, TARGET, "wis")
+    assert found.value == pytest.approx(rewards[:2].mean(axis=0).sum(), rel=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

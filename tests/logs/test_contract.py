@@ -50,6 +50,7 @@ BROKEN = [
     Broken("behavior_prob", 4, INF, "not-finite", "finite number", "real number"),
     Broken("target_prob", 4, NAN, "not-finite", "finite number", "real number"),
     Broken("behavior_prob", 4, 0.0, "probability-range", "(0, 1]", "cannot have had probability 0"),
+    Broken("behavior_prob", 4, 1e-310, "probability-range", "(0, 1]", "anything below 1e-300"),
     Broken("behavior_prob", 4, -0.25, "probability-range", "(0, 1]", "logged action"),
     Broken("behavior_prob", 4, 1.0432, "probability-range", "(0, 1]", "continuous_actions=True"),
     Broken("target_prob", 4, -1e-9, "probability-range", "[0, 1]", "logged action"),

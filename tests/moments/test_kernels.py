@@ -70,7 +70,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "last state only": given(states=np.c_[np.zeros((N, H), int), RNG.integers(3, 9, (N, 1))]),
     "large codes": given(states=RNG.integers(0, 20_000, (N, H + 1))),
     "unlikely numbers": given(
-        rewards=np.full((N, H), 1.7e308), behavior_prob=np.full((N, H), 5e-324)
+        rewards=np.full((N, H), 1.7e308), behavior_prob=np.full((N, H), 1e-300)
     ),
 }
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from reweigh.errors import SupportError
 from reweigh.estimators.recipe import Recipe, Trajectory
-from reweigh.estimators.recursion import no_support
+from reweigh.estimators.recursion import no_support, overflow
 from reweigh.estimators.weights import Solution, lacking
 from reweigh.inference import variance
 from reweigh.moments.bundle import Moments
@@ -27,6 +27,8 @@ def solve_products(recipe: Recipe, moments: Moments) -> Solution:
     steps = moments.trajectories.steps.total()
     whole = moments.trajectories.episodes.total()
     n = moments.n_episodes
+    if not np.isfinite(steps.w).all():
+        raise overflow()
     empty = np.flatnonzero(~(steps.w > 0))
     if len(empty):
         raise no_support(int(empty[0]))
@@ -38,10 +40,12 @@ def solve_products(recipe: Recipe, moments: Moments) -> Solution:
         solution = _stepwise(steps, whole, n, powers, weighted)
     error = solution.standard_error
     if not (np.isfinite(solution.value) and (error is None or np.isfinite(error))):
+        largest = float(steps.log_scale.max())
         raise SupportError(
             "overflow",
             "the weights exceed what a number can hold (a product of ratios of about "
-            f"10^{float(steps.log_scale.max()) / np.log(10):.0f}); use mis() or wis()",
+            f"10^{largest / np.log(10):.0f}); use {'mis()' if weighted else 'mis() or wis()'}, or "
+            "clip the ratios (max_ratio)",
         )
     return solution
 

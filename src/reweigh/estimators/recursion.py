@@ -70,6 +70,12 @@ def no_support(t: int) -> SupportError:
     )
 
 
+def overflow() -> SupportError:
+    return SupportError(
+        "overflow", "ratios of this size exceed what a number can hold; clip them (max_ratio)"
+    )
+
+
 def _refuse_if_nothing_is_left(op: OneStep, d: Floats) -> None:
     """With hidden states: mass at observed nodes and in stretches under way, at every step."""
     alive = np.zeros(op.horizon + 2)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError, StationaryWarning
 from reweigh.estimators.recipe import Recipe, Stationary
-from reweigh.estimators.recursion import no_support
+from reweigh.estimators.recursion import no_support, overflow
 from reweigh.estimators.weights import Solution, model_cells
 from reweigh.logs.states import END, UNKNOWN
 from reweigh.moments.bundle import Moments
@@ -48,6 +48,8 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     count[end] = stays
     if not cells.rho[early].sum() + stays > 0:
         raise no_support(0)
+    if not np.isfinite(cells.rho[early]).all():
+        raise overflow()
     d_inf = _eigenvector(src, dst, cells.rho[early], count, end if absorbs else None)
     notes: list[Warning] = []
     end_share = float(d_inf[end])

@@ -39,10 +39,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError, SupportError
+from reweigh.errors import RefusedError
 from reweigh.estimators.control import halves, shape_log, shape_rows
 from reweigh.estimators.presets import mis
 from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary, Stepwise
+from reweigh.estimators.recursion import overflow
 from reweigh.inference.influence_marginal import marginal_influence
 from reweigh.inference.influence_model import dm_values, through_fitted_q
 from reweigh.inference.influence_products import (
@@ -235,9 +236,7 @@ def _finished(psi: Floats) -> Floats:
 
 def _finite(values: Floats) -> Floats:
     if not np.all(np.isfinite(values)):
-        raise SupportError(
-            "overflow", "ratios of this size exceed what a number can hold; clip them (max_ratio)"
-        )
+        raise overflow()
     return values
 
 

@@ -18,6 +18,11 @@ Mask = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 CONTINUOUS_STATE = "continuous-state"
 MANY_UNIQUE = 0.9  # a float state with more distinct values than this share of rows is continuous
+LEAST_PROBABILITY = 1e-300  # of a logged action: a ratio to one below would not be a number
+NEVER_TAKEN = (
+    "an action that was taken cannot have had probability 0, which is anything below "
+    f"{LEAST_PROBABILITY:g}: log the real propensity"
+)
 
 
 @dataclass
@@ -160,7 +165,8 @@ def probabilities(
     density: bool,
 ) -> None:
     """behavior_prob lies in (0, 1], target_prob in [0, 1]; a density may exceed 1."""
-    low = values < 0 if zero_allowed else values <= 0
+    zero = values < LEAST_PROBABILITY if not density else values <= 0
+    low = values < 0 if zero_allowed else zero
     bad = fine & (low if density else low | (values > 1))
     if not np.any(bad):
         return
@@ -176,8 +182,8 @@ def probabilities(
         fix = "these look like log-probabilities: write exp() of them"
     elif not density and np.all(checked >= 0) and 1 < checked.max() <= 100 and checked.max() > 2:
         fix = "if these are percentages, divide them by 100"
-    elif not zero_allowed and np.all(values[bad] == 0):
-        fix = "an action that was taken cannot have had probability 0: log the real propensity"
+    elif not zero_allowed and np.all(zero[bad] & (values[bad] >= 0)):
+        fix = NEVER_TAKEN
     faults.rows(
         "probability-range",
         column,

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.logs.checks import LEAST_PROBABILITY
 from reweigh.logs.states import UNKNOWN, Labels
 from reweigh.logs.steps import Steps
 from reweigh.moments.compute import pick
 
 Array = npt.NDArray[Any]
 FEW_CODES, MANY_CODES = 1 << 12, 1 << 24
-LARGEST, SMALLEST = float(np.finfo(np.float64).max), float(np.nextafter(0.0, 1.0))
+LARGEST = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ def read_columns(
     room = _Room(np.empty(size, np.uint8))
     ranges = {
         "reward": (rewards, -LARGEST, LARGEST),
-        "behavior_prob": (behavior_prob, SMALLEST, 1.0),
+        "behavior_prob": (behavior_prob, LEAST_PROBABILITY, 1.0),
         "target_prob": (target_prob, 0.0, 1.0),
     }
     last = np.full(len(order), UNKNOWN, np.int32)

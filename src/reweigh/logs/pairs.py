@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.logs.checks import LEAST_PROBABILITY
 from reweigh.logs.large import LARGEST, side_by_side
 from reweigh.logs.states import UNKNOWN, Labels
 from reweigh.logs.steps import Steps
@@ -219,5 +220,5 @@ def _moved(values: Floats, size: int, to: Array) -> Floats:
 
 
 def _are_probabilities(values: Floats, name: str) -> bool:
-    least = values > 0 if name == "behavior_prob" else values >= 0
-    return bool(np.all(least & (values <= 1)))
+    least = LEAST_PROBABILITY if name == "behavior_prob" else 0.0
+    return bool(np.all((values >= least) & (values <= 1)))

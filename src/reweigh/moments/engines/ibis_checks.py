@@ -269,7 +269,7 @@ def _text_rules(
 def probability_rule(p: Any, name: str, zero_allowed: bool, reading: Reading) -> Rule:
     """behavior_prob lies in (0, 1], target_prob in [0, 1]; a density may exceed 1."""
     density = reading.continuous_actions
-    low = p < 0 if zero_allowed else p <= 0
+    low = p < 0 if zero_allowed else p <= 0 if density else p < checks.LEAST_PROBABILITY
     bad = finite(p) & (low if density else low | (p > 1))
     interval = f"{'[' if zero_allowed else '('}0, {'∞)' if density else '1]'}"
     fix = "log the probability of the logged action"
@@ -293,8 +293,8 @@ def advise(fault: Fault, role: str, low: float, high: float, density: bool) -> F
         fix = "these look like log-probabilities: write exp() of them"
     elif not density and low >= 0 and 2 < high <= 100:
         fix = "if these are percentages, divide them by 100"
-    elif role == "behavior_prob" and low == 0 and (density or high <= 1):
-        fix = "an action that was taken cannot have had probability 0: log the real propensity"
+    elif role == "behavior_prob" and 0 <= low < checks.LEAST_PROBABILITY and (density or high <= 1):
+        fix = checks.NEVER_TAKEN
     return replace(fault, fix=fix)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from reweigh.logs.checks import LEAST_PROBABILITY
 from reweigh.moments.kernels.common import compiled
 
 Word = np.uint64
@@ -25,10 +26,10 @@ def below(codes: Any, limit: Any) -> bool:
 
 @compiled
 def proper(y: Any, mu: Any) -> bool:
-    """Whether rewards are numbers, and 0 < μ ≤ 1; written so that NaN fails."""
+    """Whether rewards are numbers, and 0 < μ ≤ 1 as in the contract; written so that NaN fails."""
     bad = False
     for i in range(len(mu)):
-        bad |= not ((mu[i] > 0.0) & (mu[i] <= 1.0) & (abs(y[i]) <= LARGEST))
+        bad |= not ((mu[i] >= LEAST_PROBABILITY) & (mu[i] <= 1.0) & (abs(y[i]) <= LARGEST))
     return not bad
 
 

@@ -38,6 +38,9 @@ def multiply(rho: Array, m: Array, e: Array) -> None:
     """The rows of one step: m·2^(256 e) times ρ, with m kept within [2^-256, 2^256]."""
     for k in range(len(rho)):
         product = m[k] * rho[k]
+        if product == np.inf and rho[k] < np.inf and m[k] < np.inf:
+            product = m[k] * DOWN * rho[k]
+            e[k] += 1
         while product > UP and product < np.inf:
             product *= DOWN
             e[k] += 1
