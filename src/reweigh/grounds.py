@@ -130,6 +130,10 @@ class Grounds:
             if chosen is None:
                 return None
             method = "cluster" if chosen == "analytic" and self._dependent() else chosen
+            try:
+                self.error_and_df(method)
+            except RefusedError:  # nothing is left to choose from
+                return None
         if resampled:
             found = self._from_replicates(asked, method, replicates, seed, threads)
         else:

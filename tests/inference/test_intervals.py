@@ -456,6 +456,18 @@ def test_one_episode_has_no_interval() -> None:
         found.p_value()
 
 
+def test_where_no_method_answers_auto_has_no_interval() -> None:
+    """Too few episodes for blocks, and none of them moves the stationary estimate."""
+    ones = np.ones((4, 2))
+    log = rw.log_from_arrays(np.zeros((4, 3), int), [[0, 1], [1, 0]] * 2, ones, ones / 2)
+    found = rw.evaluate(log, rw.TablePolicy([[0.5, 0.5]]), "ssd-is-plugin")
+    assert found.standard_error is None
+    assert found.interval() is None
+    assert found.to_dict()["interval"] is None
+    with pytest.raises(rw.RefusedError, match="do not differ in their influence"):
+        found.interval(method="cluster")
+
+
 def test_an_error_lost_in_rounding_is_refused() -> None:
     log = log_of(60)
     flat = log.with_rewards(np.zeros(log.steps.n_rows), np.zeros(60))
