@@ -45,9 +45,8 @@ def judged(kernels: dict[str, Any], stream: dict[str, Any], rows: int) -> list[t
             wanted.append((f"{key}, {n} rows", target, kernels["sizes"][n], key))
             of_table = kernels["sizes, propensities of a table"][n]
             wanted.append((f"{key}, {n} rows as pairs", target, of_table, key))
-    wanted.append(
-        ("bootstrap / re-runs", 1 / 3, bootstrap, "1000 replicates / re-runs of the core")
-    )
+    for what in ("re-runs on drawn episodes", "re-runs of the core"):
+        wanted.append((f"bootstrap / {what}", 1 / 3, bootstrap, f"1000 replicates / {what}"))
     for task, table in kernels["growth, per transition"].items():
         wanted += [
             (f"{task}, per transition: {at} / H = S = 100", 3.0 if "fill" in at else 2.0, table, at)
