@@ -45,8 +45,10 @@ def judged(kernels: dict[str, Any], stream: dict[str, Any], rows: int) -> list[t
             wanted.append((f"{key}, {n} rows", target, kernels["sizes"][n], key))
             of_table = kernels["sizes, propensities of a table"][n]
             wanted.append((f"{key}, {n} rows as pairs", target, of_table, key))
-    for what in ("re-runs on drawn episodes", "re-runs of the core"):
-        wanted.append((f"bootstrap / {what}", 1 / 3, bootstrap, f"1000 replicates / {what}"))
+    wanted += [
+        (f"bootstrap / {what}", 1 / 3, bootstrap, f"1000 replicates / {what}")
+        for what in ("re-runs on drawn episodes", "re-runs of the core")
+    ]
     for task, table in kernels["growth, per transition"].items():
         wanted += [
             (f"{task}, per transition: {at} / H = S = 100", 3.0 if "fill" in at else 2.0, table, at)
@@ -95,7 +97,8 @@ def page(found: dict[str, Any], rows: int) -> str:
         "## From files",
         "",
         f"Estimates with their errors from {rows:,} rows in Parquet files: CPU time per row, as a "
-        "multiple of pyarrow's cheapest read of the same columns, and the peak of the process. The "
+        "multiple of pyarrow's cheapest read of the same columns, and the peak of a process that "
+        f"does it once (`mis` again and again: {stream['stream']['peak_gib_again']:.2f}). The "
         "general path, which any log can take whose episodes stand together, for the sums alone, "
         f"from {GENERAL:,} rows.",
         "",

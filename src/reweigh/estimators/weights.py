@@ -341,14 +341,14 @@ def _placebo(
 
 
 def placebo_error(op: OneStep, flow: Forward, simplex: bool) -> float | None:
-    """Standard error of the placebo: the same formula with every reward 1 (z = ρ, y = 1)."""
+    """Standard error of the placebo: the same formula with every reward 1 (z = ρ)."""
     if np.any(op.gap != 1):
         return None  # inside a hidden stretch the sums do not hold the placebo's square
-    c, n = op.cells, op.cells.n.astype(float)
+    c = op.cells
     ones = replace(
         op,
         reward=op.placebo,
-        cells=replace(c, z=c.rho, rhoz=c.rho2, z2=c.rho2, y=n, y2=n),
+        cells=replace(c, z=c.rho, rhoz=c.rho2, z2=c.rho2),  # y is not asked for
         start=replace(op.start, g=0 * op.start.g, g2=0 * op.start.g2),
     )
     vars(ones)["short_edges"] = op.short_edges  # they are the same, and large

@@ -13,8 +13,11 @@ Theorem 4.1's leading term over n when N = M.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations_with_replacement
+from operator import iadd
 
 import numpy as np
 import numpy.typing as npt
@@ -57,11 +60,16 @@ def derivatives(op: OneStep, flow: Forward, back: Backward) -> Derivatives:
     share = groups.share[groups.of]
     if op.edge_offsets is not None:
         powers = op.discount ** np.arange(op.horizon + 1)
-        here = powers[op.node_t[op.src]] * flow.d[op.src] * share
-        arriving = np.where(op.dst >= 0, back.next_value[op.dst], 0.0) * powers[op.gap]
+        # In place: a log's cells may be as many as memory allows.
+        here = np.asarray(powers[op.node_t[op.src]], np.float64)
+        here *= flow.d[op.src]
+        here *= share
         # every edge of a group starts at the group's node: write D once, not once per edge
         through_reward[groups.of] = here
-        return Derivatives(through_reward, here * arriving)
+        arriving = np.where(op.dst >= 0, back.next_value[op.dst], 0.0)
+        arriving *= powers[op.gap]
+        here *= arriving
+        return Derivatives(through_reward, here)
     # pooled: the same edges at every step
     visited, moved = np.zeros(op.nodes(0).stop), np.zeros(len(op.src))
     for t in range(op.horizon):
@@ -211,20 +219,20 @@ def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardT
 
 def _times(c: TransitionMoments, term: RewardTerm, other: str) -> Floats:
     """(E,) the sums over every cell's rows of R times ONE, or times RHO."""
-    found = np.zeros(len(c))
-    for name, a in term.items():
-        found += a * moment(c, name, other)
-    return found
+    return _added(a * moment(c, name, other) for name, a in term.items())
 
 
 def _squared(c: TransitionMoments, term: RewardTerm) -> Floats:
     """(E,) ΣR² over every cell's rows."""
-    found, names = np.zeros(len(c)), list(term)
-    for place, name in enumerate(names):
-        found += term[name] ** 2 * moment(c, name, name)
-        for other in names[:place]:
-            found += 2 * term[name] * term[other] * moment(c, name, other)
-    return found
+    return _added(
+        (1.0 if one == other else 2.0) * term[one] * term[other] * moment(c, one, other)
+        for one, other in combinations_with_replacement(term, 2)
+    )
+
+
+def _added(parts: Iterable[Floats]) -> Floats:
+    """Σ parts, in the place of the first."""
+    return reduce(iadd, parts)
 
 
 def moment(c: TransitionMoments, one: str, other: str) -> Floats:
