@@ -12,6 +12,7 @@ action) the row's pair and reward.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 import time
@@ -205,6 +206,7 @@ def main() -> None:
     of_table = {f"{rows:,}": at_size(rows, table=True) for rows in SIZES}
     found: dict[str, Any] = {
         "machine": {"processor": platform.processor(), "python": platform.python_version(),
+                    "cores": os.cpu_count(),
                     "numpy": np.__version__, "numba": numba.__version__},
         "sizes": {f"{rows:,}": at_size(rows) for rows in SIZES},
         "sizes, propensities of a table": of_table,
