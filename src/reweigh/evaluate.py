@@ -33,6 +33,7 @@ from reweigh.grounds import Grounds, freedom_of
 from reweigh.inference.diagnose import of_solution
 from reweigh.inference.diagnose import request as gate_request
 from reweigh.inference.diagnostics import cut_beside_ends, remarks
+from reweigh.inference.gates import cut_off
 from reweigh.inference.variance import OVERFLOW
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.scanned import ScannedLog
@@ -308,10 +309,12 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
         logged = behavior_value(base)
     found += list(solution.warnings)
     gates = of_solution(solution, used, recipe)
-    ends_too = not recipe.uses_trajectories and cut_beside_ends(
-        base if evidence.log is None else evidence.rows(dropped)[0]
-    )
-    found += [*remarks(solution, used, gates, ends_too=ends_too), *evidence.remarks]
+    cut = 0.0
+    if not recipe.uses_trajectories:
+        cut = cut_beside_ends(base if evidence.log is None else evidence.rows(dropped)[0])
+    if cut > 0:
+        gates = (*gates, cut_off(cut))
+    found += [*remarks(solution, used, gates, ends_too=cut > 0), *evidence.remarks]
     pools = isinstance(recipe.weights, Stationary) or recipe.weights == Marginal(pooled=True)
     if pools and base.about.target_has_steps:
         found.append(

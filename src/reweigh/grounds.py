@@ -17,7 +17,7 @@ from reweigh.estimators.recipe import Recipe, Stationary, Stepwise
 from reweigh.estimators.weights import Solution
 from reweigh.evidence import Evidence, merged
 from reweigh.inference import diagnose
-from reweigh.inference.gates import Gate
+from reweigh.inference.gates import Gate, no_interval
 from reweigh.inference.influence import behavior_values, influence_values
 from reweigh.inference.intervals import (
     Asked,
@@ -87,9 +87,33 @@ class Grounds:
             sums = self.evidence.for_gates(self.recipe, dropped=self.dropped)
             found = diagnose.of_sums(sums, diagnose.silent_on(self.recipe))
             history = found.get("history")
-            if history is not None and history.level == "red" and self._agrees_with_wis():
-                found["history"] = replace(history, level="amber")
+            if history is not None and history.level == "red":
+                found["history"] = self._weighed(history)
+            if self.n_episodes > 1 and auto_method(self.situation()) is None:
+                own = (*own, no_interval(self.error_method))
+            own = (*own, *self._dependence())
         return Verdict((*own, *found.values()))
+
+    def _dependence(self) -> list[Gate]:
+        """Whether the sums say that episodes depend on more than the state; from rows there is an
+        error that does not mind (`_dependent`)."""
+        if self.evidence.log is not None or not self._rests_on_state:
+            return []
+        if "dependence" not in self._kept:
+            sums = self.evidence.for_gates(self.recipe, dropped=self.dropped)
+            self._kept["dependence"] = diagnose.dependence(sums)
+        found: list[Gate] = self._kept["dependence"]
+        return found
+
+    def _weighed(self, history: Gate) -> Gate:
+        """A history that matters to nothing: not red where WIS, which needs no state, agrees."""
+        if self._agrees_with_wis():
+            text = f"{history.text}, but wis, which needs no state, gives the same value"
+            return replace(history, level="amber", text=text)
+        if self.evidence.log is not None:
+            return history
+        advice = f"{history.advice}; evaluated in memory it is amber if wis gives the same value"
+        return replace(history, advice=advice)
 
     def _agrees_with_wis(self) -> bool:
         """Whether WIS, which needs no state, tells the same value as far as chance allows; not
@@ -129,6 +153,8 @@ class Grounds:
             chosen = auto_method(self.situation())
             if chosen is None:
                 return None
+            if chosen == "analytic" and self._dependence():
+                return None
             method = "cluster" if chosen == "analytic" and self._dependent() else chosen
             try:
                 self.error_and_df(method)
@@ -140,10 +166,13 @@ class Grounds:
             found = from_error(self.value, *self.error_and_df(method), asked, self._text(method))
         return replace(found, method=found.method + self.note)
 
+    @property
+    def _rests_on_state(self) -> bool:
+        return not self.recipe.uses_trajectories
+
     def _dependent(self) -> bool:
         """Whether the error that takes the state for all that matters is too small."""
-        rests_on_state = not self.recipe.uses_trajectories
-        if self.evidence.log is None or not rests_on_state or self.freedom is None:
+        if self.evidence.log is None or not self._rests_on_state or self.freedom is None:
             return False
         try:
             return dependent(self.freedom.error, self.error_and_df("cluster")[0])

@@ -29,7 +29,7 @@ from reweigh.experiments.coverage_measures import (
 )
 from reweigh.experiments.coverage_verdicts import REFUSED, verdicts
 from reweigh.experiments.coverage_worlds import GROUPS, SIZES, WORLDS, installed
-from reweigh.inference.gates import LIMITS, Limit
+from reweigh.inference.limits import LIMITS, Limit
 from reweigh.worlds import RandomWorld
 
 RNG = np.random.default_rng

@@ -16,7 +16,7 @@ from reweigh.experiments.coverage_charts import coverage_chart, faults_chart, gr
 from reweigh.experiments.coverage_faults import FAULTS
 from reweigh.experiments.coverage_goals import goals, pick, read_csv
 from reweigh.experiments.coverage_page import FAULT_WORDS, Study, page
-from reweigh.inference.gates import LIMITS
+from reweigh.inference.limits import LIMITS
 from reweigh.report.charts import save
 
 ROOT = Path(__file__).parents[2]

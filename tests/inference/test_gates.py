@@ -12,7 +12,8 @@ import pytest
 import reweigh as rw
 from reweigh.inference import gates
 from reweigh.inference.assumptions import Outcome
-from reweigh.inference.gates import LIMITS, Gate, Limit
+from reweigh.inference.gates import Gate
+from reweigh.inference.limits import LIMITS, Limit
 from reweigh.inference.verdict import Verdict
 
 ESS = np.array([200.0, 150.0, np.nan])

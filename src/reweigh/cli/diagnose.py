@@ -81,7 +81,7 @@ def gates_table(results: Sequence[Estimate | Refusal]) -> Table:
     from rich.table import Table
 
     from reweigh.cli.words import printable
-    from reweigh.inference.gates import HINTS, ORDER
+    from reweigh.inference.limits import HINTS, ORDER
     from reweigh.results import Refusal
 
     found: dict[tuple[str, str, str], list[str]] = {}

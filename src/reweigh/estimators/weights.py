@@ -292,9 +292,21 @@ def effective_sizes(op: OneStep, flow: Forward) -> Floats:
     second = tally(cells.t, each**2 * cells.rho2, op.horizon)
     end = op.ended_to[: op.horizon]
     ended = (end >= 0) & (op.visits[end] > 0)
+    if op.at_steps is None and np.any(op.gap > 1):
+        # Where nobody is seen, those who have ended do not speak for the others.
+        shown = tally(op.cells.t, op.cells.n, op.horizon) > 0
+        ended &= shown | (_passing(op.cells, op.horizon) == 0)
     first += np.where(ended, flow.d[end], 0.0)
     second += np.where(ended, flow.d[end] ** 2 / np.where(ended, op.visits[end], 1.0), 0.0)
     return np.where(second > 0, first**2 / np.where(second > 0, second, 1.0), np.nan)
+
+
+def _passing(cells: TransitionMoments, horizon: int) -> Floats:
+    """(H,) rows of hidden stretches that began before a step and lead beyond it."""
+    change = np.zeros(horizon + 2)
+    np.add.at(change, cells.t + 1, cells.n)
+    np.add.at(change, np.minimum(cells.t_next, horizon + 1), -cells.n.astype(np.float64))
+    return np.cumsum(change)[:horizon]
 
 
 def _pooled_visits(op: OneStep, s: Ints, states: Ints) -> Floats:

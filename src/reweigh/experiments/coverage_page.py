@@ -25,7 +25,7 @@ from reweigh.experiments.coverage_goals import (
 from reweigh.experiments.coverage_measures import BOOTSTRAPS, JACKKNIFE, WIS
 from reweigh.experiments.coverage_tables import DEFAULT, Row
 from reweigh.experiments.coverage_worlds import GROUPS
-from reweigh.inference.gates import LIMITS, MATERIAL
+from reweigh.inference.limits import LIMITS, MATERIAL
 
 MOST_MISSES = 12
 FAULT_WORDS = {

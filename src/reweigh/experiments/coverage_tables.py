@@ -22,8 +22,8 @@ from reweigh.experiments.coverage_cells import BestCell, TrustCell
 from reweigh.experiments.coverage_measures import BEHAVIOR, GATE, LEVEL, LOG, VALUE, column
 from reweigh.experiments.coverage_verdicts import AMBER, GREEN, RED, gate_levels, verdicts
 from reweigh.experiments.coverage_worlds import WORLDS
-from reweigh.inference.gates import LIMITS, Limit
 from reweigh.inference.intervals import METHODS
+from reweigh.inference.limits import LIMITS, Limit
 from reweigh.output import write_atomically
 
 Floats = npt.NDArray[np.float64]

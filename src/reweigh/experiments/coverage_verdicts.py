@@ -19,7 +19,7 @@ from reweigh.evaluate import as_recipe
 from reweigh.experiments.coverage_measures import APART, GATE, LOG, LOG_GATES, SIZE, VALUE, column
 from reweigh.grounds import FAR_APART
 from reweigh.inference.diagnose import silent_on
-from reweigh.inference.gates import HINTS, LIMITS, Limit, kind_of, limit_of
+from reweigh.inference.limits import HINTS, LIMITS, Limit, kind_of, limit_of
 
 Floats = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int64]
@@ -63,6 +63,9 @@ def gate_levels(
         found["rare states"] = np.where(
             few, found["rare states"], np.minimum(found["rare states"], AMBER)
         )
+    low = columns.get(column(name, "auto", "low"))
+    if low is not None:  # without an interval it is amber
+        found["interval"] = np.where(np.isnan(low), AMBER, GREEN)
     return found
 
 

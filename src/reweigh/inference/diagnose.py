@@ -23,9 +23,10 @@ from reweigh.estimators.weights import (
     effective_sizes,
     escaping,
     model_cells,
+    over_blocks,
     rare_mass,
 )
-from reweigh.inference import gates, tails
+from reweigh.inference import gates, tails, variance
 from reweigh.inference.assumptions import (
     Outcome,
     Worth,
@@ -35,6 +36,7 @@ from reweigh.inference.assumptions import (
     steadiness_test,
 )
 from reweigh.inference.gates import Gate
+from reweigh.inference.limits import kind_of
 from reweigh.moments.bundle import Moments
 from reweigh.moments.engines.base import Request
 from reweigh.moments.groups import group_by
@@ -43,6 +45,9 @@ KINDS = frozenset({"transitions", "model", "lagged", "ordered", "largest"})
 RATIOS, STATES, PRODUCTS, STEADY = "propensities", "history", "Pareto k", "steadiness"
 DRIFT, MARGINAL, UNSEEN = "drift", "marginal size", "marginal support"
 ESTIMATED, POLICIES, FITTED = "estimated propensities", "policies", "fitted values"
+
+
+LONG_STRETCH = 3  # hidden steps, from which on the limits are those of running products
 
 
 def request(max_ratio: float | None) -> Request:
@@ -59,7 +64,10 @@ def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate
     found = [gates.episodes(n), replace(lost, state=_unvisited(solution, used, lost.step))]
     products = recipe.uses_trajectories
     if not solution.from_model:
-        found.append(gates.effective_size(solution.ess, n, gates.kind_of(recipe)))
+        kind = kind_of(recipe)
+        if used.hidden and kind != "products" and _mean_stretch(used) > LONG_STRETCH:
+            kind = "products"
+        found.append(gates.effective_size(solution.ess, n, kind))
     step, state = _rarest(solution, used)
     found.append(
         gates.rare_states(
@@ -68,6 +76,8 @@ def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate
     )
     if isinstance(recipe.weights, Model | Stationary) and recipe.control is None:
         found.append(gates.hidden(used.hidden))
+    if isinstance(recipe.weights, Stationary):
+        found.append(gates.stationarity(_unsteady(used)))
     if products:
         found.append(gates.heaviest_episode(solution.heaviest))
     elif not solution.from_model:
@@ -75,6 +85,30 @@ def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate
         expected = float(np.sum(used.about.discount ** np.arange(used.about.horizon)))
         found.append(gates.placebo(solution.placebo, solution.placebo_error, expected))
     return tuple(found)
+
+
+def _mean_stretch(used: Moments) -> float:
+    """Steps from one observed state to the next, on average: MIS multiplies as many ratios."""
+    if used.transitions is None:
+        return 1.0
+    cells = used.transitions
+    return float(cells.n @ (cells.t_next - cells.t)) / float(cells.n.sum())
+
+
+def _unsteady(used: Moments) -> float:
+    """How far the target's distributions of states at the steps are from their mean: in total
+    variation, averaged over the steps."""
+    cells, start = model_cells(used)
+    op = importance_operator(cells.forget("a"), start, used.about.horizon, used.about.discount)
+    try:
+        flow = forward(op, simplex=True)
+    except SupportError:
+        return 1.0
+    inside = op.node_t < op.horizon
+    names, place = np.unique(op.node_s[inside], return_inverse=True)
+    d = np.zeros((op.horizon, len(names)))
+    d[op.node_t[inside], place] = flow.d[inside]
+    return float(np.abs(d - d.mean(axis=0)).sum()) / (2 * op.horizon)
 
 
 def _unvisited(solution: Solution, used: Moments, step: int | None) -> str | None:
@@ -230,6 +264,35 @@ def _policies(sums: Moments) -> Gate:
     assert sums.actions is not None
     place = (step, sums.states.name(state), sums.actions.name(action))
     return gates.policies(math.sqrt(float(within.sum()) / total), *place)
+
+
+LUCK = 3.0  # errors of a standard deviation, 1/√(2n) of it each
+
+
+def dependence(sums: Moments) -> list[Gate]:
+    """Do whole episodes turn out good or bad for a reason that no state tells? The returns then
+    spread more than the recursion says of the logged policy itself, where every ratio is 1. No
+    gate where they do not, and where this cannot be told: without the returns' squares, or with
+    cut-off or hidden rows."""
+    cells, ordered, n = sums.transitions, sums.ordered, sums.n_episodes
+    if cells is None or ordered is None or sums.truncated or sums.hidden or n < 2:
+        return []
+    cells, about = cells.forget("block"), sums.about
+    count = cells.n.astype(np.float64)
+    logged = replace(cells, rho=count, rho2=count, z=cells.y, rhoz=cells.y, z2=cells.y2, one=count)
+    op = importance_operator(logged, over_blocks(sums.start), about.horizon, about.discount)
+    op = replace(op, start=replace(op.start, g=0 * op.start.g, g2=0 * op.start.g2))
+    flow, back = forward(op, simplex=False), backward(op)
+    moved = variance.derivatives(op, flow, back)
+    term = variance.logged_reward(op, moved.reward)
+    explained = variance.squared_error(op, back, moved, term)
+    mean = float(ordered.g.sum()) / n
+    spread = (float(ordered.g2.sum()) / n - mean**2) / n
+    if explained.lost or not spread > 0:
+        return []
+    excess = math.sqrt(spread / explained.total) - 1 - LUCK / math.sqrt(2 * n)
+    found = gates.dependence(max(excess, 0.0))
+    return [] if found.level == "green" else [found]
 
 
 def _fitted_values(sums: Moments) -> Gate:

@@ -17,7 +17,8 @@ from reweigh.errors import (
 )
 from reweigh.estimators.weights import Solution
 from reweigh.inference import gates
-from reweigh.inference.gates import Gate, Level
+from reweigh.inference.gates import Gate
+from reweigh.inference.limits import Kind, Level, limit_of
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END, UNKNOWN, Labels
 from reweigh.moments.bundle import Moments
@@ -139,8 +140,8 @@ def _beyond(gate: Gate, solution: Solution) -> Level:
     """The level by the value alone; some gates are judged more strictly, or less, for others."""
     if gate.value is None:
         return gate.level
-    kind: gates.Kind = "model" if solution.from_model else "states"
-    return gates.limit_of(gate.name, kind).judge(gate.value)
+    kind: Kind = "model" if solution.from_model else "states"
+    return limit_of(gate.name, kind).judge(gate.value)
 
 
 def _placebo(solution: Solution, used: Moments) -> list[Gate]:
@@ -151,18 +152,21 @@ def _placebo(solution: Solution, used: Moments) -> list[Gate]:
     return [gates.placebo(solution.placebo, solution.placebo_error, expected)]
 
 
-def cut_beside_ends(data: EpisodeLog | Moments) -> bool:
-    """Whether some episodes were cut off before a state that is not known while others ended: a
-    move that is not known is left out although it was no end, so that ends are overestimated."""
+def cut_beside_ends(data: EpisodeLog | Moments) -> float:
+    """The share of the episodes that were cut off before a state that is not known while others
+    ended: a move that is not known is left out although it was no end, so that ends are
+    overestimated."""
     if isinstance(data, EpisodeLog):
         steps = data.steps
         ended = (steps.ending == END) & (steps.lengths < steps.horizon)
-        return steps.unknown_before_horizon() > 0 and bool(ended.any())
+        return steps.unknown_before_horizon() / data.n_episodes if ended.any() else 0.0
     cells = data.transitions if data.transitions is not None else data.model
     if cells is None or not data.truncated:
-        return False
+        return 0.0
     early = cells.t_next < data.about.horizon
-    return bool(np.any(early & (cells.s_next == UNKNOWN)) and np.any(early & (cells.s_next == END)))
+    if not np.any(early & (cells.s_next == END)):
+        return 0.0
+    return float(cells.n[early & (cells.s_next == UNKNOWN)].sum()) / data.n_episodes
 
 
 def _about_the_log(solution: Solution, used: Moments, ends_too: bool) -> list[Warning]:

@@ -1,76 +1,22 @@
 """Gates: what must hold before an estimate is to be believed, and what to do where it does not.
 
 Every gate is computed on un-normalised quantities, because normalising hides missing overlap. The
-limits are those of `docs/trust`, set on one half of the study's worlds and checked on the other.
-One was not: the placebo's red was added when a checking world without overlap showed that it was
-needed. It is a round number, and was not tuned.
+limits stand in `limits.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.estimators.recipe import Marginal, Model, Recipe
 from reweigh.inference.assumptions import Outcome
+from reweigh.inference.limits import LIMITS, MATERIAL, Kind, Level, Limit, limit_of
 
 Floats = npt.NDArray[np.float64]
-Level = Literal["green", "amber", "red", "unknown"]
-ORDER: tuple[Level, ...] = ("unknown", "green", "amber", "red")  # by how much they matter
-
-
-@dataclass(frozen=True)
-class Limit:
-    """From where on a value is amber, and red (None: it never is). `above`: large is bad."""
-
-    amber: float | None
-    red: float | None
-    above: bool = True
-
-    def judge(self, value: float) -> Level:
-        def beyond(limit: float | None) -> bool:
-            return limit is not None and (value > limit if self.above else value < limit)
-
-        return "red" if beyond(self.red) else "amber" if beyond(self.amber) else "green"
-
-    def __str__(self) -> str:
-        sign = ">" if self.above else "<"
-        parts = (("amber", self.amber), ("red", self.red))
-        return ", ".join(f"{name} {sign} {at:g}" for name, at in parts if at is not None)
-
-
-MATERIAL = 0.01  # of what the placebo should be: by less it is amber, however small its error
-HINTS = ("total mass",)  # fires on clean logs with large weights: told, but no verdict
-LIMITS = {
-    "support": Limit(0.01, 0.10),
-    "effective size": Limit(100, 30, above=False),
-    "effective size, products": Limit(1000, 300, above=False),  # a log may lack their tail by luck
-    "effective size, plain": Limit(300, 100, above=False),  # their mass is noise too
-    "effective size, pooled": Limit(300, 200, above=False),  # below, no test sees steps differ
-    "marginal size": Limit(300, 100, above=False),
-    "marginal support": Limit(0.01, 0.10),
-    "rare states": Limit(0.01, 0.05),
-    "support, model": Limit(0.0001, 0.001),  # what a model has not seen counts as 0
-    "rare states, model": Limit(0.01, 0.20),
-    "total mass": Limit(0.10, 0.50),
-    "heaviest episode": Limit(None, 0.05),
-    "Pareto k": Limit(0.7, 1.0),
-    "propensities": Limit(None, 0.01, above=False),
-    "estimated propensities": Limit(0.0, None),
-    "policies": Limit(0.01, 0.10),
-    "fitted values": Limit(0.01, 0.05),
-    "history": Limit(0.01, 0.001, above=False),
-    "steadiness": Limit(0.5, 0.2, above=False),  # a test of little power; mis costs little more
-    "drift": Limit(0.01, None, above=False),
-    "hidden states": Limit(None, 0.0),
-    "placebo": Limit(3.0, 6.0),  # six errors from a number that is known are no luck
-    "episodes": Limit(30, 2, above=False),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,27 +66,6 @@ class Gate:
 
 def unknown(name: str, why: str) -> Gate:
     return Gate(name, "unknown", None, why)
-
-
-Kind = Literal["model", "products", "plain", "pooled", "states"]
-
-
-def kind_of(recipe: Recipe) -> Kind:
-    """Of an estimator: whose limits are its own. Marginal weights that are not normalised are
-    plain, those of all steps together pooled."""
-    if isinstance(recipe.weights, Model):
-        return "model"
-    if recipe.uses_trajectories:
-        return "products"
-    if isinstance(recipe.weights, Marginal) and recipe.weights.pooled:
-        return "pooled"
-    plain = isinstance(recipe.weights, Marginal) and recipe.normalize == "none"
-    return "plain" if plain else "states"
-
-
-def limit_of(name: str, kind: Kind = "states", limits: Mapping[str, Limit] = LIMITS) -> Limit:
-    """A gate's limit; some are others for some kinds of estimators."""
-    return limits.get(f"{name}, {kind}", limits[name])
 
 
 def gate(
@@ -309,8 +234,8 @@ WORDS = {
         "advice": "use mis, which does not pool",
     },
     "drift": {
-        "text": "both halves of the log earned the same",
-        "bad": "the two halves of the log earned differently",
+        "text": "both halves of the log, by the episodes' ids, earned the same",
+        "bad": "the two halves of the log, by the episodes' ids, earned differently",
         "advice": "evaluate recent episodes alone, or each period apart",
     },
 }
@@ -377,6 +302,51 @@ def hidden(there: bool) -> Gate:
         if there
         else "no state is hidden",
         "use mis, which sees a hidden stretch as one long step",
+    )
+
+
+def stationarity(gap: float) -> Gate:
+    """SSD-IS gives every step the distribution of the long run. By how much those of the steps
+    differ MIS tells, luck included: without a great many episodes this is red."""
+    return gate(
+        "stationarity",
+        gap,
+        "every step is taken to have the same distribution of states, and by mis they are "
+        f"{gap:.1%} from their mean (total variation, on average over the steps)",
+        "use mis, which needs no such assumption",
+    )
+
+
+def cut_off(share: float) -> Gate:
+    """Episodes cut off before a state that is not known, while others end: these are overrated."""
+    return gate(
+        "cut-off episodes",
+        share,
+        f"{share:.1%} of the episodes were cut off, nobody knows before which state, and others "
+        "ended: the chance of ending is overestimated",
+        "give next_state, the state after the last row too",
+    )
+
+
+def dependence(excess: float) -> Gate:
+    """Episodes whose returns spread more than their states explain."""
+    return gate(
+        "dependence",
+        excess,
+        f"returns spread {excess:.0%} more than the states explain, luck allowed for, and an error "
+        "from sums takes the state for all that matters",
+        "ask for the interval by deleting blocks of episodes (jackknife), or evaluate the log in "
+        "memory (engine='arrays')",
+    )
+
+
+def no_interval(why: str) -> Gate:
+    """An estimate of which nobody can say how sure it is."""
+    return gate(
+        "interval",
+        1.0,
+        f"there is no interval: {why}",
+        "do not take the value for exact: what was not seen has no spread",
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from reweigh.inference.gates import HINTS, ORDER, Gate, Level
+from reweigh.inference.gates import Gate
+from reweigh.inference.limits import HINTS, ORDER, Level
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.inference.gates import Level
 from reweigh.inference.intervals import Interval
+from reweigh.inference.limits import Level
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

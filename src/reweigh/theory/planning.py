@@ -31,7 +31,6 @@ from reweigh.estimators.weights import solve_recursion
 from reweigh.evaluate import evaluate_all, scanned_sums
 from reweigh.evidence import check_target
 from reweigh.inference.diagnostics import FEW_EPISODES
-from reweigh.inference.gates import LIMITS
 from reweigh.inference.influence import (
     behavior_parts,
     behavior_values,
@@ -39,6 +38,7 @@ from reweigh.inference.influence import (
     influence_parts,
     influence_values,
 )
+from reweigh.inference.limits import LIMITS
 from reweigh.inference.variance import nothing_left
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.scanned import ScannedLog
