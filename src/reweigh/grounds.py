@@ -49,6 +49,7 @@ from reweigh.policies.base import Policy
 from reweigh.solve import finite, solve, solve_on_sums
 
 Floats = npt.NDArray[np.float64]
+OTHER_METHODS = ", or use method='analytic' or method='jackknife'"
 FAR_APART = 2.576  # errors between an estimate and WIS: 1 % by chance
 
 
@@ -129,14 +130,13 @@ class Grounds:
             return False
         return abs(self.value - other.value) <= FAR_APART * self._clustered(psi)
 
-    def rows(self, why: str) -> tuple[EpisodeLog, Policy]:
+    def rows(self, why: str, otherwise: str = "") -> tuple[EpisodeLog, Policy]:
         """The log and the target; refused where there are only sums."""
         if self.evidence.log is None:
             raise RefusedError(
                 "needs-log",
                 f"{why}, and this estimate was made from sums, which hold no episodes: evaluate "
-                "the log in memory (engine='arrays'), or use method='analytic' or "
-                "method='jackknife'",
+                f"the log in memory (engine='arrays'){otherwise}",
             )
         return self.evidence.rows(self.dropped)
 
@@ -232,7 +232,7 @@ class Grounds:
     def influence(self) -> Floats:
         """(n,) ψ of the estimate."""
         if "influence" not in self._kept:
-            log, target = self.rows("influence values are those of episodes")
+            log, target = self.rows("influence values are those of episodes", OTHER_METHODS)
             self._kept["influence"] = influence_values(log, target, self.recipe)
         found: Floats = self._kept["influence"]
         return found
@@ -268,7 +268,7 @@ class Grounds:
         self, count: int, seed: int | None, *, errors: bool, threads: int = 1
     ) -> Replicates:
         """So many replicates; those made before serve again, without a seed also theirs."""
-        log, target = self.rows("the bootstrap draws episodes")
+        log, target = self.rows("the bootstrap draws episodes", OTHER_METHODS)
         kept: Replicates | None = self._kept.get("replicates")
         if seed is None:
             seed = new_seed() if kept is None else kept.seed

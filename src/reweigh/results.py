@@ -208,10 +208,24 @@ class Estimate:
         asked = Asked(level, side, value_range, scale_for(self.recipe))
         return self.grounds.interval(asked, method, replicates, seed, threads)
 
+    def error_beside(self, interval: Interval | None) -> float | None:
+        """The error to tell beside an interval: that of the episodes, where this made it wider
+        than the state would have it."""
+        by_episodes = interval is not None and interval.method.startswith("cluster")
+        if interval is not None and by_episodes and self.standard_error is not None:
+            return interval.standard_error
+        return self.standard_error
+
     def p_value(self) -> float:
         """p of "the target is not better than the behaviour", one-sided: small where it is. The
         difference is paired, since both values come from the same episodes."""
         return self.grounds.p_value()
+
+    def _p_or_none(self) -> float | None:
+        try:
+            return finite_or_none(self.p_value())
+        except RefusedError:
+            return None
 
     def sensitivity(self) -> Sensitivity:
         """How far the number moves when a choice behind it is changed: ratios clipped, the
@@ -255,6 +269,7 @@ class Estimate:
             "standard_error": self.standard_error,
             "error_method": self.error_method,
             "interval": None if interval is None else interval.to_dict(),
+            "p_value": self._p_or_none(),
             "chosen": self.chosen,
             "verdict": self.verdict.level,
             "gates": [gate.to_dict() for gate in self.verdict.gates],
@@ -269,15 +284,18 @@ class Estimate:
     def rows(self) -> list[tuple[str, str]]:
         """What is printed, as (label, text)."""
         interval = self.interval()
+        error, how = self.error_beside(interval), self.error_method
+        if error != self.standard_error:
+            how = f"of the episodes; {two_digits(self.standard_error)} if the state were all"
         d = self.diagnostics
         worst = "none"
         if d.worst_ess is not None:
             worst = f"{d.worst_ess:,.0f} of {self.n_episodes:,} episodes at step {d.worst_step}"
         unseen = "not computed" if d.total_unseen is None else number(d.total_unseen)
         lines = [
-            ("value", rounded(self.value, self.standard_error)),
+            ("value", rounded(self.value, error)),
             ("95 % interval", "none" if interval is None else str(interval)),
-            ("standard error", _error_text(self.standard_error, self.error_method)),
+            ("standard error", _error_text(error, how)),
             ("behaviour's own value", number(self.behavior_value)),
             ("episodes, horizon", f"{self.n_episodes:,}, {self.horizon}"),
             ("effective size, worst", worst),

@@ -113,7 +113,7 @@ def test_evaluate_as_json_is_one_object_with_the_library_s_numbers(
         assert entry["standard_error"] == estimate.standard_error
         interval = estimate.interval(0.95)
         assert interval is not None
-        assert set(entry["interval"]) == {"low", "high", "level", "method"}
+        assert set(entry["interval"]) == {"low", "high", "level", "method", "standard_error"}
         assert entry["interval"]["low"] == interval.low
         assert entry["interval"]["high"] == interval.high
         assert entry["interval"]["level"] == 0.95

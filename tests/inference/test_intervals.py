@@ -654,7 +654,8 @@ def test_intervals_print_and_serialise() -> None:
     assert str(lower).startswith("≥ ")
     assert str(upper).startswith("≤ ")
     assert lower.to_dict()["high"] is upper.to_dict()["low"] is None
-    assert set(found.to_dict()["interval"]) == {"low", "high", "level", "method"}
+    told = {"low", "high", "level", "method", "standard_error"}
+    assert set(found.to_dict()["interval"]) == told
     assert lower.method.endswith("df, one-sided")
 
 

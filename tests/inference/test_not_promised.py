@@ -140,3 +140,20 @@ def test_sums_tell_that_episodes_depend_on_more_than_the_state() -> None:
     plain = rw.evaluate(rw.moments(log_of(n), TARGET), TARGET, "mis")
     assert plain.interval() is not None
     assert gate(plain, "dependence") is None
+
+
+def test_the_error_that_is_told_is_that_of_the_interval() -> None:
+    n, horizon = 1500, 4
+    rng = np.random.default_rng(5)
+    log = log_of(n, horizon, rewards=rng.normal(size=(n, 1)) + rng.normal(size=(n, horizon)))
+    found = rw.evaluate(log, TARGET, "mis")
+    interval = found.interval()
+    assert interval is not None
+    assert found.standard_error is not None
+    assert interval.standard_error is not None
+    assert interval.standard_error > 1.3 * found.standard_error
+    assert found.error_beside(interval) == interval.standard_error
+    assert "of the episodes" in str(found)
+    assert found.to_dict()["interval"]["standard_error"] == interval.standard_error
+    usual = rw.evaluate(log_of(), TARGET, "mis")
+    assert usual.error_beside(usual.interval()) == usual.standard_error

@@ -88,17 +88,17 @@ def estimates_table(
             table.add_row(result.estimator, "refused", *[""] * 5)
             continue
         interval = result.interval() if intervals is None else intervals[index]
-        d = result.diagnostics
+        d, error = result.diagnostics, result.error_beside(interval)
         on_end = result.value == 0 and any(
             isinstance(w, StationaryWarning) for w in result.warnings
         )
         cells = [
             result.estimator + (" !" if result.warnings else ""),
-            "0 (END)" if on_end else rounded(result.value, result.standard_error),
+            "0 (END)" if on_end else rounded(result.value, error),
             "none" if interval is None else str(interval),
             "none" if d.worst_ess is None else f"{d.worst_ess:,.0f}",
             "" if d.total_unseen is None else f"{d.total_unseen:.1%}",
-            two_digits(result.standard_error) if truth is None else f"{result.value - truth:+.2g}",
+            two_digits(error) if truth is None else f"{result.value - truth:+.2g}",
             result.verdict.level,
         ]
         table.add_row(*cells)
@@ -131,7 +131,8 @@ def remarks(results: Sequence[Estimate | Refusal]) -> list[str]:
             other = [f"! {w}" for w in result.warnings if str(w) not in reasons]
             for text in [*other, *(f"{level}: {text}" for text, level in reasons.items())]:
                 by_text.setdefault(text, []).append(result.estimator)
-            if result.standard_error is None:
+            told = any(gate.name == "interval" for gate in result.verdict.reasons)
+            if result.standard_error is None and not told:
                 by_text.setdefault(f"no interval: {result.error_method}", []).append(
                     result.estimator
                 )

@@ -41,6 +41,14 @@ FAULT_WORDS = {
     "duplicates": "one in five episodes twice",
     "selection": "the fifth with the lowest returns left out",
 }
+SCOPE = """\
+The promise is that of these estimators, on rows in memory, in worlds like these: no episode is cut
+off, and a hidden stretch is a few steps long. Elsewhere the verdict is the more cautious one:
+cut-off beside ended episodes are amber or red, SSD-IS is never green, a long hidden stretch has the
+limits of running products, and from sums (streams, databases, moments) there is no default interval
+where the returns spread more than the states explain. The other estimators (trajectory-wise,
+cross-fitted, split) pass the same gates, and were not measured.
+"""
 UNSEEN = """\
 - **Episodes selected by their return.** If bad outcomes are missing from the log, every test here
   passes and every number is too high. Ask how the log was made.
@@ -98,7 +106,7 @@ def page(study: Study) -> str:
     missing = _missing(study)
     if missing:
         parts.append(f"**Not finished:** {'; '.join(missing)}.\n")
-    parts += ["## What the study is held to\n", _goals(held)]
+    parts += ["## What the study is held to\n", _goals(held), SCOPE]
     parts += ["## Which estimator, which interval\n", _intervals(study)]
     parts += ["## What a verdict is worth\n", _verdicts(study), "![](green.svg)\n"]
     parts += ["## Which faults are noticed\n", _faults(study)]

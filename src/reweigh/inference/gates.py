@@ -234,8 +234,8 @@ WORDS = {
         "advice": "use mis, which does not pool",
     },
     "drift": {
-        "text": "both halves of the log, by the episodes' ids, earned the same",
-        "bad": "the two halves of the log, by the episodes' ids, earned differently",
+        "text": "both halves of the log, by id, earned the same",
+        "bad": "the two halves of the log, by id, earned differently",
         "advice": "evaluate recent episodes alone, or each period apart",
     },
 }

@@ -61,7 +61,12 @@ class Interval:
     def to_dict(self) -> dict[str, Any]:
         """Plain values; an end that is not bounded is None."""
         ends = {"low": finite_or_none(self.low), "high": finite_or_none(self.high)}
-        return {**ends, "level": self.level, "method": self.method}
+        return {
+            **ends,
+            "level": self.level,
+            "method": self.method,
+            "standard_error": self.standard_error,
+        }
 
 
 @dataclass(frozen=True)

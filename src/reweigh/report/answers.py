@@ -54,7 +54,7 @@ def _row(result: Estimate | Refusal, interval: Interval | None) -> Row:
     return Row(
         estimator=result.estimator,
         value=result.value,
-        error=result.standard_error,
+        error=result.error_beside(interval),
         interval=interval,
         verdict=result.verdict.level,
         reasons=tuple(gate.name for gate in result.verdict.reasons),
