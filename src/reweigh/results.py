@@ -303,6 +303,8 @@ class Estimate:
             ("placebo (reward 1)", f"{number(d.placebo)} (should be {number(d.placebo_expected)})"),
         ]
         lines.append(("verdict", str(self.verdict)))
+        if self.verdict.unchecked:
+            lines.append(("not checked", ", ".join(g.name for g in self.verdict.unchecked)))
         if self.chosen is not None:
             lines.append(("chosen", self.chosen))
         return lines + [("warning", str(warning)) for warning in self.warnings]

@@ -127,6 +127,31 @@ def test_the_order_is_the_seeds() -> None:
     assert first.low != other.low
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_largest_ratio_may_be_the_largest_there_is(seed: int) -> None:
+    """Every reward at the top of the range: rounding takes the sum beyond its largest value."""
+    rng = np.random.default_rng(seed)
+    behavior, target = (rng.dirichlet(5 * np.ones(3)) for _ in range(2))
+    actions = rng.choice(3, (400, 3), p=behavior)
+    log = rw.log_from_arrays(
+        np.zeros((400, 4), int), actions, np.ones((400, 3)), behavior[actions], target[actions]
+    )
+    largest = float((target / behavior).max())
+    policy = rw.ColumnPolicy("target_prob")
+    for bound in (largest, largest * (1 - 9e-10)):
+        found = rw.certify(log, policy, (0, 1), largest_ratio=bound)
+        for low, high in found.compared.values():
+            assert low <= found.low <= found.high <= high
+    with pytest.raises(rw.InputError, match="largest-ratio"):
+        rw.certify(log, policy, (0, 1), largest_ratio=largest * (1 - 1e-8))
+
+
+@pytest.mark.parametrize("given", [("a", 1), (0, None), ("0", "1"), 3, (0, 1, 2), (1, 0)])
+def test_a_range_is_two_numbers(given: object) -> None:
+    with pytest.raises(rw.UsageError, match="'reward_range' must be two numbers"):
+        rw.certify(WORLD.simulate(5, 0), WORLD.target, given)  # type: ignore[arg-type]
+
+
 def test_hoeffding_and_bernstein_only_with_a_bound_on_the_ratios() -> None:
     log = WORLD.simulate(300, 0)
     assert rw.certify(log, WORLD.target, (0, 1)).compared == {}

@@ -117,7 +117,9 @@ def test_the_worst_gate_is_the_verdict() -> None:
     verdict = Verdict((amber, green, red, unknown))
     assert verdict.level == "red"
     assert verdict.reasons == (red, amber)
-    assert verdict.unchecked == (unknown,)
+    assert verdict.unchecked == ()  # it has nothing to speak of
+    untested = gates.unknown("drift", "the log has no order")
+    assert Verdict((green, unknown, untested)).unchecked == (untested,)
     assert str(verdict) == "red: effective size, effective size"
     assert str(Verdict((green,))) == "green"
     assert verdict.to_dict()["level"] == "red"

@@ -82,6 +82,7 @@ def evaluate(
     """
     import reweigh as rw
     from reweigh.cli.show import answer_line, estimates_table, noted, print_json, remarks
+    from reweigh.disagreement import disagreement
     from reweigh.evidence import merged
     from reweigh.progress import each, stage
 
@@ -114,7 +115,8 @@ def evaluate(
                 each("checks", answered, lambda result: result.verdict)
             with stage(3, stages):
                 moved = sensitivities(answered) if sensitivity else {}
-    report.write(results, given, sure, general, voice)
+        apart = disagreement(results)
+    report.write(results, given, sure, [*general, *([apart] if apart else [])], voice)
     if as_json:
         print_json(
             {
@@ -126,6 +128,7 @@ def evaluate(
                 "log": given.about,
                 "seed": sure.seed,
                 "certificate": sure.certificate_entry(),
+                "disagreement": apart,
                 "warnings": general,
                 "report": None if report.report is None else str(report.report),
                 "version": rw.__version__,
@@ -143,7 +146,8 @@ def evaluate(
         if given.behavior != "logged":
             told_of = f"behaviour probabilities: {given.behavior}"
             voice.say(f"{told_of}; the errors take them for the truth")
-        for line in [f"! {text}" for text in general] + (remarks(results) if answered else []):
+        noticed = [*general, *([apart] if apart else [])]
+        for line in [f"! {text}" for text in noticed] + (remarks(results) if answered else []):
             voice.warn(line)
         if answered:
             sure.speak(intervals, voice)

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from reweigh.results import Estimate, Interval, Refusal
 
 
-# Gates of the log, which a verdict should have; others may have nothing to speak of.
-NOT_CHECKED_IS_TOLD = ("propensities", "policies", "history", "steadiness", "drift", "Pareto k")
-
-
 def print_json(value: Any) -> None:
     """One JSON object in ASCII; what is no finite number leaves as null."""
     print(json.dumps(_finite(value), indent=2, allow_nan=False))
@@ -137,10 +133,9 @@ def remarks(results: Sequence[Estimate | Refusal]) -> list[str]:
                     result.estimator
                 )
             for gate in result.verdict.unchecked:
-                if gate.name in NOT_CHECKED_IS_TOLD:
-                    by_text.setdefault(f"not checked: {gate.name}: {gate.text}", []).append(
-                        result.estimator
-                    )
+                by_text.setdefault(f"not checked: {gate.name}: {gate.text}", []).append(
+                    result.estimator
+                )
     return [f"{', '.join(names)}: {text}" for text, names in by_text.items()]
 
 

@@ -8,6 +8,9 @@ from typing import Any
 from reweigh.inference.gates import Gate
 from reweigh.inference.limits import HINTS, ORDER, Level
 
+# Gates of the log, which a verdict should have; others may have nothing to speak of.
+ASSUMPTIONS = ("propensities", "policies", "history", "steadiness", "drift", "Pareto k")
+
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
@@ -31,7 +34,8 @@ class Verdict:
 
     @property
     def unchecked(self) -> tuple[Gate, ...]:
-        return tuple(gate for gate in self.gates if gate.level == "unknown")
+        """The assumptions that could not be tested."""
+        return tuple(g for g in self.gates if g.level == "unknown" and g.name in ASSUMPTIONS)
 
     def __str__(self) -> str:
         names = ", ".join(gate.name for gate in self.reasons)

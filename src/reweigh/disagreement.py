@@ -1,0 +1,50 @@
+"""Estimates of one target on one log that differ by more than chance allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from reweigh.errors import RefusedError
+from reweigh.inference.joint import Joint
+from reweigh.results import Estimate, Refusal
+from reweigh.wording import two_digits
+
+BY_CHANCE = 0.01  # of all the differences together
+
+
+def disagreement(results: Sequence[Estimate | Refusal]) -> str | None:
+    """Which estimates differ from the first, in words, None where none does.
+
+    Differences are paired: their errors come from the influence values of the same episodes, each
+    for a share of BY_CHANCE. Nothing is said of estimates that were made from sums, which hold no
+    episodes, or whose episodes show no spread.
+    """
+    told = [(result, _influence(result)) for result in results if isinstance(result, Estimate)]
+    known = [(result, psi) for result, psi in told if psi is not None]
+    if len(known) < 2 or known[0][0].n_episodes < 2:
+        return None
+    first, own = known[0]
+    others = [(result, psi) for result, psi in known[1:] if len(psi) == len(own)]
+    critical = float(stats.t.ppf(1 - BY_CHANCE / 2 / max(len(others), 1), len(own) - 1))
+    found = []
+    for other, psi in others:
+        [error] = Joint.of(np.stack([psi, own], axis=1), 1, 0).errors(np.array([[1.0, -1.0]]))
+        apart = other.value - first.value
+        if error > 0 and abs(apart) > critical * error:
+            found.append(f"{other.estimator} by {apart:+.4g} (joint error {two_digits(error)})")
+    if not found:
+        return None
+    return (
+        f"more than chance allows differ from {first.estimator}: {', '.join(found)}. Some of these "
+        "are biased here, or their errors are not to be trusted: see the verdicts"
+    )
+
+
+def _influence(result: Estimate) -> np.ndarray | None:
+    try:
+        return result.grounds.influence()
+    except RefusedError:
+        return None
