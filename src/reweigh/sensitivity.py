@@ -165,10 +165,13 @@ def _changes(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Change
 
 
 def _clipped(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Change]:
+    """At quantiles; where many rows share the largest ratio, as with tables, at the next one."""
     _, rho = ratios(log, target, recipe.max_ratio)
     highest = float(rho.max())
-    for quantile in CLIPPED:
-        at = float(np.quantile(rho, quantile))
+    places = [float(np.quantile(rho, quantile)) for quantile in CLIPPED]
+    if min(places) >= highest:
+        places = [float(rho.max(where=rho < highest, initial=0.0))]
+    for at in places:
         if 0 < at < highest:
             yield f"ratios clipped at {at:.3g}", log, target, replace(recipe, max_ratio=at)
             highest = at
