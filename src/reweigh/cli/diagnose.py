@@ -89,7 +89,9 @@ def gates_table(results: Sequence[Estimate | Refusal]) -> Table:
         if not isinstance(result, Refusal):
             for gate in result.verdict.gates:
                 level = "hint" if gate.name in HINTS and gate.level == "amber" else gate.level
-                found.setdefault((level, gate.name, gate.text), []).append(result.estimator)
+                against = gate.level in ("amber", "red")
+                text = f"{gate.text} [{gate.limit}]" if against else gate.text
+                found.setdefault((level, gate.name, text), []).append(result.estimator)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
     for name in ("gate", "level", "of"):
         table.add_column(name, no_wrap=True)
