@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import reweigh as rw
 from reweigh.cli.app import run
 from reweigh.inference.influence import influence_values
 from reweigh.inference.joint import Joint
-from reweigh.ledger import noted
+from reweigh.ledger import key_of, noted
 from reweigh.results import Estimate
 
 WORLD = rw.worlds.random_mdp(1, 4, 3, 5, reward_sd=0.3)
@@ -197,9 +198,9 @@ def test_what_was_tried_is_counted_once_per_log(tmp_path: Path) -> None:
     assert again.tried == 4
     assert "were tried" in again.warnings[0]
     book = tmp_path / "ledger.json"
-    assert noted(book, "log", [("a", "mis")]) == 1
-    assert noted(book, "log", [("a", "mis"), ("b", "mis")]) == 2
-    assert noted(book, "other", [("a", "mis")]) == 1
+    assert noted(book, "log", [("a", "mis")]).tried == 1
+    assert noted(book, "log", [("a", "mis"), ("b", "mis")]).tried == 2
+    assert noted(book, "other", [("a", "mis")]).tried == 1
     book.write_text('{"format": 7}')
     with pytest.raises(rw.InputError, match="ledger"):
         noted(book, "log", [])
@@ -213,6 +214,12 @@ def test_what_was_tried_is_counted_once_per_log(tmp_path: Path) -> None:
         ({"holdout": 0}, "holdout"),
         ({"holdout": 1.0}, "holdout"),
         ({"estimators": []}, "estimators"),
+        ({"estimators": 3}, "estimators"),
+        ({"estimators": ["mis", rw.mis()]}, "given twice"),
+        ({"seed": -1}, "seed"),
+        ({"seed": "x"}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"truncated": "x"}, '\'truncated\' must be "refuse" or "drop"'),
     ],
 )
 def test_wrong_questions(options: dict[str, object], words: str) -> None:
@@ -222,7 +229,7 @@ def test_wrong_questions(options: dict[str, object], words: str) -> None:
 
 def test_wrong_targets() -> None:
     log = WORLD.simulate(20, 0)
-    for targets in ({}, [], {"behaviour": WORLD.target}, {"a": 3}):
+    for targets in ({}, [], {"behaviour": WORLD.target}, {"a": 3}, 3, None, "a"):
         with pytest.raises(rw.UsageError):
             rw.compare(log, targets)  # type: ignore[arg-type]
     found = rw.compare(log, [WORLD.target, WORLD.target], seed=0)
@@ -246,7 +253,7 @@ def test_the_command(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "a, mis - b, mis" in shown
     assert "seed 3" in shown
-    assert all(len(line) <= 100 for line in shown.splitlines())
+    assert all(len(line) <= 100 for line in shown.partition("seed 3")[0].splitlines())
     assert run([*CALL, "--json", "--seed", "3", "--holdout", "0.4", "--ledger", "l.json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["tried"] == 2
@@ -263,6 +270,9 @@ def test_the_command(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ([*CALL, "--engine", "stream"], 2, "in memory"),
         ([*CALL, "--cut-episodes", "x"], 2, "--cut-episodes"),
         ([*CALL, "--level", "2"], 2, "level"),
+        ([*CALL, "--seed", "-1"], 2, "--seed must be a whole number"),
+        ([*CALL, "--holdout", "0.3", "--seed", "-1"], 2, "--seed must be a whole number"),
+        ([*CALL, "--estimators", "mis,mis"], 2, "given twice"),
         (["compare", "log.parquet", "--target", "missing.csv"], 6, "missing.csv"),
     ],
 )
@@ -285,3 +295,289 @@ def test_draws_have_the_covariance_of_the_influence_values() -> None:
     assert joint.draws[:, 0] == pytest.approx(joint.draws[:, 4], abs=1e-12)
     few = Joint.of(psi[:3], 10, seed=1)  # fewer episodes than estimates
     assert few.draws.shape == (10, 5)
+
+
+# --- what shows no spread
+
+EVEN = np.full((200, 1), 0.5)
+
+
+def one_step(rewards: np.ndarray, actions: np.ndarray) -> rw.EpisodeLog:
+    """One state, two actions, one step."""
+    n = len(actions)
+    return rw.log_from_arrays(np.zeros((n, 2), int), actions[:, None], rewards[:, None], EVEN[:n])
+
+
+def doing(action: int) -> rw.TablePolicy:
+    return rw.TablePolicy(np.eye(2)[[action]])
+
+
+def test_one_episode_is_no_comparison() -> None:
+    with pytest.raises(rw.RefusedError, match="one episode has no spread"):
+        rw.compare(WORLD.simulate(1, 0), TARGETS, ["mis", "is", "dm"], seed=0)
+    assert rw.compare(WORLD.simulate(2, 0), TARGETS, seed=0).n_episodes == 2
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.7])
+def test_rewards_that_do_not_vary_have_no_interval_and_no_best(reward: float) -> None:
+    rng = np.random.default_rng(0)
+    log = one_step(np.full(200, reward), rng.integers(0, 2, 200))
+    targets = {"a": rw.TablePolicy([[0.3, 0.7]]), "b": rw.TablePolicy([[0.6, 0.4]])}
+    found = rw.compare(log, targets, ["mis-state", "dm", "wis"], seed=0)
+    for c in found.contenders:
+        assert isinstance(c.result, Estimate)
+        assert c.result.interval() is None
+        assert (c.interval, c.over_behavior, c.best) == (None, None, None)
+        assert c.no_interval
+    assert (found.pairs, found.disagreeing) == ((), ())
+    assert found.best is not None
+    shown = str(found)
+    assert "best with probability not known" in shown
+    assert "%" not in shown.partition("warning")[0]
+    [entry, *_] = found.to_dict()["contenders"]
+    assert entry["simultaneous_interval"] is None
+    assert entry["no_interval"]
+
+
+def test_one_without_a_spread_is_judged_against_nobody(tmp_path: Path) -> None:
+    """Action 0 earns 1 for sure, action 1 varies: DM knows what doing 0 earns without an error."""
+    rng = np.random.default_rng(0)
+    actions = rng.integers(0, 2, 200)
+    rewards = np.where(actions == 0, 1.0, rng.normal(size=200))
+    log = one_step(rewards, actions)
+    found = rw.compare(log, {"sure": doing(0), "bold": doing(1)}, ["dm", "is"], seed=0)
+    sure, _, bold, other = found.contenders
+    assert (sure.interval, sure.over_behavior, sure.best) == (None, None, None)
+    assert sure.no_interval
+    assert bold.interval is not None
+    assert bold.over_behavior is not None
+    assert bold.best is None  # its rival's error is not known
+    assert other.interval is not None
+    assert not any("sure" in (d.first, d.second) for d in found.disagreeing)
+    assert found.pairs == ()
+    assert [c.target for c in found.ranking] == ["sure", "bold"]
+    [told] = [text for text in found.warnings if "not known" in text]
+    assert "sure has no interval" in told
+    page = found.report(tmp_path / "out.html").read_text(encoding="utf-8")
+    assert "How likely it is the best is not known" in page
+    both = rw.compare(log, {"bold": doing(1), "bolder": doing(1)}, "dm", seed=0)
+    assert both.best is not None
+    assert both.best.best is not None
+
+
+# --- cut-off episodes
+
+
+def cut_log() -> rw.EpisodeLog:
+    """Three steps; every fourth episode is cut off before the last."""
+    rng = np.random.default_rng(0)
+    n, H = 200, 3
+    states, actions = rng.integers(0, 2, (n, H + 1)), rng.integers(0, 2, (n, H))
+    rewards = actions + rng.normal(size=(n, H))
+    cut = np.arange(n) % 4 == 0
+    lengths = np.where(cut, 2, H)
+    half = np.full((n, H), 0.5)
+    return rw.log_from_arrays(states, actions, rewards, half, lengths=lengths, truncated=cut)
+
+
+def test_dropping_leaves_cut_episodes_out_for_all() -> None:
+    log, target = cut_log(), rw.TablePolicy([[0.3, 0.7], [0.4, 0.6]])
+    refused = rw.compare(log, target, ["mis", "wis"], seed=0)
+    assert refused.n_episodes == 200
+    assert "truncated='drop'" in str(refused)
+    with pytest.warns(rw.SelectionWarning, match="50 of 200 episodes were cut off"):
+        found = rw.compare(log, target, ["mis", "wis"], truncated="drop", seed=0)
+    assert found.n_episodes == 150
+    whole = log.drop_truncated()
+    for c in found.contenders:
+        assert isinstance(c.result, Estimate)
+        assert c.result.n_episodes == 150
+        assert c.result.value == rw.evaluate(whole, target, c.estimator).value
+    assert found.behavior_value == rw.evaluate(whole, target).behavior_value
+    alone = rw.evaluate(log, target, "wis", truncated="drop")
+    assert found.warnings[0] in map(str, alone.warnings)
+    only = log.select(log.steps.truncated)
+    with pytest.raises(rw.RefusedError, match="none is left"):
+        rw.compare(only, target, truncated="drop")
+
+
+def test_the_command_drops_cut_episodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(cut_log().to_table(), "cut.parquet")
+    pc.write_csv(rw.TablePolicy([[0.3, 0.7], [0.4, 0.6]]).to_table(), "a.csv")
+    call = ["compare", "cut.parquet", "--target", "a.csv", "--estimators", "mis,wis"]
+    call += ["--short-episodes", "truncated", "--seed", "1"]
+    assert run(call) == 0
+    assert "(--cut-episodes drop)" in capsys.readouterr().out
+    assert run([*call, "--cut-episodes", "drop"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("150 episodes")
+    assert shown.count("50 of 200 episodes were cut off and left out") == 1
+    assert "refused" not in shown
+
+
+# --- what is said beside the numbers
+
+
+def few_files(n: int) -> None:
+    pq.write_table(WORLD.simulate(n, 0).to_table(), "few.parquet")
+
+
+def test_warnings_and_reasons_are_told_once(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few_files(80)
+    call = ["compare", "few.parquet", "--target", "a.csv", "--target", "b.csv"]
+    call += ["--estimators", "mis,wis", "--seed", "1", "--holdout", "0.4"]
+    assert run(call) == 0
+    shown = capsys.readouterr().out
+    found = rw.compare(WORLD.simulate(80, 0), TARGETS, ["mis", "wis"], seed=1, holdout=0.4)
+    told = [c for c in (*found.contenders, found.held_out) if c is not None]
+    assert any(c.reasons for c in told)
+    for c in told:
+        assert isinstance(c.result, Estimate)
+        for gate in c.reasons:
+            assert f"{gate.level}: {gate.text}" in shown
+            assert any(gate.sentence in text for text in c.to_dict()["reasons"])
+        for warning in c.result.warnings:
+            assert any(str(warning) in text for text in found.remarks())
+    lines = shown.partition("seed 1")[2].splitlines()
+    assert len(set(lines)) == len(lines)
+    last = found.held_out
+    assert last is not None
+    assert isinstance(last.result, Estimate)
+    assert f"more than the behaviour, verdict {last.result.verdict.level}" in shown
+    assert f"verdict {last.result.verdict.level}" in str(found)
+    assert "on the episodes set aside: " in shown
+
+
+def test_strict_takes_a_red_best_for_a_refusal(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few_files(8)
+    call = ["compare", "few.parquet", "--target", "a.csv", "--target", "b.csv", "--seed", "1"]
+    assert run(call) == 0
+    shown = capsys.readouterr().out
+    assert run([*call, "--strict"]) == 4
+    told = capsys.readouterr()
+    assert told.out == shown
+    assert "red, and --strict" in told.err
+    assert run([*call, "--strict", "--json"]) == 4
+    found = json.loads(capsys.readouterr().out)
+    assert found["contenders"][0]["verdict"] == "red"
+    # of others than the best a red verdict is no matter: those of WIS do not rank
+    pq.write_table(WORLD.simulate(3000, 0).to_table(), "many.parquet")
+    assert run(["compare", "many.parquet", *call[2:], "--strict", "--estimators", "mis,is"]) == 0
+    pc.write_csv(rw.TablePolicy({s: {"elsewhere": 1.0} for s in range(4)}).to_table(), "far.csv")
+    assert run(["compare", "few.parquet", "--target", "far.csv", "--strict"]) == 4
+
+
+# --- never narrower than alone
+
+
+@pytest.mark.parametrize("n", [30, 60, 200])
+def test_no_interval_is_narrower_than_the_estimates_own(n: int) -> None:
+    world = rw.worlds.random_mdp(5, n_states=3, n_actions=2, horizon=4, overlap=0.4)
+    log = world.simulate(n, 3)
+    found = rw.compare(log, world.target, ["mis", "wis", "is", "dm"], level=0.9, seed=1)
+    narrower = 0
+    for c in found.contenders:
+        assert isinstance(c.result, Estimate)
+        own = c.result.interval(0.9)
+        assert own is not None
+        assert c.interval is not None
+        assert c.interval.low <= own.low
+        assert c.interval.high >= own.high
+        alone = rw.compare(log, world.target, c.estimator, level=0.9, seed=1).contenders[0]
+        assert alone.interval is not None
+        assert alone.interval.low <= own.low
+        psi = influence_values(log, world.target, c.result.recipe)
+        narrower += stats.t.isf(0.05, n - 1) * stats.sem(psi) < 0.95 * (own.high - own.low) / 2
+    assert narrower or n > 60  # the rule had something to do
+
+
+# --- the same estimator with another clipping
+
+
+def test_clipped_ratios_make_another_estimator(tmp_path: Path) -> None:
+    log = WORLD.simulate(100, 0)
+    tight, loose = rw.mis(max_ratio=1.1), rw.mis(max_ratio=2)
+    found = rw.compare(log, {"a": WORLD.target}, [rw.mis(), tight, loose], seed=0)
+    assert found.tried == 3
+    names = ["a, mis", "a, mis, ratios at most 1.1", "a, mis, ratios at most 2"]
+    assert [c.name for c in found.contenders] == names
+    assert [c["name"] for c in found.to_dict()["contenders"]] == names
+    assert [c.name for c in found.ranking] == names[:1]
+    assert found.contenders[0].best == 1.0
+    assert found.pairs == ()
+    for c in found.contenders:
+        assert isinstance(c.result, Estimate)
+        assert c.result.value == rw.evaluate(log, WORLD.target, c.result.recipe).value
+    clipped = rw.compare(log, TARGETS, [tight, "mis"], seed=0)
+    assert {d.first for d in clipped.pairs} == {"a, mis, ratios at most 1.1"}
+    page = clipped.report(tmp_path / "out.html").read_text(encoding="utf-8")
+    assert "a − b" in page or "b − a" in page
+    assert "The policies by mis<" in page
+    assert key_of(rw.dm()) == key_of(replace(rw.dm(), max_ratio=2.0)) == "dm"  # it uses no ratio
+
+
+def test_estimators_with_an_own_q_are_told_apart() -> None:
+    log = WORLD.simulate(100, 0)
+    zero, one = rw.dr(np.zeros((4, 3))), rw.dr(np.ones((4, 3)))
+    found = rw.compare(log, WORLD.target, [zero, one], seed=0)
+    assert len({c.name for c in found.contenders}) == 2
+    assert found.tried == 2
+    assert len(found.ranking) == 1
+    assert key_of(zero) == key_of(rw.dr(np.zeros((4, 3)))) != key_of(one)
+
+
+def test_the_ledger_knows_clippings_and_reads_old_files(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = files / "l.json"
+    log = rw.read_log("log.parquet").episodes_digest()
+    a = rw.read_policy("a.csv").fingerprint()
+    book.write_text(json.dumps({"format": 1, "logs": {log: [[a, "mis"], [a, "wis"]]}}))
+    call = ["compare", "log.parquet", "--target", "a.csv", "--ledger", "l.json", "--json"]
+    for more, tried in (([], 2), (["--max-ratio", "1.1"], 3), (["--max-ratio", "2"], 4)):
+        assert run([*call, *more]) == 0
+        assert json.loads(capsys.readouterr().out)["tried"] == tried
+    assert [a, "mis, ratios at most 1.1"] in json.loads(book.read_text())["logs"][log]
+
+
+# --- a part that was set aside before
+
+
+def test_a_part_reported_on_before_is_no_longer_untouched(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["compare", "log.parquet", "--target", "a.csv", "--holdout", "0.4", "--seed", "1"]
+    call += ["--ledger", "l.json"]
+    assert run(call) == 0
+    first = " ".join(capsys.readouterr().out.split())
+    assert "untouched" not in first
+    assert run([*call, "--target", "b.csv", "--estimators", "wis"]) == 0
+    again = " ".join(capsys.readouterr().out.split())
+    assert "the episodes set aside were reported on before" in again
+    assert "no longer untouched" in again
+    assert "3 pairs" in again
+    assert "--holdout" not in again
+    assert run([*call, "--holdout", "0.5"]) == 0
+    assert "some of the episodes set aside were reported" in capsys.readouterr().out
+    assert run([*CALL, "--ledger", "l.json"]) == 0
+    assert "(--holdout)" in capsys.readouterr().out
+
+
+def test_the_same_in_memory() -> None:
+    log = WORLD.simulate(400, 2)
+    first = rw.compare(log, TARGETS, holdout=0.3, seed=0)
+    assert not any("untouched" in text for text in first.warnings)
+    more = rw.compare(log, TARGETS, ["wis"], holdout=0.3, seed=0)
+    told = " ".join(more.warnings)
+    assert "no longer untouched" in told
+    assert "4 pairs" in told
+    assert "(holdout)" not in told
+    whole = rw.compare(log, WORLD.target, seed=0)
+    assert "set episodes aside (holdout)" in whole.warnings[-1]

@@ -42,6 +42,7 @@ from reweigh.wording import number
 Floats = npt.NDArray[np.float64]
 Range = tuple[float, float]
 SHOWN = 5
+ROUNDING = 1e-9  # the share by which a ratio may exceed the declared largest one
 ASSUMED = (
     "the logged propensities are right",
     "the episodes are independent, of one behaviour and one world",
@@ -222,6 +223,7 @@ def outward(value: float, *, down: bool) -> str:
 
 def check_range(reward_range: Range) -> Range:
     fine = isinstance(reward_range, tuple | list) and len(reward_range) == 2
+    fine = fine and all(isinstance(end, int | float | np.number) for end in reward_range)
     if not fine or not -math.inf < reward_range[0] < reward_range[1] < math.inf:
         raise must_be("reward_range", "two numbers, the smaller first", reward_range)
     return float(reward_range[0]), float(reward_range[1])
@@ -295,7 +297,7 @@ def _check_ratios(log: EpisodeLog, rho: Floats, largest: float | None) -> None:
     if not isinstance(largest, int | float | np.number) or not 0 < largest < math.inf:
         raise must_be("largest_ratio", "a positive number", largest)
     worst = int(np.argmax(rho))
-    if rho[worst] > largest * (1 + 1e-9):
+    if rho[worst] > largest * (1 + ROUNDING):
         raise input_error(
             "the log",
             [
@@ -304,7 +306,7 @@ def _check_ratios(log: EpisodeLog, rho: Floats, largest: float | None) -> None:
                     f"the ratios π/μ must not exceed the declared {largest:g}",
                     "declare a bound that holds for every action that can occur",
                     (log.place(worst, None, float(rho[worst])),),
-                    int(np.sum(rho > largest * (1 + 1e-9))),
+                    int(np.sum(rho > largest * (1 + ROUNDING))),
                     len(rho),
                 )
             ],
@@ -348,12 +350,15 @@ def _compared(
         most = float(np.sum(log.discount**powers * growth)) * (step[1] - step[0])
     if not math.isfinite(most):
         return {}
+    # rewards and ratios were checked, ratios to ROUNDING: what is still beyond has been rounded
+    slack = most * (1 + ROUNDING) ** (log.horizon + 1.0)
+    terms = [np.where(values <= slack, np.minimum(values, most), values) for values in (X, Y)]
     found = {}
     for name, bound in (
         ("Hoeffding", hoeffding_interval),
         ("Bernstein, empirical", bernstein_interval),
     ):
-        below, above = (bound(values, 0.0, most, 2 * alpha)[0] for values in (X, Y))
+        below, above = (bound(values, 0.0, most, 2 * alpha)[0] for values in terms)
         low, high = trivial[0] + below, trivial[1] - above
         found[name] = (low, max(low, high))
     return found

@@ -5,10 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from reweigh.estimators.recipe import Model, Recipe
 from reweigh.results import Estimate, Interval, Refusal, number, rounded
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from reweigh.inference.gates import Gate
+
+NOT_KNOWN = "not known"
+
+
+def label_of(recipe: Recipe) -> str:
+    """An estimator's name, with the clipping of its ratios where that changes the number."""
+    if recipe.max_ratio is None or isinstance(recipe.weights, Model):
+        return recipe.name
+    return f"{recipe.name}, ratios at most {repr(float(recipe.max_ratio)).removesuffix('.0')}"
 
 
 @dataclass(frozen=True)
@@ -41,9 +53,13 @@ class Difference:
 class Contender:
     """One target under one estimator.
 
-    interval      of its value, simultaneous with all contenders: it holds for whichever is picked
-    over_behavior target - behaviour, simultaneous over the contenders
-    best          how likely it is the best target, among those of the same estimator
+    interval      of its value, simultaneous with all contenders: it holds for whichever is picked;
+                  None where its episodes show no spread, and `no_interval` says so
+    over_behavior target - behaviour, simultaneous over the contenders; None where the difference
+                  shows no spread
+    best          how likely it is the best target, among those of the same estimator; None where
+                  that is not known, and for estimators that do not rank
+    called        what the estimator is called where its own name would not tell it from others
     """
 
     target: str
@@ -51,19 +67,30 @@ class Contender:
     interval: Interval | None = None
     over_behavior: Difference | None = None
     best: float | None = None
+    no_interval: str | None = None
+    called: str | None = None
 
     @property
     def estimator(self) -> str:
-        return self.result.estimator
+        """Its name, with all that tells it from the others: "mis, ratios at most 2"."""
+        return self.called or label_of(self.result.recipe)
 
     @property
     def name(self) -> str:
         return f"{self.target}, {self.estimator}"
 
+    @property
+    def reasons(self) -> tuple[Gate, ...]:
+        """The gates that speak against it, the worst first."""
+        return self.result.verdict.reasons if isinstance(self.result, Estimate) else ()
+
     def to_dict(self) -> dict[str, Any]:
         return self.result.to_dict() | {
+            "name": self.name,
             "target": self.target,
+            "reasons": [f"{gate.level}: {gate.sentence}" for gate in self.reasons],
             "simultaneous_interval": None if self.interval is None else self.interval.to_dict(),
+            "no_interval": self.no_interval,
             "over_behavior": None if self.over_behavior is None else self.over_behavior.to_dict(),
             "probability_best": self.best,
         }
@@ -99,12 +126,24 @@ class Comparison:
     @property
     def ranking(self) -> tuple[Contender, ...]:
         """The targets under the first estimator, the largest value first."""
-        ranked = [c for c in self.answered if c.best is not None]
+        ranked = [c for c in self.answered if self.ranks(c)]
         return tuple(sorted(ranked, key=lambda c: -_value(c)))
+
+    def ranks(self, contender: Contender) -> bool:
+        """Whether it is one of the first estimator."""
+        return contender.estimator == self.contenders[0].estimator
 
     @property
     def best(self) -> Contender | None:
         return self.ranking[0] if self.ranking else None
+
+    @property
+    def reported(self) -> tuple[Contender, ...]:
+        """What a decision would rest on: the best, with a holdout as the episodes set aside tell
+        it; all contenders where there is no best."""
+        if self.held_out is not None:
+            return (self.held_out,)
+        return self.contenders if self.best is None else (self.best,)
 
     def report(
         self, path: str | Path, *, title: str | None = None, overwrite: bool = False
@@ -149,7 +188,7 @@ class Comparison:
                     "none"
                     if over is None
                     else f"{rounded(over.value, over.standard_error)} {over.interval}",
-                    "" if c.best is None else f"{c.best:.0%}",
+                    chance(c) if self.ranks(c) else "",
                     c.result.verdict.level,
                 )
             )
@@ -161,22 +200,67 @@ class Comparison:
         for row in self.rows():
             lines.append(f"  {row[0]}, {row[1]}: {row[2]}")
             if len(row) > 3:
-                lines.append(f"    interval {row[3]} (all at once at level {level})")
+                at_once = f" (all at once at level {level})"
+                lines.append(f"    interval {row[3]}{'' if row[3] == 'none' else at_once}")
                 lines.append(f"    over the behaviour {row[4]}")
             if len(row) > 5 and row[5]:
                 lines.append(f"    best with probability {row[5]}")
             if len(row) > 6:
                 lines.append(f"    verdict {row[6]}")
-        if self.held_out is not None and isinstance(self.held_out.result, Estimate):
+        last = self.held_out
+        if last is not None and isinstance(last.result, Refusal):
+            lines.append(
+                f"chosen: {self.chosen}; refused on {self.n_held_out:,} other episodes: "
+                f"{last.result.error.reason}"
+            )
+        elif last is not None and isinstance(last.result, Estimate):
             lines.append(
                 f"chosen: {self.chosen}; on {self.n_held_out:,} other episodes "
-                f"{rounded(self.held_out.result.value, self.held_out.result.standard_error)} "
-                f"{self.held_out.interval}"
+                f"{rounded(last.result.value, last.result.standard_error)} "
+                f"{last.interval or 'without an interval'}, verdict {last.result.verdict.level}"
             )
         lines += [f"  warning  {text}" for text in self.warnings]
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"  {text}" for text in self.remarks())])
+
+    def remarks(self) -> list[str]:
+        """The estimators' warnings, what speaks against the contenders, why one has no interval:
+        each text once, with the contenders that it is said of."""
+        by_text: dict[str, list[str]] = {}
+        for c in self.answered:
+            for text in _remarks_on(c):
+                by_text.setdefault(text, []).append(c.name)
+        everyone = [c.name for c in self.answered]
+        lines = [
+            f"{'all' if names == everyone and len(names) > 1 else '; '.join(names)}: {text}"
+            for text, names in by_text.items()
+        ]
+        if self.held_out is not None:
+            lines += [
+                f"{self.held_out.name}, on the episodes set aside: {text}"
+                for text in _remarks_on(self.held_out)
+            ]
+        return lines
 
     __repr__ = __str__
+
+
+def chance(contender: Contender) -> str:
+    """How likely it is the best, in words."""
+    return NOT_KNOWN if contender.best is None else f"{contender.best:.0%}"
+
+
+def _remarks_on(contender: Contender) -> list[str]:
+    """In the words of `reweigh evaluate`."""
+    result = contender.result
+    if not isinstance(result, Estimate):
+        return []
+    against = {gate.sentence: gate.level for gate in contender.reasons}
+    lines = [f"! {warning}" for warning in result.warnings if str(warning) not in against]
+    lines += [f"{level}: {text}" for text, level in against.items()]
+    why = contender.no_interval
+    if why is not None and not any(why in text for text in against):  # a gate may have said it
+        lines.append(f"no interval: {why}")
+    return lines
 
 
 def _value(contender: Contender) -> float:

@@ -4,45 +4,122 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from reweigh.comparison import label_of
 from reweigh.errors import InputError
+from reweigh.estimators.presets import ESTIMATORS
+from reweigh.estimators.recipe import ModelControl, Recipe
+from reweigh.fingerprint import digest_of, digest_of_callable
 from reweigh.logs.log import EpisodeLog
 from reweigh.output import write_atomically
+from reweigh.policies.base import Policy
 
-Trial = tuple[str, str]  # the target's fingerprint, the estimator's name
-FORMAT = 1
+Trial = tuple[str, str]  # the target's fingerprint, the estimator's key
+FORMAT = 2
+READ = (1, FORMAT)  # 1 held no "reported"
+WHOLE = 1.0  # the share of the episodes that a comparison without a holdout reports on
 
 
-def tried(log: EpisodeLog, trials: Iterable[Trial]) -> int:
+@dataclass(frozen=True)
+class Tally:
+    """What a ledger holds of a log.
+
+    tried   different trials, those just noted included
+    before  the shares of its episodes that were reported on earlier, 1 for all of them
+    """
+
+    tried: int
+    before: tuple[float, ...] = ()
+
+    def says(self, many: int, share: float) -> list[str]:
+        """What there is to warn of where `many` trials were reported on this share."""
+        parted = share < WHOLE
+        lines = []
+        if self.tried > many:
+            fresh = "trust the number of the episodes set aside alone"
+            if self.before:
+                fresh = "new episodes would tell"
+            advice = fresh if parted else "set episodes aside (holdout)"
+            lines.append(
+                f"{self.tried} pairs of a policy and an estimator were tried on this log by now, "
+                f"and these intervals are simultaneous over {many}: {advice}"
+            )
+        if parted and self.before:
+            # parts are by hashes below a share: the smaller one lies within the larger
+            which = "the" if max(self.before) >= share else "some of the"
+            lines.append(
+                f"{which} episodes set aside were reported on before: they are no longer "
+                "untouched, and what is chosen now may have been chosen by them"
+            )
+        return lines
+
+
+def trial(target: Policy, recipe: Recipe) -> Trial:
+    return target.fingerprint(), key_of(recipe)
+
+
+def key_of(recipe: Recipe) -> str:
+    """All of an estimator that changes its number, as text: of one that is named on the command
+    line its name and how its ratios are clipped, of others their parts too."""
+    known = ESTIMATORS.get(recipe.name)
+    own = recipe.control is not None and recipe.control.own
+    if known is not None and not own and _parts(known()) == _parts(recipe):
+        return label_of(recipe)
+    return f"{label_of(recipe)}; {'; '.join(_parts(recipe))}"
+
+
+def _parts(recipe: Recipe) -> tuple[str, ...]:
+    return repr(recipe.weights), recipe.normalize, recipe.reward, _control(recipe.control)
+
+
+def _control(control: ModelControl | None) -> str:
+    if control is None or isinstance(control.q, str):
+        return "none" if control is None else str(control.q)
+    if callable(control.q):
+        return f"function:{digest_of_callable(control.q)}"
+    return f"array:{digest_of(repr(control.q.shape), control.q.tobytes())}"
+
+
+def tried(log: EpisodeLog, trials: Iterable[Trial], share: float = WHOLE) -> Tally:
     """Count these trials, and those before on the same log in memory: each once."""
     seen: set[Trial] = log._cache.setdefault("tried", set())
+    reported: set[float] = log._cache.setdefault("reported", set())
+    before = tuple(sorted(reported))
     seen.update(trials)
-    return len(seen)
+    reported.add(share)
+    return Tally(len(seen), before)
 
 
-def noted(path: Path, log: str, trials: Iterable[Trial]) -> int:
-    """Note these trials of a log, by its digest, in a file that outlives the process; how many
-    different ones it holds for that log now."""
+def noted(path: Path, log: str, trials: Iterable[Trial], share: float = WHOLE) -> Tally:
+    """Note these trials of a log, by its digest, in a file that outlives the process; what it
+    holds of that log now."""
     book: dict[str, list[list[str]]] = {}
+    shares: dict[str, list[float]] = {}
     if path.exists():
         try:
-            read = json.loads(path.read_text(encoding="utf-8"))
-            if read["format"] != FORMAT:
+            read: Any = json.loads(path.read_text(encoding="utf-8"))
+            if read["format"] not in READ:
                 raise ValueError(f"format {read['format']!r}")
             book = {str(name): [[str(a), str(b)] for a, b in pairs] for name, pairs in
                     read["logs"].items()}  # fmt: skip
+            shares = {str(name): [float(part) for part in parts] for name, parts in
+                      read.get("reported", {}).items()}  # fmt: skip
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{str(path)!r} is no ledger of reweigh ({error}); give another file"
             ) from error
     seen = {tuple(pair) for pair in book.get(log, [])} | set(trials)
+    before = tuple(sorted(shares.get(log, [])))
     book[log] = sorted([list(pair) for pair in seen])
-    text = json.dumps({"format": FORMAT, "logs": book}, indent=1, sort_keys=True) + "\n"
+    shares[log] = sorted({*before, share})
+    kept = {"format": FORMAT, "logs": book, "reported": shares}
+    text = json.dumps(kept, indent=1, sort_keys=True) + "\n"
 
     def write(stream: BinaryIO) -> None:
         stream.write(text.encode())
 
     write_atomically(path, write, overwrite=True)
-    return len(seen)
+    return Tally(len(seen), before)

@@ -13,7 +13,7 @@ from reweigh.cli.evaluate import chosen
 from reweigh.cli.options import TARGET, LogOptions, TargetOptions, with_options
 from reweigh.cli.report import ReportOptions
 from reweigh.cli.voice import Json, Quiet, Voice
-from reweigh.errors import UsageError
+from reweigh.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,9 +56,14 @@ def compare(
         str,
         typer.Option(
             "--cut-episodes",
-            help="What estimators that need whole episodes do with cut-off ones: refuse or drop.",
+            help="What to do with cut-off episodes: refuse (estimators that need whole ones do) or "
+            "drop (for all estimators alike).",
         ),
     ] = "refuse",
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Take a red verdict of the best for a refusal (exit 4)."),
+    ] = False,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the critical values. (default: drawn, and printed)")
     ] = None,
@@ -77,6 +82,7 @@ def compare(
     """
     import reweigh as rw
     from reweigh.cli.show import noted, print_json
+    from reweigh.ledger import WHOLE, trial
     from reweigh.ledger import noted as noted_in_ledger
     from reweigh.progress import each, stage
     from reweigh.results import number
@@ -97,37 +103,49 @@ def compare(
                     data, policies, recipes, level=level, holdout=holdout, truncated=drop, seed=seed
                 )
             with stage(1, 2):
-                each("checks", found.answered, _verdict)
-    tried = found.tried
+                last = () if found.held_out is None else (found.held_out,)
+                each("checks", (*found.answered, *last), _verdict)
+    general = [text for text in general if text not in found.warnings]
     if ledger is not None:
-        trials = [(p.fingerprint(), r.name) for p in policies.values() for r in recipes]
-        tried = noted_in_ledger(ledger, data.episodes_digest(), trials)
-        if tried > len(trials):
-            general.append(
-                f"{tried} pairs of a policy and an estimator were tried on this log by now, and "
-                f"these intervals are simultaneous over {len(trials)}: set episodes aside "
-                "(--holdout)"
-            )
-        found = replace(found, tried=tried)
+        trials = [trial(policy, recipe) for policy in policies.values() for recipe in recipes]
+        share = WHOLE if holdout is None else holdout
+        tally = noted_in_ledger(ledger, data.episodes_digest(), trials, share)
+        general += tally.says(len(trials), share)
+        found = replace(found, tried=tally.tried)
     report.write_comparison(found, data, general, voice)
     if as_json:
         told = {"report": None if report.report is None else str(report.report)}
         print_json(
             found.to_dict() | {"general_warnings": general, "version": rw.__version__} | told
         )
-        return
-    voice.say(
-        f"{found.n_episodes:,} episodes; the behaviour's own value is "
-        f"{number(found.behavior_value)}; {tried} tried on this log"
-    )
-    voice.table(comparison_table(found))
-    for line in comparison_remarks(found):
-        voice.say(line)
-    voice.answer(best_line(found))
-    for line in comparison_warnings(found, general):
-        voice.warn(line)
-    if report.report is not None:
-        voice.say(f"report: {report.report}")
+    else:
+        voice.say(
+            f"{found.n_episodes:,} episodes; the behaviour's own value is "
+            f"{number(found.behavior_value)}; {found.tried} tried on this log"
+        )
+        voice.table(comparison_table(found))
+        for line in comparison_remarks(found):
+            voice.say(line)
+        voice.answer(best_line(found))
+        for line in comparison_warnings(found, general):
+            voice.warn(line)
+        if report.report is not None:
+            voice.say(f"report: {report.report}")
+    if strict:
+        _refuse_red(found)
+
+
+def _refuse_red(found: Comparison) -> None:
+    """RefusedError where what a decision would rest on is red, or is no answer."""
+    from reweigh.results import Estimate
+
+    results = [c.result for c in found.reported]
+    answers = [result for result in results if isinstance(result, Estimate)]
+    if not answers:
+        raise RefusedError("refused", "nothing was answered, and --strict takes it for a refusal")
+    if any(result.verdict.level == "red" for result in answers):
+        which = "the verdict of the best is" if len(found.reported) == 1 else "a verdict is"
+        raise RefusedError("red", f"{which} red, and --strict takes it for a refusal")
 
 
 def _in_memory(engine: str) -> str:
@@ -176,6 +194,7 @@ def comparison_table(found: Comparison) -> Table:
 
 def best_line(found: Comparison) -> str:
     """The best target in a line; with a holdout, by the episodes that did not choose it."""
+    from reweigh.comparison import chance
     from reweigh.results import Estimate, rounded
 
     best = found.best
@@ -186,26 +205,29 @@ def best_line(found: Comparison) -> str:
         return f"best: {best.target}, refused on the episodes set aside"
     value = rounded(told.result.value, told.result.standard_error)
     return (
-        f"best: {best.target} {value} {told.interval} {told.result.verdict.level}, "
-        f"probability {best.best:.0%}"
+        f"best: {best.target} {value} {told.interval or 'no interval'} "
+        f"{told.result.verdict.level}, probability {chance(best)}"
     )
 
 
 def comparison_warnings(found: Comparison, general: Sequence[str] = ()) -> list[str]:
     from reweigh.results import Refusal
 
-    refused = [
-        f"{c.name} refused: {c.result.error.reason}"
-        for c in found.contenders
-        if isinstance(c.result, Refusal)
-    ]
-    return refused + [f"warning: {text}" for text in (*found.warnings, *general)]
+    by_reason: dict[str, list[str]] = {}
+    for c in found.contenders:
+        if isinstance(c.result, Refusal):
+            by_reason.setdefault(c.result.error.reason, []).append(c.name)
+    refused = [f"{'; '.join(names)} refused: {reason}" for reason, names in by_reason.items()]
+    warned = [f"warning: {text}" for text in (*found.warnings, *general)]
+    return refused + warned + found.remarks()
 
 
 def comparison_remarks(found: Comparison) -> list[str]:
     from reweigh.results import Refusal, rounded
 
-    lines = ["", "Intervals hold for all rows at once, also for the one that looks best."]
+    lines = [""]
+    if any(c.interval is not None for c in found.contenders):
+        lines.append("Intervals hold for all rows at once, also for the one that looks best.")
     for d in found.pairs:
         better = d.interval.low > 0 or d.interval.high < 0
         lines.append(
@@ -219,11 +241,14 @@ def comparison_remarks(found: Comparison) -> list[str]:
             lines.append(f"  refused: {last.result.error.reason}")
         else:
             over = last.over_behavior
-            assert over is not None
-            lines.append(
-                f"  {rounded(last.result.value, last.result.standard_error)} {last.interval}, "
+            value = rounded(last.result.value, last.result.standard_error)
+            gain = "" if over is None else (
                 f"{rounded(over.value, over.standard_error)} {over.interval} more than the "
-                "behaviour"
+                "behaviour, "
+            )  # fmt: skip
+            lines.append(
+                f"  {value} {last.interval or 'without an interval'}, {gain}"
+                f"verdict {last.result.verdict.level}"
             )
     lines.append(f"seed {found.seed}")
     return lines

@@ -24,6 +24,7 @@ MEANING_RED = "Do not decide on this ranking: its first number is not to be trus
 class Compared:
     """A comparison, ready to be told.
 
+    look      the name of the estimator that ranks, without its clipping: charts have its colour
     rows      the targets under the estimator that ranks, the best first, and then those refused;
               intervals are simultaneous, `gain` is target - behaviour
     others    the same under each other estimator: (estimator, rows)
@@ -36,6 +37,7 @@ class Compared:
     answer: Answer
     found: Comparison
     estimator: str
+    look: str
     rows: tuple[Row, ...]
     others: tuple[tuple[str, tuple[Row, ...]], ...]
     to_best: tuple[tuple[str, Difference], ...]
@@ -69,6 +71,7 @@ def compared(
         answer=_answer(found),
         found=found,
         estimator=first,
+        look=recipes[first].name,
         rows=rows,
         others=tuple((name, _ranked(found, name)) for name in rest),
         to_best=() if best is None else tuple(_to_best(found, best)),
@@ -116,6 +119,7 @@ def _row(c: Contender) -> Row:
         gain_interval=None
         if over is None
         else replace(over.interval, standard_error=over.standard_error),
+        no_interval=c.no_interval or "",
         best=c.best,
     )
 
@@ -197,7 +201,7 @@ def _question(found: Comparison) -> str:
 
 def _interval_text(found: Comparison, told: Contender) -> str:
     if told.interval is None:
-        return "No interval."
+        return f"No interval: {told.no_interval}."
     level, ends = percent(told.interval.level), span(told.interval)
     if found.held_out is not None:
         return f"{level} interval, from {found.n_held_out:,} episodes set aside: {ends}"
@@ -221,12 +225,15 @@ def _sentences(found: Comparison, best: Contender, told: Contender) -> list[str]
             f"It was chosen on {found.n_episodes:,} episodes; these numbers are of the "
             f"{found.n_held_out:,} others."
         )
-    if len(found.ranking) > 1 and best.best is not None:
+    if len(found.ranking) > 1 and best.best is None:
+        lines.append("How likely it is the best is not known: not every one has an interval.")
+    elif len(found.ranking) > 1:
         where = "" if found.held_out is None else " by the episodes that chose it"
         tell = "The log tells" if found.held_out is None else "They tell"
         count = len(found.ranking)
         lines.append(f"It is the best of the {count} with probability {best.best:.0%}{where}.")
-        near = [name for name, d in _to_best(found, best) if d.interval.low <= 0]
+        apart = {name for name, d in _to_best(found, best) if d.interval.low > 0}
+        near = [c.target for c in found.ranking[1:] if c.target not in apart]
         if not near:
             lines.append(f"{tell} it apart from every other.")
         elif len(near) == count - 1:

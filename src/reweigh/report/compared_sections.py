@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reweigh.comparison import Difference
+from reweigh.comparison import NOT_KNOWN, Difference
 from reweigh.report import draw_forest
 from reweigh.report.answers import span
 from reweigh.report.compared import Compared
@@ -38,7 +38,7 @@ def compared_sections(content: Compared) -> tuple[Section, ...]:
 
 def _ranking(content: Compared) -> Section:
     name, title = "ranking", "The policies, ranked"
-    table = _ranking_table(f"The policies by {content.estimator}", content.rows)
+    table = _ranking_table(f"The policies by {content.estimator}", content.rows, ranks=True)
     known = [row for row in content.rows if row.value is not None]
     if not known:
         return Section(name, title, "Every policy was refused.", tables=(table,))
@@ -47,6 +47,9 @@ def _ranking(content: Compared) -> Section:
         "policy that is picked because it looks best."
     )
     notes = ["An arrow (◂ ▸) at the edge of a chart: the interval goes on beyond it."]
+    notes += [
+        f"{row.estimator} has no interval: {row.no_interval}." for row in known if row.no_interval
+    ]
     notes += _left_out(len(known), "policies")
     figures = [_values_figure(content, known, table)]
     gained = [row for row in known if row.gain is not None and row.gain_interval is not None]
@@ -59,7 +62,7 @@ def _left_out(many: int, what: str) -> list[str]:
     return [f"The charts show the first {SHOWN} of {many} {what}."] if many > SHOWN else []
 
 
-def _ranking_table(caption: str, rows: Sequence[Row]) -> Table:
+def _ranking_table(caption: str, rows: Sequence[Row], *, ranks: bool = False) -> Table:
     columns: Cells = ("policy", "rank", "value", "interval", "more than the log's policy",
                       "its interval", "best with probability", "verdict",
                       "because of")  # fmt: skip
@@ -80,12 +83,16 @@ def _ranking_table(caption: str, rows: Sequence[Row]) -> Table:
                 "none" if row.interval is None else span(row.interval),
                 gain,
                 around,
-                "" if row.best is None else f"{row.best:.0%}",
+                _chance(row) if ranks else "",
                 row.verdict or "",
                 ", ".join(row.reasons),
             )
         )
     return Table(caption, columns, tuple(cells), frozenset({1, 2, 3, 4, 5, 6}), folded=False)
+
+
+def _chance(row: Row) -> str:
+    return NOT_KNOWN if row.best is None else f"{row.best:.0%}"
 
 
 def _signed(value: float, error: float | None) -> str:
@@ -111,7 +118,7 @@ def _values_figure(content: Compared, known: list[Row], table: Table) -> Figure:
         TITLES["targets"],
         text,
         table,
-        lambda: draw_forest.forest(shown, behavior, look=content.estimator),
+        lambda: draw_forest.forest(shown, behavior, look=content.look),
     )
 
 
@@ -138,7 +145,7 @@ def _gains_figure(content: Compared, rows: list[Row]) -> Figure:
         TITLES["over_log"],
         text,
         table,
-        lambda: draw_forest.gains(shown, look=content.estimator),
+        lambda: draw_forest.gains(shown, look=content.look),
     )
 
 
@@ -153,26 +160,32 @@ def _differences(content: Compared) -> Section | None:
         "to_best",
         TITLES["to_best"],
         text,
-        _pairs_table(f"{best} less each other policy", [d for _, d in content.to_best]),
-        lambda: draw_forest.to_best(best, content.to_best[:SHOWN], content.estimator),
+        _pairs_table(
+            f"{best} less each other policy", [d for _, d in content.to_best], content.estimator
+        ),
+        lambda: draw_forest.to_best(best, content.to_best[:SHOWN], content.look),
     )
     intro = (
         "Differences are paired: what two policies' values on one log have in common cancels, so "
         "they are more precise than the two intervals suggest."
     )
     pairs = content.found.pairs
-    tables = () if len(pairs) <= len(content.to_best) else (_pairs_table("All pairs", pairs),)
+    tables = (
+        ()
+        if len(pairs) <= len(content.to_best)
+        else (_pairs_table("All pairs", pairs, content.estimator),)
+    )
     notes = tuple(_left_out(len(content.to_best), "differences"))
     return Section(
         "differences", "Differences between the policies", intro, (figure,), tables, notes=notes
     )
 
 
-def _pairs_table(caption: str, pairs: Sequence[Difference]) -> Table:
+def _pairs_table(caption: str, pairs: Sequence[Difference], estimator: str) -> Table:
     columns: Cells = ("difference", "by", "interval", "p, one-sided", "told apart")
     rows = tuple(
         (
-            f"{_target(d.first)} − {_target(d.second)}",
+            " − ".join(name.removesuffix(f", {estimator}") for name in (d.first, d.second)),
             _signed(d.value, d.standard_error),
             span(d.interval),
             f"{d.p_value:.2g}",
@@ -181,11 +194,6 @@ def _pairs_table(caption: str, pairs: Sequence[Difference]) -> Table:
         for d in pairs
     )
     return Table(caption, columns, rows, frozenset({1, 2, 3}))
-
-
-def _target(name: str) -> str:
-    """The target of "target, estimator"."""
-    return name.rpartition(", ")[0] or name
 
 
 def _checks(content: Compared) -> Section:
