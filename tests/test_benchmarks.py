@@ -16,3 +16,15 @@ DOCS = Path(__file__).parents[1] / "docs"
 def test_the_page_is_that_of_its_numbers() -> None:
     found = json.loads((DOCS / "benchmarks.json").read_text(encoding="utf-8"))
     assert page(found) == (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_tells_what_was_measured() -> None:
+    found = json.loads((DOCS / "benchmarks.json").read_text(encoding="utf-8"))
+    whole, cores = found["billion"], found["kernels"]["machine"]["cores"]
+    told = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
+    assert whole["rows"] == 10**9
+    assert (
+        f"A billion rows in {whole['files_gib']:.0f} GiB of Parquet files: value, error and the "
+        f"sums of the gates in {whole['stream']['cpu']:.0f} seconds of CPU time and "
+        f"{whole['stream']['peak_gib']:.2f} GiB on a machine with {cores} cores"
+    ) in told
