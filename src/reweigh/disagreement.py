@@ -31,9 +31,10 @@ def disagreement(results: Sequence[Estimate | Refusal]) -> str | None:
     critical = float(stats.t.ppf(1 - BY_CHANCE / 2 / max(len(others), 1), len(own) - 1))
     found = []
     for other, psi in others:
-        [error] = Joint.of(np.stack([psi, own], axis=1), 1, 0).errors(np.array([[1.0, -1.0]]))
+        with np.errstate(over="ignore", invalid="ignore"):  # no number is no error either
+            [error] = Joint.of(np.stack([psi, own], axis=1), 1, 0).errors(np.array([[1.0, -1.0]]))
         apart = other.value - first.value
-        if error > 0 and abs(apart) > critical * error:
+        if 0 < error < np.inf and abs(apart) > critical * error:
             found.append(f"{other.estimator} by {apart:+.4g} (joint error {two_digits(error)})")
     if not found:
         return None

@@ -88,7 +88,7 @@ def test_a_long_hidden_stretch_is_judged_as_a_product() -> None:
     limits = {name: gate(estimate, "effective size") for name, estimate in found.items()}
     assert limits["long"] is not None
     assert limits["short"] is not None
-    assert limits["long"].limit == "amber < 1000, red < 300"
+    assert limits["long"].limit == "amber < 1000, red < 600"
     assert limits["short"].limit == "amber < 100, red < 30"
 
 

@@ -37,6 +37,8 @@ def gate_levels(
         for gate in limits
         if column(name, GATE, gate) in columns
     }
+    if kind_of(recipe) == "model" and column(name, SIZE) in columns:
+        values["effective size"] = columns[column(name, SIZE)]  # older cells hold it as no gate
     speaking = set(LOG_GATES) - silent_on(recipe)
     for gate in sorted(speaking):
         if column(LOG, GATE, gate) in columns:

@@ -63,11 +63,10 @@ def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate
     )
     found = [gates.episodes(n), replace(lost, state=_unvisited(solution, used, lost.step))]
     products = recipe.uses_trajectories
-    if not solution.from_model:
-        kind = kind_of(recipe)
-        if used.hidden and kind != "products" and _mean_stretch(used) > LONG_STRETCH:
-            kind = "products"
-        found.append(gates.effective_size(solution.ess, n, kind))
+    kind = kind_of(recipe)
+    if used.hidden and kind != "model" and _mean_stretch(used) > LONG_STRETCH:
+        kind = "products"
+    found.append(gates.effective_size(solution.ess, n, kind))
     step, state = _rarest(solution, used)
     found.append(
         gates.rare_states(

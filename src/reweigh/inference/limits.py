@@ -1,8 +1,9 @@
 """From where on a gate is amber, and red.
 
 The limits are those of `docs/trust`, set on one half of the study's worlds and checked on the
-other. One was not: the placebo's red was added when a checking world without overlap showed that
-it was needed. It is a round number, and was not tuned. What the study has no world for (cut-off
+other. Two were not: a checking world without overlap showed that a placebo must be able to be red
+(a round number, not tuned), and one with a rare action that a model needs an effective size too
+(the limit of MIS). What the study has no world for (cut-off
 episodes, stationarity, dependence in sums, no interval) is judged by what must be so.
 """
 
@@ -43,8 +44,9 @@ HINTS = ("total mass",)  # fires on clean logs with large weights: told, but no 
 LIMITS = {
     "support": Limit(0.01, 0.10),
     "effective size": Limit(100, 30, above=False),
-    "effective size, products": Limit(1000, 300, above=False),  # a log may lack their tail by luck
+    "effective size, products": Limit(1000, 600, above=False),  # a log may lack their tail by luck
     "effective size, plain": Limit(300, 100, above=False),  # their mass is noise too
+    "effective size, model": Limit(100, None, above=False),  # by luck a rare action is no rare one
     "effective size, pooled": Limit(300, 200, above=False),  # below, no test sees steps differ
     "marginal size": Limit(300, 100, above=False),
     "marginal support": Limit(0.01, 0.10),
