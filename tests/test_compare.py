@@ -581,3 +581,9 @@ def test_the_same_in_memory() -> None:
     assert "(holdout)" not in told
     whole = rw.compare(log, WORLD.target, seed=0)
     assert "set episodes aside (holdout)" in whole.warnings[-1]
+
+
+def test_equal_policies_share_the_chance_of_being_best() -> None:
+    log = WORLD.simulate(300, 0)
+    found = rw.compare(log, {"one": WORLD.target, "two": WORLD.target}, seed=1)
+    assert [c.best for c in found.contenders] == [0.5, 0.5]

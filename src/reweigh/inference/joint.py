@@ -21,6 +21,7 @@ import numpy.typing as npt
 from scipy import stats
 
 Floats = npt.NDArray[np.float64]
+SAME = 1e-9  # of a value: what two sums of the same numbers may differ by
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +68,13 @@ class Joint:
 
     def best(self, values: Floats, among: npt.NDArray[np.bool_]) -> Floats:
         """(k,) how often each is the best of those `among`, if the truths were the estimates and
-        the errors fell again as drawn; 0 for the others."""
+        the errors fell again as drawn; 0 for the others. Equal ones share."""
+        if not among.any():
+            return np.zeros(len(values))
         shown = np.where(among, values + self.draws, -np.inf)
-        counts = np.bincount(np.argmax(shown, axis=1), minlength=len(values))
-        return counts / len(self.draws)
+        highest = shown.max(axis=1, keepdims=True)
+        best = shown >= highest - SAME * np.abs(highest)
+        return np.asarray((best / best.sum(axis=1, keepdims=True)).mean(axis=0), np.float64)
 
 
 def p_value(difference: float, error: float, n: int) -> float:
