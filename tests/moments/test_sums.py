@@ -414,9 +414,10 @@ def test_a_long_product_keeps_its_digits(code: str) -> None:
 
 
 def test_ratios_beyond_all_numbers_are_refused_by_name(code: str) -> None:
+    """Densities may be that small, probabilities may not."""
     mu = np.full((40, 2), 1e-320)
     zero = np.zeros((40, 2), int)
-    log = rw.log_from_arrays(zero, zero, zero + 1.0, mu, zero + 1.0)
+    log = rw.log_from_arrays(zero, zero + 0.5, zero + 1.0, mu, zero + 1.0, continuous_actions=True)
     for name in ("is", "wis", "trajectory-is", "trajectory-wis"):
         with pytest.raises(rw.SupportError, match="exceed what a number can hold"):
             rw.evaluate(log, rw.ColumnPolicy("target_prob"), name)
