@@ -59,7 +59,8 @@ def gate_levels(
         found["history"] = np.where(agrees, np.minimum(found["history"], AMBER), found["history"])
     if "total mass" in found:  # a hint, never more
         found["total mass"] = np.minimum(found["total mass"], AMBER)
-    if "rare states" in found and not from_model:  # red only with few effective episodes
+    softened = not from_model and recipe.normalize != "state"
+    if "rare states" in found and softened:  # red only with few effective episodes
         size = np.nan_to_num(_column(columns, name, SIZE))
         few = judged(size, limits["effective size"]) == RED
         found["rare states"] = np.where(

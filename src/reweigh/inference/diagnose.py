@@ -70,7 +70,12 @@ def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate
     step, state = _rarest(solution, used)
     found.append(
         gates.rare_states(
-            solution.rare_mass, solution.ess, state, step, from_model=solution.from_model
+            solution.rare_mass,
+            solution.ess,
+            state,
+            step,
+            from_model=solution.from_model,
+            per_state=recipe.normalize == "state",
         )
     )
     if isinstance(recipe.weights, Model | Stationary) and recipe.control is None:

@@ -150,10 +150,17 @@ def marginal_size(ess: Floats, n: int) -> Gate:
 
 
 def rare_states(
-    share: float | None, ess: Floats, state: str | None, step: int | None, *, from_model: bool
+    share: float | None,
+    ess: Floats,
+    state: str | None,
+    step: int | None,
+    *,
+    from_model: bool,
+    per_state: bool = False,
 ) -> Gate:
-    """Target mass on (t, s), of a model on (t, s, a), seen fewer than 10 times. Without a model it
-    is red only with few effective episodes."""
+    """Target mass on (t, s), of a model on (t, s, a), seen fewer than 10 times. Without a model,
+    and without weights that are normalised within a state, which few rows bias, it is red only
+    with few effective episodes."""
     if share is None:
         return unknown("rare states", "this estimator has no state distribution")
     what = "states and actions" if from_model else "states"
@@ -168,7 +175,7 @@ def rare_states(
     )
     least = np.nanmin(ess) if np.any(np.isfinite(ess)) else 0.0
     few = LIMITS["effective size"].judge(float(least)) == "red"
-    if found.level == "red" and not from_model and not few:
+    if found.level == "red" and not (from_model or per_state or few):
         return replace(found, level="amber")
     return found
 
