@@ -307,6 +307,25 @@ def test_tables_that_are_too_large_take_the_general_road(monkeypatch: pytest.Mon
     same(resample(log, pairs, 5, seed=1).values, quick.values)
 
 
+@pytest.mark.parametrize("errors", [False, True])
+def test_as_many_mixtures_as_fit_are_run_at_once(
+    errors: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = WORLD.simulate(30, 0)
+    names = WITH_ERRORS if errors else tuple(OTHERS)
+    pairs = [(WORLD.target, OTHERS[name]) for name in names]
+    whole = resample(log, pairs, 70, seed=1, errors=errors)  # six of the last 64
+    blocks = delete_blocks(log, pairs, 10)
+    again = Again.of(log, pairs, errors=errors, runs=70)
+    roads = [list(some) for some in again.ready]
+    monkeypatch.setattr(mixtures, "MOST_KEPT", 1 << 17)
+    few = Again.of(log, pairs, errors=errors, runs=70)
+    assert [list(some) for some in few.ready] == roads
+    assert {cells.together for cells in few._cells.values()} <= {4, 8}
+    same(resample(log, pairs, 70, seed=1, errors=errors).values, whole.values)
+    same(delete_blocks(log, pairs, 10).values, blocks.values)
+
+
 def test_what_the_quick_road_cannot_do_takes_the_general_one() -> None:
     """Hidden states, and errors of logs with cut-off episodes."""
     hidden = ModelFail(4)

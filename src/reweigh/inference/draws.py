@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,6 +31,19 @@ class Draws:
     @property
     def many(self) -> int:
         return int(self.counts.shape[1])
+
+    def parts(self, size: int) -> Iterator[tuple[slice, Draws]]:
+        """The mixtures, at most `size` at a time."""
+        if self.many <= size:
+            yield slice(0, self.many), self
+            return
+        for start in range(0, self.many, size):
+            which = slice(start, min(start + size, self.many))
+            counts, left = self.counts[:, which], self.left_out
+            if left is not None:
+                here = (left >= which.start) & (left < which.stop)
+                left = np.where(here, left - which.start, counts.shape[1])
+            yield which, Draws(np.ascontiguousarray(counts), left)
 
     @cached_property
     def times(self) -> Floats:

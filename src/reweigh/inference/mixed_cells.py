@@ -2,8 +2,9 @@
 
 In a mixture a row counts as often as its episode occurs, so the sums of the mixtures by cell are a
 sparse matrix, rows by cell, times the counts; where each mixture lacks one block of episodes, sums
-by cell and block. What follows is arithmetic on arrays (cells, m). Only for logs without cut-off
-episodes; hidden states are for models and what subtracts them.
+by cell and block. What follows is arithmetic on arrays (cells, m), and on arrays (nodes, m) over the
+(t, s) that occur. Only for logs without cut-off episodes; hidden states are for models and what
+subtracts them.
 """
 
 from __future__ import annotations
@@ -99,22 +100,56 @@ class Cells:
     def by_group(self) -> Any:
         return adding(self.group, len(self.group_keys[0]))
 
+    @property
+    def halves(self) -> int:
+        return self.columns // self.width
+
+    @cached_property
+    def _keys(self) -> Ints:
+        """(nodes,) t * columns + column of every (t, s) that rows are in or lead to, and of every
+        (t, END); what occurs in one half stands in both, so that the halves of a step are alike."""
+        t, col = (
+            np.concatenate(parts)
+            for parts in ((self.t, self.t + 1), (self.s % self.width, self.to % self.width))
+        )
+        ends = np.arange(self.horizon + 1) * self.columns + self.width - 1
+        own = np.unique(np.concatenate([t * self.columns + col, ends]))
+        return np.sort(np.concatenate([own + half * self.width for half in range(self.halves)]))
+
+    @cached_property
+    def _bounds(self) -> list[int]:
+        """(H+2,) where the nodes of each step begin."""
+        firsts = np.arange(self.horizon + 2) * self.columns
+        return [int(place) for place in np.searchsorted(self._keys, firsts)]
+
+    def node_of(self, t: Ints, s: Ints) -> Ints:
+        """The place of (t, s) in arrays over the nodes."""
+        return np.searchsorted(self._keys, t * self.columns + s)
+
     @cached_property
     def group_node(self) -> Ints:
-        """(G,) the place of (t, s) in arrays over all steps and columns."""
-        return self.group_keys[0] * self.columns + self.group_keys[1]
+        """(G,) the nodes of the groups."""
+        return self.node_of(self.group_keys[0], self.group_keys[1])
 
     @cached_property
     def node(self) -> Ints:
-        return self.t * self.columns + self.s
+        return self.node_of(self.t, self.s)
 
     @cached_property
     def next_node(self) -> Ints:
-        return (self.t + 1) * self.columns + self.to
+        return self.node_of(self.t + 1, self.to)
 
-    @cached_property
+    @property
     def nodes(self) -> int:
-        return (self.horizon + 1) * self.columns
+        return len(self._keys)
+
+    def nodes_at(self, t: int) -> slice:
+        return slice(self._bounds[t], self._bounds[t + 1])
+
+    @property
+    def firsts(self) -> int:
+        """Nodes of step 0 in one half."""
+        return self._bounds[1] // self.halves
 
     @cached_property
     def steps(self) -> list[Step]:
@@ -124,13 +159,14 @@ class Cells:
         found = []
         for t in range(self.horizon):
             c, g = slice(cells[t], cells[t + 1]), slice(groups[t], groups[t + 1])
+            here, there = self.nodes_at(t), self.nodes_at(t + 1)
             found.append(
                 Step(
                     c,
                     g,
-                    adding(self.to[c], self.columns),
+                    adding(self.next_node[c] - there.start, there.stop - there.start),
                     adding(self.group[c] - g.start, g.stop - g.start),
-                    adding(self.group_keys[1][g], self.columns),
+                    adding(self.group_node[g] - here.start, here.stop - here.start),
                 )
             )
         return found
@@ -146,19 +182,19 @@ class Cells:
         at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
         group = np.where(key[at] == wanted, at, len(key))
         to = np.where(self.to < self.width, self.to + self.width, self.to - self.width)
-        return group, (self.t + 1) * self.columns + to
+        return group, self.node_of(self.t + 1, to)
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Cells and groups of one step, and what adds cells up by the column they lead to, by group,
-    and groups by column."""
+    """Cells and groups of one step, and what adds cells up by the node they lead to, by group, and
+    groups by node."""
 
     cells: slice
     groups: slice
     arriving: Any
     by_group: Any
-    by_column: Any
+    by_state: Any
 
 
 @dataclass(eq=False)
@@ -222,9 +258,9 @@ class Mixed:
 
     @cached_property
     def start(self) -> Floats:
-        """(columns, m) the share of the episodes that begin there."""
+        """(nodes of step 0, m) the share of the episodes that begin there."""
         first = self.cells.steps[0]
-        here = first.by_column @ self.visits[first.groups]
+        here = first.by_state @ self.visits[first.groups]
         return np.asarray(here / self.total)
 
     @cached_property
@@ -242,8 +278,7 @@ class Mixed:
             if t + 1 < cells.horizon:
                 ahead = self["n"][step.cells] * v[cells.next_node[step.cells]]
                 q[step.groups] += cells.gamma * (step.by_group @ ahead) * self.per_row[step.groups]
-            here = slice(t * cells.columns, (t + 1) * cells.columns)
-            v[here] = step.by_column @ (share[step.groups] * q[step.groups])
+            v[cells.nodes_at(t)] = step.by_state @ (share[step.groups] * q[step.groups])
         return q, v
 
 
@@ -256,29 +291,33 @@ def forward(
 ) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """d (nodes, m): each cell passes on `carried` of its source's mass, END stays END; and (m,)
     whether the target could have made some row at every step (`placebo` is by node)."""
-    columns, ends = cells.columns, np.arange(cells.width - 1, cells.columns, cells.width)
     d = np.zeros((cells.nodes, start.shape[1]))
-    d[:columns] = start
+    d[cells.nodes_at(0)] = start
     fine = np.ones(start.shape[1], bool)
-    for t in range(cells.horizon):
-        step, here = cells.steps[t], d[t * columns : (t + 1) * columns]
+    for t, step in enumerate(cells.steps):
+        here, after = d[cells.nodes_at(t)], d[cells.nodes_at(t + 1)]
         if simplex and t > 0:
             mass = here.sum(axis=0)
             here /= np.where(mass > 0, mass, 1.0)
-        possible = np.sum(here * placebo[t * columns : (t + 1) * columns], axis=0)
-        fine &= possible + here[ends].sum(axis=0) > 0
-        after = d[(t + 1) * columns : (t + 2) * columns]
-        after[:] = step.arriving @ (here[cells.s[step.cells]] * carried[step.cells])
-        after[ends] += here[ends]
+        possible = np.sum(here * placebo[cells.nodes_at(t)], axis=0)
+        stay = _ends(cells, here)
+        fine &= possible + stay.sum(axis=0) > 0
+        after[:] = step.arriving @ (d[cells.node[step.cells]] * carried[step.cells])
+        _ends(cells, after)[:] += stay
     return d, fine
+
+
+def _ends(cells: Cells, here: Floats) -> Floats:
+    """END's rows among those of one step's nodes: the last of each half."""
+    each = len(here) // cells.halves
+    return here[each - 1 :: each]
 
 
 def by_node(cells: Cells, of_groups: Floats) -> Floats:
     """(nodes, m) sums of the groups' values by (t, s)."""
     found = np.zeros((cells.nodes, of_groups.shape[1]))
     for t, step in enumerate(cells.steps):
-        here = slice(t * cells.columns, (t + 1) * cells.columns)
-        found[here] = step.by_column @ of_groups[step.groups]
+        found[cells.nodes_at(t)] = step.by_state @ of_groups[step.groups]
     return found
 
 
@@ -306,7 +345,7 @@ def model(recipe: Recipe, errors: bool, mixed: Mixed) -> tuple[Floats, Floats | 
     apart = cells.by_group @ (mixed["yy"] + n * ahead**2)
     by = (D * mixed.per_row) ** 2
     parts = np.sum(by * np.maximum(second - first**2 * mixed.per_row, 0.0), axis=0)
-    v0, total = v[: cells.columns], mixed.total
+    v0, total = v[cells.nodes_at(0)], mixed.total
     mean, square = (np.sum(mixed.start * v0**k, axis=0) for k in (1, 2))
     squares = np.maximum(square - mean**2, 0.0) / total + parts
     squares[squares <= NOISE * (np.sum(by * apart, axis=0) + square / total)] = np.nan
@@ -314,15 +353,15 @@ def model(recipe: Recipe, errors: bool, mixed: Mixed) -> tuple[Floats, Floats | 
 
 
 def shaped(mixed: Mixed, fit: str) -> tuple[Floats, Floats]:
-    """f (K, m) = γ V_{t+1}(s') - Q_t(s,a) and g (columns, m) = V_0(s_0), with the Q of all
+    """f (K, m) = γ V_{t+1}(s') - Q_t(s,a) and g (nodes of step 0, m) = V_0(s_0), with the Q of all
     episodes, or of the half in which the row's episode is not."""
     cells = mixed.cells
     q, v = mixed.fitted
     group, after = np.arange(len(q) - 1), cells.next_node
-    g = v[: cells.columns]
+    g = v[cells.nodes_at(0)]
     if fit != "in-sample":
         group, after = cells.other_half
-        g = np.roll(g, cells.width, axis=0)
+        g = np.roll(g, cells.firsts, axis=0)
     ahead = np.where((cells.t + 1 < cells.horizon)[:, None], v[after], 0.0)
     return cells.gamma * ahead - q[group[cells.group]], g
 
@@ -337,8 +376,8 @@ def doubly_robust(recipe: Recipe, weights: Floats, mixed: Mixed) -> tuple[Floats
     start = mixed.start * mixed.total  # episodes by first state
     used = _used(mixed, fit)
     if fit == "split":
-        earned, start = earned * (cells.s < cells.width)[:, None], start[: cells.width]
-        g = g[: cells.width]
+        earned, start = earned * (cells.s < cells.width)[:, None], start[: cells.firsts]
+        g = g[: cells.firsts]
     n = start.sum(axis=0)
     powers = cells.gamma ** np.arange(cells.horizon)
     per_step = np.stack([earned[step.cells].sum(axis=0) for step in cells.steps])
@@ -356,7 +395,7 @@ def marginal(recipe: Recipe, mixed: Mixed) -> tuple[Floats, None]:
     own = np.ones(len(cells), bool)
     if fit == "split":
         own = cells.s < cells.width
-        start = start * (np.arange(cells.columns) < cells.width)[:, None]
+        start = start * (np.arange(len(start)) < cells.firsts)[:, None]
         start = start * _inverse(start.sum(axis=0, keepdims=True))
     per_node = _inverse(by_node(cells, mixed.visits))[cells.node] * own[:, None]
     carried = mixed["ρ"] * per_node
@@ -372,8 +411,8 @@ def _used(mixed: Mixed, fit: str) -> npt.NDArray[np.bool_]:
     """(m,) whether both halves have episodes."""
     if fit == "in-sample":
         return np.ones(mixed.draws.many, bool)
-    first = mixed.start[: mixed.cells.width].sum(axis=0)
-    second = mixed.start[mixed.cells.width :].sum(axis=0)
+    first = mixed.start[: mixed.cells.firsts].sum(axis=0)
+    second = mixed.start[mixed.cells.firsts :].sum(axis=0)
     return np.asarray((first > 0) & (second > 0))
 
 

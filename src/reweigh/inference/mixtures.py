@@ -24,8 +24,10 @@ Floats = npt.NDArray[np.float64]
 Sums = dict[Cells, Mixed]  # of the mixtures, for all estimators of one log and target
 Found = tuple[Floats, Floats | None]
 MOST_KEPT = 1 << 29  # bytes of what the estimators of one log and target hold
-ROW, COUNT = 48, 64 * 8  # bytes of a row in the sparse matrices, and of what 64 mixtures count
-ARRAYS = 24  # of (cells, 64) that they hold at a time
+BLOCK = 64  # mixtures that are run at once where they fit, as in moments/kernels/resample.py
+FEWEST = 4  # for which it still pays
+ROW, COUNT = 48, 8 * BLOCK  # bytes of a row in the sparse matrices, and of an episode's counts
+ARRAYS = 24  # of (cells, mixtures) that they hold at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +57,19 @@ class LogCells:
         if max(ROW * log.steps.n_rows, COUNT * log.n_episodes) > MOST_KEPT:
             return None
         cells = make(log, *given)
-        if cells is None or max(len(cells), cells.nodes) * COUNT * ARRAYS > MOST_KEPT:
-            return None
-        return cells
+        return None if cells is None or _together(cells) < FEWEST else cells
+
+    @property
+    def together(self) -> int:
+        """How many mixtures are run at once over the cells that were made."""
+        made = (value for value in vars(self).values() if isinstance(value, Cells))
+        return min((BLOCK, *map(_together, made)))
+
+
+def _together(cells: Cells) -> int:
+    """How many mixtures of sums by these cells can be held, as a power of two."""
+    fit = MOST_KEPT // (8 * ARRAYS * max(len(cells), cells.nodes))
+    return 1 << (fit.bit_length() - 1) if fit else 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ fitted to the drawn episodes, and copies of an episode stay in one fold.
 Cost: MIS on observed states takes one pass over the rows per 64 replicates, and another one back
 for their errors (`moments/kernels/resample.py`; threads share the blocks of replicates). Products,
 models and, without errors, pooled MIS and control variates are sums by cell of 64 replicates at
-once (`mixtures.py`). What is left (cut-off episodes, hidden states under MIS, pooled MIS and MDR,
+once, or of as many as fit into half a gigabyte (`mixtures.py`). What is left (cut-off episodes, hidden states under MIS, pooled MIS and MDR,
 tables that are too large, a replicate without overlap) is evaluated on the repeated episodes, each
 replicate costing about what the estimate costs: some 10 ms for 1,000 episodes of 30 steps.
 """
@@ -36,7 +36,7 @@ from reweigh.estimators.direct import MODES, Rows, observed
 from reweigh.estimators.recipe import JACKKNIFE_BLOCKS, Marginal, Recipe, Stationary
 from reweigh.evidence import Evidence, check_target, merged
 from reweigh.inference.draws import Draws
-from reweigh.inference.mixtures import Found, LogCells, Ready, Sums
+from reweigh.inference.mixtures import BLOCK, Found, LogCells, Ready, Sums
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END
 from reweigh.moments.compute import pick
@@ -48,7 +48,6 @@ from reweigh.solve import finite, solve
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Pair = tuple[Policy, Recipe]
-BLOCK = 64  # as in moments/kernels/resample.py
 REPLICATES = 1999
 PER_ROW = 20  # a replicate's row costs the twin as much more as so many rows of one estimate
 MOST_KEPT = 1 << 28  # bytes of the forward recursions that errors are computed from
@@ -214,18 +213,21 @@ class Again:
         return not cut and log.horizon * (len(log.states) + 1) * BLOCK * 12 <= MOST_KEPT
 
     @cached_property
+    def _cells(self) -> dict[int, LogCells]:
+        return {id(log): LogCells(log) for log in self.logs}
+
+    @cached_property
     def ready(self) -> list[dict[int, Callable[[Draws, Sums], Found]]]:
         """The pairs that are run at once over sums by cell; those of one log and target, which
         share the sums, together."""
-        cells: dict[int, LogCells] = {}
+        cells = self._cells
         made: dict[tuple[int, int, float | None], Ready] = {}
         roads: dict[Ready, dict[int, Callable[[Draws, Sums], Found]]] = {}
         for j, ((target, recipe), log) in enumerate(zip(self.pairs, self.logs, strict=True)):
             if j in self.at_once:
                 continue
-            own = cells.setdefault(id(log), LogCells(log))
             key = id(log), id(target), recipe.max_ratio
-            ready = made.setdefault(key, Ready(own, target, recipe.max_ratio))
+            ready = made.setdefault(key, Ready(cells[id(log)], target, recipe.max_ratio))
             road = ready.road(recipe, self.errors)
             if road is not None:
                 roads.setdefault(ready, {})[j] = road
@@ -241,11 +243,16 @@ class Again:
             reasons[j]["no-overlap"] += int(np.isnan(values[:, j]).sum())
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             for roads in self.ready:
-                sums: Sums = {}
-                for j, road in roads.items():
-                    found, spread = road(draws, sums)
-                    values[:, j] = np.where(np.isfinite(found), found, np.nan)[:many]
-                    errors[:, j] = np.nan if spread is None else spread[:many]
+                together = min(cells.together for cells in self._cells.values())
+                for which, some in draws.parts(together):
+                    sums: Sums = {}
+                    asked = len(values[which])  # the last ones may not be
+                    for j, road in roads.items():
+                        found, spread = road(some, sums)
+                        found = np.where(np.isfinite(found), found, np.nan)
+                        values[which, j] = found[:asked]
+                        if spread is not None:
+                            errors[which, j] = spread[:asked]
         missing = np.isnan(values)
         if self.errors:
             missing |= np.isnan(errors)
