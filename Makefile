@@ -121,7 +121,8 @@ paper: $(STAMP)
 	$(BIN)/python scripts/claims.py --write
 
 # docs/trust: how often intervals cover, by world, size, estimator and verdict. Hours on 2 cores; it
-# goes on where it was ended. A small version, into build: make study STUDY=--small
+# goes on where it was ended. A small version, into build: make study STUDY=--small; only what
+# docs/trust lacks: make study STUDY="--missing --write"
 STUDY ?= --write
 study: $(STAMP)
 	$(BIN)/python -W ignore scripts/trust.py $(STUDY)

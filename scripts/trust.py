@@ -6,11 +6,14 @@
     python scripts/trust.py --sizes 50,200,1000    the cheaper three quarters of the cells first
     python scripts/trust.py --replicates coverage=300,faults=100       others as many as usual
     python scripts/trust.py --tables               run nothing: the tables of what is there
+    python scripts/trust.py --missing              only cells that docs/trust lacks
     python scripts/trust.py … --write              the same, and put them into docs/trust
     python scripts/trust.py --check      does the page of docs/trust say what its tables say?
 
 A run goes on where an earlier one ended; `--overwrite` begins anew. Ctrl-C keeps every finished
-cell. Limits can be changed afterwards: verdicts are made again from the gates' values.
+cell. Limits can be changed afterwards: verdicts are made again from the gates' values. What
+`--write` writes replaces the rows of the same cells; those of others stay, if the limits are the
+same, so that the study can go on where its cells are not at hand.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from reweigh.errors import ReweighError
 from reweigh.experiments import coverage
 from reweigh.experiments.backends import Backend
 from reweigh.experiments.coverage_charts import coverage_chart, faults_chart, green_chart
-from reweigh.experiments.coverage_page import Study, page
+from reweigh.experiments.coverage_page import page
+from reweigh.experiments.coverage_published import Study, joined, lacking, write_about
 from reweigh.experiments.sweep import Progress
 from reweigh.report.charts import save
 
@@ -44,6 +48,8 @@ def main(arguments: list[str]) -> int:
         replicates=options.replicates,
         small=options.small,
     )
+    if options.missing:
+        parts = lacking(parts, DOCS)
     folder = options.folder or Path("build") / ("study-small" if options.small else "study")
     failed: dict[str, str] = {}
     if options.tables:
@@ -58,10 +64,9 @@ def main(arguments: list[str]) -> int:
             overwrite=options.overwrite,
             report=_Telling(),
         )
-    if not found.coverage:
-        print("no cell of the part coverage is there: nothing to show", file=sys.stderr)
-        return 1
-    _publish(found, DOCS if options.write else folder / "tables")
+    if options.write and not options.overwrite:
+        found = joined(found, DOCS, options.seed)
+    _publish(found, DOCS if options.write else folder / "tables", options.seed)
     for cell, why in failed.items():
         print(f"{cell} failed: {why}", file=sys.stderr)
     return 5 if failed else 0
@@ -85,7 +90,10 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, help="workers (default: one per core)")
     parser.add_argument("--backend", default="loky", help="loky, sequential, dask or ray")
     parser.add_argument("--address", help="of a Dask or Ray cluster")
-    parser.add_argument("--overwrite", action="store_true", help="begin anew")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="begin anew, also with what is in docs/trust"
+    )
+    parser.add_argument("--missing", action="store_true", help="only what docs/trust lacks")
     parser.add_argument("--tables", action="store_true", help="run nothing")
     parser.add_argument("--write", action="store_true", help="into docs/trust")
     parser.add_argument("--check", action="store_true", help="of the page in docs/trust")
@@ -107,9 +115,13 @@ def _replicates(text: str) -> int | dict[str, int]:
     return {name.strip(): int(count) for name, _, count in pairs}
 
 
-def _publish(found: coverage.Tables, folder: Path) -> None:
+def _publish(found: coverage.Tables, folder: Path, seed: int) -> None:
     found.write(folder)
+    write_about(folder, seed)
     study = Study.read(folder)
+    if not study.usual:
+        print(f"{folder}: no cell of the part coverage is there, so there is no page")
+        return
     (folder / PAGE).write_text(page(study), encoding="utf-8")
     charts = {"coverage": coverage_chart(study.coverage), "green": green_chart(study.coverage)}
     faulty = {row["world"] for row in study.gates if row["fault"] != "clean"}

@@ -15,7 +15,8 @@ from reweigh.experiments import coverage_tables as tables
 from reweigh.experiments.coverage_charts import coverage_chart, faults_chart, green_chart
 from reweigh.experiments.coverage_faults import FAULTS
 from reweigh.experiments.coverage_goals import goals, pick, read_csv
-from reweigh.experiments.coverage_page import FAULT_WORDS, Study, page
+from reweigh.experiments.coverage_page import FAULT_WORDS, page
+from reweigh.experiments.coverage_published import Study
 from reweigh.inference.limits import LIMITS
 from reweigh.report.charts import save
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from reweigh.experiments.coverage import PARTS, cells_of
-from reweigh.experiments.coverage_cells import CLEAN
 from reweigh.experiments.coverage_goals import (
     ERRORS,
     HIGH,
@@ -19,10 +16,10 @@ from reweigh.experiments.coverage_goals import (
     Goal,
     goals,
     pick,
-    read_csv,
     within,
 )
-from reweigh.experiments.coverage_measures import BOOTSTRAPS, JACKKNIFE, WIS
+from reweigh.experiments.coverage_measures import BOOTSTRAPS
+from reweigh.experiments.coverage_published import Study
 from reweigh.experiments.coverage_tables import DEFAULT, Row
 from reweigh.experiments.coverage_worlds import GROUPS
 from reweigh.inference.limits import LIMITS, MATERIAL
@@ -61,30 +58,6 @@ UNSEEN = """\
 """
 
 
-@dataclass(frozen=True)
-class Study:
-    """The tables, read back."""
-
-    coverage: list[Row]
-    gates: list[Row]
-    best: list[Row]
-    worlds: list[Row]
-
-    @classmethod
-    def read(cls, folder: Path) -> Study:
-        names = ("coverage", "gates", "best_of_many", "worlds")
-        return cls(*(read_csv(folder / f"{name}.csv") for name in names))
-
-    @property
-    def sizes(self) -> list[int]:
-        return sorted({row["n"] for row in self.coverage})
-
-    @property
-    def usual(self) -> list[Row]:
-        """The rows of the interval that is given unless another is asked for."""
-        return pick(self.coverage, method=DEFAULT)
-
-
 def page(study: Study) -> str:
     """The whole page."""
     held = goals(study.coverage, study.best)
@@ -119,10 +92,6 @@ def page(study: Study) -> str:
 
 def _missing(study: Study) -> list[str]:
     """What the parts of the study still lack, each as a phrase."""
-    quick = pick(study.coverage, estimator=MAIN, method=DEFAULT)
-    jackknife = [row for row in pick(study.coverage, method=JACKKNIFE) if row["estimator"] == WIS]
-    bootstrap = pick(study.coverage, estimator=MAIN, method=BOOTSTRAPS[0])
-    faults = [row for row in pick(study.gates, estimator=MAIN) if row["fault"] != CLEAN]
     words = {
         "coverage": "worlds and sizes",
         "jackknife": "worlds and sizes with the jackknife of estimators other than MIS",
@@ -130,15 +99,9 @@ def _missing(study: Study) -> list[str]:
         "faults": "worlds and sizes with faults",
         "best": "sizes of the best of many",
     }
-    rows = {
-        "coverage": quick, "jackknife": jackknife, "bootstrap": bootstrap, "faults": faults,
-        "best": study.best,
-    }  # fmt: skip
     found = []
     for name, cells in cells_of().items():
-        counts = {
-            (row.get("world"), row["n"], row.get("fault")): row["replicates"] for row in rows[name]
-        }
+        counts = study.logs(name)
         whole = sum(count >= PARTS[name] for count in counts.values())
         if whole < len(cells):
             told = f"{whole:,} of {len(cells):,} {words[name]} have {PARTS[name]:,} logs"
@@ -403,6 +366,7 @@ TABLES = """\
 - [`best_of_many.csv`](best_of_many.csv): the best of 50 equal policies
 - [`bins.csv`](bins.csv): coverage of the default interval by the value of each gate
 - [`worlds.csv`](worlds.csv): the worlds with all that they are made from
+- [`study.json`](study.json): the seed and the limits that all rows have in common
 
 `scripts/trust.py` makes tables, charts and this page from the cells in `build/study`; its options
 run a part or a small version of the study.

@@ -90,7 +90,7 @@ def coverage_rows(
         level = verdicts(columns, name, cell.n, limits) if judged else None
         for method in METHODS:
             low = columns.get(column(name, method, "low"))
-            if low is None and (method != DEFAULT or np.any(np.isfinite(value))):
+            if low is None and (method != cell.measure.methods[0] or np.any(np.isfinite(value))):
                 continue  # not asked for; one that always refused has a row all the same
             none = np.full(len(value), math.nan)
             low = none if low is None else low
@@ -245,8 +245,9 @@ EDGES: dict[str, tuple[float, ...]] = {
 
 
 def bin_counts(cell: TrustCell, result: CellResult) -> list[Row]:
-    """By gate and bin of its value: replicates, and those whose default interval covers."""
-    columns = columns_of(result)
+    """By gate and bin of its value: replicates, and those whose default interval covers. With
+    them, the cell and how many logs it has."""
+    columns, about = columns_of(result), _about(cell)
     found = []
     for name in estimators_of(columns):
         low, high = (columns.get(column(name, DEFAULT, end)) for end in ("low", "high"))
@@ -267,11 +268,11 @@ def bin_counts(cell: TrustCell, result: CellResult) -> list[Row]:
             )
             ends = (-math.inf, *edges, math.inf)
             found += [
-                {
+                about
+                | {
+                    "logs": len(covered),
                     "gate": gate,
                     "estimator": name,
-                    "group": cell.of.group,
-                    "half": cell.of.half,
                     "from": ends[k],
                     "to": ends[k + 1],
                     "replicates": int(of[k]),

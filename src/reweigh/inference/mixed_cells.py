@@ -2,9 +2,9 @@
 
 In a mixture a row counts as often as its episode occurs, so the sums of the mixtures by cell are a
 sparse matrix, rows by cell, times the counts; where each mixture lacks one block of episodes, sums
-by cell and block. What follows is arithmetic on arrays (cells, m), and on arrays (nodes, m) over the
-(t, s) that occur. Only for logs without cut-off episodes; hidden states are for models and what
-subtracts them.
+by cell and block. What follows is arithmetic on arrays (cells, m), and (nodes, m) over the (t, s)
+that occur. Only for logs without cut-off episodes; hidden states are for models and what subtracts
+them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,100 @@
+"""Cells that are run later stand beside published ones as if all had been run at once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import reweigh as rw
+from reweigh.experiments import coverage
+from reweigh.experiments import coverage_tables as tables
+from reweigh.experiments.backends import Backend
+from reweigh.experiments.coverage_published import (
+    ABOUT,
+    Study,
+    about,
+    joined,
+    key_of,
+    lacking,
+    write_about,
+)
+from reweigh.inference import limits
+
+DOCS = Path(__file__).parents[2] / "docs" / "trust"
+NAMES = ("coverage", "gates", "best_of_many", "bins", "worlds")
+
+
+def run(folder: Path, n: int, *, replicates: int = 4) -> coverage.Tables:
+    parts = [
+        replace(part, cells=dict(list(part.cells.items())[:2]))
+        for part in coverage.plan(["tiny-better"], sizes=[n], replicates=replicates)
+        if part.name in ("coverage", "jackknife", "faults")
+    ]
+    found, failed = coverage.run(parts, folder / f"cells {n}", backend=Backend("sequential"))
+    assert failed == {}
+    return found
+
+
+def published(found: coverage.Tables, folder: Path) -> Path:
+    found.write(folder)
+    write_about(folder, 0)
+    return folder
+
+
+def texts(folder: Path) -> list[str]:
+    return [(folder / f"{name}.csv").read_text() for name in NAMES]
+
+
+def test_cells_run_later_are_put_beside_the_published_ones(tmp_path: Path) -> None:
+    small, large = run(tmp_path, 50), run(tmp_path, 200)
+    docs = published(small, tmp_path / "docs")
+    both = published(joined(large, docs, 0), tmp_path / "both")
+    again = published(joined(large, both, 0), tmp_path / "again")  # nothing counts twice
+    at_once = coverage.Tables()
+    at_once.add(small)
+    at_once.add(large)
+    for row in tables.bin_rows(at_once.bins):
+        assert row["replicates"] <= 8
+    assert texts(both) == texts(published(at_once, tmp_path / "at once")) == texts(again)
+
+
+def test_only_what_is_not_published_is_lacking(tmp_path: Path) -> None:
+    docs = published(run(tmp_path, 50), tmp_path / "docs")
+    parts = coverage.plan(["tiny-better"], replicates=4, sizes=[50, 200])
+    left = {part.name: {key_of(cell) for cell in part.cells} for part in lacking(parts, docs)}
+    assert left["coverage"] == left["jackknife"] == {("tiny-better", 200, None)}
+    assert ("tiny-better", 50, "propensities-low") not in left["faults"]
+    assert ("tiny-better", 200, "propensities-low") in left["faults"]
+    assert left["best"] == {(None, 200, None)}
+    more = coverage.plan(["tiny-better"], parts=["coverage"], replicates=5, sizes=[50])
+    assert [list(part.cells) for part in lacking(more, docs)] == [list(more[0].cells)]
+
+
+def test_an_estimator_that_always_refuses_has_its_row(tmp_path: Path) -> None:
+    parts = coverage.plan(["none-two-actions"], parts=["jackknife"], sizes=[50], replicates=2)
+    found, _ = coverage.run(parts, tmp_path, backend=Backend("sequential"))
+    assert {row["method"] for row in found.coverage} == {"jackknife"}
+    assert {row["refused"] for row in found.coverage if row["estimator"] == "wis"} == {1.0}
+    assert lacking(parts, published(found, tmp_path / "docs")) == []
+
+
+def test_tables_by_other_limits_or_of_other_logs_are_not_joined(tmp_path: Path) -> None:
+    found = run(tmp_path, 50)
+    docs = published(found, tmp_path / "docs")
+    with pytest.raises(rw.UsageError, match="published with 4 logs and here with 6"):
+        joined(run(tmp_path, 50, replicates=6), docs, 0)
+    with pytest.raises(rw.UsageError, match="seed differ"):
+        joined(found, docs, 1)
+    told = about(0)
+    told["limits"]["support"] = str(limits.Limit(0.02, 0.2))
+    (docs / ABOUT).write_text(json.dumps(told))
+    with pytest.raises(rw.UsageError, match=r"another study \(limits differ\)"):
+        joined(found, docs, 0)
+
+
+def test_the_committed_tables_are_by_the_limits_in_force() -> None:
+    assert json.loads((DOCS / ABOUT).read_text()) == about(0)
+    assert Study.read(DOCS).logs("coverage")["tiny", 5000, None] == 1000
