@@ -22,6 +22,7 @@ Floats = npt.NDArray[np.float64]
 BITS = 16  # of a code
 SAMPLE = 64  # episodes that are looked at to guess how many states and actions there are
 READ, TOO_LARGE, WRONG = 0, 1, 2  # as in moments/kernels/ingest.py
+UNSEEN = np.copysign(np.nan, -1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +195,7 @@ def _read(given: tuple[Any, ...], n_rows: int, codes: int, threads: int) -> tupl
     """What the kernel says, and its table; with threads every one has a table of its own."""
     n = len(given[5])
     run = pick("ingest.pairs", n_rows)
-    tables = np.full((threads, codes, 2), np.nan)
+    tables = np.full((threads, codes, 2), UNSEEN)
     bounds = [n * part // threads for part in range(threads + 1)]
     said = side_by_side(
         [

@@ -15,6 +15,7 @@ from reweigh.moments.kernels.common import (
     inlined,
     ratio,
     short_of_one,
+    zeros_in_lines,
 )
 from reweigh.moments.kernels.vectors import add_with_squares
 
@@ -196,7 +197,7 @@ def backward(
     end = width - 1
     ahead = np.zeros((width, 2))
     cut = np.empty(width)
-    flat = np.zeros(8 * width)
+    flat = zeros_in_lines(8 * width)
     sums = flat.reshape((width, 8))
     more = np.zeros((width, 12))
     squares, placebo = 0.0, 0.0

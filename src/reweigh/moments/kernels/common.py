@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
+LINE = 8  # numbers in a line of the cache
 END = -2  # as in logs/states.py: Numba takes globals as constants
 SEEN_ENOUGH, DEFICIT_ERRORS = 10, 4.0  # as in estimators/operators.py
 
@@ -67,6 +69,14 @@ def covered(M: float, ratio: float, square: float) -> float:
     mean = ratio * each
     variance = max(square * each - mean * mean, 0.0) * each
     return min(mean + DEFICIT_ERRORS * math.sqrt(variance), 1.0)
+
+
+@compiled
+def zeros_in_lines(count: int) -> Any:
+    """(count,) zeros that begin where a line of the cache does: eight of them lie in one."""
+    room = np.zeros(count + LINE - 1)
+    first = (-(room.ctypes.data // 8)) % LINE
+    return room[first : first + count]
 
 
 @compiled

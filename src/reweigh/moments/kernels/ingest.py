@@ -16,7 +16,8 @@ EPISODES, STEPS = 128, 128
 READ, TOO_LARGE, WRONG = 0, 1, 2
 PADDING = 8  # a power of two as the distance of a tile's rows would crowd them in the cache
 Word = np.uint64
-ACROSS = Word(EPISODES + PADDING)
+ACROSS, ALONG = Word(EPISODES + PADDING), Word(STEPS)
+ONE, TWO, SIGN = Word(1), Word(2), Word(1 << 63)
 
 
 @compiled
@@ -102,7 +103,7 @@ def transpose_codes(
 
 @inlined
 def _codes(
-    states: Array, s: Any, actions: Array, a: Any, bits: int, codes: Array, count: Any
+    states: Array, s: Any, actions: Array, a: Any, bits: int, codes: Array, to: Any, count: Any
 ) -> tuple[Any, Any]:
     """codes = (s << bits) | a, and all bits that occur in the states, and in the actions."""
     of_states, of_actions = np.int64(0), np.int64(0)
@@ -110,7 +111,7 @@ def _codes(
         state, action = states[s + t], actions[a + t]
         of_states |= state
         of_actions |= action
-        codes[t] = (state << bits) | action
+        codes[to + t] = (state << bits) | action
     return of_states, of_actions
 
 
@@ -123,27 +124,90 @@ def _outside(values: Array, at: Any, count: Any, low: float, high: float) -> Any
 
 
 @inlined
-def _known(codes: Array, count: Any, values: Array, at: Any, table: Array, column: int) -> bool:
-    """Whether the table says the same of these codes; of a NaN it never does."""
-    same = True
-    for t in range(count):
-        if table[codes[t], column] != values[at + t]:
-            same = False
-            break
-    return same
+def _known(
+    codes: Array, first: Any, count: Any, mu: Array, pi: Array, at: Any, table: Array
+) -> bool:
+    """Whether the table says the same of these codes, all numbers being given as their bits. Of a
+    code that was not seen it never does: its sign is that of no probability. A jump at every row,
+    or a comparison of floats, would cost more than all else that is done with it."""
+    other, unseen = Word(0), Word(0)
+    if len(pi):
+        for t in range(count):
+            row = TWO * codes[first + t]
+            of_log = table[row]
+            other |= (of_log ^ mu[at + t]) | (table[row + ONE] ^ pi[at + t])
+            unseen |= of_log
+    else:
+        for t in range(count):
+            of_log = table[TWO * codes[first + t]]
+            other |= of_log ^ mu[at + t]
+            unseen |= of_log
+    return bool((other == 0) & (unseen < SIGN))
 
 
 @compiled
-def _learn(codes: Array, count: Any, mu: Array, pi: Array, at: Any, table: Array) -> bool:
-    """Enter the codes that the table lacks; False if it says otherwise of one, or if one is NaN."""
+def _learn(
+    codes: Array, first: Any, count: Any, mu: Array, pi: Array, at: Any, table: Array
+) -> bool:
+    """Enter the codes that the table lacks; False if it says otherwise of one, or if one is NaN.
+    Zeros of both signs are the same."""
     for t in range(count):
-        row, of_log = table[codes[t]], mu[at + t]
+        row, of_log = table[codes[first + t]], mu[at + t]
         of_target = pi[at + t] if len(pi) else 0.0
         if np.isnan(row[0]):
             row[0], row[1] = of_log, of_target
         if row[0] != of_log or row[1] != of_target:
             return False
     return True
+
+
+@inlined
+def _lines(
+    order: Array,
+    offsets: Array,
+    longest: int,
+    k0: int,
+    k1: int,
+    t0: int,
+    width: Any,
+    places: Array,
+    counts: Array,
+) -> None:
+    """Where the tile's part of the episodes k0:k1 begins in an array with lines of `width`, and
+    how many steps of each there are; `longest` is no shorter than the first of them."""
+    length = longest
+    for k in range(k0, k1):
+        while length > t0 and offsets[length] - offsets[length - 1] <= k:
+            length -= 1
+        places[k - k0] = Word(order[k]) * width + Word(t0)
+        counts[k - k0] = max(min(t0 + STEPS, length) - t0, 0)
+
+
+@inlined
+def _across(values: Array, places: Array, counts: Array, episodes: int, tile: Array) -> None:
+    """tile[t * ACROSS + k] = values[places[k] + t], of eight episodes at a time: what lies side by
+    side in the tile is written at once. A later episode is no longer than an earlier one."""
+    eights = episodes - episodes % 8
+    for k in range(0, eights, 8):
+        shared, at = Word(counts[k + 7]), Word(k)
+        a, b, c, d = places[k], places[k + 1], places[k + 2], places[k + 3]
+        e, f, g, h = places[k + 4], places[k + 5], places[k + 6], places[k + 7]
+        for t in range(shared):
+            here = t * ACROSS + at
+            tile[here] = values[a + t]
+            tile[here + Word(1)] = values[b + t]
+            tile[here + Word(2)] = values[c + t]
+            tile[here + Word(3)] = values[d + t]
+            tile[here + Word(4)] = values[e + t]
+            tile[here + Word(5)] = values[f + t]
+            tile[here + Word(6)] = values[g + t]
+            tile[here + Word(7)] = values[h + t]
+        for j in range(k, k + 7):
+            for t in range(shared, Word(counts[j])):
+                tile[t * ACROSS + Word(j)] = values[places[j] + t]
+    for k in range(eights, episodes):
+        for t in range(Word(counts[k])):
+            tile[t * ACROSS + Word(k)] = values[places[k] + t]
 
 
 @compiled
@@ -165,61 +229,60 @@ def pairs(
     stop: int,
 ) -> int:
     """The rows of the episodes first:stop as codes (state << bits) | action and rewards, where μ,
-    and π if given, are functions of the code: `table` (2^k, 2) holds them, and
-    NaN of codes that were not seen yet.
+    and π if given, are functions of the code: `table` (2^k, 2) holds them, and a
+    negative NaN of codes that were not seen yet.
 
     READ; TOO_LARGE if a state or an action is for its bits; WRONG if μ or π are not, if a number
     is negative, or if a reward is outside [low, high] or NaN.
 
-    Arrays are read by their place in memory: a slice for every episode would cost as much as a
-    tenth of its rows. Places are unsigned, so that none is asked whether it counts from the end.
+    Of a tile one array after the other is read, so that the table stays in the cache while it is
+    asked. Arrays are read by their place in memory: a slice for every episode would cost as much
+    as a tenth of its rows. Places are unsigned, so that none is asked whether it counts from the
+    end.
     """
     longest = len(offsets) - 1
-    most_actions = np.int64(1) << bits
-    most_states, targeted = len(table) >> bits, len(pi) > 0
-    tile = np.zeros(STEPS * ACROSS)
-    coded = np.zeros(STEPS * ACROSS, codes.dtype)
-    found = np.zeros(STEPS, codes.dtype)
+    most_actions, most_states = np.int64(1) << bits, len(table) >> bits
+    tile = np.zeros(ALONG * ACROSS)
+    coded, found = np.zeros(ALONG * ACROSS, codes.dtype), np.zeros(EPISODES * STEPS, codes.dtype)
+    places, counts = np.zeros(EPISODES, np.uint64), np.zeros(EPISODES, np.int64)
+    lines = np.arange(EPISODES).astype(np.uint64) * ALONG  # of `found`
     state_width, width = Word(states.shape[1]), Word(actions.shape[1])
     states, actions, rewards = states.ravel(), actions.ravel(), rewards.ravel()
     mu, pi = mu.ravel(), pi.ravel()
+    mu_bits, pi_bits, table_bits = mu.view(Word), pi.view(Word), table.ravel().view(Word)
     for k0 in range(first, stop, EPISODES):
         k1 = min(k0 + EPISODES, stop)
         while longest > 0 and offsets[longest] - offsets[longest - 1] <= k0:
-            longest -= 1  # these episodes are no longer than this
+            longest -= 1
         for t0 in range(0, longest, STEPS):
-            length = longest
-            for k in range(k0, k1):
-                while length > t0 and offsets[length] - offsets[length - 1] <= k:
-                    length -= 1
-                t1 = min(t0 + STEPS, length)
-                if t1 <= t0:
-                    break
-                e, count = Word(order[k]), Word(t1 - t0)
-                at = e * width + Word(t0)
-                s, a = _codes(states, e * state_width + Word(t0), actions, at, bits, found, count)
-                if s < 0 or a < 0 or _outside(rewards, at, count, low, high):
+            _lines(order, offsets, longest, k0, k1, t0, width, places, counts)
+            for k in range(k1 - k0):
+                state_at = Word(order[k0 + k]) * state_width + Word(t0)
+                s, a = _codes(
+                    states, state_at, actions, places[k], bits, found, lines[k], Word(counts[k])
+                )
+                if s < 0 or a < 0:
                     return WRONG
                 if s >= most_states or a >= most_actions:
                     return TOO_LARGE
-                same = _known(found, count, mu, at, table, 0)
-                if same and targeted:
-                    same = _known(found, count, pi, at, table, 1)
-                if not (same or _learn(found, count, mu, pi, at, table)):
+            for k in range(k1 - k0):
+                at, line, count = places[k], lines[k], Word(counts[k])
+                same = _known(found, line, count, mu_bits, pi_bits, at, table_bits)
+                if not (same or _learn(found, line, count, mu, pi, at, table)):
                     return WRONG
-                place = Word(k - k0)
-                for t in range(count):
-                    tile[t * ACROSS + place] = rewards[at + t]
-                for t in range(count):
-                    coded[t * ACROSS + place] = found[t]
+            for k in range(k1 - k0):
+                if _outside(rewards, places[k], Word(counts[k]), low, high):
+                    return WRONG
+            _across(rewards, places, counts, k1 - k0, tile)
+            _across(found, lines, counts, k1 - k0, coded)
             for t in range(t0, min(t0 + STEPS, longest)):
                 alive = min(k1, offsets[t + 1] - offsets[t]) - k0
                 if alive <= 0:
                     break
                 count = Word(alive)
                 start, part = Word(offsets[t] + k0), Word(t - t0) * ACROSS
-                for i in range(count):
-                    rows[start + i] = tile[part + i]
-                for i in range(count):
-                    codes[start + i] = coded[part + i]
+                for k in range(count):
+                    rows[start + k] = tile[part + k]
+                for k in range(count):
+                    codes[start + k] = coded[part + k]
     return READ
