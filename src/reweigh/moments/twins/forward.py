@@ -34,16 +34,15 @@ def forward(
     end = width - 1
     visits[0] = np.bincount(state[: len(ending)], minlength=width)
     d[0] = visits[0] / len(ending)
-    scale, ended = 1.0, 0.0
+    scale, ended, c = 1.0, 0.0, 1.0
     found, bounds = [], offsets.tolist()  # a number at a time, lists are faster than arrays
-    column = np.empty(0, np.intp)  # of the rows of the step, where the step before has made it
+    first_step, columns = 0, np.empty((1, 0), np.intp)  # as `_together` has made them
     for t in range(horizon):
         low, high = bounds[t], bounds[t + 1]
         going, alive = bounds[t + 2] - high if t + 1 < horizon else 0, high - low
-        here, there, seen = d[t], d[t + 1], visits[t + 1]
+        here, there = d[t], d[t + 1]
         visits[t, end] = ended
-        c, divided_by = float(np.add.reduce(here)), 1.0
-        mass = scale * c
+        divided_by, mass = 1.0, scale * c
         if mode == 1 and t > 0 and c > 0:
             divided_by = c
             scale *= c
@@ -51,20 +50,17 @@ def forward(
         by_visit = here / np.maximum(visits[t], 1.0)
         # d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s): each row carries d_t(s) ρ/M on to its s'
         if mode != 2 and going == alive:
-            earned = second = 0.0
-            for start in range(low, high, CHUNK):
-                stop = min(start + CHUNK, high)
-                after = np.asarray(state[start + alive : stop + alive], np.intp)
-                w = by_visit.take(column if len(column) == alive else state[start:stop])
-                w *= rho[start:stop]
-                earned += float(w.dot(reward[start:stop]))
-                second += float(w.dot(w))
-                there += np.bincount(after, w, width)
-                seen += np.bincount(after, None, width)
+            at = t - first_step
+            if at + 1 >= len(columns):
+                at, first_step, columns = 0, t, _together(bounds, t, state)
+                visits[t + 1 : t + len(columns)] = _counts(columns[1:], width)
+            w = by_visit.take(columns[at])
+            w *= rho[low:high]
+            earned, second = float(w.dot(reward[low:high])), float(w.dot(w))
+            there[:] = np.bincount(columns[at + 1], w, width)
             first = placebo = float(np.add.reduce(there))
-            column = after if alive <= CHUNK else after[:0]
         else:
-            column = column[:0]
+            columns = columns[:1]
             weights = by_visit, *_divided(t, offsets, state, ending, rho, here, by_visit, mode)
             sums = np.zeros(4)
             for rows in chunks(offsets, t):
@@ -75,7 +71,7 @@ def forward(
                 there += np.bincount(after[to], carried[to], width)
             earned, placebo, first, second = sums.tolist()
             if going:
-                seen[:] = np.bincount(state[high : high + going], minlength=width)
+                visits[t + 1] = np.bincount(state[high : high + going], minlength=width)
             ended += float(np.sum(ending[going:alive] == END))
         stay = float(here[end])  # END stays END
         there[end] += stay
@@ -83,6 +79,7 @@ def forward(
         if ended > 0 and visits[t, end] > 0:
             first += stay
             second += stay * stay / float(visits[t, end])  # stay**2 raises where it overflows
+        c = placebo if mode != 2 and going == alive else float(np.add.reduce(there))
         found.append((divided_by, mass, earned, placebo, first, second))
         if not placebo > 0:
             return t
@@ -91,6 +88,25 @@ def forward(
     shown = np.diff(offsets) > 0  # up to the longest episode's end
     steps[6, shown] = np.add.reduceat(reward, offsets[:-1][shown])
     return -1
+
+
+def _together(bounds: list[int], t: int, state: Array) -> Array:
+    """(k + 1, m) the columns of the rows of step t, of the next steps that have as many, up to
+    CHUNK rows, and of what follows them: where rows are few, calls cost more than they do."""
+    low, m = bounds[t], bounds[t + 1] - bounds[t]
+    k = 1
+    while t + k + 2 < len(bounds) and (k + 1) * m <= CHUNK:
+        if bounds[t + k + 2] - bounds[t + k + 1] != m:
+            break
+        k += 1
+    return np.asarray(state[low : low + (k + 1) * m], np.intp).reshape(k + 1, m)
+
+
+def _counts(columns: Array, width: int) -> Array:
+    """(k, width) how often each occurs in each of k lines."""
+    k = len(columns)
+    keys = columns + width * np.arange(k)[:, None] if k > 1 else columns
+    return np.bincount(keys.ravel(), minlength=k * width).reshape(k, width)
 
 
 def _divided(
