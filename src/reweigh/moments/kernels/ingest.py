@@ -17,6 +17,7 @@ READ, TOO_LARGE, WRONG = 0, 1, 2
 PADDING = 8  # a power of two as the distance of a tile's rows would crowd them in the cache
 Word = np.uint64
 ACROSS, ALONG = Word(EPISODES + PADDING), Word(STEPS)
+SHORT = Word(8)  # steps
 ONE, TWO, SIGN = Word(1), Word(2), Word(1 << 63)
 
 
@@ -103,15 +104,34 @@ def transpose_codes(
 
 @inlined
 def _codes(
-    states: Array, s: Any, actions: Array, a: Any, bits: int, codes: Array, to: Any, count: Any
+    states: Array,
+    s: Any,
+    actions: Array,
+    a: Any,
+    bits: int,
+    codes: Array,
+    to: Any,
+    count: Any,
+    line: Any,
+    across: Any,
 ) -> tuple[Any, Any]:
-    """codes = (s << bits) | a, and all bits that occur in the states, and in the actions."""
+    """codes = (s << bits) | a of `count` steps from these places on, and all bits that occur in
+    the states, and in the actions. The states of one episode are `line` numbers, those of the
+    next come `across` later."""
     of_states, of_actions = np.int64(0), np.int64(0)
-    for t in range(count):
-        state, action = states[s + t], actions[a + t]
-        of_states |= state
-        of_actions |= action
-        codes[to + t] = (state << bits) | action
+    if line >= count:
+        for t in range(count):
+            state, action = states[s + t], actions[a + t]
+            of_states |= state
+            of_actions |= action
+            codes[to + t] = (state << bits) | action
+        return of_states, of_actions
+    for t in range(line):  # short lines: the loop over the episodes is the longer one
+        for k in range(count // line):
+            state, action = states[s + k * across + t], actions[a + k * line + t]
+            of_states |= state
+            of_actions |= action
+            codes[to + k * line + t] = (state << bits) | action
     return of_states, of_actions
 
 
@@ -165,22 +185,31 @@ def _learn(
 def _lines(
     order: Array,
     offsets: Array,
-    longest: int,
     k0: int,
     k1: int,
     t0: int,
+    t1: int,
     width: Any,
     places: Array,
     counts: Array,
-) -> None:
-    """Where the tile's part of the episodes k0:k1 begins in an array with lines of `width`, and
-    how many steps of each there are; `longest` is no shorter than the first of them."""
-    length = longest
+) -> bool:
+    """Where the steps t0:t1 of the episodes k0:k1 begin in an array with lines of `width`, and how
+    many of these steps each has. Returns whether they all lie in sequence."""
+    for k in range(k1 - k0):
+        places[k] = Word(order[k0 + k]) * width + Word(t0)
+    if offsets[t1] - offsets[t1 - 1] >= k1:  # none of them has ended
+        for k in range(k1 - k0):
+            counts[k] = t1 - t0
+        apart: Any = width ^ Word(t1 - t0)
+        for k in range(1, k1 - k0):
+            apart |= (places[k] - places[k - 1]) ^ width
+        return bool(apart == 0)
+    length = t1
     for k in range(k0, k1):
         while length > t0 and offsets[length] - offsets[length - 1] <= k:
             length -= 1
-        places[k - k0] = Word(order[k]) * width + Word(t0)
-        counts[k - k0] = max(min(t0 + STEPS, length) - t0, 0)
+        counts[k - k0] = length - t0
+    return False
 
 
 @inlined
@@ -245,7 +274,7 @@ def pairs(
     tile = np.zeros(ALONG * ACROSS)
     coded, found = np.zeros(ALONG * ACROSS, codes.dtype), np.zeros(EPISODES * STEPS, codes.dtype)
     places, counts = np.zeros(EPISODES, np.uint64), np.zeros(EPISODES, np.int64)
-    lines = np.arange(EPISODES).astype(np.uint64) * ALONG  # of `found`
+    lines = np.zeros(EPISODES, np.uint64)  # of `found`
     state_width, width = Word(states.shape[1]), Word(actions.shape[1])
     states, actions, rewards = states.ravel(), actions.ravel(), rewards.ravel()
     mu, pi = mu.ravel(), pi.ravel()
@@ -255,27 +284,43 @@ def pairs(
         while longest > 0 and offsets[longest] - offsets[longest - 1] <= k0:
             longest -= 1
         for t0 in range(0, longest, STEPS):
-            _lines(order, offsets, longest, k0, k1, t0, width, places, counts)
-            for k in range(k1 - k0):
-                state_at = Word(order[k0 + k]) * state_width + Word(t0)
+            t1, many = min(t0 + STEPS, longest), k1 - k0
+            together = _lines(order, offsets, k0, k1, t0, t1, width, places, counts)
+            line = Word(t1 - t0)
+            whole = Word(many) * line
+            for k in range(many):
+                lines[k] = Word(k) * line
+            # Lines that lie in sequence are read as one, those of the states if they are short.
+            as_one = together and line < SHORT
+            for k in range(1 if as_one else many):
                 s, a = _codes(
-                    states, state_at, actions, places[k], bits, found, lines[k], Word(counts[k])
+                    states,
+                    Word(order[k0 + k]) * state_width + Word(t0),
+                    actions,
+                    places[k],
+                    bits,
+                    found,
+                    lines[k],
+                    whole if as_one else Word(counts[k]),
+                    line,
+                    state_width,
                 )
                 if s < 0 or a < 0:
                     return WRONG
                 if s >= most_states or a >= most_actions:
                     return TOO_LARGE
-            for k in range(k1 - k0):
-                at, line, count = places[k], lines[k], Word(counts[k])
-                same = _known(found, line, count, mu_bits, pi_bits, at, table_bits)
-                if not (same or _learn(found, line, count, mu, pi, at, table)):
+            for k in range(1 if together else many):
+                at, count = places[k], whole if together else Word(counts[k])
+                same = _known(found, lines[k], count, mu_bits, pi_bits, at, table_bits)
+                if not (same or _learn(found, lines[k], count, mu, pi, at, table)):
                     return WRONG
-            for k in range(k1 - k0):
-                if _outside(rewards, places[k], Word(counts[k]), low, high):
+            for k in range(1 if together else many):
+                count = whole if together else Word(counts[k])
+                if _outside(rewards, places[k], count, low, high):
                     return WRONG
-            _across(rewards, places, counts, k1 - k0, tile)
-            _across(found, lines, counts, k1 - k0, coded)
-            for t in range(t0, min(t0 + STEPS, longest)):
+            _across(rewards, places, counts, many, tile)
+            _across(found, lines, counts, many, coded)
+            for t in range(t0, t1):
                 alive = min(k1, offsets[t + 1] - offsets[t]) - k0
                 if alive <= 0:
                     break
