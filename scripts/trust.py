@@ -28,7 +28,13 @@ from reweigh.experiments import coverage
 from reweigh.experiments.backends import Backend
 from reweigh.experiments.coverage_charts import coverage_chart, faults_chart, green_chart
 from reweigh.experiments.coverage_page import page
-from reweigh.experiments.coverage_published import Study, joined, lacking, write_about
+from reweigh.experiments.coverage_published import (
+    Study,
+    check_alike,
+    joined,
+    lacking,
+    write_about,
+)
 from reweigh.experiments.sweep import Progress
 from reweigh.report.charts import save
 
@@ -48,8 +54,11 @@ def main(arguments: list[str]) -> int:
         replicates=options.replicates,
         small=options.small,
     )
+    beside = options.write and not options.overwrite
+    if beside:
+        check_alike(DOCS, options.seed)
     if options.missing:
-        parts = lacking(parts, DOCS)
+        parts = lacking(parts, DOCS, options.seed)
     folder = options.folder or Path("build") / ("study-small" if options.small else "study")
     failed: dict[str, str] = {}
     if options.tables:
@@ -64,9 +73,16 @@ def main(arguments: list[str]) -> int:
             overwrite=options.overwrite,
             report=_Telling(),
         )
-    if options.write and not options.overwrite:
-        found = joined(found, DOCS, options.seed)
-    _publish(found, DOCS if options.write else folder / "tables", options.seed)
+    remarks: tuple[str, ...] = ()
+    if beside:
+        found, remarks = joined(found, DOCS, options.seed), Study.read(DOCS).remarks
+    if not found.coverage:
+        print("no cell of the study's intervals is there: nothing is written", file=sys.stderr)
+        return 1
+    to = DOCS if options.write else folder / "tables"
+    found.write(to)
+    write_about(to, options.seed, remarks)
+    _publish(to)
     for cell, why in failed.items():
         print(f"{cell} failed: {why}", file=sys.stderr)
     return 5 if failed else 0
@@ -115,9 +131,7 @@ def _replicates(text: str) -> int | dict[str, int]:
     return {name.strip(): int(count) for name, _, count in pairs}
 
 
-def _publish(found: coverage.Tables, folder: Path, seed: int) -> None:
-    found.write(folder)
-    write_about(folder, seed)
+def _publish(folder: Path) -> None:
     study = Study.read(folder)
     if not study.usual:
         print(f"{folder}: no cell of the part coverage is there, so there is no page")

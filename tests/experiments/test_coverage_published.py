@@ -64,13 +64,24 @@ def test_cells_run_later_are_put_beside_the_published_ones(tmp_path: Path) -> No
 def test_only_what_is_not_published_is_lacking(tmp_path: Path) -> None:
     docs = published(run(tmp_path, 50), tmp_path / "docs")
     parts = coverage.plan(["tiny-better"], replicates=4, sizes=[50, 200])
-    left = {part.name: {key_of(cell) for cell in part.cells} for part in lacking(parts, docs)}
+    left = {part.name: {key_of(cell) for cell in part.cells} for part in lacking(parts, docs, 0)}
     assert left["coverage"] == left["jackknife"] == {("tiny-better", 200, None)}
     assert ("tiny-better", 50, "propensities-low") not in left["faults"]
     assert ("tiny-better", 200, "propensities-low") in left["faults"]
     assert left["best"] == {(None, 200, None)}
-    more = coverage.plan(["tiny-better"], parts=["coverage"], replicates=5, sizes=[50])
-    assert [list(part.cells) for part in lacking(more, docs)] == [list(more[0].cells)]
+    more = coverage.plan(["tiny-better"], parts=["coverage", "jackknife"], replicates=5, sizes=[50])
+    [part] = lacking(more, docs, 0)  # what could not be joined is not run
+    assert part.name == "jackknife"
+    with pytest.raises(rw.UsageError, match="seed differ"):
+        lacking(more, docs, 1)
+
+
+def test_rows_of_fewer_logs_replace_none(tmp_path: Path) -> None:
+    docs = published(run(tmp_path, 50, replicates=6), tmp_path / "docs")
+    fewer = run(tmp_path / "fewer", 50, replicates=2)
+    fewer.bins = []
+    both = published(joined(fewer, docs, 0), tmp_path / "both")
+    assert texts(both) == texts(docs)
 
 
 def test_an_estimator_that_always_refuses_has_its_row(tmp_path: Path) -> None:
@@ -78,7 +89,7 @@ def test_an_estimator_that_always_refuses_has_its_row(tmp_path: Path) -> None:
     found, _ = coverage.run(parts, tmp_path, backend=Backend("sequential"))
     assert {row["method"] for row in found.coverage} == {"jackknife"}
     assert {row["refused"] for row in found.coverage if row["estimator"] == "wis"} == {1.0}
-    assert lacking(parts, published(found, tmp_path / "docs")) == []
+    assert lacking(parts, published(found, tmp_path / "docs"), 0) == []
 
 
 def test_tables_by_other_limits_or_of_other_logs_are_not_joined(tmp_path: Path) -> None:
@@ -96,5 +107,6 @@ def test_tables_by_other_limits_or_of_other_logs_are_not_joined(tmp_path: Path) 
 
 
 def test_the_committed_tables_are_by_the_limits_in_force() -> None:
-    assert json.loads((DOCS / ABOUT).read_text()) == about(0)
+    told = json.loads((DOCS / ABOUT).read_text())
+    assert {name: told[name] for name in about(0)} == about(0)
     assert Study.read(DOCS).logs("coverage")["tiny", 5000, None] == 1000

@@ -529,3 +529,14 @@ def test_continuous_actions_and_estimated_behaviour_are_resampled() -> None:
     fixed = replace(log, steps=replace(log.steps, behavior_prob=fitted.steps.behavior_prob))
     pairs = [(WORLD.target, rw.wis())]
     same(resample(fitted, pairs, 5, seed=1).values, resample(fixed, pairs, 5, seed=1).values)
+
+
+def test_labels_that_do_not_occur_cost_no_memory_but_where_they_are_counted() -> None:
+    states = np.arange(1200).reshape(400, 3)
+    ones = np.ones((400, 2))
+    log = rw.log_from_arrays(states, ones.astype(int), ones, ones * 0.5, ones * 0.5)
+    few = mixtures.LogCells(log.select(np.arange(400) < 5))
+    assert few.whole is not None
+    assert few.whole.largest < 40
+    assert few.of_all_steps is not None
+    assert few.of_all_steps.largest == 1201

@@ -18,7 +18,9 @@ MAIN = "mis"  # the estimator that is used unless another is asked for
 TEXTS = {
     "world", "group", "half", "estimator", "method", "gate", "fault", "interval", "description",
 }  # fmt: skip
-COUNTS = {"n", "replicates", "green_replicates", "amber_replicates", "policies", "horizon"}
+COUNTS = {
+    "n", "replicates", "green_replicates", "amber_replicates", "policies", "horizon", "hits",
+}  # fmt: skip
 
 
 def read_csv(path: Path) -> list[Row]:

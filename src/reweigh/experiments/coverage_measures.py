@@ -18,7 +18,7 @@ from reweigh.errors import RefusedError
 from reweigh.estimators.recipe import Recipe
 from reweigh.evaluate import as_recipe, evaluate_all
 from reweigh.experiments.cells import PART, Row
-from reweigh.grounds import FAR_APART
+from reweigh.grounds import AGREES
 from reweigh.inference import diagnose
 from reweigh.inference.gates import Gate
 from reweigh.inference.influence import behavior_values
@@ -203,7 +203,7 @@ def _apart(estimate: Estimate, other: Estimate | Refusal) -> float | None:
 def _verdict(estimate: Estimate, of_log: dict[str, Gate], apart: float | None) -> Verdict:
     """`Estimate.verdict`, with the gates of the log computed once for all estimators."""
     found = dict(of_log)
-    if found["history"].level == "red" and apart is not None and apart <= FAR_APART:
+    if found["history"].level == "red" and apart is not None and apart <= AGREES:
         found["history"] = replace(found["history"], level="amber")
     return Verdict((*estimate.gates, *diagnose.speaking_of(found, estimate.recipe)))
 

@@ -79,6 +79,7 @@ def page(study: Study) -> str:
     missing = _missing(study)
     if missing:
         parts.append(f"**Not finished:** {'; '.join(missing)}.\n")
+    parts += [f"{remark}\n" for remark in study.remarks]
     parts += ["## What the study is held to\n", _goals(held), SCOPE]
     parts += ["## Which estimator, which interval\n", _intervals(study)]
     parts += ["## What a verdict is worth\n", _verdicts(study), "![](green.svg)\n"]

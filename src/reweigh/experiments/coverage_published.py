@@ -8,7 +8,7 @@ put beside those of the others, as long as the verdicts in them were made by the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,10 +19,12 @@ from reweigh.experiments.coverage_cells import CLEAN, STUDY, TrustCell
 from reweigh.experiments.coverage_goals import MAIN, pick, read_csv
 from reweigh.experiments.coverage_measures import BOOTSTRAPS, JACKKNIFE, LEVEL, WIS
 from reweigh.experiments.coverage_tables import DEFAULT, Row
+from reweigh.grounds import AGREES
 from reweigh.inference.limits import LIMITS
 from reweigh.output import write_atomically
 
 ABOUT = "study.json"
+ANEW = "Where all cells are at hand, --tables --write --overwrite makes the tables anew"
 Key = tuple[str | None, int, str | None]  # world, n, fault
 ROW_KEYS = {
     "coverage": ("world", "n", "estimator", "method"),
@@ -33,17 +35,19 @@ ROW_KEYS = {
 
 @dataclass(frozen=True)
 class Study:
-    """The tables, read back."""
+    """The tables, read back, and what else is to be said of them."""
 
     coverage: list[Row]
     gates: list[Row]
     best: list[Row]
     worlds: list[Row]
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> Study:
         names = ("coverage", "gates", "best_of_many", "worlds")
-        return cls(*(read_csv(folder / f"{name}.csv") for name in names))
+        coverage, gates, best, worlds = (read_csv(folder / f"{name}.csv") for name in names)
+        return cls(coverage, gates, best, worlds, tuple(_told(folder).get("remarks", ())))
 
     @property
     def sizes(self) -> list[int]:
@@ -66,6 +70,13 @@ class Study:
         return {(r.get("world"), r["n"], r.get("fault")): r["replicates"] for r in rows}
 
 
+def _told(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if (folder / ABOUT).exists():
+        found = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    return found
+
+
 def key_of(cell: AnyTrust) -> Key:
     if not isinstance(cell, TrustCell):
         return None, cell.n, None
@@ -75,26 +86,40 @@ def key_of(cell: AnyTrust) -> Key:
 def about(seed: int) -> dict[str, Any]:
     """What the rows of a study have in common."""
     limits = {name: str(limit) for name, limit in LIMITS.items()}
-    return {"study": STUDY, "seed": seed, "level": LEVEL, "limits": limits}
+    return {"study": STUDY, "seed": seed, "level": LEVEL, "limits": limits, "agrees": AGREES}
 
 
-def write_about(folder: Path, seed: int) -> None:
+def write_about(folder: Path, seed: int, remarks: Sequence[str] = ()) -> None:
+    told = about(seed) | {"remarks": list(remarks)}
+
     def write(stream: BinaryIO) -> None:
-        stream.write(f"{json.dumps(about(seed), indent=1)}\n".encode())
+        stream.write(f"{json.dumps(told, indent=1)}\n".encode())
 
     write_atomically(folder / ABOUT, write, overwrite=True)
 
 
-def lacking(parts: Iterable[Part], folder: Path) -> list[Part]:
-    """The parts without the cells that are published in full."""
+def check_alike(folder: Path, seed: int) -> None:
+    """Refuse a folder whose tables are of another study."""
+    told, now = _told(folder), about(seed)
+    other = [name for name in now if told.get(name) != now[name]]
+    if other:
+        raise UsageError(
+            f"the published tables are of another study ({', '.join(other)} differ): cells cannot "
+            f"be put beside them. {ANEW}"
+        )
+
+
+def lacking(parts: Iterable[Part], folder: Path, seed: int) -> list[Part]:
+    """The parts without the cells that are published in full, and without those that `joined`
+    could not join."""
+    check_alike(folder, seed)
     study = Study.read(folder)
     found = []
     for part in parts:
         logs = study.logs(part.name)
+        enough = 1 if part.name == "coverage" else min(part.replicates, PARTS[part.name])
         cells = {
-            cell: asked
-            for cell, asked in part.cells.items()
-            if logs.get(key_of(cell), 0) < min(part.replicates, PARTS[part.name])
+            cell: asked for cell, asked in part.cells.items() if logs.get(key_of(cell), 0) < enough
         }
         if cells:
             found.append(replace(part, cells=cells))
@@ -102,25 +127,19 @@ def lacking(parts: Iterable[Part], folder: Path) -> list[Part]:
 
 
 def joined(found: Tables, folder: Path, seed: int) -> Tables:
-    """The published tables with what was found in place of their own rows of the same cells."""
-    told = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    now = about(seed)
-    other = [name for name in now if told.get(name) != now[name]]
-    if other:
-        raise UsageError(
-            f"the published tables are of another study ({', '.join(other)} differ): cells cannot "
-            "be put beside them. Make the tables of all cells again, with --overwrite"
-        )
+    """The published tables with what was found in place of their own rows of the same cells,
+    unless these rest on more logs."""
+    check_alike(folder, seed)
     study = Study.read(folder)
     logs = study.logs("coverage")
-    bins = [_counted(row) for row in read_csv(folder / "bins.csv")]
+    bins = read_csv(folder / "bins.csv")
     here = {(row["world"], row["n"], None): row["logs"] for row in found.bins}
     for key, many in here.items():
         if logs.get(key, many) != many:
             raise UsageError(
                 f"{key[0]} at {key[1]:,} episodes is published with {logs[key]:,} logs and here "
                 f"with {many:,}: the counts of bins.csv cannot tell them apart. Run the cell with "
-                f"{logs[key]:,} logs, or make the tables of all cells again, with --overwrite"
+                f"{logs[key]:,} logs. {ANEW}"
             )
     bins += [row for row in found.bins if (row["world"], row["n"], None) not in logs]
     return Tables(
@@ -132,10 +151,12 @@ def joined(found: Tables, folder: Path, seed: int) -> Tables:
 
 
 def _joined(table: str, published: list[Row], found: list[Row]) -> list[Row]:
-    rows = {tuple(row[k] for k in ROW_KEYS[table]): row for row in (*published, *found)}
+    def key(row: Row) -> tuple[Any, ...]:
+        return tuple(row[k] for k in ROW_KEYS[table])
+
+    rows = {key(row): row for row in published}
+    for row in found:
+        there = rows.get(key(row))
+        if there is None or there["replicates"] <= row["replicates"]:
+            rows[key(row)] = row
     return list(rows.values())
-
-
-def _counted(row: Row) -> Row:
-    """A row of bins.csv as what `bin_rows` adds up."""
-    return row | {"hits": float(round(row["coverage"] * row["replicates"]))}

@@ -51,7 +51,10 @@ BEST = (
     "mc_error",
     "mean_width",
 )
-BINS = ("gate", "estimator", "group", "half", "from", "to", "replicates", "coverage", "mc_error")
+BINS = (
+    "gate", "estimator", "group", "half", "from", "to", "replicates", "hits", "coverage",
+    "mc_error",
+)  # fmt: skip
 
 
 def columns_of(result: CellResult) -> dict[str, Floats]:
@@ -276,7 +279,7 @@ def bin_counts(cell: TrustCell, result: CellResult) -> list[Row]:
                     "from": ends[k],
                     "to": ends[k + 1],
                     "replicates": int(of[k]),
-                    "hits": float(hits[k]),
+                    "hits": int(hits[k]),
                 }
                 for k in np.flatnonzero(of)
             ]
@@ -286,14 +289,14 @@ def bin_counts(cell: TrustCell, result: CellResult) -> list[Row]:
 def bin_rows(counts: Iterable[Row]) -> list[Row]:
     """The counts of all cells added up."""
     keys = ("gate", "estimator", "group", "half", "from", "to")
-    total: dict[tuple[Any, ...], list[float]] = {}
+    total: dict[tuple[Any, ...], list[int]] = {}
     for row in counts:
-        mine = total.setdefault(tuple(row[key] for key in keys), [0, 0.0])
+        mine = total.setdefault(tuple(row[key] for key in keys), [0, 0])
         mine[0] += row["replicates"]
         mine[1] += row["hits"]
     return [
         dict(zip(keys, key, strict=True))
-        | {"replicates": int(of), "coverage": hits / of, "mc_error": mc_error(hits, int(of))}
+        | {"replicates": of, "hits": hits, "coverage": hits / of, "mc_error": mc_error(hits, of)}
         for key, (of, hits) in sorted(total.items())
     ]
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from reweigh.estimators.recipe import Model
 from reweigh.evaluate import as_recipe
 from reweigh.experiments.coverage_measures import APART, GATE, LOG, LOG_GATES, SIZE, VALUE, column
-from reweigh.grounds import FAR_APART
+from reweigh.grounds import AGREES
 from reweigh.inference.diagnose import silent_on
 from reweigh.inference.limits import HINTS, LIMITS, Limit, kind_of, limit_of
 
@@ -55,7 +55,7 @@ def gate_levels(
         for gate, value in values.items()
     }
     if "history" in found:  # not red where the estimate agrees with one that needs no state
-        agrees = _column(columns, name, APART) <= FAR_APART
+        agrees = _column(columns, name, APART) <= AGREES
         found["history"] = np.where(agrees, np.minimum(found["history"], AMBER), found["history"])
     if "total mass" in found:  # a hint, never more
         found["total mass"] = np.minimum(found["total mass"], AMBER)

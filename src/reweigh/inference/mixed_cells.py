@@ -143,6 +143,12 @@ class Cells:
     def nodes(self) -> int:
         return len(self._keys)
 
+    @property
+    def largest(self) -> int:
+        """Numbers of a mixture in the largest of its arrays: by cell, by node, or, of cells that
+        are not told apart by step, by column."""
+        return max(len(self), self.nodes if self.t.any() else self.width)
+
     def nodes_at(self, t: int) -> slice:
         return slice(self._bounds[t], self._bounds[t + 1])
 

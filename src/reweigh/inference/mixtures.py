@@ -68,7 +68,7 @@ class LogCells:
 
 def _together(cells: Cells) -> int:
     """How many mixtures of sums by these cells can be held, as a power of two."""
-    fit = MOST_KEPT // (8 * ARRAYS * max(len(cells), cells.nodes))
+    fit = MOST_KEPT // (8 * ARRAYS * cells.largest)
     return 1 << (fit.bit_length() - 1) if fit else 0
 
 

@@ -248,6 +248,8 @@ class Again:
                 for which, some in draws.parts(together):
                     sums: Sums = {}
                     asked = len(values[which])  # the last ones may not be
+                    if not asked:
+                        break
                     for j, road in roads.items():
                         found, spread = road(some, sums)
                         found = np.where(np.isfinite(found), found, np.nan)
