@@ -146,9 +146,10 @@ class Worth:
 
     def at(self, t: Ints, s: Ints) -> Floats:
         width = int(max(self.s.max(initial=0), s.max(initial=0))) + 1
-        keys, wanted = self.t * width + self.s, t * width + s
+        real = self.s >= 0  # others have no key of their own
+        keys, wanted = (self.t * width + self.s)[real], t * width + s
         place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where((s >= 0) & (keys[place] == wanted), self.v[place], 0.0)
+        return np.where((s >= 0) & (keys[place] == wanted), self.v[real][place], 0.0)
 
 
 def history_test(lagged: LaggedMoments, worth: Worth, horizon: int, discount: float) -> Outcome:
