@@ -12,8 +12,11 @@ TARGET = rw.TablePolicy([[0.3, 0.7]])
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 
 
-def results(*, remembers: bool, names: list[str]) -> list[rw.Estimate | rw.Refusal]:
-    """What is earned at the second step follows from the first action, or from the second."""
+def results(
+    *, remembers: bool, names: list[str], blocks: int = 0
+) -> list[rw.Estimate | rw.Refusal]:
+    """What is earned at the second step follows from the first action, or from the second. With
+    `blocks`, from sums."""
     n = 4000
     rng = np.random.default_rng(0)
     actions = rng.integers(0, 2, (n, 2))
@@ -21,6 +24,8 @@ def results(*, remembers: bool, names: list[str]) -> list[rw.Estimate | rw.Refus
     rewards[:, 1] = actions[:, 0 if remembers else 1] + rng.normal(size=n)
     half = np.full((n, 2), 0.5)
     log = rw.log_from_arrays(np.zeros((n, 3), int), actions, rewards, half)
+    if blocks:
+        return rw.evaluate_all(rw.moments(log, TARGET, blocks=blocks), None, names)
     return rw.evaluate_all(log, TARGET, names)
 
 
@@ -39,3 +44,14 @@ def test_nothing_is_said_where_they_agree_or_cannot_be_asked() -> None:
     log = rw.log_from_arrays([[0, 0]] * 9, [[0]] * 9, [[1.0]] * 9, [[0.5]] * 9)
     sums = rw.moments(log, TARGET)
     assert disagreement(rw.evaluate_all(sums, TARGET, ["mis", "dm"])) is None
+
+
+def test_sums_tell_what_is_beyond_both_errors() -> None:
+    """Without episodes a joint error is not known, but it is at most the two together."""
+    found = results(remembers=True, names=["mis", "wis", "dm"], blocks=20)
+    said = disagreement(found)
+    assert said is not None
+    assert "differ from mis: wis by +0.19" in said
+    assert "joint error at most" in said
+    assert "dm by" not in said
+    assert disagreement(results(remembers=False, names=["mis", "wis", "dm"], blocks=20)) is None

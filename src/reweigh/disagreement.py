@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,23 +20,30 @@ def disagreement(results: Sequence[Estimate | Refusal]) -> str | None:
     """Which estimates differ from the first, in words, None where none does.
 
     Differences are paired: their errors come from the influence values of the same episodes, each
-    for a share of BY_CHANCE. Nothing is said of estimates that were made from sums, which hold no
-    episodes, or whose episodes show no spread.
+    for a share of BY_CHANCE. Sums hold no episodes: there an error of a difference is not known,
+    but it is at most both errors together, and what is beyond that is told. Nothing is said of
+    estimates without an error, or whose episodes show no spread.
     """
     told = [(result, _influence(result)) for result in results if isinstance(result, Estimate)]
-    known = [(result, psi) for result, psi in told if psi is not None]
-    if len(known) < 2 or known[0][0].n_episodes < 2:
+    if len(told) < 2 or told[0][0].n_episodes < 2:
         return None
-    first, own = known[0]
-    others = [(result, psi) for result, psi in known[1:] if len(psi) == len(own)]
-    critical = float(stats.t.ppf(1 - BY_CHANCE / 2 / max(len(others), 1), len(own) - 1))
+    (first, own), *others = told
+    critical = float(stats.t.ppf(1 - BY_CHANCE / 2 / len(others), first.n_episodes - 1))
     found = []
     for other, psi in others:
-        with np.errstate(over="ignore", invalid="ignore"):  # no number is no error either
-            [error] = Joint.of(np.stack([psi, own], axis=1), 1, 0).errors(np.array([[1.0, -1.0]]))
         apart = other.value - first.value
+        if own is not None and psi is not None:
+            if len(psi) != len(own):
+                continue
+            of = np.stack([psi, own], axis=1)
+            with np.errstate(over="ignore", invalid="ignore"):  # no number is no error either
+                [error] = Joint.of(of, 1, 0).errors(np.array([[1.0, -1.0]]))
+            words = "joint error"
+        else:
+            error = (first.standard_error or math.nan) + (other.standard_error or math.nan)
+            words = "joint error at most"
         if 0 < error < np.inf and abs(apart) > critical * error:
-            found.append(f"{other.estimator} by {apart:+.4g} (joint error {two_digits(error)})")
+            found.append(f"{other.estimator} by {apart:+.4g} ({words} {two_digits(error)})")
     if not found:
         return None
     return (

@@ -53,6 +53,15 @@ OTHER_METHODS = ", or use method='analytic' or method='jackknife'"
 # Errors of the difference between an estimate and WIS. The study's Mountain Car, whose state leaves
 # something out, is biased by two of them: what chance would allow is no agreement yet.
 AGREES = 1.0
+ROUNDING = 1e-9  # of two ways to compute the same
+
+
+def errors_apart(value: float, other: float, error: float) -> float | None:
+    """How far two estimates are apart, in errors of their difference; 0 where they are the same
+    number but for rounding, as those of the behaviour itself are, None without an error."""
+    if abs(value - other) <= ROUNDING * max(abs(value), abs(other)):
+        return 0.0
+    return abs(value - other) / error if error > 0 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +140,8 @@ class Grounds:
             other = solve(again, wis(), self.dropped).solution
         except RefusedError:
             return False
-        return abs(self.value - other.value) <= AGREES * self._clustered(psi)
+        apart = errors_apart(self.value, other.value, self._clustered(psi))
+        return apart is not None and apart <= AGREES
 
     def rows(self, why: str, otherwise: str = "") -> tuple[EpisodeLog, Policy]:
         """The log and the target; refused where there are only sums."""

@@ -172,7 +172,7 @@ def _clipped(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Change
     if min(places) >= highest:
         places = [float(rho.max(where=rho < highest, initial=0.0))]
     for at in places:
-        if 0 < at < highest:
+        if 1 < at < highest:  # a mean of ratios is 1: below it nothing but the mean would move
             yield f"ratios clipped at {at:.3g}", log, target, replace(recipe, max_ratio=at)
             highest = at
 

@@ -49,6 +49,16 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
         2,
         ["max-ratio"],
     ),
+    "a clip that nothing obeys": (
+        ["evaluate", "LOG", "--target", "POLICY", "--estimators", "dm", "--max-ratio", "2"],
+        2,
+        ["max-ratio", "dm uses none"],
+    ),
+    "auto in a comparison": (
+        ["compare", "LOG", "--target", "POLICY", "--estimators", "auto"],
+        2,
+        ["auto is a choice", "name the estimator"],
+    ),
     "a clip that is no number": (
         ["evaluate", "LOG", "--target", "POLICY", "--max-ratio", "nan"],
         2,

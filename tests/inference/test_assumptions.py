@@ -322,3 +322,24 @@ def test_a_difference_without_any_noise_is_beyond_doubt() -> None:
     p = steady(world.simulate(500, 0), world.target).p
     assert p is not None
     assert p < 1e-10
+
+
+def test_what_a_state_is_worth_is_read_from_its_own_node() -> None:
+    """END and what is not known stand among the nodes, with codes below 0."""
+    worth = Worth(
+        np.array([0, 0, 0, 1, 1, 1, 1, 2, 2]),
+        np.array([0, 1, 2, -2, 0, 1, 2, -2, 1]),
+        np.array([1.0, 2.0, 3.0, 0.0, 4.0, 5.0, 6.0, 0.0, 7.0]),
+    )
+    t = np.array([0, 0, 0, 1, 1, 1, 2, 2, 1, 2, 3])
+    s = np.array([0, 1, 2, 0, 1, 2, 1, 0, -2, -3, 1])
+    expected = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 0.0, 0.0, 0.0, 0.0]
+    for order in (np.arange(len(t)), np.random.default_rng(0).permutation(len(t))):
+        np.testing.assert_array_equal(worth.at(t[order], s[order]), np.array(expected)[order])
+
+
+def test_ends_raise_no_alarm_of_history() -> None:
+    """Where the target is the behaviour, whose ratios are all 1, nothing hides a wrong value."""
+    world = rw.worlds.random_mdp(5, 5, 2, 6, reward_sd=0.1, terminal=1)
+    p = [outcomes(world.simulate(1500, seed), world.behavior)["history"].p for seed in range(60)]
+    assert np.mean([value is not None and value <= 0.01 for value in p]) <= 0.07

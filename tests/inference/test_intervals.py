@@ -402,6 +402,15 @@ def test_resampled_intervals_are_cut_to_the_range() -> None:
     assert caught.value.code == "outside-range"
 
 
+@pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+def test_replicates_without_spread_make_no_interval() -> None:
+    ones = np.ones((40, 3))
+    log = rw.log_from_arrays(np.arange(120).reshape(40, 3) % 2, ones.astype(int), ones, ones * 0.5)
+    found = rw.evaluate(log, rw.TablePolicy([[0.5, 0.5], [0.5, 0.5]]), rw.wis())
+    with pytest.raises(rw.RefusedError, match="every replicate gives the same value"):
+        found.interval(0.8, "percentile", replicates=99, seed=1)
+
+
 # Every estimator, every method
 
 

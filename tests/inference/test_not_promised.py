@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import reweigh as rw
+from reweigh.grounds import errors_apart
 from reweigh.inference.gates import Gate
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -157,3 +158,24 @@ def test_the_error_that_is_told_is_that_of_the_interval() -> None:
     assert found.to_dict()["interval"]["standard_error"] == interval.standard_error
     usual = rw.evaluate(log_of(), TARGET, "mis")
     assert usual.error_beside(usual.interval()) == usual.standard_error
+
+
+def test_history_is_excused_where_wis_is_the_same_number() -> None:
+    """Of the behaviour itself MIS and WIS are both the mean return, but for rounding, and the error
+    of their difference is rounding too."""
+    assert errors_apart(1.849, 1.849 + 2e-15, 9e-18) == 0.0
+    assert errors_apart(1.0, 1.0, 0.0) == 0.0
+    assert errors_apart(0.0, 0.0, 0.0) == 0.0
+    assert errors_apart(1.0, 1.1, 0.0) is None
+    assert errors_apart(1.0, 1.1, 0.05) == pytest.approx(2.0)
+    rng = np.random.default_rng(0)
+    n = 2000
+    actions = rng.integers(0, 2, (n, 3))
+    rewards = np.zeros((n, 3))
+    rewards[:, 1:] = actions[:, :2]  # what came before tells what is earned
+    log = log_of(n, 3, states=np.zeros((n, 4), int), actions=actions, rewards=rewards)
+    found = rw.evaluate(log, rw.TablePolicy([[0.5, 0.5]]), "mis")
+    history = gate(found, "history")
+    assert history is not None
+    assert history.level == "amber"
+    assert "wis, which needs no state, gives the same" in history.text

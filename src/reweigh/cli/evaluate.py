@@ -164,7 +164,7 @@ def evaluate(
         )
     if strict and any(result.verdict.level == "red" for result in answered):
         raise RefusedError("red", "a verdict is red, and --strict takes it for a refusal")
-    if strict and (general or any(result.warnings for result in answered)):
+    if strict and (general or apart or any(result.warnings for result in answered)):
         raise RefusedError("strict", "there are warnings, and --strict takes them for refusals")
 
 
@@ -188,6 +188,7 @@ def summary(estimates: Sequence[Estimate]) -> str:
 def chosen(names: str, max_ratio: float | None, *, auto: bool = False) -> list[Any]:
     """Recipes from the names that the user gave; "auto" stays a name where it may be given."""
     import reweigh as rw
+    from reweigh.estimators.recipe import Model
 
     listed = list(rw.ESTIMATORS) if names == "all" else [n.strip() for n in names.split(",")]
     recipes: list[Recipe | str] = [
@@ -199,9 +200,12 @@ def chosen(names: str, max_ratio: float | None, *, auto: bool = False) -> list[A
         return recipes
     if "auto" in recipes:
         raise UsageError("--max-ratio belongs to an estimator that is named, not to auto")
+    without = [r.name for r in recipes if not isinstance(r, str) and isinstance(r.weights, Model)]
+    if len(without) == len(recipes):
+        raise UsageError(f"--max-ratio clips ratios, and {', '.join(without)} uses none")
     return [
         recipe
-        if isinstance(recipe, str) or recipe.name.startswith("dm")
+        if isinstance(recipe, str) or recipe.name in without
         else replace(recipe, max_ratio=max_ratio)
         for recipe in recipes
     ]

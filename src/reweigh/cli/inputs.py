@@ -49,7 +49,11 @@ def read_given(
         return Given(data, policy, about, data.behavior_source)
     if len(paths) > 1:
         raise UsageError("these are moments; add them first: reweigh merge … -o all.parquet")
-    if target != TargetOptions() or log != LogOptions() or for_logs_only:
+    if for_logs_only:
+        raise UsageError(
+            "moments hold sums and no episodes: --reward-range and --cut-episodes need the log"
+        )
+    if target != TargetOptions() or log != LogOptions():
         raise UsageError(
             "moments already know their target and their log: give no target and no options of "
             "the log with them"

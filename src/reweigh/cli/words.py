@@ -29,7 +29,7 @@ PHRASES = (
     ("set episodes aside (holdout)", "set episodes aside (--holdout)"),
     ("report on another (holdout)", "report on another (--holdout)"),
 )
-RENAMED = {"method": "--interval", "side": "--one-sided"}
+RENAMED = {"method": "--interval", "side": "--one-sided", "estimator": "--estimators"}
 OPTION = re.compile(r"\b([a-z_]+)=(['\"])([^'\"]*)\2")
 NUMBER = re.compile(r"\b(blocks|smoothing|horizon)=([0-9.]+)")
 COLUMN = re.compile(r"\b([a-z_]+)=…")

@@ -135,6 +135,11 @@ ESTIMATORS: dict[str, Callable[[], Recipe]] = {
 
 def estimator(name: str) -> Recipe:
     """An estimator by the name that the command line uses."""
+    if name == "auto":
+        raise UsageError(
+            "auto is a choice that evaluate makes for one target on one log; name the estimator "
+            "here, such as the one that evaluate chose"
+        )
     if name not in ESTIMATORS:
         raise UsageError(
             f"there is no estimator {name!r}{nearest(name, ESTIMATORS)} "

@@ -18,7 +18,7 @@ from reweigh.errors import RefusedError
 from reweigh.estimators.recipe import Recipe
 from reweigh.evaluate import as_recipe, evaluate_all
 from reweigh.experiments.cells import PART, Row
-from reweigh.grounds import AGREES
+from reweigh.grounds import AGREES, errors_apart
 from reweigh.inference import diagnose
 from reweigh.inference.gates import Gate
 from reweigh.inference.influence import behavior_values
@@ -197,7 +197,7 @@ def _apart(estimate: Estimate, other: Estimate | Refusal) -> float | None:
         return None
     m = estimate.n_episodes
     error = math.sqrt(float(np.mean(psi**2)) / len(psi) * m / (m - 1))
-    return abs(estimate.value - other.value) / error if error > 0 else None
+    return errors_apart(estimate.value, other.value, error)
 
 
 def _verdict(estimate: Estimate, of_log: dict[str, Gate], apart: float | None) -> Verdict:

@@ -47,10 +47,12 @@ where the returns spread more than the states explain. The other estimators (tra
 cross-fitted, split) pass the same gates, and were not measured.
 """
 UNSEEN = """\
-- **Episodes selected by their return.** If bad outcomes are missing from the log, every test here
-  passes and every number is too high. Ask how the log was made.
+- **Episodes selected by their return.** If bad outcomes are missing from the log, every number is
+  too high. A test may notice that ratios no longer average to 1, in large logs and by luck; none
+  is made for it. Ask how the log was made.
 - **A propensity that belongs to another action.** Ratios still average to 1.
-- **Duplicated episodes.** They look like more data: intervals get too narrow. `reweigh check`
+- **Duplicated episodes.** They look like more data: intervals get too narrow, and tests that count
+  episodes become nervous without a reason that they could tell. `reweigh check`
   counts episodes that are equal row by row; near-copies it cannot see.
 - **Symmetric rounding of propensities**, or errors that cancel within a state.
 - **A confounder** that moved both the logged actions and the rewards and is in no column.

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from reweigh.errors import RefusedError, UsageError, must_be
 from reweigh.estimators.recipe import Model, Recipe
 from reweigh.inference.quantiles import range_interval, t_interval
-from reweigh.inference.variance import Freedom
+from reweigh.inference.variance import NOISE, Freedom
 from reweigh.wording import finite_or_none, number, rounded
 
 Floats = npt.NDArray[np.float64]
@@ -217,6 +217,10 @@ def percentile(values: Floats, seed: int, reasons: Mapping[str, int], asked: Ask
     _refuse_if_missing(told, asked.level, reasons)
     low, high = _ends(values, told, asked.tail)
     spread = float(np.std(values[told]))
+    if spread <= NOISE * float(np.max(np.abs(values[told]), initial=0.0)):
+        raise RefusedError(
+            "no-error", "every replicate gives the same value: they show no spread to make it from"
+        )
     return asked.within(low, high, f"percentile of {_replicates_text(told, seed)}", spread)
 
 
