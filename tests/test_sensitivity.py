@@ -136,3 +136,15 @@ def test_ratios_that_many_rows_share_are_clipped_at_the_next_ones() -> None:
     assert moved["ratios clipped at 1.2"] == pytest.approx((0.3 * 0 + 1.2 * 1 + 1.2 * 2) / 3)
     below_one = changes(log, rw.TablePolicy([[0.1, 0.3, 0.6]]), "is")
     assert not any("clipped" in change for change in below_one)
+
+
+def test_what_could_not_be_changed_is_said() -> None:
+    log = WORLD.simulate(60, 0)
+    said = {
+        name: rw.evaluate(log, WORLD.target, name).sensitivity().untried
+        for name in ("mis", "dm", "mdr", "wis")
+    }
+    assert said["mis"] == "no coarser states are known: the state is one column, without bins"
+    assert said["dm"] == "other states are not tried with dm"
+    assert "with mdr" in said["mdr"]
+    assert said["wis"] == ""

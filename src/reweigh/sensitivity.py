@@ -51,12 +51,13 @@ class Moved:
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """The number, and where it moves to."""
+    """The number, and where it moves to; `untried` says what could not be changed."""
 
     estimator: str
     value: float
     standard_error: float | None
     changes: tuple[Moved, ...]
+    untried: str = ""
 
     @property
     def largest(self) -> Moved | None:
@@ -69,6 +70,7 @@ class Sensitivity:
             "value": self.value,
             "standard_error": self.standard_error,
             "changes": [change.to_dict() for change in self.changes],
+            "untried": self.untried,
         }
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -85,7 +87,8 @@ class Sensitivity:
     def __str__(self) -> str:
         width = max((len(change) for change, _, _ in self.rows()), default=0)
         lines = [f"{self.estimator}: {rounded(self.value, self.standard_error)}"]
-        return "\n".join(lines + [f"  {c:<{width}}  {v:>10}  {m}" for c, v, m in self.rows()])
+        lines += [f"  {c:<{width}}  {v:>10}  {m}" for c, v, m in self.rows()]
+        return "\n".join([*lines, f"  {self.untried}"] if self.untried else lines)
 
     __repr__ = __str__
 
@@ -100,7 +103,8 @@ def of_log(log: EpisodeLog, target: Policy, recipe: Recipe, evaluate_all: Evalua
 
     at_most = MOST_CHANGES + len(log.columns.state)
     changes = each("other choices", _changes(log, target, recipe), moved, at_most)
-    return Sensitivity(recipe.name, base.value, base.standard_error, tuple(changes))
+    untried = _untried(log, recipe)
+    return Sensitivity(recipe.name, base.value, base.standard_error, tuple(changes), untried)
 
 
 def of_sites(
@@ -155,13 +159,30 @@ def _changes(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Change
     shorter = math.floor(SHORTER * log.horizon)
     if 1 <= shorter < log.horizon:
         yield f"the first {shorter} of {log.horizon} steps", shortened(log, shorter), target, recipe
-    by_state = isinstance(recipe.weights, Marginal) and recipe.control is None
-    if by_state and not log.has_hidden:
+    if _by_state(recipe) and not log.has_hidden:
         given = GivenPolicy(target, target.probabilities(log))
         for what, states, labels in _other_states(log):
             yield what, _with_states(log, states, labels), given, recipe
         if log.horizon > 1:
             yield "states together with the one before", with_previous(log), given, recipe
+
+
+def _by_state(recipe: Recipe) -> bool:
+    """Whether another state is another estimate with the ratios that there are."""
+    return isinstance(recipe.weights, Marginal) and recipe.control is None
+
+
+def _untried(log: EpisodeLog, recipe: Recipe) -> str:
+    """Which other states are not tried, and why."""
+    if recipe.uses_trajectories and recipe.control is None:
+        return ""  # it has none
+    if not _by_state(recipe):
+        return f"other states are not tried with {recipe.name}"
+    if log.has_hidden:
+        return "other states are not tried where some are hidden"
+    if next(_other_states(log), None) is None:
+        return "no coarser states are known: the state is one column, without bins"
+    return ""
 
 
 def _clipped(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Change]:

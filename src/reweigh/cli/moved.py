@@ -54,6 +54,8 @@ def say_moved(found: Sensitivity, voice: Voice) -> None:
         table.add_row(escape(printable(what)), cell, moved)
     voice.say("")
     voice.table(table)
+    if found.untried:
+        voice.say(found.untried)
     for line in refused:
         voice.warn(line)
     most = found.largest

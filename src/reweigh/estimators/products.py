@@ -55,7 +55,6 @@ def _stepwise(
 ) -> Solution:
     """v = Σ_t γ^t Σ_i w_it y_it / n,  or divided by Σ_i w_it at each step."""
     ess = steps.w**2 / steps.w2
-    worst = int(np.argmin(ess))
     with np.errstate(over="ignore", invalid="ignore"):
         up = np.exp(steps.log_scale)
         if weighted:
@@ -78,7 +77,7 @@ def _stepwise(
         unseen_mass=None,
         placebo=placebo,
         placebo_error=placebo_error,
-        heaviest=float(steps.wmax[worst] / steps.w[worst]),
+        heaviest=steps.wmax / steps.w,
     )
 
 
@@ -107,7 +106,7 @@ def _trajectory(whole: EpisodeSums, n: int, powers: Floats, weighted: bool) -> S
         unseen_mass=None,
         placebo=placebo,
         placebo_error=placebo_error,
-        heaviest=float(whole.wmax[0] / whole.w[0]),
+        heaviest=np.where(np.isnan(ess), np.nan, float(whole.wmax[0] / whole.w[0])),
     )
 
 

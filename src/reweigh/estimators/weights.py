@@ -61,7 +61,7 @@ class Solution:
     variance_of_start: float | None = None
     freedom: variance.Freedom | None = None
     normalized_at: npt.NDArray[np.bool_] | None = None
-    heaviest: float | None = None
+    heaviest: Floats | None = None
     from_model: bool = False
     mean_return: float | None = None
     warnings: tuple[Warning, ...] = ()

@@ -83,7 +83,7 @@ def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate
     if isinstance(recipe.weights, Stationary):
         found.append(gates.stationarity(_unsteady(used)))
     if products:
-        found.append(gates.heaviest_episode(solution.heaviest))
+        found.append(gates.heaviest_episode(solution.heaviest, solution.ess))
     elif not solution.from_model:
         found.append(gates.total_mass(solution.total_mass))
         expected = float(np.sum(used.about.discount ** np.arange(used.about.horizon)))

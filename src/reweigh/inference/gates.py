@@ -197,15 +197,19 @@ def total_mass(mass: Floats | None) -> Gate:
     return replace(found, level="amber") if found.level == "red" else found
 
 
-def heaviest_episode(share: float | None) -> Gate:
-    """The share of the weight that one episode holds, of estimators with running products."""
-    if share is None:
+def heaviest_episode(share: Floats | None, ess: Floats) -> Gate:
+    """The share of the weight that one episode holds, of estimators with running products: at the
+    step with the fewest effective episodes."""
+    if share is None or not np.any(np.isfinite(ess)):
         return unknown("heaviest episode", "no episode has a weight of its own here")
+    step = int(np.nanargmin(ess))
     return gate(
         "heaviest episode",
-        share,
-        f"one episode holds {share:.1%} of the weight at the worst step",
+        float(share[step]),
+        f"one episode holds {share[step]:.1%} of the weight at the worst step, {step}",
         "the interval is not to be trusted: use mis, or certify() for a bound that holds",
+        per_step=share,
+        step=step,
     )
 
 
