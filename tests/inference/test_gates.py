@@ -13,7 +13,7 @@ import reweigh as rw
 from reweigh.inference import gates
 from reweigh.inference.assumptions import Outcome
 from reweigh.inference.gates import Gate
-from reweigh.inference.limits import LIMITS, Limit
+from reweigh.inference.limits import LIMITS, Limit, kind_of
 from reweigh.inference.verdict import Verdict
 
 ESS = np.array([200.0, 150.0, np.nan])
@@ -150,3 +150,13 @@ def test_support_names_the_state_that_has_no_rows() -> None:
     support = found["support"]
     assert (support.level, support.step, support.state) == ("red", 1, "far")
     assert support.value == pytest.approx(1 / 3)
+
+
+def test_few_episodes_are_amber_to_what_normalises_within_states() -> None:
+    assert gates.episodes(200).level == "green"
+    assert gates.episodes(200, "within states").level == "amber"
+    assert gates.episodes(300, "within states").level == "green"
+    assert kind_of(rw.mis(normalize="state")) == "within states"
+    assert kind_of(rw.mis()) == "states"
+    assert kind_of(rw.mis(normalize="none")) == "plain"
+    assert kind_of(rw.mdr()) == "states"

@@ -61,9 +61,11 @@ def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate
     lost = gates.support(
         solution.unseen_mass, from_model=solution.from_model, max_ratio=used.about.max_ratio
     )
-    found = [gates.episodes(n), replace(lost, state=_unvisited(solution, used, lost.step))]
-    products = recipe.uses_trajectories
-    kind = kind_of(recipe)
+    kind, products = kind_of(recipe), recipe.uses_trajectories
+    found = [
+        gates.episodes(n, kind),
+        replace(lost, state=_unvisited(solution, used, lost.step)),
+    ]
     if used.hidden and kind != "model" and _mean_stretch(used) > LONG_STRETCH:
         kind = "products"
     found.append(gates.effective_size(solution.ess, n, kind))

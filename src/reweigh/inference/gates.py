@@ -294,12 +294,13 @@ def placebo(value: float, error: float | None, expected: float) -> Gate:
     return replace(found, level="amber") if immaterial else found
 
 
-def episodes(n: int) -> Gate:
+def episodes(n: int, kind: Kind = "states") -> Gate:
     return gate(
         "episodes",
         float(n),
         f"{n:,} episodes" if n != 1 else "one episode",
         "an interval from so few is not to be trusted: log more episodes",
+        kind=kind,
     )
 
 

@@ -70,23 +70,24 @@ LIMITS = {
     "dependence": Limit(0.05, None),  # then there is no interval but by deleting blocks
     "placebo": Limit(3.0, 6.0),  # six errors from a number that is known are no luck
     "episodes": Limit(30, 2, above=False),
+    "episodes, within states": Limit(300, 2, above=False),  # its bias is one of few rows by state
 }
 
 
-Kind = Literal["model", "products", "plain", "pooled", "states"]
+Kind = Literal["model", "products", "plain", "pooled", "within states", "states"]
 
 
 def kind_of(recipe: Recipe) -> Kind:
     """Of an estimator: whose limits are its own. Marginal weights that are not normalised are
-    plain, those of all steps together pooled."""
+    plain, those of all steps together pooled; others may be normalised within states."""
     if isinstance(recipe.weights, Model):
         return "model"
     if recipe.uses_trajectories:
         return "products"
     if isinstance(recipe.weights, Marginal) and recipe.weights.pooled:
         return "pooled"
-    plain = isinstance(recipe.weights, Marginal) and recipe.normalize == "none"
-    return "plain" if plain else "states"
+    own: dict[str, Kind] = {"none": "plain", "state": "within states"}
+    return own.get(recipe.normalize, "states") if isinstance(recipe.weights, Marginal) else "states"
 
 
 def limit_of(name: str, kind: Kind = "states", limits: Mapping[str, Limit] = LIMITS) -> Limit:
