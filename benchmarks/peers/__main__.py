@@ -50,7 +50,9 @@ def plain(found: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m peers", description=__doc__)
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS)
+    parser.add_argument(
+        "--peers", nargs="+", choices=PEERS, help="only these; what the page says of others stays"
+    )
     parser.add_argument("--small", action="store_true", help="a hundredth of the rows, to try it")
     parser.add_argument("--to", type=Path, default=DOCS, help="the folder for the page")
     given = parser.parse_args()
@@ -68,12 +70,17 @@ def main() -> None:
         },
         "ours": of_ours(known),
         "peers": {
-            name: of_peer(peer(name), known, 100 if given.small else 1) for name in given.peers
+            name: of_peer(peer(name), known, 100 if given.small else 1)
+            for name in given.peers or PEERS
         },
     }
     given.to.mkdir(parents=True, exist_ok=True)
+    kept = given.to / "benchmarks-peers.json"
+    if given.peers and kept.exists():
+        there = json.loads(kept.read_text(encoding="utf-8"))["peers"] | found["peers"]
+        found["peers"] = {name: there[name] for name in PEERS if name in there}
     text = json.dumps(plain(found), indent=1, ensure_ascii=False, allow_nan=False)
-    (given.to / "benchmarks-peers.json").write_text(text + "\n", encoding="utf-8")
+    kept.write_text(text + "\n", encoding="utf-8")
     (given.to / "benchmarks-peers.md").write_text(page(json.loads(text)), encoding="utf-8")
 
 

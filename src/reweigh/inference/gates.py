@@ -64,6 +64,9 @@ class Gate:
         }
 
 
+NEARLY_ALL = 0.9  # of the episodes: then it is not the target that is far
+
+
 def unknown(name: str, why: str) -> Gate:
     return Gate(name, "unknown", None, why)
 
@@ -125,7 +128,9 @@ def effective_size(ess: Floats, n: int, kind: Kind = "states") -> Gate:
         "effective size",
         float(ess[step]),
         f"{ess[step]:,.0f} of {n:,} episodes speak for the target at step {step}",
-        "log more episodes, shorten the horizon, or ask for a target nearer to the behaviour",
+        "log more episodes"
+        if ess[step] > NEARLY_ALL * n
+        else "log more episodes, shorten the horizon, or ask for a target nearer to the behaviour",
         kind=kind,
         per_step=ess,
         step=step,
@@ -141,8 +146,8 @@ def marginal_size(ess: Floats, n: int) -> Gate:
     return gate(
         "marginal size",
         float(ess[step]),
-        f"even with marginal weights only {ess[step]:,.0f} of {n:,} episodes speak for the target "
-        f"at step {step}",
+        f"with marginal weights {ess[step]:,.0f} of {n:,} episodes speak for the target at step "
+        f"{step}",
         "running products cannot have more: log more episodes, or use mis",
         per_step=ess,
         step=step,
