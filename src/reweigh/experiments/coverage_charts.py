@@ -61,7 +61,7 @@ def green_chart(rows: Sequence[Row]) -> Any:
     ]
     return _grid(
         shown, ("n", "episodes n"), ("world", None), "green", list(WORLDS),
-        f"How often the verdict on {MAIN} is green, %", "by world and episodes; clean logs",
+        f"Green verdicts on {MAIN}, %", "by world and episodes; clean logs",
     )  # fmt: skip
 
 
@@ -94,7 +94,8 @@ def _grid(
     """A table of shaded cells with their numbers."""
     base = alt.Chart(alt.InlineData(values=values)).encode(
         alt.X(f"{across[0]}:O", title=across[1], sort=None, axis=alt.Axis(labelAngle=-35)),
-        alt.Y(f"{down[0]}:N", title=down[1], sort=order),
+        # room for fonts that are wider than the one that was measured
+        alt.Y(f"{down[0]}:N", title=down[1], sort=order, axis=alt.Axis(minExtent=130)),
     )
     scale = alt.Scale(domain=[0, 100], range=SHADES, interpolate="rgb")
     cells = base.mark_rect().encode(alt.Color(f"{shade}:Q", scale=scale, legend=None))
