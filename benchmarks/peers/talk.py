@@ -73,6 +73,7 @@ def sides(peer: Peer | None) -> Iterator[Sides]:
     started: list[Worker] = []
 
     def start(interpreter: str, name: str) -> Worker:
+        BUILD.mkdir(parents=True, exist_ok=True)
         log = (BUILD / f"{name}.log").open("w", encoding="utf-8")
         command = [interpreter, "-W", "ignore", "-m", "peers.worker"]
         pipe = subprocess.PIPE

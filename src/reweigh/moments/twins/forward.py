@@ -29,14 +29,13 @@ def forward(
     steps: Array,
 ) -> int:
     """See `reweigh.moments.kernels.forward.forward`."""
-    state, rho = unpacked(code, bits, rho, by_code)
     horizon, width = len(offsets) - 1, d.shape[1]
     end = width - 1
-    visits[0] = np.bincount(state[: len(ending)], minlength=width)
+    visits[0] = np.bincount(_columns(code[: len(ending)], bits), minlength=width)
     d[0] = visits[0] / len(ending)
     scale, ended, c = 1.0, 0.0, 1.0
     found, bounds = [], offsets.tolist()  # a number at a time, lists are faster than arrays
-    first_step, columns = 0, np.empty((1, 0), np.intp)  # as `_together` has made them
+    first_step, columns, ratios = 0, np.empty((1, 0), np.intp), rho  # as `_together` made them
     for t in range(horizon):
         low, high = bounds[t], bounds[t + 1]
         going, alive = bounds[t + 2] - high if t + 1 < horizon else 0, high - low
@@ -49,29 +48,45 @@ def forward(
             here /= c
         by_visit = here / np.maximum(visits[t], 1.0)
         # d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s): each row carries d_t(s) ρ/M on to its s'
-        if mode != 2 and going == alive:
+        if mode != 2 and going == alive <= CHUNK:
             at = t - first_step
             if at + 1 >= len(columns):
-                at, first_step, columns = 0, t, _together(bounds, t, state)
+                at, first_step, columns = 0, t, _together(bounds, t, code, bits)
                 visits[t + 1 : t + len(columns)] = _counts(columns[1:], width)
+                ratios = _ratios(rho, by_code, code, slice(low, low + columns[1:].size))
+                ratios = ratios.reshape(columns[1:].shape)
             w = by_visit.take(columns[at])
-            w *= rho[low:high]
+            w *= ratios[at]
             earned, second = float(w.dot(reward[low:high])), float(w.dot(w))
             there[:] = np.bincount(columns[at + 1], w, width)
             first = placebo = float(np.add.reduce(there))
+        elif mode != 2 and going == alive:
+            columns, earned, second = columns[:1], 0.0, 0.0
+            for rows in chunks(offsets, t):
+                after = _columns(code[rows.start + alive : rows.stop + alive], bits)
+                w = by_visit.take(_columns(code[rows], bits))
+                w *= _ratios(rho, by_code, code, rows)
+                earned += float(w.dot(reward[rows]))
+                second += float(w.dot(w))
+                there += np.bincount(after, w, width)
+                visits[t + 1] += np.bincount(after, None, width)
+            first = placebo = float(np.add.reduce(there))
         else:
             columns = columns[:1]
-            weights = by_visit, *_divided(t, offsets, state, ending, rho, here, by_visit, mode)
+            some, y = slice(low, high + going), reward[low:high]
+            state, of_rows = unpacked(code[some], bits, rho if by_code else rho[some], by_code)
+            places = offsets - low
+            weights = by_visit, *_divided(t, places, state, ending, of_rows, here, by_visit, mode)
             sums = np.zeros(4)
-            for rows in chunks(offsets, t):
-                after = next_columns(offsets, state, ending, t, end, rows)
-                omega, w, carried = (by[state[rows]] * rho[rows] for by in weights)
-                sums += w @ reward[rows], w.sum(), omega.sum(), omega @ omega
+            for rows in chunks(places, t):
+                after = next_columns(places, state, ending, t, end, rows)
+                omega, w, carried = (by[state[rows]] * of_rows[rows] for by in weights)
+                sums += w @ y[rows], w.sum(), omega.sum(), omega @ omega
                 to = after >= 0
                 there += np.bincount(after[to], carried[to], width)
             earned, placebo, first, second = sums.tolist()
             if going:
-                visits[t + 1] = np.bincount(state[high : high + going], minlength=width)
+                visits[t + 1] = np.bincount(state[alive:], minlength=width)
             ended += float(np.sum(ending[going:alive] == END))
         stay = float(here[end])  # END stays END
         there[end] += stay
@@ -90,7 +105,16 @@ def forward(
     return -1
 
 
-def _together(bounds: list[int], t: int, state: Array) -> Array:
+def _columns(code: Array, bits: int) -> Array:
+    """The states of these codes, as places in an array."""
+    return np.asarray(code >> code.dtype.type(bits) if bits else code, np.intp)
+
+
+def _ratios(rho: Array, by_code: bool, code: Array, rows: slice) -> Array:
+    return rho.take(code[rows]) if by_code else rho[rows]
+
+
+def _together(bounds: list[int], t: int, code: Array, bits: int) -> Array:
     """(k + 1, m) the columns of the rows of step t, of the next steps that have as many, up to
     CHUNK rows, and of what follows them: where rows are few, calls cost more than they do."""
     low, m = bounds[t], bounds[t + 1] - bounds[t]
@@ -99,7 +123,7 @@ def _together(bounds: list[int], t: int, state: Array) -> Array:
         if bounds[t + k + 2] - bounds[t + k + 1] != m:
             break
         k += 1
-    return np.asarray(state[low : low + (k + 1) * m], np.intp).reshape(k + 1, m)
+    return _columns(code[low : low + (k + 1) * m], bits).reshape(k + 1, m)
 
 
 def _counts(columns: Array, width: int) -> Array:
