@@ -14,7 +14,7 @@ import reweigh as rw
 from reweigh.estimators import direct
 from reweigh.estimators.weights import Solution, behavior_value, solve_recursion
 from reweigh.moments import compute
-from reweigh.moments.twins import forward as twin
+from reweigh.moments.twins import common as twin
 from reweigh.worlds import ModelFail, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -46,6 +46,7 @@ def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
         pytest.importorskip("numba")
     if request.param == "chunks":
         monkeypatch.setattr(twin, "CHUNK", 3)
+        monkeypatch.setattr(twin, "BLOCK", 3)
     monkeypatch.setattr(compute, "COMPILED_FROM", 0 if request.param == "kernels" else 10**18)
     return str(request.param)
 

@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.moments.groups import tally
-from reweigh.moments.twins.forward import chunks, inverse, next_columns, unpacked
+from reweigh.moments.twins.common import Rows, by_line, inverse
 
 Array = npt.NDArray[Any]
 SEEN_ENOUGH, DEFICIT_ERRORS = 10, 4.0  # as in estimators/operators.py
-STEPS = 64  # whose sums are kept before they are used
 
 
 def backward(
@@ -33,33 +32,104 @@ def backward(
     u: Array,
 ) -> tuple[float, float]:
     """See `reweigh.moments.kernels.backward.backward`."""
-    state, rho = unpacked(code, bits, rho, by_code)
-    horizon, width = len(offsets) - 1, d.shape[1]
-    end = width - 1
-    ahead = np.zeros((width, 2))
+    rows = Rows(offsets, code, bits, ending, rho, by_code, reward)
+    ahead = np.zeros((2, d.shape[1]))  # γ times what arriving is worth, and the placebo's
+    divide_by = np.where(np.arange(len(mass)) > 0, mass, 1.0) if mode == 1 else None
     squares = placebo = 0.0
-    kept: list[Array] = []
-    for t in range(horizon - 1, -1, -1):
-        sums = np.zeros((len(SUMS), width))
-        for rows in chunks(offsets, t):
-            s, r = state[rows], rho[rows]
-            after = next_columns(offsets, state, ending, t, end, rows)
-            sums += _step_sums(s, r, r * reward[rows], after, ahead, t + 1 == horizon)
-        kept.append(sums)
-        z, x, r, x1, M = sums[[0, 2, 5, 7, 10]]
-        per_n, per_m = inverse(visits[t]), inverse(M)
-        u[:, 0], u[:, 1] = z * per_n + x * per_m, r * per_n + x1 * per_m
-        u[end] = ahead[end] + [0.0, 1.0]
-        ahead = gamma * u
-        if mode == 1 and t > 0:
-            ahead = (gamma / mass[t]) * (u - d[t] @ u)
-        if len(kept) == STEPS or t == 0:  # what nothing waits for, of some steps at once
-            some = slice(t, t + len(kept))
-            found = _parts(np.array(kept[::-1]), d[some], visits[some], gamma, t)
-            variance[some], lost[some], square, of_placebo = found
-            squares, placebo = squares + square, placebo + of_placebo
-            kept = []
+    t = len(offsets) - 1
+    while t > 0:
+        k = rows.alike_before(t)
+        at = slice(t - max(k, 1), t)
+        run = _several if k else _one
+        ahead, square, one = run(
+            rows, at, gamma, divide_by, ahead, d[at], visits[at], variance[at], lost[at], u
+        )
+        squares, placebo = squares + square, placebo + one
+        t = at.start
     return squares, placebo
+
+
+def _arriving(
+    t: int, u: Array, ahead: Array, gamma: float, divide_by: Array | None, d: Array
+) -> Array:
+    """(2, width) γ times what arriving at step t is worth: u_t, or (u_t - <d_t, u_t>)/c_t where d_t
+    was divided. END's own u_t comes from `ahead`, of the step after it."""
+    u[0, -1], u[1, -1] = ahead[0, -1], 1.0 + ahead[1, -1]
+    if divide_by is None or t == 0:
+        return gamma * u
+    return np.asarray((u - (u @ d)[:, None]) * (gamma / divide_by[t]))
+
+
+def _several(
+    rows: Rows,
+    at: slice,
+    gamma: float,
+    divide_by: Array | None,
+    ahead: Array,
+    d: Array,
+    visits: Array,
+    variance: Array,
+    lost: Array,
+    u: Array,
+) -> tuple[Array, float, float]:
+    """Steps whose rows are all followed by another: q = z + x with one divisor, see the kernel.
+    Only x waits for the step after; all else is of all of the steps at once."""
+    k, width = at.stop - at.start, ahead.shape[1]
+    columns, r, reward = rows.lines(at)
+    z, key = r * reward, by_line(columns[:-1], width).ravel()
+
+    def added(values: Array) -> Array:
+        return np.bincount(key, values.ravel(), k * width).reshape(k, width)
+
+    own = np.stack([added(z), added(r)], axis=1)
+    both = columns[:-1, None, :] + np.array([[0], [width]])  # as places in (2, width)
+    N = visits.copy()
+    N[:, -1] = 0.0
+    per = inverse(N)
+    x, sums = np.empty((k, 2, columns.shape[1])), np.empty((k, 2, width))
+    for j in range(k - 1, -1, -1):
+        np.take(ahead, columns[j + 1], axis=1, out=x[j], mode="clip")
+        x[j] *= r[j]
+        sums[j] = np.bincount(both[j].ravel(), x[j].ravel(), 2 * width).reshape(2, width)
+        sums[j] += own[j]
+        worth = sums[j] * per[j]
+        ahead = _arriving(at.start + j, worth, ahead, gamma, divide_by, d[j])
+    u[:] = worth.T
+    x, x1 = x[:, 0], x[:, 1]
+    D = (gamma ** np.arange(at.start, at.stop)[:, None] * d * per) ** 2
+    q, q1 = z + x, r + x1
+    one = D * (added(q1 * q1) - sums[:, 1] ** 2 * per)
+    variance[:] = np.maximum(D * (added(q * q) - sums[:, 0] ** 2 * per), 0.0)
+    lost[:] = _missing(d, np.stack([N, own[:, 1], added(r * r)]))
+    return ahead, float(np.sum(D * added(z * z + x * x))), float(np.maximum(one, 0.0).sum())
+
+
+def _one(
+    rows: Rows,
+    at: slice,
+    gamma: float,
+    divide_by: Array | None,
+    ahead: Array,
+    d: Array,
+    visits: Array,
+    variance: Array,
+    lost: Array,
+    u: Array,
+) -> tuple[Array, float, float]:
+    """Any step, some rows at a time."""
+    t, width, last = at.start, ahead.shape[1], at.stop == rows.horizon
+    sums = np.zeros((len(SUMS), width))
+    for part in rows.chunks(t):
+        s, r = rows.columns(part), rows.ratios(part)
+        after = rows.after(t, part, width - 1)
+        sums += _step_sums(s, r, r * rows.reward[part], after, ahead, last)
+    z, x, r, x1, M = sums[[0, 2, 5, 7, 10]]
+    per_n, per_m = inverse(visits[0]), inverse(M)
+    worth = np.stack([z * per_n + x * per_m, r * per_n + x1 * per_m])
+    ahead = _arriving(t, worth, ahead, gamma, divide_by, d[0])
+    u[:] = worth.T
+    variance[:], lost[:], square, of_placebo = _parts(sums[None], d, visits, gamma, t)
+    return ahead, square, of_placebo
 
 
 # By state, over all rows, x being 0 where the next state is not known: Σz, Σz², Σx, Σx², Σzx; the
@@ -70,10 +140,10 @@ OF_KNOWN = [SUMS.index(name) for name in ("r", "r2", "z")]  # what the last thre
 
 def _step_sums(s: Array, r: Array, z: Array, after: Array, ahead: Array, last: bool) -> Array:
     """(14, width) SUMS of some rows of a step."""
-    width = len(ahead)
+    width = ahead.shape[1]
     known = after >= 0
     all_known = bool(known.all())
-    x, x1 = ahead.T.take(after, axis=1, mode="wrap") * r
+    x, x1 = ahead.take(after, axis=1, mode="wrap") * r
     if not all_known:
         x, x1 = np.where(known, x, 0.0), np.where(known, x1, 0.0)
     values = [z, z * z, x, x * x, z * x, r, r * r, x1, x1 * x1, r * x1]
@@ -120,7 +190,7 @@ def backward_state(
     u: Array,
 ) -> float:
     """See `reweigh.moments.kernels.backward.backward_state`."""
-    state, rho = unpacked(code, bits, rho, by_code)
+    given = Rows(offsets, code, bits, ending, rho, by_code, reward)
     horizon, width = len(offsets) - 1, d.shape[1]
     end = width - 1
     ahead = np.zeros(width)
@@ -130,9 +200,9 @@ def backward_state(
         moved = np.zeros((6, width))
         by_reward, by_move, mean_reward, mean_worth = np.zeros((4, width))
         for sweep in range(2):  # the means, then what the rows differ by
-            for rows in chunks(offsets, t):
-                s, r, y = state[rows], rho[rows], reward[rows]
-                after = next_columns(offsets, state, ending, t, end, rows)
+            for rows in given.chunks(t):
+                s, r, y = given.columns(rows), given.ratios(rows), reward[rows]
+                after = given.after(t, rows, end)
                 known = (after >= 0) | (t + 1 == horizon)
                 own = np.where(known, r, 0.0)
                 worth = np.where(after >= 0, ahead[after], 0.0)

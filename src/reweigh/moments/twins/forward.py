@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,10 @@ import numpy.typing as npt
 
 from reweigh.logs.states import END
 from reweigh.moments.groups import tally
+from reweigh.moments.twins import common
+from reweigh.moments.twins.common import Rows, by_line, inverse
 
 Array = npt.NDArray[Any]
-CHUNK = 1 << 13  # rows: pieces of 64 KiB, which a system hands out again without clearing them
 
 
 def forward(
@@ -30,167 +30,141 @@ def forward(
 ) -> int:
     """See `reweigh.moments.kernels.forward.forward`."""
     horizon, width = len(offsets) - 1, d.shape[1]
-    end = width - 1
-    visits[0] = np.bincount(_columns(code[: len(ending)], bits), minlength=width)
+    rows = Rows(offsets, code, bits, ending, rho, by_code, reward)
+    visits[0] = np.bincount(rows.columns(slice(len(ending))), minlength=width)
     d[0] = visits[0] / len(ending)
-    scale, ended, c = 1.0, 0.0, 1.0
-    found, bounds = [], offsets.tolist()  # a number at a time, lists are faster than arrays
-    first_step, columns, ratios = 0, np.empty((1, 0), np.intp), rho  # as `_together` made them
-    for t in range(horizon):
-        low, high = bounds[t], bounds[t + 1]
-        going, alive = bounds[t + 2] - high if t + 1 < horizon else 0, high - low
-        here, there = d[t], d[t + 1]
-        visits[t, end] = ended
-        divided_by, mass = 1.0, scale * c
-        if mode == 1 and t > 0 and c > 0:
-            divided_by = c
-            scale *= c
-            here /= c
-        by_visit = here / np.maximum(visits[t], 1.0)
-        # d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s): each row carries d_t(s) ρ/M on to its s'
-        if mode != 2 and going == alive <= CHUNK:
-            at = t - first_step
-            if at + 1 >= len(columns):
-                at, first_step, columns = 0, t, _together(bounds, t, code, bits)
-                visits[t + 1 : t + len(columns)] = _counts(columns[1:], width)
-                ratios = _ratios(rho, by_code, code, slice(low, low + columns[1:].size))
-                ratios = ratios.reshape(columns[1:].shape)
-            w = by_visit.take(columns[at])
-            w *= ratios[at]
-            earned, second = float(w.dot(reward[low:high])), float(w.dot(w))
-            there[:] = np.bincount(columns[at + 1], w, width)
-            first = placebo = float(np.add.reduce(there))
-        elif mode != 2 and going == alive:
-            columns, earned, second = columns[:1], 0.0, 0.0
-            for rows in chunks(offsets, t):
-                after = _columns(code[rows.start + alive : rows.stop + alive], bits)
-                w = by_visit.take(_columns(code[rows], bits))
-                w *= _ratios(rho, by_code, code, rows)
-                earned += float(w.dot(reward[rows]))
-                second += float(w.dot(w))
-                there += np.bincount(after, w, width)
-                visits[t + 1] += np.bincount(after, None, width)
-            first = placebo = float(np.add.reduce(there))
-        else:
-            columns = columns[:1]
-            some, y = slice(low, high + going), reward[low:high]
-            state, of_rows = unpacked(code[some], bits, rho if by_code else rho[some], by_code)
-            places = offsets - low
-            weights = by_visit, *_divided(t, places, state, ending, of_rows, here, by_visit, mode)
-            sums = np.zeros(4)
-            for rows in chunks(places, t):
-                after = next_columns(places, state, ending, t, end, rows)
-                omega, w, carried = (by[state[rows]] * of_rows[rows] for by in weights)
-                sums += w @ y[rows], w.sum(), omega.sum(), omega @ omega
-                to = after >= 0
-                there += np.bincount(after[to], carried[to], width)
-            earned, placebo, first, second = sums.tolist()
-            if going:
-                visits[t + 1] = np.bincount(state[alive:], minlength=width)
-            ended += float(np.sum(ending[going:alive] == END))
-        stay = float(here[end])  # END stays END
-        there[end] += stay
-        placebo += stay
-        if ended > 0 and visits[t, end] > 0:
-            first += stay
-            second += stay * stay / float(visits[t, end])  # stay**2 raises where it overflows
-        c = placebo if mode != 2 and going == alive else float(np.add.reduce(there))
-        found.append((divided_by, mass, earned, placebo, first, second))
-        if not placebo > 0:
-            return t
-    steps[:6] = np.array(found).T
-    visits[horizon, end] = ended
+    c = np.ones(horizon + 1)  # Σ_s d_t(s), before d_t is divided by it
+    t = 0
+    while t < horizon:
+        k = rows.alike(t) if mode != 2 else 0
+        here = slice(t, t + max(k, 1))
+        run = _one if not k else _large if rows.at(t) > common.BLOCK else _several
+        run(rows, here, mode, d, visits, c, steps)
+        t = here.stop
+    failed = np.flatnonzero(~(steps[3] > 0))  # what follows such a step is 0, or no number
+    if len(failed):
+        return int(failed[0])
+    steps[0] = np.where(c[:-1] > 0, c[:-1], 1.0) if mode == 1 else 1.0
+    steps[1] = c[:-1]
+    steps[1, 1:] *= np.cumprod(steps[0, :-1])
     shown = np.diff(offsets) > 0  # up to the longest episode's end
     steps[6, shown] = np.add.reduceat(reward, offsets[:-1][shown])
     return -1
 
 
-def _columns(code: Array, bits: int) -> Array:
-    """The states of these codes, as places in an array."""
-    return np.asarray(code >> code.dtype.type(bits) if bits else code, np.intp)
+# d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s): each row carries d_t(s) ρ/M on to its s'
 
 
-def _ratios(rho: Array, by_code: bool, code: Array, rows: slice) -> Array:
-    return rho.take(code[rows]) if by_code else rho[rows]
+def _several(
+    rows: Rows, at: slice, mode: int, d: Array, visits: Array, c: Array, steps: Array
+) -> None:
+    """Steps whose rows are all followed by another, with the same divisor for rewards and moves."""
+    k, m, width = at.stop - at.start, rows.at(at.start), d.shape[1]
+    columns, ratios, reward = rows.lines(at)
+    after = slice(at.start + 1, at.stop + 1)
+    ended = float(visits[at.start, -1])
+    visits[after] = _counts(columns[1:], width)
+    visits[after, -1] = ended
+    per = np.maximum(visits[at], 1.0)
+    carried, ones, total = np.empty((k, m)), np.ones(width), float(c[at.start])
+    found = []
+    for here, there, s, to, N, r, w in zip(
+        d[at], d[after], columns, columns[1:], per, ratios, carried, strict=False
+    ):
+        if mode == 1 and total > 0:
+            here /= total
+        (here / N).take(s, out=w, mode="clip")
+        w *= r
+        there[:] = np.bincount(to, w, width)
+        if ended:  # END stays END
+            there[-1] += here[-1]
+        total = float(there.dot(ones))
+        found.append(total)
+    c[after] = found
+    stayed = d[at, -1] ** 2 / ended if ended else 0.0
+    steps[2, at] = _products(carried, reward)
+    steps[3, at] = steps[4, at] = found
+    steps[5, at] = _products(carried, carried) + stayed
 
 
-def _together(bounds: list[int], t: int, code: Array, bits: int) -> Array:
-    """(k + 1, m) the columns of the rows of step t, of the next steps that have as many, up to
-    CHUNK rows, and of what follows them: where rows are few, calls cost more than they do."""
-    low, m = bounds[t], bounds[t + 1] - bounds[t]
-    k = 1
-    while t + k + 2 < len(bounds) and (k + 1) * m <= CHUNK:
-        if bounds[t + k + 2] - bounds[t + k + 1] != m:
-            break
-        k += 1
-    return _columns(code[low : low + (k + 1) * m], bits).reshape(k + 1, m)
+def _products(a: Array, b: Array) -> Array:
+    """(k,) Σ ab of each of k lines."""
+    return np.asarray((a[:, None, :] @ b[:, :, None])[:, 0, 0])
+
+
+def _large(
+    rows: Rows, at: slice, mode: int, d: Array, visits: Array, c: Array, steps: Array
+) -> None:
+    """The same of one step, some rows at a time."""
+    t, width = at.start, d.shape[1]
+    here, there, m = d[t], d[t + 1], rows.at(t)
+    if mode == 1:
+        here /= c[t] if c[t] > 0 else 1.0
+    each, earned, second = here / np.maximum(visits[t], 1.0), 0.0, 0.0
+    for part in rows.chunks(t):
+        after = rows.columns(slice(part.start + m, part.stop + m))
+        w = each.take(rows.columns(part))
+        w *= rows.ratios(part)
+        earned += float(w.dot(rows.reward[part]))
+        second += float(w.dot(w))
+        there += np.bincount(after, w, width)
+        visits[t + 1] += np.bincount(after, None, width)
+    ended = visits[t + 1, -1] = visits[t, -1]
+    there[-1] += here[-1]
+    c[t + 1] = total = there.sum()
+    stayed = here[-1] ** 2 / ended if ended else 0.0
+    steps[2:6, t] = earned, total, total, second + stayed
+
+
+def _one(rows: Rows, at: slice, mode: int, d: Array, visits: Array, c: Array, steps: Array) -> None:
+    """Any step, some rows at a time."""
+    t, width = at.start, d.shape[1]
+    alive, going = rows.at(t), rows.at(t + 1)
+    end, ended = width - 1, float(visits[t, -1])
+    here, there = d[t], d[t + 1]
+    if mode == 1 and t > 0 and c[t] > 0:
+        here /= c[t]
+    by_visit = here / np.maximum(visits[t], 1.0)
+    weights = by_visit, *_divided(rows, t, here, by_visit, mode)
+    sums = np.zeros(4)
+    for part in rows.chunks(t):
+        s, r, y = rows.columns(part), rows.ratios(part), rows.reward[part]
+        after = rows.after(t, part, end)
+        omega, w, carried = (by[s] * r for by in weights)
+        sums += w @ y, w.sum(), omega.sum(), omega @ omega
+        to = after >= 0
+        there += np.bincount(after[to], carried[to], width)
+        if going:
+            visits[t + 1] += np.bincount(
+                after[: max(going - part.start + rows.bounds[t], 0)], None, width
+            )
+    stay = float(here[end])
+    there[end] += stay
+    sums[1] += stay
+    if ended:
+        sums[2:] += stay, stay * stay / ended
+    c[t + 1] = there.sum()
+    steps[2:6, t] = sums
+    visits[t + 1, end] = ended + float(np.sum(rows.ending[going:alive] == END))
 
 
 def _counts(columns: Array, width: int) -> Array:
     """(k, width) how often each occurs in each of k lines."""
     k = len(columns)
-    keys = columns + width * np.arange(k)[:, None] if k > 1 else columns
-    return np.bincount(keys.ravel(), minlength=k * width).reshape(k, width)
+    return np.bincount(by_line(columns, width).ravel(), minlength=k * width).reshape(k, width)
 
 
-def _divided(
-    t: int,
-    offsets: Array,
-    state: Array,
-    ending: Array,
-    rho: Array,
-    here: Array,
-    by_visit: Array,
-    mode: int,
-) -> tuple[Array, Array]:
+def _divided(rows: Rows, t: int, here: Array, by_visit: Array, mode: int) -> tuple[Array, Array]:
     """d_t over the divisors of the rewards and of the moves: N and M, or Σρ over all rows and over
     those whose next state is known."""
-    going, alive = rows_after(offsets, t), int(offsets[t + 1] - offsets[t])
-    last = t + 2 == len(offsets)
-    if mode != 2 and (last or not np.any(ending[going:alive] < END)):
+    last = t + 1 == rows.horizon
+    if mode != 2 and (last or not np.any(rows.ending[rows.at(t + 1) : rows.at(t)] < END)):
         return by_visit, by_visit
     width = len(here)
     divisors = np.zeros((2, width))
-    for rows in chunks(offsets, t):
-        s, after = state[rows], next_columns(offsets, state, ending, t, width - 1, rows)
-        each = rho[rows] if mode == 2 else np.ones(len(s))
+    for part in rows.chunks(t):
+        s, after = rows.columns(part), rows.after(t, part, width - 1)
+        each = rows.ratios(part) if mode == 2 else np.ones(len(s))
         known = (after >= 0) | last
         divisors += tally(s, each, width), tally(s[known], each[known], width)
     return here * inverse(divisors[0]), here * inverse(divisors[1])
-
-
-def unpacked(code: Array, bits: int, rho: Array, by_code: bool) -> tuple[Array, Array]:
-    """(N,) states and ratios of the rows."""
-    state = (code >> code.dtype.type(bits)).astype(np.intp) if bits else code
-    return state, rho.take(code) if by_code else rho
-
-
-def chunks(offsets: Array, t: int) -> Iterator[slice]:
-    """The rows of step t in pieces that stay in a processor's cache."""
-    low, high = int(offsets[t]), int(offsets[t + 1])
-    for start in range(low, high, CHUNK):
-        yield slice(start, min(start + CHUNK, high))
-
-
-def rows_after(offsets: Array, t: int) -> int:
-    """Rows of step t that another row follows."""
-    return int(offsets[t + 2] - offsets[t + 1]) if t + 2 < len(offsets) else 0
-
-
-def next_columns(
-    offsets: Array, state: Array, ending: Array, t: int, end: int, rows: slice
-) -> Array:
-    """The column of what follows these rows of step t, -1 where that is not known."""
-    going, start = rows_after(offsets, t), int(offsets[t + 1])
-    first, stop = rows.start - int(offsets[t]), rows.stop - int(offsets[t])
-    after = state[start + first : start + min(stop, going)].astype(np.int64)
-    if stop <= going:
-        return after
-    last = ending[max(first, going) : stop]
-    last = np.where(last == END, end, np.where(last < 0, -1, last))
-    return np.concatenate([after, last]) if first < going else last
-
-
-def inverse(values: Array) -> Array:
-    """1/x, and 0 where x is 0."""
-    return np.where(values > 0, 1.0 / np.where(values > 0, values, 1.0), 0.0)

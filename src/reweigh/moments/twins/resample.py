@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.moments.groups import tally
-from reweigh.moments.twins.forward import inverse, next_columns
+from reweigh.moments.twins.common import Rows, inverse
 
 Array = npt.NDArray[Any]
 GOLDEN, FIRST, SECOND = (
@@ -49,6 +49,7 @@ def replicate(
     kept_mass: Array,
 ) -> None:
     """See `reweigh.moments.kernels.resample.replicate`."""
+    given = Rows(offsets, state, 0, ending, rho, False, reward)
     horizon, end, n_values = len(offsets) - 1, width - 1, len(values)
     drawn = counts.astype(np.float64)
     first = state[: len(ending)]
@@ -59,7 +60,7 @@ def replicate(
     for t in range(horizon):
         rows = slice(int(offsets[t]), int(offsets[t + 1]))
         s, r, y = state[rows], rho[rows], reward[rows]
-        after = next_columns(offsets, state, ending, t, end, rows)
+        after = given.after(t, rows, end)
         known = (after >= 0) | (t + 1 == horizon)
         to = after >= 0
         for b in range(n_values):
@@ -99,6 +100,7 @@ def spread(
     variances: Array,
 ) -> None:
     """See `reweigh.moments.kernels.resample.spread`."""
+    given = Rows(offsets, state, 0, ending, rho, False, reward)
     horizon, end = len(offsets) - 1, width - 1
     first = state[: len(ending)]
     for b in range(len(variances)):
@@ -107,7 +109,7 @@ def spread(
         for t in range(horizon - 1, -1, -1):
             rows = slice(int(offsets[t]), int(offsets[t + 1]))
             s, r, y = state[rows], rho[rows], reward[rows]
-            after = next_columns(offsets, state, ending, t, end, rows)
+            after = given.after(t, rows, end)
             x = y + np.where(after >= 0, ahead[after], 0.0)
             n = drawn[: len(s)]
             own = r if mode == 2 else np.ones(len(s))
