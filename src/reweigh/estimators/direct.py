@@ -241,7 +241,7 @@ def forward(rows: Rows, mode: int) -> Flow:
     d, visits, parts = np.zeros((3, horizon + 1, rows.width))
     steps = np.zeros((7, horizon))
     run = pick("forward.forward", rows.steps.n_rows)
-    failed = run(*rows.columns, mode, d, visits, steps)
+    failed = run(*rows.columns, mode, d, visits, steps, 0, horizon)
     if failed >= 0:
         raise no_support(failed)
     powers = np.asarray(rows.gamma ** np.arange(horizon), np.float64)
@@ -253,17 +253,20 @@ def _solve(rows: Rows, mode: int) -> Solution:
     flow = forward(rows, mode)
     horizon, n = rows.steps.horizon, rows.steps.n_episodes
     parts, lost = flow.parts, np.zeros(horizon)
-    u = np.zeros((rows.width, 1 if mode == STATE else 2))
+    u, ahead = np.zeros((2, rows.width, 1 if mode == STATE else 2))
     name = "backward.backward_state" if mode == STATE else "backward.backward"
     back = pick(name, rows.steps.n_rows)
     g = _start_values(rows)
     off: float | None = None
     if mode == STATE:
-        scale = back(*rows.columns, rows.gamma, flow.d, flow.visits, parts[:-1], lost, u)
+        scale = back(
+            *rows.columns, rows.gamma, flow.d, flow.visits, parts[:-1], lost, u, ahead, 0, horizon
+        )
     else:
         scale, of_placebo = back(
-            *rows.columns, rows.gamma, mode, flow.d, flow.visits, flow.mass, parts[:-1], lost, u
-        )
+            *rows.columns, rows.gamma, mode, flow.d, flow.visits, flow.mass, parts[:-1], lost, u,
+            ahead, 0, horizon,
+        )  # fmt: skip
         off = float(np.sqrt(of_placebo + _start_variance(u[:, 1], flow.visits[0], None)))
     start = _start_variance(u[:, 0], flow.visits[0], g)
     square = start + float(parts.sum())

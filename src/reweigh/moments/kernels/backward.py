@@ -185,64 +185,68 @@ def backward(
     variance: Array,
     lost: Array,
     u: Array,
+    ahead: Array,
+    since: int,
+    until: int,
 ) -> tuple[float, float]:
     """The backward recursion of plain and simplex MIS, with the variances within the states.
 
     Fills variance (H, width), the parts of SE² (inference/variance.py); lost (H,), the share of
     d_t that the log cannot carry on; u (width, 2), what starting in a state is worth, and the same
     if every reward were 1. Returns the sum of squares that SE² is a difference of, and the
-    placebo's parts of SE² added up.
+    placebo's parts of SE² added up. Of the steps from `since` to `until`, as in `forward`: `ahead`
+    (width, 2) is γ times what arriving at `until` is worth, and then at `since`.
     """
     horizon, width = len(offsets) - 1, d.shape[1]
     end = width - 1
-    ahead = np.zeros((width, 2))
     cut = np.empty(width)
     flat = zeros_in_lines(8 * width)
     sums = flat.reshape((width, 8))
     more = np.zeros((width, 12))
     squares, placebo = 0.0, 0.0
     u[:] = 0.0
-    for t in range(horizon - 1, -1, -1):
+    for t in range(until - 1, since - 1, -1):
         low, high = offsets[t], offsets[t + 1]
+        own = slice(low - offsets[since], high - offsets[since])
+        here_code, y = code[low:high], reward[own]
         alive = high - low
         going = offsets[t + 2] - high if t + 1 < horizon else 0
         power = gamma**t
         cuts = 0
         if t + 1 < horizon:
             cuts = count_cut(ending, going, alive, low, code, bits, cut)
-        ratios = rho if by_code else rho[low:high]
+        ratios = rho if by_code else rho[own]
         # q = ρ (y + γ u'(s')): with N = M a row moves the value by γ^t d_t(s) q/N
         _look_ahead(
-            code[low:high],
+            here_code,
             code[high : high + going],
             bits,
             ratios,
             by_code,
-            reward[low:high],
+            y,
             ahead,
             flat,
         )
-        last = slice(low + going, high)
         _look_at_last(
-            code[last],
+            here_code[going:],
             ending[going:alive],
             bits,
-            rho if by_code else rho[last],
+            ratios if by_code else ratios[going:],
             by_code,
-            reward[last],
+            y[going:],
             ahead,
             t + 1 == horizon,
             flat,
         )
         if cuts:
             _split(
-                code[low:high],
+                here_code,
                 code[high : high + going],
                 bits,
                 ending,
                 ratios,
                 by_code,
-                reward[low:high],
+                y,
                 ahead,
                 more,
             )
@@ -297,8 +301,11 @@ def backward_state(
     variance: Array,
     lost: Array,
     u: Array,
+    ahead: Array,
+    since: int,
+    until: int,
 ) -> float:
-    """The same for MIS normalised within states, without a placebo; u is (width, 1).
+    """The same for MIS normalised within states, without a placebo; u, ahead are (width, 1).
 
     A row moves the value through R = D (z - r̂ρ)/Σρ and T = D ρ (γ u'(s') - mean)/Σρ, the latter
     over the rows whose next state is known: one sweep for the means, one for the squares.
@@ -306,20 +313,22 @@ def backward_state(
     horizon, width = len(offsets) - 1, d.shape[1]
     end = width - 1
     worth = np.empty(len(ending))
-    ahead = np.zeros((width, 1))
     mean, sums = np.empty((width, 5)), np.empty((width, 7))
     squares = 0.0
     u[:] = 0.0
-    for t in range(horizon - 1, -1, -1):
+    for t in range(until - 1, since - 1, -1):
         low, high = offsets[t], offsets[t + 1]
+        own = slice(low - offsets[since], high - offsets[since])
+        here_code, y = code[low:high], reward[own]
+        ratios = rho if by_code else rho[own]
         alive = high - low
         going = offsets[t + 2] - high if t + 1 < horizon else 0
         power = gamma**t
         mean[:], sums[:] = 0.0, 0.0
         for k in range(alive):
-            s, r = code[low + k] >> bits, ratio(rho, by_code, code, low + k)
+            s, r = here_code[k] >> bits, ratio(ratios, by_code, here_code, k)
             mean[s, 0] += r
-            mean[s, 1] += r * reward[low + k]
+            mean[s, 1] += r * y[k]
             worth[k] = 0.0
             if k < going:
                 worth[k] = ahead[code[high + k] >> bits, 0]
@@ -336,8 +345,8 @@ def backward_state(
             mean[s, 1] = mean[s, 1] / mean[s, 0] if mean[s, 0] > 0 else 0.0
             mean[s, 3] = mean[s, 3] / mean[s, 2] if mean[s, 2] > 0 else 0.0
         for k in range(alive):
-            s, r = code[low + k] >> bits, ratio(rho, by_code, code, low + k)
-            R = r * reward[low + k] - mean[s, 1] * r
+            s, r = here_code[k] >> bits, ratio(ratios, by_code, here_code, k)
+            R = r * y[k] - mean[s, 1] * r
             sums[s, 0] += R
             sums[s, 1] += R * R
             if not math.isnan(worth[k]):

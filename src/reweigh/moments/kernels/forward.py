@@ -80,10 +80,14 @@ def forward(
     d: Array,
     visits: Array,
     steps: Array,
+    since: int,
+    until: int,
 ) -> int:
     """The forward recursion of MIS; mode 0: plain, 1: simplex, 2: normalised within states.
 
-    A row's state is its code >> bits; rho is that of every row, or `by_code` of every code.
+    A row's state is its code >> bits; rho is that of every row, or `by_code` of every code. From
+    step `since` on, before which it was run already, up to `until`: reward, and rho by row, are
+    those of these steps alone.
 
     Fills d, visits (H+1, width) and steps (7, H): mass c_t before dividing by it, Σ_s d_t without
     any normalisation, <d_t, r̂_t>, the same of a reward of 1, Σω, Σω² of the rows' weights, and
@@ -93,14 +97,20 @@ def forward(
     horizon, width = len(offsets) - 1, d.shape[1]
     n, end = len(ending), width - 1
     by_reward, by_move, by_visit, cut = np.empty((4, width))
-    ratios, arrived = np.zeros((width, 2)), np.zeros(2 * width)
-    for k in range(n):
-        visits[0, code[k] >> bits] += 1.0
-    for s in range(width):
-        d[0, s] = visits[0, s] / n
-    scale, ended = 1.0, 0.0
-    for t in range(horizon):
+    by_state, arrived = np.zeros((width, 2)), np.zeros(2 * width)
+    if since == 0:
+        for k in range(n):
+            visits[0, code[k] >> bits] += 1.0
+        for s in range(width):
+            d[0, s] = visits[0, s] / n
+    scale, ended = 1.0, visits[since, end]
+    for t in range(since):
+        scale *= steps[0, t]
+    for t in range(since, until):
         low, high = offsets[t], offsets[t + 1]
+        own = slice(low - offsets[since], high - offsets[since])
+        here_code, y = code[low:high], reward[own]
+        ratios = rho if by_code else rho[own]
         alive = high - low
         going = offsets[t + 2] - high if t + 1 < horizon else 0
         here = d[t]
@@ -121,15 +131,15 @@ def forward(
         if not plain:
             # divisors: N and M, or Σρ over all rows and over those whose next state is known
             if mode == 2:
-                ratios[:] = 0.0
+                by_state[:] = 0.0
                 for k in range(alive):
-                    s, r = code[low + k] >> bits, ratio(rho, by_code, code, low + k)
-                    ratios[s, 0] += r
+                    s, r = here_code[k] >> bits, ratio(ratios, by_code, here_code, k)
+                    by_state[s, 0] += r
                     if k < going or ending[k] >= END or t + 1 == horizon:
-                        ratios[s, 1] += r
+                        by_state[s, 1] += r
             for s in range(end):
                 if mode == 2:
-                    N, M = ratios[s, 0], ratios[s, 1]
+                    N, M = by_state[s, 0], by_state[s, 1]
                 else:
                     N, M = visits[t, s], visits[t, s] - cut[s]
                 by_reward[s] = here[s] / N if N > 0 else 0.0
@@ -138,12 +148,12 @@ def forward(
         # d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s): each row carries d_t(s) ρ/M on to its s'
         if plain:
             earned, second, logged = _carry(
-                code[low:high],
+                here_code,
                 code[high : high + going],
                 bits,
-                rho if by_code else rho[low:high],
+                ratios,
                 by_code,
-                reward[low:high],
+                y,
                 by_visit,
                 arrived,
             )
@@ -151,14 +161,13 @@ def forward(
                 d[t + 1, s], visits[t + 1, s] = arrived[2 * s], arrived[2 * s + 1]
                 arrived[2 * s] = arrived[2 * s + 1] = 0.0
             placebo = first = total(d[t + 1])
-            last = slice(low + going, high)
             more, squared, paid, weight, over = _carry_last(
-                code[last],
+                here_code[going:],
                 ending[going:alive],
                 bits,
-                rho if by_code else rho[last],
+                ratios if by_code else ratios[going:],
                 by_code,
-                reward[last],
+                y[going:],
                 by_visit,
                 d[t + 1],
             )
@@ -167,25 +176,25 @@ def forward(
         else:
             earned = second = logged = 0.0
             for k in range(going):
-                s, to = code[low + k] >> bits, code[high + k] >> bits
-                r, y = ratio(rho, by_code, code, low + k), reward[low + k]
+                s, to = here_code[k] >> bits, code[high + k] >> bits
+                r = ratio(ratios, by_code, here_code, k)
                 d[t + 1, to] += by_move[s] * r
                 visits[t + 1, to] += 1.0
-                earned += by_reward[s] * r * y
-                logged += y
+                earned += by_reward[s] * r * y[k]
+                logged += y[k]
                 placebo += by_reward[s] * r
                 first += by_visit[s] * r
                 second += (by_visit[s] * r) ** 2
             for k in range(going, alive):
-                s, after = code[low + k] >> bits, ending[k]
-                r, y = ratio(rho, by_code, code, low + k), reward[low + k]
+                s, after = here_code[k] >> bits, ending[k]
+                r = ratio(ratios, by_code, here_code, k)
                 if after >= 0:
                     d[t + 1, after] += by_move[s] * r
                 elif after == END:
                     d[t + 1, end] += by_move[s] * r
                     ended += 1.0
-                earned += by_reward[s] * r * y
-                logged += y
+                earned += by_reward[s] * r * y[k]
+                logged += y[k]
                 placebo += by_reward[s] * r
                 first += by_visit[s] * r
                 second += (by_visit[s] * r) ** 2
@@ -198,5 +207,5 @@ def forward(
         steps[6, t] = logged
         if not placebo > 0:
             return t
-    visits[horizon, end] = ended
+    visits[until, end] = ended
     return -1

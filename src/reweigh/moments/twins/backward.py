@@ -30,22 +30,26 @@ def backward(
     variance: Array,
     lost: Array,
     u: Array,
+    ahead: Array,
+    since: int,
+    until: int,
 ) -> tuple[float, float]:
     """See `reweigh.moments.kernels.backward.backward`."""
-    rows = Rows(offsets, code, bits, ending, rho, by_code, reward)
-    ahead = np.zeros((2, d.shape[1]))  # γ times what arriving is worth, and the placebo's
+    rows = Rows(offsets, code, bits, ending, rho, by_code, reward, since, until)
+    worth = np.ascontiguousarray(ahead.T)  # by state along the lines here
     divide_by = np.where(np.arange(len(mass)) > 0, mass, 1.0) if mode == 1 else None
     squares = placebo = 0.0
-    t = len(offsets) - 1
-    while t > 0:
+    t = until
+    while t > since:
         k = rows.alike_before(t)
         at = slice(t - max(k, 1), t)
         run = _several if k else _one
-        ahead, square, one = run(
-            rows, at, gamma, divide_by, ahead, d[at], visits[at], variance[at], lost[at], u
+        worth, square, one = run(
+            rows, at, gamma, divide_by, worth, d[at], visits[at], variance[at], lost[at], u
         )
         squares, placebo = squares + square, placebo + one
         t = at.start
+    ahead[:] = worth.T
     return squares, placebo
 
 
@@ -122,7 +126,7 @@ def _one(
     for part in rows.chunks(t):
         s, r = rows.columns(part), rows.ratios(part)
         after = rows.after(t, part, width - 1)
-        sums += _step_sums(s, r, r * rows.reward[part], after, ahead, last)
+        sums += _step_sums(s, r, r * rows.rewards(part), after, ahead, last)
     z, x, r, x1, M = sums[[0, 2, 5, 7, 10]]
     per_n, per_m = inverse(visits[0]), inverse(M)
     worth = np.stack([z * per_n + x * per_m, r * per_n + x1 * per_m])
@@ -188,24 +192,26 @@ def backward_state(
     variance: Array,
     lost: Array,
     u: Array,
+    ahead: Array,
+    since: int,
+    until: int,
 ) -> float:
     """See `reweigh.moments.kernels.backward.backward_state`."""
-    given = Rows(offsets, code, bits, ending, rho, by_code, reward)
+    given = Rows(offsets, code, bits, ending, rho, by_code, reward, since, until)
     horizon, width = len(offsets) - 1, d.shape[1]
     end = width - 1
-    ahead = np.zeros(width)
     squares = 0.0
-    for t in range(horizon - 1, -1, -1):
+    for t in range(until - 1, since - 1, -1):
         means, seen = np.zeros((4, width)), np.zeros((3, width))
         moved = np.zeros((6, width))
         by_reward, by_move, mean_reward, mean_worth = np.zeros((4, width))
         for sweep in range(2):  # the means, then what the rows differ by
             for rows in given.chunks(t):
-                s, r, y = given.columns(rows), given.ratios(rows), reward[rows]
+                s, r, y = given.columns(rows), given.ratios(rows), given.rewards(rows)
                 after = given.after(t, rows, end)
                 known = (after >= 0) | (t + 1 == horizon)
                 own = np.where(known, r, 0.0)
-                worth = np.where(after >= 0, ahead[after], 0.0)
+                worth = np.where(after >= 0, ahead[after, 0], 0.0)
                 if sweep == 0:
                     seen += _seen(s, r, known, width)
                     means += [tally(s, v, width) for v in (r, own, r * y, own * worth)]
@@ -221,7 +227,7 @@ def backward_state(
         squares += square
         u[:, 0] = mean_reward + mean_worth
         u[end] = ahead[end]
-        ahead = gamma * u[:, 0]
+        ahead[:] = gamma * u
     return squares
 
 

@@ -19,7 +19,8 @@ BLOCK = 1 << 15  # rows of steps that are taken together: of few rows, calls cos
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The first arguments of the recursions, see `reweigh.moments.kernels.forward.forward`."""
+    """The first arguments of the recursions, see `reweigh.moments.kernels.forward.forward`, and the
+    steps that they are run over: reward, and rho by row, are those of the steps from `since` on."""
 
     offsets: Array
     code: Array
@@ -28,6 +29,8 @@ class Rows:
     rho: Array
     by_code: bool
     reward: Array
+    since: int
+    until: int
 
     @cached_property
     def bounds(self) -> list[int]:
@@ -47,7 +50,7 @@ class Rows:
         """How many steps from t on, of up to BLOCK rows or one, have as many rows, all of which
         another row follows."""
         m, k = self.at(t), 0
-        while t + k + 1 < self.horizon and self.at(t + k + 1) == m:
+        while t + k < self.until and t + k + 1 < self.horizon and self.at(t + k + 1) == m:
             k += 1
             if (k + 1) * m > BLOCK:
                 break
@@ -56,7 +59,7 @@ class Rows:
     def alike_before(self, t: int) -> int:
         """How many steps before t, of up to BLOCK rows, have as many rows as t."""
         m, k = self.at(t), 0
-        while k < t and self.at(t - k - 1) == m and (k + 1) * m <= BLOCK:
+        while k < t - self.since and self.at(t - k - 1) == m and (k + 1) * m <= BLOCK:
             k += 1
         return k
 
@@ -67,7 +70,14 @@ class Rows:
             yield slice(start, min(start + CHUNK, high))
 
     def ratios(self, rows: slice) -> Array:
-        return self.rho.take(self.code[rows]) if self.by_code else self.rho[rows]
+        return self.rho.take(self.code[rows]) if self.by_code else self.rho[self._held(rows)]
+
+    def rewards(self, rows: slice) -> Array:
+        return self.reward[self._held(rows)]
+
+    def _held(self, rows: slice) -> slice:
+        before = self.bounds[self.since]
+        return slice(rows.start - before, rows.stop - before)
 
     def columns(self, rows: slice) -> Array:
         """The states of these rows, as places in an array."""
@@ -80,7 +90,7 @@ class Rows:
         k, m, low = steps.stop - steps.start, self.at(steps.start), self.bounds[steps.start]
         own = slice(low, low + k * m)
         columns = self.columns(slice(low, own.stop + m)).reshape(k + 1, m)
-        return columns, self.ratios(own).reshape(k, m), self.reward[own].reshape(k, m)
+        return columns, self.ratios(own).reshape(k, m), self.rewards(own).reshape(k, m)
 
     def after(self, t: int, rows: slice, end: int) -> Array:
         """The column of what follows these rows of step t, -1 where that is not known."""

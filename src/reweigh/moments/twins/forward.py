@@ -27,28 +27,35 @@ def forward(
     d: Array,
     visits: Array,
     steps: Array,
+    since: int,
+    until: int,
 ) -> int:
     """See `reweigh.moments.kernels.forward.forward`."""
-    horizon, width = len(offsets) - 1, d.shape[1]
-    rows = Rows(offsets, code, bits, ending, rho, by_code, reward)
-    visits[0] = np.bincount(rows.columns(slice(len(ending))), minlength=width)
-    d[0] = visits[0] / len(ending)
-    c = np.ones(horizon + 1)  # Σ_s d_t(s), before d_t is divided by it
-    t = 0
-    while t < horizon:
+    rows = Rows(offsets, code, bits, ending, rho, by_code, reward, since, until)
+    if since == 0:
+        visits[0] = np.bincount(rows.columns(slice(len(ending))), minlength=d.shape[1])
+        d[0] = visits[0] / len(ending)
+    c = np.ones(rows.horizon + 1)  # Σ_s d_t(s), before d_t is divided by it
+    if since > 0:
+        c[since] = d[since].sum()
+    t = since
+    while t < until:
         k = rows.alike(t) if mode != 2 else 0
         here = slice(t, t + max(k, 1))
         run = _one if not k else _large if rows.at(t) > common.BLOCK else _several
         run(rows, here, mode, d, visits, c, steps)
         t = here.stop
-    failed = np.flatnonzero(~(steps[3] > 0))  # what follows such a step is 0, or no number
+    failed = np.flatnonzero(~(steps[3, since:until] > 0))  # all after it is 0, or no number
     if len(failed):
-        return int(failed[0])
-    steps[0] = np.where(c[:-1] > 0, c[:-1], 1.0) if mode == 1 else 1.0
-    steps[1] = c[:-1]
-    steps[1, 1:] *= np.cumprod(steps[0, :-1])
-    shown = np.diff(offsets) > 0  # up to the longest episode's end
-    steps[6, shown] = np.add.reduceat(reward, offsets[:-1][shown])
+        return since + int(failed[0])
+    these = slice(since, until)
+    steps[0, these] = np.where(c[these] > 0, c[these], 1.0) if mode == 1 else 1.0
+    scale = np.cumprod(np.concatenate([[1.0], steps[0, : until - 1]]))
+    steps[1, these] = c[these] * scale[these]
+    shown = np.flatnonzero(np.diff(offsets[since : until + 1]))  # up to the longest episode's end
+    steps[6, since + shown] = np.add.reduceat(
+        reward, (offsets[since:until] - offsets[since])[shown]
+    )
     return -1
 
 
@@ -105,7 +112,7 @@ def _large(
         after = rows.columns(slice(part.start + m, part.stop + m))
         w = each.take(rows.columns(part))
         w *= rows.ratios(part)
-        earned += float(w.dot(rows.reward[part]))
+        earned += float(w.dot(rows.rewards(part)))
         second += float(w.dot(w))
         there += np.bincount(after, w, width)
         visits[t + 1] += np.bincount(after, None, width)
@@ -128,7 +135,7 @@ def _one(rows: Rows, at: slice, mode: int, d: Array, visits: Array, c: Array, st
     weights = by_visit, *_divided(rows, t, here, by_visit, mode)
     sums = np.zeros(4)
     for part in rows.chunks(t):
-        s, r, y = rows.columns(part), rows.ratios(part), rows.reward[part]
+        s, r, y = rows.columns(part), rows.ratios(part), rows.rewards(part)
         after = rows.after(t, part, end)
         omega, w, carried = (by[s] * r for by in weights)
         sums += w @ y, w.sum(), omega.sum(), omega @ omega

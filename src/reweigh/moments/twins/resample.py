@@ -49,7 +49,7 @@ def replicate(
     kept_mass: Array,
 ) -> None:
     """See `reweigh.moments.kernels.resample.replicate`."""
-    given = Rows(offsets, state, 0, ending, rho, False, reward)
+    given = Rows(offsets, state, 0, ending, rho, False, reward, 0, len(offsets) - 1)
     horizon, end, n_values = len(offsets) - 1, width - 1, len(values)
     drawn = counts.astype(np.float64)
     first = state[: len(ending)]
@@ -100,7 +100,7 @@ def spread(
     variances: Array,
 ) -> None:
     """See `reweigh.moments.kernels.resample.spread`."""
-    given = Rows(offsets, state, 0, ending, rho, False, reward)
+    given = Rows(offsets, state, 0, ending, rho, False, reward, 0, len(offsets) - 1)
     horizon, end = len(offsets) - 1, width - 1
     first = state[: len(ending)]
     for b in range(len(variances)):
