@@ -13,6 +13,7 @@ from build import TARGET, random_log, to_reweigh
 import reweigh as rw
 from reweigh.estimators import direct
 from reweigh.estimators.weights import Solution, behavior_value, solve_recursion
+from reweigh.estimators.where import Place
 from reweigh.moments import compute
 from reweigh.moments.twins import common as twin
 from reweigh.worlds import ModelFail, random_mdp
@@ -57,7 +58,7 @@ def assert_same(found: Solution, expected: Solution) -> None:
         mine, theirs = getattr(found, field.name), getattr(expected, field.name)
         if field.name == "mean_return" and theirs is None:
             continue  # the sums have not read the rows; tests/logs/test_pairs.py asks for it
-        if theirs is None or isinstance(theirs, str | bool | tuple):
+        if theirs is None or isinstance(theirs, str | bool | tuple | Place):
             assert mine == theirs, field.name
         elif field.name == "freedom":
             if min(mine.error, theirs.error) > 1e-6 * largest:  # else rounding decides

@@ -15,6 +15,7 @@ from reweigh.estimators import direct_model, direct_pooled
 from reweigh.estimators.control import shape_log, shape_rows
 from reweigh.estimators.recipe import ModelControl
 from reweigh.estimators.weights import Solution, solve_recursion
+from reweigh.estimators.where import Place
 from reweigh.moments import compute
 from reweigh.moments.engines.arrays import ArraysEngine
 from reweigh.moments.twins import model as model_twin
@@ -63,7 +64,7 @@ def assert_same(found: Solution, expected: Solution) -> None:
     largest = max(1.0, abs(expected.value), expected.placebo)
     for field in fields(Solution):
         mine, theirs = getattr(found, field.name), getattr(expected, field.name)
-        if theirs is None or isinstance(theirs, str | bool | tuple):
+        if theirs is None or isinstance(theirs, str | bool | tuple | Place):
             assert mine == theirs, field.name
             continue
         noise = 1e-12 * largest**2

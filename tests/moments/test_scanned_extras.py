@@ -162,8 +162,23 @@ def test_verdicts_of_a_simulated_log_are_the_same_on_every_engine() -> None:
     assert "history" in {gate.name for gate in found["mis"].gates if gate.level != "unknown"}
 
 
+def test_places_are_the_same_on_every_engine() -> None:
+    """Of few episodes: some (t, s, a) are rare, others were never seen."""
+    found = verdicts_agree(engines(simulated(40), terminated="terminated"), TARGET)
+    placed = {
+        (name, gate.name): (gate.state is not None, gate.action is not None)
+        for name, verdict in found.items()
+        for gate in verdict.gates
+        if gate.per_step is not None and gate.step is not None
+    }
+    assert placed["mis", "placebo"] == (False, False)
+    assert placed["mis", "rare states"] == (True, False)
+    assert placed["dm", "rare states"] == placed["dm", "support"] == (True, True)
+    assert placed["ssd-is", "stationarity"] == (True, False)
+
+
 def verdicts_agree(logs: dict[str, Any], target: rw.Policy) -> dict[str, Any]:
-    asked = ["mis", "dm", "wis"]
+    asked = ["mis", "mis-state", "mis-pooled", "dm", "dm-renorm", "wis", "ssd-is"]
     results = {name: rw.evaluate_all(log, target, asked) for name, log in logs.items()}
     found = {}
     for i, estimator in enumerate(asked):
@@ -227,7 +242,7 @@ def test_merged_sites_have_the_gates_of_the_whole(tmp_path: Path) -> None:
     assert run(["merge", *files, "-o", str(tmp_path / "all.parquet")]) == 0
     merged = rw.load_moments(tmp_path / "all.parquet")
     whole = rw.moments(rw.read_log(rows, **reading), TARGET)
-    for estimator in ("mis", "dm"):
+    for estimator in ("mis", "mis-pooled", "dm"):
         verdicts = [rw.evaluate(sums, None, estimator).verdict for sums in (merged, whole)]
         fixture.assert_alike(*(verdict.to_dict() for verdict in verdicts))
     assert merged.largest is not None

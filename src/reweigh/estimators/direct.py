@@ -15,19 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import SupportError
+from reweigh.estimators.operators import SEEN_ENOUGH, covered_by
 from reweigh.estimators.recipe import Marginal, Recipe
 from reweigh.estimators.recursion import no_support
 from reweigh.estimators.weights import Solution, value_alone
+from reweigh.estimators.where import Place, largest, worst_node
 from reweigh.inference import variance
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.pairs import Pairs
-from reweigh.logs.states import HIDDEN, Labels
+from reweigh.logs.states import END, HIDDEN, Labels
 from reweigh.logs.steps import Steps
 from reweigh.moments.bundle import Moments
 from reweigh.moments.compute import COMPILED_FROM, available, pick
 from reweigh.moments.engines.base import about
 from reweigh.moments.groups import tally
 from reweigh.moments.transitions import StartMoments
+from reweigh.moments.twins.forward import unpacked
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
 from reweigh.policies.table import TablePolicy
@@ -64,9 +67,11 @@ def solve_rows(rows: Rows, recipe: Recipe, *, errors: bool = True) -> Solution:
         try:
             plain = _solve(rows, PLAIN)
             placebo, error = plain.placebo, plain.placebo_error
+            each = plain.placebo_by_step
         except SupportError:
-            placebo, error = 0.0, None
-        return replace(_solve(rows, STATE), placebo=placebo, placebo_error=error)
+            placebo, error, each = 0.0, None, np.zeros(rows.steps.horizon)
+        found = _solve(rows, STATE)
+        return replace(found, placebo=placebo, placebo_error=error, placebo_by_step=each)
 
 
 def behavior_in_memory(log: EpisodeLog, mean_return: float | None = None) -> float | None:
@@ -278,16 +283,20 @@ def _solve(rows: Rows, mode: int) -> Solution:
     gone = variance.lost_in_rounding(square, scale)
     second = flow.second
     rare, corrected, nodes = _nodes(rows.steps, flow)
+    unseen = _unseen(flow, lost, conserves=mode == STATE)
     return Solution(
         value=float(per_step.sum()),
         standard_error=None if gone else float(np.sqrt(square)),
         error_method=variance.LOST if gone else "analytic",
         per_step=per_step,
         ess=np.where(second > 0, flow.first**2 / np.where(second > 0, second, 1.0), np.nan),
-        unseen_mass=_unseen(flow, lost, conserves=mode == STATE),
+        unseen_mass=unseen,
+        unseen_at=_unseen_at(rows, flow, unseen),
         placebo=float(flow.powers @ flow.placebo),
         placebo_error=off,
+        placebo_by_step=flow.powers * flow.placebo,
         rare_mass=rare,
+        **_rare(horizon, nodes),
         total_mass=flow.total,
         variance_of_start=start,
         freedom=_freedom(corrected, nodes, start, n),
@@ -331,6 +340,35 @@ def _unseen(flow: Flow, share: Floats, *, conserves: bool) -> Floats:
         kept = np.cumprod(np.maximum(1 - share, 0.0))
         scale = scale * np.concatenate([[1.0], kept[:-1]])
     return np.where(scale * share > 1e-9, scale * share, 0.0)
+
+
+def _unseen_at(rows: Rows, flow: Flow, unseen: Floats) -> Place | None:
+    """See `where.most_unseen`. From the rows of that step alone: the others need not be read."""
+    if not unseen.any():
+        return None
+    t = int(np.argmax(unseen))
+    _, code, bits, ending, rho, by_code, _ = rows.columns
+    here, last = rows.steps.rows(t), t + 1 == rows.steps.horizon
+    state, ratio = unpacked(code[here], bits, rho if by_code else rho[here], by_code)
+    known = ending[: len(state)] >= END  # the longest episodes come first
+    known[: 0 if last else rows.steps.rows(t + 1).stop - here.stop] = True
+    state, ratio = (state, ratio) if last else (state[known], ratio[known])
+    count = np.bincount(state, minlength=rows.width).astype(np.float64)
+    sums = (tally(state, values, rows.width) for values in (ratio, ratio * ratio))
+    lost = flow.d[t] * np.maximum(1 - covered_by(count, *sums), 0.0)
+    return Place(t, largest(lost[:-1]))  # END, which loses nothing, is the last
+
+
+def _rare(horizon: int, nodes: dict[str, Any]) -> dict[str, Any]:
+    """The Solution's rare_by_step and rare_at."""
+    node_t, node_s = nodes["node_t"], nodes["node_s"]
+    few = (nodes["visits"] < SEEN_ENOUGH) & (node_t < horizon)
+    mass = np.where(few, nodes["target"], 0.0)
+    node = worst_node(node_s, mass)
+    return {
+        "rare_by_step": tally(node_t, mass, horizon + 1)[:horizon],
+        "rare_at": None if node is None else Place(int(node_t[node]), int(node_s[node])),
+    }
 
 
 def _freedom(

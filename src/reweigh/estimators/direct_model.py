@@ -19,6 +19,7 @@ from reweigh.estimators.operators import SEEN_ENOUGH
 from reweigh.estimators.recipe import Model, Recipe
 from reweigh.estimators.recursion import no_support
 from reweigh.estimators.weights import Solution, value_alone
+from reweigh.estimators.where import Place, largest, missing_action, worst_node
 from reweigh.inference import variance
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END, HIDDEN
@@ -220,24 +221,29 @@ def _solve(rows: ModelRows, *, renorm: bool, errors: bool) -> Solution:
     v, v1 = rows.backward(share, reward, placebo=True)
     parts, squares, of_placebo, corrected = _spread(rows, share, d, v, v1)
     if renorm:  # its placebo would be H whatever the log lacks: it is that of the plain model
-        placebo, off = _plain_placebo(rows, probability, visits)
+        ones, off = _plain_placebo(rows, probability, visits)
     else:
-        placebo = float(powers @ _mean_of(d, nodes.placebo))
+        ones = _mean_of(d, nodes.placebo)
         off = float(np.sqrt(of_placebo + _start_variance(v1[0], visits[0])))
     start = _start_variance(v[0], visits[0])
     square = start + float(parts.sum())
     gone = variance.lost_in_rounding(square, squares + float(v[0] ** 2 @ visits[0]) / n**2)
     rare = np.where(visits[:-1] < SEEN_ENOUGH, 1.0, nodes.rare)
+    rare_by_step, unseen = _mean_of(d, rare), _unseen(nodes, d, conserves=renorm)
     return Solution(
         value=float(per_step.sum()),
         standard_error=None if gone else float(np.sqrt(square)),
         error_method=variance.LOST if gone else "analytic",
         per_step=per_step,
         ess=_effective_sizes(nodes, d, visits),
-        unseen_mass=_unseen(nodes, d, conserves=renorm),
-        placebo=placebo,
+        unseen_mass=unseen,
+        unseen_at=_unseen_at(rows, nodes, d, unseen),
+        placebo=float(powers @ ones),
         placebo_error=off,
-        rare_mass=float(_mean_of(d, rare).sum()) / horizon,
+        placebo_by_step=powers * ones,
+        rare_mass=float(rare_by_step.sum()) / horizon,
+        rare_by_step=rare_by_step,
+        rare_at=_rare_at(rows, share, d[:-1] * rare),
         total_mass=d[:-1].sum(axis=1),
         variance_of_start=start,
         freedom=variance.Freedom.of_sums(*corrected, start, n),
@@ -262,19 +268,17 @@ def _forward(rows: ModelRows, share: Floats, visits: Floats, placebo: Floats) ->
     return d
 
 
-def _plain_placebo(rows: ModelRows, share: Floats, visits: Floats) -> tuple[float, float | None]:
-    """The placebo of the model that is not renormalised, and its error."""
+def _plain_placebo(rows: ModelRows, share: Floats, visits: Floats) -> tuple[Floats, float | None]:
+    """(H,) <d_t, 1> of the model that is not renormalised, and the error of its placebo."""
     ones = rows.by_state(share)
     ones[:, -1] = 1.0
     try:
         d = _forward(rows, share, visits, ones)
     except SupportError:
-        return 0.0, None
+        return np.zeros(rows.log.horizon), None
     _, v1 = rows.backward(share, np.zeros_like(share), placebo=True)
     _, _, square, _ = _spread(rows, share, d, v1, v1)
-    powers = rows.log.discount ** np.arange(rows.log.horizon)
-    error = np.sqrt(square + _start_variance(v1[0], visits[0]))
-    return float(powers @ _mean_of(d, ones)), float(error)
+    return _mean_of(d, ones), float(np.sqrt(square + _start_variance(v1[0], visits[0])))
 
 
 def _spread(
@@ -311,6 +315,36 @@ def _unseen(nodes: Nodes, d: Floats, *, conserves: bool) -> Floats:
         kept = np.cumprod(np.maximum(1 - lost, 0.0))
         lost = lost * np.concatenate([[1.0], kept[:-1]])
     return np.where(lost > 1e-9, lost, 0.0)
+
+
+def _unseen_at(rows: ModelRows, nodes: Nodes, d: Floats, unseen: Floats) -> Place | None:
+    """See `where.most_unseen`."""
+    if not unseen.any():
+        return None
+    t = int(np.argmax(unseen))
+    state = largest(d[t] * np.maximum(1 - nodes.covered[t], 0.0))
+    N, M, P = (sums[:, _actions(rows, state)] for sums in rows.sums[:3])  # (H, actions)
+    every = np.flatnonzero(N.sum(axis=0))
+    lost = 1 - float(nodes.covered[t, state])
+    count, total = N.sum(axis=0)[every], P.sum(axis=0)[every]
+    return Place(t, state, missing_action(lost, every, count, total, np.flatnonzero(M[t])))
+
+
+def _rare_at(rows: ModelRows, share: Floats, mass: Floats) -> Place | None:
+    """See `where.most_rare`; `mass` is (H, width)."""
+    code = np.append(np.arange(rows.width - 1), END)
+    node = worst_node(np.broadcast_to(code, mass.shape).reshape(-1), mass.reshape(-1))
+    if node is None:
+        return None
+    t, column = divmod(node, rows.width)
+    own = _actions(rows, column)
+    each = np.where(rows.sums[0, t, own] < SEEN_ENOUGH, share[t, own], 0.0)
+    return Place(t, int(code[column]), largest(each) if each.any() else None)
+
+
+def _actions(rows: ModelRows, column: int) -> slice:
+    """The groups of a state."""
+    return slice(column * rows.n_actions, (column + 1) * rows.n_actions)
 
 
 def _told(rows: ModelRows, d: Floats, visits: Floats, parts: Floats) -> dict[str, Any]:

@@ -305,11 +305,17 @@ def rows_of(
 def covered_share(
     cells: TransitionMoments, known: npt.NDArray[np.bool_], node: Ints, size: int
 ) -> Floats:
-    """E[ρ|s] = 1 where the log shows all that the target does. A mean ratio that stays below 1
-    by more than DEFICIT_ERRORS errors (of at least SEEN_ENOUGH rows) tells what it does not."""
+    """(size,) what `covered_by` says of each node's rows."""
     n, first, second = (
         tally(node, np.where(known, v, 0), size) for v in (cells.n, cells.rho, cells.rho2)
     )
+    return covered_by(n, first, second)
+
+
+def covered_by(n: Floats, first: Floats, second: Floats) -> Floats:
+    """E[ρ|s] = 1 where the log shows all that the target does. A mean ratio that stays below 1
+    by more than DEFICIT_ERRORS errors (of at least SEEN_ENOUGH rows) tells what it does not. Given
+    are the rows, Σρ and Σρ²."""
     per_row = inverse(n)
     mean = first * per_row
     error = np.sqrt(np.maximum(second * per_row - mean**2, 0.0) * per_row)

@@ -9,15 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, SupportError
-from reweigh.estimators.operators import (
-    SEEN_ENOUGH,
-    OneStep,
-    importance_operator,
-    model_operator,
-)
+from reweigh.estimators.operators import OneStep, importance_operator, model_operator
 from reweigh.estimators.pooled import pooled_operator
 from reweigh.estimators.recipe import Marginal, Model, Recipe
 from reweigh.estimators.recursion import Forward, backward, forward
+from reweigh.estimators.where import Place, most_rare, most_unseen, node_of, rare_share
 from reweigh.inference import variance
 from reweigh.logs.states import UNKNOWN
 from reweigh.moments.bundle import Moments
@@ -35,7 +31,9 @@ class Solution:
     ess, unseen_mass are per step (nan where a step has none); marginals are None for estimators
     that have no state distribution. normalized_at tells the steps at which d_t was normalised;
     heaviest is the share of the weight that one episode holds at the worst step; from_model
-    tells that no ratios were used. Over the nodes, the (t, s) of `node_t` and `node_s`: `target`
+    tells that no ratios were used. placebo_by_step and rare_by_step are (H,) what the steps add to
+    the placebo, and the share of their mass that is seen seldom; unseen_at and rare_at tell where
+    most of the mass is lost, or rare. Over the nodes, the (t, s) of `node_t` and `node_s`: `target`
     d_t^π(s), `behavior` d_t^μ(s), `visits` the logged rows N_t(s), and `variance_by_node` the parts
     of SE², which with `variance_of_start` add up to it (None when pooled: no step owns them);
     `freedom` is the error corrected for small groups, with its degrees of freedom; `mean_return`
@@ -50,7 +48,11 @@ class Solution:
     unseen_mass: Floats | None
     placebo: float
     placebo_error: float | None = None
+    placebo_by_step: Floats | None = None
     rare_mass: float | None = None
+    rare_by_step: Floats | None = None
+    rare_at: Place | None = None
+    unseen_at: Place | None = None
     total_mass: Floats | None = None
     node_t: Ints | None = None
     node_s: Ints | None = None
@@ -108,6 +110,9 @@ def solve_operator(
     if not errors:
         return value_alone(per_step)
     placebo, off = _placebo(recipe, make, op, flow)
+    from_model = isinstance(recipe.weights, Model)
+    share, unseen = rare_share(op), escaping(op, flow)
+    rare = flow.d * share
     back = backward(for_error, flow if simplex else None)
     moved = variance.derivatives(for_error, flow, back)
     square = variance.squared_error(for_error, back, moved, term(for_error, moved.reward))
@@ -117,10 +122,14 @@ def solve_operator(
         error_method=variance.LOST if square.lost else "analytic",
         per_step=per_step,
         ess=effective_sizes(op, flow),
-        unseen_mass=escaping(op, flow),
-        placebo=placebo,
+        unseen_mass=unseen,
+        placebo=float(placebo.sum()),
         placebo_error=off,
-        rare_mass=rare_mass(op, flow),
+        placebo_by_step=placebo,
+        rare_mass=rare_mass(op, flow, share),
+        rare_by_step=tally(op.node_t, rare, op.horizon + 1)[: op.horizon],
+        rare_at=most_rare(op, rare, from_model=from_model),
+        unseen_at=most_unseen(op, flow, unseen, from_model=from_model),
         total_mass=flow.total,
         node_t=op.node_t,
         node_s=op.node_s,
@@ -134,7 +143,7 @@ def solve_operator(
             np.append(for_error.groups.visits, op.n_episodes),
         ),
         normalized_at=op.complete[: op.horizon] if simplex else None,
-        from_model=isinstance(recipe.weights, Model),
+        from_model=from_model,
     )
 
 
@@ -336,9 +345,9 @@ def escaping(op: OneStep, flow: Forward) -> Floats:
 
 def _placebo(
     recipe: Recipe, make: Callable[[Recipe], Operators], op: OneStep, flow: Forward
-) -> tuple[float, float | None]:
-    """The placebo and its error. An estimator that normalises within states says H whatever the
-    ratios are; there the placebo is that of the same weights before normalising."""
+) -> tuple[Floats, float | None]:
+    """(H,) the placebo's parts, and its error. An estimator that normalises within states says H
+    whatever the ratios are; there the placebo is that of the same weights before normalising."""
     simplex = recipe.normalize == "simplex"
     if op.conserves:
         plain = replace(recipe, normalize="none")
@@ -348,8 +357,8 @@ def _placebo(
         try:
             flow = forward(op, simplex=False)
         except SupportError:
-            return 0.0, None
-    return float(earned(op, flow, op.placebo).sum()), placebo_error(op, flow, simplex)
+            return np.zeros(op.horizon), None
+    return earned(op, flow, op.placebo), placebo_error(op, flow, simplex)
 
 
 def placebo_error(op: OneStep, flow: Forward, simplex: bool) -> float | None:
@@ -370,30 +379,15 @@ def placebo_error(op: OneStep, flow: Forward, simplex: bool) -> float | None:
     return float(np.sqrt(variance.squared_error(ones, back, moved, term).total))
 
 
-def rare_mass(op: OneStep, flow: Forward) -> float:
+def rare_mass(op: OneStep, flow: Forward, rare: Floats) -> float:
     """Average share of the target's mass on (t, s), of a model on (t, s, a), that the log shows
-    fewer than 10 times."""
-    visits = op.visits
-    if op.at_steps is not None:  # pooled: a state's rows of all steps speak for it
-        by_step = visits.reshape(op.horizon + 1, -1)
-        visits = np.broadcast_to(by_step.sum(axis=0), by_step.shape).reshape(-1)
-        rare = (visits < SEEN_ENOUGH).astype(np.float64)
-    else:
-        few = np.where(op.groups.visits < SEEN_ENOUGH, op.groups.share, 0.0)
-        rare = np.where(visits < SEEN_ENOUGH, 1.0, tally(_node_of(op), few, len(visits)))
+    fewer than 10 times, with `rare` the share of each node (`where.rare_share`)."""
     inside = op.node_t < op.horizon
     return float(flow.d[inside] @ rare[inside]) / op.horizon
-
-
-def _node_of(op: OneStep) -> Ints:
-    """(G,) the node of each group: every edge of a group leaves it."""
-    node = np.zeros(len(op.groups.share), np.int64)
-    node[op.groups.of] = op.src
-    return node
 
 
 def _by_node(op: OneStep, square: variance.Squared) -> Floats | None:
     """(K,) parts of SE² by (t, s), a model's summed over the actions; None when pooled."""
     if op.edge_offsets is None:
         return None
-    return tally(_node_of(op), square.per_group, len(op.node_t))
+    return tally(node_of(op), square.per_group, len(op.node_t))

@@ -11,9 +11,11 @@ import math
 from collections.abc import Callable, Set
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
+from reweigh.arithmetic import divided
 from reweigh.errors import SupportError
 from reweigh.estimators.operators import OneStep, importance_operator, model_operator
 from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary
@@ -25,6 +27,14 @@ from reweigh.estimators.weights import (
     model_cells,
     over_blocks,
     rare_mass,
+)
+from reweigh.estimators.where import (
+    Place,
+    largest,
+    most_unfounded,
+    most_unseen,
+    rare_share,
+    worst_node,
 )
 from reweigh.inference import gates, tails, variance
 from reweigh.inference.assumptions import (
@@ -39,7 +49,7 @@ from reweigh.inference.gates import Gate
 from reweigh.inference.limits import kind_of
 from reweigh.moments.bundle import Moments
 from reweigh.moments.engines.base import Request
-from reweigh.moments.groups import group_by
+from reweigh.moments.groups import group_by, tally
 
 KINDS = frozenset({"transitions", "model", "lagged", "ordered", "largest"})
 RATIOS, STATES, PRODUCTS, STEADY = "propensities", "history", "Pareto k", "steadiness"
@@ -58,39 +68,68 @@ def request(max_ratio: float | None) -> Request:
 def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate, ...]:
     """The gates that a solution's own numbers pass or fail."""
     n = used.n_episodes
+    from_model, (lost_in, lost_by) = solution.from_model, _names(solution.unseen_at, used)
     lost = gates.support(
-        solution.unseen_mass, from_model=solution.from_model, max_ratio=used.about.max_ratio
+        solution.unseen_mass,
+        from_model=from_model,
+        max_ratio=used.about.max_ratio,
+        state=lost_in,
+        action=lost_by,
     )
     kind, products = kind_of(recipe), recipe.uses_trajectories
-    found = [
-        gates.episodes(n, kind),
-        replace(lost, state=_unvisited(solution, used, lost.step)),
-    ]
+    found = [gates.episodes(n, kind), lost]
     if used.hidden and kind != "model" and _mean_stretch(used) > LONG_STRETCH:
         kind = "products"
     found.append(gates.effective_size(solution.ess, n, kind))
-    step, state = _rarest(solution, used)
+    state, action = _names(solution.rare_at, used)
     found.append(
         gates.rare_states(
             solution.rare_mass,
             solution.ess,
             state,
-            step,
-            from_model=solution.from_model,
+            None if solution.rare_at is None else solution.rare_at.step,
+            from_model=from_model,
             per_state=recipe.normalize == "state",
+            per_step=solution.rare_by_step,
+            action=action,
         )
     )
     if isinstance(recipe.weights, Model | Stationary) and recipe.control is None:
         found.append(gates.hidden(used.hidden))
     if isinstance(recipe.weights, Stationary):
-        found.append(gates.stationarity(_unsteady(used)))
+        found.append(_stationarity(used))
     if products:
         found.append(gates.heaviest_episode(solution.heaviest, solution.ess))
-    elif not solution.from_model:
+    elif not from_model:
         found.append(gates.total_mass(solution.total_mass))
-        expected = float(np.sum(used.about.discount ** np.arange(used.about.horizon)))
-        found.append(gates.placebo(solution.placebo, solution.placebo_error, expected))
+        found.append(_placebo(solution, used))
     return tuple(found)
+
+
+def _names(place: Place | None, used: Moments) -> tuple[str | None, str | None]:
+    """What a place's state and action are called; END is no state."""
+    if place is None:
+        return None, None
+    state = used.states.name(place.state) if place.state >= 0 else None
+    if place.action is None:
+        return state, None
+    assert used.actions is not None
+    return state, used.actions.name(place.action)
+
+
+def _where(place: Place | None, used: Moments) -> dict[str, Any]:
+    """A gate's `step`, `state` and `action`."""
+    state, action = _names(place, used)
+    return {"step": None if place is None else place.step, "state": state, "action": action}
+
+
+def _placebo(solution: Solution, used: Moments) -> Gate:
+    powers = used.about.discount ** np.arange(used.about.horizon)
+    each, step = solution.placebo_by_step, None
+    if each is not None:
+        step = largest(np.abs(each - powers))
+    expected = float(np.sum(powers))
+    return gates.placebo(solution.placebo, solution.placebo_error, expected, each, step)
 
 
 def _mean_stretch(used: Moments) -> float:
@@ -101,7 +140,7 @@ def _mean_stretch(used: Moments) -> float:
     return float(cells.n @ (cells.t_next - cells.t)) / float(cells.n.sum())
 
 
-def _unsteady(used: Moments) -> float:
+def _stationarity(used: Moments) -> Gate:
     """How far the target's distributions of states at the steps are from their mean: in total
     variation, averaged over the steps."""
     cells, start = model_cells(used)
@@ -109,39 +148,18 @@ def _unsteady(used: Moments) -> float:
     try:
         flow = forward(op, simplex=True)
     except SupportError:
-        return 1.0
+        return gates.stationarity(1.0)
     inside = op.node_t < op.horizon
     names, place = np.unique(op.node_s[inside], return_inverse=True)
     d = np.zeros((op.horizon, len(names)))
     d[op.node_t[inside], place] = flow.d[inside]
-    return float(np.abs(d - d.mean(axis=0)).sum()) / (2 * op.horizon)
-
-
-def _unvisited(solution: Solution, used: Moments, step: int | None) -> str | None:
-    """The state without any row at this step that holds the most of the target's mass; None where
-    mass is lost for want of actions, or of large enough ratios."""
-    if step is None or solution.visits is None or solution.target is None:
-        return None
-    assert solution.node_t is not None
-    assert solution.node_s is not None
-    here = (solution.node_t == step) & (solution.visits == 0) & (solution.node_s >= 0)
-    mass = np.where(here, solution.target, 0.0)
-    if not mass.any():
-        return None
-    return used.states.name(int(solution.node_s[np.argmax(mass)]))
-
-
-def _rarest(solution: Solution, used: Moments) -> tuple[int | None, str | None]:
-    """The (t, s) with the most of the target's mass among those seen fewer than 10 times."""
-    if solution.node_t is None or solution.node_s is None:
-        return None, None
-    if solution.target is None or solution.visits is None:
-        return None, None
-    mass = np.where((solution.visits < 10) & (solution.node_s >= 0), solution.target, 0.0)
-    if not mass.any():
-        return None, None
-    worst = int(np.argmax(mass))
-    return int(solution.node_t[worst]), used.states.name(int(solution.node_s[worst]))
+    off = np.abs(d - d.mean(axis=0))
+    per_step = off.sum(axis=1) / 2
+    step = largest(per_step)
+    state = worst_node(names, off[step])
+    worst = None if state is None else Place(step, int(names[state]))
+    gap = float(off.sum()) / (2 * op.horizon)
+    return gates.stationarity(gap, per_step=per_step, **_where(worst, used))
 
 
 def of_sums(sums: Moments, silent: Set[str] = frozenset()) -> dict[str, Gate]:
@@ -243,16 +261,18 @@ def _marginal(sums: Moments) -> tuple[Gate, Gate]:
             why = str(error)
         else:
             lost, limit = escaping(op, flow), sums.about.max_ratio
+            state, _ = _names(most_unseen(op, flow, lost, from_model=False), sums)
             return (
                 gates.marginal_size(effective_sizes(op, flow), sums.n_episodes),
-                gates.support(lost, from_model=False, max_ratio=limit, name=UNSEEN),
+                gates.support(lost, from_model=False, max_ratio=limit, name=UNSEEN, state=state),
             )
     return gates.unknown(MARGINAL, why), gates.unknown(UNSEEN, why)
 
 
 def _policies(sums: Moments) -> Gate:
     """Do the policies look at more than the state? Within a (t, s, a) the ratio is then not the
-    same: sqrt(Σ(ρ - ρ̄)²/Σρ²), the deviations being those within the (t, s, a)."""
+    same: sqrt(Σ(ρ - ρ̄)²/Σρ²), the deviations being those within the (t, s, a), of the steps by
+    themselves and of all. The place is that of the largest Σ(ρ - ρ̄)²."""
     if sums.about.continuous_actions:
         return gates.unknown(POLICIES, "actions are numbers: no two are alike")
     if sums.model is None:
@@ -269,7 +289,9 @@ def _policies(sums: Moments) -> Gate:
     step, state, action = (int(key[worst]) for key in groups.keys)
     assert sums.actions is not None
     place = (step, sums.states.name(state), sums.actions.name(action))
-    return gates.policies(math.sqrt(float(within.sum()) / total), *place)
+    by_step = [tally(groups.keys[0], v, sums.about.horizon) for v in (within, rho2)]
+    per_step = np.sqrt(divided(*by_step))
+    return gates.policies(math.sqrt(float(within.sum()) / total), *place, per_step)
 
 
 LUCK = 3.0  # errors of a standard deviation, 1/√(2n) of it each
@@ -303,7 +325,8 @@ def dependence(sums: Moments) -> list[Gate]:
 
 def _fitted_values(sums: Moments) -> Gate:
     """How much of what a model would say rests on few rows: the target's mass, as the model has
-    it, on (t, s, a) that were seen fewer than 10 times or never."""
+    it, on (t, s, a) that were seen fewer than 10 times (on average over the steps) or never (all
+    that is lost). Per step what it adds to that."""
     if sums.about.continuous_actions or sums.model is None or sums.start_model is None:
         return gates.unknown(FITTED, "these sums hold no model of the actions")
     about = sums.about
@@ -313,7 +336,10 @@ def _fitted_values(sums: Moments) -> Gate:
         flow = forward(op, simplex=False)
     except SupportError:
         return gates.fitted_values(1.0)
-    return gates.fitted_values(min(rare_mass(op, flow) + float(escaping(op, flow).sum()), 1.0))
+    rare = rare_share(op)
+    share = min(rare_mass(op, flow, rare) + float(escaping(op, flow).sum()), 1.0)
+    per_step, worst = most_unfounded(op, flow, rare)
+    return gates.fitted_values(share, per_step=per_step, **_where(worst, sums))
 
 
 def _worth(sums: Moments) -> Worth:
@@ -350,4 +376,5 @@ def _tail(sums: Moments) -> Gate:
         what = "the largest weights"
         return gates.unknown(PRODUCTS, _lacking(sums, "largest", what, "not asked for"))
     k, why = tails.shape(sums.largest)
-    return gates.pareto_k(k if k is None or math.isfinite(k) else None, sums.largest.n, why)
+    k = k if k is None or math.isfinite(k) else None
+    return gates.pareto_k(k, sums.largest.n, why, sums.about.horizon - 1)

@@ -28,6 +28,11 @@ class Gate:
     step, state, action  where it is worst
     limit     from where on it is amber or red
     text      what was found, in words; advice: what to do about it
+
+    What is asked of the log or of the estimate as a whole belongs to no step: episodes, hidden
+    states, cut-off episodes, estimated propensities, dependence, interval, steadiness, which
+    compares the steps, and drift, of which the sums hold whole returns. Pareto k is of the whole
+    products, which the last step completes.
     """
 
     name: str
@@ -64,6 +69,7 @@ class Gate:
         }
 
 
+ROUNDING = 1e-6  # what it leaves of a spread, which is a difference of sums of squares
 NEARLY_ALL = 0.9  # of the episodes: then it is not the target that is far
 
 
@@ -88,15 +94,32 @@ def gate(
     return Gate(name, level, value, text, "" if level == "green" else advice, str(limit), **where)
 
 
+def _place(step: int, state: str | None = None, action: str | None = None) -> str:
+    """A place in words, as far as it is known."""
+    text = f"step {step}" if state is None else f"step {step} in state {state}"
+    return text if action is None else f"{text}, action {action}"
+
+
+def _with_place(found: Gate, most: str = "most") -> Gate:
+    """With its place in words, where it speaks against the estimate."""
+    if found.step is None or found.level not in ("amber", "red"):
+        return found
+    place = _place(found.step, found.state, found.action)
+    return replace(found, text=f"{found.text}, {most} at {place}")
+
+
 def support(
     unseen: Floats | None,
     *,
     from_model: bool,
     max_ratio: float | None = None,
     name: str = "support",
+    state: str | None = None,
+    action: str | None = None,
 ) -> Gate:
     """Target mass that reaches what the log never shows: summed over the steps. The products'
-    own cannot tell: "marginal support" is that of the marginal weights on the same log."""
+    own cannot tell: "marginal support" is that of the marginal weights on the same log. `state` and
+    `action` are where the worst step loses the most."""
     if unseen is None:
         return unknown(name, "this estimator has no state distribution; see marginal support")
     total, step = float(unseen.sum()), int(np.argmax(unseen))
@@ -110,12 +133,15 @@ def support(
     return gate(
         name,
         total,
-        f"{total:.1%} of the target's mass is lost, most of it at step {step} ({why})",
+        f"{total:.1%} of the target's mass is lost, most of it at {_place(step, state, action)} "
+        f"({why})",
         "the value cannot speak for that part; ask for a target nearer to the behaviour, a coarser "
         "state, or log more there",
         kind="model" if from_model else "states",
         per_step=unseen,
         step=step,
+        state=state,
+        action=action,
     )
 
 
@@ -162,10 +188,12 @@ def rare_states(
     *,
     from_model: bool,
     per_state: bool = False,
+    per_step: Floats | None = None,
+    action: str | None = None,
 ) -> Gate:
-    """Target mass on (t, s), of a model on (t, s, a), seen fewer than 10 times. Without a model,
-    and without weights that are normalised within a state, which few rows bias, it is red only
-    with few effective episodes."""
+    """Target mass on (t, s), of a model on (t, s, a), seen fewer than 10 times: the mean over the
+    steps. Without a model, and without weights that are normalised within a state, which few rows
+    bias, it is red only with few effective episodes."""
     if share is None:
         return unknown("rare states", "this estimator has no state distribution")
     what = "states and actions" if from_model else "states"
@@ -175,9 +203,12 @@ def rare_states(
         f"{share:.1%} of the target's mass is on {what} seen fewer than 10 times at their step",
         "a coarser state would help",
         kind="model" if from_model else "states",
+        per_step=per_step,
         step=step,
         state=state,
+        action=action,
     )
+    found = _with_place(found)
     least = np.nanmin(ess) if np.any(np.isfinite(ess)) else 0.0
     few = LIMITS["effective size"].judge(float(least)) == "red"
     if found.level == "red" and not (from_model or per_state or few):
@@ -218,8 +249,9 @@ def heaviest_episode(share: Floats | None, ess: Floats) -> Gate:
     )
 
 
-def pareto_k(k: float | None, n: int, why: str) -> Gate:
-    """The tail of the weights: above min(1 - 1/log10 n, 0.7) their mean is slow to settle."""
+def pareto_k(k: float | None, n: int, why: str, step: int | None = None) -> Gate:
+    """The tail of the weights at this step: above min(1 - 1/log10 n, 0.7) their mean is slow to
+    settle."""
     if k is None:
         return unknown("Pareto k", why)
     limit = Limit(min(1 - 1 / math.log10(max(n, 11)), 0.7), LIMITS["Pareto k"].red)
@@ -228,7 +260,7 @@ def pareto_k(k: float | None, n: int, why: str) -> Gate:
         "" if level == "green" else "their mean is slow to settle: use mis, or log more episodes"
     )
     text = f"the weights' tail has the shape k = {k:.2f}"
-    return Gate("Pareto k", level, k, text, advice, str(limit))
+    return Gate("Pareto k", level, k, text, advice, str(limit), step=step)
 
 
 WORDS = {
@@ -278,13 +310,21 @@ def assumption(name: str, test: Outcome, state: str | None = None) -> Gate:
     )
 
 
-def placebo(value: float, error: float | None, expected: float) -> Gate:
-    """The value if every reward were 1, END included, which is known: off by how many errors?"""
+def placebo(
+    value: float,
+    error: float | None,
+    expected: float,
+    per_step: Floats | None = None,
+    step: int | None = None,
+) -> Gate:
+    """The value if every reward were 1, END included, which is known: off by how many errors? Per
+    step what it adds to that value, which should be γ^t; `step` is the one that is most off."""
     if error is None or not math.isfinite(value) or not math.isfinite(error):
         return unknown("placebo", "the placebo has no error here")
     off = abs(value - expected)
     if off <= 1e-9 * expected:
-        return gate("placebo", 0.0, f"a reward of 1 gives {value:.4g}, as it must", "")
+        text = f"a reward of 1 gives {value:.4g}, as it must"
+        return gate("placebo", 0.0, text, "", per_step=per_step)
     errors = off / max(error, 1e-9 * expected)  # without any spread only rounding is luck
     right = LIMITS["placebo"].judge(errors) == "green"
     found = gate(
@@ -293,7 +333,10 @@ def placebo(value: float, error: float | None, expected: float) -> Gate:
         f"the ratios{'' if right else ' do not'} average to 1: if every reward were 1 the value "
         f"would be {expected:g}, and the estimate of that is {value:.4g} (error {error:.2g})",
         "check the propensities and the names of the actions; clipped ratios do this too",
+        per_step=per_step,
+        step=step,
     )
+    found = _with_place(found, "furthest off")
     # Many episodes find what rounded propensities do: to be red, it must also matter.
     immaterial = found.level == "red" and off < MATERIAL * expected
     return replace(found, level="amber") if immaterial else found
@@ -322,16 +365,18 @@ def hidden(there: bool) -> Gate:
     )
 
 
-def stationarity(gap: float) -> Gate:
+def stationarity(gap: float, **where: Any) -> Gate:
     """SSD-IS gives every step the distribution of the long run. By how much those of the steps
     differ MIS tells, luck included: without a great many episodes this is red."""
-    return gate(
+    found = gate(
         "stationarity",
         gap,
         "every step is taken to have the same distribution of states, and by mis they are "
         f"{gap:.1%} from their mean (total variation, on average over the steps)",
         "use mis, which needs no such assumption",
+        **where,
     )
+    return _with_place(found)
 
 
 def cut_off(share: float) -> Gate:
@@ -379,10 +424,14 @@ def estimated_propensities(there: bool) -> Gate:
     )
 
 
-def policies(spread: float, step: int, state: str, action: str) -> Gate:
+def policies(
+    spread: float, step: int, state: str, action: str, per_step: Floats | None = None
+) -> Gate:
     """Ratios that differ where (t, s, a) is the same."""
-    if spread <= 1e-6:  # what rounding leaves of sums of squares
-        return gate("policies", 0.0, "the ratios follow from step, state and action", "")
+    if spread <= ROUNDING:
+        none = None if per_step is None else np.where(per_step <= ROUNDING, 0.0, per_step)
+        text = "the ratios follow from step, state and action"
+        return gate("policies", 0.0, text, "", per_step=none)
     return gate(
         "policies",
         spread,
@@ -390,18 +439,21 @@ def policies(spread: float, step: int, state: str, action: str) -> Gate:
         f"the same, most at step {step} in state {state}",
         "the policies look at something that the state leaves out: add it to the state, or use "
         "wis, which needs no state",
+        per_step=per_step,
         step=step,
         state=state,
         action=action,
     )
 
 
-def fitted_values(share: float) -> Gate:
+def fitted_values(share: float, **where: Any) -> Gate:
     """A control variate that is fitted on the episodes that it is then subtracted from."""
-    return gate(
+    found = gate(
         "fitted values",
         share,
         f"Q is fitted on the same episodes, and {share:.1%} of the target's mass is on (step, "
         "state, action) seen fewer than 10 times",
         "use the cross-fitted variant (dr-crossfit, wdr-crossfit, mdr-crossfit), or mis",
+        **where,
     )
+    return _with_place(found)
