@@ -372,15 +372,6 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
 
 
 def _marginals(solution: Solution, used: Moments) -> Marginals | None:
-    if solution.node_t is None or solution.node_s is None:
+    if solution.by_node is None:
         return None
-    assert solution.target is not None
-    assert solution.behavior is not None
-    inside = solution.node_t < used.about.horizon
-    return Marginals(
-        step=solution.node_t[inside],
-        codes=solution.node_s[inside],
-        labels=used.states,
-        target=solution.target[inside],
-        behavior=solution.behavior[inside],
-    )
+    return Marginals(solution.by_node, used.states, used.about.horizon)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from reweigh.estimators.nodes import DenseNodes, Nodes
     from reweigh.estimators.recipe import Recipe
     from reweigh.grounds import Grounds
     from reweigh.inference.gates import Gate
@@ -42,13 +43,35 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Marginals:
-    """Where the target goes and where the log went: one entry per (step, state) reached."""
+    """Where the target goes and where the log went: one entry per (step, state) reached.
 
-    step: npt.NDArray[np.int64]
-    codes: npt.NDArray[np.int64]  # of the states, in `labels`
+    step              the step            codes   of the states, in `labels`
+    target, behavior  d_t^π(s) and d_t^μ(s)
+    """
+
+    by_node: Nodes | DenseNodes
     labels: Labels
-    target: Floats
-    behavior: Floats
+    horizon: int
+
+    @cached_property
+    def step(self) -> npt.NDArray[np.int64]:
+        return self._inside(self.by_node.made.t)
+
+    @cached_property
+    def codes(self) -> npt.NDArray[np.int64]:
+        return self._inside(self.by_node.made.s)
+
+    @cached_property
+    def target(self) -> Floats:
+        return self._inside(self.by_node.made.target)
+
+    @cached_property
+    def behavior(self) -> Floats:
+        return self._inside(self.by_node.made.behavior)
+
+    def _inside(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Those of the steps before the horizon."""
+        return values[self.by_node.made.t < self.horizon]
 
     @cached_property
     def state(self) -> list[str]:

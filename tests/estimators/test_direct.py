@@ -12,6 +12,7 @@ from build import TARGET, random_log, to_reweigh
 
 import reweigh as rw
 from reweigh.estimators import direct
+from reweigh.estimators.nodes import Nodes
 from reweigh.estimators.weights import Solution, behavior_value, solve_recursion
 from reweigh.estimators.where import Place
 from reweigh.moments import compute
@@ -52,9 +53,26 @@ def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
+def assert_same_nodes(found: Solution, expected: Solution, largest: float) -> None:
+    mine, theirs = found.nodes, expected.nodes
+    if mine is None or theirs is None:
+        assert mine is theirs
+        return
+    for field in fields(Nodes):
+        noise = 1e-14 * largest ** (2 if field.name == "variance" else 1)
+        one, other = getattr(mine, field.name), getattr(theirs, field.name)
+        if one is None or other is None:
+            assert one is other, field.name
+            continue
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=noise, err_msg=field.name)
+
+
 def assert_same(found: Solution, expected: Solution) -> None:
     largest = max(1.0, abs(expected.value), expected.placebo)
     for field in fields(Solution):
+        if field.name == "by_node":
+            assert_same_nodes(found, expected, largest)
+            continue
         mine, theirs = getattr(found, field.name), getattr(expected, field.name)
         if field.name == "mean_return" and theirs is None:
             continue  # the sums have not read the rows; tests/logs/test_pairs.py asks for it

@@ -13,6 +13,7 @@ from build import TARGET, random_log, to_reweigh
 import reweigh as rw
 from reweigh.estimators import direct_model, direct_pooled
 from reweigh.estimators.control import shape_log, shape_rows
+from reweigh.estimators.nodes import Nodes
 from reweigh.estimators.recipe import ModelControl
 from reweigh.estimators.weights import Solution, solve_recursion
 from reweigh.estimators.where import Place
@@ -60,9 +61,26 @@ def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
+def assert_same_nodes(found: Solution, expected: Solution, largest: float) -> None:
+    mine, theirs = found.nodes, expected.nodes
+    if mine is None or theirs is None:
+        assert mine is theirs
+        return
+    for field in fields(Nodes):
+        noise = 1e-12 * largest**2
+        one, other = getattr(mine, field.name), getattr(theirs, field.name)
+        if one is None or other is None:
+            assert one is other, field.name
+            continue
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=noise, err_msg=field.name)
+
+
 def assert_same(found: Solution, expected: Solution) -> None:
     largest = max(1.0, abs(expected.value), expected.placebo)
     for field in fields(Solution):
+        if field.name == "by_node":
+            assert_same_nodes(found, expected, largest)
+            continue
         mine, theirs = getattr(found, field.name), getattr(expected, field.name)
         if theirs is None or isinstance(theirs, str | bool | tuple | Place):
             assert mine == theirs, field.name

@@ -99,14 +99,16 @@ def test_parts_by_node_are_those_of_the_sums(name: str, estimator: str) -> None:
     recipe = rw.estimator(estimator)
     parts = influence_parts(log, population.TARGET, recipe)
     solution = solve_recursion(recipe, rw.moments(log, population.TARGET, [recipe]))
-    assert np.array_equal(parts.node_t, solution.node_t)
-    assert np.array_equal(parts.node_s, solution.node_s)
-    start, nodes = parts.variances()
+    nodes = solution.nodes
+    assert nodes is not None
+    assert np.array_equal(parts.node_t, nodes.t)
+    assert np.array_equal(parts.node_s, nodes.s)
+    start, by_node = parts.variances()
     n = log.n_episodes
     assert solution.variance_of_start is not None
-    assert solution.variance_by_node is not None
+    assert nodes.variance is not None
     assert start == pytest.approx(n * solution.variance_of_start, rel=1e-9, abs=1e-12)
-    assert nodes == pytest.approx(n * solution.variance_by_node, rel=1e-9, abs=1e-12)
+    assert by_node == pytest.approx(n * nodes.variance, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", WORLDS)

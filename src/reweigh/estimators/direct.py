@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import SupportError
-from reweigh.estimators.operators import SEEN_ENOUGH, covered_by
+from reweigh.estimators.nodes import DenseNodes
+from reweigh.estimators.operators import covered_by
 from reweigh.estimators.recipe import Marginal, Recipe
 from reweigh.estimators.recursion import no_support
 from reweigh.estimators.weights import Solution, value_alone
-from reweigh.estimators.where import Place, largest, worst_node
+from reweigh.estimators.where import Place, largest
 from reweigh.inference import variance
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.pairs import Pairs
@@ -30,7 +31,6 @@ from reweigh.moments.compute import COMPILED_FROM, available, pick
 from reweigh.moments.engines.base import about
 from reweigh.moments.groups import tally
 from reweigh.moments.transitions import StartMoments
-from reweigh.moments.twins.forward import unpacked
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
 from reweigh.policies.table import TablePolicy
@@ -197,6 +197,13 @@ class Rows:
         bits = np.uint64(pairs.bits)
         return s.offsets, _plain(pairs.code, np.uint16), bits, s.ending, self.rho, True, s.reward
 
+    def of_step(self, t: int) -> tuple[npt.NDArray[Any], Floats]:
+        """States and ratios of the rows of one step."""
+        rows = self.steps.rows(t)
+        if self.pairs is None:
+            return self._states[rows], self.rho[rows]
+        return self.pairs.state(rows), self.rho[self.pairs.code[rows]]
+
     @property
     def unpacked(self) -> tuple[Any, ...]:
         """The first arguments of the kernels that resample: states and ratios of the rows."""
@@ -282,7 +289,8 @@ def _solve(rows: Rows, mode: int) -> Solution:
         scale += float(np.sum(2 * np.abs(u[:, 0] * g[0]) + g[1])) / n**2
     gone = variance.lost_in_rounding(square, scale)
     second = flow.second
-    rare, corrected, nodes = _nodes(rows.steps, flow)
+    nodes = _nodes(rows.steps, flow)
+    seldom = nodes.seldom
     unseen = _unseen(flow, lost, conserves=mode == STATE)
     return Solution(
         value=float(per_step.sum()),
@@ -295,14 +303,15 @@ def _solve(rows: Rows, mode: int) -> Solution:
         placebo=float(flow.powers @ flow.placebo),
         placebo_error=off,
         placebo_by_step=flow.powers * flow.placebo,
-        rare_mass=rare,
-        **_rare(horizon, nodes),
+        rare_mass=float(seldom.rare.sum()) / horizon,
+        rare_by_step=seldom.rare,
+        rare_at=seldom.rare_at,
         total_mass=flow.total,
         variance_of_start=start,
-        freedom=_freedom(corrected, nodes, start, n),
+        freedom=_freedom(nodes, start, n),
         normalized_at=np.ones(horizon, bool) if mode == SIMPLEX else None,
         mean_return=float(flow.powers @ flow.logged) / n,
-        **nodes,
+        by_node=nodes,
     )
 
 
@@ -347,10 +356,9 @@ def _unseen_at(rows: Rows, flow: Flow, unseen: Floats) -> Place | None:
     if not unseen.any():
         return None
     t = int(np.argmax(unseen))
-    _, code, bits, ending, rho, by_code, _ = rows.columns
     here, last = rows.steps.rows(t), t + 1 == rows.steps.horizon
-    state, ratio = unpacked(code[here], bits, rho if by_code else rho[here], by_code)
-    known = ending[: len(state)] >= END  # the longest episodes come first
+    state, ratio = rows.of_step(t)
+    known = rows.steps.ending[: len(state)] >= END  # the longest episodes come first
     known[: 0 if last else rows.steps.rows(t + 1).stop - here.stop] = True
     state, ratio = (state, ratio) if last else (state[known], ratio[known])
     count = np.bincount(state, minlength=rows.width).astype(np.float64)
@@ -359,42 +367,17 @@ def _unseen_at(rows: Rows, flow: Flow, unseen: Floats) -> Place | None:
     return Place(t, largest(lost[:-1]))  # END, which loses nothing, is the last
 
 
-def _rare(horizon: int, nodes: dict[str, Any]) -> dict[str, Any]:
-    """The Solution's rare_by_step and rare_at."""
-    node_t, node_s = nodes["node_t"], nodes["node_s"]
-    few = (nodes["visits"] < SEEN_ENOUGH) & (node_t < horizon)
-    mass = np.where(few, nodes["target"], 0.0)
-    node = worst_node(node_s, mass)
-    return {
-        "rare_by_step": tally(node_t, mass, horizon + 1)[:horizon],
-        "rare_at": None if node is None else Place(int(node_t[node]), int(node_s[node])),
-    }
-
-
-def _freedom(
-    corrected: tuple[float, float], nodes: dict[str, Any], start: float, n: int
-) -> variance.Freedom | None:
-    square, spread = corrected
+def _freedom(nodes: DenseNodes, start: float, n: int) -> variance.Freedom | None:
+    square, spread = nodes.seldom.corrected, nodes.seldom.spread
     if square > 0 and not 0 < spread < np.inf:  # a square is lost: with each part by itself
-        rows = np.append(nodes["visits"], n)
-        return variance.Freedom.of(np.append(nodes["variance_by_node"], start), rows)
+        parts = np.append(nodes.variance, start)
+        return variance.Freedom.of(parts, np.append(nodes.visits, n))
     return variance.Freedom.of_sums(square, spread, start, n)
 
 
-def _nodes(steps: Steps, flow: Flow) -> tuple[float, tuple[float, float], dict[str, Any]]:
-    """The mean mass on (t, s) seen fewer than 10 times, the sums of Freedom.of_sums, and what the
-    Solution tells by (t, s)."""
+def _nodes(steps: Steps, flow: Flow) -> DenseNodes:
+    """What the Solution tells by (t, s)."""
     reached = np.zeros(flow.d.shape, np.uint8)
     last = np.flatnonzero(steps.ending >= 0)
     reached[steps.lengths[last], steps.ending[last]] = 1
-    size = pick("nodes.count", steps.n_rows)(flow.visits, reached)
-    columns = np.empty((6, size + 1))
-    node_t, node_s = columns[4:].view(np.int64)
-    rare, *corrected = pick("nodes.collect", steps.n_rows)(
-        flow.d, flow.visits, flow.parts, reached, steps.n_episodes, node_t, node_s, columns[:4]
-    )
-    names = ("target", "behavior", "visits", "variance_by_node")
-    told = dict(zip(names, columns[:4, :-1], strict=True))
-    square, spread = corrected
-    told |= {"node_t": node_t[:-1], "node_s": node_s[:-1]}
-    return rare / steps.horizon, (square, spread), told
+    return DenseNodes(flow.d, flow.visits, flow.parts, reached, steps.n_episodes, steps.n_rows)

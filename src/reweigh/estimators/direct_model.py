@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from reweigh.arithmetic import divided
 from reweigh.errors import SupportError
+from reweigh.estimators.nodes import DenseNodes
 from reweigh.estimators.operators import SEEN_ENOUGH
 from reweigh.estimators.recipe import Model, Recipe
 from reweigh.estimators.recursion import no_support
@@ -248,7 +249,7 @@ def _solve(rows: ModelRows, *, renorm: bool, errors: bool) -> Solution:
         variance_of_start=start,
         freedom=variance.Freedom.of_sums(*corrected, start, n),
         from_model=True,
-        **_told(rows, d, visits, parts),
+        by_node=_nodes(rows, d, visits, parts),
     )
 
 
@@ -347,22 +348,10 @@ def _actions(rows: ModelRows, column: int) -> slice:
     return slice(column * rows.n_actions, (column + 1) * rows.n_actions)
 
 
-def _told(rows: ModelRows, d: Floats, visits: Floats, parts: Floats) -> dict[str, Any]:
+def _nodes(rows: ModelRows, d: Floats, visits: Floats, parts: Floats) -> DenseNodes:
     """What the Solution tells by (t, s): those with rows, ended episodes, or reached last."""
-    steps = rows.log.steps
-    occurs = visits > 0
-    known = rows.last >= 0
-    occurs[steps.lengths[known], rows.last[known]] = True
-    occurs = np.roll(occurs, 1, axis=1)  # END's code is below all states'
-    node_t, column = np.nonzero(occurs)
-    at = (node_t, column - 1)
-    seen = visits.sum(axis=1)
-    seen = np.where(seen > 0, seen, steps.n_episodes)
-    return {
-        "node_t": node_t,
-        "node_s": np.where(column == 0, END, column - 1),
-        "target": d[at],
-        "behavior": visits[at] / seen[node_t],
-        "visits": visits[at],
-        "variance_by_node": np.concatenate([parts, np.zeros((1, rows.width))])[at],
-    }
+    steps, known = rows.log.steps, rows.last >= 0
+    reached = np.zeros(d.shape, np.uint8)
+    reached[steps.lengths[known], rows.last[known]] = 1
+    parts = np.concatenate([parts, np.zeros((1, rows.width))])
+    return DenseNodes(d, visits, parts, reached, steps.n_episodes, rows.size)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, SupportError
+from reweigh.estimators.nodes import DenseNodes, Nodes
 from reweigh.estimators.operators import OneStep, importance_operator, model_operator
 from reweigh.estimators.pooled import pooled_operator
 from reweigh.estimators.recipe import Marginal, Model, Recipe
@@ -33,11 +34,9 @@ class Solution:
     heaviest is the share of the weight that one episode holds at the worst step; from_model
     tells that no ratios were used. placebo_by_step and rare_by_step are (H,) what the steps add to
     the placebo, and the share of their mass that is seen seldom; unseen_at and rare_at tell where
-    most of the mass is lost, or rare. Over the nodes, the (t, s) of `node_t` and `node_s`: `target`
-    d_t^π(s), `behavior` d_t^μ(s), `visits` the logged rows N_t(s), and `variance_by_node` the parts
-    of SE², which with `variance_of_start` add up to it (None when pooled: no step owns them);
-    `freedom` is the error corrected for small groups, with its degrees of freedom; `mean_return`
-    is that of the rows, where they were read.
+    most of the mass is lost, or rare. `by_node` is what is told by step and state; the parts of SE²
+    there add up to it with `variance_of_start`. `freedom` is the error corrected for small groups,
+    with its degrees of freedom; `mean_return` is that of the rows, where they were read.
     """
 
     value: float
@@ -54,12 +53,7 @@ class Solution:
     rare_at: Place | None = None
     unseen_at: Place | None = None
     total_mass: Floats | None = None
-    node_t: Ints | None = None
-    node_s: Ints | None = None
-    target: Floats | None = None
-    behavior: Floats | None = None
-    visits: Floats | None = None
-    variance_by_node: Floats | None = None
+    by_node: Nodes | DenseNodes | None = None
     variance_of_start: float | None = None
     freedom: variance.Freedom | None = None
     normalized_at: npt.NDArray[np.bool_] | None = None
@@ -69,14 +63,16 @@ class Solution:
     warnings: tuple[Warning, ...] = ()
 
     @property
+    def nodes(self) -> Nodes | None:
+        return None if self.by_node is None else self.by_node.made
+
+    @property
     def variance_by_step(self) -> Floats | None:
         """(H+1,) parts of SE²: the start, then every step."""
-        if self.variance_by_node is None:
+        steps = None if self.by_node is None else self.by_node.variance_by_step(len(self.ess))
+        if steps is None:
             return None
-        assert self.node_t is not None
         assert self.variance_of_start is not None
-        horizon = len(self.ess)
-        steps = tally(self.node_t, self.variance_by_node, horizon + 1)[:horizon]
         return np.concatenate([[self.variance_of_start], steps])
 
 
@@ -131,12 +127,14 @@ def solve_operator(
         rare_at=most_rare(op, rare, from_model=from_model),
         unseen_at=most_unseen(op, flow, unseen, from_model=from_model),
         total_mass=flow.total,
-        node_t=op.node_t,
-        node_s=op.node_s,
-        target=flow.d,
-        behavior=_behavior_share(op),
-        visits=op.visits,
-        variance_by_node=_by_node(for_error, square),
+        by_node=Nodes(
+            op.node_t,
+            op.node_s,
+            flow.d,
+            _behavior_share(op),
+            op.visits,
+            _by_node(for_error, square),
+        ),
         variance_of_start=square.start,
         freedom=variance.Freedom.of(
             np.append(square.per_group, square.start),

@@ -61,10 +61,8 @@ def _marginal(basis: Basis, sums: Moments) -> Curve | Missing:
 def _largest(basis: Basis, sums: Moments, solution: Solution) -> tuple[Floats | None, str]:
     """max over the rows of step t of ω = d_t(s) ρ/N_t(s), times n over Σω: the largest weight as a
     multiple of the mean; an episode that has ended weighs d_t(END)/N_t(END)."""
-    assert solution.node_t is not None
-    assert solution.node_s is not None
-    assert solution.target is not None
-    assert solution.visits is not None
+    nodes = solution.nodes
+    assert nodes is not None
     horizon, n = len(solution.ess), sums.n_episodes
     if sums.hidden:
         return None, "with hidden states a weight belongs to a stretch of steps, not to one step"
@@ -73,21 +71,20 @@ def _largest(basis: Basis, sums: Moments, solution: Solution) -> tuple[Floats | 
         return None, "the sums do not tell the largest ratio of a cell"
     t, s, rho, count = rows
     per_row = np.divide(
-        solution.target, solution.visits, out=np.zeros_like(solution.target),
-        where=solution.visits > 0,
+        nodes.target, nodes.visits, out=np.zeros_like(nodes.target), where=nodes.visits > 0
     )  # fmt: skip
     span = len(sums.states) + 1  # states and, at the last place, END
-    place = {"node": solution.node_t * span + np.where(solution.node_s == END, span - 1, 0)}
-    place["node"] += np.where(solution.node_s >= 0, solution.node_s, 0)
+    place = {"node": nodes.t * span + np.where(nodes.s == END, span - 1, 0)}
+    place["node"] += np.where(nodes.s >= 0, nodes.s, 0)
     order = np.argsort(place["node"], kind="stable")
     at = order[np.searchsorted(place["node"][order], t * span + s)]
     omega = per_row[at] * rho
     total = np.bincount(t, omega * count, horizon)[:horizon]
     most = np.zeros(horizon)
     np.maximum.at(most, t, omega)
-    ended = (solution.node_s == END) & (solution.node_t < horizon)
-    total[solution.node_t[ended]] += solution.target[ended]
-    np.maximum.at(most, solution.node_t[ended], per_row[ended])
+    ended = (nodes.s == END) & (nodes.t < horizon)
+    total[nodes.t[ended]] += nodes.target[ended]
+    np.maximum.at(most, nodes.t[ended], per_row[ended])
     return np.where(total > 0, n * most / np.where(total > 0, total, 1.0), np.nan), ""
 
 

@@ -83,16 +83,15 @@ def _mass(basis: Basis, sums: Moments, t: Ints, s: Ints, visits: Ints) -> tuple[
     solution = basis.solution(basis.by_state)
     if isinstance(solution, Missing) or sums.hidden:
         return visits / sums.n_episodes, "log"
-    assert solution.node_t is not None
-    assert solution.node_s is not None
-    assert solution.target is not None
+    nodes = solution.nodes
+    assert nodes is not None
     span = len(sums.states)
-    real = solution.node_s >= 0
-    keys = solution.node_t[real] * span + solution.node_s[real]
+    real = nodes.s >= 0
+    keys = nodes.t[real] * span + nodes.s[real]
     order = np.argsort(keys, kind="stable")
     wanted = t * span + s
     at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-    found = solution.target[real][order][at]
+    found = nodes.target[real][order][at]
     return np.where(keys[order][at] == wanted, found, 0.0), "target"
 
 
@@ -101,13 +100,11 @@ def _unseen_states(basis: Basis, shown: _Shown) -> _Gaps:
     solution = basis.solution(basis.by_state)
     if shown.by == "log" or isinstance(solution, Missing):
         return _none()
-    assert solution.node_t is not None
-    assert solution.node_s is not None
-    assert solution.target is not None
-    assert solution.visits is not None
-    bare = (solution.visits == 0) & (solution.node_t < len(solution.ess))
-    bare &= (solution.target > NOTHING) & (solution.node_s >= 0)
-    t, s, mass = solution.node_t[bare], solution.node_s[bare], solution.target[bare]
+    nodes = solution.nodes
+    assert nodes is not None
+    bare = (nodes.visits == 0) & (nodes.t < len(solution.ess))
+    bare &= (nodes.target > NOTHING) & (nodes.s >= 0)
+    t, s, mass = nodes.t[bare], nodes.s[bare], nodes.target[bare]
     return _Gaps(t, s, np.full(len(t), ANY), mass, np.zeros(len(t), np.int64))
 
 

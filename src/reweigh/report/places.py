@@ -58,13 +58,10 @@ def heat_of(basis: Basis) -> Heat | Missing:
 
 def _nodes(solution: Solution) -> tuple[Ints, Ints, Floats, Floats, Floats]:
     """(t, s, d^π, d^μ, N) of the nodes before the horizon."""
-    assert solution.node_t is not None
-    assert solution.node_s is not None
-    assert solution.target is not None
-    assert solution.behavior is not None
-    assert solution.visits is not None
-    inside = solution.node_t < len(solution.ess)
-    each = (solution.node_t, solution.node_s, solution.target, solution.behavior, solution.visits)
+    nodes = solution.nodes
+    assert nodes is not None
+    inside = nodes.t < len(solution.ess)
+    each = (nodes.t, nodes.s, nodes.target, nodes.behavior, nodes.visits)
     return tuple(array[inside] for array in each)  # type: ignore[return-value]
 
 

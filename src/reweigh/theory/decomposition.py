@@ -95,22 +95,19 @@ def from_solution(
     estimator: str, solution: Solution, states: Labels, n: int
 ) -> Decomposition | None:
     """Of a value's SE², from the sums; None for estimators without a part per state."""
-    if solution.variance_by_node is None:
+    nodes = solution.nodes
+    if nodes is None or nodes.variance is None:
         return None
     assert solution.variance_of_start is not None
-    assert solution.node_t is not None
-    assert solution.node_s is not None
-    assert solution.target is not None
-    assert solution.visits is not None
     return _decomposed(
         estimator,
         solution.variance_of_start,
-        solution.variance_by_node,
-        solution.node_t,
-        solution.node_s,
-        [states.name(code) for code in solution.node_s.tolist()],
-        solution.target,
-        solution.visits / n,
+        nodes.variance,
+        nodes.t,
+        nodes.s,
+        [states.name(code) for code in nodes.s.tolist()],
+        nodes.target,
+        nodes.visits / n,
         len(solution.ess),
         difference=False,
     )

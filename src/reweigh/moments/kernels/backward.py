@@ -259,7 +259,7 @@ def backward(
             if cuts and cut[s] > 0:
                 N, m, M, D = visits[t, s], more[s], visits[t, s] - cut[s], power * d[t, s]
                 first, second = sums[s, 0], sums[s, 4]  # Σρ, Σρ²
-                u[s, 0], own, square = _two_divisors(
+                u[s, 0], spread, square = _two_divisors(
                     N, M, D, m[0], m[1], m[2], m[3], m[4], m[8], m[9]
                 )
                 u[s, 1], one, _ = _two_divisors(
@@ -267,7 +267,7 @@ def backward(
                 )
                 squares += square
                 missing += d[t, s] * (1.0 - covered(M, first, second))
-                variance[t, s] = max(own, 0.0)
+                variance[t, s] = max(spread, 0.0)
                 placebo += max(one, 0.0)
         flat[:] = 0.0
         lost[t] = missing

@@ -6,6 +6,8 @@ import numpy as np
 
 from reweigh.moments.kernels.common import END, SEEN_ENOUGH, Array, compiled, total
 
+ROUNDING = 1e-9  # as in estimators/where.py
+
 
 @compiled
 def count(visits: Array, reached: Array) -> int:
@@ -18,6 +20,42 @@ def count(visits: Array, reached: Array) -> int:
 
 
 @compiled
+def seldom(d: Array, visits: Array, variance: Array, rare: Array, at: Array) -> tuple[float, float]:
+    """Fills rare (H,), the mass at (t, s) seen fewer than SEEN_ENOUGH times, and at (2,), the step
+    and column of the first that has the most of it but for rounding, a state's if any has some;
+    -1 without any. Returns, over those seen twice or more, the sums of C = V N/(N - 1) and of
+    C²/(N - 1), with V the variance."""
+    horizon, end = d.shape[0] - 1, d.shape[1] - 1
+    corrected, spread, most, most_ended = 0.0, 0.0, 0.0, 0.0
+    for t in range(horizon):
+        few = 0.0
+        for s in range(end + 1):
+            N = visits[t, s]
+            mass = d[t, s] if N < SEEN_ENOUGH else 0.0
+            few += mass
+            if s < end:
+                most = max(most, mass)
+            else:
+                most_ended = max(most_ended, mass)
+            left = (1.0 if N > 1.0 else 0.0) / max(N - 1.0, 1.0)
+            C = variance[t, s] * N * left
+            corrected += C
+            spread += C * C * left
+        rare[t] = few
+    first, last = (0, end) if most > 0.0 else (end, end + 1)
+    enough = (most if most > 0.0 else most_ended) * (1.0 - ROUNDING)
+    at[0] = at[1] = -1
+    for t in range(horizon):
+        if not (enough > 0.0 and rare[t] >= enough):
+            continue
+        for s in range(first, last):
+            if visits[t, s] < SEEN_ENOUGH and d[t, s] >= enough:
+                at[0], at[1] = t, s
+                return corrected, spread
+    return corrected, spread
+
+
+@compiled
 def collect(
     d: Array,
     visits: Array,
@@ -27,31 +65,22 @@ def collect(
     node_t: Array,
     node_s: Array,
     columns: Array,
-) -> tuple[float, float, float]:
+) -> None:
     """Fills step and state of those that occur, in their order (END before the states), and
-    columns (4, K): d_t^π, d_t^μ, visits, variance; all have room for one more. Returns the mass at
-    (t, s) seen fewer than SEEN_ENOUGH times, before the horizon; and over those seen twice or more
-    the sums of C = V N/(N - 1) and of C²/(N - 1), with V the variance."""
+    columns (4, K): d_t^π, d_t^μ, visits, variance; all have room for one more."""
     steps, width = d.shape
-    at, rare, corrected, spread = np.uint64(0), 0.0, 0.0, 0.0
+    at = np.uint64(0)
     for t in range(steps):
         seen = total(visits[t])
-        each, inside = 1.0 / (seen if seen > 0 else float(n_episodes)), t + 1 < steps
+        each = 1.0 / (seen if seen > 0 else float(n_episodes))
         for j in range(width):
             s = np.uint64(j - 1 if j > 0 else width - 1)
-            N, mass = visits[t, s], d[t, s]
-            occurs = (N > 0) | (reached[t, s] > 0)
-            rare += mass if occurs & (N < SEEN_ENOUGH) & inside else 0.0
-            left = (1.0 if N > 1.0 else 0.0) / max(N - 1.0, 1.0)
-            C = variance[t, s] * N * left
-            corrected += C
-            spread += C * C * left
+            N = visits[t, s]
             # Written always, kept if it occurs: a jump that cannot be foreseen would cost more.
             node_t[at] = t
             node_s[at] = j - 1 if j > 0 else END
-            columns[0, at] = mass
+            columns[0, at] = d[t, s]
             columns[1, at] = N * each
             columns[2, at] = N
             columns[3, at] = variance[t, s]
-            at += np.uint64(occurs)
-    return rare, corrected, spread
+            at += np.uint64((N > 0) | (reached[t, s] > 0))

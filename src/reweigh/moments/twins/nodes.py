@@ -11,11 +11,27 @@ from reweigh.logs.states import END
 from reweigh.moments.twins.backward import SEEN_ENOUGH
 
 Array = npt.NDArray[Any]
+ROUNDING = 1e-9  # as in estimators/where.py
 
 
 def count(visits: Array, reached: Array) -> int:
     """See `reweigh.moments.kernels.nodes.count`."""
     return int(np.count_nonzero((visits > 0) | (reached > 0)))
+
+
+def seldom(d: Array, visits: Array, variance: Array, rare: Array, at: Array) -> tuple[float, float]:
+    """See `reweigh.moments.kernels.nodes.seldom`."""
+    d, N = d[:-1], visits[:-1]
+    mass = np.where(N < SEEN_ENOUGH, d, 0.0)
+    rare[:] = mass.sum(axis=1)
+    if mass[:, :-1].any():
+        mass[:, -1] = 0.0
+    enough = mass.max() * (1 - ROUNDING)
+    at[:] = np.unravel_index(np.argmax(mass >= enough), mass.shape) if enough > 0 else -1
+    some = N > 1
+    left = N[some] - 1
+    C = variance[: len(d)][some] * N[some] / left
+    return float(C.sum()), float(np.sum(C * C / left))
 
 
 def collect(
@@ -27,7 +43,7 @@ def collect(
     node_t: Array,
     node_s: Array,
     columns: Array,
-) -> tuple[float, float, float]:
+) -> None:
     """See `reweigh.moments.kernels.nodes.collect`."""
     node_t, node_s, columns = node_t[:-1], node_s[:-1], columns[:, :-1]
     occurs = np.roll((visits > 0) | (reached > 0), 1, axis=1)  # END's code is below all states'
@@ -37,8 +53,3 @@ def collect(
     seen = visits.sum(axis=1)
     columns[0], columns[2], columns[3] = d[at], visits[at], variance[at]
     columns[1] = columns[2] / np.where(seen > 0, seen, n_episodes)[node_t]
-    rare = (columns[2] < SEEN_ENOUGH) & (node_t + 1 < len(d))
-    some = columns[2] > 1
-    left = columns[2][some] - 1
-    C = columns[3][some] * columns[2][some] / left
-    return float(columns[0][rare].sum()), float(C.sum()), float(np.sum(C * C / left))
