@@ -11,6 +11,7 @@ from reweigh.results import NOT_TO_TRUST, Estimate, Interval, Refusal, number, r
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from reweigh.auto import CommonChoice
     from reweigh.inference.gates import Gate
 
 NOT_KNOWN = "not known"
@@ -124,6 +125,7 @@ class Comparison:
     pairs      differences between the targets, by the first estimator
     disagreeing  differences between estimators of one target beyond their joint error
     tried      policies and estimators tried on this log so far, these included
+    auto       what "auto" stands for, and why; None where it was not asked for
     held_out   with a holdout: the chosen target on the episodes that did not choose it
     """
 
@@ -139,6 +141,7 @@ class Comparison:
     held_out: Contender | None = None
     n_held_out: int = 0
     warnings: tuple[str, ...] = field(default=())
+    auto: CommonChoice | None = None
 
     @property
     def answered(self) -> tuple[Contender, ...]:
@@ -195,6 +198,7 @@ class Comparison:
             "chosen": self.chosen,
             "held_out": None if self.held_out is None else self.held_out.to_dict(),
             "n_held_out": self.n_held_out,
+            "auto": None if self.auto is None else self.auto.to_dict(),
             "warnings": list(self.warnings),
         }
 
@@ -243,6 +247,8 @@ class Comparison:
                 f"{rounded(last.result.value, last.result.standard_error)} "
                 f"{last.around}, verdict {last.result.verdict.level}"
             )
+        if self.auto is not None:
+            lines += self.auto.lines()
         lines += [f"  warning  {text}" for text in self.warnings]
         return "\n".join([*lines, *(f"  {text}" for text in self.remarks())])
 

@@ -39,7 +39,11 @@ def compare(
         ),
     ] = None,
     estimators: Annotated[
-        str, typer.Option(help="Names with commas between them; the first one ranks.")
+        str,
+        typer.Option(
+            help="Names with commas between them; the first one ranks. auto is one for all "
+            "targets, chosen without a look at rewards."
+        ),
     ] = "mis",
     max_ratio: Annotated[
         float | None, typer.Option(help="Clip the ratios π/μ at this number.")
@@ -87,7 +91,7 @@ def compare(
     from reweigh.progress import each, stage
     from reweigh.results import number
 
-    recipes = chosen(estimators, max_ratio)
+    recipes = chosen(estimators, max_ratio, auto=True)
     if cut not in ("refuse", "drop"):
         raise UsageError(f"--cut-episodes takes refuse or drop; got {cut!r}")
     report.check()
@@ -107,7 +111,7 @@ def compare(
                 each("checks", (*found.answered, *last), _verdict)
     general = [text for text in general if text not in found.warnings]
     if ledger is not None:
-        trials = [trial(policy, recipe) for policy in policies.values() for recipe in recipes]
+        trials = [trial(policies[c.target], c.result.recipe) for c in found.contenders]
         share = WHOLE if holdout is None else holdout
         tally = noted_in_ledger(ledger, data.episodes_digest(), trials, share)
         general += tally.says(len(trials), share)
@@ -125,6 +129,8 @@ def compare(
         )
         voice.table(comparison_table(found))
         for line in comparison_remarks(found):
+            voice.say(line)
+        for line in () if found.auto is None else found.auto.lines():
             voice.say(line)
         voice.answer(best_line(found))
         for line in comparison_warnings(found, general):

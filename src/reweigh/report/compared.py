@@ -322,6 +322,8 @@ def _computed(
         ),
         ("tried on this log", f"{found.tried:,} pairs of a policy and an estimator"),
     ]
+    if found.auto is not None:
+        facts.append(("why this estimator", " ".join(map(str.strip, found.auto.lines()))))
     if found.held_out is not None:
         facts.append(
             (
