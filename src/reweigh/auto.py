@@ -7,7 +7,7 @@
     3. Otherwise mis, whose verdict says what is missing.
 
 Hidden states, continuous actions and one-step logs need no case of their own: mis treats a hidden
-stretch as one long step, uses densities like probabilities, and is self-normalised IS at H = 1.
+stretch as one long step, uses densities like probabilities, and is IS at H = 1.
 The rule was fixed before the coverage study was run. It never asks whose interval is narrowest.
 
 Several targets are compared by one estimator, or a ranking would be one of estimators too: wis

@@ -212,7 +212,7 @@ def _gain_text(main: Estimate, row: Row) -> str:
     more = f"{rounded(abs(row.gain), error)} {'more' if row.gain >= 0 else 'less'}"
     text = (
         f"That is {more} than the {rounded(own, error)} that the log's own policy earned "
-        f"({percent(around.level)} interval of the difference: {span(around)}; not better: "
+        f"({percent(around.level)} interval of the difference: {span(around)}; one-sided "
         f"{row.better})."
     )
     if around.low <= 0 <= around.high:

@@ -136,7 +136,7 @@ def gains(content: Content) -> Figure | None:
     rows = [row for row in content.rows if row.gain is not None and row.gain_interval is not None]
     if not rows:
         return None
-    columns = ("estimator", "target − behaviour", "interval", "p: it is not better")
+    columns = ("estimator", "target − behaviour", "interval", "one-sided p")
     cells = []
     for row in rows:
         assert row.gain is not None
@@ -149,8 +149,8 @@ def gains(content: Content) -> Figure | None:
     if rows[0].gain_at_most:
         why = "Sums hold no episodes: the error of the difference is at most that of both values"
     text = (
-        f"{name}: {gain} ({around}); that the target is not better has {p}. {why}; an interval "
-        "without 0 tells them apart."
+        f"{name}: {gain} ({around}), one-sided {p} of no gain. {why}; an interval without 0 tells "
+        "them apart."
     )
     table = Table("Target − behaviour", columns, tuple(cells), _right(columns, 0))
     return _figure("gains", text, table, lambda: draw_forest.gains(rows))
