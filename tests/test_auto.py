@@ -86,3 +86,78 @@ def test_it_needs_the_rows() -> None:
     sums = rw.moments(log, target)  # type: ignore[arg-type]
     with pytest.raises(rw.UsageError, match=r"auto.*needs the log in memory"):
         rw.evaluate(sums, None, "auto")
+
+
+# Several targets
+
+
+def tilted(tilt: float, states: int = 5000) -> rw.TablePolicy:
+    return rw.TablePolicy(np.tile([0.5 - tilt / 2, 0.5 + tilt / 2], (states, 1)))
+
+
+@pytest.mark.parametrize(
+    ("tilts", "expected", "alike"),
+    [((0.2, 0.1), "wis", True), ((0.2, 0.95), "mis", False), ((0.95, 0.97), "mis", True)],
+)
+def test_compared_targets_have_one_estimator(
+    tilts: tuple[float, ...], expected: str, alike: bool
+) -> None:
+    """wis only where the rule says wis of every target; the rule's own word is told of each."""
+    log, _ = steps_with(5000, 400, 0.0)
+    targets = {f"by {tilt}": tilted(tilt) for tilt in tilts}
+    alone = {name: rw.evaluate(log, target, "auto") for name, target in targets.items()}
+    found = rw.compare(log, targets, "auto", seed=1)
+    assert {c.estimator for c in found.contenders} == {expected}
+    assert found.auto is not None
+    assert found.auto.differs == (not alike)
+    assert (len({est.estimator for est in alone.values()}) == 1) == alike
+    named = rw.compare(log, targets, expected, seed=1)
+    for contender, other in zip(found.contenders, named.contenders, strict=True):
+        assert contender.result.value == other.result.value
+        assert contender.interval == other.interval
+        own = alone[contender.target].chosen
+        assert own == found.auto.by_target[contender.target].why
+        assert contender.result.chosen.startswith(expected)
+        assert contender.result.chosen.endswith(own)
+        assert own in str(found)
+    assert f"auto chose {expected}" in str(found)
+    assert ("not every target calls for wis" in str(found)) == (not alike)
+    told = found.to_dict()["auto"]
+    assert told == {"estimator": expected, "why": {n: est.chosen for n, est in alone.items()}}
+    assert named.auto is None
+    assert named.to_dict()["auto"] is None
+
+
+def test_rewards_do_not_change_the_common_choice() -> None:
+    log, _ = steps_with(5000, 400, 0.0)
+    targets = [tilted(0.2), tilted(0.95)]
+    choices = {
+        rw.compare(
+            log.with_rewards(rewards, np.zeros(400)), targets, "auto", seed=1
+        ).auto.to_dict()["estimator"]
+        for rewards in (log.steps.reward, 1e6 * log.steps.reward**3, log.steps.reward - 100)
+    }
+    assert choices == {"mis"}
+
+
+def test_what_auto_chooses_is_asked_once() -> None:
+    log, target = steps_with(3, 500, 0.5)
+    for names in (["auto", "mis", "dm"], ["mis", "auto", "dm"]):
+        found = rw.compare(log, target, names, seed=1)
+        assert [c.estimator for c in found.contenders] == ["mis", "dm"]
+        assert [c.result.chosen is not None for c in found.contenders] == [True, False]
+        assert found.tried == 2
+    with pytest.raises(rw.UsageError, match="'auto' was given twice"):
+        rw.compare(log, target, ["auto", "auto"])
+    with pytest.raises(rw.UsageError, match="no estimator 'misss'"):
+        rw.compare(log, target, ["auto", "misss"])
+
+
+def test_the_part_that_chooses_a_target_chooses_the_estimator() -> None:
+    log, _ = steps_with(3, 500, 0.5)
+    targets = {"a": tilted(0.1, 3), "b": tilted(0.4, 3)}
+    found = rw.compare(log, targets, "auto", holdout=0.5, seed=1)
+    assert found.auto is not None
+    assert found.held_out is not None
+    assert found.held_out.estimator == "mis"
+    assert found.held_out.result.chosen == found.auto.why(found.held_out.target)

@@ -260,6 +260,40 @@ def test_the_command(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["chosen"] in ("a", "b")
     assert run(["compare", "log.parquet", "--target", "a.csv", "--ledger", "l.json"]) == 0
     assert "tried on this log by now" in " ".join(capsys.readouterr().out.split())
+    assert run([*CALL, "--estimators", "auto", "--seed", "3", "--report", "out.html"]) == 0
+    shown = capsys.readouterr().out
+    assert "auto chose mis: " in shown
+    assert "auto chose mis: " in (files / "out.html").read_text("utf-8")
+    assert run([*CALL, "--estimators", "auto", "--json", "--ledger", "other.json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["auto"]["estimator"] == "mis"
+    assert set(found["auto"]["why"]) == {"a", "b"}
+    assert found["tried"] == 2
+
+
+def test_what_may_not_be_trusted_is_not_shown(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """200 episodes are too few for running products; the JSON has what is not shown."""
+    given = [*CALL, "--estimators", "wis,mis", "--seed", "3"]
+    assert run([*given, "--report", "out.html"]) == 0
+    shown = capsys.readouterr().out
+    rows = [line.split() for line in shown.splitlines() if line.startswith(("a ", "b "))]
+    assert [("trust" in row) for row in rows] == [True, False, True, False]
+    assert "a, wis - b, wis: " in shown
+    assert ", no interval to trust\n" in shown
+    assert "a, wis; b, wis: no interval to trust; see evaluate --reward-range" in shown
+    page = (files / "out.html").read_text("utf-8")
+    assert "No interval to trust; see evaluate --reward-range" in page
+    assert "All pairs" not in page
+    assert run([*given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert all(c["simultaneous_interval"] for c in found["contenders"])
+    assert found["pairs"][0]["interval"]["low"] < found["pairs"][0]["interval"]["high"]
+    assert run([*given, "--quiet"]) == 0
+    assert "no interval to trust red" in capsys.readouterr().out
+    told = str(rw.compare(rw.read_log("log.parquet"), TARGETS["a"], "wis", seed=3))
+    assert "interval none to trust\n" in told
 
 
 @pytest.mark.parametrize(

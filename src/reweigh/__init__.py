@@ -18,6 +18,7 @@ __all__ = [
     "Estimate",
     "FittedBehavior",
     "FunctionPolicy",
+    "Gain",
     "Grid",
     "InputError",
     "InputWarning",
@@ -124,7 +125,7 @@ if TYPE_CHECKING:
         fit_behavior,
         read_policy,
     )
-    from reweigh.results import Diagnostics, Estimate, Interval, Marginals, Refusal
+    from reweigh.results import Diagnostics, Estimate, Gain, Interval, Marginals, Refusal
 
 # Every name is imported when it is first used: `import reweigh` and `reweigh --help` stay quick.
 _HOMES = {
@@ -153,7 +154,7 @@ _HOMES = {
     "reweigh.policies": (
         "ColumnPolicy FittedBehavior FunctionPolicy TablePolicy fit_behavior read_policy"
     ),
-    "reweigh.results": "Diagnostics Estimate Interval Marginals Refusal",
+    "reweigh.results": "Diagnostics Estimate Gain Interval Marginals Refusal",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = ("adapters", "theory", "worlds")

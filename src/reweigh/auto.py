@@ -7,14 +7,18 @@
     3. Otherwise mis, whose verdict says what is missing.
 
 Hidden states, continuous actions and one-step logs need no case of their own: mis treats a hidden
-stretch as one long step, uses densities like probabilities, and is self-normalised IS at H = 1.
+stretch as one long step, uses densities like probabilities, and is IS at H = 1.
 The rule was fixed before the coverage study was run. It never asks whose interval is narrowest.
+
+Several targets are compared by one estimator, or a ranking would be one of estimators too: wis
+where the rule says wis of every target, else mis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +38,52 @@ class Choice:
 
     recipe: Recipe
     why: str
+
+
+@dataclass(frozen=True)
+class CommonChoice:
+    """One estimator for several targets. `by_target` is what the rule says of each alone."""
+
+    recipe: Recipe
+    by_target: dict[str, Choice]
+
+    @property
+    def differs(self) -> bool:
+        """Whether the rule says something else of some target."""
+        return any(choice.recipe.name != self.recipe.name for choice in self.by_target.values())
+
+    def why(self, target: str) -> str:
+        """Why this target has this estimator."""
+        own = self.by_target[target]
+        if own.recipe.name == self.recipe.name:
+            return own.why
+        return f"{self.recipe.name}, the same for all targets; for this one alone {own.why}"
+
+    def lines(self) -> list[str]:
+        """The choice in words, each reason once with its targets."""
+        names: dict[str, list[str]] = {}
+        for target, choice in self.by_target.items():
+            names.setdefault(choice.why, []).append(target)
+        if len(names) == 1:
+            return [f"auto chose {why}" for why in names]
+        alike = ", since not every target calls for wis" if self.differs else ""
+        first = f"auto chose {self.recipe.name} for all targets{alike}:"
+        return [first, *(f"  {', '.join(who)}: {why}" for why, who in names.items())]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "estimator": self.recipe.name,
+            "why": {target: choice.why for target, choice in self.by_target.items()},
+        }
+
+
+def choose_common(
+    log: EpisodeLog, targets: Mapping[str, Policy], evaluate_all: Evaluate
+) -> CommonChoice:
+    """The estimator for all of these targets: wis only where the rule says wis of each."""
+    found = {name: choose(log, target, evaluate_all) for name, target in targets.items()}
+    by_states = any(choice.recipe.name != wis().name for choice in found.values())
+    return CommonChoice(mis() if by_states else wis(), found)
 
 
 def choose(log: EpisodeLog, target: Policy, evaluate_all: Evaluate) -> Choice:

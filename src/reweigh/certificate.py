@@ -56,8 +56,9 @@ class Certificate:
     low, high    by betting on step-wise importance sampling; an end not asked for is the trivial
                  one, of the range
     gain         the same for the target's value less that of the logged policy, at this level too
-    p_value      of "the target earns no more than the logged policy", tuned for a decision at
-                 1 - level
+    p_value      of "the target earns no more than the logged policy", one-sided, by the same bets
+                 as the lower end of the gain, so that they agree: with α what that end may err by,
+                 (1 - level)/2, or 1 - level with a side, p ≤ α exactly where the end is above 0
     trivial      what the rewards' range alone says
     compared     other bounds for the same values, for comparison: Hoeffding, empirical Bernstein
     """
@@ -123,7 +124,7 @@ class Certificate:
             ("from the range alone", self._ends(self.trivial)),
             (
                 "gain over the log",
-                f"{self._ends(self.gain)}, p = {outward(self.p_value, down=False)}",
+                f"{self._ends(self.gain)}, one-sided p = {outward(self.p_value, down=False)}",
             ),
             ("method", self.method),
             ("episodes, horizon", f"{self.n_episodes:,}, {self.horizon}"),
@@ -205,7 +206,8 @@ def certify(
         n_episodes=log.n_episodes,
         horizon=log.horizon,
         gain=gain,
-        p_value=p_value_at_most(X + (span - G), span, 0.0, 1 - float(level), seed=seed),
+        # the bets of the gain's lower end, so that the two never disagree
+        p_value=p_value_at_most(X + (span - G), span, 0.0, alpha, seed=seed),
         seed=seed,
         largest_ratio=None if largest_ratio is None else float(largest_ratio),
         compared=compared,

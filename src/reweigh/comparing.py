@@ -12,11 +12,12 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.auto import CommonChoice, choose_common
 from reweigh.comparison import NOT_KNOWN, Comparison, Contender, Difference, label_of
 from reweigh.errors import RefusedError, SelectionWarning, UsageError, must_be
 from reweigh.estimators.presets import mis
 from reweigh.estimators.recipe import Recipe
-from reweigh.evaluate import as_recipe, evaluate_all
+from reweigh.evaluate import AUTO, as_recipe, evaluate_all
 from reweigh.evidence import Truncated, check_target
 from reweigh.inference.influence import behavior_values
 from reweigh.inference.joint import Joint, p_value
@@ -50,11 +51,16 @@ def compare(
     simultaneous over all that is compared, so that they hold for the one that is picked because it
     looks best; the interval of a value is never narrower than the estimate's own
     (`Estimate.interval`). An estimate whose episodes show no spread has none. The targets are
-    ranked by the first of the estimators. With `holdout` (a share) that part of the episodes is set
-    aside, the best target is chosen on the others, and its value is reported on those set aside.
-    With `truncated="drop"` cut-off episodes are left out of the log, with a warning, for all
-    estimators: all are to see the same episodes. Randomness enters only the critical values; `seed`
-    repeats them.
+    ranked by the first of the estimators.
+
+    "auto" among the estimators is one for all targets, by the rule of `reweigh.auto`, which looks
+    at no reward: wis where the rule says wis of every target, else mis. `Comparison.auto` tells
+    why.
+
+    With `holdout` (a share) that part of the episodes is set aside, the best target is chosen on
+    the others, and its value is reported on those set aside. With `truncated="drop"` cut-off
+    episodes are left out of the log, with a warning, for all estimators: all are to see the same
+    episodes. Randomness enters only the critical values; `seed` repeats them.
     """
     if not isinstance(log, EpisodeLog):
         raise must_be("log", "a log in memory (read_log with engine='arrays')", type(log).__name__)
@@ -68,7 +74,7 @@ def compare(
         raise must_be("truncated", '"refuse" or "drop"', truncated)
     if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
         raise must_be("seed", "a whole number from 0 on", seed)
-    named, recipes = _named(targets), _recipes(estimators)
+    named, given = _named(targets), _listed(estimators)
     drawn = secrets.randbits(32) if seed is None else int(seed)
     said: list[str] = []
     used = log
@@ -80,7 +86,11 @@ def compare(
         )
     share = WHOLE if holdout is None else float(holdout)
     parts = None if holdout is None else _parted(used, share)
-    ask = _Asking(named, recipes, float(level), drawn)
+    auto = None
+    if AUTO in given:
+        auto = choose_common(used if parts is None else parts[0], named, evaluate_all)
+    recipes = _recipes(given, auto)
+    ask = _Asking(named, recipes, float(level), drawn, auto)
     trials = [trial(target, recipe) for target in named.values() for recipe in recipes.values()]
     count = tried(log, trials, share)
     found = ask.on(used if parts is None else parts[0], count.tried)
@@ -117,25 +127,36 @@ def _named(targets: Policy | Mapping[str, Policy] | Sequence[Policy]) -> dict[st
     return named
 
 
-def _recipes(
-    estimators: Sequence[Recipe | str] | Recipe | str | None,
-) -> dict[str, Recipe]:
-    """The estimators by what they are called here, which tells them apart."""
+def _listed(estimators: Sequence[Recipe | str] | Recipe | str | None) -> list[Recipe | str]:
+    """The estimators, checked; "auto" stays a name."""
     given = mis() if estimators is None else estimators
     if isinstance(given, Recipe | str):
         given = [given]
     if not isinstance(given, Iterable):
         raise must_be("estimators", "an estimator such as mis(), or a list of them", given)
+    listed = [one if one == AUTO else as_recipe(one) for one in given]
+    if not listed:
+        raise must_be("estimators", "at least one estimator", given)
+    keys = [AUTO if isinstance(one, str) else key_of(one) for one in listed]
+    for place, (one, key) in enumerate(zip(listed, keys, strict=True)):
+        if key in keys[:place]:
+            called = one if isinstance(one, str) else label_of(one)
+            raise UsageError(f"the estimator {called!r} was given twice")
+    return listed
+
+
+def _recipes(listed: list[Recipe | str], auto: CommonChoice | None) -> dict[str, Recipe]:
+    """The estimators by what they are called here, which tells them apart. What auto chose may
+    also have been named: it is asked once."""
     named: dict[str, Recipe] = {}
-    for recipe in map(as_recipe, given):
+    for one in listed:
+        recipe = as_recipe(one) if auto is None or one != AUTO else auto.recipe
         if key_of(recipe) in map(key_of, named.values()):
-            raise UsageError(f"the estimator {label_of(recipe)!r} was given twice")
+            continue
         name = label_of(recipe)
         while name in named:
             name = f"{label_of(recipe)} {len(named) + 1}"
         named[name] = recipe
-    if not named:
-        raise must_be("estimators", "at least one estimator", given)
     return named
 
 
@@ -172,6 +193,7 @@ class _Asking:
     recipes: dict[str, Recipe]  # by what they are called
     level: float
     seed: int
+    auto: CommonChoice | None = None
 
     def on(self, log: EpisodeLog, count: int) -> Comparison:
         contenders: list[Contender] = []
@@ -183,7 +205,8 @@ class _Asking:
             name, target = named
             results = evaluate_all(log, target, list(self.recipes.values()))
             for called, result in zip(self.recipes, results, strict=True):
-                contender, values = self._alone(Contender(name, result, called=called))
+                told = self._with_reason(name, result)
+                contender, values = self._alone(Contender(name, told, called=called))
                 if contender.interval is not None:
                     psi[len(contenders)] = values
                 contenders.append(contender)
@@ -200,6 +223,13 @@ class _Asking:
             return self._made(log, contenders, behavior, (), (), count)
         joint = Joint.of(np.stack([behavior_values(log), *psi.values()], axis=1), DRAWS, self.seed)
         return self._judged(log, contenders, behavior, list(psi), joint, count)
+
+    def _with_reason(self, target: str, result: Estimate | Refusal) -> Estimate | Refusal:
+        """With the reason for its estimator, where that is what auto chose."""
+        if self.auto is None or isinstance(result, Refusal):
+            return result
+        chosen = key_of(result.recipe) == key_of(self.auto.recipe)
+        return replace(result, chosen=self.auto.why(target)) if chosen else result
 
     def _alone(self, contender: Contender) -> tuple[Contender, Floats]:
         """With its own interval, or why there is none, and its ψ; an estimator that has no ψ is
@@ -305,7 +335,7 @@ class _Asking:
             )
         return Comparison(
             tuple(contenders), behavior, self.level, pairs, beyond, count, self.seed,
-            log.n_episodes, warnings=tuple(said),
+            log.n_episodes, warnings=tuple(said), auto=self.auto,
         )  # fmt: skip
 
 

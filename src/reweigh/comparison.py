@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reweigh.estimators.recipe import Model, Recipe
-from reweigh.results import Estimate, Interval, Refusal, number, rounded
+from reweigh.results import NOT_TO_TRUST, Estimate, Interval, Refusal, number, rounded
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from reweigh.auto import CommonChoice
     from reweigh.inference.gates import Gate
 
 NOT_KNOWN = "not known"
@@ -80,6 +81,27 @@ class Contender:
         return f"{self.target}, {self.estimator}"
 
     @property
+    def trusted(self) -> bool:
+        """Whether its errors may be shown (`Estimate.trusted`)."""
+        return isinstance(self.result, Estimate) and self.result.trusted
+
+    @property
+    def around(self) -> str:
+        """Its interval in words, as far as it may be shown."""
+        if self.interval is None:
+            return "no interval"
+        return str(self.interval) if self.trusted else "no interval to trust"
+
+    @property
+    def gained(self) -> str:
+        """What it earns beyond the behaviour, with the interval as far as that may be shown."""
+        over = self.over_behavior
+        if over is None:
+            return "none"
+        value = rounded(over.value, over.standard_error)
+        return f"{value} {over.interval}" if self.trusted else value
+
+    @property
     def reasons(self) -> tuple[Gate, ...]:
         """The gates that speak against it, the worst first."""
         return self.result.verdict.reasons if isinstance(self.result, Estimate) else ()
@@ -103,6 +125,7 @@ class Comparison:
     pairs      differences between the targets, by the first estimator
     disagreeing  differences between estimators of one target beyond their joint error
     tried      policies and estimators tried on this log so far, these included
+    auto       what "auto" stands for, and why; None where it was not asked for
     held_out   with a holdout: the chosen target on the episodes that did not choose it
     """
 
@@ -118,6 +141,7 @@ class Comparison:
     held_out: Contender | None = None
     n_held_out: int = 0
     warnings: tuple[str, ...] = field(default=())
+    auto: CommonChoice | None = None
 
     @property
     def answered(self) -> tuple[Contender, ...]:
@@ -132,6 +156,12 @@ class Comparison:
     def ranks(self, contender: Contender) -> bool:
         """Whether it is one of the first estimator."""
         return contender.estimator == self.contenders[0].estimator
+
+    @property
+    def trusted_pairs(self) -> tuple[Difference, ...]:
+        """The differences whose intervals may be shown: those of contenders that are trusted."""
+        names = {c.name for c in self.answered if c.trusted}
+        return tuple(d for d in self.pairs if {d.first, d.second} <= names)
 
     @property
     def best(self) -> Contender | None:
@@ -168,6 +198,7 @@ class Comparison:
             "chosen": self.chosen,
             "held_out": None if self.held_out is None else self.held_out.to_dict(),
             "n_held_out": self.n_held_out,
+            "auto": None if self.auto is None else self.auto.to_dict(),
             "warnings": list(self.warnings),
         }
 
@@ -178,16 +209,13 @@ class Comparison:
             if not isinstance(c.result, Estimate):
                 found.append((c.target, c.estimator, f"refused: {c.result.error.reason}"))
                 continue
-            over = c.over_behavior
             found.append(
                 (
                     c.target,
                     c.estimator,
                     rounded(c.result.value, c.result.standard_error),
-                    "none" if c.interval is None else str(c.interval),
-                    "none"
-                    if over is None
-                    else f"{rounded(over.value, over.standard_error)} {over.interval}",
+                    c.around.replace("no interval", "none"),
+                    c.gained,
                     chance(c) if self.ranks(c) else "",
                     c.result.verdict.level,
                 )
@@ -201,7 +229,7 @@ class Comparison:
             lines.append(f"  {row[0]}, {row[1]}: {row[2]}")
             if len(row) > 3:
                 at_once = f" (all at once at level {level})"
-                lines.append(f"    interval {row[3]}{'' if row[3] == 'none' else at_once}")
+                lines.append(f"    interval {row[3]}{'' if row[3].startswith('none') else at_once}")
                 lines.append(f"    over the behaviour {row[4]}")
             if len(row) > 5 and row[5]:
                 lines.append(f"    best with probability {row[5]}")
@@ -217,8 +245,10 @@ class Comparison:
             lines.append(
                 f"chosen: {self.chosen}; on {self.n_held_out:,} other episodes "
                 f"{rounded(last.result.value, last.result.standard_error)} "
-                f"{last.interval or 'without an interval'}, verdict {last.result.verdict.level}"
+                f"{last.around}, verdict {last.result.verdict.level}"
             )
+        if self.auto is not None:
+            lines += self.auto.lines()
         lines += [f"  warning  {text}" for text in self.warnings]
         return "\n".join([*lines, *(f"  {text}" for text in self.remarks())])
 
@@ -260,6 +290,8 @@ def _remarks_on(contender: Contender) -> list[str]:
     why = contender.no_interval
     if why is not None and not any(why in text for text in against):  # a gate may have said it
         lines.append(f"no interval: {why}")
+    if contender.interval is not None and not contender.trusted:
+        lines.append(NOT_TO_TRUST)
     return lines
 
 

@@ -17,6 +17,7 @@ from reweigh.estimators.recipe import Recipe, Stationary, Stepwise
 from reweigh.estimators.weights import Solution
 from reweigh.evidence import Evidence, merged
 from reweigh.inference import diagnose
+from reweigh.inference.gain import Gain, bounded, error_of_returns, paired
 from reweigh.inference.gates import Gate, no_interval
 from reweigh.inference.influence import behavior_values, influence_values
 from reweigh.inference.intervals import (
@@ -39,7 +40,6 @@ from reweigh.inference.jackknife import (
     error_of_blocks,
     jackknife_error,
 )
-from reweigh.inference.quantiles import t_p_value
 from reweigh.inference.resampling import Replicates, delete_blocks, new_seed, resample
 from reweigh.inference.variance import OVERFLOW, Freedom, nothing_left
 from reweigh.inference.verdict import Verdict
@@ -93,15 +93,18 @@ class Grounds:
         """The sums; where the estimate was made without them, they are made now."""
         return self.evidence.all_moments(self.recipe, dropped=self.dropped)
 
-    def verdict(self, own: tuple[Gate, ...]) -> Verdict:
-        """The worst of the estimate's own gates and of those of the log and target."""
+    def verdict(self, own: tuple[Gate, ...], refused: str | None = None) -> Verdict:
+        """The worst of the estimate's own gates and of those of the log and target; `refused` is
+        why the interval that was asked for is not there."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no number: unknown
             sums = self.evidence.for_gates(self.recipe, dropped=self.dropped)
             found = diagnose.of_sums(sums, diagnose.silent_on(self.recipe))
             history = found.get("history")
             if history is not None and history.level == "red":
                 found["history"] = self._weighed(history)
-            if self.n_episodes > 1 and auto_method(self.situation()) is None:
+            if refused is not None:  # the reason says what to do
+                own = (*own, replace(no_interval(refused), advice=""))
+            elif self.n_episodes > 1 and auto_method(self.situation()) is None:
                 own = (*own, no_interval(self.error_method))
             own = (*own, *self._dependence())
         return Verdict((*own, *found.values()))
@@ -312,30 +315,30 @@ class Grounds:
         errors = made.errors[:, 0]
         return bootstrap_t(self.value, self.error, values, errors, made.seed, reasons, asked)
 
-    def gain(self) -> tuple[float, float]:
-        """How much more than the behaviour the target earns, and the error of that, by the
-        difference of the influence values: both are estimated from the same episodes."""
-        log, _ = self.rows("a paired comparison is one of episodes")
+    def gain(self) -> Gain:
+        """How much more than the behaviour the target earns. From rows by the difference of the
+        influence values, since both are estimated from the same episodes; from sums with the most
+        that the error of the difference can be."""
         if self.n_episodes < 2:
             raise RefusedError("no-error", "one episode has no spread")
         if self.behavior_value is None:
             raise RefusedError(
                 "no-behavior", "what the behaviour itself earned cannot be told from this log"
             )
-        return self.value - self.behavior_value, self._clustered(
-            self.influence() - behavior_values(log)
-        )
+        if self.evidence.log is None:
+            return self._bounded_gain(self.behavior_value)
+        log, _ = self.evidence.rows(self.dropped)
+        error = self._clustered(self.influence() - behavior_values(log))
+        return paired(self.value, self.behavior_value, error, self.n_episodes)
 
-    def p_value(self) -> float:
-        """One-sided p of "the target is not better than the behaviour"."""
-        gain, error = self.gain()
-        assert self.behavior_value is not None
-        size = max(abs(self.value), abs(self.behavior_value))
-        if nothing_left(error, size):
-            if abs(gain) <= 1e-9 * size:
-                return 1.0  # the two are the same
-            raise RefusedError("no-error", "the difference to the behaviour shows no spread")
-        return t_p_value(gain, error, 0.0, self.n_episodes - 1)
+    def _bounded_gain(self, behavior: float) -> Gain:
+        own = self.interval(Asked(), "auto", 0, None)
+        if own is None or own.standard_error is None or own.df is None:
+            why = [gate.text for gate in self._dependence()] or [self.error_method]
+            raise RefusedError("no-error", f"the value itself has no interval: {why[0]}")
+        returns = error_of_returns(self.evidence.for_gates(self.recipe))
+        error, df = own.standard_error, own.df
+        return bounded(self.value, error, df, behavior, returns, self.n_episodes)
 
 
 def freedom_of(recipe: Recipe, solution: Solution, n: int, in_memory: bool) -> Freedom | None:

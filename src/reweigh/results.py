@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
+from reweigh.inference.gain import Gain
 from reweigh.inference.intervals import Asked, Interval, scale_for
 from reweigh.wording import finite_or_none, number, rounded, two_digits
 
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
     from reweigh.sensitivity import Sensitivity
 
 Floats = npt.NDArray[np.float64]
+NOT_TO_TRUST = "no interval to trust; see certify() for a bound that holds"
+OF_THE_WEIGHTS = ("effective size", "heaviest episode")  # gates
 __all__ = [
     "Diagnostics",
     "Estimate",
+    "Gain",
     "Interval",
     "Marginals",
     "Refusal",
@@ -158,6 +162,7 @@ class Estimate:
     gates: tuple[Gate, ...]  # those of its own numbers; the verdict has the log's as well
     warnings: tuple[Warning, ...] = field(default=())
     chosen: str | None = None  # why "auto" took this estimator
+    no_interval: str | None = None  # why the interval that was asked for was refused
 
     @cached_property
     def moments(self) -> Moments:
@@ -168,8 +173,8 @@ class Estimate:
     def verdict(self) -> Verdict:
         """green, amber or red, with the reasons: the gates of the estimate's own numbers and of
         the log and target (propensities, history, drift, the weights' tail), which are made when
-        the verdict is first asked for."""
-        return self.grounds.verdict(self.gates)
+        the verdict is first asked for. Never green without the interval that was asked for."""
+        return self.grounds.verdict(self.gates, self.no_interval)
 
     @property
     def estimator(self) -> str:
@@ -239,16 +244,36 @@ class Estimate:
             return interval.standard_error
         return self.standard_error
 
-    def p_value(self) -> float:
-        """p of "the target is not better than the behaviour", one-sided: small where it is. The
-        difference is paired, since both values come from the same episodes."""
-        return self.grounds.p_value()
+    @property
+    def trusted(self) -> bool:
+        """Whether its error may be shown. Not that of IS and WIS where too few episodes hold the
+        weight: then their intervals are narrow and wrong, and only a bound that holds for every
+        number of episodes (`rw.certify`) says anything."""
+        if not self.recipe.uses_trajectories or self.recipe.control is not None:
+            return True
+        return not any(g.level == "red" and g.name in OF_THE_WEIGHTS for g in self.gates)
 
-    def _p_or_none(self) -> float | None:
+    def p_value(self) -> float:
+        """p of "the target is not better than the behaviour", one-sided: small where it is. See
+        `gain`."""
+        return self.gain().p_value
+
+    def gain(self) -> Gain:
+        """How much more than the behaviour the target earns, with its error and p-value.
+
+        From rows the difference is paired, since both values come from the same episodes. From
+        sums (streams, databases, moments) its error is at most that of both values together, and
+        the p-value is the largest that this allows (`Gain.at_most`). RefusedError where there is
+        no error, or the sums do not tell how much the returns spread.
+        """
+        return self.grounds.gain()
+
+    def gain_or_why(self) -> Gain | RefusedError:
+        """The same, with the refusal as a value."""
         try:
-            return finite_or_none(self.p_value())
-        except RefusedError:
-            return None
+            return self.gain()
+        except RefusedError as error:
+            return error
 
     def sensitivity(self) -> Sensitivity:
         """How far the number moves when a choice behind it is changed: ratios clipped, the
@@ -285,14 +310,15 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `reweigh evaluate --json` prints them."""
-        interval = self.interval()
+        interval, gain = self.interval(), self.gain_or_why()
         return {
             "estimator": self.estimator,
             "value": self.value,
             "standard_error": self.standard_error,
             "error_method": self.error_method,
             "interval": None if interval is None else interval.to_dict(),
-            "p_value": self._p_or_none(),
+            "p_value": finite_or_none(gain.p_value) if isinstance(gain, Gain) else None,
+            "gain": gain.to_dict() if isinstance(gain, Gain) else refused_entry(gain),
             "chosen": self.chosen,
             "verdict": self.verdict.level,
             "gates": [gate.to_dict() for gate in self.verdict.gates],
@@ -317,9 +343,10 @@ class Estimate:
         unseen = "not computed" if d.total_unseen is None else number(d.total_unseen)
         lines = [
             ("value", rounded(self.value, error)),
-            ("95 % interval", "none" if interval is None else str(interval)),
+            ("95 % interval", self._interval_text(interval)),
             ("standard error", _error_text(error, how)),
             ("behaviour's own value", number(self.behavior_value)),
+            ("better than behaviour", self._better()),
             ("episodes, horizon", f"{self.n_episodes:,}, {self.horizon}"),
             ("effective size, worst", worst),
             ("mass on unseen states", unseen),
@@ -331,6 +358,17 @@ class Estimate:
         if self.chosen is not None:
             lines.append(("chosen", self.chosen))
         return lines + [("warning", str(warning)) for warning in self.warnings]
+
+    def _interval_text(self, interval: Interval | None) -> str:
+        if interval is None:
+            return "none"
+        return str(interval) if self.trusted else NOT_TO_TRUST
+
+    def _better(self) -> str:
+        if not self.trusted:
+            return "not told: the error is not to be trusted"
+        found = self.gain_or_why()
+        return str(found) if isinstance(found, Gain) else f"not told: {found.reason}"
 
     def __str__(self) -> str:
         lines = self.rows()
@@ -374,8 +412,12 @@ class Refusal:
             "warnings": [],
             "n_episodes": self.n_episodes,
             "horizon": self.horizon,
-            "refused": {"code": self.error.code, "reason": self.error.reason},
+            **refused_entry(self.error),
         }
+
+
+def refused_entry(error: RefusedError) -> dict[str, Any]:
+    return {"refused": {"code": error.code, "reason": error.reason}}
 
 
 def _error_text(error: float | None, method: str) -> str:

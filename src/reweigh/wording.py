@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 MOST_DECIMALS = 12  # smaller numbers are told with an exponent, not as zeros
+SMALLEST_P = 1e-16  # below, the digits of a p-value are those of rounding
 
 
 def finite_or_none(value: float | None) -> float | None:
@@ -37,3 +38,10 @@ def two_digits(value: float | None) -> str:
     if value is None:
         return "none"
     return f"{value:.2e}" if value and not 1e-4 <= value < 1e5 else f"{value:#.2g}".rstrip(".")
+
+
+def p_text(p: float, *, at_most: bool = False) -> str:
+    """A p-value: "p = 0.013", or "p ≤ 0.013" where it is at most that."""
+    if p < SMALLEST_P:
+        return f"p < {SMALLEST_P:g}"
+    return f"p {'≤' if at_most else '='} {p:.2g}"

@@ -54,8 +54,13 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
         2,
         ["max-ratio", "dm uses none"],
     ),
-    "auto in a comparison": (
-        ["compare", "LOG", "--target", "POLICY", "--estimators", "auto"],
+    "auto with a clip in a comparison": (
+        ["compare", "LOG", "--target", "POLICY", "--estimators", "auto", "--max-ratio", "2"],
+        2,
+        ["--max-ratio belongs to an estimator that is named"],
+    ),
+    "auto in a plan": (
+        ["plan", "LOG", "--target", "POLICY", "--half-width", "1", "--estimators", "auto"],
         2,
         ["auto is a choice", "name the estimator"],
     ),

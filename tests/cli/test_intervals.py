@@ -69,7 +69,7 @@ def test_an_interval_that_is_refused_says_why(command: Command, log: Path, polic
              "--interval", "bootstrap-t", "--replicates", 99)  # fmt: skip
     ran = command(*given)
     assert ran.code == 0
-    assert "ssd-is: no interval: ssd-is has no standard error of its own" in ran.out
+    assert "ssd-is: amber: there is no interval: ssd-is has no standard error of its own" in ran.out
     assert "use --interval percentile" in ran.out
     ran = command(*given, "--json")
     entries = {entry["estimator"]: entry for entry in ran.json()["estimates"]}
@@ -83,10 +83,84 @@ def test_sums_have_no_bootstrap(command: Command, log: Path, policy: Path, tmp_p
     command("moments", log, "--target", policy, "--blocks", 20, "-o", sums)
     ran = command("evaluate", sums, "--interval", "percentile")
     assert ran.code == 0
-    assert "mis: no interval: the bootstrap draws episodes" in ran.out
+    assert "mis: amber: there is no interval: the bootstrap draws episodes" in ran.out
     assert "--interval analytic or --interval jackknife" in ran.out
     ran = command("evaluate", sums, "--interval", "jackknife", "--json")
     assert ran.json()["estimates"][0]["interval"]["method"].startswith("jackknife (")
+
+
+def test_no_verdict_is_green_without_the_interval_that_was_asked_for(
+    command: Command, policy: Path, tmp_path: Path
+) -> None:
+    log, page = write_log(tmp_path / "many.csv", log_table(400)), tmp_path / "report.html"
+    given = ("evaluate", log, "--target", policy, "--engine", "stream")
+    [usual] = command(*given, "--json").json()["estimates"]
+    assert usual["verdict"] == "green"
+    asked = (*given, "--interval", "cluster")
+    [entry] = command(*asked, "--json", "--report", page).json()["estimates"]
+    assert entry["verdict"] == "amber"
+    assert entry["interval"] is None
+    [gate] = [gate for gate in entry["gates"] if gate["name"] == "interval"]
+    assert entry["interval_refused"]["reason"] in gate["text"]
+    assert "influence values are those of episodes" in gate["text"]
+    assert "No interval: influence values are those of episodes" in page.read_text("utf-8")
+    judged = ("interval", "verdict", "gates")
+    assert all(entry[name] == value for name, value in usual.items() if name not in judged)
+    ran = command(*asked, "--quiet")
+    assert ran.out.endswith("no interval amber\n")
+    assert ran.err.count("influence values") == 1
+
+
+def test_the_gain_over_the_behaviour_is_told(command: Command, log: Path, policy: Path) -> None:
+    given = ("evaluate", log, "--target", policy, "--estimators", "mis,dm")
+    ran, entries = command(*given), command(*given, "--json").json()["estimates"]
+    for entry in entries:
+        gain = in_python(log, policy, entry["estimator"]).gain()
+        assert f"{entry['estimator']}: better than the behaviour? {gain}\n" in ran.out
+        assert str(gain).startswith("p = ")
+        assert entry["gain"] == pytest.approx(gain.to_dict())
+    assert "better than" not in command(*given, "--quiet").out
+    ran = command(*given, "--engine", "stream")
+    assert ran.out.count("better than the behaviour? p ≤ ") == 2
+    assert "at most)" in ran.out
+
+
+def test_a_gain_that_is_refused_says_why_once(
+    command: Command, policy: Path, tmp_path: Path
+) -> None:
+    names = np.repeat([f"e{k}" for k in range(60)], 3)
+    log = write_log(tmp_path / "named.csv", log_table(episode=names))
+    ran = command(
+        "evaluate", log, "--target", policy, "--estimators", "mis,dm", "--engine", "stream"
+    )
+    assert ran.out.count("mis, dm: better than the behaviour? not told: these sums") == 1
+    assert "--engine arrays" in ran.out
+
+
+def test_the_interval_of_a_red_wis_is_not_shown(
+    command: Command, log: Path, policy: Path, tmp_path: Path
+) -> None:
+    """Sixty episodes are too few for running products: JSON has the interval, and the verdict."""
+    page = tmp_path / "report.html"
+    given = ("evaluate", log, "--target", policy, "--estimators", "wis,trajectory-is,dr,mis")
+    ran = command(*given, "--report", page)
+    entries = {e["estimator"]: e for e in command(*given, "--json").json()["estimates"]}
+    rows = {line.split()[0]: line for line in ran.out.splitlines() if line.startswith(" ")}
+    for name in ("wis", "trajectory-is"):
+        assert entries[name]["verdict"] == "red"
+        assert entries[name]["interval"]["low"] < entries[name]["value"]
+        assert "none to trust" in rows[name]
+        assert f"{name}: better than" not in ran.out
+        shown = str(in_python(log, policy, name))
+        assert "no interval to trust; see certify() for a bound that holds" in shown
+        assert "not told: the error is not to be trusted" in shown
+    assert "wis, trajectory-is: no interval to trust; see evaluate --reward-range" in ran.out
+    assert entries["dr"]["verdict"] == "red"
+    for name in ("dr", "mis"):
+        assert "none to trust" not in rows[name]
+    assert page.read_text("utf-8").count("none to trust") == 2
+    ran = command("evaluate", log, "--target", policy, "--estimators", "wis", "--quiet")
+    assert ran.out.endswith("no interval to trust red\n")
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,11 @@ LEVEL = "(green|amber|red)"
 ANSWERS: dict[str, tuple[list[str], list[str]]] = {
     "evaluate": (
         ["--estimators", "mis,wis,dr"],
-        [rf"{name} {NUMBER} {INTERVAL} {LEVEL}" for name in ("mis", "wis", "dr")],
+        [
+            rf"mis {NUMBER} {INTERVAL} {LEVEL}",
+            rf"wis {NUMBER} no interval to trust red",
+            rf"dr {NUMBER} {INTERVAL} {LEVEL}",
+        ],
     ),
     "evaluate --sensitivity": (
         ["--sensitivity"],

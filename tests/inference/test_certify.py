@@ -7,6 +7,7 @@ import json
 import math
 import random
 from fractions import Fraction as F
+from typing import Any
 
 import build
 import numpy as np
@@ -320,17 +321,28 @@ def test_gains_shrink_to_the_truth() -> None:
     assert same.p_value > 0.05, "the same policy is not better"
 
 
-def test_a_gain_is_significant_where_its_bound_leaves_out_zero() -> None:
+@pytest.mark.parametrize("side", ["lower", "both", "upper"])
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_a_gain_is_significant_where_its_bound_leaves_out_zero(side: Any, level: float) -> None:
+    """p is by the bets of the gain's lower end: they agree at what that end may err by."""
     rng = np.random.default_rng(15)
+    alpha = (1 - level) / 2 if side == "both" else 1 - level
     decided = set()
-    for n in (10, 30, 100, 300, 1000):
+    for n in (10, 30, 60, 100, 150, 200, 300, 1000):
         action = rng.choice(3, n, p=MU)
         log = one_step(action, WIN[action], PI)
-        found = rw.certify(log, rw.ColumnPolicy("target_prob"), (0, 1), 0.95, side="lower")
+        found = rw.certify(log, rw.ColumnPolicy("target_prob"), (0, 1), level, side=side)
+        one_sided = rw.certify(log, rw.ColumnPolicy("target_prob"), (0, 1), 1 - alpha, side="lower")
+        assert found.p_value == one_sided.p_value, "the same bets as the bound's"
+        assert (found.p_value <= alpha) == (one_sided.gain[0] > 0)
+        if side == "upper":
+            assert found.gain[0] == found.trivial[0] - found.trivial[1]
+            continue
+        assert (found.p_value <= alpha) == (found.gain[0] > 0)
         decided.add(found.gain[0] > 0)
-        assert (found.p_value < 0.05) == (found.gain[0] > 0)
-        assert found.gain[1] == found.trivial[1] - found.trivial[0]
-    assert decided == {True, False}
+        if side == "lower":
+            assert found.gain[1] == found.trivial[1] - found.trivial[0]
+    assert decided == (set() if side == "upper" else {True, False})
 
 
 def test_a_gain_whose_bounds_cross_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import reweigh as rw
 from reweigh.moments.engines.arrays import ratios
-from reweigh.report import places
+from reweigh.report import figures, places
 from reweigh.report.basis import Missing, basis_of, main_of
 from reweigh.report.content import gather
 from reweigh.report.curse import MARGINAL, PRODUCTS, weights_of
@@ -319,6 +319,39 @@ def test_the_gain_is_that_of_a_paired_comparison(made: Any) -> None:
     assert row.gain_interval.low < row.gain < row.gain_interval.high
 
 
+def test_the_gain_from_sums_is_told_with_the_most_that_its_error_can_be(made: Any) -> None:
+    log, target, results = made
+    paired = gather(basis_of(results[:1]))
+    sums = gather(basis_of([rw.evaluate(rw.moments(log, target))]))
+    row, wide = paired.rows[0], sums.rows[0]
+    assert wide.gain == pytest.approx(row.gain)
+    assert wide.gain_interval.low < row.gain_interval.low < row.gain_interval.high
+    assert row.better in paired.answer.gain
+    assert row.better.startswith(("p = ", "p < "))
+    assert wide.gain_at_most
+    assert wide.better in sums.answer.gain
+    figure = figures.gains(sums)
+    assert figure is not None
+    assert "at most that of both values" in figure.text
+    assert figure.table.rows[0][-1] == wide.better
+
+
+def test_an_error_that_is_not_to_be_trusted_is_not_shown(made: Any) -> None:
+    _, _, results = made
+    rows = {row.estimator: row for row in gather(basis_of(results)).rows}
+    for name in ("wis", "is"):
+        assert rows[name].verdict == "red"
+        assert rows[name].interval is None
+        assert rows[name].gain_interval is None
+        assert rows[name].better == ""
+    assert rows["mis"].interval is not None
+    [wis] = [result for result in results if result.estimator == "wis"]
+    alone = gather(basis_of([wis]))
+    assert alone.answer.interval.startswith("No interval to trust; see certify()")
+    assert "interval" not in dict(alone.computed)
+    assert wis.interval() is not None
+
+
 def test_a_refused_question_is_explained() -> None:
     log, target, results = without_overlap()
     content = gather(basis_of(results, log=log, target=target))
@@ -336,9 +369,10 @@ def test_a_refused_question_is_explained() -> None:
 
 def test_sums_say_what_they_do_not_hold(made: Any) -> None:
     log, target, _ = made
-    content = gather(basis_of([rw.evaluate(only_moves(log, target))]))
+    sums = replace(only_moves(log, target), ordered=None)
+    content = gather(basis_of([rw.evaluate(sums)]))
     assert content.rows[0].gain_interval is None
-    assert "sums" in content.rows[0].gain_why
+    assert "how much the returns of the log spread" in content.rows[0].gain_why
     assert isinstance(content.holes, Missing)
     assert "dm" in content.holes.why
     assert isinstance(content.moved, Missing)

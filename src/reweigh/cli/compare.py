@@ -39,7 +39,11 @@ def compare(
         ),
     ] = None,
     estimators: Annotated[
-        str, typer.Option(help="Names with commas between them; the first one ranks.")
+        str,
+        typer.Option(
+            help="Names with commas between them; the first one ranks. auto is one for all "
+            "targets, chosen without a look at rewards."
+        ),
     ] = "mis",
     max_ratio: Annotated[
         float | None, typer.Option(help="Clip the ratios π/μ at this number.")
@@ -87,7 +91,7 @@ def compare(
     from reweigh.progress import each, stage
     from reweigh.results import number
 
-    recipes = chosen(estimators, max_ratio)
+    recipes = chosen(estimators, max_ratio, auto=True)
     if cut not in ("refuse", "drop"):
         raise UsageError(f"--cut-episodes takes refuse or drop; got {cut!r}")
     report.check()
@@ -107,7 +111,7 @@ def compare(
                 each("checks", (*found.answered, *last), _verdict)
     general = [text for text in general if text not in found.warnings]
     if ledger is not None:
-        trials = [trial(policy, recipe) for policy in policies.values() for recipe in recipes]
+        trials = [trial(policies[c.target], c.result.recipe) for c in found.contenders]
         share = WHOLE if holdout is None else holdout
         tally = noted_in_ledger(ledger, data.episodes_digest(), trials, share)
         general += tally.says(len(trials), share)
@@ -125,6 +129,8 @@ def compare(
         )
         voice.table(comparison_table(found))
         for line in comparison_remarks(found):
+            voice.say(line)
+        for line in () if found.auto is None else found.auto.lines():
             voice.say(line)
         voice.answer(best_line(found))
         for line in comparison_warnings(found, general):
@@ -205,7 +211,7 @@ def best_line(found: Comparison) -> str:
         return f"best: {best.target}, refused on the episodes set aside"
     value = rounded(told.result.value, told.result.standard_error)
     return (
-        f"best: {best.target} {value} {told.interval or 'no interval'} "
+        f"best: {best.target} {value} {told.around} "
         f"{told.result.verdict.level}, probability {chance(best)}"
     )
 
@@ -226,30 +232,24 @@ def comparison_remarks(found: Comparison) -> list[str]:
     from reweigh.results import Refusal, rounded
 
     lines = [""]
-    if any(c.interval is not None for c in found.contenders):
+    if any(c.interval is not None and c.trusted for c in found.contenders):
         lines.append("Intervals hold for all rows at once, also for the one that looks best.")
+    shown = found.trusted_pairs
     for d in found.pairs:
-        better = d.interval.low > 0 or d.interval.high < 0
-        lines.append(
-            f"{d.first} - {d.second}: {rounded(d.value, d.standard_error)} {d.interval}"
-            f"{'' if better else ', not told apart'}"
-        )
+        around = f" {d.interval}" if d in shown else ", no interval to trust"
+        if d in shown and d.interval.low <= 0 <= d.interval.high:
+            around += ", not told apart"
+        lines.append(f"{d.first} - {d.second}: {rounded(d.value, d.standard_error)}{around}")
     last = found.held_out
     if last is not None:
         lines.append(f"chosen: {found.chosen}; on {found.n_held_out:,} episodes set aside:")
         if isinstance(last.result, Refusal):
             lines.append(f"  refused: {last.result.error.reason}")
         else:
-            over = last.over_behavior
             value = rounded(last.result.value, last.result.standard_error)
-            gain = "" if over is None else (
-                f"{rounded(over.value, over.standard_error)} {over.interval} more than the "
-                "behaviour, "
-            )  # fmt: skip
-            lines.append(
-                f"  {value} {last.interval or 'without an interval'}, {gain}"
-                f"verdict {last.result.verdict.level}"
-            )
+            none = last.over_behavior is None
+            gain = "" if none else f"{last.gained} more than the behaviour, "
+            lines.append(f"  {value} {last.around}, {gain}verdict {last.result.verdict.level}")
     lines.append(f"seed {found.seed}")
     return lines
 

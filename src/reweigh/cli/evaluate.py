@@ -81,7 +81,14 @@ def evaluate(
     Example: reweigh evaluate --config reweigh.toml --quiet
     """
     import reweigh as rw
-    from reweigh.cli.show import answer_line, estimates_table, noted, print_json, remarks
+    from reweigh.cli.show import (
+        answer_line,
+        estimates_table,
+        gain_lines,
+        noted,
+        print_json,
+        remarks,
+    )
     from reweigh.disagreement import disagreement
     from reweigh.evidence import merged
     from reweigh.progress import each, stage
@@ -107,10 +114,11 @@ def evaluate(
             refuse_without_rows(intervals, data)
             stages = 4 if sensitivity else 3
             with stage(0, stages):
-                results = rw.evaluate_all(data, given.policy, recipes, truncated=cut)  # type: ignore[arg-type]
-                answered = [result for result in results if isinstance(result, rw.Estimate)]
+                found = rw.evaluate_all(data, given.policy, recipes, truncated=cut)  # type: ignore[arg-type]
             with stage(1, stages):
-                sure = told(results, intervals, data, given.policy)
+                sure = told(found, intervals, data, given.policy)
+                results = sure.results
+                answered = [result for result in results if isinstance(result, rw.Estimate)]
             with stage(2, stages):
                 each("checks", answered, lambda result: result.verdict)
             with stage(3, stages):
@@ -121,8 +129,7 @@ def evaluate(
         print_json(
             {
                 "estimates": [
-                    entry | moved_entry(moved, entry["estimator"])
-                    for entry in sure.entries(results)
+                    entry | moved_entry(moved, entry["estimator"]) for entry in sure.entries()
                 ],
                 "behavior_value": answered[0].behavior_value if answered else None,
                 "log": given.about,
@@ -140,6 +147,8 @@ def evaluate(
             voice.answer(answer_line(answer, interval))
         if answered:
             voice.say(summary(answered))
+        for line in gain_lines(answered):
+            voice.say(line)
         for result in answered:
             if result.chosen is not None:
                 voice.say(f"auto chose {result.chosen}")
@@ -151,8 +160,8 @@ def evaluate(
             voice.warn(line)
         if answered:
             sure.speak(intervals, voice)
-        for found in moved.values():
-            say_moved(found, voice)
+        for changes in moved.values():
+            say_moved(changes, voice)
         if isinstance(sure.certificate, rw.Certificate):
             voice.say(f"\n{sure.certificate}")
             voice.answer("certificate: " + sure.certificate.rows()[0][1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -82,18 +82,20 @@ class IntervalOptions:
 
 @dataclass(frozen=True)
 class Told:
-    """The intervals of the results, None where there is none; why not, where one was refused; the
-    seed, None where nothing was drawn; and the certificate, if a range was declared."""
+    """The results, judged with the intervals that were asked for, and these intervals, None where
+    there is none; why not, where one was refused; the seed, None where nothing was drawn; and the
+    certificate, if a range was declared."""
 
+    results: list[Estimate | Refusal]
     intervals: list[Interval | None]
     refused: dict[str, RefusedError]
     seed: int | None
     certificate: Certificate | RefusedError | None
 
-    def entries(self, results: Sequence[Estimate | Refusal]) -> list[dict[str, Any]]:
+    def entries(self) -> list[dict[str, Any]]:
         """The results as plain values."""
         found = []
-        for result, interval in zip(results, self.intervals, strict=True):
+        for result, interval in zip(self.results, self.intervals, strict=True):
             entry = result.to_dict()
             entry["interval"] = None if interval is None else interval.to_dict()
             if result.estimator in self.refused:
@@ -118,11 +120,6 @@ class Told:
             )
         elif options.interval != "auto":
             voice.say(f"intervals: {options.interval}")
-        reasons: dict[str, list[str]] = {}
-        for name, error in self.refused.items():
-            reasons.setdefault(error.reason, []).append(name)
-        for why, names in reasons.items():
-            voice.warn(f"{', '.join(names)}: no interval: {why}")
         if isinstance(self.certificate, RefusedError):
             voice.warn(f"no certificate: {self.certificate.reason}")
 
@@ -157,6 +154,12 @@ def told(
             refused[result.estimator] = error
             return None
 
+    def judged(result: Estimate | Refusal) -> Estimate | Refusal:
+        error = refused.get(result.estimator)
+        if error is None or isinstance(result, Refusal):
+            return result
+        return replace(result, no_interval=error.reason)
+
     found = each("intervals", results, interval_of)
     certificate: Certificate | RefusedError | None = None
     if options.reward_range is not None:
@@ -165,7 +168,7 @@ def told(
             certificate = certify(log, policy, options.reward_range, options.level, side=side)
         except RefusedError as error:
             certificate = error
-    return Told(found, refused, seed, certificate)
+    return Told([judged(result) for result in results], found, refused, seed, certificate)
 
 
 def refuse_without_rows(options: IntervalOptions, data: Any) -> None:

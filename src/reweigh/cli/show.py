@@ -91,7 +91,7 @@ def estimates_table(
         cells = [
             result.estimator + (" !" if result.warnings else ""),
             "0 (END)" if on_end else rounded(result.value, error),
-            "none" if interval is None else str(interval),
+            _interval_cell(result, interval),
             "none" if d.worst_ess is None else f"{d.worst_ess:,.0f}",
             "" if d.total_unseen is None else f"{d.total_unseen:.1%}",
             two_digits(error) if truth is None else f"{result.value - truth:+.2g}",
@@ -99,6 +99,31 @@ def estimates_table(
         ]
         table.add_row(*cells)
     return table
+
+
+def _interval_cell(result: Estimate, interval: Interval | None) -> str:
+    if interval is None:
+        return "none"
+    return str(interval) if result.trusted else "none to trust"
+
+
+def gain_lines(results: Sequence[Estimate]) -> list[str]:
+    """Whether the target is better than the behaviour, by each estimator whose error may be shown;
+    why that is not told, once for all that lack it for the same reason."""
+    from reweigh.results import Gain
+
+    lines: list[str] = []
+    lacking: dict[str, list[str]] = {}
+    for result in results:
+        found = result.gain_or_why() if result.trusted else None
+        if isinstance(found, Gain):
+            lines.append(f"{result.estimator}: better than the behaviour? {found}")
+        elif found is not None:
+            lacking.setdefault(found.reason, []).append(result.estimator)
+    return lines + [
+        f"{', '.join(names)}: better than the behaviour? not told: {why}"
+        for why, names in lacking.items()
+    ]
 
 
 def answer_line(result: Estimate | Refusal, interval: Interval | None) -> str:
@@ -109,12 +134,14 @@ def answer_line(result: Estimate | Refusal, interval: Interval | None) -> str:
         return f"{result.estimator} refused"
     value = rounded(result.value, result.standard_error)
     around = "no interval" if interval is None else str(interval)
+    if interval is not None and not result.trusted:
+        around = "no interval to trust"
     return f"{result.estimator} {value} {around} {result.verdict.level}"
 
 
 def remarks(results: Sequence[Estimate | Refusal]) -> list[str]:
     """Warnings and refusals as lines, the same text once with all its estimators."""
-    from reweigh.results import Refusal
+    from reweigh.results import NOT_TO_TRUST, Refusal
 
     by_text: dict[str, list[str]] = {}
     for result in results:
@@ -127,6 +154,8 @@ def remarks(results: Sequence[Estimate | Refusal]) -> list[str]:
             other = [f"! {w}" for w in result.warnings if str(w) not in reasons]
             for text in [*other, *(f"{level}: {text}" for text, level in reasons.items())]:
                 by_text.setdefault(text, []).append(result.estimator)
+            if not result.trusted and result.standard_error is not None:
+                by_text.setdefault(NOT_TO_TRUST, []).append(result.estimator)
             told = any(gate.name == "interval" for gate in result.verdict.reasons)
             if result.standard_error is None and not told:
                 by_text.setdefault(f"no interval: {result.error_method}", []).append(

@@ -25,7 +25,7 @@ PHRASES = (
     ("between 1 - level, which", "between 1 less the --level, which"),
     (" (log.drop_truncated())", ", in the log itself"),
     (": log.drop_truncated()", ", in the log itself"),
-    ("or certify() for a bound that holds", "or evaluate --reward-range for a bound that holds"),
+    ("certify() for a bound that holds", "evaluate --reward-range for a bound that holds"),
     ("set episodes aside (holdout)", "set episodes aside (--holdout)"),
     ("report on another (holdout)", "report on another (--holdout)"),
 )

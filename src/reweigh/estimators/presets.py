@@ -137,8 +137,8 @@ def estimator(name: str) -> Recipe:
     """An estimator by the name that the command line uses."""
     if name == "auto":
         raise UsageError(
-            "auto is a choice that evaluate makes for one target on one log; name the estimator "
-            "here, such as the one that evaluate chose"
+            "auto is a choice that evaluate and compare make for a log and its targets; name the "
+            "estimator here, such as the one that evaluate chose"
         )
     if name not in ESTIMATORS:
         raise UsageError(

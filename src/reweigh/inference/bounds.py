@@ -25,6 +25,10 @@ importance weights are, and a bold bettor would be ruined before the first of th
 and λm rises with m, so that λ(y - m) and with it every K_t(m) falls: the m that are rejected are
 an interval from 0, and a root finder meets its end.
 
+The bets depend on α, and so does p. To ask for the smallest α whose own bets reject m would be to
+choose the bets by what they won, and Ville's inequality would not hold for these. p takes the bets
+of one α that was named beforehand: p ≤ α exactly where the lower bound at that α is above m.
+
 Bets depend on the order. A log may be sorted by what happened in it, so the values are first put
 into an order that is made of their number and `seed` alone. The same values in the same order give
 the same bits; another order or seed gives another bound that holds just as well. (The guarantee is

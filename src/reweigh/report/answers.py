@@ -10,11 +10,10 @@ from pathlib import PurePath
 
 from reweigh.errors import RefusedError
 from reweigh.inference.intervals import Asked, Interval, from_error
-from reweigh.inference.variance import nothing_left
 from reweigh.report.basis import LEVEL, Basis, Missing
 from reweigh.report.records import Answer, Reason, Row, VarianceParts
-from reweigh.results import Estimate, Refusal
-from reweigh.wording import number, rounded
+from reweigh.results import NOT_TO_TRUST, Estimate, Gain, Refusal
+from reweigh.wording import number, p_text, rounded
 
 FILE = re.compile(r"\.\w{1,8}$")  # what the names of files end in
 MEANING = {
@@ -50,32 +49,39 @@ def _row(result: Estimate | Refusal, interval: Interval | None) -> Row:
         reason = result.error.reason
         return Row(result.estimator, None, None, None, None, (), None, None, None, refused=reason)
     level = LEVEL if interval is None else interval.level
-    gain, around, why = _gain(result, level)
-    return Row(
+    row = Row(
         estimator=result.estimator,
         value=result.value,
         error=result.error_beside(interval),
-        interval=interval,
+        interval=interval if result.trusted else None,
         verdict=result.verdict.level,
         reasons=tuple(gate.name for gate in result.verdict.reasons),
         ess=result.diagnostics.worst_ess,
-        gain=gain,
-        gain_interval=around,
-        gain_why=why,
-        no_interval=result.error_method if interval is None else "",
+        gain=None if result.behavior_value is None else result.value - result.behavior_value,
+        gain_interval=None,
+        no_interval=_why_none(result, interval),
     )
+    if not result.trusted:
+        return replace(row, gain_why="the error is not to be trusted")
+    return _with_gain(row, result.gain_or_why(), level)
 
 
-def _gain(result: Estimate, level: float) -> tuple[float | None, Interval | None, str]:
-    """Target - behaviour with its interval, and why there is none."""
-    bare = None if result.behavior_value is None else result.value - result.behavior_value
-    try:
-        gain, error = result.grounds.gain()
-    except RefusedError as refused:
-        return bare, None, refused.reason
-    if not math.isfinite(error) or nothing_left(error, max(abs(result.value), abs(gain))):
-        return gain, None, "the difference shows no spread"
-    return gain, from_error(gain, error, result.n_episodes - 1, Asked(level), "paired"), ""
+def _why_none(result: Estimate, interval: Interval | None) -> str:
+    if interval is None:
+        return result.no_interval or result.error_method
+    return "" if result.trusted else NOT_TO_TRUST
+
+
+def _with_gain(row: Row, gain: Gain | RefusedError, level: float) -> Row:
+    """Target - behaviour with its interval and p, or why there is none."""
+    if isinstance(gain, RefusedError):
+        return replace(row, gain_why=gain.reason)
+    if not gain.standard_error:
+        return replace(row, gain=gain.value, gain_why="the difference shows no spread")
+    method = "at most both errors" if gain.at_most else "paired"
+    around = from_error(gain.value, gain.standard_error, gain.df, Asked(level), method)
+    p = p_text(gain.p_value, at_most=gain.at_most)
+    return replace(row, gain=gain.value, gain_interval=around, better=p, gain_at_most=gain.at_most)
 
 
 def answer_of(basis: Basis, row: Row | None, spread: VarianceParts | Missing) -> Answer:
@@ -184,6 +190,8 @@ def percent(level: float) -> str:
 
 
 def _interval_text(row: Row) -> str:
+    if row.no_interval == NOT_TO_TRUST:
+        return sentence(NOT_TO_TRUST)
     if row.interval is None:
         return f"No interval: {row.no_interval}."
     both = math.isfinite(row.interval.low) and math.isfinite(row.interval.high)
@@ -204,7 +212,8 @@ def _gain_text(main: Estimate, row: Row) -> str:
     more = f"{rounded(abs(row.gain), error)} {'more' if row.gain >= 0 else 'less'}"
     text = (
         f"That is {more} than the {rounded(own, error)} that the log's own policy earned "
-        f"({percent(around.level)} interval of the difference: {span(around)})."
+        f"({percent(around.level)} interval of the difference: {span(around)}; one-sided "
+        f"{row.better})."
     )
     if around.low <= 0 <= around.high:
         text += " The log does not tell the two apart."

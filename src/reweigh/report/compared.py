@@ -14,7 +14,7 @@ from reweigh.logs.log import EpisodeLog
 from reweigh.report.answers import MEANING, no_answer, percent, sentence, span
 from reweigh.report.facts import NOTATION, facts_of, formula_of, versions
 from reweigh.report.records import Answer, Facts, Reason, Row
-from reweigh.results import Estimate, Refusal
+from reweigh.results import NOT_TO_TRUST, Estimate, Refusal
 from reweigh.wording import number, rounded
 
 MEANING_RED = "Do not decide on this ranking: its first number is not to be trusted."
@@ -107,19 +107,20 @@ def _row(c: Contender) -> Row:
         reason = c.result.error.reason
         return Row(c.target, None, None, None, None, (), None, None, None, refused=reason)
     over = c.over_behavior
+    hidden = c.interval is not None and not c.trusted
     return Row(
         estimator=c.target,
         value=c.result.value,
         error=c.result.standard_error,
-        interval=c.interval,
+        interval=None if hidden else c.interval,
         verdict=c.result.verdict.level,
         reasons=tuple(gate.name for gate in c.result.verdict.reasons),
         ess=c.result.diagnostics.worst_ess,
         gain=None if over is None else over.value,
         gain_interval=None
-        if over is None
+        if over is None or hidden
         else replace(over.interval, standard_error=over.standard_error),
-        no_interval=c.no_interval or "",
+        no_interval=NOT_TO_TRUST if hidden else c.no_interval or "",
         best=c.best,
     )
 
@@ -135,7 +136,7 @@ def _levels(c: Contender, names: Sequence[str]) -> tuple[str | None, ...]:
 
 def _to_best(found: Comparison, best: Contender) -> list[tuple[str, Difference]]:
     """(target, best - target) for the others, in the order of the ranking."""
-    by_pair = {(d.first, d.second): d for d in found.pairs}
+    by_pair = {(d.first, d.second): d for d in found.trusted_pairs}
     rows = []
     for other in found.ranking[1:]:
         straight = by_pair.get((best.name, other.name))
@@ -202,6 +203,8 @@ def _question(found: Comparison) -> str:
 def _interval_text(found: Comparison, told: Contender) -> str:
     if told.interval is None:
         return f"No interval: {told.no_interval}."
+    if not told.trusted:
+        return sentence(NOT_TO_TRUST)
     level, ends = percent(told.interval.level), span(told.interval)
     if found.held_out is not None:
         return f"{level} interval, from {found.n_held_out:,} episodes set aside: {ends}"
@@ -215,7 +218,7 @@ def _interval_text(found: Comparison, told: Contender) -> str:
 def _sentences(found: Comparison, best: Contender, told: Contender) -> list[str]:
     lines = []
     over = told.over_behavior
-    if over is not None:
+    if over is not None and told.trusted:
         own = found.behavior_value
         if found.held_out is not None and isinstance(told.result, Estimate):
             own = told.result.behavior_value
@@ -319,6 +322,8 @@ def _computed(
         ),
         ("tried on this log", f"{found.tried:,} pairs of a policy and an estimator"),
     ]
+    if found.auto is not None:
+        facts.append(("why this estimator", " ".join(map(str.strip, found.auto.lines()))))
     if found.held_out is not None:
         facts.append(
             (

@@ -9,9 +9,10 @@ from reweigh.report import draw_forest
 from reweigh.report.answers import span
 from reweigh.report.compared import Compared
 from reweigh.report.draw import TITLES
-from reweigh.report.figures import Cells, Figure, Table
+from reweigh.report.figures import Cells, Figure, Table, interval_cell
 from reweigh.report.records import Row
 from reweigh.report.sections import Section, formulas_table
+from reweigh.results import NOT_TO_TRUST
 from reweigh.wording import number, rounded
 
 SHOWN = 40  # targets in a chart; tables hold all
@@ -47,15 +48,17 @@ def _ranking(content: Compared) -> Section:
         "policy that is picked because it looks best."
     )
     notes = ["An arrow (◂ ▸) at the edge of a chart: the interval goes on beyond it."]
-    notes += [
-        f"{row.estimator} has no interval: {row.no_interval}." for row in known if row.no_interval
-    ]
+    notes += [f"{row.estimator} has {_lacking(row)}." for row in known if row.no_interval]
     notes += _left_out(len(known), "policies")
     figures = [_values_figure(content, known, table)]
     gained = [row for row in known if row.gain is not None and row.gain_interval is not None]
     if gained:
         figures.append(_gains_figure(content, gained))
     return Section(name, title, intro, tuple(figures), notes=tuple(notes), wide=True)
+
+
+def _lacking(row: Row) -> str:
+    return NOT_TO_TRUST if row.no_interval == NOT_TO_TRUST else f"no interval: {row.no_interval}"
 
 
 def _left_out(many: int, what: str) -> list[str]:
@@ -80,7 +83,7 @@ def _ranking_table(caption: str, rows: Sequence[Row], *, ranks: bool = False) ->
                 row.estimator,
                 str(rank),
                 rounded(row.value, row.error),
-                "none" if row.interval is None else span(row.interval),
+                interval_cell(row),
                 gain,
                 around,
                 _chance(row) if ranks else "",
@@ -169,7 +172,7 @@ def _differences(content: Compared) -> Section | None:
         "Differences are paired: what two policies' values on one log have in common cancels, so "
         "they are more precise than the two intervals suggest."
     )
-    pairs = content.found.pairs
+    pairs = content.found.trusted_pairs
     tables = (
         ()
         if len(pairs) <= len(content.to_best)

@@ -87,7 +87,7 @@ def computed(basis: Basis, command: str | None, certificate: str | None = None) 
         text, variant = formula_of(main.recipe)
         facts += [("estimator of the answer", f"{main.estimator}: {variant}"), ("formula", text)]
         interval = basis.main_interval
-        if interval is not None:
+        if interval is not None and main.trusted:
             facts.append(("interval", interval.method))
         facts.append(("standard error", main.error_method))
         if main.chosen is not None:

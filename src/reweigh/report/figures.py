@@ -23,6 +23,7 @@ from reweigh.report.records import (
     VarianceParts,
     Weights,
 )
+from reweigh.results import NOT_TO_TRUST
 from reweigh.wording import number, rounded, two_digits
 
 LISTED_FIELDS = 60  # of a heat map, in its table
@@ -114,7 +115,7 @@ def estimates_table(content: Content) -> Table:
             (
                 row.estimator,
                 rounded(row.value, row.error),
-                "none" if row.interval is None else span(row.interval),
+                interval_cell(row),
                 two_digits(row.error),
                 "" if row.ess is None else f"{row.ess:,.0f}",
                 row.verdict or "",
@@ -124,23 +125,32 @@ def estimates_table(content: Content) -> Table:
     return Table("The estimators", columns, tuple(rows), frozenset({1, 2, 3, 4}), folded=False)
 
 
+def interval_cell(row: Row) -> str:
+    if row.interval is not None:
+        return span(row.interval)
+    return "none to trust" if row.no_interval == NOT_TO_TRUST else "none"
+
+
 def gains(content: Content) -> Figure | None:
     """None where no estimator has an interval for the difference."""
     rows = [row for row in content.rows if row.gain is not None and row.gain_interval is not None]
     if not rows:
         return None
-    columns = ("estimator", "target − behaviour", "interval")
+    columns = ("estimator", "target − behaviour", "interval", "one-sided p")
     cells = []
     for row in rows:
         assert row.gain is not None
         assert row.gain_interval is not None
         gain = rounded(row.gain, row.gain_interval.standard_error)
         sign = "+" if row.gain > 0 else ""
-        cells.append((row.estimator, f"{sign}{gain}", span(row.gain_interval)))
-    name, gain, around = cells[0]
+        cells.append((row.estimator, f"{sign}{gain}", span(row.gain_interval), row.better))
+    name, gain, around, p = cells[0]
+    why = "Both values come from the same episodes, so what they have in common cancels"
+    if rows[0].gain_at_most:
+        why = "Sums hold no episodes: the error of the difference is at most that of both values"
     text = (
-        f"{name}: {gain} ({around}). Both values come from the same episodes, so what they have in "
-        "common cancels; an interval without 0 tells them apart."
+        f"{name}: {gain} ({around}), one-sided {p} of no gain. {why}; an interval without 0 tells "
+        "them apart."
     )
     table = Table("Target − behaviour", columns, tuple(cells), _right(columns, 0))
     return _figure("gains", text, table, lambda: draw_forest.gains(rows))

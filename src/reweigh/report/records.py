@@ -23,7 +23,9 @@ Ints = npt.NDArray[np.int64]
 class Row:
     """One estimator, or in a comparison one target: its number, or why there is none (`refused`).
 
-    gain, gain_interval  target - behaviour, paired; None with `gain_why`
+    gain, gain_interval  target - behaviour; None with `gain_why`
+    better               p of "the target is not better", in words
+    gain_at_most         its error is at most what its interval was made with
     best                 how likely the target is the best, in a comparison
     """
 
@@ -40,6 +42,8 @@ class Row:
     no_interval: str = ""
     refused: str = ""
     best: float | None = None
+    better: str = ""
+    gain_at_most: bool = False
 
 
 @dataclass(frozen=True, eq=False)
