@@ -7,6 +7,7 @@ where most of these occur.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,6 +23,7 @@ from reweigh.estimators.recursion import no_support
 from reweigh.estimators.weights import Solution, value_alone
 from reweigh.estimators.where import Place, largest
 from reweigh.inference import variance
+from reweigh.logs.lent import Lent
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.pairs import Pairs
 from reweigh.logs.states import END, HIDDEN, Labels
@@ -40,6 +42,7 @@ PLAIN, SIMPLEX, STATE = 0, 1, 2
 MODES = {"none": PLAIN, "simplex": SIMPLEX, "state": STATE}
 ROWS_PER_STEP = 500  # with fewer on average, NumPy is as fast over the sums
 NODES_PER_ROW, FEW_NODES = 2, 1 << 16
+NO_BITS = np.uint64(0)  # of an action: codes are those of states
 
 
 def solve_in_memory(
@@ -159,18 +162,52 @@ def _dense(log: EpisodeLog) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
+class LentRatios:
+    """π/μ of a log whose probabilities are read where the user has them."""
+
+    lent: Lent
+    max_ratio: float | None
+
+    @cached_property
+    def all(self) -> Floats:
+        """(N,) a copy, for those who need every row at once."""
+        found = self.lent.column("target_prob")
+        with np.errstate(over="ignore"):
+            found /= self.lent.column("behavior_prob")
+        return np.asarray(found if self.max_ratio is None else np.minimum(found, self.max_ratio))
+
+    def at(self, t: int) -> Floats:
+        """Those of one step."""
+        size = int(self.lent.offsets[t + 1] - self.lent.offsets[t])
+        ratios, _ = self.lent.some(t, t + 1, self.max_ratio, np.empty(2 * size))
+        return ratios
+
+    def parts(self, n: int, *, backwards: bool) -> Iterator[tuple[Floats, Floats, int, int]]:
+        """Ratios and rewards of some steps after the other, and which these are."""
+        horizon, k = len(self.lent.offsets) - 1, self.lent.together
+        starts, room = range(0, horizon, k), np.empty(2 * k * n)
+        for since in reversed(starts) if backwards else starts:
+            until = min(since + k, horizon)
+            yield *self.lent.some(since, until, self.max_ratio, room), since, until
+
+
+@dataclass(frozen=True, eq=False)
 class Rows:
     """What the kernels read. A state's column is its code, END's is the last of `width`. Where
     the rows are `pairs`, rho holds the ratio of every pair, else that of every row."""
 
     steps: Steps
-    rho: Floats
+    ratios: Floats | LentRatios
     gamma: float
     width: int
     pairs: Pairs | None = None
 
     @classmethod
     def of(cls, log: EpisodeLog, target: Policy, max_ratio: float | None) -> Rows:
+        lent = log.steps.lent
+        if lent is not None and isinstance(target, ColumnPolicy) and target.column in lent.numbers:
+            ratios = LentRatios(lent, max_ratio)
+            return cls(log.steps, ratios, log.discount, len(log.states) + 1)
         with np.errstate(over="ignore"):
             rho = by_code = _ratios_by_code(log, target)
             if rho is None:
@@ -180,6 +217,11 @@ class Rows:
         pairs = None if by_code is None else log.steps.pairs
         return cls(log.steps, _plain(rho), log.discount, len(log.states) + 1, pairs)
 
+    @property
+    def rho(self) -> Floats:
+        ratios = self.ratios
+        return ratios.all if isinstance(ratios, LentRatios) else ratios
+
     @cached_property
     def columns(self) -> tuple[Any, ...]:
         """The first arguments of the recursions: see `forward`."""
@@ -188,7 +230,7 @@ class Rows:
             return (
                 s.offsets,
                 self._states,
-                np.uint64(0),
+                NO_BITS,
                 s.ending,
                 self.rho,
                 False,
@@ -197,11 +239,22 @@ class Rows:
         bits = np.uint64(pairs.bits)
         return s.offsets, _plain(pairs.code, np.uint16), bits, s.ending, self.rho, True, s.reward
 
+    def parts(self, *, backwards: bool = False) -> Iterator[tuple[tuple[Any, ...], int, int]]:
+        """The first arguments of the recursions, and the steps that they hold the rows of."""
+        s, ratios = self.steps, self.ratios
+        if not isinstance(ratios, LentRatios):
+            yield self.columns, 0, s.horizon
+            return
+        for rho, reward, since, until in ratios.parts(s.n_episodes, backwards=backwards):
+            yield (s.offsets, self._states, NO_BITS, s.ending, rho, False, reward), since, until
+
     def of_step(self, t: int) -> tuple[npt.NDArray[Any], Floats]:
         """States and ratios of the rows of one step."""
         rows = self.steps.rows(t)
+        if isinstance(self.ratios, LentRatios):
+            return self._states[rows], self.ratios.at(t)
         if self.pairs is None:
-            return self._states[rows], self.rho[rows]
+            return self._states[rows], self.ratios[rows]
         return self.pairs.state(rows), self.rho[self.pairs.code[rows]]
 
     @property
@@ -253,9 +306,10 @@ def forward(rows: Rows, mode: int) -> Flow:
     d, visits, parts = np.zeros((3, horizon + 1, rows.width))
     steps = np.zeros((7, horizon))
     run = pick("forward.forward", rows.steps.n_rows)
-    failed = run(*rows.columns, mode, d, visits, steps, 0, horizon)
-    if failed >= 0:
-        raise no_support(failed)
+    for given, since, until in rows.parts():
+        failed = run(*given, mode, d, visits, steps, since, until)
+        if failed >= 0:
+            raise no_support(failed)
     powers = np.asarray(rows.gamma ** np.arange(horizon), np.float64)
     mass, total, earned, placebo, first, second, logged = steps
     return Flow(d, visits, parts, mass, total, earned, placebo, first, second, logged, powers)
@@ -270,15 +324,16 @@ def _solve(rows: Rows, mode: int) -> Solution:
     back = pick(name, rows.steps.n_rows)
     g = _start_values(rows)
     off: float | None = None
-    if mode == STATE:
-        scale = back(
-            *rows.columns, rows.gamma, flow.d, flow.visits, parts[:-1], lost, u, ahead, 0, horizon
-        )
-    else:
-        scale, of_placebo = back(
-            *rows.columns, rows.gamma, mode, flow.d, flow.visits, flow.mass, parts[:-1], lost, u,
-            ahead, 0, horizon,
-        )  # fmt: skip
+    scale, of_placebo = 0.0, 0.0
+    told = flow.d, flow.visits
+    for given, since, until in rows.parts(backwards=True):
+        filled = parts[:-1], lost, u, ahead, since, until
+        if mode == STATE:
+            scale += back(*given, rows.gamma, *told, *filled)
+        else:
+            squares, ones = back(*given, rows.gamma, mode, *told, flow.mass, *filled)
+            scale, of_placebo = scale + squares, of_placebo + ones
+    if mode != STATE:
         off = float(np.sqrt(of_placebo + _start_variance(u[:, 1], flow.visits[0], None)))
     start = _start_variance(u[:, 0], flow.visits[0], g)
     square = start + float(parts.sum())

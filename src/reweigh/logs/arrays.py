@@ -13,6 +13,7 @@ from reweigh.errors import Place, UsageError, must_be
 from reweigh.logs import checks
 from reweigh.logs.columns import Columns
 from reweigh.logs.large import ReadColumns, read_columns
+from reweigh.logs.lent import Lent
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.pairs import Pairs, read_pairs
 from reweigh.logs.states import (
@@ -43,10 +44,13 @@ class ArraySource:
     order: Array
     offsets: Array
     pairs: Pairs | None = None
+    lent: Lent | None = None
 
     @property
     def names(self) -> list[str]:
-        return [*self.columns, *(() if self.pairs is None else self.pairs.columns)]
+        made = () if self.pairs is None else tuple(self.pairs.columns)
+        lent = () if self.lent is None else tuple(self.lent.numbers)
+        return [*self.columns, *made, *(name for name in lent if name != "reward")]
 
     def describe(self) -> str:
         return "arrays"
@@ -56,8 +60,9 @@ class ArraySource:
 
         held = self.columns.get(name)
         if held is None:
-            assert self.pairs is not None
-            held = self.pairs.column(name)
+            made = self.pairs if self.lent is None else self.lent
+            assert made is not None
+            held = made.column(name)
         return pa.chunked_array([pa.array(held)])
 
     def place(self, row: int) -> Place:
@@ -79,6 +84,7 @@ def log_from_arrays(
     truncated: npt.ArrayLike | None = None,
     discount: float = 1.0,
     threads: int | None = None,
+    copy: bool = True,
 ) -> EpisodeLog:
     """Make a log of n episodes from arrays; the episodes get the ids 0..n-1.
 
@@ -89,10 +95,19 @@ def log_from_arrays(
     were cut off rather than ended. `target_prob` becomes the column "target_prob". `threads`
     read large arrays of 64-bit numbers side by side (one below ten million rows, unless chosen);
     the log does not depend on them.
+
+    With `copy=False` rewards and probabilities stay where they are, which may be a file
+    (`np.load(..., mmap_mode="r")`), and must not change while the log is in use. `mis` with
+    `ColumnPolicy("target_prob")` reads them there; what needs a whole column copies it.
     """
     check_options(hidden, discount)
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise must_be("threads", "a whole number from 1 on", threads)
+    if not isinstance(copy, bool):
+        raise must_be("copy", "True or False", copy)
+    if not copy:
+        return _lent_log((states, actions, rewards, behavior_prob, target_prob), lengths, truncated,
+                         float(discount), threads, hidden, continuous_actions)  # fmt: skip
     if not continuous_actions:
         arrays = (states, actions, rewards, behavior_prob, target_prob)
         quick = _log_from_plain_arrays(arrays, lengths, truncated, float(discount), threads)
@@ -181,19 +196,60 @@ def log_from_arrays(
     )
 
 
+def _lent_log(
+    given: tuple[Any, ...],
+    lengths: npt.ArrayLike | None,
+    truncated: npt.ArrayLike | None,
+    discount: float,
+    threads: int | None,
+    hidden: Literal["error", "allow"],
+    continuous_actions: bool,
+) -> EpisodeLog:
+    """A log that does not copy; where the arrays have to be copied, it says so."""
+    arrays = tuple(a.view(np.ndarray) if isinstance(a, np.memmap) else a for a in given)
+    made = None
+    if hidden == "error" and not continuous_actions:
+        made = _log_from_plain_arrays(arrays, lengths, truncated, discount, threads, copy=False)
+    if made is not None:
+        return made
+    # What is wrong with them, if anything is, is told as always.
+    log_from_arrays(
+        *given, hidden=hidden, continuous_actions=continuous_actions, lengths=lengths,
+        truncated=truncated, discount=discount, threads=threads,
+    )  # fmt: skip
+    raise UsageError(
+        "copy=False needs (n, H) arrays that lie in memory row after row: states (n, H+1) and "
+        "actions as int64, whole numbers from 0 on without large gaps, none of them masked; "
+        f"rewards and probabilities as float64; got {', '.join(map(_kind, given))}. Convert them, "
+        "or leave copy=False out"
+    )
+
+
+def _kind(array: Any) -> str:
+    if array is None:
+        return "None"
+    found = np.asarray(array)
+    strided = "" if found.flags.c_contiguous else ", not in one piece"
+    return f"{found.dtype} {found.shape}{strided}"
+
+
 def _log_from_plain_arrays(
     arrays: tuple[Any, ...],
     lengths: npt.ArrayLike | None,
     truncated: npt.ArrayLike | None,
     discount: float,
     threads: int | None = None,
+    *,
+    copy: bool = True,
 ) -> EpisodeLog | None:
     """The same log from large arrays of 64-bit numbers, each of them read once, in tiles.
 
     None where the arrays are small or of another kind, or where anything is wrong with them.
     """
     states, actions, rewards, behavior_prob, target_prob = arrays
-    if not _plain(rewards, np.float64) or rewards.size < QUICK_FROM:
+    if not _plain(rewards, np.float64) or 0 in rewards.shape:
+        return None
+    if copy and rewards.size < QUICK_FROM:
         return None
     n, horizon = rewards.shape
     fits = (
@@ -216,11 +272,11 @@ def _log_from_plain_arrays(
     n_rows = int(offsets[-1])
     workers = _threads(threads, n_rows)
     paired = None
-    if behavior_prob is not None:
+    if copy and behavior_prob is not None:
         paired = read_pairs(
             states, actions, rewards, behavior_prob, target_prob, order, offsets, workers
         )
-    read = read_columns(arrays, order, offsets, workers) if paired is None else paired
+    read = paired or read_columns(arrays, order, offsets, workers, copy=copy)
     if read is None:
         return None
     short = lengths_[order] < horizon
@@ -228,10 +284,10 @@ def _log_from_plain_arrays(
     known: dict[str, Any] = {"has_hidden": False}
     if target_prob is not None:  # read and checked: no policy need do it again
         known["checked target_prob"] = True
-        if isinstance(read, ReadColumns):
+        if isinstance(read, ReadColumns) and copy:
             known["column target_prob"] = read.numbers["target_prob"]
     if isinstance(read, ReadColumns):
-        source = ArraySource(read.held, order, offsets)
+        source = ArraySource(read.held, order, offsets, lent=read.lent)
     else:
         source = ArraySource({}, order, offsets, read.pairs)
     steps = read.steps(

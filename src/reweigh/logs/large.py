@@ -12,20 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.logs.checks import LEAST_PROBABILITY
+from reweigh.logs.lent import LARGEST, Lent, LentSteps
 from reweigh.logs.states import UNKNOWN, Labels
 from reweigh.logs.steps import Steps
 from reweigh.moments.compute import pick
 
 Array = npt.NDArray[Any]
 FEW_CODES, MANY_CODES = 1 << 12, 1 << 24
-LARGEST = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True, eq=False)
 class ReadColumns:
-    """What was read column by column, as `Paired` is of pairs."""
+    """What was read column by column, as `Paired` is of pairs: `numbers` are the columns, or are
+    `lent`."""
 
     numbers: dict[str, Array | None]
+    lent: Lent | None
     state: Array
     action: Array
     last: Array
@@ -33,6 +35,8 @@ class ReadColumns:
     actions: Labels
 
     def steps(self, **others: Any) -> Steps:
+        if self.lent is not None:
+            return LentSteps.of(self.lent, state=self.state, action=self.action, **others)
         reward, mu = self.numbers["reward"], self.numbers["behavior_prob"]
         assert reward is not None
         return Steps(
@@ -41,19 +45,22 @@ class ReadColumns:
 
     @property
     def held(self) -> dict[str, Array]:
-        """The probabilities that were given."""
+        """The columns of the probabilities that were given."""
+        if self.lent is not None:
+            return {}
         numbers = {name: values for name, values in self.numbers.items() if name != "reward"}
         return {name: values for name, values in numbers.items() if values is not None}
 
 
 def read_columns(
-    arrays: tuple[Any, ...], order: Array, offsets: Array, threads: int
+    arrays: tuple[Any, ...], order: Array, offsets: Array, threads: int, *, copy: bool = True
 ) -> ReadColumns | None:
+    """The columns; without `copy` rewards and probabilities stay where they are."""
     states, actions, rewards, behavior_prob, target_prob = arrays
     n_rows = int(offsets[-1])
     # One piece of memory for all columns: a system hands out a large piece far faster than many.
-    size = n_rows * (2 * 4 + 8 * sum(a is not None for a in (rewards, behavior_prob, target_prob)))
-    room = _Room(np.empty(size, np.uint8))
+    numbers = sum(a is not None for a in (rewards, behavior_prob, target_prob)) if copy else 0
+    room = _Room(np.empty(n_rows * (2 * 4 + 8 * numbers), np.uint8))
     ranges = {
         "reward": (rewards, -LARGEST, LARGEST),
         "behavior_prob": (behavior_prob, LEAST_PROBABILITY, 1.0),
@@ -62,6 +69,8 @@ def read_columns(
     last = np.full(len(order), UNKNOWN, np.int32)
     jobs: list[Callable[[], Any]] = [
         partial(_transposed, values, order, offsets, low, high, room.take(n_rows, np.float64))
+        if copy
+        else partial(_checked, values, order, offsets, low, high)
         for values, low, high in ranges.values()
         if values is not None
     ]
@@ -74,8 +83,9 @@ def read_columns(
         return None
     (state, labels), (action, action_labels) = coded_states, coded_actions
     given = [name for name, (values, _, _) in ranges.items() if values is not None]
-    numbers = dict.fromkeys(ranges) | dict(zip(given, made, strict=True))
-    return ReadColumns(numbers, state, action, last, labels, action_labels)
+    columns = dict.fromkeys(ranges) | dict(zip(given, made, strict=True))
+    lent = None if copy else Lent({name: ranges[name][0] for name in given}, order, offsets)
+    return ReadColumns(columns, lent, state, action, last, labels, action_labels)
 
 
 def side_by_side(jobs: list[Callable[[], Any]], threads: int) -> list[Any]:
@@ -106,6 +116,12 @@ def _transposed(
     """`rows`, filled time-major; None if a value is outside [low, high]."""
     run = pick("ingest.transpose_numbers", len(rows))
     return rows if run(values, order, offsets, low, high, rows) else None
+
+
+def _checked(values: Array, order: Array, offsets: Array, low: float, high: float) -> Array | None:
+    """The array itself; None if a value is outside [low, high]."""
+    run = pick("ingest.within", int(offsets[-1]))
+    return values if run(values, order, offsets, low, high) else None
 
 
 def _coded(

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.logs.checks import LEAST_PROBABILITY
-from reweigh.logs.large import LARGEST, side_by_side
+from reweigh.logs.large import side_by_side
+from reweigh.logs.lent import LARGEST
 from reweigh.logs.states import UNKNOWN, Labels
 from reweigh.logs.steps import Steps
 from reweigh.moments.compute import pick

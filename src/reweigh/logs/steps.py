@@ -18,6 +18,7 @@ from reweigh.fingerprint import digest_of
 from reweigh.logs.states import END, HIDDEN, label_text
 
 if TYPE_CHECKING:
+    from reweigh.logs.lent import Lent
     from reweigh.logs.pairs import Pairs
 
 Floats = npt.NDArray[np.float64]
@@ -66,6 +67,11 @@ class Steps:
     @property
     def pairs(self) -> Pairs | None:
         """The rows as codes of (state, action), where they are held so."""
+        return None
+
+    @property
+    def lent(self) -> Lent | None:
+        """The user's arrays, where rewards and probabilities are read there."""
         return None
 
     @property

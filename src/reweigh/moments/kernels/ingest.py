@@ -57,6 +57,46 @@ def transpose_numbers(
 
 
 @compiled
+def within(values: Array, order: Array, offsets: Array, low: float, high: float) -> bool:
+    """Whether all numbers of the episodes' steps are in [low, high]."""
+    length = len(offsets) - 1
+    for k in range(len(order)):
+        while length > 0 and offsets[length] - offsets[length - 1] <= k:
+            length -= 1
+        line, bad = values[order[k], :length], 0
+        for t in range(length):
+            bad |= not (line[t] >= low and line[t] <= high)
+        if bad:
+            return False
+    return True
+
+
+@compiled
+def some_steps(
+    mu: Array,
+    pi: Array,
+    rewards: Array,
+    order: Array,
+    offsets: Array,
+    since: int,
+    until: int,
+    limit: float,
+    ratios: Array,
+    rows: Array,
+) -> None:
+    """π/μ, up to `limit`, and the rewards of the rows of the steps from `since` to `until`."""
+    last = until
+    for k in range(offsets[since + 1] - offsets[since]):
+        while offsets[last] - offsets[last - 1] <= k:
+            last -= 1
+        episode = order[k]
+        for t in range(since, last):
+            at = offsets[t] - offsets[since] + k
+            ratios[at] = min(pi[episode, t] / mu[episode, t], limit)
+            rows[at] = rewards[episode, t]
+
+
+@compiled
 def transpose_codes(
     values: Array, order: Array, offsets: Array, rows: Array, last: Array, present: Array
 ) -> bool:

@@ -19,6 +19,36 @@ def transpose_numbers(
     return bool(rows.min() >= low and rows.max() <= high)  # a NaN fails both
 
 
+def within(values: Array, order: Array, offsets: Array, low: float, high: float) -> bool:
+    """See `reweigh.moments.kernels.ingest.within`."""
+    for t, alive in enumerate(np.diff(offsets).tolist()):
+        here = values[order[:alive], t]
+        if alive and not (here.min() >= low and here.max() <= high):  # a NaN fails both
+            return False
+    return True
+
+
+def some_steps(
+    mu: Array,
+    pi: Array,
+    rewards: Array,
+    order: Array,
+    offsets: Array,
+    since: int,
+    until: int,
+    limit: float,
+    ratios: Array,
+    rows: Array,
+) -> None:
+    """See `reweigh.moments.kernels.ingest.some_steps`."""
+    for t in range(since, until):
+        here = slice(int(offsets[t] - offsets[since]), int(offsets[t + 1] - offsets[since]))
+        of = order[: here.stop - here.start]
+        with np.errstate(over="ignore"):
+            ratios[here] = np.minimum(pi[of, t] / mu[of, t], limit)
+        rows[here] = rewards[of, t]
+
+
 def transpose_codes(
     values: Array, order: Array, offsets: Array, rows: Array, last: Array, present: Array
 ) -> bool:
