@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from reweigh.moments.kernels.common import Array, compiled, inlined
+from reweigh.moments.kernels.vectors import prefetch
 
 EPISODES, STEPS = 128, 128
 READ, TOO_LARGE, WRONG = 0, 1, 2
@@ -19,6 +20,7 @@ Word = np.uint64
 ACROSS, ALONG = Word(EPISODES + PADDING), Word(STEPS)
 SHORT = Word(8)  # steps
 ONE, TWO, SIGN = Word(1), Word(2), Word(1 << 63)
+AHEAD, LINE = 16, Word(7)  # episodes; to the last number of a line
 
 
 @compiled
@@ -84,16 +86,26 @@ def some_steps(
     ratios: Array,
     rows: Array,
 ) -> None:
-    """π/μ, up to `limit`, and the rewards of the rows of the steps from `since` to `until`."""
-    last = until
-    for k in range(offsets[since + 1] - offsets[since]):
+    """π/μ, up to `limit`, and the rewards of the rows of the steps from `since` to `until`. The
+    lines of some episodes ahead are asked for: what is read of an episode is too little for the
+    processor to do that by itself."""
+    mus, pis, earned = mu.reshape(-1), pi.reshape(-1), rewards.reshape(-1)
+    across, alive = Word(mu.shape[1]), offsets[since + 1] - offsets[since]
+    first, last = Word(since), until
+    for k in range(alive):
         while offsets[last] - offsets[last - 1] <= k:
             last -= 1
-        episode = order[k]
-        for t in range(since, last):
-            at = offsets[t] - offsets[since] + k
-            ratios[at] = min(pi[episode, t] / mu[episode, t], limit)
-            rows[at] = rewards[episode, t]
+        ahead = Word(order[min(k + AHEAD, alive - 1)]) * across + first
+        for array in (mus, pis, earned):
+            prefetch(array, ahead)
+            prefetch(array, ahead + LINE)
+        place = Word(order[k]) * across + first
+        for j in range(last - since):
+            at = Word(offsets[since + j] - offsets[since] + k)
+            found = pis[place] / mus[place]
+            ratios[at] = found if found < limit else limit
+            rows[at] = earned[place]
+            place += ONE
 
 
 @compiled

@@ -29,19 +29,19 @@ def seldom(d: Array, visits: Array, variance: Array, rare: Array, at: Array) -> 
     corrected, spread, most, most_ended = 0.0, 0.0, 0.0, 0.0
     for t in range(horizon):
         few = 0.0
-        for s in range(end + 1):
-            N = visits[t, s]
-            mass = d[t, s] if N < SEEN_ENOUGH else 0.0
+        here, seen, parts = d[t], visits[t], variance[t]
+        for s in range(end):
+            N = seen[s]
+            mass = here[s] if N < SEEN_ENOUGH else 0.0
             few += mass
-            if s < end:
-                most = max(most, mass)
-            else:
-                most_ended = max(most_ended, mass)
+            most = mass if mass > most else most
             left = (1.0 if N > 1.0 else 0.0) / max(N - 1.0, 1.0)
-            C = variance[t, s] * N * left
+            C = parts[s] * N * left
             corrected += C
             spread += C * C * left
-        rare[t] = few
+        ended = here[end] if seen[end] < SEEN_ENOUGH else 0.0  # END has no variance
+        most_ended = max(most_ended, ended)
+        rare[t] = few + ended
     first, last = (0, end) if most > 0.0 else (end, end + 1)
     enough = (most if most > 0.0 else most_ended) * (1.0 - ROUNDING)
     at[0] = at[1] = -1
