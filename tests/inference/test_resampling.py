@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from dataclasses import replace
@@ -15,9 +16,10 @@ from repeated import repeated
 
 import reweigh as rw
 from reweigh.inference import mixtures, resampling
-from reweigh.inference.draws import Draws, without_one
+from reweigh.inference.draws import Draws
 from reweigh.inference.resampling import BLOCK, THRESHOLDS, Again, delete_blocks, resample
 from reweigh.moments import compute
+from reweigh.moments.twins.mixtures import without_one
 from reweigh.worlds import ModelFail, TimeVarying, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -513,6 +515,25 @@ def test_more_blocks_than_are_run_at_once() -> None:
         rest = log.select(of != np.unique(of)[at])
         expected = [rw.evaluate(rest, WORLD.target, recipe).value for recipe in recipes]
         assert found.values[at] == pytest.approx(expected, rel=1e-11)
+
+
+def test_sums_without_one_block_are_the_same_by_kernel_and_twin() -> None:
+    pytest.importorskip("numba")
+    from reweigh.moments.kernels import mixtures as kernel
+    from reweigh.moments.twins import mixtures as twin
+
+    rng = np.random.default_rng(0)
+    starts = np.concatenate([[0], np.cumsum(rng.integers(1, 5, 40))])
+    block, weights = rng.integers(0, 7, starts[-1]), rng.normal(size=starts[-1])  # 6: never
+    one, other = np.empty((2, 40, 6))
+    kernel.left_out(starts, block, weights, one)
+    twin.left_out(starts, block, weights, other)
+    by_hand = [
+        [sum(weights[k] for k in range(low, high) if block[k] != b) for b in range(6)]
+        for low, high in itertools.pairwise(starts)
+    ]
+    np.testing.assert_allclose(one, by_hand, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(other, one, rtol=1e-13, atol=1e-13)
 
 
 def test_what_is_left_out_is_not_subtracted() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.moments.twins.mixtures import without_one
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 CHUNK = 1 << 13  # episodes
@@ -71,17 +73,3 @@ def adding(of: Ints, size: int) -> Any:
 
     here = np.arange(len(of))
     return sparse.csr_array((np.ones(len(of)), (of, here)), (size, len(of)))
-
-
-def without_one(parts: Floats) -> Floats:
-    """(m, k) what all of the parts (m + 1, k) but one add up to, for each but the last: from both
-    sides, since subtracting the one would leave nothing but noise where it is nearly all."""
-    found = np.empty_like(parts[:-1])
-    before, after = np.zeros_like(parts[0]), parts[-1].copy()
-    for part, all_but in zip(parts, found, strict=False):
-        all_but[:] = before
-        before += part
-    for part, all_but in zip(parts[-2::-1], found[::-1], strict=True):
-        all_but += after
-        after += part
-    return found

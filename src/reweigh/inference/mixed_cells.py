@@ -19,11 +19,12 @@ from scipy import sparse
 
 from reweigh.estimators.direct import observed
 from reweigh.estimators.recipe import Model, Recipe
-from reweigh.inference.draws import Draws, adding, without_one
+from reweigh.inference.draws import Draws, adding
 from reweigh.inference.variance import NOISE
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END, HIDDEN, UNKNOWN
-from reweigh.moments.groups import group_by, tally
+from reweigh.moments.compute import pick
+from reweigh.moments.groups import group_by
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -232,15 +233,16 @@ class Mixed:
             return np.asarray(
                 sparse.csr_array((data, cells.episode, cells.starts), shape) @ draws.times
             )
-        parts = tally(self._part, data, (draws.many + 1) * len(cells))
-        return np.ascontiguousarray(without_one(parts.reshape(draws.many + 1, -1)).T)
+        found = np.empty((len(cells), draws.many))
+        run = pick("mixtures.left_out", len(cells) * draws.many)
+        run(cells.starts, self._block, data, found)
+        return found
 
     @cached_property
-    def _part(self) -> Ints:
-        """(N,) of the rows by cell: the block that is left out, and in it the cell."""
+    def _block(self) -> Ints:
+        """(N,) of the rows by cell: the block of their episodes."""
         assert self.draws.left_out is not None
-        cell = np.repeat(np.arange(len(self.cells)), np.diff(self.cells.starts))
-        return self.draws.left_out[self.cells.episode] * len(self.cells) + cell
+        return self.draws.left_out[self.cells.episode]
 
     @property
     def total(self) -> Floats:
@@ -272,6 +274,26 @@ class Mixed:
     @cached_property
     def fitted(self) -> tuple[Floats, Floats]:
         return self.values(self.probability)
+
+    @cached_property
+    def shaped(self) -> tuple[Floats, Floats]:
+        """f (K, m) = γ V_{t+1}(s') - Q_t(s,a) and g (nodes of step 0, m) = V_0(s_0), with the Q of
+        all episodes."""
+        return self._shaped(np.arange(len(self.visits)), self.cells.next_node, across=False)
+
+    @cached_property
+    def shaped_across(self) -> tuple[Floats, Floats]:
+        """The same with the Q of the half in which the row's episode is not."""
+        return self._shaped(*self.cells.other_half, across=True)
+
+    def _shaped(self, group: Ints, after: Ints, *, across: bool) -> tuple[Floats, Floats]:
+        cells, (q, v) = self.cells, self.fitted
+        f = v[after]
+        f[cells.t + 1 == cells.horizon] = 0.0
+        f *= cells.gamma
+        f -= q[group[cells.group]]
+        g = v[cells.nodes_at(0)]
+        return f, np.roll(g, cells.firsts, axis=0) if across else g
 
     def values(self, share: Floats) -> tuple[Floats, Floats]:
         """Q (G + 1, m), the last being that of what was not seen, 0, and V (nodes, m):
@@ -359,17 +381,7 @@ def model(recipe: Recipe, errors: bool, mixed: Mixed) -> tuple[Floats, Floats | 
 
 
 def shaped(mixed: Mixed, fit: str) -> tuple[Floats, Floats]:
-    """f (K, m) = γ V_{t+1}(s') - Q_t(s,a) and g (nodes of step 0, m) = V_0(s_0), with the Q of all
-    episodes, or of the half in which the row's episode is not."""
-    cells = mixed.cells
-    q, v = mixed.fitted
-    group, after = np.arange(len(q) - 1), cells.next_node
-    g = v[cells.nodes_at(0)]
-    if fit != "in-sample":
-        group, after = cells.other_half
-        g = np.roll(g, cells.firsts, axis=0)
-    ahead = np.where((cells.t + 1 < cells.horizon)[:, None], v[after], 0.0)
-    return cells.gamma * ahead - q[group[cells.group]], g
+    return mixed.shaped if fit == "in-sample" else mixed.shaped_across
 
 
 def doubly_robust(recipe: Recipe, weights: Floats, mixed: Mixed) -> tuple[Floats, None]:
