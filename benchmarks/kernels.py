@@ -33,6 +33,7 @@ STATES, ACTIONS, HORIZON, REPEATS = 100, 10, 100, 7
 SMALL = "--small" in sys.argv
 SIZES = (100_000, 1_000_000) if SMALL else (100_000, 1_000_000, 10_000_000)
 COLUMN = rw.ColumnPolicy("target_prob")
+PEAK = "arrays to value and error, peak"
 
 
 @numba.njit(fastmath=True, error_model="numpy")
@@ -114,7 +115,7 @@ def at_size(rows: int, *, table: bool = False) -> dict[str, float]:
     tasks["arrays to value and error"] = lambda: direct.solve_rows(
         direct.Rows.of(rw.log_from_arrays(*given), COLUMN, None), rw.mis()
     )
-    t = interleaved(tasks, REPEATS if rows < 10**7 else 3)
+    t = interleaved(tasks, max(REPEATS * 1_000_000 // rows, 3))
     return {
         "core / read of the same bytes": t["core"] / t["read"],
         "value and error / core": t["value and error"] / t["core"],
@@ -177,22 +178,35 @@ def growth(rows: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def memory(rows: int, *, table: bool = False) -> dict[str, float]:
-    """Peak bytes per transition beyond the user's arrays, and what stays."""
+def memory(rows: int, *, table: bool = False, copy: bool = True) -> dict[str, float]:
+    """Peak bytes per transition beyond the user's arrays, from these to value and error, and what
+    stays of it as the log."""
     given = arrays(rows, table=table)
-    found = {}
+
+    def solve() -> rw.EpisodeLog:
+        log = rw.log_from_arrays(*given, copy=copy)
+        direct.solve_rows(direct.Rows.of(log, COLUMN, None), rw.mis())
+        return log
+
+    solve()  # compiles
     tracemalloc.start()
-    log = rw.log_from_arrays(*given)
-    found["log_from_arrays, peak"] = tracemalloc.get_traced_memory()[1] / rows
-    found["the log"] = tracemalloc.get_traced_memory()[0] / rows
-    before = tracemalloc.get_traced_memory()[0]
-    tracemalloc.reset_peak()
-    direct.solve_rows(direct.Rows.of(log, COLUMN, None), rw.mis())
-    found["value and error, peak beyond the log"] = (
-        tracemalloc.get_traced_memory()[1] - before
-    ) / rows
+    log = solve()
+    stays, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return found
+    del log
+    return {PEAK: peak / rows, "the log": stays / rows}
+
+
+def in_place(rows: int) -> dict[str, float]:
+    """What it costs to read rewards and probabilities where they lie."""
+    given = arrays(rows)
+
+    def run(copy: bool) -> object:
+        log = rw.log_from_arrays(*given, copy=copy, threads=1)
+        return direct.solve_rows(direct.Rows.of(log, COLUMN, None), rw.mis())
+
+    t = interleaved({"copied": lambda: run(True), "in place": lambda: run(False)}, 5)
+    return {"arrays to value and error, in place / copied": t["in place"] / t["copied"]}
 
 
 def vectorised() -> bool:
@@ -214,6 +228,8 @@ def main() -> None:
         "growth, per transition": growth(1_000_000 if SMALL else 10_000_000),
         "memory at 1,000,000, bytes per transition": memory(1_000_000),
         "memory, propensities of a table": memory(1_000_000, table=True),
+        "memory, arrays read in place": memory(1_000_000, copy=False),
+        "in place at 1,000,000": in_place(1_000_000),
         "the read is vectorised": vectorised(),
     }  # fmt: skip
     print(json.dumps(found, indent=1, default=float))

@@ -27,21 +27,23 @@ def seldom(d: Array, visits: Array, variance: Array, rare: Array, at: Array) -> 
     C²/(N - 1), with V the variance."""
     horizon, end = d.shape[0] - 1, d.shape[1] - 1
     corrected, spread, most, most_ended = 0.0, 0.0, 0.0, 0.0
+    parts, squares, few = np.empty((3, end))
     for t in range(horizon):
-        few = 0.0
-        here, seen, parts = d[t], visits[t], variance[t]
-        for s in range(end):
+        here, seen, own = d[t], visits[t], variance[t]
+        for s in range(end):  # nothing waits for anything here: four at a time
             N = seen[s]
-            mass = here[s] if N < SEEN_ENOUGH else 0.0
-            few += mass
-            most = mass if mass > most else most
-            left = (1.0 if N > 1.0 else 0.0) / max(N - 1.0, 1.0)
-            C = parts[s] * N * left
-            corrected += C
-            spread += C * C * left
+            left = (1.0 if N > 1.0 else 0.0) / (N - 1.0 if N > 2.0 else 1.0)
+            C = own[s] * N * left
+            parts[s], squares[s] = C, C * C * left
+            few[s] = here[s] if N < SEEN_ENOUGH else 0.0
+        corrected += total(parts)
+        spread += total(squares)
         ended = here[end] if seen[end] < SEEN_ENOUGH else 0.0  # END has no variance
+        rare[t] = total(few) + ended
+        if rare[t] > most:
+            for s in range(end):
+                most = few[s] if few[s] > most else most
         most_ended = max(most_ended, ended)
-        rare[t] = few + ended
     first, last = (0, end) if most > 0.0 else (end, end + 1)
     enough = (most if most > 0.0 else most_ended) * (1.0 - ROUNDING)
     at[0] = at[1] = -1
