@@ -166,7 +166,7 @@ def growth(rows: int) -> dict[str, dict[str, float]]:
 
     def compare(name: str, log: rw.EpisodeLog) -> None:
         here = {f"{piece}, here": run for piece, run in pieces(log).items()}
-        t = interleaved(pieces(base) | here, 3)
+        t = interleaved(pieces(base) | here)
         for piece, ratios in found.items():
             ratios[name] = t[f"{piece}, here"] / t[piece] * base.steps.n_rows / log.steps.n_rows
 
