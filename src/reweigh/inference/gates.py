@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.inference.assumption_words import WORDS
 from reweigh.inference.assumptions import Outcome
 from reweigh.inference.limits import LIMITS, MATERIAL, Kind, Level, Limit, limit_of
 
@@ -261,32 +262,6 @@ def pareto_k(k: float | None, n: int, why: str, step: int | None = None) -> Gate
     )
     text = f"the weights' tail has the shape k = {k:.2f}"
     return Gate("Pareto k", level, k, text, advice, str(limit), step=step)
-
-
-WORDS = {
-    "propensities": {
-        "text": "the ratios of each state average to 1",
-        "bad": "the ratios do not average to 1 within states",
-        "advice": "check that the propensities are those of the logged actions (not swapped, not "
-        "logarithms, not rounded), and that the target's actions are in the log",
-    },
-    "history": {
-        "text": "what came before a state adds nothing",
-        "bad": "what came before a state still predicts what follows it",
-        "advice": "the state leaves something out: add what came before to it (the previous state "
-        "or action), or use wis, which needs no state",
-    },
-    "steadiness": {
-        "text": "the step is of no matter, as pooling all steps assumes",
-        "bad": "what follows a state depends on the step, and this estimator pools all steps",
-        "advice": "use mis, which does not pool",
-    },
-    "drift": {
-        "text": "both halves of the log, by id, earned the same",
-        "bad": "the two halves of the log, by id, earned differently",
-        "advice": "evaluate recent episodes alone, or each period apart",
-    },
-}
 
 
 def _p_text(p: float) -> str:

@@ -15,7 +15,8 @@ from reweigh.estimators.direct import Rows, observed
 from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary, Stepwise
 from reweigh.inference import mixed_cells
 from reweigh.inference.draws import Draws
-from reweigh.inference.mixed_cells import Cells, Mixed
+from reweigh.inference.log_cells import Cells
+from reweigh.inference.mixed_cells import Mixed
 from reweigh.inference.mixed_products import Products
 from reweigh.logs.log import EpisodeLog
 from reweigh.policies.base import Policy
