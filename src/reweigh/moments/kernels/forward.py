@@ -108,9 +108,7 @@ def forward(
         scale *= steps[0, t]
     for t in range(since, until):
         low, high = offsets[t], offsets[t + 1]
-        own = slice(low - offsets[since], high - offsets[since])
-        here_code, y = code[low:high], reward[own]
-        ratios = rho if by_code else rho[own]
+        first_row, stop = low - offsets[since], high - offsets[since]
         alive = high - low
         going = offsets[t + 2] - high if t + 1 < horizon else 0
         here = d[t]
@@ -133,7 +131,8 @@ def forward(
             if mode == 2:
                 by_state[:] = 0.0
                 for k in range(alive):
-                    s, r = here_code[k] >> bits, ratio(ratios, by_code, here_code, k)
+                    s = code[low + k] >> bits
+                    r = rho[code[low + k]] if by_code else rho[first_row + k]
                     by_state[s, 0] += r
                     if k < going or ending[k] >= END or t + 1 == horizon:
                         by_state[s, 1] += r
@@ -148,12 +147,12 @@ def forward(
         # d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s): each row carries d_t(s) ρ/M on to its s'
         if plain:
             earned, second, logged = _carry(
-                here_code,
+                code[low:high],
                 code[high : high + going],
                 bits,
-                ratios,
+                rho if by_code else rho[first_row:stop],
                 by_code,
-                y,
+                reward[first_row:stop],
                 by_visit,
                 arrived,
             )
@@ -162,12 +161,12 @@ def forward(
                 arrived[2 * s] = arrived[2 * s + 1] = 0.0
             placebo = first = total(d[t + 1])
             more, squared, paid, weight, over = _carry_last(
-                here_code[going:],
+                code[low + going : high],
                 ending[going:alive],
                 bits,
-                ratios if by_code else ratios[going:],
+                rho if by_code else rho[first_row + going : stop],
                 by_code,
-                y[going:],
+                reward[first_row + going : stop],
                 by_visit,
                 d[t + 1],
             )
@@ -176,25 +175,27 @@ def forward(
         else:
             earned = second = logged = 0.0
             for k in range(going):
-                s, to = here_code[k] >> bits, code[high + k] >> bits
-                r = ratio(ratios, by_code, here_code, k)
+                s, to = code[low + k] >> bits, code[high + k] >> bits
+                r = rho[code[low + k]] if by_code else rho[first_row + k]
+                y = reward[first_row + k]
                 d[t + 1, to] += by_move[s] * r
                 visits[t + 1, to] += 1.0
-                earned += by_reward[s] * r * y[k]
-                logged += y[k]
+                earned += by_reward[s] * r * y
+                logged += y
                 placebo += by_reward[s] * r
                 first += by_visit[s] * r
                 second += (by_visit[s] * r) ** 2
             for k in range(going, alive):
-                s, after = here_code[k] >> bits, ending[k]
-                r = ratio(ratios, by_code, here_code, k)
+                s, after = code[low + k] >> bits, ending[k]
+                r = rho[code[low + k]] if by_code else rho[first_row + k]
+                y = reward[first_row + k]
                 if after >= 0:
                     d[t + 1, after] += by_move[s] * r
                 elif after == END:
                     d[t + 1, end] += by_move[s] * r
                     ended += 1.0
-                earned += by_reward[s] * r * y[k]
-                logged += y[k]
+                earned += by_reward[s] * r * y
+                logged += y
                 placebo += by_reward[s] * r
                 first += by_visit[s] * r
                 second += (by_visit[s] * r) ** 2
