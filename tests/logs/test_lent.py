@@ -40,14 +40,6 @@ def shapes() -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.fixture(params=["kernels", "twins"])
-def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "kernels":
-        pytest.importorskip("numba")
-    monkeypatch.setattr(compute, "COMPILED_FROM", 0 if request.param == "kernels" else 10**18)
-    return str(request.param)
-
-
 def assert_alike(one: Any, other: Any) -> None:
     if one is None or other is None:
         assert one is other

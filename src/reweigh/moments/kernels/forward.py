@@ -31,8 +31,16 @@ def _carry(
     """The rows of one step that another follows: d_t(s) ρ/N is carried on to s', and counted there:
     both numbers of s' in `arrived`."""
     earned, second, logged = 0.0, 0.0, 0.0
+    if by_code:  # asked once, as in `backward`
+        for k in range(len(following)):
+            w = weight[code[k] >> bits] * rho[code[k]]
+            add_at(arrived, U2 * (following[k] >> bits), (w, 1.0))
+            earned += w * reward[k]
+            second += w * w
+            logged += reward[k]
+        return earned, second, logged
     for k in range(len(following)):
-        w = weight[code[k] >> bits] * ratio(rho, by_code, code, k)
+        w = weight[code[k] >> bits] * rho[k]
         add_at(arrived, U2 * (following[k] >> bits), (w, 1.0))
         earned += w * reward[k]
         second += w * w
