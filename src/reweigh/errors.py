@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 
 SHOWN_PLACES = 5
 KEPT_PLACES = 20
@@ -161,3 +162,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def must_be(parameter: str, rule: str, got: object) -> UsageError:
     """The message of a wrong argument, in the one form that all use."""
     return UsageError(f"the parameter {parameter!r} must be {rule}; got {got!r} instead")
+
+
+def check_whole(parameter: str, given: object, least: int) -> int:
+    """A whole number, NumPy's too, that fits into 64 bits; True is none."""
+    fine = isinstance(given, Integral) and not isinstance(given, bool)
+    if not fine or not least <= int(given) < 2**63:  # type: ignore[call-overload]
+        raise must_be(parameter, f"a whole number from {least} on", given)
+    return int(given)  # type: ignore[call-overload, no-any-return]
+
+
+def check_threads(threads: object) -> int:
+    """How many threads are to work; asked first, whether or not there is work for them."""
+    return check_whole("threads", threads, 1)

@@ -150,20 +150,14 @@ def scanned_sums(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> list
     of the ratios is for all of them, since a log that is scanned may be large. Without the rows at
     hand the error of WIS comes from the jackknife: its products are scanned apart, by blocks, since
     cells by blocks might not fit into memory."""
-    blocked = [recipe.weights == Stepwise() and recipe.normalize == "step" for recipe in recipes]
-    apart = {
-        recipe.max_ratio: replace(recipe.needs, blocks=JACKKNIFE_BLOCKS)
-        for recipe, split in zip(recipes, blocked, strict=True)
-        if split
-    }
     whole, by_blocks = {}, {}
-    for ratio, request in merged(recipes).items():
-        if ratio in apart:
-            request = replace(request, kinds=request.kinds - {"trajectories"})
-        found = log.moments(target, _with_gates(request))
+    for ratio, (request, apart) in _scans(recipes).items():
+        found = log.moments(target, request)
         whole[ratio] = by_blocks[ratio] = found
-        if ratio in apart:
-            products = log.moments(target, apart[ratio])
+        if apart is not None:
+            products = log.moments(target, apart)
+            if found.sql is not None and products.sql is not None:
+                found = replace(found, sql=f"{found.sql}\n\n{products.sql}")
             whole[ratio] = replace(found, trajectories=_unsplit(products.trajectories))
             by_blocks[ratio] = replace(
                 found,
@@ -171,10 +165,29 @@ def scanned_sums(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> list
                 start=products.start,
                 trajectories=products.trajectories,
             )
-    return [
-        (by_blocks if split else whole)[recipe.max_ratio]
-        for recipe, split in zip(recipes, blocked, strict=True)
-    ]
+    return [(by_blocks if _split(r) else whole)[r.max_ratio] for r in recipes]
+
+
+def scanned_sql(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> str:
+    """The queries of `scanned_sums`, without running them: what its sums tell in `Moments.sql`."""
+    asked = [request for scans in _scans(recipes).values() for request in scans if request]
+    return "\n\n".join(log.sql(target, request) for request in asked)
+
+
+def _scans(recipes: list[Recipe]) -> dict[float | None, tuple[Request, Request | None]]:
+    """By the clipping of the ratios: the scan for all, and that of products by blocks, if any."""
+    apart = {r.max_ratio: replace(r.needs, blocks=JACKKNIFE_BLOCKS) for r in recipes if _split(r)}
+    found: dict[float | None, tuple[Request, Request | None]] = {}
+    for ratio, request in merged(recipes).items():
+        if ratio in apart:
+            request = replace(request, kinds=request.kinds - {"trajectories"})
+        found[ratio] = _with_gates(request), apart.get(ratio)
+    return found
+
+
+def _split(recipe: Recipe) -> bool:
+    """Whether its error comes from sums by blocks."""
+    return recipe.weights == Stepwise() and recipe.normalize == "step"
 
 
 def _unsplit(products: StepMoments | None) -> StepMoments | None:

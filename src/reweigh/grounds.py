@@ -107,6 +107,7 @@ class Grounds:
             elif self.n_episodes > 1 and auto_method(self.situation()) is None:
                 own = (*own, no_interval(self.error_method))
             own = (*own, *self._dependence())
+            own = (*own, *diagnose.unseen_actions(sums, self.recipe, self.error))
         return Verdict((*own, *found.values()))
 
     def _dependence(self) -> list[Gate]:
@@ -332,11 +333,13 @@ class Grounds:
         return paired(self.value, self.behavior_value, error, self.n_episodes)
 
     def _bounded_gain(self, behavior: float) -> Gain:
+        returns = error_of_returns(self.evidence.for_gates(self.recipe))
         own = self.interval(Asked(), "auto", 0, None)
+        if own is None and "jackknife" in self._kept:  # asked for, where the default tells nothing
+            own = self.interval(Asked(), "jackknife", 0, None)
         if own is None or own.standard_error is None or own.df is None:
             why = [gate.text for gate in self._dependence()] or [self.error_method]
-            raise RefusedError("no-error", f"the value itself has no interval: {why[0]}")
-        returns = error_of_returns(self.evidence.for_gates(self.recipe))
+            raise RefusedError("no-error", f"the value has no default interval: {why[0]}")
         error, df = own.standard_error, own.df
         return bounded(self.value, error, df, behavior, returns, self.n_episodes)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError
+from reweigh.errors import RefusedError, check_threads
 from reweigh.inference.gain import Gain
 from reweigh.inference.intervals import Asked, Interval, scale_for
 from reweigh.wording import finite_or_none, number, rounded, two_digits
@@ -169,6 +169,13 @@ class Estimate:
         """The sums behind the estimate; where it was made without them, they are made now."""
         return self.grounds.moments()
 
+    @property
+    def sql(self) -> str | None:
+        """The queries that made these sums, one after another, each below a comment that names
+        its table; None where no SQL was run (arrays, streams, moments from a file)."""
+        stored = self.grounds.evidence.stored
+        return None if stored is None else stored.sql
+
     @cached_property
     def verdict(self) -> Verdict:
         """green, amber or red, with the reasons: the gates of the estimate's own numbers and of
@@ -233,13 +240,15 @@ class Estimate:
         value_range: tuple[float, float] | None,
         threads: int,
     ) -> Interval | None:
+        threads = check_threads(threads)
         asked = Asked(level, side, value_range, scale_for(self.recipe))
         return self.grounds.interval(asked, method, replicates, seed, threads)
 
     def error_beside(self, interval: Interval | None) -> float | None:
         """The error to tell beside an interval: that of the episodes, where this made it wider
         than the state would have it."""
-        by_episodes = interval is not None and interval.method.startswith("cluster")
+        ways = ("cluster", "jackknife")
+        by_episodes = interval is not None and interval.method.startswith(ways)
         if interval is not None and by_episodes and self.standard_error is not None:
             return interval.standard_error
         return self.standard_error
@@ -328,6 +337,7 @@ class Estimate:
             "discount": self.discount,
             "behavior_value": self.behavior_value,
             "diagnostics": self.diagnostics.to_dict(),
+            "sql": self.sql,
         }
 
     def rows(self) -> list[tuple[str, str]]:

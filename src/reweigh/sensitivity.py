@@ -103,7 +103,7 @@ def of_log(log: EpisodeLog, target: Policy, recipe: Recipe, evaluate_all: Evalua
 
     at_most = MOST_CHANGES + len(log.columns.state)
     changes = each("other choices", _changes(log, target, recipe), moved, at_most)
-    untried = _untried(log, recipe)
+    untried = "; ".join(_untried(log, target, recipe))
     return Sensitivity(recipe.name, base.value, base.standard_error, tuple(changes), untried)
 
 
@@ -172,17 +172,18 @@ def _by_state(recipe: Recipe) -> bool:
     return isinstance(recipe.weights, Marginal) and recipe.control is None
 
 
-def _untried(log: EpisodeLog, recipe: Recipe) -> str:
-    """Which other states are not tried, and why."""
+def _untried(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[str]:
+    """What is not tried, and why: clipping, other states."""
+    if not isinstance(recipe.weights, Model) and not any(_clipped(log, target, recipe)):
+        yield "clipping is not tried: no ratio is between 1 and the largest"
     if recipe.uses_trajectories and recipe.control is None:
-        return ""  # it has none
+        return  # it has no states
     if not _by_state(recipe):
-        return f"other states are not tried with {recipe.name}"
-    if log.has_hidden:
-        return "other states are not tried where some are hidden"
-    if next(_other_states(log), None) is None:
-        return "no coarser states are known: the state is one column, without bins"
-    return ""
+        yield f"other states are not tried with {recipe.name}"
+    elif log.has_hidden:
+        yield "other states are not tried where some are hidden"
+    elif next(_other_states(log), None) is None:
+        yield "no coarser states are known: the state is one column, without bins"
 
 
 def _clipped(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Change]:

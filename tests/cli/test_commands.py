@@ -541,3 +541,20 @@ def test_the_help_names_every_estimator(command) -> None:
     shown = command("evaluate", "--help").out
     words = {word.strip(" │.,\n") for word in shown.replace(",", " ").split()}
     assert set(rw.ESTIMATORS) <= words
+
+
+@pytest.mark.parametrize("names", ["mis,dm,auto", "auto,dm,mis"])
+def test_what_auto_chose_and_was_named_too_stands_once(
+    command: Command, log: Path, policy: Path, names: str
+) -> None:
+    ran = command("evaluate", log, "--target", policy, "--estimators", names)
+    assert ran.code == 0
+    assert sum(line.startswith(" mis ") for line in ran.out.splitlines()) == 1
+    assert ran.out.count("auto chose mis: ") == 1
+    assert "mis, mis" not in ran.out
+    entries = command("evaluate", log, "--target", policy, "--estimators", names, "--json").json()[
+        "estimates"
+    ]
+    assert [(e["estimator"], e["chosen"] is None) for e in entries] == [
+        ("mis", False), ("dm", True),
+    ]  # fmt: skip

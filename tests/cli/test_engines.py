@@ -89,6 +89,24 @@ def test_sql_is_shown(command: Command, parquet: Path, policy: Path) -> None:
         assert ran.code == 2
 
 
+def test_the_sql_that_was_run_is_the_one_that_is_shown(
+    command: Command, parquet: Path, policy: Path, tmp_path: Path
+) -> None:
+    base = ("evaluate", parquet, "--target", policy, "--estimators", "mis,wis", "--engine")
+    shown = command(*base, "duckdb", "--show-sql").out
+    found = command(*base, "duckdb", "--json").json()["estimates"]
+    assert [entry["sql"] + "\n" for entry in found] == [shown, shown]
+    for engine in ("arrays", "stream"):
+        found = command(*base, engine, "--json").json()["estimates"]
+        assert [entry["sql"] for entry in found] == [None, None]
+    sums = tmp_path / "sums.parquet"
+    made = command("moments", parquet, "--target", policy, "--engine", "duckdb", "-o", sums)
+    assert made.code == 0
+    ran = command("evaluate", sums, "--show-sql")
+    assert ran.code == 2
+    assert "--show-sql needs an engine with SQL" in ran.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -78,6 +78,12 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
         ["--cut-episodes"],
     ),
     "a grid that is none": (["check", "LOG", "--grid", "0,x"], 2, ["--grid"]),
+    "a grid that falls": (["check", "LOG", "--grid", "1,0"], 2, ["--grid must be increasing"]),
+    "a rounding to nothing": (
+        ["check", "LOG", "--round", "0"],
+        2,
+        ["the option --round must be a positive number"],
+    ),
     "a grid and a rounding": (["check", "LOG", "--grid", "0", "--round", "1"], 2, ["not both"]),
     "one column for two roles": (["check", "LOG", "--episode", "step"], 2, ["two roles"]),
     "a target column that is not there": (
@@ -92,6 +98,11 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "a policy that lacks a state": (["evaluate", "LOG", "--target", "SMALL"], 3, ["unknown-state"]),
     "a continuous state": (["check", "CONTINUOUS"], 4, ["60 of 60", "--round"]),
     "an impossible target": (["evaluate", "LOG", "--target", "IMPOSSIBLE"], 4, ["no logged"]),
+    "a comparison without an answer": (
+        ["compare", "LOG", "--target", "IMPOSSIBLE"],
+        4,
+        ["nothing was answered"],
+    ),
     "no such log": (["check", "FOLDER/no.csv"], 6, ["no.csv"]),
     "no such policy": (["evaluate", "LOG", "--target", "FOLDER/no.csv"], 6, ["no.csv"]),
     "no such folder for the output": (

@@ -62,6 +62,15 @@ def test_cells_run_later_are_put_beside_the_published_ones(tmp_path: Path) -> No
     assert texts(both) == texts(published(at_once, tmp_path / "at once")) == texts(again)
 
 
+def test_counts_of_a_gate_that_is_new_are_added(tmp_path: Path) -> None:
+    found = run(tmp_path, 50)
+    older = replace(found, bins=[row for row in found.bins if row["gate"] != "drift"])
+    docs = published(older, tmp_path / "docs")
+    assert "drift" not in (docs / "bins.csv").read_text()
+    both = published(joined(found, docs, 0), tmp_path / "both")
+    assert texts(both) == texts(published(found, tmp_path / "at once"))
+
+
 def test_only_what_is_not_published_is_lacking(tmp_path: Path) -> None:
     docs = published(run(tmp_path, 50), tmp_path / "docs")
     parts = coverage.plan(["tiny-better"], replicates=4, sizes=[50, 200])
@@ -115,12 +124,22 @@ def test_the_committed_tables_are_by_the_limits_in_force() -> None:
 
 # Cells that were run since a history is excused where WIS agrees within one error. Before, it was
 # excused within 2.6: logs of the others may be red now that are amber in the tables.
+AT_200 = (
+    "apart", "apart-better", "bandit", "bandit-many", "close", "default", "default-better",
+    "discounted", "discounted-better", "fitted", "fitted-bandit", "fitted-better",
+    "further-apart", "hidden", "hidden-better", "hidden-two", "icu-better", "icu-softened",
+    "long", "long-better", "longer", "longer-better", "many-actions", "many-actions-better",
+    "many-states", "many-states-better", "noisy", "noisy-better", "rare-5", "rare-5-better",
+    "sparse-better", "steady", "steady-better",
+)  # fmt: skip
 SINCE = {
     *((world, n) for world in ("ending", "ending-better") for n in (50, 200, 1000, 5000)),
     *((world, n) for world in ("coarse", "mountaincar") for n in (1000, 5000)),
+    *((world, 200) for world in AT_200),
     ("rare-5-better", 50),
     ("rare-2-better", 200),
     ("rare-1", 1000),
+    ("icu-better", 1000),
     ("icu-better", 5000),
 }
 BY_STATE = ("mis", "mdr", "dm", "ssd")  # whose history is asked for

@@ -94,6 +94,6 @@ def test_a_value_without_an_interval_has_no_gain() -> None:
     target = rw.ColumnPolicy("target_prob")
     sums = rw.evaluate(rw.moments(log, target))
     assert sums.interval() is None
-    with pytest.raises(rw.RefusedError, match="no interval: returns spread"):
+    with pytest.raises(rw.RefusedError, match="no default interval: returns spread"):
         sums.gain()
     assert 0 < rw.evaluate(log, target).p_value() < 1

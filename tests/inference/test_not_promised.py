@@ -143,6 +143,48 @@ def test_sums_tell_that_episodes_depend_on_more_than_the_state() -> None:
     assert gate(plain, "dependence") is None
 
 
+@pytest.mark.parametrize("kind", ["text ids", "hidden states"])
+def test_sums_tell_it_whatever_the_ids_and_where_states_are_hidden(kind: str) -> None:
+    n, horizon = 1500, 4
+    rng = np.random.default_rng(5)
+    given: dict[str, Any] = {"states": rng.integers(0, 3, (n, horizon + 1))}
+    if kind == "hidden states":
+        at = np.broadcast_to(np.arange(horizon + 1) == 2, (n, horizon + 1))
+        given = {"states": np.ma.masked_array(given["states"], at), "hidden": "allow"}
+    shared, alone = rng.normal(size=(n, 1)), rng.normal(size=(n, horizon))
+    rows = {s: [0.4, 0.6] for s in (0, 1, 2, None)}
+    target = rw.TablePolicy({s: dict(enumerate(row)) for s, row in rows.items()})
+    told = set()
+    for name, rewards in (("shared", shared + alone), ("alone", alone)):
+        table = log_of(n, horizon, rewards=rewards, **given).to_table()
+        if kind == "text ids":
+            ids = [f"visit {i}" for i in table["episode"].to_pylist()]
+            table = table.set_column(table.column_names.index("episode"), "episode", [ids])
+        reading = {"hidden": given.get("hidden", "error"), "discount": 0.9}
+        log = rw.read_log(table, **reading)
+        for data in (rw.moments(log, target), rw.read_log(table, engine="stream", **reading)):
+            found = rw.evaluate(data, target, "mis")
+            told.add((name, found.interval() is None, gate(found, "dependence") is None))
+    assert told == {("shared", True, False), ("alone", False, True)}
+
+
+def test_where_it_cannot_be_told_there_is_no_interval_but_by_blocks() -> None:
+    """The return of an episode that was cut off is not known."""
+    lengths = np.full(600, 4)
+    cut = np.arange(600) < 6
+    lengths[cut] = 2
+    states = np.random.default_rng(1).integers(0, 3, (600, 4))
+    log = log_of(states=states, lengths=lengths, truncated=cut)
+    assert rw.evaluate(log, TARGET, "mis").interval() is not None
+    sums = rw.evaluate(rw.moments(log, TARGET, blocks=20), TARGET, "mis")
+    found = gate(sums, "dependence")
+    assert found is not None
+    assert (found.level, found.value) == ("amber", None)
+    assert "some episodes were cut off" in found.text
+    assert sums.interval() is None
+    assert sums.interval(method="jackknife") is not None
+
+
 def test_the_error_that_is_told_is_that_of_the_interval() -> None:
     n, horizon = 1500, 4
     rng = np.random.default_rng(5)

@@ -463,6 +463,17 @@ def test_what_it_refuses() -> None:
             resample(log, [(TARGET, rw.mis())], **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("wrong", [0, True, 1.5, None])
+def test_threads_are_checked_whether_or_not_they_are_needed(wrong: object) -> None:
+    found = rw.evaluate(WORLD.simulate(40, 0), WORLD.target)
+    kept = {"method": "percentile", "replicates": 399, "seed": 1}
+    assert found.interval(**kept, threads=np.int64(2)) is not None  # type: ignore[arg-type]
+    for options in ({}, {"method": "analytic"}, kept):
+        for ask in (found.interval, lambda **given: found.bound("lower", **given)):
+            with pytest.raises(rw.UsageError, match="'threads' must be a whole number from 1 on"):
+                ask(**options, threads=wrong)  # type: ignore[arg-type]
+
+
 def test_a_seed_is_drawn_and_kept() -> None:
     log = WORLD.simulate(20, 0)
     first, second = (resample(log, [(WORLD.target, rw.mis())], 5) for _ in range(2))

@@ -21,11 +21,12 @@ from logs.test_contract import BROKEN
 from population import TARGET, population_log, random_world
 
 import reweigh as rw
+from reweigh.evaluate import scanned_sql
 from reweigh.logs.scanned import ScannedLog
 from reweigh.moments.engines.arrays import ArraysEngine
 from reweigh.moments.engines.base import Request
 from reweigh.moments.engines.ibis import IbisEngine
-from reweigh.moments.engines.ibis_connect import open_home, quoted
+from reweigh.moments.engines.ibis_connect import DuckHome, open_home, quoted
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 
@@ -461,7 +462,7 @@ def test_hostile_names_are_only_names(way, tmp_path) -> None:
         left = duckdb.connect(str(path)).execute("SELECT one FROM x").fetchall()
         assert left == [(1,)]
     if way != "ibis":
-        sql = log.scanner.sql(log.data, log.reading, target, ALL)  # type: ignore[attr-defined]
+        sql = log.sql(target, ALL) + str(rw.evaluate(log, target, rw.wis()).sql)
         assert not any(name in sql for name in (*HOSTILE.values(), hostile_table) if name != "c0"
                        and name.strip() and name != "select")  # fmt: skip
 
@@ -483,10 +484,66 @@ def test_nothing_is_left_in_a_connection_that_was_handed_in() -> None:
 def test_sql_of_the_sums_has_an_explicit_frame() -> None:
     log = rw.read_log(fixture.table("whole"), engine="duckdb", **fixture.READING["whole"])
     assert isinstance(log, ScannedLog)
-    sql = log.scanner.sql(log.data, log.reading, rw.ColumnPolicy("pi"), ALL)  # type: ignore[attr-defined]
+    sql = log.sql(rw.ColumnPolicy("pi"), ALL)
     parts = [line for line in sql.splitlines() if line.startswith("-- ")]
     assert parts == ["-- model", "-- transitions", "-- steps", "-- episodes"]
     assert "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW" in " ".join(sql.split())
+
+
+@pytest.mark.parametrize("names", [["mis"], ["mis", "wis"], ["dm", "is"]])
+def test_the_queries_stay_with_the_result(names, monkeypatch) -> None:
+    """Their text is what DuckDB was sent, and what is told without running it."""
+    ran = []
+    run = DuckHome.run
+    monkeypatch.setattr(
+        DuckHome, "run", lambda home, e, sql=None: (ran.append(sql), run(home, e, sql))[1]
+    )
+    reading, target = fixture.READING["pairs"], fixture.policies("pairs")["steps"]
+    log = rw.read_log(fixture.table("pairs"), engine="duckdb", **reading)
+    assert isinstance(log, ScannedLog)
+    recipes = [rw.estimator(name) for name in names]
+    found = rw.evaluate_all(log, target, recipes)
+    sent = [sql for sql in ran if sql is not None]  # the log's checks are not its sums
+    told = scanned_sql(log, target, recipes)
+    assert ";\n".join(sent) + ";" == "\n".join(
+        line for line in told.splitlines() if line and not line.startswith("-- ")
+    )
+    for result in found:
+        assert isinstance(result, rw.Estimate)
+        assert result.sql == result.moments.sql == result.to_dict()["sql"] == told
+    wis = "wis" in names  # its products are summed apart, by blocks
+    assert [line for line in told.splitlines() if line.startswith("-- steps")] == ["-- steps"] * (
+        "is" in names or wis
+    )
+    assert told.rfind("-- start") > told.find("-- largest") if wis else "-- start" not in told
+
+
+def test_where_no_sql_was_run_there_is_none(tmp_path: Path) -> None:
+    reading, target = fixture.READING["pairs"], fixture.policies("pairs")["steps"]
+    path = fixture.write(tmp_path, "pairs", "parquet")
+    for engine in ("arrays", "stream"):
+        found = rw.evaluate(rw.read_log(path, engine=engine, **reading), target)
+        assert found.sql is None
+        assert found.to_dict()["sql"] is None
+        assert found.moments.sql is None
+    sums = rw.moments(rw.read_log(path, engine="duckdb", **reading), target, ["mis"], gates=False)
+    log = rw.read_log(path, engine="duckdb", **reading)
+    assert isinstance(log, ScannedLog)
+    assert sums.sql == log.sql(target, rw.mis().needs) == rw.evaluate(sums).sql
+    sums.save(tmp_path / "sums.parquet")
+    assert rw.evaluate(rw.load_moments(tmp_path / "sums.parquet")).sql is None
+
+
+def test_sums_of_one_question_keep_its_queries() -> None:
+    """Other queries, or none, made a part of the others: then nothing is told."""
+    reading, target = fixture.READING["pairs"], fixture.policies("pairs")["steps"]
+    halves = [fixture.site_table("pairs", site) for site in fixture.SITES[:2]]
+    duck = [rw.read_log(half, engine="duckdb", **reading) for half in halves]
+    first, second = (rw.moments(log, target, ["mis"], gates=False) for log in duck)
+    assert (first + second).sql == first.sql
+    memory = rw.moments(rw.read_log(halves[1], **reading), target, ["mis"], gates=False)
+    assert (first + memory).sql is None
+    assert (memory + first).sql is None
 
 
 @pytest.mark.parametrize(

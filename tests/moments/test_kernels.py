@@ -105,9 +105,10 @@ def test_threads_do_not_change_the_log(code: str, threads: int) -> None:
     for options in GOOD.values():
         log = rw.log_from_arrays(**options, threads=threads)
         assert log.digest() == rw.log_from_arrays(**options).digest()
-    for wrong in (0, 1.5, "2"):
-        with pytest.raises(rw.UsageError, match="threads"):
-            rw.log_from_arrays(**given(), threads=wrong)
+    for wrong in (0, 1.5, "2", True):
+        for copy in (True, False):
+            with pytest.raises(rw.UsageError, match="'threads' must be a whole number from 1 on"):
+                rw.log_from_arrays(**given(), threads=wrong, copy=copy)
 
 
 def test_the_log_is_a_copy(code: str) -> None:

@@ -137,19 +137,21 @@ def compare(
             voice.warn(line)
         if report.report is not None:
             voice.say(f"report: {report.report}")
-    if strict:
-        _refuse_red(found)
+    _refuse(found, strict)
 
 
-def _refuse_red(found: Comparison) -> None:
-    """RefusedError where what a decision would rest on is red, or is no answer."""
+def _refuse(found: Comparison, strict: bool) -> None:
+    """RefusedError where nothing was answered, and with `strict` where what a decision would rest
+    on is red, or is no answer."""
     from reweigh.results import Estimate
 
+    if not found.answered:
+        raise RefusedError("refused", "nothing was answered")
     results = [c.result for c in found.reported]
     answers = [result for result in results if isinstance(result, Estimate)]
-    if not answers:
+    if strict and not answers:
         raise RefusedError("refused", "nothing was answered, and --strict takes it for a refusal")
-    if any(result.verdict.level == "red" for result in answers):
+    if strict and any(result.verdict.level == "red" for result in answers):
         which = "the verdict of the best is" if len(found.reported) == 1 else "a verdict is"
         raise RefusedError("red", f"{which} red, and --strict takes it for a refusal")
 

@@ -20,7 +20,7 @@ from reweigh.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from reweigh.estimators.recipe import Recipe
-    from reweigh.results import Estimate
+    from reweigh.results import Estimate, Refusal
 
 
 @with_options(target=TargetOptions, intervals=IntervalOptions, report=ReportOptions, log=LogOptions)
@@ -90,7 +90,6 @@ def evaluate(
         remarks,
     )
     from reweigh.disagreement import disagreement
-    from reweigh.evidence import merged
     from reweigh.progress import each, stage
 
     voice = Voice(quiet, as_json)
@@ -107,14 +106,13 @@ def evaluate(
             rows_needed = cut != "refuse" or intervals.reward_range is not None
             given = read_given(paths, log, target, for_logs_only=rows_needed)
         if show_sql:
-            for request in merged(recipes).values():
-                print(printable(_sql_of(given.data, given.policy, request)))
+            print(printable(_sql_of(given.data, given.policy, recipes)))
             return
         with voice.at_work(given.data, "evaluating") as data:
             refuse_without_rows(intervals, data)
             stages = 4 if sensitivity else 3
             with stage(0, stages):
-                found = rw.evaluate_all(data, given.policy, recipes, truncated=cut)  # type: ignore[arg-type]
+                found = _once(rw.evaluate_all(data, given.policy, recipes, truncated=cut))  # type: ignore[arg-type]
             with stage(1, stages):
                 sure = told(found, intervals, data, given.policy)
                 results = sure.results
@@ -177,10 +175,22 @@ def evaluate(
         raise RefusedError("strict", "there are warnings, and --strict takes them for refusals")
 
 
-def _sql_of(data: Any, policy: Any, request: Any) -> str:
-    if not hasattr(data, "sql"):
+def _once(found: list[Estimate | Refusal]) -> list[Estimate | Refusal]:
+    """What auto chose may also have been named: it stands once, with auto's reason."""
+    by_name: dict[str, Estimate | Refusal] = {}
+    for result in found:
+        if result.estimator not in by_name or getattr(result, "chosen", None) is not None:
+            by_name[result.estimator] = result
+    return list(by_name.values())
+
+
+def _sql_of(data: Any, policy: Any, recipes: list[Any]) -> str:
+    from reweigh.evaluate import scanned_sql
+    from reweigh.logs.scanned import ScannedLog
+
+    if not isinstance(data, ScannedLog):
         raise UsageError("--show-sql needs an engine with SQL: --engine duckdb or spark://…")
-    return str(data.sql(policy, request))
+    return scanned_sql(data, policy, recipes)
 
 
 def summary(estimates: Sequence[Estimate]) -> str:

@@ -112,7 +112,9 @@ class Told:
 
     def speak(self, options: IntervalOptions, voice: Voice) -> None:
         """What stands below the table."""
-        if self.seed is not None:
+        if all(interval is None for interval in self.intervals):
+            pass  # the reasons are told of each
+        elif self.seed is not None:
             drawn = " (drawn)" if options.seed is None else ""
             voice.say(
                 f"intervals: {options.interval} of {options.resamples:,} resampled logs, "

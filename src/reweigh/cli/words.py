@@ -29,7 +29,13 @@ PHRASES = (
     ("set episodes aside (holdout)", "set episodes aside (--holdout)"),
     ("report on another (holdout)", "report on another (--holdout)"),
 )
-RENAMED = {"method": "--interval", "side": "--one-sided", "estimator": "--estimators"}
+RENAMED = {
+    "method": "--interval",
+    "side": "--one-sided",
+    "estimator": "--estimators",
+    "scale": "--round",
+    "edges": "--grid",
+}
 OPTION = re.compile(r"\b([a-z_]+)=(['\"])([^'\"]*)\2")
 NUMBER = re.compile(r"\b(blocks|smoothing|horizon)=([0-9.]+)")
 COLUMN = re.compile(r"\b([a-z_]+)=…")

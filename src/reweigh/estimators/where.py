@@ -124,3 +124,11 @@ def most_unfounded(op: OneStep, flow: Forward, rare: Floats) -> tuple[Floats, Pl
         return per_step, None
     action = (_lost_action if lost[node] > seldom[node] else _rare_action)(op, node)
     return per_step, Place(int(op.node_t[node]), int(op.node_s[node]), action)
+
+
+def most_left_out(op: OneStep, value: Floats) -> Place | None:
+    """Of a model: where the most of this value is, (K,), of actions that the log does not show."""
+    node = worst_node(op.node_s, value)
+    if node is None:
+        return None
+    return Place(int(op.node_t[node]), int(op.node_s[node]), _lost_action(op, node))

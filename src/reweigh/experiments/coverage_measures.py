@@ -176,13 +176,15 @@ def _judged(
     other = answered.get(WIS) or evaluate_all(log, target, [WIS])[0]  # the verdict asks for it
     for name, estimate in answered.items():
         apart = _apart(estimate, other)
-        level = LEVELS.index(_verdict(estimate, of_log, apart).level)
+        own = estimate.gates
+        own += tuple(diagnose.unseen_actions(sums, estimate.recipe, estimate.standard_error))
+        level = LEVELS.index(_verdict(own, of_log, estimate.recipe, apart).level)
         found |= {
             column(name, SIZE): estimate.diagnostics.worst_ess,
             column(name, APART): apart,
             column(name, VERDICT): float(level),
         }
-        found |= {column(name, GATE, gate.name): gate.value for gate in estimate.gates}
+        found |= {column(name, GATE, gate.name): gate.value for gate in own}
     return found
 
 
@@ -200,12 +202,14 @@ def _apart(estimate: Estimate, other: Estimate | Refusal) -> float | None:
     return errors_apart(estimate.value, other.value, error)
 
 
-def _verdict(estimate: Estimate, of_log: dict[str, Gate], apart: float | None) -> Verdict:
+def _verdict(
+    own: tuple[Gate, ...], of_log: dict[str, Gate], recipe: Recipe, apart: float | None
+) -> Verdict:
     """`Estimate.verdict`, with the gates of the log computed once for all estimators."""
     found = dict(of_log)
     if found["history"].level == "red" and apart is not None and apart <= AGREES:
         found["history"] = replace(found["history"], level="amber")
-    return Verdict((*estimate.gates, *diagnose.speaking_of(found, estimate.recipe)))
+    return Verdict((*own, *diagnose.speaking_of(found, recipe)))
 
 
 def _logged_mean(log: EpisodeLog) -> dict[str, Any]:

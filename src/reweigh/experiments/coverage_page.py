@@ -43,8 +43,8 @@ The promise is that of these estimators, on rows in memory, in worlds like these
 off, and a hidden stretch is a few steps long. Elsewhere the verdict is the more cautious one:
 cut-off beside ended episodes are amber or red, SSD-IS is never green, a long hidden stretch has the
 limits of running products, and from sums (streams, databases, moments) there is no default interval
-where the returns spread more than the states explain. The other estimators (trajectory-wise,
-cross-fitted, split) pass the same gates, and were not measured.
+where the returns spread more than the states explain, or where that cannot be told. The other
+estimators (trajectory-wise, cross-fitted, split) pass the same gates, and were not measured.
 """
 UNSEEN = """\
 - **Episodes selected by their return.** If bad outcomes are missing from the log, every number is
@@ -268,7 +268,9 @@ def _verdicts(study: Study) -> str:
         "that a placebo must be able to be red (a round number that was not tuned; outside of this "
         f"study red also asks for a placebo that is off by {_percent(MATERIAL, 0)} of what it "
         "should be), and a checking world with a rare action that a model needs an effective size "
-        "too (the limit of mis). By these two the checking half is not untouched.\n"
+        "too (the limit of mis). Such a world also showed that `mdr` needs a gate of unseen "
+        "actions, whose limits are of the setting half. By these three the checking half is not "
+        "untouched.\n"
     )
 
 

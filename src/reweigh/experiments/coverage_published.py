@@ -141,7 +141,12 @@ def joined(found: Tables, folder: Path, seed: int) -> Tables:
                 f"with {many:,}: the counts of bins.csv cannot tell them apart. Run the cell with "
                 f"{logs[key]:,} logs. {ANEW}"
             )
-    bins += [row for row in found.bins if (row["world"], row["n"], None) not in logs]
+    known = {row["gate"] for row in bins}  # of another gate no counts are there yet
+    bins += [
+        row
+        for row in found.bins
+        if (row["world"], row["n"], None) not in logs or row["gate"] not in known
+    ]
     return Tables(
         _joined("coverage", study.coverage, found.coverage),
         _joined("gates", study.gates, found.gates),

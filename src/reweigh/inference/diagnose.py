@@ -45,8 +45,10 @@ from reweigh.inference.assumptions import (
     ratio_test,
     steadiness_test,
 )
+from reweigh.inference.gain import no_returns
 from reweigh.inference.gates import Gate
 from reweigh.inference.limits import kind_of
+from reweigh.inference.unseen_actions import concerns, left_out
 from reweigh.moments.bundle import Moments
 from reweigh.moments.engines.base import Request
 from reweigh.moments.groups import group_by, tally
@@ -55,6 +57,7 @@ KINDS = frozenset({"transitions", "model", "lagged", "ordered", "largest"})
 RATIOS, STATES, PRODUCTS, STEADY = "propensities", "history", "Pareto k", "steadiness"
 DRIFT, MARGINAL, UNSEEN = "drift", "marginal size", "marginal support"
 ESTIMATED, POLICIES, FITTED = "estimated propensities", "policies", "fitted values"
+UNSEEN_ACTIONS = "unseen actions"
 
 
 LONG_STRETCH = 3  # hidden steps, from which on the limits are those of running products
@@ -209,11 +212,9 @@ def _steadiness(sums: Moments, worth: Worth | None) -> Outcome:
 
 def _drift(sums: Moments) -> Outcome:
     if sums.ordered is None:
-        why = (
-            "the ids of its episodes are no whole numbers, or some were cut off (or an older "
-            "version made these sums)"
-        )
-        return Outcome(None, f"the log has no order: {sums.left_out.get('ordered', why)}")
+        return Outcome(None, f"the log has no order: {no_returns(sums)}")
+    if not sums.ordered.has_order:
+        return Outcome(None, "the log has no order: the ids of its episodes are no whole numbers")
     return drift_test(sums.ordered)
 
 
@@ -300,15 +301,22 @@ LUCK = 3.0  # errors of a standard deviation, 1/√(2n) of it each
 def dependence(sums: Moments) -> list[Gate]:
     """Do whole episodes turn out good or bad for a reason that no state tells? The returns then
     spread more than the recursion says of the logged policy itself, where every ratio is 1. No
-    gate where they do not, and where this cannot be told: without the returns' squares, or with
-    cut-off or hidden rows."""
-    cells, ordered, n = sums.transitions, sums.ordered, sums.n_episodes
-    if cells is None or ordered is None or sums.truncated or sums.hidden or n < 2:
+    gate where they do not."""
+    ordered, n, about = sums.ordered, sums.n_episodes, sums.about
+    if n < 2:
         return []
-    cells, about = cells.forget("block"), sums.about
+    if ordered is None:
+        return [gates.maybe_dependent(no_returns(sums))]
+    if sums.transitions is None and sums.model is None:
+        return [gates.maybe_dependent("these sums hold no transitions")]
+    if sums.transitions is not None:
+        cells, start = sums.transitions.forget("block", "a"), over_blocks(sums.start)
+    else:
+        cells, start = model_cells(sums)
+        cells = cells.forget("a")
     count = cells.n.astype(np.float64)
     logged = replace(cells, rho=count, rho2=count, z=cells.y, rhoz=cells.y, z2=cells.y2, one=count)
-    op = importance_operator(logged, over_blocks(sums.start), about.horizon, about.discount)
+    op = importance_operator(logged, start, about.horizon, about.discount)
     op = replace(op, start=replace(op.start, g=0 * op.start.g, g2=0 * op.start.g2))
     flow, back = forward(op, simplex=False), backward(op)
     moved = variance.derivatives(op, flow, back)
@@ -340,6 +348,34 @@ def _fitted_values(sums: Moments) -> Gate:
     share = min(rare_mass(op, flow, rare) + float(escaping(op, flow).sum()), 1.0)
     per_step, worst = most_unfounded(op, flow, rare)
     return gates.fitted_values(share, per_step=per_step, **_where(worst, sums))
+
+
+def unseen_actions(sums: Moments, recipe: Recipe, error: float | None) -> list[Gate]:
+    """What a Q of other episodes leaves out, in errors of the estimate; no gate where the estimator
+    has none."""
+    if not concerns(recipe):
+        return []
+    found = left_out(sums)
+    if found is None:
+        why = "these sums hold no model of the actions, or one that ends before the horizon"
+        return [gates.unknown(UNSEEN_ACTIONS, why)]
+    missing = abs(float(found.per_step.sum()))
+    if not missing > 0:
+        text = "no value is missing for want of actions"
+        return [gates.gate(UNSEEN_ACTIONS, 0.0, text, "", per_step=found.per_step)]
+    if error is None or not error > 0:
+        return [gates.unknown(UNSEEN_ACTIONS, "the estimate has no error to compare with")]
+    errors, per_step = missing / error, found.per_step / error
+    made = gates.gate(
+        UNSEEN_ACTIONS,
+        errors,
+        f"actions that the log never shows there would earn about {missing:.3g}, {errors:.1f} "
+        "standard errors, which the fitted Q counts as 0",
+        "use mis, which fits no Q, or log more of these actions",
+        per_step=per_step,
+        **_where(found.place, sums),
+    )
+    return [gates.with_place(made)]
 
 
 def _worth(sums: Moments) -> Worth:

@@ -78,18 +78,21 @@ def bounded(value: float, error: float, df: float, behavior: float, own: float, 
     return Gain(gain, most, p, least_df, at_most=True)
 
 
+def no_returns(sums: Moments) -> str:
+    """Why these sums do not hold the returns of the log."""
+    if sums.truncated:
+        return "some episodes were cut off, and their returns are not known"
+    return sums.left_out.get("ordered", "they were not asked for, or an older version made them")
+
+
 def error_of_returns(sums: Moments) -> float:
     """The standard error of the mean logged return."""
     ordered, n = sums.ordered, sums.n_episodes
     if ordered is None:
-        why = sums.left_out.get(
-            "ordered",
-            "its ids are no whole numbers, or episodes were cut off, or they were not asked for",
-        )
         raise RefusedError(
             "needs-log",
-            f"these sums do not tell how much the returns of the log spread ({why}): evaluate it "
-            "in memory (engine='arrays')",
+            "these sums do not tell how much the returns of the log spread "
+            f"({no_returns(sums)}): evaluate it in memory (engine='arrays')",
         )
     mean = float(ordered.g.sum()) / n
     return math.sqrt(max(float(ordered.g2.sum()) / n - mean**2, 0.0) / (n - 1))

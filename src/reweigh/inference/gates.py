@@ -101,7 +101,7 @@ def _place(step: int, state: str | None = None, action: str | None = None) -> st
     return text if action is None else f"{text}, action {action}"
 
 
-def _with_place(found: Gate, most: str = "most") -> Gate:
+def with_place(found: Gate, most: str = "most") -> Gate:
     """With its place in words, where it speaks against the estimate."""
     if found.step is None or found.level not in ("amber", "red"):
         return found
@@ -209,7 +209,7 @@ def rare_states(
         state=state,
         action=action,
     )
-    found = _with_place(found)
+    found = with_place(found)
     least = np.nanmin(ess) if np.any(np.isfinite(ess)) else 0.0
     few = LIMITS["effective size"].judge(float(least)) == "red"
     if found.level == "red" and not (from_model or per_state or few):
@@ -311,7 +311,7 @@ def placebo(
         per_step=per_step,
         step=step,
     )
-    found = _with_place(found, "furthest off")
+    found = with_place(found, "furthest off")
     # Many episodes find what rounded propensities do: to be red, it must also matter.
     immaterial = found.level == "red" and off < MATERIAL * expected
     return replace(found, level="amber") if immaterial else found
@@ -351,7 +351,7 @@ def stationarity(gap: float, **where: Any) -> Gate:
         "use mis, which needs no such assumption",
         **where,
     )
-    return _with_place(found)
+    return with_place(found)
 
 
 def cut_off(share: float) -> Gate:
@@ -365,16 +365,23 @@ def cut_off(share: float) -> Gate:
     )
 
 
+STATE_IS_ALL = "an error from sums takes the state for all that matters"
+BY_BLOCKS = (
+    "an interval by deleting blocks of episodes allows for it (jackknife), as does one from the "
+    "log in memory (engine='arrays')"
+)
+
+
 def dependence(excess: float) -> Gate:
     """Episodes whose returns spread more than their states explain."""
-    return gate(
-        "dependence",
-        excess,
-        f"returns spread {excess:.0%} more than the states explain, luck allowed for, and an error "
-        "from sums takes the state for all that matters",
-        "ask for the interval by deleting blocks of episodes (jackknife), or evaluate the log in "
-        "memory (engine='arrays')",
-    )
+    text = f"returns spread {excess:.0%} more than the states explain, luck allowed for"
+    return gate("dependence", excess, f"{text}, and {STATE_IS_ALL}", BY_BLOCKS)
+
+
+def maybe_dependent(why: str) -> Gate:
+    """The same, where it cannot be told: never green, as if it were so."""
+    text = f"whether returns spread more than the states explain cannot be told ({why}), and "
+    return Gate("dependence", "amber", None, text + STATE_IS_ALL, BY_BLOCKS)
 
 
 def no_interval(why: str) -> Gate:
@@ -431,4 +438,4 @@ def fitted_values(share: float, **where: Any) -> Gate:
         "use the cross-fitted variant (dr-crossfit, wdr-crossfit, mdr-crossfit), or mis",
         **where,
     )
-    return _with_place(found)
+    return with_place(found)

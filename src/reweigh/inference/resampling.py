@@ -26,12 +26,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError, must_be
+from reweigh.errors import RefusedError, check_threads, check_whole
 from reweigh.estimators.control import shape_log
 from reweigh.estimators.direct import MODES, Rows, observed
 from reweigh.estimators.recipe import JACKKNIFE_BLOCKS, Marginal, Recipe, Stationary
@@ -89,8 +88,8 @@ def resample(
     The seed is drawn where none is given, and kept. An estimator that refuses the log itself must
     not be asked: what it refuses of the replicates is counted.
     """
-    replicates, threads = _whole("replicates", replicates, 1), _whole("threads", threads, 1)
-    seed = new_seed() if seed is None else _whole("seed", seed, 0)
+    replicates, threads = check_whole("replicates", replicates, 1), check_threads(threads)
+    seed = new_seed() if seed is None else check_whole("seed", seed, 0)
     again = Again.of(log, pairs, errors=errors, runs=replicates)
     _ = again.at_once, again.ready  # before threads ask for them
     draw = pick("resample.draw", log.n_episodes * replicates)
@@ -334,13 +333,6 @@ def _own_rows(log: EpisodeLog) -> EpisodeLog:
 def new_seed() -> int:
     """A seed that the machine draws; it is told beside what was drawn with it."""
     return secrets.randbits(32)
-
-
-def _whole(name: str, given: Any, least: int) -> int:
-    fine = isinstance(given, int | np.integer) and not isinstance(given, bool)
-    if not fine or not least <= int(given) < 2**63:
-        raise must_be(name, f"a whole number from {least} on", given)
-    return int(given)
 
 
 def _thresholds() -> npt.NDArray[np.uint64]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import Place, UsageError, must_be
+from reweigh.errors import Place, UsageError, check_threads, must_be
 from reweigh.logs import checks
 from reweigh.logs.columns import Columns
 from reweigh.logs.large import ReadColumns, read_columns
@@ -100,9 +100,8 @@ def log_from_arrays(
     (`np.load(..., mmap_mode="r")`), and must not change while the log is in use. `mis` with
     `ColumnPolicy("target_prob")` reads them there; what needs a whole column copies it.
     """
+    threads = None if threads is None else check_threads(threads)
     check_options(hidden, discount)
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
-        raise must_be("threads", "a whole number from 1 on", threads)
     if not isinstance(copy, bool):
         raise must_be("copy", "True or False", copy)
     if not copy:

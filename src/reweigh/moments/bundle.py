@@ -62,6 +62,7 @@ class Moments:
     trajectories  running products (IS, WIS)
     start         first states as `transitions` sees them; `start_model`: as `model` does
     lagged, ordered, largest   what only diagnostics read (`moments/extras.py`); not by blocks
+    sql           the queries that made them, where an engine with SQL did; `save` leaves it out
     """
 
     about: About
@@ -78,6 +79,7 @@ class Moments:
     truncated: int = 0
     hidden: bool = False
     left_out: dict[str, str] = field(default_factory=dict)  # kinds that could not be made, and why
+    sql: str | None = field(default=None, repr=False)
 
     @cached_property
     def n_episodes(self) -> int:
@@ -120,6 +122,7 @@ class Moments:
             truncated=self.truncated + other.truncated,
             hidden=self.hidden or other.hidden,
             left_out=other.left_out | self.left_out,
+            sql=self.sql if self.sql == other.sql else None,  # or it would tell of one part only
             **{
                 n: both(n) for n in ("start", "transitions", "start_model", "model", "trajectories")
             },

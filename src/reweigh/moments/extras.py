@@ -19,6 +19,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 VERSIONS = {"lagged": 1, "ordered": 1, "largest": 1}
 MOST_BUCKETS = 4096
+UNORDERED = 63  # no ids of 64 bits need this shift
 MOST_LAGGED = 500_000  # cells: a scan of any log then stays within half a GiB
 GRAIN = 2.0**-34
 
@@ -96,11 +97,13 @@ def too_many() -> str:
 
 @dataclass(frozen=True, eq=False)
 class OrderedMoments:
-    """Episodes in the order of their ids, for the drift test: the logged returns by bucket.
+    """Episodes in the order of their ids, for the drift test: the logged returns by bucket. Also
+    how much the returns spread.
 
     A bucket holds the ids i with i >> shift equal to it. `shift` is the smallest for which the
     ids span at most MOST_BUCKETS buckets: it follows from the least and the largest id alone, so
-    that any engine, any chunking and any order of merging give the same buckets.
+    that any engine, any chunking and any order of merging give the same buckets. Where an id is
+    no whole number they have no order: one bucket, and `shift` is UNORDERED.
     n episodes, g ΣG, g2 ΣG² with G = Σ_t γ^t y_t.
     """
 
@@ -111,8 +114,15 @@ class OrderedMoments:
     g2: Floats
 
     @classmethod
-    def of(cls, ids: Ints, returns: Floats) -> OrderedMoments:
-        return cls(0, ids, np.ones(len(ids), np.int64), returns, returns * returns).summed()
+    def of(cls, ids: Ints | None, returns: Floats) -> OrderedMoments:
+        """ids: None where one is no whole number."""
+        shift, bucket = (0, ids) if ids is not None else (UNORDERED, np.zeros(len(returns), int))
+        n = np.ones(len(returns), np.int64)
+        return cls(shift, bucket, n, returns, returns * returns).summed()
+
+    @property
+    def has_order(self) -> bool:
+        return self.shift != UNORDERED
 
     def __len__(self) -> int:
         return len(self.n)
@@ -128,7 +138,8 @@ class OrderedMoments:
 
     def coarser(self, shift: int) -> OrderedMoments:
         """The same episodes in wider buckets; not yet one row per bucket."""
-        return replace(self, shift=shift, bucket=self.bucket >> (shift - self.shift))
+        bucket = self.bucket >> (shift - self.shift)
+        return replace(self, shift=shift, bucket=0 * bucket if shift == UNORDERED else bucket)
 
     def summed(self) -> OrderedMoments:
         """One row per bucket, and no more buckets than there may be."""

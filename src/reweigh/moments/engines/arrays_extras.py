@@ -55,15 +55,14 @@ def _row_before(steps: Steps) -> npt.NDArray[np.int64]:
 
 
 def ordered(log: EpisodeLog) -> OrderedMoments | None:
-    """Logged returns by the episodes' ids; None where ids are not whole numbers, or where an
-    episode was cut off and its return is not known."""
+    """Logged returns by the episodes' ids; None where an episode was cut off: its return is not
+    known."""
     steps = log.steps
-    ids = whole_numbers(steps.episode)
-    if ids is None or log.n_truncated:
+    if log.n_truncated:
         return None
     powers = log.discount ** steps.step.astype(np.float64)
     returns = tally(steps.episode_index, powers * steps.reward, steps.n_episodes)
-    return OrderedMoments.of(ids, returns)
+    return OrderedMoments.of(whole_numbers(steps.episode), returns)
 
 
 def whole_numbers(ids: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:

@@ -55,12 +55,14 @@ class IbisEngine:
             rows = asked.pop("rows")
             if isinstance(target, ColumnPolicy):
                 check_column(home, rows, layout, reading, target)
-            tables = dict(zip(asked, each("queries", asked.values(), home.run), strict=True))
+            queries = _queries(home, asked)
+            found = each("queries", list(asked), lambda name: home.run(asked[name], queries[name]))
+            tables = dict(zip(asked, found, strict=True))
             if isinstance(target, TablePolicy) and not _all_known(tables):
                 hidden = facts.hidden_rows > 0
                 refuse_unknown_states(home, rows, layout, target, facts.states, hidden)
         made = _moments(tables, len(layout.parts("state")), reading, target, request, facts)
-        return replace(made, left_out=made.left_out | left_out)
+        return replace(made, left_out=made.left_out | left_out, sql=_written(queries))
 
     def sql(self, data: Any, reading: Reading, target: Policy, request: Request) -> str:
         """The queries that make the sums of the request, as they are sent."""
@@ -69,7 +71,8 @@ class IbisEngine:
             rows, layout = layout_of(home, reading, column)
             facts = look(home, rows, layout, reading)
             request, _ = _affordable(request, facts)
-            return _written(home, _asked(home, rows, layout, reading, target, request, facts))
+            asked = _asked(home, rows, layout, reading, target, request, facts)
+            return _written(_queries(home, asked))
 
     def describe(self, data: Any, reading: Reading) -> dict[str, Any]:
         """What the log is, as plain values."""
@@ -97,7 +100,8 @@ def warehouse_sql(
     names, kinds = list(columns), list(columns.values())
     home = TextHome(f"table {table!r}", names, kinds, dialect, table, names)
     rows, layout = layout_of(home, reading, policy_column(target))
-    return _written(home, _asked(home, rows, layout, reading, target, request, facts))
+    asked = _asked(home, rows, layout, reading, target, request, facts)
+    return _written(_queries(home, asked))
 
 
 def _affordable(request: Request, facts: Facts) -> tuple[Request, dict[str, str]]:
@@ -109,9 +113,14 @@ def _affordable(request: Request, facts: Facts) -> tuple[Request, dict[str, str]
     return request.without_spare(), request.left_out()
 
 
-def _written(home: Home, asked: dict[str, Any]) -> str:
-    made = [f"-- {name}\n{home.sql(e)};" for name, e in asked.items() if name != "rows"]
-    return "\n\n".join(made)
+def _queries(home: Home, asked: dict[str, Any]) -> dict[str, str]:
+    """The SQL of every table of sums."""
+    return {name: home.sql(e) for name, e in asked.items() if name != "rows"}
+
+
+def _written(queries: dict[str, str]) -> str:
+    """All of them as one text, in which each is named."""
+    return "\n\n".join(f"-- {name}\n{query};" for name, query in queries.items())
 
 
 def _asked(
@@ -152,7 +161,7 @@ def _asked(
         asked["episodes"] = sums.episode_products(rows, reading.discount)
     if "lagged" in request.kinds:
         asked["lagged"] = extras.lagged(rows, width, not reading.continuous_actions)
-    if "ordered" in request.kinds and facts.ids is not None and not facts.truncated:
+    if "ordered" in request.kinds and not facts.truncated:
         # where an episode was cut off, its return is not known
         asked["ordered"] = extras.ordered(log, layout, facts.ids, facts.horizon, reading.discount)
     if "largest" in request.kinds:
@@ -198,7 +207,6 @@ def _moments(
         found = extras.read_lagged(tables["lagged"], width, known, facts.actions)
         parts["lagged"], parts["left_out"] = found
     if "ordered" in tables:
-        assert facts.ids is not None
         parts["ordered"] = extras.read_ordered(tables["ordered"], facts.ids)
     if "largest" in tables:
         parts["largest"] = extras.read_largest(tables["largest"], facts.episodes)

@@ -45,7 +45,9 @@ class Home(Protocol):
         """A small table beside the log, as an Ibis table."""
         ...
 
-    def run(self, expression: Any) -> pa.Table: ...
+    def run(self, expression: Any, sql: str | None = None) -> pa.Table:
+        """The answer; `sql` is the expression's, where it has been written already."""
+        ...
 
     def sql(self, expression: Any) -> str: ...
 
@@ -214,7 +216,7 @@ class TextHome(NamedHome):
     def put(self, name: str, table: pa.Table) -> Any:
         return named_table(name, table.schema.types, table.column_names)
 
-    def run(self, expression: Any) -> pa.Table:
+    def run(self, expression: Any, sql: str | None = None) -> pa.Table:
         raise UsageError(f"SQL for {self.dialect} is written here, not run")
 
 
@@ -228,9 +230,9 @@ class DuckHome(NamedHome):
         self.connection.register(name, table)
         return named_table(name, table.schema.types, table.column_names)
 
-    def run(self, expression: Any) -> pa.Table:
+    def run(self, expression: Any, sql: str | None = None) -> pa.Table:
         with _duckdb_errors():
-            return self.connection.sql(self.sql(expression)).to_arrow_table()
+            return self.connection.sql(sql or self.sql(expression)).to_arrow_table()
 
 
 @contextlib.contextmanager
@@ -390,13 +392,13 @@ class TableHome:
 
         return ibis.memtable(table)
 
-    def run(self, expression: Any) -> pa.Table:
+    def run(self, expression: Any, sql: str | None = None) -> pa.Table:
         if self.dialect == "duckdb":
             with _duckdb_errors():
-                return self.backend.con.sql(self.sql(expression)).to_arrow_table()
+                return self.backend.con.sql(sql or self.sql(expression)).to_arrow_table()
         if self.dialect == "pyspark":
-            return self.backend._session.sql(self.sql(expression)).toArrow()
-        with _unfused():
+            return self.backend._session.sql(sql or self.sql(expression)).toArrow()
+        with _unfused():  # Ibis writes it again, beside the tables that it puts there
             return self.backend.to_pyarrow(expression)
 
     def sql(self, expression: Any) -> str:

@@ -14,7 +14,7 @@ from reweigh.logs.states import HIDDEN, UNKNOWN, Labels
 from reweigh.moments import extras
 from reweigh.moments.engines.ibis_rows import SEEN, Layout, neighbours, one_if
 from reweigh.moments.engines.ibis_sums import codes_of, discounting, floats, ints, names_of
-from reweigh.moments.extras import LaggedMoments, LargestWeights, OrderedMoments
+from reweigh.moments.extras import UNORDERED, LaggedMoments, LargestWeights, OrderedMoments
 from reweigh.moments.transitions import NO_ACTION
 
 
@@ -93,15 +93,16 @@ def lagged(rows: Any, width: int, with_action: bool) -> Any:
     )
 
 
-def ordered(rows: Any, layout: Layout, ids: Ids, horizon: int, gamma: float) -> Any:
-    """Logged returns by bucket, which is told by its least id: `low` = id - id mod 2^shift."""
-    size = 1 << ids.shift
+def ordered(rows: Any, layout: Layout, ids: Ids | None, horizon: int, gamma: float) -> Any:
+    """Logged returns by bucket, which is told by its least id: `low` = id - id mod 2^shift; one
+    bucket where the ids are no whole numbers."""
+    import ibis
+
     rows = rows.filter(rows["t"] < horizon)
-    rows = rows.mutate(
-        number=id_number(rows, layout), gain=discounting(gamma, rows["t"]) * rows["y"]
-    )
+    number = ibis.literal(0, "int64") if ids is None else id_number(rows, layout)
+    rows = rows.mutate(number=number, gain=discounting(gamma, rows["t"]) * rows["y"])
     whole = rows.group_by([rows["e"], rows["number"]]).aggregate(g=rows["gain"].sum())
-    number, g = whole["number"], whole["g"]
+    number, g, size = whole["number"], whole["g"], 1 if ids is None else 1 << ids.shift
     # engines differ in the sign of the remainder of a negative number
     whole = whole.mutate(low=number - ((number % size) + size) % size, g2=g * g)
     return whole.group_by([whole["low"]]).aggregate(
@@ -140,8 +141,8 @@ def read_lagged(
     return extras.bounded(made.summed())
 
 
-def read_ordered(table: pa.Table, ids: Ids) -> OrderedMoments:
-    shift = ids.shift
+def read_ordered(table: pa.Table, ids: Ids | None) -> OrderedMoments:
+    shift = UNORDERED if ids is None else ids.shift
     bucket = ints(table, "low") >> shift
     made = OrderedMoments(shift, bucket, ints(table, "n"), floats(table, "g"), floats(table, "g2"))
     return made.summed()

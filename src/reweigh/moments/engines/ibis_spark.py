@@ -43,9 +43,9 @@ class SparkHome(NamedHome):
         _spark_view(self.session, self.session.createDataFrame(table), name, self.stack)
         return named_table(name, table.schema.types, table.column_names)
 
-    def run(self, expression: Any) -> pa.Table:
+    def run(self, expression: Any, sql: str | None = None) -> pa.Table:
         with _spark_errors():
-            return self.session.sql(self.sql(expression)).toArrow()
+            return self.session.sql(sql or self.sql(expression)).toArrow()
 
 
 @contextlib.contextmanager

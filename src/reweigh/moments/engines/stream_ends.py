@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.logs.identity import NUMBER
-from reweigh.moments.extras import LargestWeights, OrderedMoments
+from reweigh.moments.extras import UNORDERED, LargestWeights, OrderedMoments
 from reweigh.moments.products import LOG_UNIT
 
 Floats = npt.NDArray[np.float64]
@@ -63,9 +63,9 @@ class Ends:
         self, kinds: frozenset[str], room: int, episodes: int, horizon: int, gamma: float
     ) -> None:
         self.tail = Tail(episodes) if "largest" in kinds else None
-        self.wants_order = "ordered" in kinds
+        self.wants_returns, self.in_order = "ordered" in kinds, True
         self.ordered: OrderedMoments | None = None
-        self.wanted = self.tail is not None or self.wants_order
+        self.wanted = self.tail is not None or self.wants_returns
         self.open = NO_EPISODES
         self.found = np.zeros((room + 2 if self.wanted else 0, 3))
         self.count = np.zeros(1, np.int64)
@@ -84,19 +84,23 @@ class Ends:
         if self.tail is not None:
             with np.errstate(divide="ignore"):
                 self.tail.add(np.log(m) + e * LOG_UNIT)
-        if self.wants_order:
-            part = OrderedMoments.of(ids[:done], g.copy())
+        if self.wants_returns:
+            part = OrderedMoments.of(ids[:done] if self.in_order else None, g.copy())
             self.ordered = part if self.ordered is None else self.ordered + part
         return True
 
     def look_at(self, texts: list[str]) -> None:
         """Ids that are no whole numbers tell no order."""
         is_number = re.compile(NUMBER).fullmatch
-        self.wants_order = self.wants_order and all(map(is_number, texts))
+        self.in_order = self.in_order and all(map(is_number, texts))
 
     def moments(self, cut_off: int) -> dict[str, Any]:
-        """The order of a log is known where ids are numbers and every return is."""
+        """The returns are known where no episode was cut off, their order where ids are numbers:
+        those that came before the first other id have none, either."""
+        ordered = self.ordered
+        if ordered is not None and not self.in_order:
+            ordered = ordered.coarser(UNORDERED).summed()
         return {
             "largest": None if self.tail is None else self.tail.total(),
-            "ordered": self.ordered if self.wants_order and not cut_off else None,
+            "ordered": None if cut_off else ordered,
         }

@@ -220,10 +220,10 @@ class _Scan:
 
     def _look_at_ids(self, column: pa.ChunkedArray, keys: Words) -> None:
         """Whether the ids are whole numbers, where their order is asked for."""
-        if not self.ends.wants_order:
+        if not (self.ends.wants_returns and self.ends.in_order):
             return
         if pa.types.is_uint64(column.type):
-            self.ends.wants_order = bool(np.all(keys < SIGN))
+            self.ends.in_order = bool(np.all(keys < SIGN))
         elif pa.types.is_dictionary(column.type) and not is_text(column.type.value_type):
             raise _OutOfTheOrdinary
         elif not pa.types.is_integer(column.type):
