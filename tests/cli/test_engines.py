@@ -179,6 +179,19 @@ def test_a_table_of_a_database(command: Command, tmp_path: Path, policy: Path) -
     assert found["estimates"][0]["value"] == pytest.approx(value, rel=1e-9)
 
 
+@pytest.mark.parametrize("name", ["lake.duckdb", "lake.csv"])
+@pytest.mark.parametrize("engine", ["auto", "arrays", "stream", "duckdb", SPARK[1]])
+def test_a_database_without_a_table_asks_for_one(
+    command: Command, tmp_path: Path, policy: Path, engine: str, name: str
+) -> None:
+    with duckdb.connect(str(tmp_path / name)) as lake:
+        lake.execute("CREATE TABLE steps AS SELECT 1 AS step")
+    ran = command("evaluate", tmp_path / name, "--target", policy, "--engine", engine)
+    assert ran.code == 2
+    assert "is a DuckDB database" in ran.err
+    assert "--table NAME --engine duckdb" in " ".join(ran.err.split())
+
+
 def test_a_deterministic_log_is_refused_by_every_engine(
     command: Command, tmp_path: Path, policy: Path
 ) -> None:

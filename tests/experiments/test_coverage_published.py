@@ -165,4 +165,4 @@ def test_no_goal_hangs_on_histories_that_were_excused_more_easily() -> None:
             covered = (hits - (amber - left)) / left
             assert goals.within(covered, left, goals.LEAST_AMBER), (cell, name)
         judged += 1
-    assert judged > 200
+    assert judged > 150

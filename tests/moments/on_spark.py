@@ -80,6 +80,7 @@ def exact(engine: str, folder: Path) -> int:
 def faults(engine: str, folder: Path) -> int:
     """The same faults in the same words."""
     names = ("rows after the end", "short", "several", "no numbers", "no fault")
+    names += ("not finite", "NaN as a flag", "NaN under Rounding")
     for name in names:
         data, reading = test_ibis.EVERY_FAULT[name]
         mine = test_ibis.told(data, engine, reading)

@@ -341,6 +341,11 @@ OTHER_FAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "no state at all": (table(COLUMNS, state=pa.nulls(6)), {}),
     "categories": (table(COLUMNS, state=pa.array([*"xy", None, *"xzy"]).dictionary_encode()), {}),
+    "not finite": (
+        table(COLUMNS, reward=[1.0, NAN, INF, None, -INF, 0.0],
+              behavior_prob=pa.array([NAN, 0.5, None, 0.5, INF, 0.5], pa.float32())), {},
+    ),
+    "NaN as a flag": (table(EVERY_ROLE, terminated=[0.0, 0.0, NAN, 0.0, 0.0, 1.0]), ROLES),
     "NaN under Rounding": (
         table(COLUMNS, state=[0.1, NAN, 0.3, None, 0.5, 0.6]), {"abstraction": rw.Rounding(2.0)},
     ),
@@ -673,7 +678,7 @@ def test_the_memory_limit_is_respected(limit, done, tmp_path) -> None:
         assert result.stdout == "60000\n", result.stderr
     else:
         assert "ResourceError" in result.stderr
-        assert "REWEIGH_MEMORY_LIMIT" in result.stderr
+        assert "REWEIGH_MEMORY_LIMIT" in result.stderr.splitlines()[-1]  # and no more advice
     assert list(spill.iterdir()) == []
 
 
@@ -681,10 +686,27 @@ def test_a_spill_directory_that_is_none_is_refused(monkeypatch) -> None:
     monkeypatch.setenv("REWEIGH_TEMP_DIRECTORY", "/nowhere/at/all")
     with pytest.raises(rw.ResourceError, match="REWEIGH_TEMP_DIRECTORY"):
         rw.read_log(table(), engine="duckdb").describe()
-    monkeypatch.delenv("REWEIGH_TEMP_DIRECTORY")
-    monkeypatch.setenv("REWEIGH_MEMORY_LIMIT", "a lot")
-    with pytest.raises(rw.UsageError, match="DuckDB cannot open"):
+
+
+@pytest.mark.parametrize("limit", ["-5", "-5GB", "0GB", "0%", "5", "none", "nanGB", "a lot", "4XB"])
+def test_a_memory_limit_that_is_no_size_is_refused(limit, monkeypatch) -> None:
+    monkeypatch.setenv("REWEIGH_MEMORY_LIMIT", limit)
+    with pytest.raises(rw.UsageError, match=f"REWEIGH_MEMORY_LIMIT={limit!r} is no size"):
         rw.read_log(table(), engine="duckdb").describe()
+
+
+@pytest.mark.parametrize("limit", ["400MB", " 0.4 gib", "20%", "400000000 bytes"])
+def test_a_memory_limit_is_a_size_or_a_share(limit, monkeypatch) -> None:
+    monkeypatch.setenv("REWEIGH_MEMORY_LIMIT", limit)
+    assert rw.read_log(table(), engine="duckdb").describe()["rows"] == 6
+
+
+def test_the_advice_about_memory_is_what_a_user_can_follow(monkeypatch) -> None:
+    monkeypatch.setenv("REWEIGH_MEMORY_LIMIT", "1KiB")
+    with pytest.raises(rw.ResourceError, match="raise REWEIGH_MEMORY_LIMIT") as caught:
+        rw.read_log(table(), engine="duckdb").describe()
+    assert "SET " not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_importing_reweigh_imports_neither_ibis_nor_duckdb() -> None:

@@ -33,6 +33,7 @@ REFUSED_MAGIC = {
     rb"\x28\xb5\x2f\xfd": "zstd data",
 }
 HELD = {b"PAR1": "parquet", b"ARROW1": "arrow", GZIP: "gzip"}
+DUCKDB = b"DUCK"  # from the ninth byte on: a checksum stands before it
 NAMED = {
     "parquet": (".parquet", ".pq"),
     "gzip": (".gz",),
@@ -108,6 +109,25 @@ class FileSource:
     def _concatenate(self, tables: list[pa.Table]) -> pa.Table:
         try:
             return pa.concat_tables(tables, promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise InputError(f"{self.describe()}: the files' columns differ: {error}") from error
+
+    def unite(self, schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
+        """The types of these columns over all Parquet files, whose schemas are given.
+
+        An engine of its own would read a column that a file lacks as null, and numbers as text
+        where another file holds text.
+        """
+        chosen = []
+        for path, known in zip(self.paths, schemas, strict=True):
+            absent = [name for name in names if name not in known.names]
+            if absent:
+                raise InputError(
+                    f"{path.name} lacks the column {absent[0]!r} that other files have"
+                )
+            chosen.append(pa.schema([known.field(name).remove_metadata() for name in names]))
+        try:
+            return pa.unify_schemas(chosen, promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise InputError(f"{self.describe()}: the files' columns differ: {error}") from error
 
@@ -248,7 +268,7 @@ def _kind(path: Path) -> str:
     """The kind of a file by its first bytes; a name that says otherwise is refused."""
     try:
         with path.open("rb") as stream:
-            magic = stream.read(8)
+            magic, mark = stream.read(8), stream.read(4)
     except OSError as error:
         raise ResourceError(f"cannot read {str(path)!r}: {error.strerror}") from error
     if not magic:
@@ -258,6 +278,11 @@ def _kind(path: Path) -> str:
     for start, what in REFUSED_MAGIC.items():
         if re.match(start, magic):
             raise InputError(f"{str(path)!r} is {what}; reweigh reads CSV, gzip, Parquet and Arrow")
+    if mark == DUCKDB:
+        raise UsageError(
+            f"{str(path)!r} is a DuckDB database: name the table that is the log with table='…' "
+            "and engine='duckdb' (--table NAME --engine duckdb), and give no other file"
+        )
     held = next((kind for start, kind in HELD.items() if magic.startswith(start)), "csv")
     for named, suffixes in NAMED.items():
         if path.suffix.lower() in suffixes and named != held:

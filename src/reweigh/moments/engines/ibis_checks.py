@@ -22,6 +22,7 @@ from reweigh.moments.engines.ibis_rows import (
     count_if,
     finite,
     is_label_kind,
+    is_null,
     neighbours,
     number,
     one_if,
@@ -172,7 +173,7 @@ def _null(column: Any, name: str, fix: str) -> Rule:
     import ibis
 
     rule = f"{name!r} must not be null"
-    return Rule("null", name, column.isnull(), ibis.null("string"), rule, fix)
+    return Rule("null", name, is_null(column), ibis.null("string"), rule, fix)
 
 
 def _wrong_type(role: str, name: str, kind: pa.DataType) -> Fault:
@@ -214,7 +215,7 @@ def _state_rules(
             _text_rules(column, kind, name, rules, faults)
             return
         parts = layout.parts(role.rstrip("0123456789"))
-        shown = _all([rows[layout.column(part)].notnull() for part in parts])
+        shown = _all([~is_null(rows[layout.column(part)]) for part in parts])
         x = number(column, kind)
         rules.append(_not_finite(x, name, shown))
     elif pa.types.is_floating(kind) or not is_label_kind(kind):
@@ -240,7 +241,7 @@ def _number_rules(
         _text_rules(column, kind, name, rules, faults)
         return False
     rules.append(_null(column, name, FILL_IN))
-    rules.append(_not_finite(x, name, column.notnull()))
+    rules.append(_not_finite(x, name, ~is_null(column)))
     return True
 
 
@@ -314,7 +315,7 @@ def flag_faults(home: Home, rows: Any, layout: Layout) -> list[Fault]:
             fine = column.lower().isin(["true", "false", "1", "0"])
         elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
             fine = column.isin([0, 1])
-        others = rows.aggregate(n=count_if(column.notnull() & ~fine))
+        others = rows.aggregate(n=count_if(~is_null(column) & ~fine))
         if home.run(others).column("n")[0].as_py():
             rule = f"column {name!r} must hold true/false or 1/0"
             faults.append(Fault("type", rule, "write truth values"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from reweigh.logs.scanned import Reading
 
 MEMORY_LIMIT = "REWEIGH_MEMORY_LIMIT"  # of DuckDB, such as "4GB"; its own default: 80 % of memory
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:%|bytes?|[kmgt]i?b)", re.IGNORECASE)
 TEMP_DIRECTORY = "REWEIGH_TEMP_DIRECTORY"  # where DuckDB spills what exceeds the limit
 
 
@@ -242,14 +244,30 @@ def _duckdb_errors() -> Iterator[None]:
     try:
         yield
     except duckdb.OutOfMemoryException as error:
-        raise ResourceError(
-            f"DuckDB needs more memory than its limit, or more disk for what it spills; "
-            f"raise {MEMORY_LIMIT}, or name a larger disk in {TEMP_DIRECTORY}: {error}"
-        ) from error
+        raise _out_of_memory(error) from error
     except (duckdb.IOException, duckdb.PermissionException) as error:
         raise ResourceError(f"DuckDB cannot read the log: {error}") from error
     except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
         raise InputError(f"DuckDB cannot read the log: {error}") from error
+
+
+def _out_of_memory(error: Exception) -> ResourceError:
+    """Without DuckDB's further lines, which advise settings of its own connection."""
+    return ResourceError(
+        "DuckDB needs more memory than its limit, or more disk for what it spills; raise "
+        f"{MEMORY_LIMIT}, or name a larger disk in {TEMP_DIRECTORY}: {str(error).splitlines()[0]}"
+    )
+
+
+def _memory_limit() -> str | None:
+    """The limit that was asked for; DuckDB takes a negative one for none at all."""
+    limit = os.environ.get(MEMORY_LIMIT)
+    if not limit:
+        return None
+    size = SIZE.fullmatch(limit.strip())
+    if size is None or float(size[1]) <= 0:
+        raise UsageError(f"{MEMORY_LIMIT}={limit!r} is no size; write one such as 4GB, 512MiB, 60%")
+    return limit
 
 
 def _duckdb(
@@ -272,7 +290,7 @@ def _duckdb(
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
     }
-    if limit := os.environ.get(MEMORY_LIMIT):
+    if limit := _memory_limit():
         config["memory_limit"] = limit
     is_database = not isinstance(data, TableSource | FileSource)
     path = os.fspath(data) if is_database else ":memory:"
@@ -280,6 +298,8 @@ def _duckdb(
         raise ResourceError(f"there is no DuckDB database {path!r}")
     try:
         connection = duckdb.connect(path, read_only=is_database, config=config)
+    except duckdb.OutOfMemoryException as error:
+        raise _out_of_memory(error) from error
     except duckdb.Error as error:
         wrong = InputError if is_database else UsageError
         raise wrong(f"DuckDB cannot open {path!r}: {error}") from error
@@ -341,18 +361,18 @@ def _table_name(connection: Any, wanted: str) -> str:
     raise UsageError(f"there is no table {wanted!r}{nearest(wanted, known)} (tables: {listed})")
 
 
-def same_columns(data: FileSource, wanted: Sequence[str]) -> None:
-    """Every file has these columns: a column that one lacks would be read as null."""
+def same_columns(data: FileSource, wanted: Sequence[str]) -> list[pa.Schema]:
+    """The schemas of Parquet files, which have these columns and types that unite."""
     import pyarrow.parquet as pq
 
-    for path in data.paths[1:]:
+    schemas = []
+    for path in data.paths:
         try:
-            found = set(pq.read_schema(path).names)
+            schemas.append(pq.read_schema(path))
         except (pa.ArrowInvalid, OSError) as error:
             raise InputError(f"{str(path)!r} is not a whole Parquet file: {error}") from error
-        for name in wanted:
-            if name not in found:
-                raise InputError(f"{path.name} lacks the column {name!r} that other files have")
+    data.unite(schemas, wanted)
+    return schemas
 
 
 @dataclass(eq=False)

@@ -103,6 +103,36 @@ def finite(x: Any) -> Any:
     return (x.abs() <= LARGEST).fill_null(False)
 
 
+def is_null(x: Any) -> Any:
+    """Null alone: of a float, Ibis asks Spark for null or NaN. A comparison with NaN has an answer,
+    one with null has none."""
+    return (x < 0).isnull() if x.type().is_floating() else x.isnull()
+
+
+def read_each(log: Any, kinds: Sequence[pa.DataType], dialect: str) -> Any:
+    """The log with its columns c0, c1, … such that DuckDB looks at every float.
+
+    The statistics of Parquet leave NaN out, and DuckDB answers from them, without a look at the
+    rows, whether a number is finite. It keeps none of the least number of a list.
+    """
+    import ibis
+
+    if dialect != "duckdb":
+        return log
+    floats = [f"c{i}" for i, kind in enumerate(kinds) if pa.types.is_floating(kind)]
+    least = _least()
+    return log.mutate(**{c: least(ibis.array([log[c].cast("float64")])) for c in floats})
+
+
+@cache
+def _least() -> Callable[[Any], Any]:
+    import ibis
+
+    def list_min(numbers: list[float]) -> float: ...  # type: ignore[empty-body]
+
+    return ibis.udf.scalar.builtin(list_min)  # type: ignore[no-any-return]
+
+
 def one_if(condition: Any) -> Any:
     import ibis
 

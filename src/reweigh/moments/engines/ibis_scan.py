@@ -341,4 +341,4 @@ def layout_of(home: Home, reading: Reading, policy: str | None) -> tuple[Any, La
     layout = Layout(tuple(role for role, _ in wanted), names, tuple(kinds))
     plain_kinds = [k.value_type if pa.types.is_dictionary(k) else k for k in layout.kinds]
     layout = Layout(layout.roles, layout.names, tuple(plain_kinds))
-    return expr.typed(log, layout, reading), layout
+    return expr.typed(expr.read_each(log, kinds, home.dialect), layout, reading), layout

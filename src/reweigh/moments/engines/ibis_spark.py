@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import socket
@@ -69,12 +70,17 @@ def open_spark(
     engine: str, data: Any, reading: Reading, policy: str | None, stack: contextlib.ExitStack
 ) -> SparkHome:
     """The log as a view of a Spark session, with numbers for names."""
+    parts: dict[pa.Schema, list[str]] = {}
+    columns = []
+    if isinstance(data, FileSource) and data.kind == "parquet":
+        columns = needed(reading, policy, data.names)
+        parts = _parts(data, columns)  # before a session, which may take long to start
     session = spark_session(engine)
     if isinstance(data, FileSource) and data.kind == "parquet":
-        same_columns(data, needed(reading, policy, data.names))
-        paths = [_literal(path) for path in data.paths]
-        frame = session.read.option("mergeSchema", "true").parquet(*paths)
-        source, columns = data.describe(), frame.columns
+        with _spark_errors():
+            frames = [_chosen(session.read.parquet(*paths), columns) for paths in parts.values()]
+            frame = functools.reduce(lambda a, b: a.union(b), frames)
+        source = data.describe()
     elif isinstance(data, TableSource | FileSource):
         table = arrow_rows(data, reading, policy)
         columns = table.column_names
@@ -91,6 +97,23 @@ def open_spark(
     kinds = numbered_frame.limit(0).toArrow().schema.types
     names = data.names if isinstance(data, TableSource | FileSource) else list(columns)
     return SparkHome(source, list(columns), list(kinds), "spark", log, names, session, stack)
+
+
+def _parts(data: FileSource, columns: list[str]) -> dict[pa.Schema, list[str]]:
+    """The files by the types of these columns: Spark reads files of one type, and unites those of
+    several (32 and 64 bits) only after reading."""
+    parts: dict[pa.Schema, list[str]] = {}
+    for path, schema in zip(data.paths, same_columns(data, columns), strict=True):
+        kinds = pa.schema([schema.field(name).remove_metadata() for name in columns])
+        parts.setdefault(kinds, []).append(_literal(path))
+    return parts
+
+
+def _chosen(frame: Any, columns: list[str]) -> Any:
+    """These columns, by position: a name may hold what Spark reads as something else."""
+    known = frame.columns
+    numbered = frame.toDF(*[f"c{i}" for i in range(len(known))])
+    return numbered.select(*[f"c{known.index(name)}" for name in columns])
 
 
 def _literal(path: Path) -> str:

@@ -127,17 +127,7 @@ def open_rows(
         columns = {n: _Survey(n in ids, n in floats, data.csv.decimal) for n in names}
         return _survey_csv(data, columns, size, report)
     files = [_parquet(path) for path in data.paths]
-    schemas = []
-    for path, file in zip(data.paths, files, strict=True):
-        known = file.schema_arrow
-        absent = [name for name in names if name not in known.names]
-        if absent:
-            raise InputError(f"{path.name} lacks the column {absent[0]!r} that other files have")
-        schemas.append(pa.schema([known.field(name).remove_metadata() for name in names]))
-    try:
-        schema = pa.unify_schemas(schemas, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InputError(f"{data.describe()}: the files' columns differ: {error}") from error
+    schema = data.unite([file.schema_arrow for file in files], names)
     data.parts[:] = [(file.metadata.num_rows, False) for file in files]
     return RowSource(data, names, schema, sum(rows for rows, _ in data.parts), size, report)
 

@@ -1,0 +1,142 @@
+"""Parquet files in DuckDB: what their statistics leave out, and columns that differ by file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ibis
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import test_ibis
+from logs.samples import EVERY_ROLE, ROLES, table, with_cell
+
+import reweigh as rw
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning"),
+    pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning"),
+]
+
+NAN, INF = float("nan"), float("inf")
+SPREAD = [0.25, 0.5, 0.125, 0.5, 0.25, 0.75]
+SAME = [0.5] * 6  # a column of one value, of which DuckDB knows every function
+KINDS = {"double": pa.float64(), "float": pa.float32()}
+COLUMNS = {
+    "reward": {},
+    "behavior_prob": {},
+    "target_prob": {},
+    "state": {"abstraction": rw.Rounding(4.0), "next_state": None},
+}
+
+
+def written(path: Path, statistics: bool = True, **columns: Any) -> Path:
+    """The log of every role, with other columns in it, as pyarrow writes it."""
+    pq.write_table(table(EVERY_ROLE, **columns), path, write_statistics=statistics)
+    return path
+
+
+def told_of_the_target(data: Any, engine: str) -> Any:
+    try:
+        rw.moments(rw.read_log(data, engine=engine, **ROLES), rw.ColumnPolicy("pi"), ["is"])
+    except rw.InputError as error:
+        return [(f.code, f.rule, f.count, [p.episode for p in f.places]) for f in error.faults]
+    return None
+
+
+def in_duckdb(path: Path, way: str) -> tuple[Any, str]:
+    if way == "path":
+        return path, "duckdb"
+    connection = ibis.duckdb.connect()
+    if way == "view":
+        connection.raw_sql(f"CREATE VIEW log AS SELECT * FROM '{path}'")
+        return connection.table("log"), "auto"
+    return connection.read_parquet(path), "auto"
+
+
+@pytest.mark.parametrize("way", ["path", "read", "view"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("values", [SPREAD, SAME], ids=["spread", "same"])
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_number_that_statistics_leave_out_is_found(column, values, kind, way, tmp_path) -> None:
+    """The least and largest value of a file are those without NaN."""
+    given = pa.array([*values[:4], NAN, values[5]], KINDS[kind])
+    path = written(tmp_path / "log.parquet", **{column: given})
+    assert pq.read_metadata(path).row_group(0).column(0).statistics is not None
+    reading = ROLES | COLUMNS[column]
+    expected = test_ibis.told(path, "arrays", reading)
+    assert [(fault[0], fault[3]) for fault in expected] == [("not-finite", 1)]
+    assert test_ibis.told(*in_duckdb(path, way), reading) == expected
+
+
+@pytest.mark.parametrize("way", ["path", "read", "view"])
+@pytest.mark.parametrize("values", [SPREAD, SAME], ids=["spread", "same"])
+@pytest.mark.parametrize("wrong", [NAN, INF, 2.0])
+def test_the_column_of_the_target_is_looked_at(wrong, values, way, tmp_path) -> None:
+    path = written(tmp_path / "log.parquet", pi=[*values[:4], wrong, values[5]])
+    expected = told_of_the_target(path, "arrays")
+    assert len(expected) == 1
+    assert told_of_the_target(*in_duckdb(path, way)) == expected
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_flags_that_are_no_numbers_are_refused(statistics, tmp_path) -> None:
+    path = written(tmp_path / "log.parquet", statistics, terminated=[0.0, 0.0, NAN, 0.0, 0.0, 0.0])
+    expected = test_ibis.told(path, "arrays", ROLES)
+    assert expected[0][0] == "type"
+    assert test_ibis.told(path, "duckdb", ROLES) == expected
+
+
+def test_a_file_without_faults_has_none(tmp_path) -> None:
+    path = tmp_path / "log.parquet"
+    pq.write_table(table(with_cell(EVERY_ROLE, "reward", 2, -0.0)), path)
+    assert test_ibis.told(path, "duckdb", ROLES)["rows"] == 6
+
+
+# ---- columns that differ -----------------------------------------------------------------------
+
+NOWHERE = "spark://127.0.0.1:9"  # files are compared before it is asked
+
+
+def two_files(folder: Path, **second: Any) -> list[Path]:
+    """Two files of a log of whole numbers, the second of which holds these columns instead."""
+    half = {"episode": [0, 0, 1, 1], "step": [0, 1, 0, 1], "state": [0, 1, 1, 0]}
+    half |= {"action": [0, 1, 1, 0], "reward": [1.0, 0.0, 0.5, 1.0], "behavior_prob": [0.5] * 4}
+    other = half | {"episode": [2, 2, 3, 3]} | second
+    paths = [folder / "a.parquet", folder / "b.parquet"]
+    for path, columns in zip(paths, (half, other), strict=True):
+        pq.write_table(table(columns), path)
+    return paths
+
+
+@pytest.mark.parametrize("column", ["episode", "step", "state", "action", "reward"])
+def test_files_of_different_types_are_refused_by_every_engine(column, tmp_path) -> None:
+    texts = {"episode": list("2233"), "step": list("0101"), "reward": list("1111")}
+    paths = two_files(tmp_path, **{column: texts.get(column, list("0110"))})
+    said = set()
+    for order in (paths, paths[::-1]):
+        for engine in ("arrays", "stream", "duckdb", NOWHERE):
+            with pytest.raises(rw.InputError, match=f"columns differ.*{column}.*types") as caught:
+                rw.read_log(order, engine=engine).describe()
+            said.add(str(caught.value))
+    assert len(said) == 2  # the same on all engines, in the order of the files
+
+
+def test_a_column_that_a_file_lacks_is_missed_by_every_engine(tmp_path) -> None:
+    paths = two_files(tmp_path)
+    pq.write_table(pq.read_table(paths[1]).drop_columns(["reward"]), paths[1])
+    for engine in ("arrays", "stream", "duckdb", NOWHERE):
+        with pytest.raises(rw.InputError, match=r"b\.parquet lacks the column 'reward'"):
+            rw.read_log(paths, engine=engine).describe()
+
+
+def test_numbers_of_different_widths_are_one_type(tmp_path) -> None:
+    paths = two_files(
+        tmp_path,
+        state=pa.array([0, 1, 1, 0], pa.int8()),
+        reward=pa.array([1.0, 0.0, 0.5, 1.0], pa.float32()),
+        note=["of a column that is not read"] * 4,
+    )
+    expected = rw.read_log(paths, engine="arrays").describe()
+    assert rw.read_log(paths, engine="duckdb").describe()["mean_return"] == expected["mean_return"]
