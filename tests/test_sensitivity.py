@@ -148,3 +148,17 @@ def test_what_could_not_be_changed_is_said() -> None:
     assert said["dm"] == "other states are not tried with dm"
     assert "with mdr" in said["mdr"]
     assert said["wis"] == ""
+
+
+def test_ratios_that_cannot_be_clipped_are_said() -> None:
+    """Two ratios, one of them below 1: clipping the other at 1 would say nothing."""
+    rng = np.random.default_rng(0)
+    actions = rng.integers(0, 2, (60, 1))
+    log = rw.log_from_arrays(
+        np.zeros((60, 2), int), actions, rng.normal(size=(60, 1)), np.full((60, 1), 0.5)
+    )
+    found = rw.evaluate(log, rw.TablePolicy([[0.4, 0.6]]), "mis").sensitivity()
+    assert found.untried.startswith(
+        "clipping is not tried: no ratio is between 1 and the largest; "
+    )
+    assert not any("clipped" in row.change for row in found.changes)
