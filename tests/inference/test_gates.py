@@ -160,3 +160,11 @@ def test_few_episodes_are_amber_to_what_normalises_within_states() -> None:
     assert kind_of(rw.mis()) == "states"
     assert kind_of(rw.mis(normalize="none")) == "plain"
     assert kind_of(rw.mdr()) == "states"
+
+
+def test_a_mass_that_is_1_but_for_rounding_has_no_worst_step() -> None:
+    """Engines add up in other orders: each would name another step."""
+    found = gates.total_mass(np.array([1.0, 1 + 1e-15, 1 - 1e-15]))
+    assert (found.level, found.value, found.step) == ("green", 0.0, None)
+    off = gates.total_mass(np.array([1.0, 1.2, 1.0]))
+    assert (off.level, off.step) == ("amber", 1)

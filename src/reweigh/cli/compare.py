@@ -235,7 +235,9 @@ def comparison_remarks(found: Comparison) -> list[str]:
 
     lines = [""]
     if any(c.interval is not None and c.trusted for c in found.contenders):
-        lines.append("Intervals hold for all rows at once, also for the one that looks best.")
+        lines.append(
+            "Intervals hold for all rows at once, also for the one of them that looks best."
+        )
     shown = found.trusted_pairs
     for d in found.pairs:
         around = f" {d.interval}" if d in shown else ", no interval to trust"

@@ -223,6 +223,9 @@ def total_mass(mass: Floats | None) -> Gate:
         return unknown("total mass", "this estimator has no state distribution")
     off = np.abs(mass - 1)
     step = int(np.nanargmax(off))
+    if off[step] <= ROUNDING:  # that of a recursion that is normalised within states
+        text = "the target's mass is 1 at every step"
+        return gate("total mass", 0.0, text, "", per_step=mass)
     found = gate(
         "total mass",
         float(off[step]),

@@ -44,8 +44,8 @@ def _ranking(content: Compared) -> Section:
     if not known:
         return Section(name, title, "Every policy was refused.", tables=(table,))
     intro = (
-        f"Values by {content.estimator}. The intervals hold for all rows at once, so also for the "
-        "policy that is picked because it looks best."
+        f"Values by {content.estimator}. The intervals hold for all rows at once, so also for "
+        "the policy of these that is picked because it looks best."
     )
     notes = ["An arrow (◂ ▸) at the edge of a chart: the interval goes on beyond it."]
     notes += [f"{row.estimator} has {_lacking(row)}." for row in known if row.no_interval]
