@@ -80,7 +80,7 @@ def bounded(value: float, error: float, df: float, behavior: float, own: float, 
 
 def no_returns(sums: Moments) -> str:
     """Why these sums do not hold the returns of the log."""
-    if sums.truncated:
+    if sums.truncated and "ordered" not in sums.left_out:
         return "some episodes were cut off, and their returns are not known"
     return sums.left_out.get("ordered", "they were not asked for, or an older version made them")
 
