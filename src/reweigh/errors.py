@@ -166,10 +166,11 @@ def must_be(parameter: str, rule: str, got: object) -> UsageError:
 
 def check_whole(parameter: str, given: object, least: int) -> int:
     """A whole number, NumPy's too, that fits into 64 bits; True is none."""
-    fine = isinstance(given, Integral) and not isinstance(given, bool)
-    if not fine or not least <= int(given) < 2**63:  # type: ignore[call-overload]
-        raise must_be(parameter, f"a whole number from {least} on", given)
-    return int(given)  # type: ignore[call-overload, no-any-return]
+    if isinstance(given, Integral) and not isinstance(given, bool):
+        number = int(given)
+        if least <= number < 2**63:
+            return number
+    raise must_be(parameter, f"a whole number from {least} on", given)
 
 
 def check_threads(threads: object) -> int:

@@ -112,15 +112,16 @@ class Told:
 
     def speak(self, options: IntervalOptions, voice: Voice) -> None:
         """What stands below the table."""
-        if all(interval is None for interval in self.intervals):
-            pass  # the reasons are told of each
-        elif self.seed is not None:
+        some = any(
+            interval is not None for interval in self.intervals
+        )  # else each tells its reason
+        if some and self.seed is not None:
             drawn = " (drawn)" if options.seed is None else ""
             voice.say(
                 f"intervals: {options.interval} of {options.resamples:,} resampled logs, "
                 f"seed {self.seed}{drawn}"
             )
-        elif options.interval != "auto":
+        elif some and options.interval != "auto":
             voice.say(f"intervals: {options.interval}")
         if isinstance(self.certificate, RefusedError):
             voice.warn(f"no certificate: {self.certificate.reason}")

@@ -80,9 +80,10 @@ def bounded(value: float, error: float, df: float, behavior: float, own: float, 
 
 def no_returns(sums: Moments) -> str:
     """Why these sums do not hold the returns of the log."""
-    if sums.truncated and "ordered" not in sums.left_out:
-        return "some episodes were cut off, and their returns are not known"
-    return sums.left_out.get("ordered", "they were not asked for, or an older version made them")
+    why = "they were not asked for, or an older version made them"
+    if sums.truncated:
+        why = "some episodes were cut off, and their returns are not known"
+    return sums.left_out.get("ordered", why)
 
 
 def error_of_returns(sums: Moments) -> float:
