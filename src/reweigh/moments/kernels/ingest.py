@@ -1,7 +1,8 @@
 """Checking and transposing a user's (n, H) arrays into time-major rows, in tiles.
 
 The episodes of a tile are read one after the other, up to their length: a memory reads fastest
-what lies in sequence. A tile's steps are then written in runs of EPISODES numbers.
+what lies in sequence. Numbers of 64 bits are then written eight episodes at a time, which fills a
+line of memory; shorter ones are collected, and written in runs of EPISODES.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from reweigh.moments.kernels.common import Array, compiled, inlined
-from reweigh.moments.kernels.vectors import prefetch
+from reweigh.moments.kernels.vectors import prefetch, turn
 
 EPISODES, STEPS = 128, 128
 READ, TOO_LARGE, WRONG = 0, 1, 2
@@ -19,43 +20,8 @@ PADDING = 8  # a power of two as the distance of a tile's rows would crowd them 
 Word = np.uint64
 ACROSS, ALONG = Word(EPISODES + PADDING), Word(STEPS)
 SHORT = Word(8)  # steps
-ONE, TWO, SIGN = Word(1), Word(2), Word(1 << 63)
+ONE, TWO, EIGHT, SIGN = Word(1), Word(2), Word(8), Word(1 << 63)
 AHEAD, LINE = 16, Word(7)  # episodes; to the last number of a line
-
-
-@compiled
-def transpose_numbers(
-    values: Array, order: Array, offsets: Array, low: float, high: float, rows: Array
-) -> bool:
-    """rows[offsets[t] + k] = values[order[k], t]; False if one is outside [low, high] or NaN."""
-    n, horizon = len(order), len(offsets) - 1
-    tile = np.zeros((STEPS, EPISODES + PADDING))
-    longest = horizon
-    for k0 in range(0, n, EPISODES):
-        k1 = min(k0 + EPISODES, n)
-        for t0 in range(0, longest, STEPS):
-            length = longest
-            for k in range(k0, k1):
-                while length > t0 and offsets[length] - offsets[length - 1] <= k:
-                    length -= 1
-                line = values[order[k], t0 : min(t0 + STEPS, length)]
-                for t in range(len(line)):
-                    tile[t, k - k0] = line[t]
-            bad = 0
-            for t in range(t0, min(t0 + STEPS, longest)):
-                count = min(k1, offsets[t + 1] - offsets[t]) - k0
-                if count <= 0:
-                    break
-                part, run = tile[t - t0], rows[offsets[t] + k0 : offsets[t] + k0 + count]
-                for k in range(count):
-                    value = part[k]
-                    bad |= not (value >= low and value <= high)
-                    run[k] = value
-            if bad:
-                return False
-        while longest > 0 and offsets[longest] - offsets[longest - 1] <= k1:
-            longest -= 1  # the episodes of the next tile are no longer than this
-    return True
 
 
 @compiled
@@ -188,10 +154,22 @@ def _codes(
 
 
 @inlined
-def _outside(values: Array, at: Any, count: Any, low: float, high: float) -> Any:
+def _any_outside(
+    values: Array,
+    places: Array,
+    counts: Array,
+    episodes: int,
+    together: bool,
+    low: float,
+    high: float,
+) -> Any:
+    """Whether one of the numbers of these lines, which may lie in sequence, is outside
+    [low, high], or NaN."""
     bad: Any = 0
-    for t in range(count):
-        bad |= not (values[at + t] >= low and values[at + t] <= high)
+    for k in range(1 if together else episodes):
+        at, count = places[k], Word(counts[k] * episodes if together else counts[k])
+        for t in range(count):
+            bad |= not (values[at + t] >= low and values[at + t] <= high)
     return bad
 
 
@@ -265,30 +243,72 @@ def _lines(
 
 
 @inlined
-def _across(values: Array, places: Array, counts: Array, episodes: int, tile: Array) -> None:
-    """tile[t * ACROSS + k] = values[places[k] + t], of eight episodes at a time: what lies side by
-    side in the tile is written at once. A later episode is no longer than an earlier one."""
+def _across(
+    values: Array, places: Array, counts: Array, episodes: int, to: Array, starts: Array, first: Any
+) -> None:
+    """to[starts[t] + first + k] = values[places[k] + t]: eight episodes by eight steps at a time,
+    and what is left of the steps as numbers that lie side by side. A later episode is no longer
+    than an earlier one."""
     eights = episodes - episodes % 8
     for k in range(0, eights, 8):
-        shared, at = Word(counts[k + 7]), Word(k)
+        shared, at = Word(counts[k + 7]), first + Word(k)
         a, b, c, d = places[k], places[k + 1], places[k + 2], places[k + 3]
         e, f, g, h = places[k + 4], places[k + 5], places[k + 6], places[k + 7]
-        for t in range(shared):
-            here = t * ACROSS + at
-            tile[here] = values[a + t]
-            tile[here + Word(1)] = values[b + t]
-            tile[here + Word(2)] = values[c + t]
-            tile[here + Word(3)] = values[d + t]
-            tile[here + Word(4)] = values[e + t]
-            tile[here + Word(5)] = values[f + t]
-            tile[here + Word(6)] = values[g + t]
-            tile[here + Word(7)] = values[h + t]
+        whole = shared - shared % EIGHT
+        for t in range(Word(0), whole, EIGHT):
+            for j in range(t, t + EIGHT):  # where the next eight episodes go
+                prefetch(to, Word(starts[j]) + at + EIGHT)
+            turn(
+                values,
+                (a + t, b + t, c + t, d + t, e + t, f + t, g + t, h + t),
+                to,
+                (
+                    Word(starts[t]) + at,
+                    Word(starts[t + Word(1)]) + at,
+                    Word(starts[t + Word(2)]) + at,
+                    Word(starts[t + Word(3)]) + at,
+                    Word(starts[t + Word(4)]) + at,
+                    Word(starts[t + Word(5)]) + at,
+                    Word(starts[t + Word(6)]) + at,
+                    Word(starts[t + Word(7)]) + at,
+                ),
+            )
+        for t in range(whole, shared):
+            here = Word(starts[t]) + at
+            to[here] = values[a + t]
+            to[here + Word(1)] = values[b + t]
+            to[here + Word(2)] = values[c + t]
+            to[here + Word(3)] = values[d + t]
+            to[here + Word(4)] = values[e + t]
+            to[here + Word(5)] = values[f + t]
+            to[here + Word(6)] = values[g + t]
+            to[here + Word(7)] = values[h + t]
         for j in range(k, k + 7):
             for t in range(shared, Word(counts[j])):
-                tile[t * ACROSS + Word(j)] = values[places[j] + t]
+                to[Word(starts[t]) + first + Word(j)] = values[places[j] + t]
     for k in range(eights, episodes):
         for t in range(Word(counts[k])):
-            tile[t * ACROSS + Word(k)] = values[places[k] + t]
+            to[Word(starts[t]) + first + Word(k)] = values[places[k] + t]
+
+
+@compiled
+def transpose_numbers(
+    values: Array, order: Array, offsets: Array, low: float, high: float, rows: Array
+) -> bool:
+    """rows[offsets[t] + k] = values[order[k], t]; False if one is outside [low, high] or NaN."""
+    longest, width, numbers = len(offsets) - 1, Word(values.shape[1]), values.ravel()
+    places, counts = np.zeros(EPISODES, np.uint64), np.zeros(EPISODES, np.int64)
+    for k0 in range(0, len(order), EPISODES):
+        k1 = min(k0 + EPISODES, len(order))
+        while longest > 0 and offsets[longest] - offsets[longest - 1] <= k0:
+            longest -= 1
+        for t0 in range(0, longest, STEPS):
+            t1, many = min(t0 + STEPS, longest), k1 - k0
+            together = _lines(order, offsets, k0, k1, t0, t1, width, places, counts)
+            if _any_outside(numbers, places, counts, many, together, low, high):
+                return False
+            _across(numbers, places, counts, many, rows, offsets[t0:], Word(k0))
+    return True
 
 
 @compiled
@@ -323,8 +343,8 @@ def pairs(
     """
     longest = len(offsets) - 1
     most_actions, most_states = np.int64(1) << bits, len(table) >> bits
-    tile = np.zeros(ALONG * ACROSS)
     coded, found = np.zeros(ALONG * ACROSS, codes.dtype), np.zeros(EPISODES * STEPS, codes.dtype)
+    in_tile = np.arange(STEPS) * np.int64(ACROSS)
     places, counts = np.zeros(EPISODES, np.uint64), np.zeros(EPISODES, np.int64)
     lines = np.zeros(EPISODES, np.uint64)  # of `found`
     state_width, width = Word(states.shape[1]), Word(actions.shape[1])
@@ -366,20 +386,17 @@ def pairs(
                 same = _known(found, lines[k], count, mu_bits, pi_bits, at, table_bits)
                 if not (same or _learn(found, lines[k], count, mu, pi, at, table)):
                     return WRONG
-            for k in range(1 if together else many):
-                count = whole if together else Word(counts[k])
-                if _outside(rewards, places[k], count, low, high):
-                    return WRONG
-            _across(rewards, places, counts, many, tile)
-            _across(found, lines, counts, many, coded)
+            if _any_outside(rewards, places, counts, many, together, low, high):
+                return WRONG
+            # Eight rewards fill a line of memory, which is written once; codes are collected.
+            _across(rewards, places, counts, many, rows, offsets[t0:], Word(k0))
+            _across(found, lines, counts, many, coded, in_tile, Word(0))
             for t in range(t0, t1):
                 alive = min(k1, offsets[t + 1] - offsets[t]) - k0
                 if alive <= 0:
                     break
                 count = Word(alive)
                 start, part = Word(offsets[t] + k0), Word(t - t0) * ACROSS
-                for k in range(count):
-                    rows[start + k] = tile[part + k]
                 for k in range(count):
                     codes[start + k] = coded[part + k]
     return READ

@@ -1,9 +1,10 @@
-"""Three things a processor does that Numba has no word for, written in LLVM's language.
+"""Four things a processor does that Numba has no word for, written in LLVM's language.
 
 `prefetch` asks for a line of memory some rows before it is needed; the sums of a log lie scattered
 over more memory than any cache holds. `add_at` and `add_with_squares` add several numbers that lie
-side by side at once: one store instead of several, and the same bits. All are plain LLVM, which
-makes of them what the processor at hand can do.
+side by side at once: one store instead of several, and the same bits. `turn` transposes eight lines
+of eight numbers in registers. All are plain LLVM, which makes of them what the processor at hand
+can do.
 """
 
 from __future__ import annotations
@@ -80,3 +81,48 @@ def add_with_squares(_: Any, array: Any, at: Any, values: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, at, values), generate
+
+
+# Eight lines become eight columns by exchanging numbers between lines that are 1, then 2, then 4
+# apart: what is taken of both, in the first of them and in the second.
+EXCHANGES = (
+    (1, (0, 8, 2, 10, 4, 12, 6, 14), (1, 9, 3, 11, 5, 13, 7, 15)),
+    (2, (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15)),
+    (4, (0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15)),
+)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def turn(_: Any, values: Any, places: Any, to: Any, starts: Any) -> Any:
+    """to[starts[j] + i] = values[places[i] + j] for i and j below 8, of one-dimensional arrays of
+    one kind; without a check."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        kind = context.get_data_type(signature.args[0].dtype)
+        size = context.get_abi_sizeof(kind)
+        line = ir.VectorType(kind, 8)
+
+        def pointers(which: int) -> list[Any]:
+            found = cgutils.unpack_tuple(builder, given[which + 1])
+            array = signature.args[which], given[which]
+            return [
+                builder.bitcast(_address(context, builder, *array, at), line.as_pointer())
+                for at in found
+            ]
+
+        def taken(first: Any, second: Any, which: tuple[int, ...]) -> Any:
+            number = ir.IntType(32)
+            mask = ir.Constant(ir.VectorType(number, 8), [number(place) for place in which])
+            return builder.shuffle_vector(first, second, mask)
+
+        lines = [builder.load(pointer, align=size) for pointer in pointers(0)]
+        for apart, of_first, of_second in EXCHANGES:
+            for i in range(8):
+                if not i & apart:
+                    both = lines[i], lines[i | apart]
+                    lines[i], lines[i | apart] = taken(*both, of_first), taken(*both, of_second)
+        for pointer, made in zip(pointers(2), lines, strict=True):
+            builder.store(made, pointer, align=size)
+        return context.get_dummy_value()
+
+    return types.void(values, places, to, starts), generate
