@@ -70,6 +70,8 @@ def label_text(value: object) -> Text:
     """The canonical text by which labels are compared (integers in decimal)."""
     if value is None:
         return None
+    if type(value) is int:  # as nearly all are, of logs with many
+        return str(value)
     if isinstance(value, bool | np.bool_ | int | np.integer):
         return str(int(value))
     if isinstance(value, str):

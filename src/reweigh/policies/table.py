@@ -122,14 +122,12 @@ class TablePolicy:
         kept = e.prob > 0
         step = np.full(len(e.prob), -1) if e.step is None else e.step
         used = np.unique(e.action[kept])
-        states, actions = _rank(e.states), _rank(Labels(tuple(e.actions.values[a] for a in used)))
+        states, state_texts = _ranked(e.states.values)
+        actions, action_texts = _ranked([e.actions.values[a] for a in used.tolist()])
         action = actions[np.searchsorted(used, e.action[kept])]
         rows = np.stack([step[kept], states[e.state[kept]], action])
         order = np.lexsort(rows[::-1])
-        texts = [
-            repr(sorted(str(label_text(v)) for v in e.states.values)),
-            repr(sorted(str(label_text(e.actions.values[a])) for a in used)),
-        ]
+        texts = repr(state_texts), repr(action_texts)
         return f"table:{digest_of(*texts, rows[:, order].tobytes(), e.prob[kept][order].tobytes())}"
 
     @property
@@ -220,12 +218,13 @@ class TablePolicy:
         )
 
 
-def _rank(labels: Labels) -> Ints:
-    """The place of each code in the order of the labels' texts."""
-    order = sorted(range(len(labels)), key=lambda code: str(label_text(labels.values[code])))
+def _ranked(labels: Sequence[Label]) -> tuple[Ints, list[str]]:
+    """The place of each label in the order of their texts, and these in their order."""
+    texts = [str(label_text(label)) for label in labels]
+    order = sorted(range(len(texts)), key=texts.__getitem__)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    return rank
+    return rank, [texts[code] for code in order]
 
 
 def _row_key(step: Ints | None, state: Ints, n_states: int) -> Ints:
