@@ -323,16 +323,44 @@ def test_too_many_cells_are_left_to_the_general_path(monkeypatch, fast_answers) 
 
 def test_numbers_side_by_side_are_added_at_once() -> None:
     from reweigh.moments.kernels.common import compiled
-    from reweigh.moments.kernels.vectors import add_at, add_with_squares, prefetch
+    from reweigh.moments.kernels.vectors import add_at, add_worth, prefetch
 
     @compiled
-    def run(array: Any) -> None:
+    def run(array: Any, worth: Any) -> None:
         prefetch(array, np.uint64(2))
         add_at(array, np.uint64(2), (1.0, 2.0, 3.0, 4.0))
         add_at(array, np.uint64(8), (0.5, 0.25))
-        add_with_squares(array, np.uint64(10), (2.0, -3.0))
+        add_worth(array, np.uint64(10), worth, np.uint64(4), 3.0, 2.0)
 
-    array = stream_cells.aligned(14)
-    array[:] = np.arange(14)
-    run(array)
-    assert array.tolist() == [0, 1, 3, 5, 7, 9, 6, 7, 8.5, 9.25, 12, 8, 16, 22]
+    array, worth = stream_cells.aligned(18), stream_cells.aligned(8)
+    array[:] = np.arange(18)
+    worth[:] = 9, 9, 9, 9, 0, 0.5, -2, -0.5
+    run(array, worth)
+    # 2 ((1, 3, 1, 3) + (0, 0.5, -2, -0.5)) = 2, 7, -2, 5
+    added = [12, 18, 10, 18, 14 + 4, 15 + 49, 16 + 4, 17 + 25]
+    assert array.tolist() == [0, 1, 3, 5, 7, 9, 6, 7, 8.5, 9.25, *added]
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.uint16, np.int32])
+def test_lines_are_turned_into_columns(kind: type) -> None:
+    from reweigh.moments.kernels.common import compiled
+    from reweigh.moments.kernels.vectors import turn
+
+    @compiled
+    def run(values: Any, at: Any, to: Any, by: Any) -> None:
+        turn(
+            values,
+            (at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7]),
+            to,
+            (by[0], by[1], by[2], by[3], by[4], by[5], by[6], by[7]),
+        )
+
+    values = np.arange(200).astype(kind)
+    places = np.array([3, 190, 12, 81, 20, 33, 60, 111], np.uint64)  # lines in no order
+    starts = np.array([5, 90, 20, 30, 41, 50, 61, 71], np.uint64)
+    made = np.zeros(100, kind)
+    run(values, places, made, starts)
+    meant = np.zeros(100, kind)
+    for j, start in enumerate(starts.tolist()):
+        meant[start : start + 8] = values[places.astype(int) + j]
+    assert made.tolist() == meant.tolist()

@@ -31,7 +31,7 @@ from reweigh.logs.steps import Steps
 from reweigh.moments.bundle import Moments
 from reweigh.moments.compute import COMPILED_FROM, available, pick
 from reweigh.moments.engines.base import about
-from reweigh.moments.groups import tally
+from reweigh.moments.groups import inner, tally
 from reweigh.moments.transitions import StartMoments
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
@@ -334,8 +334,8 @@ def _solve(rows: Rows, mode: int) -> Solution:
             squares, ones = back(*given, rows.gamma, mode, *told, flow.mass, *filled)
             scale, of_placebo = scale + squares, of_placebo + ones
     if mode != STATE:
-        off = float(np.sqrt(of_placebo + _start_variance(u[:, 1], flow.visits[0], None)))
-    start = _start_variance(u[:, 0], flow.visits[0], g)
+        off = float(np.sqrt(of_placebo + start_variance(u[:, 1], flow.visits[0])))
+    start = start_variance(u[:, 0], flow.visits[0], g)
     square = start + float(parts.sum())
     # What SE² is a difference of: below 1e-12 of it, its digits are noise.
     scale += float(np.sum(u[:, 0] ** 2 * flow.visits[0])) / n**2
@@ -387,10 +387,10 @@ def _start_values(rows: Rows) -> Floats | None:
     return np.stack([tally(first, g, rows.width), tally(first, g * g, rows.width)])
 
 
-def _start_variance(u: Floats, count: Floats, g: Floats | None) -> float:
+def start_variance(u: Floats, count: Floats, g: Floats | None = None) -> float:
     """Var[u_0(s_0) + g(s_0)]/n."""
     n, weighted = float(count.sum()), u * count
-    first, second = float(weighted.sum()), float(weighted.dot(u))
+    first, second = float(weighted.sum()), inner(weighted, u)
     if g is not None:
         first, second = first + float(g[0].sum()), second + float((2 * u * g[0] + g[1]).sum())
     mean = first / n

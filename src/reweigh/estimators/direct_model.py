@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from reweigh.arithmetic import divided
 from reweigh.errors import SupportError
+from reweigh.estimators.direct import start_variance
 from reweigh.estimators.nodes import DenseNodes
 from reweigh.estimators.operators import SEEN_ENOUGH
 from reweigh.estimators.recipe import Model, Recipe
@@ -25,6 +26,7 @@ from reweigh.inference import variance
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END, HIDDEN
 from reweigh.moments.compute import pick
+from reweigh.moments.groups import inner
 from reweigh.policies.base import Policy
 
 Floats = npt.NDArray[np.float64]
@@ -225,10 +227,10 @@ def _solve(rows: ModelRows, *, renorm: bool, errors: bool) -> Solution:
         ones, off = _plain_placebo(rows, probability, visits)
     else:
         ones = _mean_of(d, nodes.placebo)
-        off = float(np.sqrt(of_placebo + _start_variance(v1[0], visits[0])))
-    start = _start_variance(v[0], visits[0])
+        off = float(np.sqrt(of_placebo + start_variance(v1[0], visits[0])))
+    start = start_variance(v[0], visits[0])
     square = start + float(parts.sum())
-    gone = variance.lost_in_rounding(square, squares + float(v[0] ** 2 @ visits[0]) / n**2)
+    gone = variance.lost_in_rounding(square, squares + inner(v[0] ** 2, visits[0]) / n**2)
     rare = np.where(visits[:-1] < SEEN_ENOUGH, 1.0, nodes.rare)
     rare_by_step, unseen = _mean_of(d, rare), _unseen(nodes, d, conserves=renorm)
     return Solution(
@@ -279,7 +281,7 @@ def _plain_placebo(rows: ModelRows, share: Floats, visits: Floats) -> tuple[Floa
         return np.zeros(rows.log.horizon), None
     _, v1 = rows.backward(share, np.zeros_like(share), placebo=True)
     _, _, square, _ = _spread(rows, share, d, v1, v1)
-    return _mean_of(d, ones), float(np.sqrt(square + _start_variance(v1[0], visits[0])))
+    return _mean_of(d, ones), float(np.sqrt(square + start_variance(v1[0], visits[0])))
 
 
 def _spread(
@@ -292,13 +294,6 @@ def _spread(
     reward, gamma = rows.log.steps.reward, rows.log.discount
     found = run(*rows.columns, reward, gamma, rows.sums, share, d, v, v1, parts)
     return parts, found[0], found[1], found[2:]
-
-
-def _start_variance(v: Floats, count: Floats) -> float:
-    """Var[V_0(s_0)]/n."""
-    n = float(count.sum())
-    mean = float(v @ count) / n
-    return max(float(v * v @ count) / n - mean * mean, 0.0) / n
 
 
 def _effective_sizes(nodes: Nodes, d: Floats, visits: Floats) -> Floats:

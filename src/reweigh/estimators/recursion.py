@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from reweigh.errors import SupportError
 from reweigh.estimators.operators import OneStep
-from reweigh.moments.groups import tally
+from reweigh.moments.groups import inner, tally
 
 Floats = npt.NDArray[np.float64]
 
@@ -44,7 +44,7 @@ def forward(op: OneStep, *, simplex: bool) -> Forward:
                 d[here] /= c
                 mass[t] = c
                 scale *= c
-        if op.complete[t] and not d[here] @ op.placebo[here] > 0:
+        if op.complete[t] and not inner(d[here], op.placebo[here]) > 0:
             raise no_support(t)  # no row here that the target could have made
         if short is not None:
             src, dst, prob = short.at(t)
@@ -126,7 +126,7 @@ def backward(op: OneStep, normalized: Forward | None = None) -> Backward:
                 u[op.ended_to[t]] += op.discount * arriving[op.ended_to[t + 1]]
         if normalized is not None and 0 < t < op.horizon and op.complete[t]:
             d, c = normalized.d[here], normalized.mass[t]
-            arriving[here] = (u[here] - d @ u[here]) / c
+            arriving[here] = (u[here] - inner(d, u[here])) / c
         else:
             arriving[here] = u[here]
     return Backward(u, arriving)

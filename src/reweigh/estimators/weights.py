@@ -18,7 +18,7 @@ from reweigh.estimators.where import Place, most_rare, most_unseen, node_of, rar
 from reweigh.inference import variance
 from reweigh.logs.states import UNKNOWN
 from reweigh.moments.bundle import Moments
-from reweigh.moments.groups import group_by, tally
+from reweigh.moments.groups import group_by, inner, tally
 from reweigh.moments.transitions import StartMoments, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
@@ -334,7 +334,7 @@ def escaping(op: OneStep, flow: Forward) -> Floats:
     for t in range(op.horizon):
         scale *= flow.mass[t]
         here = op.nodes(t)
-        share = float(flow.d[here] @ np.maximum(1 - op.covered[here], 0.0))
+        share = inner(flow.d[here], np.maximum(1 - op.covered[here], 0.0))
         lost[t] = scale * share
         if op.conserves:  # d_t keeps what was lost: count no mass twice
             scale *= max(1 - share, 0.0)
@@ -381,7 +381,7 @@ def rare_mass(op: OneStep, flow: Forward, rare: Floats) -> float:
     """Average share of the target's mass on (t, s), of a model on (t, s, a), that the log shows
     fewer than 10 times, with `rare` the share of each node (`where.rare_share`)."""
     inside = op.node_t < op.horizon
-    return float(flow.d[inside] @ rare[inside]) / op.horizon
+    return inner(flow.d[inside], rare[inside]) / op.horizon
 
 
 def _by_node(op: OneStep, square: variance.Squared) -> Floats | None:

@@ -77,6 +77,12 @@ def tally(index: npt.NDArray[Any], weights: npt.NDArray[Any], size: int = 0) -> 
     return np.asarray(np.bincount(index, weights, size), np.float64)
 
 
+def inner(a: Floats, b: Floats) -> float:
+    """Σ a b. A BLAS would wake its threads for ten thousand numbers, and by how many there are the
+    last digits would differ."""
+    return float((a * b).sum())
+
+
 def stable_order(codes: Ints, size: int) -> Ints:
     """(N,) the rows in the order of their codes (0 to size - 1), equal ones as they stood.
 

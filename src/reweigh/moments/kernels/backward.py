@@ -12,21 +12,22 @@ from reweigh.moments.kernels.common import (
     compiled,
     count_cut,
     covered,
-    inlined,
     ratio,
     short_of_one,
     zeros_in_lines,
 )
-from reweigh.moments.kernels.vectors import add_with_squares
+from reweigh.moments.kernels.vectors import add_worth
 
-U8 = np.uint64(8)
+U4, U8 = np.uint64(4), np.uint64(8)
 
 
-@inlined
-def _add(sums: Array, s: int, r: float, z: float, x: float, x1: float) -> None:
-    """One row's part in the eight sums of its state: of ρ, q = z + x, the placebo's q = ρ + x, and
-    z - x, which with q gives the squares of both parts; then of their squares."""
-    add_with_squares(sums, U8 * s, (r, z + x, r + x1, z - x))
+@compiled
+def _lay_out(ahead: Array, worth: Array) -> None:
+    """What arriving in a state is worth, as `add_worth` reads it: (0, x, x₁, -x), with x₁ that of
+    the placebo."""
+    for s in range(len(ahead)):
+        worth[4 * s + 1], worth[4 * s + 2] = ahead[s, 0], ahead[s, 1]
+        worth[4 * s + 3] = -ahead[s, 0]
 
 
 @compiled
@@ -37,18 +38,18 @@ def _look_ahead(
     rho: Array,
     by_code: bool,
     reward: Array,
-    ahead: Array,
+    worth: Array,
     sums: Array,
 ) -> None:
     """The rows of one step that another follows."""
     if by_code:  # asked once: inside the loop it costs several times what the sums do
         for k in range(len(following)):
-            r, to = rho[code[k]], following[k] >> bits
-            _add(sums, code[k] >> bits, r, r * reward[k], r * ahead[to, 0], r * ahead[to, 1])
+            s, to = U8 * (code[k] >> bits), U4 * (following[k] >> bits)
+            add_worth(sums, s, worth, to, reward[k], rho[code[k]])
     else:
         for k in range(len(following)):
-            r, to = rho[k], following[k] >> bits
-            _add(sums, code[k] >> bits, r, r * reward[k], r * ahead[to, 0], r * ahead[to, 1])
+            s, to = U8 * (code[k] >> bits), U4 * (following[k] >> bits)
+            add_worth(sums, s, worth, to, reward[k], rho[k])
 
 
 @compiled
@@ -59,25 +60,25 @@ def _look_at_last(
     rho: Array,
     by_code: bool,
     reward: Array,
-    ahead: Array,
+    worth: Array,
     final: bool,
     sums: Array,
 ) -> None:
     """The rows of one step that no other follows. What follows a row of the `final` step may not be
     known, and is worth nothing; one before it is cut off, and is for `_split`."""
-    end = np.uint64(len(ahead) - 1)
+    end = np.uint64(len(worth)) - U4
     if by_code:
         for k in range(len(code)):
             after = ending[k]
-            to = np.uint64(after) if after >= 0 else end
+            to = U4 * np.uint64(after) if after >= 0 else end
             r = rho[code[k]] if after >= END or final else 0.0
-            _add(sums, code[k] >> bits, r, r * reward[k], r * ahead[to, 0], r * ahead[to, 1])
+            add_worth(sums, U8 * (code[k] >> bits), worth, to, reward[k], r)
     else:
         for k in range(len(code)):
             after = ending[k]
-            to = np.uint64(after) if after >= 0 else end
+            to = U4 * np.uint64(after) if after >= 0 else end
             r = rho[k] if after >= END or final else 0.0
-            _add(sums, code[k] >> bits, r, r * reward[k], r * ahead[to, 0], r * ahead[to, 1])
+            add_worth(sums, U8 * (code[k] >> bits), worth, to, reward[k], r)
 
 
 @compiled
@@ -200,7 +201,8 @@ def backward(
     horizon, width = len(offsets) - 1, d.shape[1]
     end = width - 1
     cut = np.empty(width)
-    flat = zeros_in_lines(8 * width)
+    flat, worth = zeros_in_lines(8 * width), zeros_in_lines(4 * width)
+    _lay_out(ahead, worth)
     sums = flat.reshape((width, 8))
     more = np.zeros((width, 12))
     squares, placebo = 0.0, 0.0
@@ -216,7 +218,9 @@ def backward(
         if t + 1 < horizon:
             cuts = count_cut(ending, going, alive, low, code, bits, cut)
         ratios = rho if by_code else rho[own]
-        # q = ρ (y + γ u'(s')): with N = M a row moves the value by γ^t d_t(s) q/N
+        # q = ρ (y + γ u'(s')): with N = M a row moves the value by γ^t d_t(s) q/N. A state's eight
+        # sums are of ρ, q, the placebo's q and ρ (y - γ u'), which with q gives the squares of both
+        # parts; then of their squares.
         _look_ahead(
             here_code,
             code[high : high + going],
@@ -224,7 +228,7 @@ def backward(
             ratios,
             by_code,
             y,
-            ahead,
+            worth,
             flat,
         )
         _look_at_last(
@@ -234,7 +238,7 @@ def backward(
             ratios if by_code else ratios[going:],
             by_code,
             y[going:],
-            ahead,
+            worth,
             t + 1 == horizon,
             flat,
         )
@@ -283,6 +287,7 @@ def backward(
         for s in range(width):
             ahead[s, 0] = per * (u[s, 0] - mean)
             ahead[s, 1] = per * (u[s, 1] - mean_one)
+        _lay_out(ahead, worth)
     return squares, placebo
 
 

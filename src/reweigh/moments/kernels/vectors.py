@@ -1,7 +1,7 @@
 """Four things a processor does that Numba has no word for, written in LLVM's language.
 
 `prefetch` asks for a line of memory some rows before it is needed; the sums of a log lie scattered
-over more memory than any cache holds. `add_at` and `add_with_squares` add several numbers that lie
+over more memory than any cache holds. `add_at` and `add_worth` add several numbers that lie
 side by side at once: one store instead of several, and the same bits. `turn` transposes eight lines
 of eight numbers in registers. All are plain LLVM, which makes of them what the processor at hand
 can do.
@@ -9,6 +9,7 @@ can do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numba.core import cgutils, types
@@ -40,9 +41,8 @@ def prefetch(_: Any, array: Any, at: Any) -> Any:
     return types.void(array, at), generate
 
 
-def _vector(builder: Any, values: Any) -> Any:
-    """Of the numbers of a tuple."""
-    numbers = cgutils.unpack_tuple(builder, values)
+def _line(builder: Any, numbers: Sequence[Any]) -> Any:
+    """A vector of these numbers."""
     made = ir.Constant(ir.VectorType(ir.DoubleType(), len(numbers)), ir.Undefined)
     for i, number in enumerate(numbers):
         made = builder.insert_element(made, number, ir.IntType(32)(i))
@@ -62,25 +62,30 @@ def add_at(_: Any, array: Any, at: Any, values: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         place = _address(context, builder, signature.args[0], given[0], given[1])
-        _add(builder, place, _vector(builder, given[2]))
+        _add(builder, place, _line(builder, cgutils.unpack_tuple(builder, given[2])))
         return context.get_dummy_value()
 
     return types.void(array, at, values), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def add_with_squares(_: Any, array: Any, at: Any, values: Any) -> Any:
-    """The same, and their squares to the numbers after these."""
+def add_worth(_: Any, sums: Any, at: Any, worth: Any, to: Any, y: Any, r: Any) -> Any:
+    """sums[at : at + 4] += r ((1, y, 1, y) + worth[to : to + 4]), and the squares of these numbers
+    to the four after; without a check."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        place = _address(context, builder, signature.args[0], given[0], given[1])
-        added = _vector(builder, given[2])
+        sums, at, worth, to, y, r = given
+        one = ir.Constant(ir.DoubleType(), 1.0)
+        own = _line(builder, (one, y, one, y))
+        place = _address(context, builder, signature.args[2], worth, to)
+        there = builder.load(builder.bitcast(place, own.type.as_pointer()), align=TOGETHER)
+        added = builder.fmul(_line(builder, (r, r, r, r)), builder.fadd(own, there))
+        place = _address(context, builder, signature.args[0], sums, at)
         _add(builder, place, added)
-        after = builder.gep(place, [ir.IntType(64)(added.type.count)])
-        _add(builder, after, builder.fmul(added, added))
+        _add(builder, builder.gep(place, [ir.IntType(64)(4)]), builder.fmul(added, added))
         return context.get_dummy_value()
 
-    return types.void(array, at, values), generate
+    return types.void(sums, at, worth, to, y, r), generate
 
 
 # Eight lines become eight columns by exchanging numbers between lines that are 1, then 2, then 4
