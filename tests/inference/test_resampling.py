@@ -210,6 +210,35 @@ def test_sums_of_many_mixtures_give_what_each_gives(name: str, errors: bool) -> 
     assert compared > 3 * 40  # most were not looked at again
 
 
+@pytest.mark.parametrize("discount", [1.0, 0.8])
+@pytest.mark.parametrize("terminal", [0, 1])
+def test_errors_are_made_without_looking_at_a_mixture(
+    terminal: int, discount: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sparse tables: in a mixture, and in each of its halves, many states lack an action."""
+    shape = {"n_states": 6, "n_actions": 3, "horizon": 4, "concentration": 0.3}
+    world = random_mdp(3, **shape, terminal=terminal, discount=discount, reward_sd=0.2)
+    log = world.simulate(50, 1)
+    pairs = [(world.target, recipe) for recipe in OTHERS.values()]
+    pairs += [(world.target, rw.estimator(name)) for name in KERNEL]
+
+    def refuse(*given: Any) -> None:
+        raise AssertionError("the general road")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Again, "_evaluate", refuse)
+        found = resample(log, pairs, 5, seed=1, errors=True)
+    counts = draws(50, 1, 0).astype(np.int64)
+    for b in range(5):
+        copied = repeated(log, counts[:, b])
+        expected = rw.evaluate_all(copied, world.target, [recipe for _, recipe in pairs])
+        assert found.errors is not None
+        for j, estimate in enumerate(expected):
+            assert isinstance(estimate, rw.Estimate)
+            assert found.values[b, j] == pytest.approx(estimate.value, rel=1e-11)
+            assert found.errors[b, j] == pytest.approx(estimate.standard_error, rel=1e-10)
+
+
 @pytest.mark.parametrize("errors", [True, False])
 def test_mixtures_without_overlap_are_refused_as_ever(errors: bool) -> None:
     """What the sums cannot answer is asked again, so that its reason is told."""

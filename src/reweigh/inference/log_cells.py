@@ -16,6 +16,7 @@ from reweigh.logs.states import END, HIDDEN, UNKNOWN
 from reweigh.moments.groups import group_by
 
 Ints = npt.NDArray[np.int64]
+Short = npt.NDArray[np.int32]  # as sparse matrices of so many rows have them
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,13 +91,13 @@ class Cells:
         return adding(self.group, len(self.group_keys[0]))
 
     @cached_property
-    def by_episode(self) -> tuple[Ints, Ints, Ints]:
+    def by_episode(self) -> tuple[Short, Short, Short]:
         """The same rows by episode and step: (n + 1,) where those of each episode begin, and (N,)
         their cells and rows."""
         by = np.argsort(self.episode, kind="stable")  # cells are in the order of the steps
-        cell = np.repeat(np.arange(len(self)), np.diff(self.starts))
+        cell = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.starts))
         starts = np.concatenate([[0], np.cumsum(np.bincount(self.episode))])
-        return starts, cell[by], self.order[by]
+        return starts.astype(np.int32), cell[by], self.order[by].astype(np.int32)
 
     @cached_property
     def first_node(self) -> Ints:

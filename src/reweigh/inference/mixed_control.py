@@ -54,8 +54,9 @@ def doubly_robust(
     values[~(_used(mixed, fit) & np.all(weights > 0, axis=0))] = np.nan
     if not errors:
         return values, None
-    # ψ_i = g_i + Σ_t b_t w_it (y_it + f_it - v_t), and SE² = Var(ψ)/n
-    #   DR:  b_t = γ^t, v_t = 0        WDR:  b_t = γ^t/mean(w_t), v_t = Σ w_t (y_t + f_t)/Σ w_t
+    # ψ_i = g_i - c + Σ_t b_t w_it (y_it + f_it - v_t), and SE² = Var(ψ)/n
+    #   DR:   b_t = γ^t,            v_t = 0,                          c = 0
+    #   WDR:  b_t = γ^t/mean(w_t),  v_t = Σ w_t (y_t + f_t)/Σ w_t,    c = ḡ
     weighted = recipe.normalize == "step"
     by = products.powers[:, None] * (n / weights if weighted else np.ones(len(n)))
     first, second = np.zeros((2, len(n)))
@@ -102,7 +103,7 @@ def marginal(recipe: Recipe, errors: bool, mixed: Mixed) -> tuple[Floats, Floats
 def _backward(
     mixed: Mixed, flow: Flow, f: Floats, per_row: Floats, *, simplex: bool
 ) -> tuple[Floats, Floats, Floats]:
-    """u (nodes of step 0, m), and (m,) the steps' parts of SE² with what they are differences of.
+    """u (nodes of step 0, m), and (m,) the steps' parts of SE² and what they are differences of.
 
     With x = ρ (y + f + γ a_{t+1}(s')) of the N rows in (t, s):  u_t(s) = x̄, whose part of SE² is
     (γ^t d_t(s)/N)² Σ (x - x̄)². a is u, or (u - <d, u>)/c where d was divided by c.

@@ -118,7 +118,6 @@ def _backward(
             U += ahead
         u[-1] += cells.gamma * a[-1]
         a = (u - np.sum(d * u, axis=0)) / masses[t] if simplex and t > 0 else u
-    U *= op.used
     return a, D, U
 
 

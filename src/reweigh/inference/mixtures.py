@@ -28,7 +28,8 @@ MOST_KEPT = 1 << 29  # bytes of what the estimators of one log and target hold
 BLOCK = 64  # mixtures that are run at once where they fit, as in moments/kernels/resample.py
 FEWEST = 4  # for which it still pays
 ROW, COUNT = 48, 8 * BLOCK  # bytes of a row in the sparse matrices, and of an episode's counts
-ARRAYS = 24  # of (cells, mixtures) that they hold at a time
+PRODUCT = 24  # bytes of a step of an episode: its product with and without the reward, its cell
+ARRAYS = 28  # of (cells, mixtures) that they hold at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +145,7 @@ class Ready:
 
     @cached_property
     def products(self) -> Products | None:
-        if 16 * self.log.n_episodes * self.log.horizon > MOST_KEPT:
+        if PRODUCT * self.log.n_episodes * self.log.horizon > MOST_KEPT:
             return None
         with np.errstate(over="ignore", invalid="ignore"):
             return Products.of(self.log, self.rho)
