@@ -198,15 +198,13 @@ def test_gates_notice_what_they_are_for(fault: str, gate: str) -> None:
 
 # Cells
 
-MANY = ("mis", "dm", "wis")
-
 
 def test_intervals_are_those_of_the_estimate() -> None:
     """Jackknife and bootstraps are made for all estimators at once, to the same numbers."""
     measure = Measure(("analytic", "cluster", JACKKNIFE, *BOOTSTRAPS))
     log, target = WORLDS["tiny"].log(60, RNG(4))
-    row = measure.row(log, target, MANY, seed=7)
-    for result in rw.evaluate_all(log, target, list(MANY)):
+    row = measure.row(log, target, coverage.ESTIMATORS, seed=7)
+    for result in rw.evaluate_all(log, target, list(coverage.ESTIMATORS)):
         assert isinstance(result, rw.Estimate)
         name = result.estimator
         assert row[column(name, "value")] == pytest.approx(result.value, rel=1e-12)
@@ -451,6 +449,7 @@ def test_the_plan_is_what_the_study_promises() -> None:
     assert max(cell.n for cell in bootstrap) == 1000
     assert parts["bootstrap"].replicates == 300
     assert {cell.measure.resamples for cell in bootstrap} == {399}
+    assert set(parts["bootstrap"].cells.values()) == {coverage.ESTIMATORS}
     faults = [cell for cell in parts["faults"].cells if isinstance(cell, TrustCell)]
     assert {cell.fault for cell in faults} == set(FAULTS) - {"clean"}
     asked = {name for part in parts.values() for names in part.cells.values() for name in names}

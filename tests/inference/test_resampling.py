@@ -58,6 +58,14 @@ def slowly(
     return again.run(Draws(counts), counts.shape[1])
 
 
+def by_the_road(again: Again, counts: np.ndarray) -> int:
+    """How many mixtures need not be looked at again."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found, spread = again.ready[0][0](Draws(counts), {})
+    assert (spread is not None) == again.errors
+    return int(np.sum(np.isfinite(found) & (True if spread is None else np.isfinite(spread))))
+
+
 def same(found: np.ndarray, expected: np.ndarray, rel: float = 1e-9) -> None:
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     np.testing.assert_allclose(found, expected, rtol=rel, atol=1e-12)
@@ -161,24 +169,24 @@ def test_the_quick_road_is_the_general_one(code: str, name: str, terminal: int) 
         same(found.errors, general.errors)
 
 
-WITH_ERRORS = ("is", "wis", "trajectory-is", "trajectory-wis", "dm", "dm-renorm")
-VALUES_ONLY = (
-    "mis-pooled", "dr", "dr-split", "dr-crossfit", "wdr", "wdr-split", "wdr-crossfit", "mdr",
+AT_ONCE = (
+    "is", "wis", "trajectory-is", "trajectory-wis", "dm", "dm-renorm", "mis-pooled", "dr",
+    "dr-split", "dr-crossfit", "wdr", "wdr-split", "wdr-crossfit", "mdr",
 )  # fmt: skip
 OTHERS = {
-    **{name: rw.estimator(name) for name in (*WITH_ERRORS, *VALUES_ONLY)},
+    **{name: rw.estimator(name) for name in AT_ONCE},
     "mis-pooled-plain": rw.mis("none", pooled=True),
     "mis-pooled-state": rw.mis("state", pooled=True),
     "mdr-in-sample": rw.mdr("in-sample"),
+    "mdr-plain": replace(rw.mdr(), normalize="none"),
     "wis-clipped": rw.wis(max_ratio=1.5),
+    "dr-clipped": rw.dr(max_ratio=1.5),
     "mdr-clipped": rw.mdr(max_ratio=1.5),
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "errors"),
-    [(name, False) for name in OTHERS] + [(name, True) for name in (*WITH_ERRORS, "wis-clipped")],
-)
+@pytest.mark.parametrize("errors", [False, True])
+@pytest.mark.parametrize("name", OTHERS)
 def test_sums_of_many_mixtures_give_what_each_gives(name: str, errors: bool) -> None:
     """Worlds that end early and that do not, few episodes and many, rewards with a start value."""
     recipe = OTHERS[name]
@@ -198,10 +206,37 @@ def test_sums_of_many_mixtures_give_what_each_gives(name: str, errors: bool) -> 
             if errors:
                 same(found.errors, general.errors, 1e-7)
             assert found.reasons == general.reasons
-            with np.errstate(divide="ignore", invalid="ignore"):
-                mixed = again.ready[0][0](Draws(counts), {})[0]
-            compared += int(np.isfinite(mixed).sum())
+            compared += by_the_road(again, counts)
     assert compared > 3 * 40  # most were not looked at again
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.8])
+@pytest.mark.parametrize("terminal", [0, 1])
+def test_errors_are_made_without_looking_at_a_mixture(
+    terminal: int, discount: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sparse tables: in a mixture, and in each of its halves, many states lack an action."""
+    shape = {"n_states": 6, "n_actions": 3, "horizon": 4, "concentration": 0.3}
+    world = random_mdp(3, **shape, terminal=terminal, discount=discount, reward_sd=0.2)
+    log = world.simulate(50, 1)
+    pairs = [(world.target, recipe) for recipe in OTHERS.values()]
+    pairs += [(world.target, rw.estimator(name)) for name in KERNEL]
+
+    def refuse(*given: Any) -> None:
+        raise AssertionError("the general road")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Again, "_evaluate", refuse)
+        found = resample(log, pairs, 5, seed=1, errors=True)
+    counts = draws(50, 1, 0).astype(np.int64)
+    for b in range(5):
+        copied = repeated(log, counts[:, b])
+        expected = rw.evaluate_all(copied, world.target, [recipe for _, recipe in pairs])
+        assert found.errors is not None
+        for j, estimate in enumerate(expected):
+            assert isinstance(estimate, rw.Estimate)
+            assert found.values[b, j] == pytest.approx(estimate.value, rel=1e-11)
+            assert found.errors[b, j] == pytest.approx(estimate.standard_error, rel=1e-10)
 
 
 @pytest.mark.parametrize("errors", [True, False])
@@ -242,11 +277,9 @@ def test_rewards_whose_squares_overflow_are_refused_as_ever(scale: float) -> Non
     log = WORLD.simulate(30, 0)
     large = log.with_rewards(log.steps.reward * scale, None)
     counts = draws(30, 2, 0)
-    for name in ("is", "wis", "trajectory-is", "trajectory-wis", "dr", "dm"):
+    for name in OTHERS:
         for errors in (True, False):
-            if errors and name == "dr":
-                continue
-            pair = (WORLD.target, rw.estimator(name))
+            pair = (WORLD.target, OTHERS[name])
             found = Again.of(large, [pair], errors=errors, runs=1).run(Draws(counts), 6)
             general = slowly(large, *pair, counts[:, :6], errors)
             np.testing.assert_array_equal(np.isnan(found.values), np.isnan(general.values))
@@ -288,7 +321,7 @@ def test_hidden_states_are_one_to_a_model(name: str) -> None:
             random.Random(seed), n=60, horizon=5, hide=0.3, ends=ends, with_next=with_next
         )
         log, recipe, counts = to_reweigh(made), OTHERS[name], draws(60, seed, 0)
-        for errors in (False, True) if name in WITH_ERRORS else (False,):
+        for errors in (False, True):
             again = Again.of(log, [(shown, recipe)], errors=errors, runs=1)
             assert [list(roads) for roads in again.ready] == [[0]]
             found = again.run(Draws(counts), 40)
@@ -296,8 +329,7 @@ def test_hidden_states_are_one_to_a_model(name: str) -> None:
             same(found.values, general.values)
             if errors:
                 same(found.errors, general.errors, 1e-7)
-            mixed = again.ready[0][0](Draws(counts), {})[0]
-            assert np.isfinite(mixed).sum() > 40
+            assert by_the_road(again, counts) > 40
 
 
 def test_tables_that_are_too_large_take_the_general_road(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,8 +346,7 @@ def test_as_many_mixtures_as_fit_are_run_at_once(
     errors: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = WORLD.simulate(30, 0)
-    names = WITH_ERRORS if errors else tuple(OTHERS)
-    pairs = [(WORLD.target, OTHERS[name]) for name in names]
+    pairs = [(WORLD.target, recipe) for recipe in OTHERS.values()]
     whole = resample(log, pairs, 70, seed=1, errors=errors)  # six of the last 64
     blocks = delete_blocks(log, pairs, 10)
     again = Again.of(log, pairs, errors=errors, runs=70)
@@ -324,7 +355,10 @@ def test_as_many_mixtures_as_fit_are_run_at_once(
     few = Again.of(log, pairs, errors=errors, runs=70)
     assert [list(some) for some in few.ready] == roads
     assert {cells.together for cells in few._cells.values()} <= {4, 8}
-    same(resample(log, pairs, 70, seed=1, errors=errors).values, whole.values)
+    found = resample(log, pairs, 70, seed=1, errors=errors)
+    same(found.values, whole.values)
+    if errors:
+        same(found.errors, whole.errors)
     same(delete_blocks(log, pairs, 10).values, blocks.values)
 
 

@@ -30,7 +30,6 @@ ESTIMATORS = (
     "mis", "mis-plain", "mis-state", "mis-pooled", "dm", "is", "wis", "dr", "wdr", "mdr",
 )  # fmt: skip
 QUICK = Measure().quick
-RESAMPLED = ("mis", "mis-plain", "dm", "is", "wis")
 JUDGED = ("mis", "dm", "wis")  # one of each kind: whose gates are told
 BOOTSTRAP_SIZES = (50, 200, 1000)
 BOOTSTRAP_WORLDS = (
@@ -139,7 +138,7 @@ def cells_of(
             TrustCell(world, n, measure=jackknife): others for world in chosen for n in sizes
         },
         "bootstrap": {
-            TrustCell(world, n, measure=bootstrap): RESAMPLED
+            TrustCell(world, n, measure=bootstrap): ESTIMATORS
             for world in chosen
             if world in BOOTSTRAP_WORLDS
             for n in sizes

@@ -203,8 +203,7 @@ def _intervals(study: Study) -> str:
         _by_size(study, pick(well, method=DEFAULT), "estimator", "estimator"),
         "![](coverage.svg)\n",
         f"The methods, for `{MAIN}` and for `wis`, and at one size for all estimators (bootstraps "
-        "were run in ten of the worlds, of which fewer are well-overlapped, and for five "
-        "estimators):\n",
+        "were run in ten of the worlds, of which fewer are well-overlapped):\n",
         _by_size(study, pick(well, estimator=MAIN), "method", f"{MAIN}, method"),
         _by_size(study, pick(well, estimator="wis"), "method", "wis, method"),
         _by_method(well),

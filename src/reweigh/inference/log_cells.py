@@ -16,6 +16,7 @@ from reweigh.logs.states import END, HIDDEN, UNKNOWN
 from reweigh.moments.groups import group_by
 
 Ints = npt.NDArray[np.int64]
+Short = npt.NDArray[np.int32]  # as sparse matrices of so many rows have them
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +90,21 @@ class Cells:
     def by_group(self) -> Any:
         return adding(self.group, len(self.group_keys[0]))
 
+    @cached_property
+    def by_episode(self) -> tuple[Short, Short, Short]:
+        """The same rows by episode and step: (n + 1,) where those of each episode begin, and (N,)
+        their cells and rows."""
+        by = np.argsort(self.episode, kind="stable")  # cells are in the order of the steps
+        cell = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.starts))
+        starts = np.concatenate([[0], np.cumsum(np.bincount(self.episode))])
+        return starts.astype(np.int32), cell[by], self.order[by].astype(np.int32)
+
+    @cached_property
+    def first_node(self) -> Ints:
+        """(n,) the nodes in which the episodes begin."""
+        starts, cell, _ = self.by_episode
+        return self.node[cell[starts[:-1]]]
+
     @property
     def halves(self) -> int:
         return self.columns // self.width
@@ -137,6 +153,12 @@ class Cells:
         """Numbers of a mixture in the largest of its arrays: by cell, by node, or, of cells that
         are not told apart by step, by column."""
         return max(len(self), self.nodes if self.t.any() else self.width)
+
+    @property
+    def kept(self) -> int:
+        """Numbers of a mixture beside these: the d of all steps of cells that are not told apart by
+        step, from which errors are made."""
+        return 0 if self.t.any() else self.horizon * self.width
 
     def nodes_at(self, t: int) -> slice:
         return slice(self._bounds[t], self._bounds[t + 1])

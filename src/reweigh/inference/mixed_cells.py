@@ -1,4 +1,4 @@
-"""DM, pooled MIS and the control variates on many mixtures of the episodes at once.
+"""Sums by cell of many mixtures of the episodes at once, and the direct method on them.
 
 In a mixture a row counts as often as its episode occurs, so the sums of the mixtures by cell are a
 sparse matrix, rows by cell, times the counts; where each mixture lacks one block of episodes, sums
@@ -9,6 +9,7 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from reweigh.estimators.recipe import Model, Recipe
-from reweigh.inference.draws import Draws, adding
+from reweigh.inference.draws import CHUNK, Draws
 from reweigh.inference.log_cells import Cells
 from reweigh.inference.variance import NOISE
 from reweigh.moments.compute import pick
@@ -66,6 +67,18 @@ class Mixed:
         assert self.draws.left_out is not None
         return self.draws.left_out[self.cells.episode]
 
+    def by_episode(self, name: str, of_cells: Floats) -> Iterator[tuple[slice, Floats]]:
+        """Of some episodes after the other, which these are and (k, m) Σ over their rows of a
+        column times what the mixtures have for the row's cell."""
+        starts, cell, row = self.cells.by_episode
+        for first in range(0, len(starts) - 1, CHUNK):
+            some = starts[first : first + CHUNK + 1]
+            rows = slice(some[0], some[-1])
+            given = self.of_rows[name][row[rows]], cell[rows], some - some[0]
+            shape = len(some) - 1, len(self.cells)
+            found = sparse.csr_array(given, shape) @ of_cells
+            yield slice(first, first + len(some) - 1), np.asarray(found)
+
     @property
     def total(self) -> Floats:
         """(m,) episodes."""
@@ -79,7 +92,7 @@ class Mixed:
     @cached_property
     def per_row(self) -> Floats:
         """(G, m) what divides by them."""
-        return _inverse(self.visits)
+        return inverse(self.visits)
 
     @cached_property
     def probability(self) -> Floats:
@@ -132,32 +145,43 @@ class Mixed:
         return q, v
 
 
-def _inverse(values: Floats) -> Floats:
+def inverse(values: Floats) -> Floats:
     return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """The forward recursion: d (nodes, m), the mass (H, m) that each step was divided by, and (m,)
+    whether the target could have made some row at every step."""
+
+    d: Floats
+    mass: Floats
+    fine: npt.NDArray[np.bool_]
 
 
 def forward(
     cells: Cells, start: Floats, carried: Floats, placebo: Floats, *, simplex: bool
-) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """d (nodes, m): each cell passes on `carried` of its source's mass, END stays END; and (m,)
-    whether the target could have made some row at every step (`placebo` is by node)."""
+) -> Flow:
+    """Each cell passes on `carried` of its source's mass, END stays END; `placebo` is by node."""
     d = np.zeros((cells.nodes, start.shape[1]))
+    masses = np.ones((cells.horizon, start.shape[1]))
     d[cells.nodes_at(0)] = start
     fine = np.ones(start.shape[1], bool)
     for t, step in enumerate(cells.steps):
         here, after = d[cells.nodes_at(t)], d[cells.nodes_at(t + 1)]
         if simplex and t > 0:
             mass = here.sum(axis=0)
-            here /= np.where(mass > 0, mass, 1.0)
+            masses[t] = np.where(mass > 0, mass, 1.0)
+            here /= masses[t]
         possible = np.sum(here * placebo[cells.nodes_at(t)], axis=0)
-        stay = _ends(cells, here)
+        stay = ends(cells, here)
         fine &= possible + stay.sum(axis=0) > 0
         after[:] = step.arriving @ (d[cells.node[step.cells]] * carried[step.cells])
-        _ends(cells, after)[:] += stay
-    return d, fine
+        ends(cells, after)[:] += stay
+    return Flow(d, masses, fine)
 
 
-def _ends(cells: Cells, here: Floats) -> Floats:
+def ends(cells: Cells, here: Floats) -> Floats:
     """END's rows among those of one step's nodes: the last of each half."""
     each = len(here) // cells.halves
     return here[each - 1 :: each]
@@ -177,13 +201,13 @@ def model(recipe: Recipe, errors: bool, mixed: Mixed) -> tuple[Floats, Floats | 
     renorm = recipe.weights.unseen == "renorm"
     cells, share = mixed.cells, mixed.probability
     if renorm:
-        share = share * _inverse(by_node(cells, share))[cells.group_node]
+        share = share * inverse(by_node(cells, share))[cells.group_node]
     carried = mixed["n"] * (share * mixed.per_row)[cells.group]
-    d, fine = forward(cells, mixed.start, carried, by_node(cells, share), simplex=False)
+    flow = forward(cells, mixed.start, carried, by_node(cells, share), simplex=False)
     powers = cells.gamma ** cells.group_keys[0][:, None]
-    D = powers * d[cells.group_node] * share
+    D = powers * flow.d[cells.group_node] * share
     earned = (cells.by_group @ mixed["y"]) * mixed.per_row
-    values = np.where(fine, np.sum(D * earned, axis=0), np.nan)
+    values = np.where(flow.fine, np.sum(D * earned, axis=0), np.nan)
     if not errors:
         return values, None
     # SE² = Var[V_0(s_0)]/n + Σ (D/N)² Σ_i (x_i - x̄)², with x = y + γ V'(s') in the group
@@ -195,88 +219,16 @@ def model(recipe: Recipe, errors: bool, mixed: Mixed) -> tuple[Floats, Floats | 
     apart = cells.by_group @ (mixed["yy"] + n * ahead**2)
     by = (D * mixed.per_row) ** 2
     parts = np.sum(by * np.maximum(second - first**2 * mixed.per_row, 0.0), axis=0)
-    v0, total = v[cells.nodes_at(0)], mixed.total
-    mean, square = (np.sum(mixed.start * v0**k, axis=0) for k in (1, 2))
-    squares = np.maximum(square - mean**2, 0.0) / total + parts
-    squares[squares <= NOISE * (np.sum(by * apart, axis=0) + square / total)] = np.nan
-    return values, np.sqrt(squares)
+    scale = np.sum(by * apart, axis=0)
+    return values, root(parts, scale, mixed.start, v[cells.nodes_at(0)], mixed.total)
 
 
-def shaped(mixed: Mixed, fit: str) -> tuple[Floats, Floats]:
-    return mixed.shaped if fit == "in-sample" else mixed.shaped_across
-
-
-def doubly_robust(recipe: Recipe, weights: Floats, mixed: Mixed) -> tuple[Floats, None]:
-    """(m,) DR and WDR; weights (H, m) are the sums of the running products of the episodes that
-    are summed. nan where one of them, or a half, is empty."""
-    assert recipe.control is not None
-    cells, fit = mixed.cells, str(recipe.control.q)
-    f, g = shaped(mixed, fit)
-    earned = mixed["wy"] + f * mixed["w"]
-    start = mixed.start * mixed.total  # episodes by first state
-    used = _used(mixed, fit)
-    if fit == "split":
-        earned, start = earned * (cells.s < cells.width)[:, None], start[: cells.firsts]
-        g = g[: cells.firsts]
-    n = start.sum(axis=0)
-    powers = cells.gamma ** np.arange(cells.horizon)
-    per_step = np.stack([earned[step.cells].sum(axis=0) for step in cells.steps])
-    per_step = per_step / (weights if recipe.normalize == "step" else n)
-    values = powers @ per_step + np.sum(start * g, axis=0) / n
-    return np.where(used & np.all(weights > 0, axis=0), values, np.nan), None
-
-
-def marginal(recipe: Recipe, mixed: Mixed) -> tuple[Floats, None]:
-    """(m,) MDR with the Q of all episodes, or of the other half on the first."""
-    assert recipe.control is not None
-    cells, fit = mixed.cells, str(recipe.control.q)
-    f, g = shaped(mixed, fit)
-    start = mixed.start
-    own = np.ones(len(cells), bool)
-    if fit == "split":
-        own = cells.s < cells.width
-        start = start * (np.arange(len(start)) < cells.firsts)[:, None]
-        start = start * _inverse(start.sum(axis=0, keepdims=True))
-    per_node = _inverse(by_node(cells, mixed.visits))[cells.node] * own[:, None]
-    carried = mixed["ρ"] * per_node
-    placebo = np.asarray(adding(cells.node, cells.nodes) @ carried)
-    d, fine = forward(cells, start, carried, placebo, simplex=recipe.normalize == "simplex")
-    earned = d[cells.node] * per_node * (mixed["ρy"] + f * mixed["ρ"])
-    values = np.sum(cells.gamma ** cells.t[:, None] * earned, axis=0)
-    values += np.sum(start * g, axis=0)
-    return np.where(fine & _used(mixed, fit), values, np.nan), None
-
-
-def _used(mixed: Mixed, fit: str) -> npt.NDArray[np.bool_]:
-    """(m,) whether both halves have episodes."""
-    if fit == "in-sample":
-        return np.ones(mixed.draws.many, bool)
-    first = mixed.start[: mixed.cells.firsts].sum(axis=0)
-    second = mixed.start[mixed.cells.firsts :].sum(axis=0)
-    return np.asarray((first > 0) & (second > 0))
-
-
-def pooled(recipe: Recipe, first: Ints, mixed: Mixed) -> tuple[Floats, None]:
-    """(m,) MIS pooled over time, on cells of all steps together; first (n,) are the columns in
-    which the episodes begin."""
-    cells = mixed.cells
-    one = mixed["ρ"] if recipe.normalize == "state" else mixed["n"]
-    used = (cells.to < cells.width)[:, None]
-    here = adding(cells.s, cells.width)
-    by_reward, by_move = _inverse(here @ one), _inverse(here @ (one * used))
-    carried = mixed["ρ"] * used * by_move[cells.s]
-    reward, placebo = (by_reward * (here @ mixed[name]) for name in ("ρy", "ρ"))
-    placebo[-1] = 1.0
-    arriving = adding(np.where(used[:, 0], cells.to, 0), cells.width)
-    d = np.asarray(adding(first, cells.width) @ mixed.draws.times) / mixed.total
-    values, fine = np.zeros(d.shape[1]), np.ones(d.shape[1], bool)
-    for t in range(cells.horizon):
-        if recipe.normalize == "simplex" and t > 0:
-            mass = d.sum(axis=0)
-            d = d / np.where(mass > 0, mass, 1.0)
-        fine &= np.sum(d * placebo, axis=0) > 0
-        values += cells.gamma**t * np.sum(d * reward, axis=0)
-        after = arriving @ (d[cells.s] * carried)
-        after[-1] += d[-1]
-        d = after
-    return np.where(fine, values, np.nan), None
+def root(
+    parts: Floats, scale: Floats, start: Floats, u: Floats, n: Floats, g: Floats | float = 0.0
+) -> Floats:
+    """(m,) the root of SE² = Var[u(s_0) + g(s_0)]/n + parts, nan where rounding has eaten it;
+    `start` is the share of the first states, `scale` what the parts are differences of."""
+    mean, square = (np.sum(start * (u + g) ** k, axis=0) for k in (1, 2))
+    squares = np.maximum(square - mean**2, 0.0) / n + parts
+    scale = scale + np.sum(start * (np.abs(u) + np.abs(g)) ** 2, axis=0) / n
+    return np.sqrt(np.where(squares <= NOISE * scale, np.nan, squares))

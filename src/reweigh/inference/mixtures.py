@@ -13,7 +13,7 @@ import numpy.typing as npt
 from reweigh.estimators.control import halves
 from reweigh.estimators.direct import Rows, observed
 from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary, Stepwise
-from reweigh.inference import mixed_cells
+from reweigh.inference import mixed_cells, mixed_control, mixed_pooled
 from reweigh.inference.draws import Draws
 from reweigh.inference.log_cells import Cells
 from reweigh.inference.mixed_cells import Mixed
@@ -28,7 +28,8 @@ MOST_KEPT = 1 << 29  # bytes of what the estimators of one log and target hold
 BLOCK = 64  # mixtures that are run at once where they fit, as in moments/kernels/resample.py
 FEWEST = 4  # for which it still pays
 ROW, COUNT = 48, 8 * BLOCK  # bytes of a row in the sparse matrices, and of an episode's counts
-ARRAYS = 24  # of (cells, mixtures) that they hold at a time
+PRODUCT = 24  # bytes of a step of an episode: its product with and without the reward, its cell
+ARRAYS = 28  # of (cells, mixtures) that they hold at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,7 @@ class LogCells:
 
 def _together(cells: Cells) -> int:
     """How many mixtures of sums by these cells can be held, as a power of two."""
-    fit = MOST_KEPT // (8 * ARRAYS * cells.largest)
+    fit = MOST_KEPT // (8 * (ARRAYS * cells.largest + cells.kept))
     return 1 << (fit.bit_length() - 1) if fit else 0
 
 
@@ -103,21 +104,22 @@ class Ready:
             return None
         if isinstance(recipe.weights, Model):
             return self._over(self.cells.whole, partial(mixed_cells.model, recipe, errors))
-        if errors:
-            return None
         if control is None:
             pooled = recipe.weights == Marginal(pooled=True)
             first = log.steps.first_states().astype(np.int64)
-            road = partial(mixed_cells.pooled, recipe, first)
+            road = partial(mixed_pooled.pooled, recipe, first, errors)
             return self._over(self.cells.of_all_steps, road) if pooled else None
         cells = self.cells.whole if control.q == "in-sample" else self.cells.by_half
         if isinstance(recipe.weights, Stepwise):
-            doubly_robust = partial(self._doubly_robust, recipe)
-            return None if self.products is None else self._over(cells, doubly_robust)
+            if self.products is None:
+                return None
+            among = self.cells.half == 0 if control.q == "split" else None
+            road = partial(mixed_control.doubly_robust, recipe, self.products, among, errors)
+            return self._over(cells, road)
         plain = recipe.weights == Marginal() and recipe.normalize != "state"
         if not plain or control.q == "cross-fit":
             return None
-        return self._over(cells, partial(mixed_cells.marginal, recipe))
+        return self._over(cells, partial(mixed_control.marginal, recipe, errors))
 
     def _over(
         self, cells: Cells | None, road: Callable[[Mixed], Found]
@@ -137,20 +139,13 @@ class Ready:
         assert self.products is not None
         return self.products.run(recipe, draws, errors)
 
-    def _doubly_robust(self, recipe: Recipe, mixed: Mixed) -> Found:
-        assert self.products is not None
-        assert recipe.control is not None
-        among = self.cells.half == 0 if recipe.control.q == "split" else None
-        weights = self.products.step_weights(mixed.draws, among)
-        return mixed_cells.doubly_robust(recipe, weights, mixed)
-
     @cached_property
     def rho(self) -> Floats:
         return Rows.of(self.log, self.target, self.max_ratio).row_ratios
 
     @cached_property
     def products(self) -> Products | None:
-        if 16 * self.log.n_episodes * self.log.horizon > MOST_KEPT:
+        if PRODUCT * self.log.n_episodes * self.log.horizon > MOST_KEPT:
             return None
         with np.errstate(over="ignore", invalid="ignore"):
             return Products.of(self.log, self.rho)

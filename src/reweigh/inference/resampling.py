@@ -10,11 +10,11 @@ fitted to the drawn episodes, and copies of an episode stay in one fold.
 
 Cost: MIS on observed states takes one pass over the rows per 64 replicates, and another one back
 for their errors (`moments/kernels/resample.py`; threads share the blocks of replicates). Products,
-models and, without errors, pooled MIS and control variates are sums by cell of 64 replicates at
-once, or of as many as fit into half a gigabyte (`mixtures.py`). What is left (cut-off episodes,
-hidden states under MIS, pooled MIS and MDR, tables that are too large, a replicate without overlap)
-is evaluated on the repeated episodes, each replicate costing about what the estimate costs: some
-10 ms for 1,000 episodes of 30 steps.
+models, pooled MIS and control variates are sums by cell of 64 replicates at once, or of as many as
+fit into half a gigabyte (`mixtures.py`), their errors included. What is left (cut-off episodes,
+hidden states under MIS, pooled MIS and MDR, cross-fitted MDR, tables that are too large, replicates
+without overlap or without spread) is evaluated on the repeated episodes, each replicate costing
+about what the estimate costs: some 10 ms for 1,000 episodes of 30 steps.
 """
 
 from __future__ import annotations
