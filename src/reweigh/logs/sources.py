@@ -80,7 +80,7 @@ class FileSource:
     def names(self) -> list[str]:
         if self.kind == "csv":
             return csvfile.header(self.paths[0], self.csv)
-        names = list(_parquet(self.paths[0]).schema_arrow.names)
+        names = list(open_parquet(self.paths[0]).schema_arrow.names)
         csvfile.refuse_duplicates(names, str(self.paths[0]))
         return names
 
@@ -147,7 +147,7 @@ class FileSource:
         return table
 
     def _read_parquet(self, path: Path, names: list[str]) -> pa.Table:
-        file = _parquet(path)
+        file = open_parquet(path)
         absent = [name for name in names if name not in file.schema_arrow.names]
         if absent:
             raise InputError(f"{path.name} lacks the column {absent[0]!r} that other files have")
@@ -321,7 +321,7 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _parquet(path: Path) -> pq.ParquetFile:
+def open_parquet(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path, memory_map=True)
     except (pa.ArrowInvalid, OSError) as error:

@@ -96,7 +96,9 @@ def open_spark(
     _spark_view(session, numbered_frame, log, stack)
     kinds = numbered_frame.limit(0).toArrow().schema.types
     names = data.names if isinstance(data, TableSource | FileSource) else list(columns)
-    return SparkHome(source, list(columns), list(kinds), "spark", log, names, session, stack)
+    return SparkHome(
+        source, list(columns), list(kinds), "spark", log, names, session=session, stack=stack
+    )
 
 
 def _parts(data: FileSource, columns: list[str]) -> dict[pa.Schema, list[str]]:
