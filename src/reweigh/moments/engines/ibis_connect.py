@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from reweigh.errors import InputError, ResourceError, UsageError, nearest
 from reweigh.logs.plain import is_text
-from reweigh.logs.sources import FileSource, TableSource, open_parquet
+from reweigh.logs.sources import FileSource, TableSource
 from reweigh.progress import asking
 
 if TYPE_CHECKING:
@@ -317,10 +317,10 @@ def _duckdb(
 def _duckdb_log(connection: Any, data: Any, reading: Reading, policy: str | None) -> DuckHome:
     """A view of the log in which columns have numbers for names."""
     allowed: list[str] = []
-    columns = names = rows = None
+    columns = names = rows = united = None
     name = "reweigh_raw"
     if isinstance(data, FileSource) and data.kind == "parquet":
-        same_columns(data, needed(reading, policy, data.names))
+        united = data.unite(data.parquet_schemas(), needed(reading, policy, data.names))
         rows = sum(rows for rows, _ in data.parts)
         literal = [os.fspath(path.absolute()) for path in data.paths]
         patterns = [_only_itself(path) for path in literal]
@@ -339,7 +339,9 @@ def _duckdb_log(connection: Any, data: Any, reading: Reading, policy: str | None
     if columns is None:
         columns = [row[0] for row in connection.execute(f"DESCRIBE {name}").fetchall()]
     numbered = ", ".join(f"c{i}" for i in range(len(columns)))
-    connection.execute(f"CREATE TEMP VIEW reweigh_log AS SELECT * FROM {name} AS raw({numbered})")
+    chosen = "*" if united is None else _as_united(columns, united)
+    view = f"SELECT {chosen} FROM {name} AS raw({numbered})"
+    connection.execute(f"CREATE TEMP VIEW reweigh_log AS {view}")
     # from here on the connection reads these files and no others, whatever it is told
     connection.execute("SET allowed_paths = ?", [allowed])
     connection.execute("SET enable_external_access = false")
@@ -349,6 +351,14 @@ def _duckdb_log(connection: Any, data: Any, reading: Reading, policy: str | None
     return DuckHome(
         source, columns, list(kinds), "duckdb", "reweigh_log", names, rows, connection=connection
     )
+
+
+def _as_united(columns: list[str], united: pa.Schema) -> str:
+    """All columns, integers of several files as what they are together: of 64 bits with and without
+    a sign DuckDB makes one type of 128 bits."""
+    signed = [f"c{columns.index(f.name)}" for f in united if pa.types.is_int64(f.type)]
+    cast = ", ".join(f"CAST({c} AS BIGINT) AS {c}" for c in signed)
+    return f"* REPLACE ({cast})" if cast else "*"
 
 
 def _only_itself(path: str) -> str:
@@ -368,18 +378,6 @@ def _table_name(connection: Any, wanted: str) -> str:
         raise UsageError(f"several tables are called {wanted!r}: say which, as schema.table")
     listed = ", ".join(map(repr, known)) or "none"
     raise UsageError(f"there is no table {wanted!r}{nearest(wanted, known)} (tables: {listed})")
-
-
-def same_columns(data: FileSource, wanted: Sequence[str]) -> list[pa.Schema]:
-    """The schemas of Parquet files, which have these columns and types that unite."""
-    schemas, parts = [], []
-    for path in data.paths:
-        with open_parquet(path) as file:  # one after the other: there may be thousands
-            schemas.append(file.schema_arrow)
-            parts.append((file.metadata.num_rows, False))
-    data.unite(schemas, wanted)
-    data.parts[:] = parts
-    return schemas
 
 
 @dataclass(eq=False)

@@ -126,9 +126,7 @@ def open_rows(
     if data.kind == "csv":
         columns = {n: _Survey(n in ids, n in floats, data.csv.decimal) for n in names}
         return _survey_csv(data, columns, size, report)
-    files = [_parquet(path) for path in data.paths]
-    schema = data.unite([file.schema_arrow for file in files], names)
-    data.parts[:] = [(file.metadata.num_rows, False) for file in files]
+    schema = data.unite(data.parquet_schemas(), names)
     return RowSource(data, names, schema, sum(rows for rows, _ in data.parts), size, report)
 
 
