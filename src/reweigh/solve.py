@@ -102,7 +102,9 @@ def solve_on_sums(
         solution = solve_stationary(recipe, base)
         if not evidence.errors:
             return solution, base
-        return _with_jackknife(recipe, base, solution, solve_stationary), base
+        if not solution.warnings or abs(solution.value) > 0:
+            return _with_jackknife(recipe, base, solution, solve_stationary), base
+        return replace(solution, error_method="all stationary mass is on END"), base
     log, target = (None, None) if evidence.log is None else evidence.rows(dropped)
     if recipe.control is None:
         request = replace(recipe.needs, blocks=base.about.blocks)

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import duckdb
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -203,27 +202,3 @@ def test_a_deterministic_log_is_refused_by_every_engine(
         ran = command("evaluate", tmp_path / "log.parquet", "--target", policy, "--engine", engine)
         assert ran.code == 4
         assert "deterministic policy" in ran.err, engine
-
-
-@pytest.mark.parametrize("engine", ["arrays", "stream", "duckdb"])
-def test_ssd_is_gives_no_number_where_episodes_end(
-    engine: str, command: Command, tmp_path: Path
-) -> None:
-    """All stationary mass is on END, and the value would be 0 whatever was earned."""
-    table = log_table()
-    step, half = table["step"].to_numpy(), table["episode"].to_numpy() < 30
-    kept = half | (step < 2)  # the others end after two of three steps
-    table = table.append_column("over", pa.array(~half & (step == 1))).filter(pa.array(kept))
-    pq.write_table(table, tmp_path / "log.parquet")
-    call = ("evaluate", tmp_path / "log.parquet", "--target-prob", "pi", "--terminated", "over",
-            "--engine", engine, "--estimators")  # fmt: skip
-    ran = command(*call, "ssd-is,ssd-is-plugin,ssd-is-selfnorm")
-    assert ran.code == 4
-    assert "refused (stationary)" in ran.err
-    assert "on END" in ran.err
-    assert "Use mis" in ran.err
-    beside = command(*call, "ssd-is,mis", "--json")
-    assert beside.code == 0
-    entries = {entry["estimator"]: entry for entry in beside.json()["estimates"]}
-    assert entries["ssd-is"]["value"] is None
-    assert entries["mis"]["value"] is not None

@@ -289,7 +289,7 @@ def test_ssd_is_refuses_a_complex_eigenvalue() -> None:
     assert abs(found[np.argmin(np.abs(found - 1))].imag) > 0.1
     dst, src = np.nonzero(P)
     with pytest.raises(rw.RefusedError, match="next to 1 is complex"):
-        stationary._eigenvector(src, dst, P[dst, src], np.ones(4))
+        stationary._eigenvector(src, dst, P[dst, src], np.ones(4), None)
 
 
 def test_ssd_is_needs_two_steps() -> None:

@@ -139,6 +139,7 @@ def test_mountain_car(name: str, folder: Path) -> None:
     assert found["mis"][512] < 0.6 * found["mis"][32]
     if name == "fig4":
         assert found["is"][128] > 1.4 * found["mis"][128]
+        assert all(error == 1.0 for error in found["ssd-is"].values())  # all mass is on END
         assert all(error > 0.8 for error in found["dm"].values())  # unseen actions have no mass
     else:
         assert found["mdr"][128] < 3 * found["mis"][128]

@@ -70,6 +70,7 @@ def estimates_table(
     from rich import box
     from rich.table import Table
 
+    from reweigh.errors import StationaryWarning
     from reweigh.results import Refusal, rounded, two_digits
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
@@ -84,9 +85,12 @@ def estimates_table(
             continue
         interval = result.interval() if intervals is None else intervals[index]
         d, error = result.diagnostics, result.error_beside(interval)
+        on_end = result.value == 0 and any(
+            isinstance(w, StationaryWarning) for w in result.warnings
+        )
         cells = [
             result.estimator + (" !" if result.warnings else ""),
-            rounded(result.value, error),
+            "0 (END)" if on_end else rounded(result.value, error),
             _interval_cell(result, interval),
             "none" if d.worst_ess is None else f"{d.worst_ess:,.0f}",
             "" if d.total_unseen is None else f"{d.total_unseen:.1%}",

@@ -33,24 +33,35 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     cells, _ = model_cells(moments)
     cells = cells.forget("a")
     n = moments.n_episodes
-    if np.any((cells.s_next == END) & (cells.t_next < horizon)):
-        # END → END with ratio 1: an eigenvalue of exactly 1, whose vector is END alone
-        raise RefusedError(
-            "stationary",
-            "episodes end early, so all stationary mass is on END: the stationary distribution "
-            "says nothing about this log, and the value would be 0 whatever was earned. Use mis()",
-        )
+    to_end = cells.s_next == END
+    ended = np.zeros(horizon + 1)
+    np.add.at(ended, cells.t_next[to_end], cells.n[to_end])
+    ended = np.cumsum(ended)[:horizon]  # (H,) episodes that have ended by step t
+
     early = (cells.t < horizon - 1) & (cells.s_next != UNKNOWN)
     seen = np.unique(np.concatenate([cells.s[early], cells.s_next[early], [END]]))
     src, dst = np.searchsorted(seen, cells.s[early]), np.searchsorted(seen, cells.s_next[early])
+    end = int(np.searchsorted(seen, END))
     count = tally(src, cells.n[early], len(seen))
-    if not cells.rho[early].sum() > 0:
+    stays = float(ended[: horizon - 1].sum())  # END → END with ratio 1
+    absorbs = stays > 0 or bool(np.any(to_end[early]))
+    count[end] = stays
+    if not cells.rho[early].sum() + stays > 0:
         raise no_support(0)
     if not np.isfinite(cells.rho[early]).all():
         raise overflow()
-    d_inf = _eigenvector(src, dst, cells.rho[early], count)
+    d_inf = _eigenvector(src, dst, cells.rho[early], count, end if absorbs else None)
     notes: list[Warning] = []
+    end_share = float(d_inf[end])
     use = recipe.weights.use
+    if end_share > 1 - 1e-6:
+        text = (
+            f"episodes end early, so {end_share:.0%} of the stationary mass is on END: the "
+            "stationary distribution says nothing about this log. Use mis()"
+        )
+        if use == "selfnorm":  # 0/0 at every step before the first end
+            raise RefusedError("stationary", text)
+        notes.append(StationaryWarning(text))
     if np.any(d_inf < -1e-8):
         notes.append(
             StationaryWarning("the stationary vector has negative entries: too little data")
@@ -72,11 +83,12 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     share = np.where(in_chain, d_inf[place], 0.0)
     z, rho, rho2, visits = (at.sum(v) for v in (cells.z, cells.rho, cells.rho2, cells.n))
     powers = gamma ** np.arange(horizon)
-    total = tally(t, weight * rho, horizon)
-    square = tally(t, weight**2 * rho2, horizon)
+    end_weight = w[end] * ended
+    total = tally(t, weight * rho, horizon) + end_weight
+    square = tally(t, weight**2 * rho2, horizon) + w[end] ** 2 * ended
     if use == "plugin":
         earned = tally(t, share * z / visits, horizon)
-        ones = tally(t, share * rho / visits, horizon)
+        ones = tally(t, share * rho / visits, horizon) + d_inf[end] * (ended > 0)
     else:
         earned, ones = tally(t, weight * z, horizon), total
         if use == "selfnorm":
@@ -104,12 +116,14 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     )
 
 
-def _eigenvector(src: Ints, dst: Ints, rho: Floats, count: Floats) -> Floats:
+def _eigenvector(src: Ints, dst: Ints, rho: Floats, count: Floats, end: int | None) -> Floats:
     """The right eigenvector of P̂(s'|s) = Σρ(s,s')/N(s) for the eigenvalue closest to 1, sum 1."""
     from scipy.sparse import csc_matrix
     from scipy.sparse.linalg import ArpackNoConvergence, eigs
 
     size = len(count)
+    if end is not None:  # END → END with ratio 1: an eigenvalue of exactly 1, its vector END alone
+        return np.asarray(np.arange(size) == end, np.float64)
     matrix = csc_matrix((rho / count[src], (dst, src)), shape=(size, size))
     if size <= DENSE_UP_TO:
         found, vectors = np.linalg.eig(matrix.toarray())

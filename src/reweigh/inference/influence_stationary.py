@@ -18,8 +18,9 @@ where x solves the adjoint of the eigenvector's equations, the bordered system
     ⎡ (P̂ - λ)ᵀ  1 ⎤ ⎡ x ⎤   ⎡ k ⎤
     ⎣  - dᵀ     0 ⎦ ⎣ · ⎦ = ⎣ 0 ⎦
 
-since (P̂ - λ) δd - d δλ = - δP̂ d and Σ δd = 0. What n does as a divisor cancels. Logs whose
-episodes end early are refused, as where the value is made.
+since (P̂ - λ) δd - d δλ = - δP̂ d and Σ δd = 0. What n does as a divisor cancels. Episodes that end
+early put all stationary mass on END whatever their weights: the value is 0 and has no influence
+to speak of, so that it is refused.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from reweigh.estimators.recipe import Recipe, Stationary
 from reweigh.estimators.stationary import DENSE_UP_TO, _eigenvector, solve_stationary
 from reweigh.inference.influence_moves import ranked, single_moves
 from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import END
 from reweigh.moments.engines.arrays import ArraysEngine
 from reweigh.moments.engines.base import Request
 from reweigh.moments.groups import tally
@@ -130,13 +132,15 @@ class Chain:
         moves = single_moves(log, pi, rho, action=False)
         early = slice(0, int(log.steps.offsets[log.horizon - 1]))
         after = moves.s_next[early]
+        if np.any(after == END):
+            raise _ends_early()
         seen = np.zeros(len(log.states) + 1, bool)
         seen[moves.s[early]] = seen[after] = True
         place = np.where(seen, np.cumsum(seen), 0)  # END stands first, as where the value is made
         s, s_next, size = place[moves.s], place[after], int(seen.sum()) + 1
         count = tally(s[early], np.ones(len(after)), size)
         P = csc_matrix((rho[early] / count[s[early]], (s_next, s[early])), shape=(size, size))
-        d = _eigenvector(s[early], s_next, rho[early], count)
+        d = _eigenvector(s[early], s_next, rho[early], count, None)
         lam = float((P @ d).sum())  # as Σ d = 1
         return cls(P, lam, d, count, s, early, s_next, count[s] > 0)
 
@@ -167,6 +171,14 @@ class Chain:
         if not float(np.abs(B @ x - right).max()) <= SOLVED * scale:
             raise _not_alone()
         return np.asarray(x[:size], np.float64)
+
+
+def _ends_early() -> RefusedError:
+    return RefusedError(
+        "stationary",
+        "episodes end early, so that all stationary mass is on END and the value is 0 whatever "
+        "they earned: no episode has an influence on it. Use mis()",
+    )
 
 
 def _not_alone() -> RefusedError:
