@@ -6,6 +6,7 @@ import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.csv as pc
@@ -579,6 +580,51 @@ def test_the_ledger_knows_clippings_and_reads_old_files(
         assert run([*call, *more]) == 0
         assert json.loads(capsys.readouterr().out)["tried"] == tried
     assert [a, "mis, ratios at most 1.1"] in json.loads(book.read_text())["logs"][log]
+
+
+def test_policies_evaluated_one_by_one_are_counted(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tenth policy's interval looks like the first one's; the ledger tells them apart."""
+
+    def ran(name: str, *more: str) -> dict[str, Any]:
+        assert run(["evaluate", "log.parquet", "--target", f"{name}.csv", "--json", *more]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    def warned(found: dict[str, Any]) -> bool:
+        return any("tried on this log by now" in text for text in found["warnings"])
+
+    kept = ("--ledger", "l.json")
+    assert ran("a")["tried"] is None
+    first = ran("a", *kept, "--estimators", "mis,wis")
+    assert (first["tried"], warned(first)) == (2, False)
+    again = ran("a", *kept)  # nothing new, but one of two
+    assert (again["tried"], warned(again)) == (2, True)
+    other = ran("b", *kept)
+    assert (other["tried"], warned(other)) == (3, True)
+    # the same book as that of compare, which had not tried wis on b; the holdout is not untouched
+    call = [*CALL, "--estimators", "mis,wis", *kept, "--seed", "1", "--holdout", "0.4"]
+    assert run(call) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "4 tried on this log" in shown
+    assert "no longer untouched" in shown
+    assert run(["evaluate", "log.parquet", "--target", "a.csv", *kept]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "; 4 tried on this log" in shown
+    assert "compare them all at once" in shown
+    assert run(["evaluate", "log.parquet", "--target", "a.csv", *kept, "--strict"]) == 4
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("engine", ["stream", "duckdb"])
+def test_a_ledger_needs_the_log_in_memory(
+    engine: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["evaluate", "log.parquet", "--target", "a.csv", "--ledger", "l.json"]
+    assert run([*call, "--engine", engine]) == 2
+    assert "--engine arrays" in capsys.readouterr().err
+    assert not (files / "l.json").exists()
 
 
 # --- a part that was set aside before

@@ -292,7 +292,7 @@ def _remarks_on(contender: Contender) -> list[str]:
         lines.append(f"no interval: {why}")
     if contender.interval is not None and not contender.trusted:
         lines.append(NOT_TO_TRUST)
-    return lines
+    return lines + [f"not checked: {line}" for line in result.verdict.unchecked_lines()]
 
 
 def _value(contender: Contender) -> float:

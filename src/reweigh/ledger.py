@@ -34,8 +34,20 @@ class Tally:
     tried: int
     before: tuple[float, ...] = ()
 
+    def says_alone(self, many: int) -> list[str]:
+        """What there is to warn of where `many` trials were reported on all episodes, each with an
+        interval of its own."""
+        if self.tried <= many:
+            return []
+        return [
+            f"{self.tried} pairs of a policy and an estimator were tried on this log by now, and "
+            "an interval here is for one that was named beforehand: for the best of several, "
+            "compare them all at once"
+        ]
+
     def says(self, many: int, share: float) -> list[str]:
-        """What there is to warn of where `many` trials were reported on this share."""
+        """What there is to warn of where `many` trials were reported on this share, with
+        simultaneous intervals."""
         parted = share < WHOLE
         lines = []
         if self.tried > many:

@@ -7,6 +7,7 @@ variable. A loop within another one moves that one's share.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,6 +16,9 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 Listener = Callable[[str, float], None]  # what is done, and the share of it that is
+Report = Callable[[int, int], None]  # the rows that are read, of how many
+
+ASK_EVERY = 0.2  # seconds between two questions to what runs elsewhere
 
 _listener: ContextVar[Listener | None] = ContextVar("reweigh_progress", default=None)
 
@@ -67,3 +71,33 @@ def tell(share: float, what: str = "") -> None:
     listener = _listener.get()
     if listener is not None:
         listener(what, share)
+
+
+@contextmanager
+def asking(share: Callable[[], float]) -> Iterator[None]:
+    """While something runs that does not come back before it is done, ask it how far it is.
+
+    `share` is called by another thread, which ends with this block, however that ends. Where it
+    cannot tell, it gives a number that is not above 0.
+    """
+    listener = _listener.get()
+    if listener is None:
+        yield
+        return
+    over = threading.Event()
+
+    def ask() -> None:
+        most = 0.0
+        while not over.wait(ASK_EVERY):
+            now = min(share(), 1.0)
+            if now > most:
+                most = now
+                listener("", now)
+
+    asker = threading.Thread(target=ask, name="reweigh-progress", daemon=True)
+    asker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        asker.join()

@@ -320,6 +320,7 @@ class Estimate:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `reweigh evaluate --json` prints them."""
         interval, gain = self.interval(), self.gain_or_why()
+        verdict = self.verdict.to_dict()
         return {
             "estimator": self.estimator,
             "value": self.value,
@@ -329,8 +330,9 @@ class Estimate:
             "p_value": finite_or_none(gain.p_value) if isinstance(gain, Gain) else None,
             "gain": gain.to_dict() if isinstance(gain, Gain) else refused_entry(gain),
             "chosen": self.chosen,
-            "verdict": self.verdict.level,
-            "gates": [gate.to_dict() for gate in self.verdict.gates],
+            "verdict": verdict["level"],
+            "unchecked": verdict["unchecked"],
+            "gates": verdict["gates"],
             "warnings": [str(warning) for warning in self.warnings],
             "n_episodes": self.n_episodes,
             "horizon": self.horizon,
@@ -364,7 +366,7 @@ class Estimate:
         ]
         lines.append(("verdict", str(self.verdict)))
         if self.verdict.unchecked:
-            lines.append(("not checked", ", ".join(g.name for g in self.verdict.unchecked)))
+            lines.append(("not checked", "; ".join(self.verdict.unchecked_lines())))
         if self.chosen is not None:
             lines.append(("chosen", self.chosen))
         return lines + [("warning", str(warning)) for warning in self.warnings]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
+import ibis
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 import reweigh as rw
+import reweigh.progress
 from reweigh.cli import progress
-from reweigh.progress import each, stage, watching
+from reweigh.progress import asking, each, stage, watching
 
 from .commands import log_table
 
@@ -121,6 +127,17 @@ def test_a_command_shows_it_and_takes_it_away(monkeypatch: pytest.MonkeyPatch) -
     assert terminal.getvalue().endswith("\x1b[2K")  # the line is wiped
 
 
+def test_rows_that_are_read_once_more_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress.scanning("evaluating") as report:
+        assert report is not None
+        report(100, 100)
+        report(40, 100)
+    assert "40 %" in terminal.getvalue()
+    assert "40 %, 0:00 left" not in terminal.getvalue()
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(None, "0:00"), (7.4, "0:07"), (3723, "1:02:03")])
 def test_clock(seconds: float | None, text: str) -> None:
     assert progress.clock(seconds) == text
@@ -154,3 +171,105 @@ def test_sums_tell_how_far_they_are(engine: str) -> None:
     assert shares[0] == 0
     assert shares[-1] == 1
     assert len(set(shares)) > 2
+
+
+# ---- what runs elsewhere is asked ---------------------------------------------------------------
+
+
+def askers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "reweigh-progress"]
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reweigh.progress, "ASK_EVERY", 0.001)
+
+
+def test_only_what_is_further_is_told(often: None) -> None:
+    answers = iter([-0.01, 0.2, 0.1, 0.2, 0.6, 1.7])
+    asked = threading.Event()
+
+    def share() -> float:
+        found = next(answers, None)
+        if found is None:
+            asked.set()
+        return 0.0 if found is None else found
+
+    def run() -> None:
+        with stage(1, 2, "queries"), asking(share):
+            assert asked.wait(10)
+
+    told = [share for _, share in heard(run)]
+    assert told == [0.5, 0.6, 0.8, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_nobody_goes_on_asking_after_an_error(error: type[BaseException], often: None) -> None:
+    def fail() -> None:
+        assert len(askers()) == 1
+        raise error
+
+    with pytest.raises(error), watching(lambda what, share: None), asking(lambda: 0.5):
+        fail()
+    assert askers() == []
+
+
+def test_where_nobody_looks_nobody_asks() -> None:
+    with asking(lambda: 1 / 0):
+        assert askers() == []
+
+
+def scanned(folder: Path, n: int) -> rw.ScannedLog:
+    pq.write_table(log_table(n), folder / "log.parquet")
+    return rw.read_log(folder / "log.parquet", engine="duckdb")  # type: ignore[return-value]
+
+
+def test_a_query_of_duckdb_tells_how_far_it_is(tmp_path: Path, often: None) -> None:
+    """Rounds of queries, each of which reads every row; within a query too."""
+    n, told = 100_000, []
+    log = scanned(tmp_path, n)
+    log = replace(log, scanner=replace(log.scanner, report=lambda *rows: told.append(rows)))  # type: ignore[type-var]
+    rw.moments(log, rw.ColumnPolicy("pi"), ["mis", "is"])
+    assert askers() == []
+    rounds = [told[: told.index((0, told[-1][1]), 1)], told[told.index((0, told[-1][1]), 1) :]]
+    for rows in rounds:
+        done, [total] = [k for k, _ in rows], {total for _, total in rows}
+        assert done == sorted(done)
+        assert (done[0], done[-1]) == (0, total)
+        assert total % (3 * n) == 0
+        assert any(k % (3 * n) for k in done)  # amid a query
+
+
+def test_a_terminal_is_shown_rows_per_second_of_duckdb(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, often: None
+) -> None:
+    terminal = Terminal()
+    log = scanned(tmp_path, 100_000)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    with progress.at_work(log, "adding up") as data:
+        rw.moments(data, rw.ColumnPolicy("pi"), ["mis"])
+        time.sleep(0.2)  # rich draws ten times a second
+    assert "rows/s" in terminal.getvalue()
+    assert " left" in terminal.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
+def test_other_databases_tell_their_queries(tmp_path: Path) -> None:
+    pq.write_table(log_table(), tmp_path / "log.parquet")
+    log = rw.read_log(ibis.duckdb.connect().read_parquet(tmp_path / "log.parquet"))
+    with progress.at_work(log, "adding up") as data:
+        assert data is log
+    told = heard(lambda: rw.moments(log, rw.ColumnPolicy("pi"), ["mis"]))
+    assert {what for what, _ in told} == {"checks", "queries"}
+
+
+def test_a_query_that_fails_leaves_no_thread(tmp_path: Path, often: None) -> None:
+    from reweigh.moments.engines.ibis_connect import open_home
+
+    log = scanned(tmp_path, 10)
+    with open_home("duckdb", log.data, log.reading, None) as home, watching(lambda *_: None):
+        with pytest.raises(rw.InputError, match="DuckDB cannot read the log"):
+            home.run(None, "SELECT c0 // 0, CAST('a' AS INTEGER) FROM reweigh_log")
+        assert askers() == []

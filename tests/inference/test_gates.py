@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import reweigh as rw
+from reweigh.cli.app import run
 from reweigh.inference import gates
 from reweigh.inference.assumptions import Outcome
 from reweigh.inference.gates import Gate
@@ -168,3 +171,82 @@ def test_a_mass_that_is_1_but_for_rounding_has_no_worst_step() -> None:
     assert (found.level, found.value, found.step) == ("green", 0.0, None)
     off = gates.total_mass(np.array([1.0, 1.2, 1.0]))
     assert (off.level, off.step) == ("amber", 1)
+
+
+# --- what could not be checked stands beside the verdict
+
+
+def episodes_of(ids: list[object]) -> pa.Table:
+    """As many episodes of two steps as there are ids."""
+    rng, n = np.random.default_rng(0), len(ids)
+    s, a = rng.integers(0, 2, 2 * n), rng.integers(0, 2, 2 * n)
+    columns = {
+        "episode": np.repeat(np.array(ids), 2),
+        "step": np.tile([0, 1], n),
+        "state": s,
+        "action": a,
+        "reward": s + rng.normal(size=2 * n),
+        "behavior_prob": np.full(2 * n, 0.5),
+        "pi": np.array([0.4, 0.6])[a],
+    }
+    return pa.table(columns)
+
+
+def cut_off(table: pa.Table) -> pa.Table:
+    """Every fourth episode was cut off after its first step."""
+    step, episode = table["step"].to_numpy(), table["episode"].to_numpy()
+    whole = episode % 4 > 0
+    return table.append_column("truncated", [~whole]).filter(pa.array(whole | (step == 0)))
+
+
+UNORDERED = {
+    "texts": (
+        episodes_of([f"e{k}" for k in range(1000)]),
+        "the log has no order: the ids of its episodes are no whole numbers",
+    ),
+    "cut off": (
+        cut_off(episodes_of(list(range(1000)))),
+        "the log has no order: some episodes were cut off, and their returns are not known",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::reweigh.SelectionWarning")
+@pytest.mark.parametrize("engine", ["arrays", "stream", "duckdb"])
+@pytest.mark.parametrize("kind", UNORDERED)
+def test_a_log_without_an_order_says_so_beside_its_verdict(kind: str, engine: str) -> None:
+    table, why = UNORDERED[kind]
+    log = rw.read_log(table, engine=engine, truncated="truncated" if kind == "cut off" else None)
+    estimate = rw.evaluate(log, rw.ColumnPolicy("pi"), rw.mis())
+    verdict = estimate.verdict
+    assert [gate.name for gate in verdict.unchecked if gate.name == "drift"] == ["drift"]
+    assert verdict.to_dict()["unchecked"]["drift"].startswith(why)
+    assert f"drift ({why}" in " ".join(str(estimate).split("not checked", 1)[1].split())
+    if kind == "texts":
+        assert verdict.level == "green"
+
+
+@pytest.mark.parametrize("engine", ["arrays", "duckdb"])
+def test_the_command_and_the_report_say_so_too(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, why = UNORDERED["texts"]
+    pq.write_table(table, tmp_path / "log.parquet")
+    call = ["evaluate", str(tmp_path / "log.parquet"), "--target-prob", "pi", "--engine", engine]
+    page = tmp_path / "out.html"
+    assert run([*call, "--report", str(page)]) == 0
+    assert f"mis: not checked: drift ({why})" in capsys.readouterr().out
+    beside = page.read_text("utf-8").split("Verdict: green", 1)[1].split("</div>", 1)[0]
+    assert f"Not checked: drift ({why})." in beside
+    assert run([*call, "--quiet"]) == 0
+    assert f"not checked: drift ({why})" in capsys.readouterr().err
+    assert run([*call, "--json"]) == 0
+    [entry] = json.loads(capsys.readouterr().out)["estimates"]
+    assert entry["unchecked"] == {"drift": why}
+
+
+def test_a_comparison_says_so_too() -> None:
+    table, why = UNORDERED["texts"]
+    targets = {"a": rw.ColumnPolicy("pi"), "b": rw.TablePolicy([[0.7, 0.3]] * 2)}
+    found = rw.compare(rw.read_log(table), targets, seed=1)
+    assert f"all: not checked: drift ({why})" in found.remarks()

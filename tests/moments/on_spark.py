@@ -15,9 +15,11 @@ from typing import Any
 
 import fixture
 import ibis
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import test_ibis
+import test_ibis_files
 from population import TARGET, population_log, random_world
 
 import reweigh as rw
@@ -133,6 +135,20 @@ def handed(engine: str, folder: Path) -> int:
     found = rw.moments(rw.read_log(table, **fixture.READING["pairs"]), target, ["mis"])
     memory = rw.read_log(fixture.table("pairs"), **fixture.READING["pairs"])
     fixture.assert_same(found, rw.moments(memory, target, ["mis"]))
+    return 1
+
+
+def kinds(engine: str, folder: Path) -> int:
+    """Integers with and without a sign in two files are one kind."""
+    apart = folder / "kinds"
+    apart.mkdir()
+    last = pa.array([0, 1, 2**63 - 1, 0], pa.uint64())
+    ids = pa.array([2, 2, 3, 3], pa.uint64())
+    paths = test_ibis_files.two_files(apart, state=last, episode=ids)
+    found = rw.read_log(paths, engine=engine).describe()
+    expected = rw.read_log(paths, engine="arrays").describe()
+    assert found["state_examples"] == expected["state_examples"] == ["0", "1", str(2**63 - 1)]
+    assert found["mean_return"] == pytest.approx(expected["mean_return"], rel=1e-12)
     return 1
 
 

@@ -632,7 +632,7 @@ def test_the_connection_reads_the_log_and_nothing_else(tmp_path) -> None:
     with open_home("duckdb", log.data, log.reading, None) as home:
         connection = home.connection  # type: ignore[attr-defined]
         assert connection.execute("SELECT count(*) FROM reweigh_log").fetchone()[0] > 0
-        shown = connection.execute("SELECT current_setting('enable_progress_bar')").fetchone()
+        shown = connection.execute("SELECT current_setting('enable_progress_bar_print')").fetchone()
         assert shown == (False,)  # JSON on standard output stays JSON
         for statement in (
             f"SELECT * FROM read_parquet('{other}')",

@@ -99,11 +99,15 @@ def test_a_file_without_faults_has_none(tmp_path) -> None:
 NOWHERE = "spark://127.0.0.1:9"  # files are compared before it is asked
 
 
-def two_files(folder: Path, **second: Any) -> list[Path]:
-    """Two files of a log of whole numbers, the second of which holds these columns instead."""
+EVEN = rw.TablePolicy({0: {0: 0.5, 1: 0.5}, 1: {0: 0.5, 1: 0.5}})
+
+
+def two_files(folder: Path, first: dict[str, Any] | None = None, **second: Any) -> list[Path]:
+    """Two files of a log of whole numbers, which hold these columns instead."""
     half = {"episode": [0, 0, 1, 1], "step": [0, 1, 0, 1], "state": [0, 1, 1, 0]}
     half |= {"action": [0, 1, 1, 0], "reward": [1.0, 0.0, 0.5, 1.0], "behavior_prob": [0.5] * 4}
     other = half | {"episode": [2, 2, 3, 3]} | second
+    half |= first or {}
     paths = [folder / "a.parquet", folder / "b.parquet"]
     for path, columns in zip(paths, (half, other), strict=True):
         pq.write_table(table(columns), path)
@@ -140,3 +144,82 @@ def test_numbers_of_different_widths_are_one_type(tmp_path) -> None:
     )
     expected = rw.read_log(paths, engine="arrays").describe()
     assert rw.read_log(paths, engine="duckdb").describe()["mean_return"] == expected["mean_return"]
+
+
+WHOLE = {
+    "int64 uint64": (pa.int64(), pa.uint64()),
+    "uint64 int8": (pa.uint64(), pa.int8()),
+    "int32 int64": (pa.int32(), pa.int64()),
+    "uint8 int8": (pa.uint8(), pa.int8()),
+    "uint64 uint8": (pa.uint64(), pa.uint8()),
+}
+LARGEST = 2**63 - 1
+
+
+@pytest.mark.parametrize("pair", WHOLE)
+@pytest.mark.parametrize("column", ["episode", "step", "state", "action", "reward"])
+def test_integers_of_any_width_and_sign_are_one_kind(column, pair, tmp_path) -> None:
+    """The same log as with one type in both files, on every engine."""
+    one = {"episode": [0, 0, 1, 1], "step": [0, 1, 0, 1]}.get(column, [0, 1, 1, 0])
+    two = [2, 2, 3, 3] if column == "episode" else one
+    plain = two_files(tmp_path, {column: one}, **{column: two})
+    expected = rw.moments(rw.read_log(plain, engine="arrays"), EVEN, ["mis", "is"])
+    typed = [pa.array(values, kind) for values, kind in zip((one, two), WHOLE[pair], strict=True)]
+    paths = two_files(tmp_path, {column: typed[0]}, **{column: typed[1]})
+    for engine in ("arrays", "stream", "duckdb"):
+        found = rw.moments(rw.read_log(paths, engine=engine), EVEN, ["mis", "is"])
+        assert found.about.sources == expected.about.sources  # the same rows
+        assert found.states == expected.states
+        for name in ("mis", "is"):
+            known = rw.evaluate(expected, None, name).value
+            assert rw.evaluate(found, None, name).value == pytest.approx(known, rel=1e-12)
+
+
+def test_the_ends_of_what_fits_are_kept(tmp_path) -> None:
+    least = {"state": pa.array([-(2**63), 1, 1, 0], pa.int64())}
+    paths = two_files(tmp_path, least, state=pa.array([LARGEST, 1, 1, 0], pa.uint64()))
+    for engine in ("arrays", "stream", "duckdb"):
+        known = rw.read_log(paths, engine=engine).describe()["state_examples"]
+        assert known == [str(-(2**63)), "0", "1", str(LARGEST)]
+
+
+TOO_LARGE = {
+    "unsigned beside signed": ("state", pa.array([LARGEST + 1, 1, 1, 0], pa.uint64())),
+    "unsigned ids": ("episode", pa.array([LARGEST + 1] * 2 + [3] * 2, pa.uint64())),
+    "beside floats": ("reward", pa.array([2**53 + 1, 0, 0, 1], pa.int64())),
+    "below floats": ("reward", pa.array([-(2**60), 0, 0, 1], pa.int64())),
+}
+
+
+@pytest.mark.parametrize("kind", TOO_LARGE)
+def test_integers_that_do_not_fit_are_refused_by_every_engine(kind, tmp_path) -> None:
+    column, given = TOO_LARGE[kind]
+    paths = two_files(tmp_path, **{column: given})
+    said = set()
+    for engine in ("arrays", "stream", "duckdb", NOWHERE):
+        with pytest.raises(rw.InputError, match=f"column '{column}' holds .* does not fit") as told:
+            rw.read_log(paths, engine=engine).describe()
+        said.add(str(told.value))
+    assert len(said) == 1
+    assert said.pop().startswith("b.parquet")
+
+
+def test_decimals_beside_other_types_are_refused_by_every_engine(tmp_path) -> None:
+    paths = two_files(tmp_path, reward=pa.array([1, 0, 0, 1], pa.int64()).cast(pa.decimal128(19)))
+    said = set()
+    for engine in ("arrays", "stream", "duckdb", NOWHERE):
+        with pytest.raises(rw.InputError, match=r"columns differ.*reward.*types") as caught:
+            rw.read_log(paths, engine=engine).describe()
+        said.add(str(caught.value))
+    assert len(said) == 1
+
+
+def test_integers_beside_floats_are_no_labels(tmp_path) -> None:
+    for column, values in (("episode", [2.0, 2.0, 3.0, 3.0]), ("action", [0.0, 1.0, 1.0, 0.0])):
+        paths = two_files(tmp_path, **{column: values})
+        rules = set()
+        for engine in ("arrays", "stream", "duckdb"):
+            with pytest.raises(rw.InputError) as caught:
+                rw.read_log(paths, engine=engine).describe()
+            rules.add(tuple((fault.code, fault.rule) for fault in caught.value.faults))
+        assert len(rules) == 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reweigh.cli.evaluate import chosen
-from reweigh.cli.options import TARGET, LogOptions, TargetOptions, with_options
+from reweigh.cli.options import TARGET, Ledger, LogOptions, TargetOptions, with_options
 from reweigh.cli.report import ReportOptions
 from reweigh.cli.voice import Json, Quiet, Voice
 from reweigh.errors import RefusedError, UsageError
@@ -71,10 +71,7 @@ def compare(
     seed: Annotated[
         int | None, typer.Option(help="Seed of the critical values. (default: drawn, and printed)")
     ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(help="File that keeps how many policies were tried on this log."),
-    ] = None,
+    ledger: Ledger = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -71,7 +71,12 @@ def _entry(result: Estimate | Refusal) -> dict[str, Any]:
         refused = {"code": error.code, "reason": error.reason}
         return {"estimator": result.estimator, "verdict": None, "refused": refused}
     found = result.verdict.to_dict()
-    return {"estimator": result.estimator, "verdict": found["level"], "gates": found["gates"]}
+    return {
+        "estimator": result.estimator,
+        "verdict": found["level"],
+        "unchecked": found["unchecked"],
+        "gates": found["gates"],
+    }
 
 
 def gates_table(results: Sequence[Estimate | Refusal]) -> Table:

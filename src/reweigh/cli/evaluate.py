@@ -12,7 +12,7 @@ import typer
 from reweigh.cli.inputs import read_given
 from reweigh.cli.intervals import IntervalOptions, refuse_without_rows, told
 from reweigh.cli.moved import moved_entry, say_moved, sensitivities
-from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
+from reweigh.cli.options import OR_TABLE, Ledger, LogOptions, TargetOptions, with_options
 from reweigh.cli.report import ReportOptions
 from reweigh.cli.voice import Json, Quiet, Voice
 from reweigh.cli.words import printable
@@ -66,6 +66,7 @@ def evaluate(
             "with fewer steps, coarser or finer states.",
         ),
     ] = False,
+    ledger: Ledger = None,
     show_sql: Annotated[
         bool, typer.Option("--show-sql", help="Print the queries of the engine, and stop.")
     ] = False,
@@ -90,6 +91,8 @@ def evaluate(
         remarks,
     )
     from reweigh.disagreement import disagreement
+    from reweigh.ledger import noted as noted_in_ledger
+    from reweigh.ledger import trial
     from reweigh.progress import each, stage
 
     voice = Voice(quiet, as_json)
@@ -108,6 +111,8 @@ def evaluate(
         if show_sql:
             print(printable(_sql_of(given.data, given.policy, recipes)))
             return
+        if ledger is not None and not isinstance(given.data, rw.EpisodeLog):
+            raise UsageError("--ledger knows logs in memory by their rows: use --engine arrays")
         with voice.at_work(given.data, "evaluating") as data:
             refuse_without_rows(intervals, data)
             stages = 4 if sensitivity else 3
@@ -122,6 +127,12 @@ def evaluate(
             with stage(3, stages):
                 moved = sensitivities(answered) if sensitivity else {}
         apart = disagreement(results)
+    tried = None
+    if ledger is not None:
+        trials = [trial(given.policy, result.recipe) for result in results]
+        tally = noted_in_ledger(ledger, given.data.episodes_digest(), trials)
+        general += tally.says_alone(len(trials))
+        tried = tally.tried
     report.write(results, given, sure, [*general, *([apart] if apart else [])], voice)
     if as_json:
         print_json(
@@ -132,6 +143,7 @@ def evaluate(
                 "behavior_value": answered[0].behavior_value if answered else None,
                 "log": given.about,
                 "seed": sure.seed,
+                "tried": tried,
                 "certificate": sure.certificate_entry(),
                 "disagreement": apart,
                 "warnings": general,
@@ -144,7 +156,8 @@ def evaluate(
         for answer, interval in zip(results, sure.intervals, strict=True):
             voice.answer(answer_line(answer, interval))
         if answered:
-            voice.say(summary(answered))
+            on_log = "" if tried is None else f"; {tried} tried on this log"
+            voice.say(summary(answered) + on_log)
         for line in gain_lines(answered):
             voice.say(line)
         for result in answered:

@@ -30,6 +30,10 @@ CONFIG = Annotated[
     ),
 ]
 
+Ledger = Annotated[
+    Path | None, typer.Option(help="File that keeps how many policies were tried on this log.")
+]
+
 
 def _option(help: str, panel: str = READING, flag: str | None = None) -> Any:
     """An option; `flag` names one without its --no-… twin."""

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from reweigh.progress import watching
+from reweigh.progress import Report, watching
 
-Report = Callable[[int, int], None]
 FULL = 1000  # shares are told in thousandths
 
 
@@ -44,6 +43,8 @@ def scanning(text: str, *, silent: bool = False) -> Iterator[Report | None]:
         task = bar.add_task(text, total=None, pace="", ends=None)
 
         def report(done: int, total: int) -> None:
+            if done < bar.tasks[task].completed:  # the rows are read once more
+                bar.reset(task)
             bar.update(task, total=total, completed=done)
             speed = bar.tasks[task].speed  # of late: loading the kernels does not count
             bar.update(task, pace=pace(speed) if speed else "")
@@ -64,10 +65,7 @@ def at_work(data: Any, text: str, *, silent: bool = False) -> Iterator[Any]:
 
 def _reports(data: Any) -> bool:
     """Whether the scans of a log tell the rows that are done; others tell their queries."""
-    scanner = getattr(data, "scanner", None)
-    if not is_dataclass(scanner) or isinstance(scanner, type):
-        return False
-    return "report" in {field.name for field in fields(scanner)}
+    return getattr(getattr(data, "scanner", None), "tells_rows", False)
 
 
 def _bar() -> Any:

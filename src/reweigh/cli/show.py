@@ -161,10 +161,8 @@ def remarks(results: Sequence[Estimate | Refusal]) -> list[str]:
                 by_text.setdefault(f"no interval: {result.error_method}", []).append(
                     result.estimator
                 )
-            for gate in result.verdict.unchecked:
-                by_text.setdefault(f"not checked: {gate.name}: {gate.text}", []).append(
-                    result.estimator
-                )
+            for line in result.verdict.unchecked_lines():
+                by_text.setdefault(f"not checked: {line}", []).append(result.estimator)
     return [f"{', '.join(names)}: {text}" for text, names in by_text.items()]
 
 

@@ -37,6 +37,10 @@ class Verdict:
         """The assumptions that could not be tested."""
         return tuple(g for g in self.gates if g.level == "unknown" and g.name in ASSUMPTIONS)
 
+    def unchecked_lines(self) -> list[str]:
+        """These, each with the reason: a green verdict rests on what was checked."""
+        return [f"{gate.name} ({gate.text})" for gate in self.unchecked]
+
     def __str__(self) -> str:
         names = ", ".join(gate.name for gate in self.reasons)
         return f"{self.level}: {names}" if names else self.level
@@ -45,5 +49,6 @@ class Verdict:
         return {
             "level": self.level,
             "reasons": [gate.name for gate in self.reasons],
+            "unchecked": {gate.name: gate.text for gate in self.unchecked},
             "gates": [gate.to_dict() for gate in self.gates],
         }

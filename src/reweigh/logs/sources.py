@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 
@@ -80,7 +81,7 @@ class FileSource:
     def names(self) -> list[str]:
         if self.kind == "csv":
             return csvfile.header(self.paths[0], self.csv)
-        names = list(_parquet(self.paths[0]).schema_arrow.names)
+        names = list(open_parquet(self.paths[0]).schema_arrow.names)
         csvfile.refuse_duplicates(names, str(self.paths[0]))
         return names
 
@@ -96,9 +97,8 @@ class FileSource:
         if self.kind == "csv":
             table = self._read_csv(names, ids)
         else:
-            tables = [self._read_parquet(path, names) for path in self.paths]
-            self.parts[:] = [(table.num_rows, False) for table in tables]
-            table = self._concatenate(tables)
+            schema = self.unite(self.parquet_schemas(), names)
+            table = pa.concat_tables([_read_parquet(path, schema) for path in self.paths])
         self._refuse_change()
         return plain_table(table)
 
@@ -112,11 +112,24 @@ class FileSource:
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise InputError(f"{self.describe()}: the files' columns differ: {error}") from error
 
-    def unite(self, schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
-        """The types of these columns over all Parquet files, whose schemas are given.
+    def parquet_schemas(self) -> list[pa.Schema]:
+        """Of every file; their rows are counted on the way."""
+        schemas = []
+        self.parts.clear()
+        for path in self.paths:
+            with open_parquet(path) as file:  # one after the other: there may be thousands
+                schemas.append(file.schema_arrow)
+                self.parts.append((file.metadata.num_rows, False))
+        return schemas
 
-        An engine of its own would read a column that a file lacks as null, and numbers as text
-        where another file holds text.
+    def unite(self, schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
+        """The types of these columns over all Parquet files, whose schemas are given: integers of
+        any width and sign are one kind as long as they fit into 64 bits with a sign, or into 64
+        without one if no file has a sign; so are floats, with integers that they hold exactly; so
+        are texts.
+
+        An engine of its own would read a column that a file lacks as null, numbers as text where
+        another file holds text, and large integers as decimals.
         """
         chosen = []
         for path, known in zip(self.paths, schemas, strict=True):
@@ -127,9 +140,27 @@ class FileSource:
                 )
             chosen.append(pa.schema([known.field(name).remove_metadata() for name in names]))
         try:
-            return pa.unify_schemas(chosen, promote_options="permissive")
+            united = pa.unify_schemas(chosen, promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise InputError(f"{self.describe()}: the files' columns differ: {error}") from error
+        for name in names:
+            kinds = [schema.field(name).type for schema in chosen]
+            self._refuse_mixed_decimals(name, kinds)
+            for path, kind in zip(self.paths, kinds, strict=True):
+                _refuse_too_large(path, name, kind, united.field(name).type)
+        return united
+
+    def _refuse_mixed_decimals(self, name: str, kinds: list[pa.DataType]) -> None:
+        """Beside another type a decimal's digits decide whether it can be read at all."""
+        decimal = next((kind for kind in kinds if pa.types.is_decimal(kind)), None)
+        other = next(
+            (k for k in kinds if not (pa.types.is_decimal(k) or pa.types.is_null(k))), None
+        )
+        if decimal is not None and other is not None:
+            raise InputError(
+                f"{self.describe()}: the files' columns differ: Unable to merge: Field {name} has "
+                f"incompatible types: {decimal} vs {other}"
+            )
 
     def _read_csv(self, names: list[str], ids: Sequence[str]) -> pa.Table:
         """What a column holds is decided over all files: one word makes all of its ids texts."""
@@ -145,16 +176,6 @@ class FileSource:
             if name in ids:
                 table = table.set_column(i, name, csvfile.integers_if_all(table.column(name)))
         return table
-
-    def _read_parquet(self, path: Path, names: list[str]) -> pa.Table:
-        file = _parquet(path)
-        absent = [name for name in names if name not in file.schema_arrow.names]
-        if absent:
-            raise InputError(f"{path.name} lacks the column {absent[0]!r} that other files have")
-        try:
-            return file.read(columns=names)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(f"{str(path)!r} is damaged: {error}") from error
 
     def column(self, name: str) -> pa.ChunkedArray:
         return self.read([name], ()).column(name)
@@ -321,7 +342,33 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _parquet(path: Path) -> pq.ParquetFile:
+def _read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
+    try:
+        return open_parquet(path).read(columns=schema.names).select(schema.names).cast(schema)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{str(path)!r} is damaged: {error}") from error
+
+
+def _refuse_too_large(path: Path, name: str, kind: pa.DataType, united: pa.DataType) -> None:
+    """Integers of a file that the type of all files cannot hold."""
+    if pa.types.is_uint64(kind) and pa.types.is_int64(united):
+        limit, beside = 2**63 - 1, "signed integers"
+    elif (pa.types.is_uint64(kind) or pa.types.is_int64(kind)) and pa.types.is_floating(united):
+        limit, beside = 2**53, "floats"
+    else:
+        return
+    with open_parquet(path) as file:
+        for batch in file.iter_batches(columns=[name]):
+            ends = pc.min_max(batch.column(0)).as_py()
+            for found in (ends["min"], ends["max"]):
+                if found is not None and abs(found) > limit:
+                    raise InputError(
+                        f"{path.name}: column {name!r} holds {found}, which does not fit beside "
+                        f"the {beside} of other files; write one type in all files"
+                    )
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path, memory_map=True)
     except (pa.ArrowInvalid, OSError) as error:

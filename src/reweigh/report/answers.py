@@ -103,6 +103,7 @@ def answer_of(basis: Basis, row: Row | None, spread: VarianceParts | Missing) ->
         verdict=level,
         meaning=MEANING[level],
         reasons=reasons,
+        unchecked=tuple(verdict.unchecked_lines()),
         better=_better(main, row, reasons, spread),
         warnings=tuple(dict.fromkeys(str(warning) for warning in main.warnings)),
     )
@@ -139,6 +140,7 @@ def no_answer(
         verdict="refused",
         meaning=MEANING["refused"],
         reasons=tuple(Reason("red", ", ".join(names), reason, "") for reason, names in why.items()),
+        unchecked=(),
         better=better,
         warnings=warnings,
     )

@@ -181,6 +181,7 @@ def _answer(found: Comparison) -> Answer:
         verdict=level,
         meaning=MEANING_RED if level == "red" else MEANING[level],
         reasons=reasons,
+        unchecked=tuple(verdict.unchecked_lines()),
         better=_better(found, best, reasons),
         warnings=tuple(dict.fromkeys([*map(str, told.result.warnings), *found.warnings])),
     )

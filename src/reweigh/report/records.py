@@ -60,8 +60,9 @@ class Reason:
 class Answer:
     """The top of the report, in words.
 
-    verdict  "refused" where no estimator answered
-    better   what would make the answer better
+    verdict    "refused" where no estimator answered
+    unchecked  what the verdict cannot speak of, each with the reason
+    better     what would make the answer better
     """
 
     question: str
@@ -71,6 +72,7 @@ class Answer:
     verdict: Literal["green", "amber", "red", "refused"]
     meaning: str
     reasons: tuple[Reason, ...]
+    unchecked: tuple[str, ...]
     better: tuple[str, ...]
     warnings: tuple[str, ...]
 

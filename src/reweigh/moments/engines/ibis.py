@@ -6,7 +6,8 @@ over (faults, horizon, labels), then one expression per kind of sums is run.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reweigh.errors import UsageError
@@ -18,7 +19,7 @@ from reweigh.moments.engines import ibis_sums as sums
 from reweigh.moments.engines.base import SPARE_CELLS, Request
 from reweigh.moments.engines.ibis_connect import Home, TextHome, open_home
 from reweigh.moments.engines.ibis_rows import Layout, followed, weighted
-from reweigh.moments.engines.ibis_scan import Facts, layout_of, look
+from reweigh.moments.engines.ibis_scan import CHECKS, Facts, layout_of, look
 from reweigh.moments.engines.ibis_target import (
     check_column,
     policy_column,
@@ -29,11 +30,12 @@ from reweigh.moments.sources import named
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
 from reweigh.policies.table import TablePolicy
-from reweigh.progress import each
+from reweigh.progress import Report, each, watching
 
 SHOWN_LABELS = 5
 
 
+@dataclass(frozen=True, eq=False)
 class IbisEngine:
     """Sums of a log in DuckDB, Spark, or wherever an Ibis table is. It implements `Scanner`.
 
@@ -41,22 +43,33 @@ class IbisEngine:
     ("sc://host:port"), or None for an Ibis table, which knows its own backend.
     """
 
-    def __init__(self, engine: str | None) -> None:
-        self.engine = engine
-        self.name = "ibis" if engine is None else engine
+    engine: str | None
+    report: Report | None = None  # is told the rows that a round of queries has read, of how many
+
+    @property
+    def name(self) -> str:
+        return "ibis" if self.engine is None else self.engine
+
+    @property
+    def tells_rows(self) -> bool:
+        """Whether a query says how far it is; of others is only known that they are done."""
+        return self.engine == "duckdb"
 
     def moments(self, data: Any, reading: Reading, target: Policy, request: Request) -> Moments:
         column = policy_column(target)
         with open_home(self.engine, data, reading, column) as home:
             rows, layout = layout_of(home, reading, column)
-            facts = look(home, rows, layout, reading)
+            facts = self._look(home, rows, layout, reading)
             request, left_out = _affordable(request, facts)
             asked = _asked(home, rows, layout, reading, target, request, facts)
             rows = asked.pop("rows")
             if isinstance(target, ColumnPolicy):
                 check_column(home, rows, layout, reading, target)
             queries = _queries(home, asked)
-            found = each("queries", list(asked), lambda name: home.run(asked[name], queries[name]))
+            with self._counted(facts.rows + facts.beyond, len(asked)):
+                found = each(
+                    "queries", list(asked), lambda name: home.run(asked[name], queries[name])
+                )
             tables = dict(zip(asked, found, strict=True))
             if isinstance(target, TablePolicy) and not _all_known(tables):
                 hidden = facts.hidden_rows > 0
@@ -69,7 +82,7 @@ class IbisEngine:
         column = policy_column(target)
         with open_home(self.engine, data, reading, column) as home:
             rows, layout = layout_of(home, reading, column)
-            facts = look(home, rows, layout, reading)
+            facts = self._look(home, rows, layout, reading)
             request, _ = _affordable(request, facts)
             asked = _asked(home, rows, layout, reading, target, request, facts)
             return _written(_queries(home, asked))
@@ -78,9 +91,20 @@ class IbisEngine:
         """What the log is, as plain values."""
         with open_home(self.engine, data, reading, None) as home:
             rows, layout = layout_of(home, reading, None)
-            facts = look(home, rows, layout, reading)
+            facts = self._look(home, rows, layout, reading)
             source = home.describe()
         return _described(source, reading, facts)
+
+    def _look(self, home: Home, rows: Any, layout: Layout, reading: Reading) -> Facts:
+        with self._counted(home.rows, CHECKS):
+            return look(home, rows, layout, reading)
+
+    def _counted(self, rows: int | None, queries: int) -> AbstractContextManager[None]:
+        """Tell `report` of the queries inside, each of which reads all rows."""
+        if self.report is None or rows is None:
+            return nullcontext()
+        report, total = self.report, rows * queries
+        return watching(lambda _, share: report(round(share * total), total))
 
 
 def warehouse_sql(

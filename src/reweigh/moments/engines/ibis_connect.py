@@ -22,6 +22,7 @@ import pyarrow as pa
 from reweigh.errors import InputError, ResourceError, UsageError, nearest
 from reweigh.logs.plain import is_text
 from reweigh.logs.sources import FileSource, TableSource
+from reweigh.progress import asking
 
 if TYPE_CHECKING:
     from reweigh.logs.scanned import Reading
@@ -36,6 +37,7 @@ class Home(Protocol):
 
     dialect: str
     names: list[str]
+    rows: int | None  # where their number is known without a query
 
     def describe(self) -> str: ...
 
@@ -197,6 +199,7 @@ class NamedHome:
     dialect: str
     log: str  # the view of the log, with the columns c0, c1, … by position
     names: list[str]  # all columns of the source, of which the view may hold some
+    rows: int | None = None
 
     def describe(self) -> str:
         return self.source
@@ -233,7 +236,7 @@ class DuckHome(NamedHome):
         return named_table(name, table.schema.types, table.column_names)
 
     def run(self, expression: Any, sql: str | None = None) -> pa.Table:
-        with _duckdb_errors():
+        with _duckdb_errors(), asking(lambda: self.connection.query_progress() / 100):
             return self.connection.sql(sql or self.sql(expression)).to_arrow_table()
 
 
@@ -305,17 +308,20 @@ def _duckdb(
         raise wrong(f"DuckDB cannot open {path!r}: {error}") from error
     stack.callback(connection.close)
     with _duckdb_errors():
-        connection.execute("SET enable_progress_bar = false")  # it would be among our output
+        # a query tells how far it is only with DuckDB's own bar, which would be among our output
+        connection.execute("SET enable_progress_bar_print = false")
+        connection.execute("SET enable_progress_bar = true")
         return _duckdb_log(connection, data, reading, policy)
 
 
 def _duckdb_log(connection: Any, data: Any, reading: Reading, policy: str | None) -> DuckHome:
     """A view of the log in which columns have numbers for names."""
     allowed: list[str] = []
-    columns = names = None
+    columns = names = rows = united = None
     name = "reweigh_raw"
     if isinstance(data, FileSource) and data.kind == "parquet":
-        same_columns(data, needed(reading, policy, data.names))
+        united = data.unite(data.parquet_schemas(), needed(reading, policy, data.names))
+        rows = sum(rows for rows, _ in data.parts)
         literal = [os.fspath(path.absolute()) for path in data.paths]
         patterns = [_only_itself(path) for path in literal]
         allowed = sorted({*literal, *patterns})
@@ -325,6 +331,7 @@ def _duckdb_log(connection: Any, data: Any, reading: Reading, policy: str | None
     elif isinstance(data, TableSource | FileSource):
         table = arrow_rows(data, reading, policy)
         columns, names, source = table.column_names, data.names, data.describe()
+        rows = table.num_rows
         connection.register(name, table.rename_columns([f"c{i}" for i in range(len(columns))]))
     else:
         source = f"table {reading.table!r} of {Path(data).name}"
@@ -332,14 +339,26 @@ def _duckdb_log(connection: Any, data: Any, reading: Reading, policy: str | None
     if columns is None:
         columns = [row[0] for row in connection.execute(f"DESCRIBE {name}").fetchall()]
     numbered = ", ".join(f"c{i}" for i in range(len(columns)))
-    connection.execute(f"CREATE TEMP VIEW reweigh_log AS SELECT * FROM {name} AS raw({numbered})")
+    chosen = "*" if united is None else _as_united(columns, united)
+    view = f"SELECT {chosen} FROM {name} AS raw({numbered})"
+    connection.execute(f"CREATE TEMP VIEW reweigh_log AS {view}")
     # from here on the connection reads these files and no others, whatever it is told
     connection.execute("SET allowed_paths = ?", [allowed])
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     kinds = connection.sql("SELECT * FROM reweigh_log LIMIT 0").to_arrow_table().schema.types
     names = columns if names is None else names
-    return DuckHome(source, columns, list(kinds), "duckdb", "reweigh_log", names, connection)
+    return DuckHome(
+        source, columns, list(kinds), "duckdb", "reweigh_log", names, rows, connection=connection
+    )
+
+
+def _as_united(columns: list[str], united: pa.Schema) -> str:
+    """All columns, integers of several files as what they are together: of 64 bits with and without
+    a sign DuckDB makes one type of 128 bits."""
+    signed = [f"c{columns.index(f.name)}" for f in united if pa.types.is_int64(f.type)]
+    cast = ", ".join(f"CAST({c} AS BIGINT) AS {c}" for c in signed)
+    return f"* REPLACE ({cast})" if cast else "*"
 
 
 def _only_itself(path: str) -> str:
@@ -361,20 +380,6 @@ def _table_name(connection: Any, wanted: str) -> str:
     raise UsageError(f"there is no table {wanted!r}{nearest(wanted, known)} (tables: {listed})")
 
 
-def same_columns(data: FileSource, wanted: Sequence[str]) -> list[pa.Schema]:
-    """The schemas of Parquet files, which have these columns and types that unite."""
-    import pyarrow.parquet as pq
-
-    schemas = []
-    for path in data.paths:
-        try:
-            schemas.append(pq.read_schema(path))
-        except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(f"{str(path)!r} is not a whole Parquet file: {error}") from error
-    data.unite(schemas, wanted)
-    return schemas
-
-
 @dataclass(eq=False)
 class TableHome:
     """An Ibis table that the user handed in: it stays with the backend that it belongs to."""
@@ -382,6 +387,7 @@ class TableHome:
     table: Any
     stack: contextlib.ExitStack
     dialect: str = ""
+    rows: int | None = None
 
     def __post_init__(self) -> None:
         self.backend = self.table.get_backend()

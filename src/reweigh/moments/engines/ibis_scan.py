@@ -19,6 +19,9 @@ from reweigh.moments.engines.ibis_connect import Home
 from reweigh.moments.engines.ibis_extras import Ids, id_sums, ids_of
 from reweigh.moments.engines.ibis_identity import identity_of, identity_sums, with_marks
 from reweigh.moments.engines.ibis_rows import Layout, count_if, one_if
+from reweigh.progress import stage
+
+CHECKS = 4  # queries of the first look at a log without faults
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +64,10 @@ def look(home: Home, rows: Any, layout: Layout, reading: Reading) -> Facts:
     """Check the whole contract, and tell what the log is."""
     marked = with_marks(rows, layout, reading, home.dialect)
     rules, faults = contract.row_rules(marked, layout, reading)
-    faults += contract.flag_faults(home, rows, layout)
-    faults += contract.float_states(home, rows, layout, reading)
-    found, told = contract.find(home, marked, rules, **_row_sums(marked, layout, reading))
+    with stage(0, CHECKS, "checks"):
+        faults += contract.flag_faults(home, rows, layout)
+        faults += contract.float_states(home, rows, layout, reading)
+        found, told = contract.find(home, marked, rules, **_row_sums(marked, layout, reading))
     if not told["total"]:
         fault = Fault("no-episodes", "there are no rows", "give a log with rows")
         raise input_error(home.describe(), [fault])
@@ -74,8 +78,9 @@ def look(home: Home, rows: Any, layout: Layout, reading: Reading) -> Facts:
         found, histogram = _episodes(home, rows, layout, reading, bool(told["unknown"]))
         faults += [replace(fault, total=int(told["total"])) for fault in found]
     checks.Faults(lambda row: Place(None), 0, faults).raise_if_any(home.describe())
-    _refuse_too_large(home, rows, layout, reading)
-    return _facts(home, rows, layout, reading, told, histogram)
+    with stage(3, CHECKS, "checks"):
+        _refuse_too_large(home, rows, layout, reading)
+        return _facts(home, rows, layout, reading, told, histogram)
 
 
 def _refuse_too_large(home: Home, rows: Any, layout: Layout, reading: Reading) -> None:
@@ -159,7 +164,8 @@ def _episodes(
     sound = _sound(rows) if some_unknown else rows
     ordered, rules = contract.sequence_rules(sound, layout, reading)
     following = contract.next_rules(ordered, layout, reading) if layout.has("next_state0") else []
-    found, _ = contract.find(home, ordered, [*rules, *following])
+    with stage(1, CHECKS, "checks"):
+        found, _ = contract.find(home, ordered, [*rules, *following])
     steps = [fault for fault in found if fault.code in contract.SEQUENCE]
     after = [fault for fault in found if fault.code not in contract.SEQUENCE]
     if steps:  # later rules look at the other episodes only
@@ -171,7 +177,8 @@ def _episodes(
         if following:
             after, _ = contract.find(home, sound, contract.next_rules(sound, layout, reading))
     faults = list(steps)
-    histogram = _histogram(home, known, layout)
+    with stage(2, CHECKS, "checks"):
+        histogram = _histogram(home, known, layout)
     for role, short in (("terminated", "ended"), ("truncated", "cut")):
         if sum(row[f"after_{short}"] for row in histogram):
             faults += contract.find(home, *_after_end(known, layout.name(role), short))[0]

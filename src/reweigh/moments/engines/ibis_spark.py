@@ -23,7 +23,6 @@ from reweigh.moments.engines.ibis_connect import (
     arrow_rows,
     named_table,
     needed,
-    same_columns,
 )
 
 if TYPE_CHECKING:
@@ -74,11 +73,14 @@ def open_spark(
     columns = []
     if isinstance(data, FileSource) and data.kind == "parquet":
         columns = needed(reading, policy, data.names)
-        parts = _parts(data, columns)  # before a session, which may take long to start
+        # before a session, which may take long to start
+        schemas = data.parquet_schemas()
+        united = data.unite(schemas, columns)
+        parts = _parts(data, schemas, columns)
     session = spark_session(engine)
     if isinstance(data, FileSource) and data.kind == "parquet":
         with _spark_errors():
-            frames = [_chosen(session.read.parquet(*paths), columns) for paths in parts.values()]
+            frames = [_chosen(session.read.parquet(*paths), united) for paths in parts.values()]
             frame = functools.reduce(lambda a, b: a.union(b), frames)
         source = data.describe()
     elif isinstance(data, TableSource | FileSource):
@@ -96,24 +98,33 @@ def open_spark(
     _spark_view(session, numbered_frame, log, stack)
     kinds = numbered_frame.limit(0).toArrow().schema.types
     names = data.names if isinstance(data, TableSource | FileSource) else list(columns)
-    return SparkHome(source, list(columns), list(kinds), "spark", log, names, session, stack)
+    return SparkHome(
+        source, list(columns), list(kinds), "spark", log, names, session=session, stack=stack
+    )
 
 
-def _parts(data: FileSource, columns: list[str]) -> dict[pa.Schema, list[str]]:
+def _parts(
+    data: FileSource, schemas: list[pa.Schema], columns: list[str]
+) -> dict[pa.Schema, list[str]]:
     """The files by the types of these columns: Spark reads files of one type, and unites those of
     several (32 and 64 bits) only after reading."""
     parts: dict[pa.Schema, list[str]] = {}
-    for path, schema in zip(data.paths, same_columns(data, columns), strict=True):
+    for path, schema in zip(data.paths, schemas, strict=True):
         kinds = pa.schema([schema.field(name).remove_metadata() for name in columns])
         parts.setdefault(kinds, []).append(_literal(path))
     return parts
 
 
-def _chosen(frame: Any, columns: list[str]) -> Any:
-    """These columns, by position: a name may hold what Spark reads as something else."""
+def _chosen(frame: Any, united: pa.Schema) -> Any:
+    """These columns, by position: a name may hold what Spark reads as something else. Spark reads
+    unsigned integers of 64 bits as decimals, which beside signed ones they are not."""
     known = frame.columns
     numbered = frame.toDF(*[f"c{i}" for i in range(len(known))])
-    return numbered.select(*[f"c{known.index(name)}" for name in columns])
+    chosen = []
+    for kept in united:
+        column = numbered[f"c{known.index(kept.name)}"]
+        chosen.append(column.cast("bigint") if pa.types.is_int64(kept.type) else column)
+    return numbered.select(*chosen)
 
 
 def _literal(path: Path) -> str:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from reweigh.errors import Fault, UsageError, input_error
 from reweigh.logs.checks import Faults
@@ -39,12 +39,13 @@ from reweigh.moments.engines.stream_chunks import Findings, RowOrderError, Visit
 from reweigh.moments.engines.stream_describe import Tally
 from reweigh.moments.engines.stream_ends import Tail
 from reweigh.moments.engines.stream_loose import loose_sums, may_be_loose, scan_loosely
-from reweigh.moments.engines.stream_rows import Data, Opened, Report, RowSource
+from reweigh.moments.engines.stream_rows import Data, Opened, RowSource
 from reweigh.moments.engines.stream_sums import Parts, in_order, settle
 from reweigh.moments.sources import named
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
 from reweigh.policies.remembered import RememberedPolicy
+from reweigh.progress import Report
 
 BATCH = 1 << 18  # rows
 
@@ -57,6 +58,7 @@ class StreamEngine:
     batch: int = BATCH
     fast: bool = True
     name: str = "stream"
+    tells_rows: ClassVar[bool] = True
 
     def moments(self, data: Data, reading: Reading, target: Policy, request: Request) -> Moments:
         if request.control is not None:

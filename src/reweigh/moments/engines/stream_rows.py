@@ -7,7 +7,7 @@ makes all of a column's ids texts) and how many rows each file has, then for the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,12 @@ from reweigh.logs.csvfile import CsvPart
 from reweigh.logs.plain import plain_table
 from reweigh.logs.sources import FileSource, TableSource
 from reweigh.logs.textfile import TextStream, bad_byte, open_stream
+from reweigh.progress import Report
 
 Data = FileSource | TableSource
 CSV_BLOCK = 1 << 22
 UNREAD = {b"cells": b"numbers, but for some"}  # the log's contract then names the bad ones
 PARQUET_BUFFER = 1 << 18
-Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +126,7 @@ def open_rows(
     if data.kind == "csv":
         columns = {n: _Survey(n in ids, n in floats, data.csv.decimal) for n in names}
         return _survey_csv(data, columns, size, report)
-    files = [_parquet(path) for path in data.paths]
-    schema = data.unite([file.schema_arrow for file in files], names)
-    data.parts[:] = [(file.metadata.num_rows, False) for file in files]
+    schema = data.unite(data.parquet_schemas(), names)
     return RowSource(data, names, schema, sum(rows for rows, _ in data.parts), size, report)
 
 
