@@ -213,7 +213,7 @@ class Comparison:
                 (
                     c.target,
                     c.estimator,
-                    rounded(c.result.value, c.result.standard_error),
+                    c.result.value_text(c.result.standard_error),
                     c.around.replace("no interval", "none"),
                     c.gained,
                     chance(c) if self.ranks(c) else "",
@@ -244,7 +244,7 @@ class Comparison:
         elif last is not None and isinstance(last.result, Estimate):
             lines.append(
                 f"chosen: {self.chosen}; on {self.n_held_out:,} other episodes "
-                f"{rounded(last.result.value, last.result.standard_error)} "
+                f"{last.result.value_text(last.result.standard_error)} "
                 f"{last.around}, verdict {last.result.verdict.level}"
             )
         if self.auto is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError, check_threads
+from reweigh.errors import RefusedError, StationaryWarning, check_threads
 from reweigh.inference.gain import Gain
 from reweigh.inference.intervals import Asked, Interval, scale_for
 from reweigh.wording import finite_or_none, number, rounded, two_digits
@@ -342,6 +342,12 @@ class Estimate:
             "sql": self.sql,
         }
 
+    def value_text(self, error: float | None) -> str:
+        """The value as it is printed beside this error. Where all stationary mass is on END the
+        value is 0 whatever was earned, and must not be taken for one."""
+        on_end = self.value == 0 and any(isinstance(w, StationaryWarning) for w in self.warnings)
+        return "0 (END)" if on_end else rounded(self.value, error)
+
     def rows(self) -> list[tuple[str, str]]:
         """What is printed, as (label, text)."""
         interval = self.interval()
@@ -354,7 +360,7 @@ class Estimate:
             worst = f"{d.worst_ess:,.0f} of {self.n_episodes:,} episodes at step {d.worst_step}"
         unseen = "not computed" if d.total_unseen is None else number(d.total_unseen)
         lines = [
-            ("value", rounded(self.value, error)),
+            ("value", self.value_text(error)),
             ("95 % interval", self._interval_text(interval)),
             ("standard error", _error_text(error, how)),
             ("behaviour's own value", number(self.behavior_value)),

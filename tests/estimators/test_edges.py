@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import reweigh as rw
+from reweigh.cli.show import answer_line
 from reweigh.estimators import stationary
 from reweigh.estimators.recipe import (
     Marginal,
@@ -16,6 +19,7 @@ from reweigh.estimators.recipe import (
     Stepwise,
     Trajectory,
 )
+from reweigh.experiments.coverage_worlds import WORLDS
 from reweigh.moments import compute
 from reweigh.worlds import ModelFail, random_mdp
 
@@ -498,3 +502,19 @@ def test_cuts_beside_ends_are_told_where_the_next_state_is_not() -> None:
             with pytest.warns(rw.SelectionWarning, match="were cut off") as caught:
                 rw.evaluate(data, policy)
             assert any("chance of ending" in str(w.message) for w in caught) == told
+
+
+def test_a_stationary_zero_is_never_printed_bare() -> None:
+    """With all mass on END the value is 0 whatever was earned: where it is printed, it says so."""
+    world = WORLDS["ending"]
+    log, target = world.log(200, np.random.default_rng(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        est = rw.evaluate(log, target, rw.ssd_is())
+        found = rw.compare(log, target, [rw.ssd_is(), rw.mis()], seed=0)
+    assert est.value == 0
+    assert dict(est.rows())["value"] == "0 (END)"
+    assert answer_line(est, None).startswith("ssd-is 0 (END) no interval")
+    by_name = {row[1]: row[2] for row in found.rows()}
+    assert by_name["ssd-is"] == "0 (END)"
+    assert "END" not in by_name["mis"]

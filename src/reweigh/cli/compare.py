@@ -200,7 +200,7 @@ def comparison_table(found: Comparison) -> Table:
 def best_line(found: Comparison) -> str:
     """The best target in a line; with a holdout, by the episodes that did not choose it."""
     from reweigh.comparison import chance
-    from reweigh.results import Estimate, rounded
+    from reweigh.results import Estimate
 
     best = found.best
     if best is None:
@@ -208,7 +208,7 @@ def best_line(found: Comparison) -> str:
     told = best if found.held_out is None else found.held_out
     if not isinstance(told.result, Estimate):
         return f"best: {best.target}, refused on the episodes set aside"
-    value = rounded(told.result.value, told.result.standard_error)
+    value = told.result.value_text(told.result.standard_error)
     return (
         f"best: {best.target} {value} {told.around} "
         f"{told.result.verdict.level}, probability {chance(best)}"
@@ -247,7 +247,7 @@ def comparison_remarks(found: Comparison) -> list[str]:
         if isinstance(last.result, Refusal):
             lines.append(f"  refused: {last.result.error.reason}")
         else:
-            value = rounded(last.result.value, last.result.standard_error)
+            value = last.result.value_text(last.result.standard_error)
             none = last.over_behavior is None
             gain = "" if none else f"{last.gained} more than the behaviour, "
             lines.append(f"  {value} {last.around}, {gain}verdict {last.result.verdict.level}")

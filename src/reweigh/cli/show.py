@@ -70,8 +70,7 @@ def estimates_table(
     from rich import box
     from rich.table import Table
 
-    from reweigh.errors import StationaryWarning
-    from reweigh.results import Refusal, rounded, two_digits
+    from reweigh.results import Refusal, two_digits
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
     last = "std. error" if truth is None else "off by"
@@ -85,12 +84,9 @@ def estimates_table(
             continue
         interval = result.interval() if intervals is None else intervals[index]
         d, error = result.diagnostics, result.error_beside(interval)
-        on_end = result.value == 0 and any(
-            isinstance(w, StationaryWarning) for w in result.warnings
-        )
         cells = [
             result.estimator + (" !" if result.warnings else ""),
-            "0 (END)" if on_end else rounded(result.value, error),
+            result.value_text(error),
             _interval_cell(result, interval),
             "none" if d.worst_ess is None else f"{d.worst_ess:,.0f}",
             "" if d.total_unseen is None else f"{d.total_unseen:.1%}",
@@ -128,11 +124,11 @@ def gain_lines(results: Sequence[Estimate]) -> list[str]:
 
 def answer_line(result: Estimate | Refusal, interval: Interval | None) -> str:
     """What is left of a row where only the answer is wanted."""
-    from reweigh.results import Refusal, rounded
+    from reweigh.results import Refusal
 
     if isinstance(result, Refusal):
         return f"{result.estimator} refused"
-    value = rounded(result.value, result.standard_error)
+    value = result.value_text(result.standard_error)
     around = "no interval" if interval is None else str(interval)
     if interval is not None and not result.trusted:
         around = "no interval to trust"

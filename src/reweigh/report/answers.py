@@ -52,6 +52,7 @@ def _row(result: Estimate | Refusal, interval: Interval | None) -> Row:
     row = Row(
         estimator=result.estimator,
         value=result.value,
+        text=result.value_text(result.error_beside(interval)),
         error=result.error_beside(interval),
         interval=interval if result.trusted else None,
         verdict=result.verdict.level,
@@ -97,7 +98,7 @@ def answer_of(basis: Basis, row: Row | None, spread: VarianceParts | Missing) ->
     assert level != "unknown"
     return Answer(
         question=_question(basis),
-        headline=f"{rounded(main.value, main.standard_error)} per episode",
+        headline=f"{main.value_text(main.standard_error)} per episode",
         interval=_interval_text(row),
         gain=_gain_text(main, row),
         verdict=level,

@@ -111,6 +111,7 @@ def _row(c: Contender) -> Row:
     return Row(
         estimator=c.target,
         value=c.result.value,
+        text=c.result.value_text(c.result.standard_error),
         error=c.result.standard_error,
         interval=None if hidden else c.interval,
         verdict=c.result.verdict.level,
@@ -172,7 +173,7 @@ def _answer(found: Comparison) -> Answer:
     reasons = tuple(
         Reason(gate.level, gate.name, gate.text, gate.advice) for gate in verdict.reasons
     )
-    value = rounded(told.result.value, told.result.standard_error)
+    value = told.result.value_text(told.result.standard_error)
     return Answer(
         question=_question(found),
         headline=f"{best.target}: {value} per episode",

@@ -82,7 +82,7 @@ def _ranking_table(caption: str, rows: Sequence[Row], *, ranks: bool = False) ->
             (
                 row.estimator,
                 str(rank),
-                rounded(row.value, row.error),
+                row.text,
                 interval_cell(row),
                 gain,
                 around,
@@ -104,11 +104,11 @@ def _signed(value: float, error: float | None) -> str:
 
 def _values_figure(content: Compared, known: list[Row], table: Table) -> Figure:
     first = known[0]
-    text = f"{first.estimator} comes first with {rounded(first.value or 0.0, first.error)}"
+    text = f"{first.estimator} comes first with {first.text}"
     text += "" if first.interval is None else f" ({span(first.interval)})"
     if len(known) > 1:
         last = known[-1]
-        text += f", {last.estimator} last with {rounded(last.value or 0.0, last.error)}"
+        text += f", {last.estimator} last with {last.text}"
     text += "."
     if content.found.behavior_value is not None:
         text += f" The log's own policy earned {number(content.found.behavior_value)}."
@@ -261,5 +261,5 @@ def _set_aside(content: Compared) -> Section:
         facts.append((f"{found.chosen} on these", f"refused: {row.refused}"))
     else:
         around = "no interval" if row.interval is None else span(row.interval)
-        facts.append((f"{found.chosen} on these", f"{rounded(row.value, row.error)} ({around})"))
+        facts.append((f"{found.chosen} on these", f"{row.text} ({around})"))
     return Section(name, title, facts=tuple(facts))

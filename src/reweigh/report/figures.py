@@ -100,7 +100,7 @@ def _agreement(rows: list[Row]) -> str:
 
 def _value(row: Row) -> str:
     around = "" if row.interval is None else f" ({span(row.interval)})"
-    return f"{rounded(row.value or 0.0, row.error)}{around}"
+    return f"{row.text}{around}"
 
 
 def estimates_table(content: Content) -> Table:
@@ -114,7 +114,7 @@ def estimates_table(content: Content) -> Table:
         rows.append(
             (
                 row.estimator,
-                rounded(row.value, row.error),
+                row.text,
                 interval_cell(row),
                 two_digits(row.error),
                 "" if row.ess is None else f"{row.ess:,.0f}",

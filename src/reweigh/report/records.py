@@ -27,6 +27,7 @@ class Row:
     better               p of "the target is not better", in words
     gain_at_most         its error is at most what its interval was made with
     best                 how likely the target is the best, in a comparison
+    text                 the value as it is printed
     """
 
     estimator: str
@@ -44,6 +45,7 @@ class Row:
     best: float | None = None
     better: str = ""
     gain_at_most: bool = False
+    text: str = ""
 
 
 @dataclass(frozen=True, eq=False)
