@@ -193,6 +193,7 @@ class _Scan:
         self._make_room()
         self.lagged.make_room(rows)
         self._look_at_ids(table[columns.episode], keys)
+        self.paced.make_room(keys.view(np.int64))
         self._check_target_prob(table)
         y, mu = self._floats(table, columns.reward), self._floats(table, columns.behavior_prob)
         self._follow(

@@ -217,7 +217,7 @@ def trace(
     _, states, actions, in_key, _, _, _ = sizes
     has_next, has_ended, has_cut = len(nxt) > 0, len(ended) > 0, len(cut) > 0
     block, run, cut_off = state[6], state[7], 0
-    rewards, ahead, span = paced
+    rewards, ahead, shift = paced
     by_step = len(rewards) > 0
     slots[0] = NOWHERE
     if state[0] != 0:
@@ -257,7 +257,7 @@ def trace(
         if used > begin and first + used - begin > steps:
             return FAULT
         if by_step and used > begin:
-            pace(ep[begin], first, y, begin, used, rewards, ahead, span)
+            pace(ep[begin], first, y, begin, used, rewards, ahead, shift)
         if block > 0:
             for k in range(begin, used):
                 slots[k + 1] += block * horizon

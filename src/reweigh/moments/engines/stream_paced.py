@@ -12,63 +12,28 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from reweigh.moments.extras import MOST_PACED, PacedMoments
-from reweigh.moments.kernels.common import compiled, inlined
+from reweigh.moments.kernels.common import inlined
 
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Word = np.uint64
-SHIFT, LOW, HIGH, SOME = 0, 1, 2, 3  # places in `span`
-PLACE, MOST, U1 = Word(MOST_PACED - 1), Word(MOST_PACED), Word(1)
+PLACE, U1 = Word(MOST_PACED - 1), Word(1)
 HALVES = Word((2 * MOST_PACED).bit_length() - 1)
 
 
 @inlined
-def too_far(low: int, high: int, shift: int) -> bool:
-    """Whether buckets span too many that are wider by this shift; as words, for their difference
-    may have 64 bits."""
-    return bool(Word(high >> shift) - Word(low >> shift) >= MOST)
-
-
-@compiled
-def widen(bucket: int, sums: Any, ahead: Any, span: Any) -> None:
-    """Make the buckets so wide that there is room for one more; for the first, there is."""
-    low, high, more = min(span[LOW], bucket), max(span[HIGH], bucket), 0
-    if span[SOME] == 0:
-        span[LOW], span[HIGH], span[SOME] = bucket, bucket, 1
-        return
-    while too_far(low, high, more):
-        more += 1
-    horizon = len(sums) // (2 * MOST_PACED)
-    held, begun = sums.copy().reshape(-1, horizon), ahead.copy().reshape(-1, horizon + 1)
-    sums[:], ahead[:] = 0.0, 0
-    total, rows = sums.reshape(-1, horizon), ahead.reshape(-1, horizon + 1)
-    for one in range(span[LOW], span[HIGH] + 1):
-        old, new = one % MOST_PACED, (one >> more) % MOST_PACED
-        total[new] += held[old]
-        total[MOST_PACED + new] += held[MOST_PACED + old]
-        rows[new] += begun[old]
-    span[SHIFT] += more
-    span[LOW], span[HIGH] = low >> more, high >> more
-
-
-@inlined
 def pace(
-    number: int, first: int, y: Any, begin: int, end: int, sums: Any, ahead: Any, span: Any
+    number: int, first: int, y: Any, begin: int, end: int, sums: Any, ahead: Any, shift: int
 ) -> None:
     """Add the rewards y[begin:end] of an episode with this id, from step `first` on.
 
     sums    Σy by (bucket, t), then Σy²
     ahead   by (bucket, t) up to the horizon: how many more rows a step has than the one before it
-    span    the shift, the least and the largest bucket, and whether there is any
     """
-    bucket = number >> span[SHIFT]
-    low, high = min(span[LOW], bucket), max(span[HIGH], bucket)
-    if span[SOME] == 0 or too_far(low, high, 0):
-        widen(bucket, sums, ahead, span)
-        bucket = number >> span[SHIFT]
-    else:
-        span[LOW], span[HIGH] = low, high
-    place, many = Word(bucket) & PLACE, Word(end - begin)
+    place, many = Word(number >> shift) & PLACE, Word(end - begin)
     square, horizon = Word(len(sums)) >> U1, Word(len(sums)) >> HALVES
     at = place * (horizon + U1) + Word(first)
     ahead[at] += 1
@@ -84,24 +49,56 @@ class Paced:
     """The sums so far; `arrays` is what `pace` takes, empty where none are wanted."""
 
     def __init__(self, wanted: bool, horizon: int) -> None:
-        self.horizon, self.span = horizon, np.zeros(4, np.int64)
+        self.horizon, self.shift = horizon, 0
+        self.ids: tuple[int, int] | None = None  # the least and the largest
         self._take(MOST_PACED if wanted else 0)
 
     def _take(self, buckets: int) -> None:
         self.sums = np.zeros(2 * buckets * self.horizon)
         self.ahead = np.zeros(buckets * (self.horizon + 1), np.int64)
-        self.arrays = (self.sums, self.ahead, self.span)
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        return self.sums, self.ahead, self.shift
 
     def drop(self) -> None:
         """Without an order of the ids, nothing is wanted."""
         self._take(0)
 
+    def make_room(self, ids: Ints) -> None:
+        """For rewards of episodes with these ids."""
+        if not len(self.sums):
+            return
+        low, high = int(ids.min()), int(ids.max())
+        if self.ids is not None:
+            low, high = min(low, self.ids[0]), max(high, self.ids[1])
+        shift = PacedMoments.shift_of(low, high)
+        if shift > self.shift:
+            self._widen(shift)
+        self.ids = low, high
+
+    def _buckets(self) -> Ints:
+        low, high = self.ids or (0, -1)
+        return np.arange(low >> self.shift, (high >> self.shift) + 1)
+
+    def _by_place(self) -> tuple[Floats, Ints]:
+        """(2, places, H) and (places, H + 1) views."""
+        return self.sums.reshape(2, MOST_PACED, -1), self.ahead.reshape(MOST_PACED, -1)
+
+    def _widen(self, shift: int) -> None:
+        bucket, (held, begun) = self._buckets(), self._by_place()
+        self._take(MOST_PACED)
+        sums, ahead = self._by_place()
+        wide = (bucket >> (shift - self.shift)) % MOST_PACED
+        for old, new in zip((bucket % MOST_PACED).tolist(), wide.tolist(), strict=True):
+            sums[:, new] += held[:, old]
+            ahead[new] += begun[old]
+        self.shift = shift
+
     def moments(self) -> PacedMoments | None:
-        if not self.span[SOME] or not len(self.ahead):
+        if self.ids is None or not len(self.sums):
             return None
-        bucket = np.arange(self.span[LOW], self.span[HIGH] + 1)
-        place = bucket % MOST_PACED
-        ahead = self.ahead.reshape(MOST_PACED, -1)[place]
-        y, y2 = self.sums.reshape(2, MOST_PACED, -1)[:, place]
-        n = np.cumsum(ahead, axis=1)[:, :-1]
-        return PacedMoments.dense(int(self.span[SHIFT]), bucket, n.ravel(), y.ravel(), y2.ravel())
+        bucket, (sums, ahead) = self._buckets(), self._by_place()
+        y, y2 = sums[:, bucket % MOST_PACED]
+        n = np.cumsum(ahead[bucket % MOST_PACED], axis=1)[:, :-1]
+        return PacedMoments.dense(self.shift, bucket, n.ravel(), y.ravel(), y2.ravel())
