@@ -214,7 +214,7 @@ def too_long(horizon: int) -> dict[str, str]:
     """Why the rewards of a log are not told by step; empty if they can be."""
     if horizon <= MOST_STEPS:
         return {}
-    return {"paced": f"it has more than {MOST_STEPS:,} steps"}
+    return {"paced": f"the log has more than {MOST_STEPS:,} steps"}
 
 
 @dataclass(frozen=True, eq=False)
