@@ -16,6 +16,7 @@ from reweigh.inference.assumptions import (
     Outcome,
     Worth,
     _deviations,
+    drift_by_step,
     drift_test,
     history_test,
     ratio_test,
@@ -23,7 +24,7 @@ from reweigh.inference.assumptions import (
 )
 from reweigh.moments.engines.arrays import ArraysEngine
 from reweigh.moments.engines.base import Request
-from reweigh.moments.extras import OrderedMoments
+from reweigh.moments.extras import OrderedMoments, PacedMoments
 from reweigh.moments.transitions import TransitionMoments
 from reweigh.worlds.described import RandomWorld
 
@@ -137,7 +138,65 @@ def test_drift_is_seen_and_told_from_noise() -> None:
     assert drift_test(OrderedMoments.of(ids, moved)).p == pytest.approx(expected, rel=1e-9)
 
 
+def by_step(rewards: np.ndarray, lengths: np.ndarray | None = None) -> PacedMoments:
+    """(n, H) rewards of episodes 0, 1, …, of which only the first `lengths` steps have rows."""
+    n, horizon = rewards.shape
+    lengths = np.full(n, horizon) if lengths is None else lengths
+    ids, t = np.nonzero(np.arange(horizon) < lengths[:, None])
+    y = rewards[ids, t]
+    return PacedMoments(0, ids, np.ones(len(ids), np.int64), t, y, y * y).summed()
+
+
+def test_drift_by_step_is_the_test_of_every_step() -> None:
+    """Two halves of 512 episodes; those that are over earn 0."""
+    rng = np.random.default_rng(3)
+    rewards = rng.normal(1.0, 1.0, (1024, 4))
+    lengths = rng.integers(1, 5, 1024)
+    rewards[:, 1] = 0.0
+    rewards[512:, 3] /= 2
+    found = drift_by_step(by_step(rewards, lengths), 5)
+    earned = np.where(np.arange(4) < lengths[:, None], rewards, 0.0)
+    expected = stats.ttest_ind(earned[:512], earned[512:], equal_var=False).pvalue
+    assert found.per_step is not None
+    np.testing.assert_allclose(found.per_step[[0, 2, 3]], expected[[0, 2, 3]], rtol=1e-9)
+    assert np.isnan(found.per_step[[1, 4]]).all()  # nobody earned anything there
+    assert found.step == 3
+    assert (found.p, found.why) == (None, "")
+
+
+def test_a_drift_beyond_doubt_and_one_that_is_none() -> None:
+    """Steps whose rewards are the same for all, or for all of a half."""
+    rewards = np.random.default_rng(4).normal(size=(128, 4))
+    rewards[:, 0] = 0.1
+    rewards[64:, 1] += 1e3
+    rewards[:, 2] = np.where(np.arange(128) < 64, 0.3, 0.2)
+    found = drift_by_step(by_step(rewards), 4)
+    assert found.per_step is not None
+    assert np.isnan(found.per_step[0])
+    assert found.per_step[1] < 1e-100
+    assert found.per_step[2] < 1e-100
+    assert found.per_step[3] > 0.01
+    assert found.step == 2
+    none = drift_by_step(by_step(np.ones((128, 2))), 2)
+    assert (none.per_step, none.step) == (None, None)
+    assert "the same" in none.why
+
+
+def test_drift_by_step_of_a_clean_log_is_uniform() -> None:
+    """A tenth of the p-values is below 0.1: 40 logs of 8 steps, error 0.017 if independent."""
+    world = WORLDS["few states"]
+    kinds = Request(frozenset({"transitions", "paced"}))
+    sums = [ArraysEngine().moments(world.simulate(300, k), world.target, kinds) for k in range(40)]
+    p = np.array([drift_by_step(m.paced, 8).per_step for m in sums])
+    assert 0.05 < np.mean(p < 0.1) < 0.15
+    assert 0.42 < np.mean(p < 0.5) < 0.58
+
+
 def test_what_cannot_be_tested_says_why() -> None:
+    assert "fewer than" in drift_by_step(by_step(np.ones((5, 2))), 2).why
+    far = by_step(np.random.default_rng(0).normal(size=(200, 2)))
+    far = replace(far, bucket=np.where(far.bucket == far.bucket.max(), 10**6, far.bucket // 99))
+    assert "fewer than" in drift_by_step(far.summed(), 2).why  # 4 of 200 are beyond the others
     assert drift_test(OrderedMoments.of(np.zeros(5, np.int64), np.ones(5))).p is None
     few = drift_test(OrderedMoments.of(np.arange(5), np.arange(5.0)))
     assert few.p is None

@@ -106,6 +106,17 @@ def test_places_are_told() -> None:
     assert gates.effective_size(np.array([5.0, 2.0]), 9).step == 1
 
 
+def test_drift_tells_its_steps_or_why_not() -> None:
+    each = np.array([0.3, 1e-9])
+    moved = gates.assumption("drift", Outcome(1e-5, per_step=each, step=1))
+    assert moved.text.endswith(" earned differently (p = 1e-05), strongest at step 1")
+    assert moved.to_dict()["per_step"] == [0.3, 1e-9]
+    steady = gates.assumption("drift", Outcome(0.3, per_step=each, step=1))
+    assert "step" not in steady.text
+    untold = gates.assumption("drift", Outcome(0.3, "no such sums"))
+    assert untold.text.endswith("earned the same (p = 0.3; by step it is not told: no such sums)")
+
+
 def test_the_worst_gate_is_the_verdict() -> None:
     found = {name: gate for name, (gate, _) in CASES.items()}
     green, amber, red, unknown = (

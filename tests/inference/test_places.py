@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import reweigh as rw
 from reweigh.estimators import direct, direct_model
@@ -182,9 +183,22 @@ def test_stationarity_is_the_mean_of_its_steps() -> None:
     assert (found.step, found.state) == (step, LOG.states.name(int(off[step].argmax())))
 
 
+def test_drift_by_hand() -> None:
+    """Welch's test of the rewards of every step: the first 40 ids and the others."""
+    found = diagnose.of_sums(SUMS)["drift"]
+    y = LOG.steps.reward.reshape(H, -1)
+    first = LOG.steps.episode.astype(int) < 40
+    expected = stats.ttest_ind(y[:, first], y[:, ~first], axis=1, equal_var=False).pvalue
+    np.testing.assert_allclose(found.per_step, expected, rtol=1e-9)
+    assert found.step == np.argmin(expected)
+    whole = stats.ttest_ind(*(GAMMA ** np.arange(H) @ y[:, of] for of in (first, ~first)),
+                            equal_var=False)  # fmt: skip
+    assert found.value == pytest.approx(whole.pvalue, rel=1e-9)
+
+
 def test_what_belongs_to_no_step_has_none() -> None:
     found = gates_of(LOG, "wis") | gates_of(LOG, "mis-pooled")
-    for name in ("episodes", "drift", "steadiness", "estimated propensities"):
+    for name in ("episodes", "steadiness", "estimated propensities"):
         assert (found[name].per_step, found[name].step) == (None, None)
     tail = found["Pareto k"]  # of the whole products
     assert (tail.per_step, tail.step) == (None, H - 1)

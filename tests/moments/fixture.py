@@ -192,6 +192,7 @@ def assert_same(mine: Moments, other: Moments) -> None:
     assert mine.left_out == other.left_out
     _same_tables(mine.lagged, other.lagged, (*LaggedMoments.KEYS, "n"), _lagged_scales)
     _same_tables(mine.ordered, other.ordered, ("shift", "bucket", "n"), _return_scales)
+    _same_tables(mine.paced, other.paced, ("shift", "bucket", "t", "n"), _reward_scales)
     _same_tables(mine.largest, other.largest, ("n",), {})
     if other.largest is not None:
         assert len(mine.largest) == len(other.largest)
@@ -218,7 +219,7 @@ def assert_alike(mine: Any, other: Any, place: str = "") -> None:
 
 def without_extras(sums: Moments) -> Moments:
     """What does not hang on the order of the rows."""
-    return replace(sums, lagged=None, ordered=None, largest=None, left_out={})
+    return replace(sums, lagged=None, ordered=None, paced=None, largest=None, left_out={})
 
 
 def _lagged_scales(cells: Any) -> dict[str, Any]:
@@ -231,6 +232,10 @@ def _lagged_scales(cells: Any) -> dict[str, Any]:
 def _return_scales(order: Any) -> dict[str, Any]:
     """Of sums of returns, which are themselves sums: rewards may cancel."""
     return {"g": np.sqrt(order.n * order.g2) + order.n, "g2": order.g2 + order.n}
+
+
+def _reward_scales(cells: Any) -> dict[str, Any]:
+    return {"y": np.sqrt(cells.n * cells.y2), "y2": cells.y2}
 
 
 def _same_tables(mine: Any, other: Any, exact: tuple[str, ...], scales: Any) -> None:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import test_ibis
 import test_ibis_files
+import test_scanned_extras
 from population import TARGET, population_log, random_world
 
 import reweigh as rw
@@ -46,7 +47,7 @@ def same_estimates(found: list[Any], expected: list[Any]) -> None:
 
 def agree(engine: str, folder: Path) -> int:
     """Every variant, from files and from memory, has the sums that it has in memory, and so has
-    what follows from them."""
+    what follows from them; and a log whose ids are numbers, which tell an order."""
     for i, variant in enumerate(fixture.VARIANTS):
         reading = fixture.READING[variant]
         data = fixture.table(variant) if i % 2 else fixture.write(folder, variant)
@@ -58,7 +59,13 @@ def agree(engine: str, folder: Path) -> int:
         assert found.lagged is not None
         assert found.largest is not None
         same_estimates(*(rw.evaluate_all(sums, target, ESTIMATORS) for sums in (found, expected)))
-    return len(fixture.VARIANTS)
+    rows, target = test_scanned_extras.simulated(120), test_scanned_extras.TARGET
+    logs = [rw.read_log(rows, engine=e, terminated="terminated") for e in (engine, "arrays")]
+    found, expected = (rw.moments(log, target, ["mis"]) for log in logs)
+    assert found.paced is not None
+    fixture.assert_same(found, expected)
+    same_estimates(*(rw.evaluate_all(sums, target, ["mis"]) for sums in (found, expected)))
+    return len(fixture.VARIANTS) + 1
 
 
 def exact(engine: str, folder: Path) -> int:

@@ -76,6 +76,8 @@ def test_files_of_texts_and_numbers(fast_answers, tmp_path: Path, kind: str) -> 
     assert sums.lagged is not None
     assert sums.ordered is not None
     assert sums.ordered.shift == 2  # 400 ids, 37 apart: 14,763 of them span 4,096 buckets
+    assert sums.paced is not None
+    assert sums.paced.shift == 8  # of which 58 buckets are spanned
     assert sums.largest is not None
     assert len(sums.largest) < 200 < sums.largest.n  # equal ones are left out together
     assert sums.largest.floor > -np.inf
@@ -85,6 +87,7 @@ def test_files_of_texts_and_numbers(fast_answers, tmp_path: Path, kind: str) -> 
 IDS = {
     "texts of numbers": (lambda n: [str(i - 7) for i in range(n)], True),
     "far apart": (lambda n: np.arange(n) ** 2 * 10**12 - 10**15, True),
+    "all of 64 bits": (lambda n: np.array([5, -(2**63), 2**63 - 1, *range(6, n + 3)]), True),
     "small unsigned": (lambda n: np.arange(n, dtype=np.uint64), True),
     "large unsigned": (lambda n: np.arange(n, dtype=np.uint64) + np.uint64(2**63), False),
     "one word": (lambda n: [*map(str, range(n - 1)), "x"], False),
@@ -98,6 +101,7 @@ def test_the_order_is_known_where_ids_are_whole_numbers(what: str) -> None:
     sums = all_same(simulated(120, ids=ids), TARGET, terminated="terminated")
     assert sums.ordered is not None
     assert sums.ordered.has_order == known
+    assert (sums.paced is not None) == known
     if not known:  # how much the returns spread is told all the same
         assert (len(sums.ordered), int(sums.ordered.n[0])) == (1, 120)
 
@@ -124,8 +128,60 @@ def test_cut_off_episodes_have_no_order_and_their_largest_weights(fast_answers) 
     sums = all_same(data, TARGET, truncated="truncated")
     assert sums.truncated
     assert sums.ordered is None
+    assert sums.paced is None
     assert sums.largest is not None
     assert fast_answers == [True]
+
+
+def test_so_many_steps_that_rewards_are_not_told_by_step(monkeypatch, fast_answers) -> None:
+    monkeypatch.setattr(extras, "MOST_STEPS", 4)
+    sums = all_same(simulated(), TARGET, terminated="terminated")
+    assert sums.left_out.keys() == {"paced"}
+    assert sums.ordered is not None
+    [gate] = [gate for gate in rw.evaluate(sums).verdict.gates if gate.name == "drift"]
+    assert "do not hold the rewards by step: the log has more than 4 steps" in gate.text
+    assert gate.value is not None
+    assert fast_answers == [True]
+
+
+def test_ids_in_any_order_ask_for_wider_buckets(fast_answers) -> None:
+    """Of more rows than are looked at together: the sums of narrow buckets go into wide ones."""
+
+    def ids(episodes: int) -> np.ndarray:
+        walk = np.cumsum(np.random.default_rng(5).integers(-40, 41, episodes))
+        walk = walk * episodes + np.arange(episodes)  # no two are the same
+        return np.r_[walk[: episodes // 2], walk[episodes // 2 :] * 1000]
+
+    data = simulated(4000, ids=ids)
+    logs = engines(data, terminated="terminated") | {
+        "one batch": streamed(data, 1 << 18, terminated="terminated")
+    }
+    sums = {name: rw.moments(log, TARGET, ["mis"]) for name, log in logs.items()}
+    for name in ("fast", "one batch", "duckdb"):
+        fixture.assert_same(sums[name], sums["arrays"])
+    assert sums["arrays"].paced.shift > 20
+    assert fast_answers == [True, True]
+
+
+@pytest.mark.parametrize("since", [0, 3])
+def test_a_drift_is_told_at_its_steps_on_every_engine(since: int) -> None:
+    """Rewards from a step on are halved in the second half of the ids."""
+    rows = simulated(1200)
+    late = np.asarray(rows.column("episode")) >= -2000 + 37 * 600
+    drifts = late & (np.asarray(rows.column("step")) >= since)
+    reward = np.asarray(rows.column("reward")) + 2.0
+    halved = pa.array(np.where(drifts, reward / 2, reward))
+    rows = rows.set_column(rows.column_names.index("reward"), "reward", halved)
+    found = verdicts_agree(engines(rows, terminated="terminated"), TARGET)
+    [gate] = [gate for gate in found["mis"].gates if gate.name == "drift"]
+    assert gate.level == "amber"
+    assert gate.step is not None
+    assert gate.step >= since
+    assert gate.text.endswith(f", strongest at step {gate.step}")
+    assert gate.per_step is not None
+    assert np.all(gate.per_step[since:] < 1e-3)
+    assert np.all(gate.per_step[:since] > 0.01)
+    assert gate.per_step[gate.step] == gate.per_step.min()
 
 
 def test_too_many_cells_are_left_out_by_every_engine(monkeypatch, fast_answers) -> None:

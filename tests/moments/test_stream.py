@@ -285,7 +285,7 @@ def test_rows_with_a_next_state_come_in_any_order(names) -> None:
     whole = rw.moments(rw.read_log(table, **reading), target, names, blocks=3)
     fixture.assert_same(*map(fixture.without_extras, (made, whole)))
     # what came before a row is not known: the gates say why they are not checked
-    assert made.left_out.keys() == {"lagged", "ordered", "largest"}
+    assert made.left_out.keys() == {"lagged", "ordered", "paced", "largest"}
     [result] = rw.evaluate_all(made, target, ["mis"])
     unchecked = {gate.name: gate for gate in result.verdict.unchecked}
     assert "do not stand together" in str(unchecked["history"].to_dict())

@@ -85,7 +85,7 @@ def test_the_queries_compile_and_parse(dialect, variant, policy) -> None:
     statements = [s for s in sqlglot.parse(sql, read=dialect) if s is not None]
     parts = [line for line in sql.splitlines() if line.startswith("-- ")]
     hidden = ["-- transitions"] if variant == "whole" else []  # else they follow from the model
-    extras = ["-- lagged", "-- ordered", "-- largest"]
+    extras = ["-- lagged", "-- ordered", "-- paced", "-- largest"]
     assert parts == ["-- model", *hidden, "-- steps", "-- episodes", *extras]
     assert len(statements) == len(parts)
     flat = " ".join(sql.split())

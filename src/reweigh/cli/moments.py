@@ -36,7 +36,7 @@ def moments(
     ] = False,
     quiet: QuietFiles = False,
 ) -> None:
-    """Write the sums of a log under a target policy: they hold no ids, and they add up.
+    """Write the sums of a log under a target policy: they stand for its rows, and they add up.
 
     Example: reweigh moments site-a.parquet --target policy.csv --horizon 50 -o a.moments.parquet
     """

@@ -23,6 +23,7 @@ WORDS = {
     "drift": {
         "text": "both halves of the log, by id, earned the same",
         "bad": "the two halves of the log, by id, earned differently",
+        "most": "strongest",
         "advice": "evaluate recent episodes alone, or each period apart",
     },
 }

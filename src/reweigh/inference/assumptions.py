@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.arithmetic import divided
-from reweigh.moments.extras import LaggedMoments, OrderedMoments
+from reweigh.estimators.where import largest
+from reweigh.moments.extras import LaggedMoments, OrderedMoments, PacedMoments
 from reweigh.moments.groups import group_by, tally
 from reweigh.moments.transitions import TransitionMoments
 
@@ -24,13 +25,16 @@ EXPECTED = 5.0  # rows of an action that its propensity must promise before they
 SPARE_ROWS = 10  # rows of a (t, s) beyond its groups before its spread is known
 LEAST_LOG_P = -1000.0  # one state must not make a sum of logarithms infinite
 HALF = 10  # episodes in each half of the log
+NO_SPREAD = 1e-12  # of a sum of squares
+TINY = np.finfo(np.float64).tiny
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """A test's outcome.
 
-    p         None where the test cannot be made, for the reason `why`
+    p         None where the test cannot be made
+    why       why there is none, or none by step
     per_step  (H,) p-values step by step, nan where a step has none
     step, state  where the sums are furthest from what they should be (codes)
     """
@@ -254,23 +258,74 @@ def drift_test(ordered: OrderedMoments) -> Outcome:
     The episodes are in the order of their ids; the halves are split at the bucket that comes
     nearest to the middle. Welch's test of the two means.
     """
+    cut, why = _middle(ordered.n)
+    if why:
+        return Outcome(None, why)
+    late = np.arange(len(ordered)) >= cut
+    n, g, g2 = (tally(late, values, 2) for values in (ordered.n, ordered.g, ordered.g2))
+    if np.sum(g2 - g * g / n) <= NO_SPREAD * g2.sum():
+        return Outcome(None, "the returns of each half are all the same")
+    found = _welch(n, g[:, None], g2[:, None])
+    return Outcome(float(found.p[0]))
+
+
+def drift_by_step(paced: PacedMoments, horizon: int) -> Outcome:
+    """The same of the logged rewards, step by step: an episode that is over earns 0, and every one
+    counts at every step. The halves are split at the same rule's bucket, but buckets by step are
+    wider. p is None: what is judged is the return, and so many tests at once find something."""
+    first = paced.t == 0  # every episode has a row there
+    bucket, n = paced.bucket[first], paced.n[first]
+    cut, why = _middle(n)
+    if why:
+        return Outcome(None, why)
+    late = paced.bucket >= bucket[cut]
+    sizes = tally(bucket >= bucket[cut], n, 2)
+    place = late * horizon + paced.t
+    y, y2 = (tally(place, v, 2 * horizon).reshape(2, horizon) for v in (paced.y, paced.y2))
+    found = _welch(sizes, y, y2)
+    told = np.isfinite(found.p)
+    if not told.any():
+        return Outcome(None, "the rewards of each step are all the same")
+    # Where p is too small for a number, t still tells which is the smallest.
+    score = np.where(found.p >= TINY, -np.log(np.maximum(found.p, TINY)), 1000 + np.abs(found.t))
+    return Outcome(None, per_step=found.p, step=largest(np.where(told, score, 0.0)))
+
+
+def _middle(n: Ints) -> tuple[int, str]:
+    """Of buckets with so many episodes, the first of the second half; or why there is none."""
+    below = np.cumsum(n)
+    if len(below) < 2:
+        return 0, "the episodes' ids do not tell an order"
+    cut = int(np.argmin(np.abs(below[:-1] - below[-1] / 2))) + 1
+    if min(below[cut - 1], below[-1] - below[cut - 1]) < HALF:
+        return 0, f"a half of the log has fewer than {HALF} episodes"
+    return cut, ""
+
+
+@dataclass(frozen=True, eq=False)
+class _Welch:
+    """(K,) t and p; nan where both halves show one and the same number."""
+
+    t: Floats
+    p: Floats
+
+
+def _welch(n: Floats, first: Floats, second: Floats) -> _Welch:
+    """Welch's test of two means, from n (2,), Σx and Σx² (2, K)."""
     from scipy import stats
 
-    below = np.cumsum(ordered.n)
-    n = int(below[-1]) if len(below) else 0
-    if len(below) < 2:
-        return Outcome(None, "the episodes' ids do not tell an order")
-    cut = int(np.argmin(np.abs(below[:-1] - n / 2))) + 1
-    parts = (slice(None, cut), slice(cut, None))
-    sizes = np.array([ordered.n[part].sum() for part in parts], np.float64)
-    if sizes.min() < HALF:
-        return Outcome(None, f"a half of the log has fewer than {HALF} episodes")
-    means = np.array([ordered.g[part].sum() for part in parts]) / sizes
-    squares = np.array([ordered.g2[part].sum() for part in parts])
-    spread = squares - sizes * means**2
-    if spread.sum() <= 1e-12 * squares.sum():
-        return Outcome(None, "every episode earned the same")
-    each = np.maximum(spread, 0.0) / (sizes - 1) / sizes
-    df = float(each.sum() ** 2 / np.sum(each**2 / (sizes - 1)))
-    t = float(means[1] - means[0]) / float(np.sqrt(each.sum()))
-    return Outcome(float(2 * stats.t.sf(abs(t), df)))
+    n = n[:, None]
+    mean = first / n
+    spread = np.maximum(second - n * mean**2, 0.0)
+    noise = NO_SPREAD * second.sum(axis=0)  # sums of squares carry no digits below this
+    off, spreads = mean[1] - mean[0], spread.sum(axis=0) > noise
+    told = spreads | (off**2 * n.prod() / n.sum() > noise)
+    # Without any spread within the halves a difference between them is beyond doubt.
+    each = np.where(spreads, spread, noise)[:, told] / (n - 1) / n
+    error = np.sqrt(each.sum(axis=0))
+    t, p = np.full((2, len(off)), np.nan)
+    t[told] = off[told] / error
+    # df = (Σe)² / Σ e²/(n-1)
+    df = 1 / np.sum((each / error**2) ** 2 / (n - 1), axis=0)
+    p[told] = 2 * stats.t.sf(np.abs(t[told]), df)
+    return _Welch(t, p)

@@ -40,6 +40,7 @@ from reweigh.inference import gates, tails, variance
 from reweigh.inference.assumptions import (
     Outcome,
     Worth,
+    drift_by_step,
     drift_test,
     history_test,
     ratio_test,
@@ -53,7 +54,7 @@ from reweigh.moments.bundle import Moments
 from reweigh.moments.engines.base import Request
 from reweigh.moments.groups import group_by, tally
 
-KINDS = frozenset({"transitions", "model", "lagged", "ordered", "largest"})
+KINDS = frozenset({"transitions", "model", "lagged", "ordered", "paced", "largest"})
 RATIOS, STATES, PRODUCTS, STEADY = "propensities", "history", "Pareto k", "steadiness"
 DRIFT, MARGINAL, UNSEEN = "drift", "marginal size", "marginal support"
 ESTIMATED, POLICIES, FITTED = "estimated propensities", "policies", "fitted values"
@@ -215,7 +216,13 @@ def _drift(sums: Moments) -> Outcome:
         return Outcome(None, f"the log has no order: {no_returns(sums)}")
     if not sums.ordered.has_order:
         return Outcome(None, "the log has no order: the ids of its episodes are no whole numbers")
-    return drift_test(sums.ordered)
+    whole = drift_test(sums.ordered)
+    if whole.p is None:
+        return whole
+    if sums.paced is None:
+        return replace(whole, why=_lacking(sums, "paced", "the rewards by step", "not asked for"))
+    steps = drift_by_step(sums.paced, sums.about.horizon)
+    return replace(whole, why=steps.why, per_step=steps.per_step, step=steps.step)
 
 
 def speaking_of(found: dict[str, Gate], recipe: Recipe) -> tuple[Gate, ...]:

@@ -31,9 +31,9 @@ class Gate:
     text      what was found, in words; advice: what to do about it
 
     What is asked of the log or of the estimate as a whole belongs to no step: episodes, hidden
-    states, cut-off episodes, estimated propensities, dependence, interval, steadiness, which
-    compares the steps, and drift, of which the sums hold whole returns. Pareto k is of the whole
-    products, which the last step completes.
+    states, cut-off episodes, estimated propensities, dependence, interval, and steadiness, which
+    compares the steps. Drift is judged by whole returns, and told of the rewards of each step.
+    Pareto k is of the whole products, which the last step completes.
     """
 
     name: str
@@ -272,20 +272,22 @@ def _p_text(p: float) -> str:
 
 
 def assumption(name: str, test: Outcome, state: str | None = None) -> Gate:
-    """The gate of an assumption's p-value."""
+    """The gate of an assumption's p-value; with its place in words where there are some for it."""
     if test.p is None:
         return unknown(name, test.why)
     words = WORDS[name]
     fine = LIMITS[name].judge(test.p) == "green"
-    return gate(
+    untold = f"; by step it is not told: {test.why}" if test.why else ""
+    found = gate(
         name,
         test.p,
-        f"{words['text' if fine else 'bad']} ({_p_text(test.p)})",
+        f"{words['text' if fine else 'bad']} ({_p_text(test.p)}{untold})",
         words["advice"],
         per_step=test.per_step,
         step=test.step,
         state=state,
     )
+    return with_place(found, words["most"]) if "most" in words else found
 
 
 def placebo(

@@ -13,9 +13,17 @@ import numpy.typing as npt
 
 from reweigh.errors import InputError
 from reweigh.logs.states import Labels, unite
-from reweigh.moments.extras import VERSIONS, LaggedMoments, LargestWeights, OrderedMoments
+from reweigh.moments.extras import (
+    VERSIONS,
+    LaggedMoments,
+    LargestWeights,
+    OrderedMoments,
+    PacedMoments,
+)
 from reweigh.moments.trajectories import StepMoments
 from reweigh.moments.transitions import StartMoments, TransitionMoments
+
+NO_EXTRAS: dict[str, Any] = dict.fromkeys(VERSIONS)
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,8 @@ class Moments:
     model         cells with the action, the hidden state being a state (DM, Q, SSD-IS)
     trajectories  running products (IS, WIS)
     start         first states as `transitions` sees them; `start_model`: as `model` does
-    lagged, ordered, largest   what only diagnostics read (`moments/extras.py`); not by blocks
+    lagged, ordered, paced, largest   what only diagnostics read (`moments/extras.py`); not by
+                  blocks
     sql           the queries that made them, where an engine with SQL did; `save` leaves it out
     """
 
@@ -75,6 +84,7 @@ class Moments:
     trajectories: StepMoments | None = None
     lagged: LaggedMoments | None = None
     ordered: OrderedMoments | None = None
+    paced: PacedMoments | None = None
     largest: LargestWeights | None = None
     truncated: int = 0
     hidden: bool = False
@@ -168,9 +178,7 @@ class Moments:
             start_model=kept("model", self.start_model),
             model=kept("model", self.model),
             trajectories=kept("trajectories", self.trajectories),
-            lagged=None,
-            ordered=None,
-            largest=None,
+            **NO_EXTRAS,
         )
 
     def keep_blocks(self, keep: Callable[[Any], npt.NDArray[np.bool_]]) -> Moments:
@@ -189,9 +197,7 @@ class Moments:
             start_model=part(self.start_model),
             model=part(self.model),
             trajectories=trajectories,
-            lagged=None,
-            ordered=None,
-            largest=None,
+            **NO_EXTRAS,
         )
 
     def without(self, block: int) -> Moments:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,10 @@ from reweigh.moments.groups import group_by
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-VERSIONS = {"lagged": 1, "ordered": 1, "largest": 1}
+VERSIONS = {"lagged": 1, "ordered": 1, "paced": 1, "largest": 1}
 MOST_BUCKETS = 4096
+MOST_PACED = 64  # buckets by step: enough to find the middle of a log
+MOST_STEPS = 1 << 14  # and steps of them: a million cells, 24 MiB of sums
 UNORDERED = 63  # no ids of 64 bits need this shift
 MOST_LAGGED = 500_000  # cells: a scan of any log then stays within half a GiB
 GRAIN = 2.0**-34
@@ -96,22 +98,79 @@ def too_many() -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class OrderedMoments:
-    """Episodes in the order of their ids, for the drift test: the logged returns by bucket. Also
-    how much the returns spread.
+class Buckets:
+    """Sums of episodes in the order of their ids, by bucket.
 
     A bucket holds the ids i with i >> shift equal to it. `shift` is the smallest for which the
-    ids span at most MOST_BUCKETS buckets: it follows from the least and the largest id alone, so
-    that any engine, any chunking and any order of merging give the same buckets. Where an id is
-    no whole number they have no order: one bucket, and `shift` is UNORDERED.
-    n episodes, g ΣG, g2 ΣG² with G = Σ_t γ^t y_t.
+    ids span at most MOST buckets: it follows from the least and the largest id alone, so that any
+    engine, any chunking and any order of merging give the same buckets.
     """
+
+    MOST: ClassVar[int]
+    KEYS: ClassVar[tuple[str, ...]]
+    SUMS: ClassVar[tuple[str, ...]]
 
     shift: int
     bucket: Ints
     n: Ints
+
+    def __len__(self) -> int:
+        return len(self.n)
+
+    def __add__(self, other: Self) -> Self:
+        return self.together([self, other])
+
+    @classmethod
+    def together(cls, parts: list[Self]) -> Self:
+        """The sum of several."""
+        shift = max(part.shift for part in parts)
+        parts = [part.coarser(shift) for part in parts]
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in (*cls.KEYS, *cls.SUMS)
+        }
+        return replace(parts[0], **joined).summed()
+
+    @classmethod
+    def shift_of(cls, low: int, high: int) -> int:
+        """That of ids from low to high, or how much more that of buckets from low to high is."""
+        shift = 0
+        while (high >> shift) - (low >> shift) >= cls.MOST:
+            shift += 1
+        return shift
+
+    def coarser(self, shift: int) -> Self:
+        """The same episodes in wider buckets; not yet one row per bucket."""
+        bucket = self.bucket >> (shift - self.shift)
+        bucket = 0 * bucket if shift == UNORDERED else bucket
+        return replace(self, shift=shift, bucket=bucket)
+
+    def summed(self) -> Self:
+        """One row per key, and no more buckets than there may be."""
+        more = 0
+        if len(self.bucket):
+            more = self.shift_of(int(self.bucket.min()), int(self.bucket.max()))
+        wide = self.coarser(self.shift + more)
+        groups = group_by([getattr(wide, key) for key in self.KEYS])
+        columns: dict[str, Any] = dict(zip(self.KEYS, groups.keys, strict=True))
+        columns |= {name: groups.sum(getattr(wide, name)) for name in self.SUMS}
+        return replace(wide, **columns)
+
+
+@dataclass(frozen=True, eq=False)
+class OrderedMoments(Buckets):
+    """The logged returns by bucket of ids, for the drift test. Also how much the returns spread.
+
+    Where an id is no whole number they have no order: one bucket, and `shift` is UNORDERED.
+    n episodes, g ΣG, g2 ΣG² with G = Σ_t γ^t y_t.
+    """
+
     g: Floats
     g2: Floats
+
+    MOST = MOST_BUCKETS
+    KEYS = ("bucket",)
+    SUMS = ("n", "g", "g2")
 
     @classmethod
     def of(cls, ids: Ints | None, returns: Floats) -> OrderedMoments:
@@ -124,36 +183,38 @@ class OrderedMoments:
     def has_order(self) -> bool:
         return self.shift != UNORDERED
 
-    def __len__(self) -> int:
-        return len(self.n)
 
-    def __add__(self, other: OrderedMoments) -> OrderedMoments:
-        shift = max(self.shift, other.shift)
-        parts = [part.coarser(shift) for part in (self, other)]
-        joined = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in ("bucket", "n", "g", "g2")
-        }
-        return OrderedMoments(shift, **joined).summed()
+@dataclass(frozen=True, eq=False)
+class PacedMoments(Buckets):
+    """The logged rewards by bucket of ids and step: at which steps a log drifts.
 
-    def coarser(self, shift: int) -> OrderedMoments:
-        """The same episodes in wider buckets; not yet one row per bucket."""
-        bucket = self.bucket >> (shift - self.shift)
-        return replace(self, shift=shift, bucket=0 * bucket if shift == UNORDERED else bucket)
+    Its buckets are wider than those of returns: that bounds what a long horizon takes. An episode
+    that is over has no rows, and earns 0; every one has a row at step 0. None where an episode was
+    cut off, or an id is no whole number.
+    n rows, y Σy, y2 Σy²; (bucket, t) without rows are left out.
+    """
 
-    def summed(self) -> OrderedMoments:
-        """One row per bucket, and no more buckets than there may be."""
-        more = 0
-        if len(self.bucket):
-            low, high = int(self.bucket.min()), int(self.bucket.max())
-            while (high >> more) - (low >> more) >= MOST_BUCKETS:
-                more += 1
-        wide = self.coarser(self.shift + more)
-        groups = group_by([wide.bucket])
-        [bucket] = groups.keys
-        return replace(
-            wide, bucket=bucket, n=groups.sum(self.n), g=groups.sum(self.g), g2=groups.sum(self.g2)
-        )
+    t: Ints
+    y: Floats
+    y2: Floats
+
+    MOST = MOST_PACED
+    KEYS = ("bucket", "t")
+    SUMS = ("n", "y", "y2")
+
+    @classmethod
+    def dense(cls, shift: int, bucket: Ints, n: Ints, y: Floats, y2: Floats) -> PacedMoments:
+        """From arrays over (bucket, t), flat, of buckets that rise."""
+        cells = np.flatnonzero(n)
+        row, t = np.divmod(cells, max(len(n) // max(len(bucket), 1), 1))
+        return cls(shift, bucket[row], n[cells], t, y[cells], y2[cells])
+
+
+def too_long(horizon: int) -> dict[str, str]:
+    """Why the rewards of a log are not told by step; empty if they can be."""
+    if horizon <= MOST_STEPS:
+        return {}
+    return {"paced": f"the log has more than {MOST_STEPS:,} steps"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,13 @@ import pyarrow.parquet as pq
 from reweigh.errors import InputError, ResourceError
 from reweigh.logs.states import Labels
 from reweigh.moments.bundle import About, Moments
-from reweigh.moments.extras import VERSIONS, LaggedMoments, LargestWeights, OrderedMoments
+from reweigh.moments.extras import (
+    VERSIONS,
+    LaggedMoments,
+    LargestWeights,
+    OrderedMoments,
+    PacedMoments,
+)
 from reweigh.moments.trajectories import EpisodeSums, StepMoments, StepSums
 from reweigh.moments.transitions import StartMoments, TransitionMoments
 from reweigh.output import write_atomically
@@ -33,6 +39,7 @@ KINDS: dict[str, Any] = {
 EXTRAS: dict[str, Any] = {
     "lagged": LaggedMoments,
     "ordered": OrderedMoments,
+    "paced": PacedMoments,
     "largest": LargestWeights,
 }
 

@@ -7,6 +7,7 @@ is made. Sums are taken in the order of the rows, the same for any chunking.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from reweigh.moments import cells, products
 from reweigh.moments.bundle import Moments
 from reweigh.moments.engines import arrays_extras
 from reweigh.moments.engines.base import Request, about
-from reweigh.moments.extras import bounded
+from reweigh.moments.extras import bounded, too_long
 from reweigh.moments.sources import named
 from reweigh.policies.base import Policy
 from reweigh.progress import each
@@ -72,6 +73,13 @@ class ArraysEngine:
             found, left_out = bounded(arrays_extras.lagged(log, rho))
             return {"lagged": found, "left_out": left_out}
 
+        ids = cache(lambda: arrays_extras.whole_numbers(steps.episode))
+
+        def paced() -> dict[str, Any]:
+            left_out = too_long(log.horizon)
+            found = None if left_out else arrays_extras.paced(log, ids())
+            return {"paced": found, "left_out": left_out}
+
         kinds: dict[str, Callable[[], dict[str, Any]]] = {
             "transitions": transitions,
             "model": model,
@@ -79,12 +87,14 @@ class ArraysEngine:
                 "trajectories": products.trajectories(steps, block, rho, log.discount)
             },
             "lagged": lagged,
-            "ordered": lambda: {"ordered": arrays_extras.ordered(log)},
+            "ordered": lambda: {"ordered": arrays_extras.ordered(log, ids())},
+            "paced": paced,
             "largest": lambda: {"largest": arrays_extras.largest(log, rho)},
         }
         made: dict[str, Any] = {"start": cells.starts(steps, block, start)}
         asked = [make for kind, make in kinds.items() if kind in request.kinds]
         for found in each("sums", asked, lambda make: make()):
+            found["left_out"] = made.get("left_out", {}) | found.get("left_out", {})
             made |= found
         sums = Moments(
             about=about(log, target, request),

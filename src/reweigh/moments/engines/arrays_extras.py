@@ -12,11 +12,12 @@ from reweigh.logs.identity import NUMBER
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import HIDDEN, UNKNOWN
 from reweigh.logs.steps import Steps
-from reweigh.moments.extras import LaggedMoments, LargestWeights, OrderedMoments
+from reweigh.moments.extras import LaggedMoments, LargestWeights, OrderedMoments, PacedMoments
 from reweigh.moments.groups import group_by, tally
 from reweigh.moments.transitions import NO_ACTION
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 def lagged(log: EpisodeLog, rho: Floats) -> LaggedMoments:
@@ -54,15 +55,29 @@ def _row_before(steps: Steps) -> npt.NDArray[np.int64]:
     return steps.offsets[np.maximum(t - 1, 0)] + steps.episode_index
 
 
-def ordered(log: EpisodeLog) -> OrderedMoments | None:
-    """Logged returns by the episodes' ids; None where an episode was cut off: its return is not
-    known."""
+def ordered(log: EpisodeLog, ids: Ints | None) -> OrderedMoments | None:
+    """Logged returns by the episodes' ids (`whole_numbers`); None where an episode was cut off: its
+    return is not known."""
     steps = log.steps
     if log.n_truncated:
         return None
     powers = log.discount ** steps.step.astype(np.float64)
     returns = tally(steps.episode_index, powers * steps.reward, steps.n_episodes)
-    return OrderedMoments.of(whole_numbers(steps.episode), returns)
+    return OrderedMoments.of(ids, returns)
+
+
+def paced(log: EpisodeLog, ids: Ints | None) -> PacedMoments | None:
+    """Logged rewards by the episodes' ids and the step; None where an episode was cut off, or an
+    id is no whole number."""
+    steps, horizon = log.steps, log.horizon
+    if log.n_truncated or ids is None:
+        return None
+    shift = PacedMoments.shift_of(int(ids.min()), int(ids.max()))
+    bucket, row = np.unique(ids >> shift, return_inverse=True)
+    code, y = row[steps.episode_index] * horizon + steps.step, steps.reward
+    size = len(bucket) * horizon
+    n = np.bincount(code, minlength=size)
+    return PacedMoments.dense(shift, bucket, n, tally(code, y, size), tally(code, y * y, size))
 
 
 def whole_numbers(ids: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:

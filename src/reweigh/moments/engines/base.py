@@ -22,7 +22,7 @@ SPARE_CELLS = 1 << 20
 class Request:
     """Which sums an estimator asks for. Requests merge with `|`: one scan serves all of them."""
 
-    # of "transitions", "model", "trajectories", "lagged", "ordered", "largest"
+    # of "transitions", "model", "trajectories", "lagged", "ordered", "paced", "largest"
     kinds: frozenset[str] = frozenset()
     blocks: int = 1
     max_ratio: float | None = None

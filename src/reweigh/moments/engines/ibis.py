@@ -26,6 +26,7 @@ from reweigh.moments.engines.ibis_target import (
     refuse_unknown_states,
     with_target,
 )
+from reweigh.moments.extras import too_long
 from reweigh.moments.sources import named
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
@@ -129,12 +130,14 @@ def warehouse_sql(
 
 
 def _affordable(request: Request, facts: Facts) -> tuple[Request, dict[str, str]]:
-    """Without spare kinds of which too many cells may come back, and what is said of these."""
+    """Without kinds of which too many cells may come back, and what is said of these."""
+    left_out = {kind: why for kind, why in too_long(facts.horizon).items() if kind in request.kinds}
+    request = replace(request, kinds=request.kinds - left_out.keys())
     actions = 1 if facts.actions is None else len(facts.actions)
     cells = min(facts.rows, facts.horizon * actions * len(facts.states) ** 2)
     if cells <= SPARE_CELLS:
-        return request, {}
-    return request.without_spare(), request.left_out()
+        return request, left_out
+    return request.without_spare(), request.left_out() | left_out
 
 
 def _queries(home: Home, asked: dict[str, Any]) -> dict[str, str]:
@@ -188,6 +191,8 @@ def _asked(
     if "ordered" in request.kinds and not facts.truncated:
         # where an episode was cut off, its return is not known
         asked["ordered"] = extras.ordered(log, layout, facts.ids, facts.horizon, reading.discount)
+    if "paced" in request.kinds and not facts.truncated and facts.ids is not None:
+        asked["paced"] = extras.paced(log, layout, facts.ids, facts.horizon)
     if "largest" in request.kinds:
         asked["largest"] = extras.largest(rows, facts.episodes)
     return asked
@@ -232,6 +237,9 @@ def _moments(
         parts["lagged"], parts["left_out"] = found
     if "ordered" in tables:
         parts["ordered"] = extras.read_ordered(tables["ordered"], facts.ids)
+    if "paced" in tables:
+        assert facts.ids is not None
+        parts["paced"] = extras.read_paced(tables["paced"], facts.ids)
     if "largest" in tables:
         parts["largest"] = extras.read_largest(tables["largest"], facts.episodes)
     made = Moments(

@@ -14,7 +14,14 @@ from reweigh.logs.states import HIDDEN, UNKNOWN, Labels
 from reweigh.moments import extras
 from reweigh.moments.engines.ibis_rows import SEEN, Layout, neighbours, one_if
 from reweigh.moments.engines.ibis_sums import codes_of, discounting, floats, ints, names_of
-from reweigh.moments.extras import UNORDERED, LaggedMoments, LargestWeights, OrderedMoments
+from reweigh.moments.extras import (
+    UNORDERED,
+    Buckets,
+    LaggedMoments,
+    LargestWeights,
+    OrderedMoments,
+    PacedMoments,
+)
 from reweigh.moments.transitions import NO_ACTION
 
 
@@ -25,11 +32,9 @@ class Ids:
     low: int
     high: int
 
-    @property
-    def shift(self) -> int:
-        """That of the buckets (`OrderedMoments`)."""
-        both = np.array([self.low, self.high], np.int64)
-        return OrderedMoments.of(both, np.zeros(2)).shift
+    def shift(self, of: type[Buckets]) -> int:
+        """That of the buckets."""
+        return of.shift_of(self.low, self.high)
 
 
 def id_number(rows: Any, layout: Layout) -> Any:
@@ -102,11 +107,27 @@ def ordered(rows: Any, layout: Layout, ids: Ids | None, horizon: int, gamma: flo
     number = ibis.literal(0, "int64") if ids is None else id_number(rows, layout)
     rows = rows.mutate(number=number, gain=discounting(gamma, rows["t"]) * rows["y"])
     whole = rows.group_by([rows["e"], rows["number"]]).aggregate(g=rows["gain"].sum())
-    number, g, size = whole["number"], whole["g"], 1 if ids is None else 1 << ids.shift
-    # engines differ in the sign of the remainder of a negative number
-    whole = whole.mutate(low=number - ((number % size) + size) % size, g2=g * g)
+    shift, g = 0 if ids is None else ids.shift(OrderedMoments), whole["g"]
+    whole = whole.mutate(low=_least(whole["number"], shift), g2=g * g)
     return whole.group_by([whole["low"]]).aggregate(
         n=whole.count(), g=whole["g"].sum(), g2=whole["g2"].sum()
+    )
+
+
+def _least(number: Any, shift: int) -> Any:
+    """The least id of an id's bucket."""
+    size = 1 << shift
+    # engines differ in the sign of the remainder of a negative number
+    return number - ((number % size) + size) % size
+
+
+def paced(rows: Any, layout: Layout, ids: Ids, horizon: int) -> Any:
+    """Logged rewards by bucket, told as in `ordered`, and step."""
+    rows = rows.filter(rows["t"] < horizon)
+    rows = rows.mutate(low=_least(id_number(rows, layout), ids.shift(PacedMoments)))
+    y = rows["y"]
+    return rows.group_by([rows["low"], rows["t"]]).aggregate(
+        n=rows.count(), y=y.sum(), y2=(y * y).sum()
     )
 
 
@@ -142,10 +163,16 @@ def read_lagged(
 
 
 def read_ordered(table: pa.Table, ids: Ids | None) -> OrderedMoments:
-    shift = UNORDERED if ids is None else ids.shift
+    shift = UNORDERED if ids is None else ids.shift(OrderedMoments)
     bucket = ints(table, "low") >> shift
     made = OrderedMoments(shift, bucket, ints(table, "n"), floats(table, "g"), floats(table, "g2"))
     return made.summed()
+
+
+def read_paced(table: pa.Table, ids: Ids) -> PacedMoments:
+    shift = ids.shift(PacedMoments)
+    n, t, bucket = ints(table, "n"), ints(table, "t"), ints(table, "low") >> shift
+    return PacedMoments(shift, bucket, n, t, floats(table, "y"), floats(table, "y2")).summed()
 
 
 def read_largest(table: pa.Table, episodes: int) -> LargestWeights:

@@ -36,10 +36,11 @@ from reweigh.moments.engines.stream_codes import (
 from reweigh.moments.engines.stream_ends import Ends
 from reweigh.moments.engines.stream_kernels import PIECE, Carry, follow
 from reweigh.moments.engines.stream_lagged import Lagged
+from reweigh.moments.engines.stream_paced import Paced
 from reweigh.moments.engines.stream_products import Products
 from reweigh.moments.engines.stream_rows import RowSource
 from reweigh.moments.engines.stream_sums import Words
-from reweigh.moments.extras import VERSIONS
+from reweigh.moments.extras import VERSIONS, too_long
 from reweigh.moments.transitions import StartMoments
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
@@ -131,6 +132,8 @@ class _Scan:
         self.cells = Cells(self.shape) if request.kinds & {"transitions", "model"} else None
         self.products = Products(request.blocks if wants_products else 0, horizon, reading.discount)
         self.lagged = Lagged(self.shape, "lagged" in request.kinds, PIECE)
+        self.too_long = too_long(horizon) if "paced" in request.kinds else {}
+        self.paced = Paced("paced" in request.kinds and not self.too_long, horizon)
         self.start = np.zeros((request.blocks, self.shape.states), np.int64)
         self.shown, self.led = (np.zeros(self.shape.states, bool) for _ in range(2))
         self.acted = np.zeros(self.shape.actions, bool)
@@ -190,6 +193,7 @@ class _Scan:
         self._make_room()
         self.lagged.make_room(rows)
         self._look_at_ids(table[columns.episode], keys)
+        self.paced.make_room(keys.view(np.int64))
         self._check_target_prob(table)
         y, mu = self._floats(table, columns.reward), self._floats(table, columns.behavior_prob)
         self._follow(
@@ -220,7 +224,7 @@ class _Scan:
 
     def _look_at_ids(self, column: pa.ChunkedArray, keys: Words) -> None:
         """Whether the ids are whole numbers, where their order is asked for."""
-        if not (self.ends.wants_returns and self.ends.in_order):
+        if not (self.request.kinds & {"ordered", "paced"} and self.ends.in_order):
             return
         if pa.types.is_uint64(column.type):
             self.ends.in_order = bool(np.all(keys < SIGN))
@@ -228,6 +232,8 @@ class _Scan:
             raise _OutOfTheOrdinary
         elif not pa.types.is_integer(column.type):
             self.ends.look_at(id_texts(column, run_starts(keys)))
+        if not self.ends.in_order:
+            self.paced.drop()
 
     def _make_room(self) -> None:
         """For words that have come up; and the policy in their codes."""
@@ -309,6 +315,7 @@ class _Scan:
             *self._sums(),
             self.lagged.arrays,
             self.ends.arrays,
+            self.paced.arrays,
             self._tallies(),
             self.carry.arrays,
         )
@@ -347,7 +354,9 @@ class _Scan:
             if made["trajectories"] is None:
                 raise _OutOfTheOrdinary
         made |= self.ends.moments(self.carry.cut_off)
+        made["paced"] = None if self.carry.cut_off else self.paced.moments()
         made["lagged"], made["left_out"] = self.lagged.moments(states, actions)
+        made["left_out"] |= self.too_long
         del self.lagged
         if self.cells is not None:
             self.cells.settle(self.policy, self.max_ratio)

@@ -34,6 +34,7 @@ from reweigh.moments.engines.stream_checks import (
 )
 from reweigh.moments.engines.stream_hash import add_before
 from reweigh.moments.engines.stream_identity import episode_mark, row_marks
+from reweigh.moments.engines.stream_paced import pace
 from reweigh.moments.engines.stream_products import multiply, weigh
 from reweigh.moments.kernels.common import compiled, inlined
 from reweigh.moments.kernels.vectors import add_at, prefetch
@@ -200,7 +201,7 @@ def lay(
 def trace(
     ep: Any, t: Any, s: Any, a: Any, y: Any, mu: Any, nxt: Any, ended: Any, cut: Any,
     run_block: Any, steps: int, horizon: int, short: int, sizes: Any, start: Any, begun: Any,
-    state: Any, hashes: Any, slots: Any, places: Any, over: Any,
+    state: Any, hashes: Any, slots: Any, places: Any, over: Any, paced: Any,
 ) -> int:  # fmt: skip
     """Follow the episodes through some rows (none: the log is over). Returns how many are over, or
     FAULT. The rows have been checked, as far as `linked`, `below` and the like can tell.
@@ -210,11 +211,14 @@ def trace(
             that waited for its successor
     places  gets the places of (s, a) and of the cell, for `drain`; without s' for the last row
     over    gets block and length of the episodes that are over
+    paced   see stream_paced.pace; empty if not wanted
     """
     n, found = len(ep), 0
     _, states, actions, in_key, _, _, _ = sizes
     has_next, has_ended, has_cut = len(nxt) > 0, len(ended) > 0, len(cut) > 0
     block, run, cut_off = state[6], state[7], 0
+    rewards, ahead, shift = paced
+    by_step = len(rewards) > 0
     slots[0] = NOWHERE
     if state[0] != 0:
         p_t, p_ended, p_cut, p_next = state[2], state[3] != 0, state[4] != 0, state[5]
@@ -252,6 +256,8 @@ def trace(
         used = min(end, begin + max(horizon - first, 0))  # the rows before the horizon
         if used > begin and first + used - begin > steps:
             return FAULT
+        if by_step and used > begin:
+            pace(ep[begin], first, y, begin, used, rewards, ahead, shift)
         if block > 0:
             for k in range(begin, used):
                 slots[k + 1] += block * horizon
@@ -279,7 +285,7 @@ def trace(
 @compiled
 def follow(
     rows: Any, links: Any, target: Any, horizon: int, short: int, max_ratio: float, sizes: Any,
-    cells: Any, products: Any, lagged: Any, closed: Any, tallies: Any, carry: Any,
+    cells: Any, products: Any, lagged: Any, closed: Any, paced: Any, tallies: Any, carry: Any,
 ) -> bool:  # fmt: skip
     """Go through the rows of a batch (of none: the log is over). False if one is out of the
     ordinary.
@@ -293,7 +299,7 @@ def follow(
     cells     lines of records by block·H + t, as words and as numbers, how many wait in each, and
               the sums by block·H + t and (s[, a], s')
     products  see stream_products.weigh; lagged: see stream_hash.add_before; closed: see
-              stream_ends.Ends; each of them empty if not wanted
+              stream_ends.Ends; paced: see stream_paced.pace; each of them empty if not wanted
     tallies   episodes by (block, s); which states, next states and actions there are; gets the
               episodes that begin
     carry     see Carry
@@ -318,7 +324,7 @@ def follow(
         mark(acted, a)
         found = trace(
             ep, t, s, a, y, mu, nxt, ended, cut, links[3], steps, horizon, short, sizes, start,
-            begun, state, hashes, slots, places, over,
+            begun, state, hashes, slots, places, over, paced,
         )  # fmt: skip
         if found == FAULT:
             return False

@@ -13,7 +13,7 @@ from reweigh.errors import KEPT_PLACES, Fault
 from reweigh.logs.states import Label, Labels, unite
 from reweigh.moments.bundle import Moments, unite_actions
 from reweigh.moments.engines.base import SPARE_CELLS, Request
-from reweigh.moments.extras import VERSIONS, LaggedMoments, bounded
+from reweigh.moments.extras import VERSIONS, Buckets, LaggedMoments, bounded
 from reweigh.moments.transitions import StartMoments, TransitionMoments, concatenate
 
 Words = npt.NDArray[np.uint64]
@@ -50,7 +50,7 @@ class Parts:
 
 
 def cells_of(part: Moments) -> int:
-    tables = (part.transitions, part.model, part.lagged)
+    tables = (part.transitions, part.model, part.lagged, part.paced)
     return sum(len(table) for table in tables if table is not None) + len(part.start.n)
 
 
@@ -67,8 +67,8 @@ def add_up(parts: list[Moments]) -> Moments:
             return None
         if isinstance(tables[0], TransitionMoments):
             return concatenate(tables)
-        if isinstance(tables[0], LaggedMoments):
-            return LaggedMoments.together(tables)
+        if isinstance(tables[0], LaggedMoments | Buckets):
+            return type(tables[0]).together(tables)
         total = tables[0]
         for table in tables[1:]:
             total = total + table
