@@ -247,6 +247,23 @@ def test_the_same_content_twice_is_refused(same: str, tmp_path: Path) -> None:
         rw.read_log([first, second])
 
 
+def test_files_of_one_size_are_told_apart_by_any_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reweigh.logs.sources.BEGINNING", 8)
+    rewards = {"a": "0.5", "b": "0.7", "c": "0.7", "d": "0.6"}  # the files begin alike
+    paths = []
+    for name, reward in rewards.items():
+        cells = [reward, *COLUMNS["reward"][1:]]
+        paths.append(csv_file(tmp_path / f"{name}.csv", COLUMNS | {"reward": cells}))
+    assert len({path.stat().st_size for path in paths}) == 1
+    with pytest.raises(rw.InputError, match=r"c\.csv' has the same content as .*b\.csv'"):
+        rw.read_log(paths)
+    with pytest.raises(rw.InputError) as error:  # one log of the same episodes twice
+        rw.read_log([paths[0], paths[1], paths[3]])
+    assert "same content" not in str(error.value)
+
+
 def test_files_of_different_kinds_are_refused(tmp_path: Path) -> None:
     (tmp_path / "b.parquet").write_bytes(parquet_bytes())
     csv_file(tmp_path / "a.csv")

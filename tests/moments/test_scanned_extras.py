@@ -18,6 +18,8 @@ import reweigh as rw
 from reweigh.cli.app import run
 from reweigh.inference.verdict import Verdict
 from reweigh.moments import extras
+from reweigh.moments.engines.stream_ends import Tail
+from reweigh.moments.extras import LargestWeights
 
 __all__ = ["fast_answers"]
 TARGET = rw.TablePolicy({f"s {s}": {f"a{a}": (0.5, 0.3, 0.2)[(s + a) % 3] for a in range(3)}
@@ -327,3 +329,19 @@ def test_merged_sites_have_the_gates_of_the_whole(tmp_path: Path) -> None:
         fixture.assert_alike(*(verdict.to_dict() for verdict in verdicts))
     assert merged.largest is not None
     assert merged.largest.n == 400
+
+
+@pytest.mark.parametrize("parts", [1, 7, 400])
+@pytest.mark.parametrize("values", [3, 10**6])
+def test_the_largest_weights_are_those_of_a_sort_whatever_the_parts(
+    parts: int, values: int
+) -> None:
+    rng = np.random.default_rng(values)
+    log_w = LargestWeights.even(rng.integers(0, values, 20_000) / 7.0)
+    log_w[rng.random(len(log_w)) < 0.3] = -np.inf  # products of 0
+    tail = Tail(len(log_w))
+    for part in np.array_split(log_w, parts):
+        tail.add(part)
+    found, whole = tail.total(), LargestWeights.of(log_w)
+    assert np.array_equal(found.log_w, whole.log_w)
+    assert (found.floor, found.n) == (whole.floor, whole.n)

@@ -25,6 +25,7 @@ import reweigh as rw
 StreamEngine = importlib.import_module("reweigh.moments.engines.stream").StreamEngine
 stream_cells = importlib.import_module("reweigh.moments.engines.stream_cells")
 stream_kernels = importlib.import_module("reweigh.moments.engines.stream_kernels")
+stream_codes = importlib.import_module("reweigh.moments.engines.stream_codes")
 stream_lagged = importlib.import_module("reweigh.moments.engines.stream_lagged")
 stream_products = importlib.import_module("reweigh.moments.engines.stream_products")
 __all__ = ["fast_answers"]
@@ -364,3 +365,15 @@ def test_lines_are_turned_into_columns(kind: type) -> None:
     for j, start in enumerate(starts.tolist()):
         meant[start : start + 8] = values[places.astype(int) + j]
     assert made.tolist() == meant.tolist()
+
+
+def test_words_get_a_code_where_they_occur() -> None:
+    """Also from dictionaries that hold words that do not, a word twice, or none."""
+    words = stream_codes.Vocabulary()
+    parts = [
+        pa.DictionaryArray.from_arrays([1, None, 3, 2, 1], ["unused", "b", None, "b"]),
+        pa.DictionaryArray.from_arrays([1, 0], ["c", "b"]),
+    ]
+    assert words.codes(pa.chunked_array(parts)).tolist() == [0, -1, 0, -1, 0, 0, 1]
+    assert words.codes(pa.chunked_array([["d", None], ["b"]])).tolist() == [2, -1, 0]
+    assert words.words == ["b", "c", "d"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +69,7 @@ class Shape:
     @property
     def cells(self) -> int:
         """Per step."""
-        return int(np.prod(self.keys))
+        return math.prod(self.keys)
 
     def place(self, s: int, a: int) -> int:
         """As in stream_kernels.lay."""
@@ -95,7 +96,7 @@ class Cells:
         # an odd number of cache lines: else the ends of all lines would fall into the same sets
         self.room = room // 16 * 16 + (2 if shape.by_row else 8)
         self.records = aligned(shape.slots * self.room * self.record)
-        self.waiting = np.zeros(shape.slots, np.uint64)
+        self.waiting = np.zeros(shape.slots, np.uint64)  # numbers
         numbers = (shape.horizon, shape.states, shape.actions, shape.in_key)
         self.sizes = tuple(map(np.uint64, (*numbers, self.record, self.room, shape.cells)))
         self.arrays = self._arrays()
@@ -114,8 +115,9 @@ class Cells:
         for slot in np.flatnonzero(waiting).tolist():
             policy = table[slot % self.shape.horizon if len(table) > 1 else 0]
             first, base = np.uint64(slot * self.room * record), np.uint64(slot * size)
-            drain(words, numbers, np.uint64(record), first, waiting[slot], policy, max_ratio, line,
-                  beside, base, np.uint64(size))  # fmt: skip
+            count = waiting[slot] // np.uint64(record)
+            drain(words, numbers, np.uint64(record), first, count, policy, max_ratio, line, beside,
+                  base, np.uint64(size))  # fmt: skip
         waiting[:] = 0
 
     def grown(self, shape: Shape) -> Cells:

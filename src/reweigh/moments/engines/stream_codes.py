@@ -45,20 +45,30 @@ class Vocabulary:
     code_of: dict[str, int] = field(default_factory=dict)
 
     def codes(self, column: pa.ChunkedArray) -> Ints:
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        coded = pc.dictionary_encode(column).unify_dictionaries()
-        parts = [self._translate(chunk) for chunk in coded.chunks]
+        if not pa.types.is_dictionary(column.type):
+            column = pc.dictionary_encode(column)
+        parts = [self._translate(chunk) for chunk in column.chunks]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def _translate(self, chunk: pa.DictionaryArray) -> Ints:
-        for word in chunk.dictionary.to_pylist():
-            if word not in self.code_of:
-                self.code_of[word] = len(self.words)
-                self.words.append(word)
-        table = np.array([self.code_of[w] for w in chunk.dictionary.to_pylist()] + [-1], np.int64)
-        codes: Ints = table[chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+        """Only words that occur get a code; -1 for none."""
+        none = len(chunk.dictionary)
+        place = np.asarray(chunk.indices.fill_null(none).to_numpy(zero_copy_only=False))
+        occurs = np.zeros(none + 1, bool)
+        occurs[place] = True
+        known = np.flatnonzero(occurs[:none])
+        code = np.full(none + 1, -1)
+        code[known] = [self._code(w) for w in chunk.dictionary.take(pa.array(known)).to_pylist()]
+        codes: Ints = code[place]
         return codes
+
+    def _code(self, word: str | None) -> int:
+        if word is None:
+            return -1
+        if word not in self.code_of:
+            self.code_of[word] = len(self.words)
+            self.words.append(word)
+        return self.code_of[word]
 
     def label(self, code: int) -> Label:
         return self.words[code]

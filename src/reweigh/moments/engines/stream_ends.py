@@ -34,18 +34,22 @@ class Tail:
     def clear(self) -> None:
         self.held: list[Floats] = []
         self.waiting = self.n = 0
+        self.least = -math.inf  # below it nothing is among the largest
 
     def add(self, log_w: Floats) -> None:
         self.n += len(log_w)
-        positive = log_w[log_w > -np.inf]
-        self.held.append(LargestWeights.even(positive))
-        self.waiting += len(positive)
+        even = LargestWeights.even(log_w)
+        larger = even[even > self.least]
+        self.held.append(larger)
+        self.waiting += len(larger)
         if self.waiting > self.room:
             self._sort()
 
     def _sort(self) -> None:
         joined = np.sort(np.concatenate([np.zeros(0), *self.held]))[::-1][: self.room]
         self.held, self.waiting = [joined.copy()], 0
+        if len(joined) == self.room:
+            self.least = float(joined[-1])
 
     def total(self) -> LargestWeights:
         self._sort()

@@ -1,7 +1,8 @@
 """Inner loops for cells by what came before (`stream_lagged.py`): a hash table of sums.
 
 A cell takes one cache line, six sums and its key, at the place that a hash of the key names, or at
-the next free one after it.
+the next free one after it. The place is the upper bits of the hash: in a table of twice the size
+the cells then stand in the same order, so that moving them there goes through both in sequence.
 """
 
 from __future__ import annotations
@@ -22,10 +23,19 @@ AHEAD = 16  # rows: how much earlier a cell is asked for
 
 
 @compiled
-def place_of(key: Any, words: Any, mask: Any) -> Any:
+def shift_of(places: Any) -> Any:
+    """How many bits of a hash are left off where there are so many places, a power of 2."""
+    shift = Word(64)
+    while places > U1:
+        places >>= U1
+        shift -= U1
+    return shift
+
+
+@compiled
+def place_of(key: Any, words: Any, shift: Any, mask: Any) -> Any:
     """Where the cell of this key is, or where it will be."""
-    i = key * SPREAD
-    i = (i ^ (i >> BY_32)) & mask
+    i = (key * SPREAD) >> shift
     while words[U8 * i + U_KEY] != U0 and words[U8 * i + U_KEY] != key:
         i = (i + U1) & mask
     return i
@@ -61,25 +71,18 @@ def name_cells(
 
 
 @compiled
-def add_cells(
-    keys: Any, slots: Any, places: Any, y: Any, mu: Any, pi: Any, table: Any, horizon: Any,
-    max_ratio: float, numbers: Any, words: Any,
-) -> int:  # fmt: skip
+def add_cells(keys: Any, y: Any, ratio: Any, numbers: Any, words: Any) -> int:
     """Add rows to the cells of their keys; returns how many cells are new."""
-    mask, last, new = Word(len(numbers) // LINE - 1), len(keys) - 1, 0
-    by_row, by_step = len(pi) > 0, table.shape[0] > 1
+    size, last, new = Word(len(numbers) // LINE), len(keys) - 1, 0
+    shift, mask = shift_of(size), size - U1
     for k in range(len(keys)):
-        soon = keys[min(k + AHEAD, last)] * SPREAD
-        prefetch(numbers, U8 * ((soon ^ (soon >> BY_32)) & mask))
+        prefetch(numbers, U8 * ((keys[min(k + AHEAD, last)] * SPREAD) >> shift))
         key = keys[k]
         if key == U0:
             continue
-        step = Word(slots[k]) % horizon if by_step else U0
-        rho = (pi[k] if by_row else table[step, places[k] >> BY_32]) / mu[k]
-        if rho > max_ratio:
-            rho = max_ratio
+        rho = ratio[k]
         z = rho * y[k]
-        i = U8 * place_of(key, words, mask)
+        i = U8 * place_of(key, words, shift, mask)
         if words[i + U_KEY] == U0:
             words[i + U_KEY] = key
             new += 1
@@ -90,35 +93,31 @@ def add_cells(
 
 @compiled
 def add_before(
-    count: int, rows: Any, table: Any, held: Any, slots: Any, places: Any, before: Any,
-    sizes: Any, max_ratio: float, lagged: Any,
-) -> None:  # fmt: skip
-    """Add the row that waited, and then all but the last of `rows` (t, s, y, μ, π), which waits.
+    count: int, rows: Any, held: Any, slots: Any, places: Any, before: Any, sizes: Any, lagged: Any
+) -> None:
+    """Add the row that waited, and then all but the last of `rows` (t, s, y, ρ), which waits.
 
-    table   π by (step or 0, s·A + a); empty if the rows hold π
-    held    the bits of y, μ, π of the row that waited
+    held    see stream_kernels.Carry
     lagged  room for keys, the table of cells as numbers and as words, and how many cells there are
     """
-    t, s, y, mu, pi = rows
+    t, s, y, rho = rows
     keys, numbers, words, used = lagged
     count = max(count, 1)  # at the end of the log only the row that waited
     name_cells(count, t, s, slots, places, before, sizes, keys)
     waited = held.view(np.float64)
-    own, horizon = waited[2:3] if table.shape[1] == 0 else waited[:0], sizes[0]
-    used[0] += add_cells(keys[:1], slots[:1], places[:1], waited[:1], waited[1:2], own, table,
-                         horizon, max_ratio, numbers, words)  # fmt: skip
-    used[0] += add_cells(keys[1:count], slots[1:count], places[1:count], y, mu, pi, table, horizon,
-                         max_ratio, numbers, words)  # fmt: skip
+    used[0] += add_cells(keys[:1], waited[:1], waited[3:], numbers, words)
+    used[0] += add_cells(keys[1:count], y, rho, numbers, words)
 
 
 @compiled
 def move(words: Any, numbers: Any, to_words: Any, to_numbers: Any) -> None:
     """Cells into another table, with the keys of `words`."""
-    mask = Word(len(to_words) // LINE - 1)
+    size = Word(len(to_words) // LINE)
+    shift, mask = shift_of(size), size - U1
     for k in range(len(words) // LINE):
         key = words[k * LINE + KEY]
         if key != U0:
-            i = U8 * place_of(key, to_words, mask)
+            i = U8 * place_of(key, to_words, shift, mask)
             to_words[i + U_KEY] = key
             for j in range(KEY):
                 to_numbers[i + Word(j)] += numbers[k * LINE + j]

@@ -35,7 +35,7 @@ from reweigh.moments.engines.stream_checks import (
 from reweigh.moments.engines.stream_hash import add_before
 from reweigh.moments.engines.stream_identity import episode_mark, row_marks
 from reweigh.moments.engines.stream_paced import pace
-from reweigh.moments.engines.stream_products import multiply, weigh
+from reweigh.moments.engines.stream_products import multiply, ratios, weigh
 from reweigh.moments.kernels.common import compiled, inlined
 from reweigh.moments.kernels.vectors import add_at, prefetch
 
@@ -76,11 +76,8 @@ def drain(
     policy          π by s·A + a; unused if the record holds π itself
     line, beside    sums, IN_LINE and BESIDE per cell
     """
-    end = base + cells
-    if (
-        U2 * count > cells
-        and touch(line, U8 * base, U8 * end) + touch(beside, U2 * base, U2 * end) < 0.0
-    ):
+    end, many = base + cells, U2 * count > cells
+    if many and touch(line, U8 * base, U8 * end) + touch(beside, U2 * base, U2 * end) < 0.0:
         return  # never: counts and probabilities; the comparison keeps the reads from vanishing
     wide = record == WIDE
     i, end = first, first + count * record
@@ -88,7 +85,8 @@ def drain(
     while i < end:
         soon = base + (words[min(i + AHEAD * record, last)] & LOW)
         prefetch(line, U8 * soon)
-        prefetch(beside, U2 * soon)
+        if not many:  # else what was touched is still near: it is the smaller table
+            prefetch(beside, U2 * soon)
         word = words[i]
         y, mu = numbers[i + U1], numbers[i + U2]
         pi = numbers[i + U3] if wide else policy[word >> BY_32]
@@ -117,14 +115,14 @@ def put(
         slot = Word(slots[k])
         if slots[k] >= 0:
             at = waiting[slot]
-            i = slot * line + at * record
+            i = slot * line + at
             prefetch(words, i + LINE_AHEAD)
             words[i], words[i + U1], words[i + U2] = places[k], y[k], mu[k]
             if wide:
                 words[i + U3] = pi[k]
-            at += U1
+            at += record
             waiting[slot] = at
-            if at == room:
+            if at == line:
                 return k + U1
         k += U1
     return n
@@ -141,7 +139,7 @@ def add(
     while done < n:
         done = put(done, slots, places, y, mu, pi, record, room, words, waiting)
         slot = Word(slots[done - U1])
-        if slots[done - U1] >= 0 and waiting[slot] == room:
+        if slots[done - U1] >= 0 and waiting[slot] == room * record:
             policy = table[slot % horizon if table.shape[0] > 1 else U0]
             drain(words, numbers, record, slot * room * record, room, policy, max_ratio, line,
                   beside, slot * size, size)  # fmt: skip
@@ -176,6 +174,11 @@ def run_end(t: Any, begin: int, length: int) -> Any:
     return end
 
 
+@inlined
+def placed(s: Any, a: Any, by_state: Any, by_action: Any) -> Any:
+    return (Word(s) & LOW) * by_state + (Word(a) & LOW) * by_action
+
+
 @compiled
 def lay(
     t: Any, s: Any, a: Any, horizon: int, actions: Any, width: Any, in_key: bool, slots: Any,
@@ -183,18 +186,19 @@ def lay(
 ) -> None:  # fmt: skip
     """The slots and places of rows (see `trace`) as if all were of block 0 and none was the last.
 
-    Numbers below 2^32 are said to be that: processors multiply these several at a time.
+    place = of·2^32 + key·(S + 2) + s',  of = s·A + a,  key = of or s:  linear in s, a and s'
+
+    Codes are below 2^32, and are said to be: processors multiply these several at a time.
     """
     n = len(t)
+    by_action = U1 << BY_32 | (width if in_key else U0)
+    by_state = actions << BY_32 | (actions * width if in_key else width)
     for k in range(n):
         slots[k + 1] = t[k] if t[k] < horizon else NOWHERE
-    for k in range(n):
-        here = Word(s[k]) & LOW
-        of = here * (actions & LOW) + Word(a[k])
-        key = of if in_key else here
-        places[k + 1] = of << BY_32 | (key & LOW) * (width & LOW)
     for k in range(n - 1):
-        places[k + 1] += Word(s[k + 1]) + U2
+        places[k + 1] = placed(s[k], a[k], by_state, by_action) + Word(s[k + 1]) + U2
+    if n > 0:
+        places[n] = placed(s[n - 1], a[n - 1], by_state, by_action)
 
 
 @compiled
@@ -296,8 +300,8 @@ def follow(
     short     what a short episode without a flag is: 0 a fault, 1 END, 2 cut off
     sizes     unsigned: H, the room for states and actions, whether the action is in the key,
               numbers per record, records per line, cells per step (0: no cells are wanted)
-    cells     lines of records by block·H + t, as words and as numbers, how many wait in each, and
-              the sums by block·H + t and (s[, a], s')
+    cells     lines of records by block·H + t, as words and as numbers, how many numbers wait in
+              each, and the sums by block·H + t and (s[, a], s')
     products  see stream_products.weigh; lagged: see stream_hash.add_before; closed: see
               stream_ends.Ends; paced: see stream_paced.pace; each of them empty if not wanted
     tallies   episodes by (block, s); which states, next states and actions there are; gets the
@@ -307,7 +311,7 @@ def follow(
     pi, table = target
     words, numbers, waiting, line, beside = cells
     start, shown, led, acted, begun = tallies
-    state, number, hashes, slots, places, held, over, before = carry
+    state, number, hashes, slots, places, held, over, before, rho = carry
     n = len(rows[0])
     steps = table.shape[0] if table.shape[0] > 1 else horizon
     for low in range(0, max(n, 1), PIECE):
@@ -335,19 +339,20 @@ def follow(
                 words, numbers, waiting, line, beside)  # fmt: skip
             add(slots[1:many], places[1:many], y_bits, mu_bits, pi_bits, table, sizes, max_ratio,
                 words, numbers, waiting, line, beside)  # fmt: skip
+        if len(products[0]) + len(closed[0]) + len(lagged[1]) > 0:
+            ratios(t, mu, by_row, table, places[1:], max_ratio, rho)
         if len(products[0]) > 0:
-            weigh(t, y, mu, by_row, table, slots[1:], places[1:], max_ratio, products, over, found,
-                  closed, number)  # fmt: skip
+            weigh(t, y, rho, slots[1:], products, over, found, closed, number)
         elif len(closed[0]) > 0:
-            multiply(t, y, mu, by_row, table, slots[1:], places[1:], max_ratio, closed, number)
+            multiply(t, y, rho, closed, number)
         if len(lagged[1]) > 0:
-            add_before(many, (t, s, y, mu, by_row), table, held, slots, places, before[0], sizes,
-                       max_ratio, lagged)  # fmt: skip
+            add_before(many, (t, s, y, rho), held, slots, places, before[0], sizes, lagged)
         if many > 0:
             before[0] = places[many - 1] >> BY_32
             places[0] = places[many]
             held[0], held[1] = y_bits[many - 1], mu_bits[many - 1]
             held[2] = pi_bits[many - 1] if len(pi) > 0 else U0
+            held[3] = rho.view(np.uint64)[many - 1]
     return True
 
 
@@ -362,8 +367,10 @@ class Carry:
             and whether it is open
     hashes  the sum of the rows' marks, the number of episodes that were cut off, and the sum of
             the episodes' marks (see logs/identity.py)
-    places  first of all that of the waiting row (see `trace`); held: the bits of its y, μ, π
+    places  first of all that of the waiting row (see `trace`); held: the bits of its y, μ, π, and ρ
+            where products or cells by what came before are wanted
     before  s·A + a of the row before that one
+    rho     room for the ratios of the rows
     """
 
     state: Ints = field(default_factory=lambda: np.array([0, 0, 0, 0, 0, -1, 0, 0, 0, 0]))
@@ -371,9 +378,10 @@ class Carry:
     hashes: Words = field(default_factory=lambda: np.zeros(3, np.uint64))
     slots: Ints = field(default_factory=lambda: np.zeros(PIECE + 1, np.int64))
     places: Words = field(default_factory=lambda: np.zeros(PIECE + 1, np.uint64))
-    held: Words = field(default_factory=lambda: np.zeros(3, np.uint64))
+    held: Words = field(default_factory=lambda: np.zeros(4, np.uint64))
     over: Ints = field(default_factory=lambda: np.zeros((PIECE + 1, 2), np.int64))
     before: Words = field(default_factory=lambda: np.zeros(1, np.uint64))
+    rho: Floats = field(default_factory=lambda: np.zeros(PIECE))
 
     def __post_init__(self) -> None:
         self.arrays = tuple(getattr(self, part.name) for part in fields(self))

@@ -22,6 +22,7 @@ from reweigh.moments.trajectories import EpisodeSums, StepMoments, StepSums, Tab
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Word = np.uint64
+BY_32 = Word(32)
 STEP = ("w", "w2", "wy", "wmax")
 EPISODE = ("w", "w2", "wg", "wg2", "w2g", "wmax")
 PLAIN = ("x", "x2", "ret")
@@ -51,9 +52,31 @@ def weight(sums: Any, top: Any, i: Any, m: Any, e: Any, power: Any) -> Any:
 
 
 @compiled
+def ratios(t: Any, mu: Any, pi: Any, table: Any, places: Any, max_ratio: float, rho: Any) -> None:
+    """ρ_t = π(a|s) / μ of some rows; without a meaning from the horizon on.
+
+    π is found in a loop of its own: one that only divides does several rows at a time.
+    table   π by (step or 0, s·A + a); empty if the rows hold π (see stream_kernels.follow)
+    """
+    n, steps = len(mu), table.shape[0]
+    if len(pi) > 0:
+        rho[:n] = pi
+    elif steps > 1:
+        for k in range(n):
+            rho[k] = table[Word(t[k] if t[k] < steps else 0), places[k] >> BY_32]
+    else:
+        first = table[0]
+        for k in range(n):
+            rho[k] = first[places[k] >> BY_32]
+    for k in range(n):
+        ratio = rho[k] / mu[k]
+        rho[k] = max_ratio if ratio > max_ratio else ratio
+
+
+@compiled
 def weigh(
-    t: Any, y: Any, mu: Any, pi: Any, table: Any, slots: Any, places: Any, max_ratio: float,
-    products: Any, over: Any, found: int, closed: Any, number: Any,
+    t: Any, y: Any, rho: Any, slots: Any, products: Any, over: Any, found: int, closed: Any,
+    number: Any,
 ) -> None:  # fmt: skip
     """Multiply the ratios of some rows (of none: the log is over), and add up the products.
 
@@ -62,13 +85,12 @@ def weigh(
     over      block and length of the episodes that are over, in the order in which they end
     closed    see stream_ends.Ends
     number    m, e, Σγ^t ρ_{0:t} y_t, Σγ^t y_t of the episode that goes on, and whether there is one
-    (the others: see stream_kernels.trace)
+    slots     see stream_kernels.trace
     """
     sums, top, frozen, frozen_top, whole, whole_top, plain, power = products
     m, x, g, open_ = number[0], number[2], number[3], number[4] > 0.0
     e: Any = np.int64(number[1])
-    by_row, by_step, done = len(pi) > 0, table.shape[0] > 1, 0
-    ends = np.empty((found, 4))
+    done, ends = 0, np.empty((found, 4))
     for k in range(len(t)):
         if t[k] == 0:
             if open_:
@@ -78,12 +100,8 @@ def weigh(
         if slots[k] < 0:
             continue
         i, step, yk = Word(slots[k]), Word(t[k]), y[k]
-        p = pi[k] if by_row else table[step if by_step else Word(0), places[k] >> Word(32)]
-        rho = p / mu[k]
-        if rho > max_ratio:
-            rho = max_ratio
         # ρ_{0:t} = ρ_{0:t-1} ρ_t, with m within [2^-256, 2^256]
-        m *= rho
+        m *= rho[k]
         while m > UP and m < np.inf:
             m *= DOWN
             e += 1
@@ -124,36 +142,29 @@ def note(closed: Any, m: Any, e: Any, g: Any) -> None:
 
 
 @compiled
-def multiply(
-    t: Any, y: Any, mu: Any, pi: Any, table: Any, slots: Any, places: Any, max_ratio: float,
-    closed: Any, number: Any,
-) -> None:  # fmt: skip
+def multiply(t: Any, y: Any, rho: Any, closed: Any, number: Any) -> None:
     """The whole products and returns alone, as `weigh` has them."""
     m, g, open_, power = number[0], number[3], number[4] > 0.0, closed[2]
     e: Any = np.int64(number[1])
-    by_row, by_step = len(pi) > 0, table.shape[0] > 1
-    for k in range(len(t)):
-        if t[k] == 0:
+    k, n, horizon = Word(0), Word(len(t)), Word(len(power))
+    while k < n:
+        step = Word(t[k])
+        if step == Word(0):
             if open_:
                 note(closed, m, e, g)
             m, e, g, open_ = 1.0, 0, 0.0, True
-        if slots[k] < 0:
-            continue
-        step = Word(t[k])
-        p = pi[k] if by_row else table[step if by_step else Word(0), places[k] >> Word(32)]
-        rho = p / mu[k]
-        if rho > max_ratio:
-            rho = max_ratio
-        m *= rho
-        if not (DOWN <= m <= UP):
-            while m > UP and m < np.inf:
-                m *= DOWN
-                e += 1
-            while m < DOWN and m > 0.0:
-                m *= UP
-                e -= 1
-        g += power[step] * y[k]
-    if len(t) == 0 and open_:
+        if step < horizon:
+            m *= rho[k]
+            if not (DOWN <= m <= UP):
+                while m > UP and m < np.inf:
+                    m *= DOWN
+                    e += 1
+                while m < DOWN and m > 0.0:
+                    m *= UP
+                    e -= 1
+            g += power[step] * y[k]
+        k += Word(1)
+    if n == Word(0) and open_:
         note(closed, m, e, g)
         open_ = False
     number[0], number[1], number[3], number[4] = m, e, g, open_
