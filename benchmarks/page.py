@@ -4,6 +4,7 @@
     python benchmarks/page.py --stream-rows 250000000   as the page shows it
     python benchmarks/page.py --billion                 a billion rows from files, and only these
     python benchmarks/page.py --memory                  in memory, and only there
+    python benchmarks/page.py --files --stream-rows …   from files, and only there
 
 Each script runs in a process of its own and prints JSON; what is compared is measured inside one of
 them, side by side.
@@ -160,19 +161,21 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--stream-rows", type=int, default=10_000_000)
     parser.add_argument("--folder", help="where the log for the streaming engine is, or goes")
-    parser.add_argument("--billion", action="store_true", help="measure only the largest log")
-    parser.add_argument("--memory", action="store_true", help="measure only what is in memory")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--billion", action="store_true", help="measure only the largest log")
+    only.add_argument("--memory", action="store_true", help="measure only what is in memory")
+    only.add_argument("--files", action="store_true", help="measure only what is in files")
     given = parser.parse_args()
     where = ("--folder", given.folder) if given.folder else ()
     kept = DOCS / "benchmarks.json"
     found = json.loads(kept.read_text(encoding="utf-8"))
     if given.billion:
         found["billion"] = run("stream.py", "--rows", str(BILLION), "--repeats", "1", *where)
-    else:
+    if not (given.billion or given.files):
         found["kernels"] = run("kernels.py")
-        if not given.memory:
-            found["stream"] = run("stream.py", "--rows", str(given.stream_rows), *where)
         found["arrays"] = {f"{rows:,}": measure(rows) for rows in SIZES}
+    if not (given.billion or given.memory):
+        found["stream"] = run("stream.py", "--rows", str(given.stream_rows), *where)
     kept.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (DOCS / "benchmarks.md").write_text(page(found), encoding="utf-8")
 
