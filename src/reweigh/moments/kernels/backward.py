@@ -22,15 +22,6 @@ U4, U8 = np.uint64(4), np.uint64(8)
 
 
 @compiled
-def _lay_out(ahead: Array, worth: Array) -> None:
-    """What arriving in a state is worth, as `add_worth` reads it: (0, x, x₁, -x), with x₁ that of
-    the placebo."""
-    for s in range(len(ahead)):
-        worth[4 * s + 1], worth[4 * s + 2] = ahead[s, 0], ahead[s, 1]
-        worth[4 * s + 3] = -ahead[s, 0]
-
-
-@compiled
 def _look_ahead(
     code: Array,
     following: Array,
@@ -90,7 +81,7 @@ def _split(
     rho: Array,
     by_code: bool,
     reward: Array,
-    ahead: Array,
+    worth: Array,
     more: Array,
 ) -> None:
     """Of a step with cut-off rows: by state, over the rows whose next state is known, the sums of
@@ -110,7 +101,7 @@ def _split(
             to = np.int64(following[k] >> bits)
         elif ending[k] >= 0:
             to = ending[k]
-        x, x1 = r * ahead[to, 0], r * ahead[to, 1]
+        x, x1 = r * worth[4 * to + 1], r * worth[4 * to + 2]
         row[0] += z
         row[1] += z * z
         row[2] += x
@@ -145,11 +136,12 @@ def _settle(
     power: float,
     u: Array,
     variance: Array,
-) -> tuple[float, float, float]:
+) -> tuple[float, float, float, float, float]:
     """What the sums of a step say of its states without cut-off rows, where R and T have the same
-    divisor: u and the parts of SE²; returned are the squares, the placebo's parts added up, and
-    the mass that the log cannot carry on. Hardly a branch, since states differ at random."""
-    squares, placebo, missing = 0.0, 0.0, 0.0
+    divisor: u and the parts of SE²; returned are the squares, the placebo's parts added up, the
+    mass that the log cannot carry on, and <d, u> of both. Hardly a branch, since states differ at
+    random. The sums are 0 afterwards."""
+    squares, placebo, missing, value, value_one = 0.0, 0.0, 0.0, 0.0, 0.0
     for s in range(len(sums)):
         if some_cut and cut[s] > 0:
             continue
@@ -163,10 +155,14 @@ def _settle(
         variance[s] = 0.0 if own <= 0.0 else own
         placebo += 0.0 if one <= 0.0 else one
         squares += per * 0.5 * (sums[s, 5] + sums[s, 7])
+        value += here * mean
+        value_one += here * mean_one
         first, second = sums[s, 0], sums[s, 4]  # Σρ, Σρ²
+        for j in range(8):
+            sums[s, j] = 0.0
         if (not first > 0) | short_of_one(N, first, second):
             missing += here * (1.0 - covered(N, first, second))
-    return squares, placebo, missing
+    return squares, placebo, missing, value, value_one
 
 
 @compiled
@@ -201,8 +197,16 @@ def backward(
     horizon, width = len(offsets) - 1, d.shape[1]
     end = width - 1
     cut = np.empty(width)
-    flat, worth = zeros_in_lines(8 * width), zeros_in_lines(4 * width)
-    _lay_out(ahead, worth)
+    flat = zeros_in_lines(8 * width)
+    # What arriving in a state is worth, as `add_worth` reads it: (0, x, x₁, -x), with x₁ that of
+    # the placebo.
+    worth = zeros_in_lines(4 * width)
+    for s in range(width):
+        worth[4 * s + 1], worth[4 * s + 2], worth[4 * s + 3] = (
+            ahead[s, 0],
+            ahead[s, 1],
+            -ahead[s, 0],
+        )
     sums = flat.reshape((width, 8))
     more = np.zeros((width, 12))
     squares, placebo = 0.0, 0.0
@@ -251,16 +255,16 @@ def backward(
                 ratios,
                 by_code,
                 y,
-                ahead,
+                worth,
                 more,
             )
-        square, one, missing = _settle(
+        square, one, missing, mean, mean_one = _settle(
             sums[:end], cuts > 0, cut, d[t], visits[t], power, u, variance[t]
         )
         squares += square
         placebo += one
-        for s in range(end):
-            if cuts and cut[s] > 0:
+        for s in range(end if cuts else 0):
+            if cut[s] > 0:
                 N, m, M, D = visits[t, s], more[s], visits[t, s] - cut[s], power * d[t, s]
                 first, second = sums[s, 0], sums[s, 4]  # Σρ, Σρ²
                 u[s, 0], spread, square = _two_divisors(
@@ -273,21 +277,23 @@ def backward(
                 missing += d[t, s] * (1.0 - covered(M, first, second))
                 variance[t, s] = max(spread, 0.0)
                 placebo += max(one, 0.0)
-        flat[:] = 0.0
-        lost[t] = missing
-        u[end, 0], u[end, 1] = ahead[end, 0], 1.0 + ahead[end, 1]
-        variance[t, end] = 0.0
-        # γ times what arriving is worth: u_t, or (u_t - <d_t, u_t>)/c_t where d_t was divided
-        mean, mean_one, per = 0.0, 0.0, gamma
-        if mode == 1 and t > 0:
-            for s in range(width):
                 mean += d[t, s] * u[s, 0]
                 mean_one += d[t, s] * u[s, 1]
-            per = gamma / mass[t]
+                sums[s] = 0.0
+        lost[t] = missing
+        u[end, 0], u[end, 1] = worth[4 * end + 1], 1.0 + worth[4 * end + 2]
+        variance[t, end] = 0.0
+        # γ times what arriving is worth: u_t, or (u_t - <d_t, u_t>)/c_t where d_t was divided
+        divided = mode == 1 and t > 0
+        mean = mean + d[t, end] * u[end, 0] if divided else 0.0
+        mean_one = mean_one + d[t, end] * u[end, 1] if divided else 0.0
+        per = gamma / mass[t] if divided else gamma
         for s in range(width):
-            ahead[s, 0] = per * (u[s, 0] - mean)
-            ahead[s, 1] = per * (u[s, 1] - mean_one)
-        _lay_out(ahead, worth)
+            x = per * (u[s, 0] - mean)
+            worth[4 * s + 1], worth[4 * s + 2] = x, per * (u[s, 1] - mean_one)
+            worth[4 * s + 3] = -x
+    for s in range(width):
+        ahead[s, 0], ahead[s, 1] = worth[4 * s + 1], worth[4 * s + 2]
     return squares, placebo
 
 

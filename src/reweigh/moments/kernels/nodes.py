@@ -7,6 +7,7 @@ import numpy as np
 from reweigh.moments.kernels.common import END, SEEN_ENOUGH, Array, compiled, total
 
 ROUNDING = 1e-9  # as in estimators/where.py
+SOME = 512  # states
 
 
 @compiled
@@ -27,22 +28,28 @@ def seldom(d: Array, visits: Array, variance: Array, rare: Array, at: Array) -> 
     C²/(N - 1), with V the variance."""
     horizon, end = d.shape[0] - 1, d.shape[1] - 1
     corrected, spread, most, most_ended = 0.0, 0.0, 0.0, 0.0
-    parts, squares, few = np.empty((3, end))
+    parts, squares, few = np.empty((3, SOME))
     for t in range(horizon):
-        here, seen, own = d[t], visits[t], variance[t]
-        for s in range(end):  # nothing waits for anything here: four at a time
-            N = seen[s]
-            left = (1.0 if N > 1.0 else 0.0) / (N - 1.0 if N > 2.0 else 1.0)
-            C = own[s] * N * left
-            parts[s], squares[s] = C, C * C * left
-            few[s] = here[s] if N < SEEN_ENOUGH else 0.0
-        corrected += total(parts)
-        spread += total(squares)
-        ended = here[end] if seen[end] < SEEN_ENOUGH else 0.0  # END has no variance
-        rare[t] = total(few) + ended
-        if rare[t] > most:
-            for s in range(end):
-                most = few[s] if few[s] > most else most
+        rare[t] = 0.0
+        for begin in range(0, end, SOME):  # as much as a processor has at hand
+            stop = min(begin + SOME, end)
+            here, seen, own = d[t, begin:stop], visits[t, begin:stop], variance[t, begin:stop]
+            many = stop - begin
+            for s in range(many):  # nothing waits for anything here: four at a time
+                N = seen[s]
+                left = (1.0 if N > 1.0 else 0.0) / (N - 1.0 if N > 2.0 else 1.0)
+                C = own[s] * N * left
+                parts[s], squares[s] = C, C * C * left
+                few[s] = here[s] if N < SEEN_ENOUGH else 0.0
+            corrected += total(parts[:many])
+            spread += total(squares[:many])
+            seldom_here = total(few[:many])
+            rare[t] += seldom_here
+            if seldom_here > most:
+                for s in range(many):
+                    most = few[s] if few[s] > most else most
+        ended = d[t, end] if visits[t, end] < SEEN_ENOUGH else 0.0  # END has no variance
+        rare[t] += ended
         most_ended = max(most_ended, ended)
     first, last = (0, end) if most > 0.0 else (end, end + 1)
     enough = (most if most > 0.0 else most_ended) * (1.0 - ROUNDING)
