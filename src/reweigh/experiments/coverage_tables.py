@@ -30,6 +30,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Row = dict[str, Any]
 DEFAULT = "auto"  # what interval() gives without a method
+VERDICT = "verdict"  # of all gates, where a gate is named
 DIGITS = 5
 COVERAGE = (
     "world", "group", "half", "n", "estimator", "method", "replicates", "v_target", "v_behavior",
@@ -177,7 +178,7 @@ def gate_rows(
         if name == BEHAVIOR:
             continue
         levels = gate_levels(columns, name, n, limits) | {
-            "verdict": verdicts(columns, name, n, limits)
+            VERDICT: verdicts(columns, name, n, limits)
         }
         low, high = (columns.get(column(name, DEFAULT, end)) for end in ("low", "high"))
         coverage: tuple[float | None, float | None] = None, None
