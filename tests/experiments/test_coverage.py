@@ -321,6 +321,14 @@ def test_refusals_are_kept_by_code() -> None:
     assert [row["coverage"] for row in rows if row["estimator"] == "dm"] == [None]
 
 
+def test_no_gate_is_told_of_an_estimator_that_always_refuses() -> None:
+    cell = TrustCell("ending", 50, "cut-off", Measure(("auto",), quick=()))
+    _, result = run_replicates(cell, ("mis", "wis", "log"), 0, range(2))
+    rows = tables.gate_rows(cell, result)
+    assert [row["gate"] for row in rows if row["estimator"] == "wis"] == ["verdict"]
+    assert {"cut-off episodes", "history"} < {r["gate"] for r in rows if r["estimator"] == "mis"}
+
+
 STUDY = {
     TrustCell("tiny", 50): ("mis", "is", "log", "behaviour"),
     TrustCell("tiny", 50, "drift", Measure(("auto",), quick=())): ("mis", "log"),
