@@ -28,6 +28,7 @@ from reweigh.experiments import coverage
 from reweigh.experiments.backends import Backend
 from reweigh.experiments.coverage_charts import coverage_chart, faults_chart, green_chart
 from reweigh.experiments.coverage_page import page
+from reweigh.experiments.coverage_power import in_faulty_worlds
 from reweigh.experiments.coverage_published import (
     Study,
     check_alike,
@@ -138,11 +139,9 @@ def _publish(folder: Path) -> None:
         return
     (folder / PAGE).write_text(page(study), encoding="utf-8")
     charts = {"coverage": coverage_chart(study.coverage), "green": green_chart(study.coverage)}
-    faulty = {row["world"] for row in study.gates if row["fault"] != "clean"}
-    if faulty:
-        rows = [row for row in study.gates if row["world"] in faulty]
+    if in_faulty_worlds(study.gates):
         middle = 1000 if 1000 in study.sizes else study.sizes[-1]
-        charts["faults"] = faults_chart(rows, middle)
+        charts["faults"] = faults_chart(study.gates, middle)
     for name, chart in charts.items():
         save(chart, folder / name, ("svg",), overwrite=True)
     print(folder / PAGE)

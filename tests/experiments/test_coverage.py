@@ -24,12 +24,14 @@ from reweigh.experiments.coverage_measures import (
     JACKKNIFE,
     LEVEL,
     LEVELS,
+    SUMS,
     Measure,
     column,
 )
-from reweigh.experiments.coverage_verdicts import REFUSED, verdicts
+from reweigh.experiments.coverage_verdicts import REFUSED, gate_levels, verdicts
 from reweigh.experiments.coverage_worlds import GROUPS, SIZES, WORLDS, installed
 from reweigh.inference.limits import LIMITS, Limit
+from reweigh.logs.states import END, HIDDEN
 from reweigh.worlds import RandomWorld
 
 RNG = np.random.default_rng
@@ -178,22 +180,100 @@ def test_faults_of_episodes(grid: Grid) -> None:
     assert FAULTS["clean"](grid, RNG(0)) is grid
 
 
+def test_cut_off_episodes_are_shorter_and_lose_nothing_else() -> None:
+    whole = Grid.of(WORLDS["ending"].world().simulate(2000, RNG(2)))
+    cut = FAULTS["cut-off"](whole, RNG(0))
+    assert np.array_equal(cut.truncated, cut.lengths < whole.lengths)
+    assert cut.lengths.min() >= 1
+    could = whole.lengths > 1  # of one row nothing can be left
+    assert not cut.truncated[~could].any()
+    assert cut.truncated[could].mean() == pytest.approx(SHARE, abs=4 * 0.4 / math.sqrt(could.sum()))
+    log, before = cut.log(), whole.log()
+    assert log.n_truncated == cut.truncated.sum()
+    left = before.steps.step < cut.lengths[before.steps.episode[before.steps.episode_index]]
+    for name in ("state", "action", "reward", "behavior_prob"):
+        kept, was = getattr(log.steps, name), getattr(before.steps, name)[left]
+        assert np.array_equal(np.sort(kept), np.sort(was))
+    ended = whole.lengths < log.horizon
+    assert np.array_equal(np.sort(log.steps.ending == END), np.sort(ended & ~cut.truncated))
+
+
+def test_luck_is_shared_by_an_episode_and_moves_nothing_else(grid: Grid) -> None:
+    lucky = FAULTS["fate"](grid, RNG(0))
+    luck = lucky.rewards - grid.rewards
+    assert np.allclose(luck, luck[:, :1])
+    assert luck[:, 0].std() == pytest.approx(grid.rewards.std(), rel=4 / math.sqrt(2 * 400))
+    assert abs(luck[:, 0].mean()) < 4 * grid.rewards.std() / math.sqrt(400)
+    for name in ("states", "actions", "behavior_prob", "target_prob", "lengths", "truncated"):
+        assert getattr(lucky, name) is getattr(grid, name)
+
+
+def test_states_that_are_renamed_move_no_estimate_by_step() -> None:
+    """Names differ between the steps, and estimators that look at steps one by one do not mind."""
+    grid = Grid.of(WORLDS["steady"].world().simulate(400, RNG(2)))
+    renamed = FAULTS["states-renamed"](grid, RNG(0))
+    half = grid.rewards.shape[1] // 2
+    assert np.array_equal(renamed.states[:, :half], grid.states[:, :half])
+    pairs = set(zip(grid.states[:, half:].ravel(), renamed.states[:, half:].ravel(), strict=True))
+    assert pairs == {(s, (s + 1) % 4) for s in range(4)}
+    target = rw.ColumnPolicy("target_prob")
+    asked = ["mis", "dm", "wis", "mis-pooled"]
+    before, after = (rw.evaluate_all(g.log(), target, asked) for g in (grid, renamed))
+    off = [abs(b.value / a.value - 1) for a, b in zip(before, after, strict=True)]  # type: ignore[union-attr]
+    assert max(off[:3]) < 1e-12
+    assert off[3] > 1e-4
+
+
+def test_states_that_are_lost_are_hidden(grid: Grid) -> None:
+    lost = FAULTS["states-lost"](grid, RNG(0))
+    gone = lost.states == HIDDEN
+    assert gone.mean() == pytest.approx(SHARE, abs=4 * 0.4 / math.sqrt(gone.size))
+    assert np.array_equal(lost.states[~gone], grid.states[~gone])
+    log = lost.log()
+    assert log.has_hidden
+    assert np.array_equal(log.steps.reward, grid.log().steps.reward)
+
+
+def test_the_action_that_is_missing_is_the_targets(grid: Grid) -> None:
+    kept = FAULTS["action-missing"](grid, RNG(0))
+    left, all_actions = set(kept.actions[:, 0]), set(grid.actions[:, 0])
+    [gone] = all_actions - left
+    assert np.array_equal(kept.rewards, grid.rewards[grid.actions[:, 0] != gone])
+    world = WORLDS["default"].world()
+    first = world.initial @ world.target_array[0]  # type: ignore[attr-defined]
+    assert gone == np.argmax(first)
+
+
 @pytest.mark.parametrize(
-    ("fault", "gate"),
+    ("fault", "gate", "world", "estimator"),
     [
-        ("swapped", "propensities"),
-        ("logarithms", "propensities"),
-        ("propensities-low", "propensities"),
-        ("drift", "drift"),
-        ("clean", "history"),  # the world itself: its hidden state is read as a state
+        ("swapped", "propensities", "long-better", "mis"),
+        ("logarithms", "propensities", "long-better", "mis"),
+        ("propensities-low", "propensities", "long-better", "mis"),
+        ("drift", "drift", "long-better", "mis"),
+        ("clean", "history", "modelfail-naive", "mis"),  # its hidden state is read as a state
+        ("action-missing", "support", "default", "mis"),
+        ("action-missing", "marginal support", "default", "wis"),
+        ("action-missing", "fitted values", "default", "dr"),
+        ("action-missing", "unseen actions", "default", "mdr"),
+        ("states-lost", "hidden states", "default", "dm"),
+        ("cut-off", "cut-off episodes", "ending", "mis"),
+        ("cut-off", "cut-off episodes", "ending", "mis-sums"),
+        ("fate", "dependence", "default", "mis-sums"),
+        ("states-renamed", "steadiness", "steady", "mis-pooled"),
+        ("states-renamed", "stationarity", "steady", "ssd-is"),
     ],
 )
-def test_gates_notice_what_they_are_for(fault: str, gate: str) -> None:
-    world = "modelfail-naive" if gate == "history" else "long-better"
+def test_gates_notice_what_they_are_for(fault: str, gate: str, world: str, estimator: str) -> None:
     cell = TrustCell(world, 1000, fault, Measure(("auto",), quick=()))
-    _, result = run_replicates(cell, ["mis", "log"], 0, range(3))
+    _, result = run_replicates(cell, [estimator, "log"], 0, range(3))
     [row] = [r for r in tables.gate_rows(cell, result) if r["gate"] == gate]
     assert row["amber"] + row["red"] == 1.0
+    clean = replace(cell, fault="clean")
+    if gate in ("unseen actions", "cut-off episodes", "dependence", "hidden states"):
+        _, result = run_replicates(clean, [estimator, "log"], 0, range(3))
+        [row] = [r for r in tables.gate_rows(clean, result) if r["gate"] == gate]
+        assert row["amber"] + row["red"] == 0.0
 
 
 # Cells
@@ -237,6 +317,14 @@ def test_refusals_are_kept_by_code() -> None:
     rows = [r for r in tables.coverage_rows(cell, result) if r["method"] == tables.DEFAULT]
     assert {(row["estimator"], row["refused"]) for row in rows} == {("mis", 0.0), ("dm", 1.0)}
     assert [row["coverage"] for row in rows if row["estimator"] == "dm"] == [None]
+
+
+def test_no_gate_is_told_of_an_estimator_that_always_refuses() -> None:
+    cell = TrustCell("ending", 50, "cut-off", Measure(("auto",), quick=()))
+    _, result = run_replicates(cell, ("mis", "wis", "log"), 0, range(2))
+    rows = tables.gate_rows(cell, result)
+    assert [row["gate"] for row in rows if row["estimator"] == "wis"] == ["verdict"]
+    assert {"cut-off episodes", "history"} < {r["gate"] for r in rows if r["estimator"] == "mis"}
 
 
 STUDY = {
@@ -334,28 +422,60 @@ def _arrays(policies: dict[str, rw.TablePolicy], world: rw.worlds.TabularMDP) ->
 
 
 @pytest.mark.parametrize(
-    ("world", "n"),
-    [("default", 50), ("rare-1", 200), ("none", 50), ("ending", 200), ("hidden", 200),
-     ("modelfail-naive", 200), ("many-states", 50)],
+    ("world", "n", "fault"),
+    [("default", 50, "clean"), ("rare-1", 200, "clean"), ("none", 50, "clean"),
+     ("ending", 200, "clean"), ("hidden", 200, "clean"), ("modelfail-naive", 200, "clean"),
+     ("many-states", 50, "clean"), ("ending", 200, "cut-off"), ("default", 200, "fate"),
+     ("steady", 200, "states-renamed")],
 )  # fmt: skip
-def test_verdicts_at_once_are_those_of_the_library(world: str, n: int) -> None:
+def test_verdicts_at_once_are_those_of_the_library(world: str, n: int, fault: str) -> None:
     measure = Measure(("auto",), quick=())
-    names = (*coverage.ESTIMATORS, "log")
+    cell = TrustCell(world, n, fault, measure)
+    asked = list(coverage.ESTIMATORS)
+    if world in coverage.POOLED_IN["ssd-is"]:
+        asked.append("ssd-is")
     rows, levels = [], []
     for seed in range(3):
-        log, target = WORLDS[world].log(n, RNG(seed))
-        rows.append(measure.row(log, target, names, seed))
-        results = rw.evaluate_all(log, target, list(coverage.ESTIMATORS))
+        log, target = cell.log(*np.random.SeedSequence(seed).spawn(2))
+        rows.append(measure.row(log, target, (*asked, SUMS, "log"), seed))
+        results = rw.evaluate_all(log, target, asked)
+        results += rw.evaluate_all(rw.moments(log, target), target, ["mis"])
         levels.append([LEVELS.index(r.verdict.level) if isinstance(r, rw.Estimate) else REFUSED
                        for r in results])  # fmt: skip
     columns = {
         name: np.array([_number(row.get(name)) for row in rows])
         for name in {name for row in rows for name in row}
     }
-    for name, expected in zip(coverage.ESTIMATORS, zip(*levels, strict=True), strict=True):
+    for name, expected in zip((*asked, SUMS), zip(*levels, strict=True), strict=True):
         stored = np.nan_to_num(columns.get(column(name, "level"), np.full(3, np.nan)), nan=REFUSED)
         assert tuple(stored) == expected, name
         assert tuple(verdicts(columns, name, n)) == expected, name
+
+
+def test_sums_that_tell_of_dependence_have_no_interval() -> None:
+    cell = TrustCell("default", 200, "fate", Measure(("auto",), quick=()))
+    _, result = run_replicates(cell, ("mis", SUMS, "log"), 0, range(3))
+    rows = {(r["gate"], r["estimator"]): r for r in tables.gate_rows(cell, result)}
+    assert rows["dependence", SUMS]["amber"] == 1.0
+    assert rows["dependence", SUMS]["coverage"] is None
+    assert rows["support", "mis"]["coverage"] is not None
+    assert ("dependence", "mis") not in rows
+    sums, log = (result.values[column(name, "value")] for name in (SUMS, "mis"))
+    assert sums == pytest.approx(log)
+
+
+def test_what_sums_cannot_tell_is_dependence_and_its_reason_is_told_once() -> None:
+    found = gate_levels(
+        {
+            column(SUMS, "value"): np.array([1.0, 1.0, 1.0, 1.0, math.nan]),
+            column(SUMS, "gate", "dependence"): np.array([0.2, 0.0, math.nan, 0.0, math.nan]),
+            column(SUMS, "auto", "low"): np.array([math.nan, 0.5, math.nan, math.nan, math.nan]),
+        },
+        SUMS,
+        200,
+    )
+    assert found["dependence"].tolist() == [1, 0, 1, 0, 0]  # the last one was refused
+    assert found["interval"].tolist() == [0, 0, 0, 1, 1]
 
 
 def _number(found: object) -> float:
@@ -451,11 +571,28 @@ def test_the_plan_is_what_the_study_promises() -> None:
     assert {cell.measure.resamples for cell in bootstrap} == {399}
     assert set(parts["bootstrap"].cells.values()) == {coverage.ESTIMATORS}
     faults = [cell for cell in parts["faults"].cells if isinstance(cell, TrustCell)]
-    assert {cell.fault for cell in faults} == set(FAULTS) - {"clean"}
+    assert {cell.fault for cell in faults} == set(FAULTS)
     asked = {name for part in parts.values() for names in part.cells.values() for name in names}
-    assert {*coverage.ESTIMATORS, "log", "behaviour"} == asked
+    assert {*coverage.ESTIMATORS, "ssd-is", SUMS, "log", "behaviour"} == asked
     names = [cell.name for part in parts.values() for cell in part.cells if part.name == "coverage"]
     assert len(set(names)) == len(names)
+
+
+def test_no_row_of_clean_logs_is_made_by_two_parts() -> None:
+    parts = coverage.cells_of(["steady"], [50])
+    [told] = [cell for cell in parts["faults"] if cell.name == "steady-n50"]
+    assert not set(parts["faults"][told]) & set(coverage.JUDGED)
+    both = coverage.Tables()
+    for name in ("coverage", "faults"):
+        [cell] = [cell for cell in parts[name] if cell.name == "steady-n50"]
+        _, result = run_replicates(cell, parts[name][cell], 0, range(2))
+        both.add(coverage.KEEP[name](cell, result))
+    keys = [(row["gate"], row["estimator"]) for row in both.gates]
+    assert len(set(keys)) == len(keys)
+    own = coverage.ALSO | coverage.POOLING
+    assert {(gate, name) for name, gates in own.items() for gate in (*gates, "verdict")} == {
+        key for key in keys if key[1] in own
+    }
 
 
 def test_a_slice_of_the_plan() -> None:

@@ -14,8 +14,10 @@ import pytest
 from reweigh.experiments import coverage_tables as tables
 from reweigh.experiments.coverage_charts import coverage_chart, faults_chart, green_chart
 from reweigh.experiments.coverage_faults import FAULTS
+from reweigh.experiments.coverage_faults_page import FAULT_WORDS
 from reweigh.experiments.coverage_goals import goals, pick, read_csv
-from reweigh.experiments.coverage_page import FAULT_WORDS, page
+from reweigh.experiments.coverage_page import page
+from reweigh.experiments.coverage_power import GATES, NO_TESTS, powers, tellers
 from reweigh.experiments.coverage_published import Study
 from reweigh.inference.limits import LIMITS
 from reweigh.report.charts import save
@@ -107,6 +109,59 @@ def test_the_page_says_what_the_tables_say() -> None:
 
 def test_every_fault_has_words() -> None:
     assert set(FAULT_WORDS) == set(FAULTS)
+
+
+def test_every_gate_has_a_fault_or_tests_nothing() -> None:
+    """In the committed tables: on clean logs and with a fault, of which it notices something."""
+    gates = Study.read(DOCS).gates
+    assert {*tellers(gates), *NO_TESTS} == set(GATES)
+    found = {power.gate: power for power in powers(gates, (50, 200, 1000, 5000))}
+    assert set(found) == set(GATES) - set(NO_TESTS)
+    for name, power in found.items():
+        assert power.worlds > 0
+        more = [
+            power.faulty[n].either - power.clean[n].either  # type: ignore[operator]
+            for n in power.faulty
+        ]
+        # its world does not begin in the long run: clean logs are not stationary either
+        assert max(more) > 0.1 or name == "stationarity", name
+
+
+def test_a_gate_is_told_with_the_fault_that_it_is_loudest_for() -> None:
+    mine = GATE | {"gate": "drift", "amber": 0.0}
+    small = [mine | {"n": 50, "world": world} for world in ("tiny", "noisy")]
+    gates = [
+        mine,
+        mine | {"world": "noisy", "amber": 0.5},
+        mine | {"fault": "drift", "amber": 0.6},
+        mine | {"fault": "fate", "world": "noisy", "amber": 0.7},  # 0.2 more than without it
+        mine | {"fault": "cut-off", "amber": 1.0, "unknown": 1.0},  # cannot tell
+        *small,
+        *(row | {"fault": "fate", "amber": 1.0} for row in small[1:]),
+    ]
+    [power] = powers(gates, (50, 200))
+    assert (power.gate, power.estimator, power.fault, power.worlds) == ("drift", "mis", "drift", 1)
+    assert (power.clean[200].either, power.faulty[200].either) == (0.0, 0.6)
+    assert power.faulty[50].either is None  # was not run
+    text = page(Study([FINE, FINE | {"n": 50}], gates, [BEST], [WORLD]))
+    assert (
+        "| drift | `mis` | 0, 0 | rewards halved in the second half | 1 | –, 60 | 0 %, 0 % |"
+        in text
+    )
+    even = [row | {"amber": 0.3} if row["fault"] == "drift" else row for row in gates]
+    [power] = powers(even, (50, 200))
+    assert power.fault == "drift"  # 0.3 is more than 0.2
+    even = [row | {"amber": 0.2} if row["fault"] == "drift" else row for row in gates]
+    [power] = powers(even, (50, 200))
+    assert power.fault == "fate"  # as much more, and in smaller logs too
+
+
+def test_a_gate_is_told_of_the_main_estimator_where_that_has_it_on_clean_logs() -> None:
+    other = GATE | {"gate": "cut-off episodes", "estimator": "mis-sums"}
+    rows = [other, other | {"fault": "cut-off"}, other | {"fault": "cut-off", "estimator": "mis"}]
+    assert tellers(rows) == {"cut-off episodes": "mis-sums"}
+    assert tellers([*rows, other | {"estimator": "mis"}]) == {"cut-off episodes": "mis"}
+    assert tellers(rows[1:]) == {}
 
 
 def test_charts_hold_the_names(tmp_path: Path) -> None:

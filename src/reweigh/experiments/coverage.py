@@ -4,7 +4,8 @@ coverage   every world and size: values, analytic and clustered intervals, gates
            jackknife of MIS
 jackknife  every world and size: the jackknife of the other estimators
 bootstrap  percentile and bootstrap-t intervals on ten worlds, up to 1,000 episodes
-faults     faults put into the logs of some worlds: which gates notice
+faults     faults put into the logs of some worlds: which gates notice; clean logs of the same
+           worlds, for the gates that the part `coverage` does not tell
 best       the best of 50 equal policies
 """
 
@@ -22,8 +23,17 @@ from reweigh.experiments.backends import Backend
 from reweigh.experiments.cells import CellResult, Setting, load
 from reweigh.experiments.coverage_cells import CLEAN, BestCell, TrustCell
 from reweigh.experiments.coverage_faults import FAULTS
-from reweigh.experiments.coverage_measures import BEHAVIOR, BOOTSTRAPS, JACKKNIFE, LOG, Measure
-from reweigh.experiments.coverage_tables import Row
+from reweigh.experiments.coverage_measures import (
+    BEHAVIOR,
+    BOOTSTRAPS,
+    CUT,
+    DEPENDENCE,
+    JACKKNIFE,
+    LOG,
+    SUMS,
+    Measure,
+)
+from reweigh.experiments.coverage_tables import VERDICT, Row
 from reweigh.experiments.coverage_worlds import SIZES, WORLDS, installed
 
 ESTIMATORS = (
@@ -31,6 +41,9 @@ ESTIMATORS = (
 )  # fmt: skip
 QUICK = Measure().quick
 JUDGED = ("mis", "dm", "wis")  # one of each kind: whose gates are told
+# Of others the verdict is told, and the gates that those have not: with faults, and on clean logs.
+ALSO = {"dr": ("fitted values",), "mdr": ("unseen actions",), SUMS: (DEPENDENCE, CUT)}
+POOLING = {"mis-pooled": ("steadiness",), "ssd-is": ("stationarity",)}
 BOOTSTRAP_SIZES = (50, 200, 1000)
 BOOTSTRAP_WORLDS = (
     "modelwin-10", "default", "noisy-better", "many-states", "apart", "longer-better", "ending",
@@ -40,6 +53,15 @@ FAULTY_WORLDS = (
     "modelwin-10", "default", "tiny-better", "noisy-better", "many-states", "steady", "ending",
     "long-better",
 )  # fmt: skip
+# Pooling is for worlds that are the same at every step, and one fault is made for it. SSD-IS has
+# its interval by deleting blocks, which costs more than all others together: one world has to do.
+STEADY_WORLDS = ("modelwin-10", "steady", "steady-better")
+POOLED_IN = {"mis-pooled": STEADY_WORLDS, "ssd-is": ("steady",)}
+RENAMED = "states-renamed"
+PUT_INTO = {  # faults that are none in the other worlds
+    "cut-off": ("ending", "ending-better"),
+    RENAMED: STEADY_WORLDS,
+}
 BEST_SIZES = (200, 1000)
 SMALL_WORLDS = ("default", "tiny-better", "rare-5", "none", "modelfail-naive")
 SMALL_SIZES = (50, 200)
@@ -145,15 +167,29 @@ def cells_of(
             if n in BOOTSTRAP_SIZES
         },
         "faults": {
-            TrustCell(world, n, fault, bare): (*JUDGED, LOG)
+            TrustCell(world, n, fault, bare): _asked(world, fault)
             for world in chosen
-            if world in FAULTY_WORLDS
             for n in sizes
             for fault in FAULTS
-            if fault != CLEAN
+            if world in _worlds_of(fault)
         },
         "best": {BestCell(n): ("mis",) for n in BEST_SIZES if n in sizes},
     }
+
+
+def _worlds_of(fault: str) -> set[str]:
+    """The worlds whose logs have a fault; clean are those of all of these."""
+    if fault == CLEAN:
+        return set(FAULTY_WORLDS).union(*PUT_INTO.values())
+    return set(PUT_INTO.get(fault, FAULTY_WORLDS))
+
+
+def _asked(world: str, fault: str) -> tuple[str, ...]:
+    """What is asked of a log of the part `faults`: what the part `coverage` tells of clean logs is
+    not asked again."""
+    judged = () if fault == CLEAN else JUDGED
+    pooling = [name for name in POOLING if world in POOLED_IN[name] and fault in (CLEAN, RENAMED)]
+    return (*judged, *ALSO, *pooling, LOG)
 
 
 def _chosen(
@@ -188,7 +224,15 @@ def _of_methods(*methods: str) -> Callable[[AnyTrust, CellResult], Tables]:
 
 def _of_faults(cell: AnyTrust, result: CellResult) -> Tables:
     assert isinstance(cell, TrustCell)
-    return Tables(gates=tables.gate_rows(cell, result))
+    own = ALSO | POOLING
+    rows = tables.gate_rows(cell, result)
+    return Tables(
+        gates=[
+            row
+            for row in rows
+            if row["estimator"] not in own or row["gate"] in (*own[row["estimator"]], VERDICT)
+        ]
+    )
 
 
 def _of_best(cell: AnyTrust, result: CellResult) -> Tables:

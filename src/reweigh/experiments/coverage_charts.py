@@ -7,7 +7,10 @@ from typing import Any
 
 import altair as alt
 
-from reweigh.experiments.coverage_goals import HIGH, LOW, MAIN, pick
+from reweigh.experiments.coverage_faults import FAULTS
+from reweigh.experiments.coverage_goals import HIGH, LOW, pick
+from reweigh.experiments.coverage_measures import MAIN
+from reweigh.experiments.coverage_power import NO_TESTS, alarms, in_faulty_worlds, tellers
 from reweigh.experiments.coverage_tables import DEFAULT, Row
 from reweigh.experiments.coverage_worlds import WORLDS
 from reweigh.report.charts import styled
@@ -65,20 +68,23 @@ def green_chart(rows: Sequence[Row]) -> Any:
     )  # fmt: skip
 
 
-def faults_chart(rows: Sequence[Row], n: int) -> Any:
-    """How often each gate notices each fault, mean over the worlds."""
-    faults = list(dict.fromkeys(row["fault"] for row in rows))
-    gates = list(dict.fromkeys(row["gate"] for row in rows))
+def faults_chart(gates: Sequence[Row], n: int) -> Any:
+    """How often each gate notices each fault, mean over the worlds. A gate that the main estimator
+    has not is told of the first that has it."""
+    rows = pick(in_faulty_worlds(gates), n=n)
+    faults = [name for name in FAULTS if pick(rows, fault=name)]
+    told = {gate: name for gate, name in tellers(rows).items() if gate not in NO_TESTS}
     shown = []
     for fault in faults:
-        for gate in gates:
-            mine = pick(rows, fault=fault, gate=gate, n=n, estimator=MAIN)
-            if mine:
-                alarm = sum(row["amber"] + row["red"] for row in mine) / len(mine)
-                shown.append({"fault": fault, "gate": gate, "alarm": round(100 * alarm)})
+        for gate, name in told.items():
+            share = alarms(pick(rows, fault=fault, gate=gate, estimator=name)).either
+            if share is not None:
+                named = gate if name == MAIN else f"{gate} ({name})"
+                shown.append({"fault": fault, "gate": named, "alarm": round(100 * share)})
     return _grid(
         shown, ("gate", None), ("fault", None), "alarm", faults,
-        f"How often gates speak up, %: n = {n}", f"{MAIN}; mean over worlds; clean: false alarms",
+        f"How often gates speak up, %: n = {n}",
+        f"{MAIN}, or the estimator in brackets; mean over worlds; clean: false alarms", step=33,
     )  # fmt: skip
 
 
@@ -90,6 +96,8 @@ def _grid(
     order: list[str],
     title: str,
     subtitle: str,
+    *,
+    step: int = 44,
 ) -> Any:
     """A table of shaded cells with their numbers."""
     base = alt.Chart(alt.InlineData(values=values)).encode(
@@ -104,5 +112,5 @@ def _grid(
         color=alt.condition(f"datum.{shade} > 55", alt.value("white"), alt.value("black")),
     )
     heading = alt.TitleParams(title, subtitle=subtitle)
-    size = {"width": alt.Step(44), "height": alt.Step(18)}
+    size = {"width": alt.Step(step), "height": alt.Step(18)}
     return styled(alt.layer(cells, numbers).properties(title=heading, **size))

@@ -20,15 +20,17 @@ from reweigh.logs.states import HIDDEN
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 OFF = 0.1  # how far propensities are off
-SHARE = 0.2  # of the episodes that come twice, or that are left out
+SHARE = 0.2  # of the episodes that come twice, are left out or cut off, and of the states lost
 LOWEST = 0.01  # the smallest logarithm of a probability is mapped to this
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
     """A log as arrays. states (n, H) or (n, H+1) codes, HIDDEN where not shown; the others (n, H);
-    lengths (n,). What is past an episode's length means nothing."""
+    lengths (n,), and truncated (n,), which episodes were cut off there rather than ended. What is
+    past an episode's length means nothing."""
 
     states: Ints
     actions: Ints
@@ -36,6 +38,7 @@ class Grid:
     behavior_prob: Floats
     target_prob: Floats
     lengths: Ints
+    truncated: Bools
     discount: float
 
     @classmethod
@@ -64,11 +67,12 @@ class Grid:
             laid(steps.behavior_prob, 1.0),
             laid(log.column("target_prob"), 1.0),
             lengths,
+            np.zeros(log.n_episodes, bool),
             log.discount,
         )
 
     @property
-    def inside(self) -> npt.NDArray[np.bool_]:
+    def inside(self) -> Bools:
         """(n, H) True before an episode's end."""
         return np.arange(self.rewards.shape[1]) < self.lengths[:, None]
 
@@ -96,11 +100,13 @@ class Grid:
             self.target_prob,
             hidden="allow",
             lengths=self.lengths,
+            truncated=self.truncated,
             discount=self.discount,
         )
 
 
-ARRAYS = ("states", "actions", "rewards", "behavior_prob", "target_prob", "lengths")
+OF_ROWS = ("states", "actions", "rewards", "behavior_prob", "target_prob")
+ARRAYS = (*OF_ROWS, "lengths", "truncated")
 
 
 def propensities_low(grid: Grid, rng: np.random.Generator) -> Grid:
@@ -136,7 +142,7 @@ def rows_shuffled(grid: Grid, rng: np.random.Generator) -> Grid:
     horizon = inside.shape[1]
     moved: dict[str, Any] = {
         name: np.take_along_axis(getattr(grid, name)[:, :horizon], order, axis=1)
-        for name in ARRAYS[:-1]
+        for name in OF_ROWS
     }
     return replace(grid, **moved)  # what followed the last row is not known any more
 
@@ -175,6 +181,42 @@ def selection(grid: Grid, rng: np.random.Generator) -> Grid:
     return grid.take(np.sort(kept))
 
 
+def cut_off(grid: Grid, rng: np.random.Generator) -> Grid:
+    """One in five episodes is cut off after some of its steps, before a state that is not told."""
+    cut = (rng.random(len(grid.lengths)) < SHARE) & (grid.lengths > 1)
+    shorter = rng.integers(1, np.maximum(grid.lengths, 2))
+    lengths = np.where(cut, shorter, grid.lengths)
+    return replace(grid, lengths=lengths, truncated=grid.truncated | cut)
+
+
+def fate(grid: Grid, rng: np.random.Generator) -> Grid:
+    """Every episode has a luck of its own, which no column tells, in all of its rewards: as large
+    as these spread, and 0 on average, so that no value moves."""
+    spread = float(grid.rewards[grid.inside].std())
+    return replace(grid, rewards=grid.rewards + spread * rng.normal(size=(len(grid.rewards), 1)))
+
+
+def states_renamed(grid: Grid, rng: np.random.Generator) -> Grid:
+    """From the middle of an episode on every state has the name of another. Nothing is lost, and
+    no value moves; but a name does not mean the same at every step."""
+    late = np.arange(grid.states.shape[1]) >= grid.rewards.shape[1] / 2
+    others = (grid.states + 1) % (int(grid.states.max()) + 1)
+    return replace(grid, states=np.where(late & (grid.states >= 0), others, grid.states))
+
+
+def states_lost(grid: Grid, rng: np.random.Generator) -> Grid:
+    """One in five states is not shown."""
+    lost = rng.random(grid.states.shape) < SHARE
+    return replace(grid, states=np.where(lost, HIDDEN, grid.states))
+
+
+def action_missing(grid: Grid, rng: np.random.Generator) -> Grid:
+    """No episode begins with the action that the target begins with most often."""
+    first, rho = grid.actions[:, 0], grid.target_prob[:, 0] / grid.behavior_prob[:, 0]
+    liked = int(np.argmax(np.bincount(first, rho)))
+    return grid.take(np.flatnonzero(first != liked))
+
+
 FAULTS: dict[str, Callable[[Grid, np.random.Generator], Grid]] = {
     "clean": lambda grid, rng: grid,
     "propensities-low": propensities_low,
@@ -187,6 +229,11 @@ FAULTS: dict[str, Callable[[Grid, np.random.Generator], Grid]] = {
     "drift": drift,
     "duplicates": duplicates,
     "selection": selection,
+    "action-missing": action_missing,
+    "states-lost": states_lost,
+    "cut-off": cut_off,
+    "fate": fate,
+    "states-renamed": states_renamed,
 }
 
 

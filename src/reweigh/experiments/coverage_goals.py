@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reweigh.experiments.coverage_measures import MAIN
 from reweigh.experiments.coverage_tables import DEFAULT, Row
 
 LOW, HIGH, LEAST_AMBER, LEAST_BEST = 0.93, 0.97, 0.90, 0.94
 ERRORS = 2  # Monte-Carlo errors that a goal is given
 ENOUGH = 50  # replicates of a colour before its coverage is judged
-MAIN = "mis"  # the estimator that is used unless another is asked for
 TEXTS = {
     "world", "group", "half", "estimator", "method", "gate", "fault", "interval", "description",
 }  # fmt: skip

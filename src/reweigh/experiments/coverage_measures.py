@@ -2,7 +2,8 @@
 
 This is the only module of the study that asks the library questions. A row's columns are named by
 the estimator and a part: "mis/value", "mis/analytic low", "mis/gate support", "mis/level". Gates
-that belong to the log and not to an estimator stand under "log".
+that belong to the log and not to an estimator stand under "log". What MIS says where only the
+log's sums are at hand, as from a stream or a database, stands under "mis-sums".
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from reweigh.inference.quantiles import t_interval
 from reweigh.inference.resampling import delete_blocks, resample
 from reweigh.inference.verdict import Verdict
 from reweigh.logs.log import EpisodeLog
+from reweigh.moments.bundle import Moments
 from reweigh.moments.compute import compiled
 from reweigh.moments.engines.arrays import ArraysEngine
 from reweigh.moments.groups import tally
@@ -37,7 +39,11 @@ from reweigh.results import Estimate, Interval, Refusal
 
 LEVEL = 0.95
 LOG, BEHAVIOR = "log", "behaviour"  # asked for beside estimators
-WIS = "wis"
+MAIN, WIS = (
+    "mis",
+    "wis",
+)  # the estimator that is used unless another is asked for; one for histories
+SUMS = "mis-sums"  # MIS from the sums of the log
 ONE_BY_ONE = ("auto", "analytic", "cluster")
 JACKKNIFE = "jackknife"
 BOOTSTRAPS = ("percentile", "bootstrap-t")
@@ -46,12 +52,18 @@ LOG_GATES = (
     "estimated propensities", "propensities", "policies", "fitted values", "history", "steadiness",
     "drift", "marginal size", "marginal support", "Pareto k",
 )  # fmt: skip
+CUT, DEPENDENCE = "cut-off episodes", "dependence"  # gates that are there only where they speak
 VALUE, ERROR, SIZE, VERDICT, GATE = "value", "error", "effective size", "level", "gate"
 APART = "apart from wis"  # in errors of the difference
 
 
 def column(asked: str, *parts: str) -> str:
     return f"{asked}{PART}{' '.join(parts)}"
+
+
+def recipe_of(name: str) -> Recipe:
+    """Of an estimator as the study names it."""
+    return as_recipe(MAIN if name == SUMS else name)
 
 
 @dataclass(frozen=True)
@@ -66,19 +78,25 @@ class Measure:
 
     def row(self, log: EpisodeLog, policy: Policy, asked: Sequence[str], seed: int) -> Row:
         """All columns of one log. Estimators share its rows, and the resampled logs."""
-        names = [name for name in asked if name not in (LOG, BEHAVIOR)]
+        names = [name for name in asked if name not in (LOG, BEHAVIOR, SUMS)]
         found: dict[str, Any] = {}
         with compiled():
             # The target's probabilities are looked up once.
             target = RowsPolicy(policy, policy.probabilities(log))
             results = dict(zip(names, evaluate_all(log, target, names), strict=True))
+            from_rows = {n: r for n, r in results.items() if isinstance(r, Estimate)}
+            if self.gates or SUMS in asked:
+                sums = ArraysEngine().moments(log, target, diagnose.request(None))
+            if SUMS in asked:
+                [results[SUMS]] = evaluate_all(sums, target, [MAIN])
             for name, result in results.items():
                 found |= self._of(name, result)
-            answered = {n: r for n, r in results.items() if isinstance(r, Estimate)}
             if self.gates:
-                found |= _judged(log, target, answered, tell_log=LOG in asked)
-            found |= self._deleting(log, target, answered)
-            found |= self._resampling(log, target, answered, seed)
+                other = from_rows.get(WIS) or evaluate_all(log, target, [WIS])[0]
+                answered = {n: r for n, r in results.items() if isinstance(r, Estimate)}
+                found |= _judged(sums, answered, other, tell_log=LOG in asked)
+            found |= self._deleting(log, target, from_rows)
+            found |= self._resampling(log, target, from_rows, seed)
         if BEHAVIOR in asked:
             found |= _logged_mean(log)
         return {name: _plain(value) for name, value in found.items()}
@@ -164,26 +182,30 @@ def _refused(estimate: Estimate, error: RefusedError) -> Refusal:
 
 
 def _judged(
-    log: EpisodeLog, target: Policy, answered: dict[str, Estimate], *, tell_log: bool
+    sums: Moments, answered: dict[str, Estimate], other: Estimate | Refusal, *, tell_log: bool
 ) -> dict[str, Any]:
-    """Gates and verdicts; the gates of the log are computed once for all estimators."""
+    """Gates and verdicts; the gates of the log are computed once for all estimators. `other` is
+    WIS, which a verdict asks for."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        sums = ArraysEngine().moments(log, target, diagnose.request(None))
         of_log = diagnose.of_sums(sums)
+        depends = diagnose.dependence(sums) if SUMS in answered else []
     found: dict[str, Any] = {}
     if tell_log:
         found = {column(LOG, GATE, gate.name): gate.value for gate in of_log.values()}
-    other = answered.get(WIS) or evaluate_all(log, target, [WIS])[0]  # the verdict asks for it
     for name, estimate in answered.items():
         apart = _apart(estimate, other)
         own = estimate.gates
         own += tuple(diagnose.unseen_actions(sums, estimate.recipe, estimate.standard_error))
+        own += tuple(depends if name == SUMS else ())
         level = LEVELS.index(_verdict(own, of_log, estimate.recipe, apart).level)
         found |= {
             column(name, SIZE): estimate.diagnostics.worst_ess,
             column(name, APART): apart,
             column(name, VERDICT): float(level),
         }
+        nothing = set() if estimate.recipe.uses_trajectories else {CUT}
+        nothing |= {DEPENDENCE} if name == SUMS else set()
+        found |= {column(name, GATE, gate): 0.0 for gate in nothing}
         found |= {column(name, GATE, gate.name): gate.value for gate in own}
     return found
 

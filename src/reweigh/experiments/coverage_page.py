@@ -3,48 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from reweigh.experiments.coverage import PARTS, cells_of
+from reweigh.experiments.coverage_faults_page import faults
 from reweigh.experiments.coverage_goals import (
     ERRORS,
     HIGH,
     LOW,
-    MAIN,
     Goal,
     goals,
     pick,
     within,
 )
-from reweigh.experiments.coverage_measures import BOOTSTRAPS
+from reweigh.experiments.coverage_markdown import listed, percent, table
+from reweigh.experiments.coverage_measures import BOOTSTRAPS, MAIN
 from reweigh.experiments.coverage_published import Study
 from reweigh.experiments.coverage_tables import DEFAULT, Row
 from reweigh.experiments.coverage_worlds import GROUPS
 from reweigh.inference.limits import LIMITS, MATERIAL
 
 MOST_MISSES = 12
-FAULT_WORDS = {
-    "clean": "nothing (false alarms)",
-    "propensities-low": "all propensities 10 % too low",
-    "propensities-noisy": "propensities 10 % off, up or down by (state, action)",
-    "swapped": "target and behaviour swapped",
-    "logarithms": "logarithms for probabilities",
-    "rows-shuffled": "rows of an episode in another order",
-    "states-shuffled": "states of other episodes",
-    "coarse": "part of the state left out",
-    "drift": "rewards halved in the second half",
-    "duplicates": "one in five episodes twice",
-    "selection": "the fifth with the lowest returns left out",
-}
 SCOPE = """\
 The promise is that of these estimators, on rows in memory, in worlds like these: no episode is cut
 off, and a hidden stretch is a few steps long. Elsewhere the verdict is the more cautious one:
 cut-off beside ended episodes are amber or red, SSD-IS is never green, a long hidden stretch has the
 limits of running products, and from sums (streams, databases, moments) there is no default interval
-where the returns spread more than the states explain, or where that cannot be told. The other
-estimators (trajectory-wise, cross-fitted, split) pass the same gates, and were not measured.
+where the returns spread more than the states explain, or where that cannot be told. How often these
+gates notice is told [below](#which-faults-are-noticed). The other estimators (trajectory-wise,
+cross-fitted, split) pass the same gates, and were not measured.
 """
 UNSEEN = """\
 - **Episodes selected by their return.** If bad outcomes are missing from the log, every number is
@@ -72,7 +61,7 @@ def page(study: Study) -> str:
         error += f" (of {fewest:,}: {100 * widest:.1f})"
     parts = [
         "# When may the number be believed?\n",
-        f"Simulated logs of {len(there)} worlds whose truth is known, at {_list(study.sizes)} "
+        f"Simulated logs of {len(there)} worlds whose truth is known, at {listed(study.sizes)} "
         f"episodes, up to {replicates:,} logs each: how often a 95 % interval covers the truth, "
         "what the verdicts are worth, and which faults the gates notice. With that many logs a "
         f"coverage of 95 % has a Monte-Carlo error of {error} percentage points. "
@@ -85,7 +74,7 @@ def page(study: Study) -> str:
     parts += ["## What the study is held to\n", _goals(held), SCOPE]
     parts += ["## Which estimator, which interval\n", _intervals(study)]
     parts += ["## What a verdict is worth\n", _verdicts(study), "![](green.svg)\n"]
-    parts += ["## Which faults are noticed\n", _faults(study)]
+    parts += ["## Which faults are noticed\n", faults(study)]
     parts += ["## The best of many\n", _best(study)]
     parts += ["## What no test here can see\n", UNSEEN]
     parts += ["## The worlds\n", _worlds(study)]
@@ -116,23 +105,8 @@ def _missing(study: Study) -> list[str]:
     return found
 
 
-def _list(numbers: Iterable[int]) -> str:
-    *most, last = [f"{number:,}" for number in numbers]
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def _percent(value: float | None, digits: int = 1) -> str:
-    return "" if value is None else f"{100 * value:.{digits}f} %"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
-    return "\n".join([*lines, ""])
-
-
 def _goals(held: Sequence[Goal]) -> str:
-    text = _table(
+    text = table(
         ("goal", "found", "met"),
         ((goal.text, goal.found, "yes" if goal.met else "**no**") for goal in held),
     )
@@ -158,13 +132,13 @@ def _summary(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     inside = [row for row in rows if within(row["coverage"], row["replicates"], LOW, HIGH)]
-    return f"{_percent(median(row['coverage'] for row in rows))} ({len(inside)}/{len(rows)})"
+    return f"{percent(median(row['coverage'] for row in rows))} ({len(inside)}/{len(rows)})"
 
 
 def _by(rows: list[Row], key: str, label: str, columns: Mapping[str, dict[str, Any]]) -> str:
     """A line for every value of `key`, a column for every choice of rows."""
     named = dict.fromkeys(row[key] for row in rows)
-    return _table(
+    return table(
         (label, *columns),
         (
             (
@@ -224,7 +198,7 @@ def _errors(study: Study, rows: list[Row]) -> str:
         return f"{median(known):.2f}" if known else ""
 
     named = dict.fromkeys(row["estimator"] for row in rows)
-    return _table(
+    return table(
         ("estimator", *(f"n = {n:,}" for n in study.sizes)),
         ((f"`{name}`", *(ratio(name, n) for n in study.sizes)) for name in named),
     )
@@ -238,7 +212,7 @@ def _pooled(rows: Sequence[Row], colour: str) -> str:
     hits = sum(
         (row[f"{colour}_replicates"] or 0) * (row[f"coverage_{colour}"] or 0) for row in rows
     )
-    return f"{_percent(hits / many)} of {many:,}"
+    return f"{percent(hits / many)} of {many:,}"
 
 
 def _verdicts(study: Study) -> str:
@@ -250,7 +224,7 @@ def _verdicts(study: Study) -> str:
 
     def share(rows: Sequence[Row], what: str) -> str:
         known = [row[what] for row in rows if row[what] is not None]
-        return _percent(sum(known) / len(known), 0) if known else ""
+        return percent(sum(known) / len(known), 0) if known else ""
 
     rows = []
     for name in named:
@@ -261,12 +235,12 @@ def _verdicts(study: Study) -> str:
     limits = "; ".join(f"{name}: {limit}" for name, limit in LIMITS.items())
     return (
         "Over all worlds and sizes, and coverage of the default interval within a colour:\n\n"
-        + _table(head, rows)
+        + table(head, rows)
         + f"\nThe limits in force: {limits}. `bins.csv` holds the coverage by the value of every "
         "gate, for the worlds that limits were set on and for the others. Two limits do not come "
         "from the setting half: a checking world without overlap, whose answers were amber, showed "
         "that a placebo must be able to be red (a round number that was not tuned; outside of this "
-        f"study red also asks for a placebo that is off by {_percent(MATERIAL, 0)} of what it "
+        f"study red also asks for a placebo that is off by {percent(MATERIAL, 0)} of what it "
         "should be), and a checking world with a rare action that a model needs an effective size "
         "too (the limit of mis). Such a world also showed that `mdr` needs a gate of unseen "
         "actions, whose limits are of the setting half. By these three the checking half is not "
@@ -276,47 +250,6 @@ def _verdicts(study: Study) -> str:
 
 def _judged(study: Study) -> set[str]:
     return {row["estimator"] for row in study.usual if row["green"] is not None}
-
-
-def _faults(study: Study) -> str:
-    rows = pick(study.gates, estimator=MAIN)
-    faulty = {row["world"] for row in rows if row["fault"] != "clean"}
-    rows = [row for row in rows if row["world"] in faulty]
-    if not rows:
-        return "Not run yet.\n"
-
-    def mean(value: Callable[[Row], float | None], found: Sequence[Row]) -> float | None:
-        known = [v for v in map(value, found) if v is not None]
-        return sum(known) / len(known) if known else None
-
-    def alarm(row: Row) -> float:
-        return float(row["amber"] + row["red"])
-
-    made = []
-    for fault in (name for name in FAULT_WORDS if pick(rows, fault=name)):
-        mine = pick(rows, fault=fault)
-        cells = [_percent(mean(alarm, pick(mine, gate="verdict", n=n)), 0) for n in study.sizes]
-        reds = _percent(
-            mean(lambda row: row["red"], pick(mine, gate="verdict", n=study.sizes[-1])), 0
-        )
-        covers = mean(lambda row: row["coverage"], pick(mine, gate="verdict", n=study.sizes[-1]))
-        by_gate = {
-            gate: mean(alarm, pick(mine, gate=gate, n=study.sizes[-1])) or 0.0
-            for gate in dict.fromkeys(row["gate"] for row in mine)
-            if gate != "verdict"
-        }
-        first = max(by_gate, key=lambda gate: by_gate[gate])
-        said = f"{first} ({_percent(by_gate[first], 0)})" if by_gate[first] > 0.02 else "none"
-        made.append((FAULT_WORDS[fault], *cells, reds, said, _percent(covers, 0)))
-    largest = f"n = {study.sizes[-1]:,}"
-    head = ("fault", *(f"n = {n:,}" for n in study.sizes), f"red, {largest}",
-            f"loudest gate, {largest}", f"covers the truth, {largest}")  # fmt: skip
-    return (
-        f"How often the verdict on `{MAIN}` is amber or red, mean over {len(faulty)} worlds. Small "
-        "logs are amber for their size alone. The last column is how often the interval still "
-        "covers what is true without the fault: where it is far below 95 % and no gate speaks, "
-        "the fault is harmful and unseen.\n\n" + _table(head, made) + "\n![](faults.svg)\n"
-    )
 
 
 def _best(study: Study) -> str:
@@ -329,12 +262,12 @@ def _best(study: Study) -> str:
     }
     rows = [
         (words[row["interval"]], f"{row['n']:,}",
-         f"{_percent(row['coverage'])} ± {_percent(row['mc_error'])}", f"{row['mean_width']:.3f}")
+         f"{percent(row['coverage'])} ± {percent(row['mc_error'])}", f"{row['mean_width']:.3f}")
         for row in study.best
     ]  # fmt: skip
     return (
         "Fifty policies that are worth exactly the same, on one log; the one with the highest "
-        "estimate is reported:\n\n" + _table(("interval", "n", "coverage", "mean width"), rows)
+        "estimate is reported:\n\n" + table(("interval", "n", "coverage", "mean width"), rows)
     )
 
 
@@ -346,9 +279,9 @@ def _worlds(study: Study) -> str:
         if not mine:
             continue
         green = {row["n"]: row["green"] for row in pick(mine, estimator=MAIN)}
-        shares = [_percent(green.get(n), 0) for n in study.sizes]
+        shares = [percent(green.get(n), 0) for n in study.sizes]
         logged = pick(mine, estimator="behaviour", n=largest)
-        plain = _percent(logged[0]["coverage"], 0) if logged else ""
+        plain = percent(logged[0]["coverage"], 0) if logged else ""
         rows.append(
             (world["world"], world["group"], world["half"], f"{world['v_target']:.3f}",
              f"{world['v_behavior']:.3f}", *shares, plain)
@@ -359,7 +292,7 @@ def _worlds(study: Study) -> str:
         f"v_π is the target's value, v_μ the behaviour's; green is the share of green verdicts on "
         f"`{MAIN}`. Where v_π and v_μ are close even the plain mean of the logged returns covers "
         "v_π, so that half of the random worlds have a target that is really better.\n\n"
-        + _table(head, rows)
+        + table(head, rows)
     )
 
 
@@ -367,7 +300,8 @@ TABLES = """\
 - [`coverage.csv`](coverage.csv): by world, n, estimator and interval: coverage with its Monte-Carlo
   error, on which side the truth was missed, mean width, mean reported error over the spread of the
   estimates, bias over the spread, refusals, shares of the verdicts, coverage within green and amber
-- [`gates.csv`](gates.csv): by gate, fault, world, n and estimator: how often amber and red
+- [`gates.csv`](gates.csv): by gate, fault, world, n and estimator: how often amber and red; of
+  estimators other than `mis`, `dm` and `wis` the verdict, and the gates that these three lack
 - [`best_of_many.csv`](best_of_many.csv): the best of 50 equal policies
 - [`bins.csv`](bins.csv): coverage of the default interval by the value of each gate
 - [`worlds.csv`](worlds.csv): the worlds with all that they are made from

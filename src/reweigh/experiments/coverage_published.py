@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from reweigh.errors import UsageError
-from reweigh.experiments.coverage import PARTS, AnyTrust, Part, Tables
+from reweigh.experiments.coverage import ALSO, PARTS, AnyTrust, Part, Tables
 from reweigh.experiments.coverage_cells import CLEAN, STUDY, TrustCell
-from reweigh.experiments.coverage_goals import MAIN, pick, read_csv
-from reweigh.experiments.coverage_measures import BOOTSTRAPS, JACKKNIFE, LEVEL, WIS
-from reweigh.experiments.coverage_tables import DEFAULT, Row
+from reweigh.experiments.coverage_goals import pick, read_csv
+from reweigh.experiments.coverage_measures import BOOTSTRAPS, JACKKNIFE, LEVEL, MAIN, WIS
+from reweigh.experiments.coverage_tables import DEFAULT, VERDICT, Row
 from reweigh.grounds import AGREES
 from reweigh.inference.limits import LIMITS
 from reweigh.output import write_atomically
@@ -64,10 +64,10 @@ class Study:
             "coverage": pick(self.coverage, estimator=MAIN, method=DEFAULT),
             "jackknife": pick(self.coverage, estimator=WIS, method=JACKKNIFE),
             "bootstrap": pick(self.coverage, estimator=MAIN, method=BOOTSTRAPS[0]),
-            "faults": [row for row in pick(self.gates, estimator=MAIN) if row["fault"] != CLEAN],
+            "faults": pick(self.gates, estimator=next(iter(ALSO)), gate=VERDICT),
             "best": self.best,
         }[part]
-        return {(r.get("world"), r["n"], r.get("fault")): r["replicates"] for r in rows}
+        return {_key(r.get("world"), r["n"], r.get("fault", CLEAN)): r["replicates"] for r in rows}
 
 
 def _told(folder: Path) -> dict[str, Any]:
@@ -77,10 +77,14 @@ def _told(folder: Path) -> dict[str, Any]:
     return found
 
 
+def _key(world: str | None, n: int, fault: str = CLEAN) -> Key:
+    return world, n, None if fault == CLEAN else fault
+
+
 def key_of(cell: AnyTrust) -> Key:
     if not isinstance(cell, TrustCell):
-        return None, cell.n, None
-    return cell.world, cell.n, None if cell.fault == CLEAN else cell.fault
+        return _key(None, cell.n)
+    return _key(cell.world, cell.n, cell.fault)
 
 
 def about(seed: int) -> dict[str, Any]:

@@ -30,6 +30,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Row = dict[str, Any]
 DEFAULT = "auto"  # what interval() gives without a method
+VERDICT = "verdict"  # of all gates, where a gate is named
 DIGITS = 5
 COVERAGE = (
     "world", "group", "half", "n", "estimator", "method", "replicates", "v_target", "v_behavior",
@@ -168,17 +169,17 @@ def _by_level(
 def gate_rows(
     cell: TrustCell, result: CellResult, limits: Mapping[str, Limit] = LIMITS
 ) -> list[Row]:
-    """How often each gate is amber or red: gates of the log once, others by estimator, and the
-    verdict as a whole. With it, how often the default interval covers what is true without the
-    fault."""
+    """How often each gate is amber or red, and the verdict as a whole, by estimator; of one that
+    always refuses the verdict alone. With it, how often the default interval covers what is true
+    without the fault."""
     columns, n = columns_of(result), cell.n
     found: list[Row] = []
     for name in estimators_of(columns):
         if name == BEHAVIOR:
             continue
-        levels = gate_levels(columns, name, n, limits) | {
-            "verdict": verdicts(columns, name, n, limits)
-        }
+        answered = bool(np.any(np.isfinite(columns[column(name, VALUE)])))
+        levels = gate_levels(columns, name, n, limits) if answered else {}
+        levels[VERDICT] = verdicts(columns, name, n, limits)
         low, high = (columns.get(column(name, DEFAULT, end)) for end in ("low", "high"))
         coverage: tuple[float | None, float | None] = None, None
         if low is not None and high is not None:

@@ -15,8 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.estimators.recipe import Model
-from reweigh.evaluate import as_recipe
-from reweigh.experiments.coverage_measures import APART, GATE, LOG, LOG_GATES, SIZE, VALUE, column
+from reweigh.experiments.coverage_measures import (
+    APART,
+    DEPENDENCE,
+    GATE,
+    LOG,
+    LOG_GATES,
+    SIZE,
+    VALUE,
+    column,
+    recipe_of,
+)
 from reweigh.grounds import AGREES
 from reweigh.inference.diagnose import silent_on
 from reweigh.inference.limits import HINTS, LIMITS, Limit, kind_of, limit_of
@@ -31,7 +40,7 @@ def gate_levels(
     columns: Columns, name: str, n: int, limits: Mapping[str, Limit] = LIMITS
 ) -> dict[str, Levels]:
     """(R,) the level of every gate of an estimator; a gate without a value is green."""
-    recipe = as_recipe(name)
+    recipe = recipe_of(name)
     values = {
         gate: columns[column(name, GATE, gate)]
         for gate in limits
@@ -66,9 +75,13 @@ def gate_levels(
         found["rare states"] = np.where(
             few, found["rare states"], np.minimum(found["rare states"], AMBER)
         )
+    depends = np.full(len(columns[column(name, VALUE)]), GREEN)
+    if DEPENDENCE in found:  # not to know is as if it were so
+        unknown = np.isnan(values[DEPENDENCE]) & np.isfinite(columns[column(name, VALUE)])
+        depends = found[DEPENDENCE] = np.where(unknown, AMBER, found[DEPENDENCE])
     low = columns.get(column(name, "auto", "low"))
-    if low is not None:  # without an interval it is amber
-        found["interval"] = np.where(np.isnan(low), AMBER, GREEN)
+    if low is not None:  # without an interval it is amber, unless dependence says why
+        found["interval"] = np.where(np.isnan(low) & (depends == GREEN), AMBER, GREEN)
     return found
 
 

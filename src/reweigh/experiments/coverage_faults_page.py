@@ -1,0 +1,124 @@
+"""Of the coverage study's page: which faults are noticed, and by which gates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reweigh.experiments.coverage_goals import pick
+from reweigh.experiments.coverage_markdown import listed, percent, table
+from reweigh.experiments.coverage_measures import MAIN, SUMS
+from reweigh.experiments.coverage_power import (
+    NO_TESTS,
+    Alarms,
+    alarms,
+    in_faulty_worlds,
+    mean,
+    powers,
+)
+from reweigh.experiments.coverage_published import Study
+from reweigh.experiments.coverage_tables import VERDICT, Row
+
+FAULT_WORDS = {
+    "clean": "nothing (false alarms)",
+    "propensities-low": "all propensities 10 % too low",
+    "propensities-noisy": "propensities 10 % off, up or down by (state, action)",
+    "swapped": "target and behaviour swapped",
+    "logarithms": "logarithms for probabilities",
+    "rows-shuffled": "rows of an episode in another order",
+    "states-shuffled": "states of other episodes",
+    "coarse": "part of the state left out",
+    "drift": "rewards halved in the second half",
+    "duplicates": "one in five episodes twice",
+    "selection": "the fifth with the lowest returns left out",
+    "action-missing": "no episode begins with the target's favourite action",
+    "states-lost": "one in five states not shown",
+    "cut-off": "one in five episodes cut off, beside others that end",
+    "fate": "a luck of its own in all rewards of an episode",
+    "states-renamed": "states named otherwise from the middle of an episode on",
+}
+LEAST = 0.02  # of the logs: what speaks up less often is not said to notice
+
+
+def faults(study: Study) -> str:
+    """Both tables: faults with the gate that is loudest, gates with the fault that it is for."""
+    rows = in_faulty_worlds(study.gates)
+    if not rows:
+        return "Not run yet.\n"
+    return "\n".join([_by_fault(pick(rows, estimator=MAIN), study.sizes), _by_gate(study)])
+
+
+def _by_fault(rows: Sequence[Row], sizes: Sequence[int]) -> str:
+    last = sizes[-1]
+    made = []
+    for fault in (name for name in FAULT_WORDS if pick(rows, fault=name)):
+        mine = pick(rows, fault=fault)
+        verdict = {n: alarms(pick(mine, gate=VERDICT, n=n)) for n in sizes}
+        covers = mean([row["coverage"] for row in pick(mine, gate=VERDICT, n=last)])
+        by_gate = {
+            gate: alarms(pick(mine, gate=gate, n=last)).either or 0.0
+            for gate in dict.fromkeys(row["gate"] for row in mine)
+            if gate != VERDICT
+        }
+        first = max(by_gate, key=lambda gate: by_gate[gate])
+        said = f"{first} ({percent(by_gate[first], 0)})" if by_gate[first] > LEAST else "none"
+        made.append(
+            (
+                FAULT_WORDS[fault],
+                len({row["world"] for row in mine}),
+                *(percent(verdict[n].either, 0) for n in sizes),
+                percent(verdict[last].red, 0),
+                said,
+                percent(covers, 0),
+            )
+        )
+    head = ("fault", "worlds", *(f"n = {n:,}" for n in sizes), f"red, n = {last:,}",
+            f"loudest gate, n = {last:,}", f"covers the truth, n = {last:,}")  # fmt: skip
+    return (
+        f"How often the verdict on `{MAIN}` is amber or red, mean over the worlds that a fault was "
+        "put into. Small logs are amber for their size alone. The last column is how often the "
+        "interval still covers what is true without the fault: where it is far below 95 % and no "
+        "gate speaks, the fault is harmful and unseen; where it is near 95 %, it does this "
+        "estimator no harm.\n\n" + table(head, made) + "\n![](faults.svg)\n"
+    )
+
+
+def _by_gate(study: Study) -> str:
+    sizes, last = study.sizes, study.sizes[-1]
+    found = powers(study.gates, sizes)
+    made = [
+        (
+            power.gate,
+            f"`{power.estimator}`",
+            _line(power.clean, sizes),
+            FAULT_WORDS[power.fault],
+            power.worlds,
+            _line(power.faulty, sizes),
+            f"{percent(power.clean[last].red, 0)}, {percent(power.faulty[last].red, 0)}",
+        )
+        for power in found
+    ]
+    by_size = f"n = {listed(sizes)}"
+    head = ("gate", "of", f"clean logs, {by_size}", "the fault it is loudest for", "worlds",
+            f"with it, {by_size}", f"red, n = {last:,}: clean, with it")  # fmt: skip
+    text = (
+        "Every gate by itself: how often it is amber or red, in percent, with the fault that it is "
+        "loudest for (its power), and on clean logs of the same worlds (false alarms). The loudest "
+        "is the one that adds the most to these, in the largest logs in which faults differ. A "
+        f"gate is told of `{MAIN}`, or of the first estimator that has it. `{SUMS}` is `{MAIN}` "
+        "where only the sums of the log are at hand, as from a stream or a database; `mis-pooled` "
+        "and `ssd-is` were asked in worlds that are the same at every step, for in others they are "
+        "the fault.\n\n" + table(head, made)
+    )
+    text += "\nNo fault is made for gates that tell what is known: "
+    text += "; ".join(f"*{name}* ({what})" for name, what in NO_TESTS.items()) + ".\n"
+    if any(power.gate == "stationarity" for power in found):
+        text += (
+            "\n*stationarity* is never green, and its false alarms are not told here: the world in "
+            "which `ssd-is` was asked does not begin in its long run, so that what it assumes does "
+            "not hold in clean logs either.\n"
+        )
+    return text
+
+
+def _line(by_size: dict[int, Alarms], sizes: Sequence[int]) -> str:
+    return ", ".join("–" if (a := by_size[n].either) is None else f"{100 * a:.0f}" for n in sizes)
