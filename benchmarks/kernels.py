@@ -100,7 +100,7 @@ def pieces(log: rw.EpisodeLog) -> dict[str, Callable[[], object]]:
     code, rho, reward = rows.columns[1], rows.rho, log.steps.reward
     return {
         "read": lambda: read_pairs(code, reward) if rows.pairs else read(code, rho, reward),
-        "core": lambda: direct.forward(rows, direct.SIMPLEX),
+        "core": lambda: direct.forward(rows, direct.SIMPLEX, keep=False),
         "value and error": lambda: direct.solve_rows(rows, rw.mis()),
     }
 

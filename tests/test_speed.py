@@ -46,8 +46,8 @@ def test_a_core_that_runs_three_times_is_found(
     now = speed.ratios(measured(tasks, "core", "read", repeats=20), [name])
     forward = direct.forward
 
-    def again(*arguments: object) -> object:
-        return [forward(*arguments) for _ in range(3)]
+    def again(*arguments: object, **options: object) -> object:
+        return [forward(*arguments, **options) for _ in range(3)]
 
     monkeypatch.setattr(direct, "forward", again)
     found = speed.slower(lambda: measured(tasks, "core", "read"), now)

@@ -220,3 +220,19 @@ def test_a_checked_column_is_not_checked_again_but_a_selection_of_it_is() -> Non
     np.testing.assert_array_equal(log.column("target_prob"), pi.T.reshape(-1))  # not divided itself
     part = direct.Rows.of(log.select(np.arange(n) < 100), target, None)
     np.testing.assert_array_equal(part.rho, pi[:100].T.reshape(-1) / 0.5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", [direct.PLAIN, direct.SIMPLEX, direct.STATE])
+def test_two_lines_are_enough_for_the_value(code: str, kind: str, mode: int) -> None:
+    """To the bit: what is not kept was not needed."""
+    log = to_reweigh(random_log(random.Random(5), **KINDS[kind]))
+    rows = direct.Rows.of(log, TARGET, None)
+    whole, short = (direct.forward(rows, mode, keep=keep) for keep in (True, False))
+    assert whole.d.shape == (log.horizon + 1, rows.width)
+    assert short.d.shape == short.visits.shape == (2, rows.width)
+    for name in ("mass", "total", "earned", "placebo", "first", "second", "logged"):
+        assert getattr(short, name).tobytes() == getattr(whole, name).tobytes(), name
+    last = log.horizon
+    assert short.d[last % 2].tobytes() == whole.d[last].tobytes()
+    assert short.visits[last % 2].tobytes() == whole.visits[last].tobytes()

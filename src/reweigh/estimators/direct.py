@@ -64,7 +64,7 @@ def solve_rows(rows: Rows, recipe: Recipe, *, errors: bool = True) -> Solution:
     mode = MODES[recipe.normalize]
     with np.errstate(over="ignore", invalid="ignore"):
         if not errors:
-            return value_alone(_per_step(rows, forward(rows, mode)))
+            return value_alone(_per_step(rows, forward(rows, mode, keep=False)))
         if mode != STATE:
             return _solve(rows, mode)
         try:
@@ -87,7 +87,8 @@ def behavior_in_memory(log: EpisodeLog, mean_return: float | None = None) -> flo
         earned = [float(steps.reward[steps.rows(t)].sum()) for t in range(steps.horizon)]
         return float(log.discount ** np.arange(steps.horizon) @ np.array(earned)) / log.n_episodes
     width = len(log.states) + 1
-    flow = forward(Rows(steps, np.ones(steps.n_rows), log.discount, width), PLAIN)  # μ/μ
+    ones = Rows(steps, np.ones(steps.n_rows), log.discount, width)  # μ/μ
+    flow = forward(ones, PLAIN, keep=False)
     if np.any(flow.total < 1 - 1e-9):
         return None  # every episode of some state was cut off: its future is not known
     return float(flow.powers @ flow.earned)
@@ -282,7 +283,8 @@ def _plain(values: npt.NDArray[Any], kind: type = np.float64) -> npt.NDArray[Any
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """The forward recursion: d, visits (H+1, width), and (H,) what the steps add up to.
+    """The forward recursion: d, visits (H+1, width), and (H,) what the steps add up to. Of d and
+    visits the last two lines where no more were kept (step t in line t mod 2).
 
     parts (H+1, width) is room for the backward recursion's parts of SE².
     """
@@ -300,10 +302,11 @@ class Flow:
     powers: Floats
 
 
-def forward(rows: Rows, mode: int) -> Flow:
-    """Run forward; SupportError where no row is possible under the target."""
+def forward(rows: Rows, mode: int, *, keep: bool = True) -> Flow:
+    """Run forward; SupportError where no row is possible under the target. Unless d and visits are
+    to be kept they are those of the last two steps: what the value needs."""
     horizon = rows.steps.horizon
-    d, visits, parts = np.zeros((3, horizon + 1, rows.width))
+    d, visits, parts = np.zeros((3, horizon + 1 if keep else 2, rows.width))
     steps = np.zeros((7, horizon))
     run = pick("forward.forward", rows.steps.n_rows)
     for given, since, until in rows.parts():

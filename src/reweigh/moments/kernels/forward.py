@@ -97,12 +97,13 @@ def forward(
     step `since` on, before which it was run already, up to `until`: reward, and rho by row, are
     those of these steps alone.
 
-    Fills d, visits (H+1, width) and steps (7, H): mass c_t before dividing by it, Σ_s d_t without
+    Fills d, visits (H+1, width), or where they have two lines those of a step and the next, and
+    steps (7, H): mass c_t before dividing by it, Σ_s d_t without
     any normalisation, <d_t, r̂_t>, the same of a reward of 1, Σω, Σω² of the rows' weights, and
     the sum of the logged rewards. Returns the first step at which no row is possible under the
     target, or -1.
     """
-    horizon, width = len(offsets) - 1, d.shape[1]
+    horizon, width, lines = len(offsets) - 1, d.shape[1], len(d)
     n, end = len(ending), width - 1
     by_reward, by_move, by_visit, cut = np.empty((4, width))
     by_state, arrived = np.zeros((width, 2)), np.zeros(2 * width)
@@ -111,7 +112,7 @@ def forward(
             visits[0, code[k] >> bits] += 1.0
         for s in range(width):
             d[0, s] = visits[0, s] / n
-    scale, ended = 1.0, visits[since, end]
+    scale, ended = 1.0, visits[since % lines, end]
     for t in range(since):
         scale *= steps[0, t]
     for t in range(since, until):
@@ -119,8 +120,9 @@ def forward(
         first_row, stop = low - offsets[since], high - offsets[since]
         alive = high - low
         going = offsets[t + 2] - high if t + 1 < horizon else 0
-        here = d[t]
-        visits[t, end] = ended
+        here, seen = d[t % lines], visits[t % lines]
+        there, arriving = d[(t + 1) % lines], visits[(t + 1) % lines]
+        seen[end] = ended
         c = total(here)
         steps[0, t], steps[1, t] = 1.0, scale * c
         if mode == 1 and t > 0 and c > 0:
@@ -132,7 +134,7 @@ def forward(
         each = 1.0 / steps[0, t]
         for s in range(width):
             here[s] *= each
-            by_visit[s] = here[s] / max(visits[t, s], 1.0)
+            by_visit[s] = here[s] / max(seen[s], 1.0)
         plain = mode != 2 and cuts == 0
         if not plain:
             # divisors: N and M, or Σρ over all rows and over those whose next state is known
@@ -148,7 +150,7 @@ def forward(
                 if mode == 2:
                     N, M = by_state[s, 0], by_state[s, 1]
                 else:
-                    N, M = visits[t, s], visits[t, s] - cut[s]
+                    N, M = seen[s], seen[s] - cut[s]
                 by_reward[s] = here[s] / N if N > 0 else 0.0
                 by_move[s] = here[s] / M if M > 0 else 0.0
         placebo = first = 0.0
@@ -165,9 +167,9 @@ def forward(
                 arrived,
             )
             for s in range(width):
-                d[t + 1, s], visits[t + 1, s] = arrived[2 * s], arrived[2 * s + 1]
+                there[s], arriving[s] = arrived[2 * s], arrived[2 * s + 1]
                 arrived[2 * s] = arrived[2 * s + 1] = 0.0
-            placebo = first = total(d[t + 1])
+            placebo = first = total(there)
             more, squared, paid, weight, over = _carry_last(
                 code[low + going : high],
                 ending[going:alive],
@@ -176,18 +178,19 @@ def forward(
                 by_code,
                 reward[first_row + going : stop],
                 by_visit,
-                d[t + 1],
+                there,
             )
             earned, second, logged = earned + more, second + squared, logged + paid
             placebo, first, ended = placebo + weight, first + weight, ended + over
         else:
             earned = second = logged = 0.0
+            there[:], arriving[:] = 0.0, 0.0
             for k in range(going):
                 s, to = code[low + k] >> bits, code[high + k] >> bits
                 r = rho[code[low + k]] if by_code else rho[first_row + k]
                 y = reward[first_row + k]
-                d[t + 1, to] += by_move[s] * r
-                visits[t + 1, to] += 1.0
+                there[to] += by_move[s] * r
+                arriving[to] += 1.0
                 earned += by_reward[s] * r * y
                 logged += y
                 placebo += by_reward[s] * r
@@ -198,23 +201,23 @@ def forward(
                 r = rho[code[low + k]] if by_code else rho[first_row + k]
                 y = reward[first_row + k]
                 if after >= 0:
-                    d[t + 1, after] += by_move[s] * r
+                    there[after] += by_move[s] * r
                 elif after == END:
-                    d[t + 1, end] += by_move[s] * r
+                    there[end] += by_move[s] * r
                     ended += 1.0
                 earned += by_reward[s] * r * y
                 logged += y
                 placebo += by_reward[s] * r
                 first += by_visit[s] * r
                 second += (by_visit[s] * r) ** 2
-        d[t + 1, end] += here[end]  # END stays END
+        there[end] += here[end]  # END stays END
         placebo += here[end]
-        if visits[t, end] > 0:
+        if seen[end] > 0:
             first += here[end]
-            second += here[end] ** 2 / visits[t, end]
+            second += here[end] ** 2 / seen[end]
         steps[2, t], steps[3, t], steps[4, t], steps[5, t] = earned, placebo, first, second
         steps[6, t] = logged
         if not placebo > 0:
             return t
-    visits[until, end] = ended
+    visits[until % lines, end] = ended
     return -1
