@@ -283,8 +283,9 @@ def _plain(values: npt.NDArray[Any], kind: type = np.float64) -> npt.NDArray[Any
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """The forward recursion: d, visits (H+1, width), and (H,) what the steps add up to. Of d and
-    visits the last two lines where no more were kept (step t in line t mod 2).
+    """The forward recursion: d, visits (H+1, width), and (H,) what the steps add up to. Where no
+    more was kept than the value needs, d and visits have two lines (step t in line t mod 2), and
+    `second` and `logged` are nan.
 
     parts (H+1, width) is room for the backward recursion's parts of SE².
     """
@@ -303,14 +304,14 @@ class Flow:
 
 
 def forward(rows: Rows, mode: int, *, keep: bool = True) -> Flow:
-    """Run forward; SupportError where no row is possible under the target. Unless d and visits are
-    to be kept they are those of the last two steps: what the value needs."""
+    """Run forward; SupportError where no row is possible under the target. Unless all is to be kept
+    it is what the value needs."""
     horizon = rows.steps.horizon
     d, visits, parts = np.zeros((3, horizon + 1 if keep else 2, rows.width))
     steps = np.zeros((7, horizon))
     run = pick("forward.forward", rows.steps.n_rows)
     for given, since, until in rows.parts():
-        failed = run(*given, mode, d, visits, steps, since, until)
+        failed = run(*given, mode, d, visits, steps, since, until, keep)
         if failed >= 0:
             raise no_support(failed)
     powers = np.asarray(rows.gamma ** np.arange(horizon), np.float64)

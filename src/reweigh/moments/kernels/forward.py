@@ -9,12 +9,37 @@ from reweigh.moments.kernels.common import (
     Array,
     compiled,
     count_cut,
+    inlined,
     ratio,
     total,
 )
 from reweigh.moments.kernels.vectors import add_at
 
 U2 = np.uint64(2)
+
+
+@inlined
+def _rows(
+    code: Array,
+    following: Array,
+    bits: int,
+    rho: Array,
+    by_code: bool,
+    reward: Array,
+    weight: Array,
+    arrived: Array,
+    all_sums: bool,
+) -> tuple[float, float, float]:
+    """See `_carry`; what is asked here is a constant where this is compiled into."""
+    earned, second, logged = 0.0, 0.0, 0.0
+    for k in range(len(following)):
+        w = weight[code[k] >> bits] * (rho[code[k]] if by_code else rho[k])
+        add_at(arrived, U2 * (following[k] >> bits), (w, 1.0))
+        earned += w * reward[k]
+        if all_sums:
+            second += w * w
+            logged += reward[k]
+    return earned, second, logged
 
 
 @compiled
@@ -27,25 +52,19 @@ def _carry(
     reward: Array,
     weight: Array,
     arrived: Array,
+    all_sums: bool,
 ) -> tuple[float, float, float]:
     """The rows of one step that another follows: d_t(s) ρ/N is carried on to s', and counted there:
-    both numbers of s' in `arrived`."""
-    earned, second, logged = 0.0, 0.0, 0.0
-    if by_code:  # asked once, as in `backward`
-        for k in range(len(following)):
-            w = weight[code[k] >> bits] * rho[code[k]]
-            add_at(arrived, U2 * (following[k] >> bits), (w, 1.0))
-            earned += w * reward[k]
-            second += w * w
-            logged += reward[k]
-        return earned, second, logged
-    for k in range(len(following)):
-        w = weight[code[k] >> bits] * rho[k]
-        add_at(arrived, U2 * (following[k] >> bits), (w, 1.0))
-        earned += w * reward[k]
-        second += w * w
-        logged += reward[k]
-    return earned, second, logged
+    both numbers of s' in `arrived`. Returns what they earn and, if all sums are asked for, those of
+    their squares and of the logged rewards."""
+    # Asked once: inside the loop it costs several times what the sums do.
+    if by_code and all_sums:
+        return _rows(code, following, bits, rho, True, reward, weight, arrived, True)
+    if by_code:
+        return _rows(code, following, bits, rho, True, reward, weight, arrived, False)
+    if all_sums:
+        return _rows(code, following, bits, rho, False, reward, weight, arrived, True)
+    return _rows(code, following, bits, rho, False, reward, weight, arrived, False)
 
 
 @compiled
@@ -90,6 +109,7 @@ def forward(
     steps: Array,
     since: int,
     until: int,
+    keep: bool,
 ) -> int:
     """The forward recursion of MIS; mode 0: plain, 1: simplex, 2: normalised within states.
 
@@ -97,11 +117,11 @@ def forward(
     step `since` on, before which it was run already, up to `until`: reward, and rho by row, are
     those of these steps alone.
 
-    Fills d, visits (H+1, width), or where they have two lines those of a step and the next, and
-    steps (7, H): mass c_t before dividing by it, Σ_s d_t without
+    Fills d, visits (H+1, width) and steps (7, H): mass c_t before dividing by it, Σ_s d_t without
     any normalisation, <d_t, r̂_t>, the same of a reward of 1, Σω, Σω² of the rows' weights, and
-    the sum of the logged rewards. Returns the first step at which no row is possible under the
-    target, or -1.
+    the sum of the logged rewards. Unless all is to be kept, for which the value has no use, d and
+    visits have two lines, for a step and the next, and the last two sums are nan. Returns the first
+    step at which no row is possible under the target, or -1.
     """
     horizon, width, lines = len(offsets) - 1, d.shape[1], len(d)
     n, end = len(ending), width - 1
@@ -165,6 +185,7 @@ def forward(
                 reward[first_row:stop],
                 by_visit,
                 arrived,
+                keep,
             )
             for s in range(width):
                 there[s], arriving[s] = arrived[2 * s], arrived[2 * s + 1]
@@ -215,8 +236,8 @@ def forward(
         if seen[end] > 0:
             first += here[end]
             second += here[end] ** 2 / seen[end]
-        steps[2, t], steps[3, t], steps[4, t], steps[5, t] = earned, placebo, first, second
-        steps[6, t] = logged
+        steps[2, t], steps[3, t], steps[4, t] = earned, placebo, first
+        steps[5, t], steps[6, t] = (second, logged) if keep else (np.nan, np.nan)
         if not placebo > 0:
             return t
     visits[until % lines, end] = ended

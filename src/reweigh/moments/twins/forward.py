@@ -29,15 +29,17 @@ def forward(
     steps: Array,
     since: int,
     until: int,
+    keep: bool,
 ) -> int:
     """See `reweigh.moments.kernels.forward.forward`."""
     rows = Rows(offsets, code, bits, ending, rho, by_code, reward, since, until)
-    if len(d) <= rows.horizon:  # many steps at a time need a line each
+    if not keep:  # many steps at a time need a line each
         all_d, seen = np.zeros((2, rows.horizon + 1, d.shape[1]))
         all_d[since], seen[since] = d[since % 2], visits[since % 2]
         given = offsets, code, bits, ending, rho, by_code, reward, mode
-        said = forward(*given, all_d, seen, steps, since, until)
+        said = forward(*given, all_d, seen, steps, since, until, True)
         d[until % 2], visits[until % 2] = all_d[until], seen[until]
+        steps[5:, since:until] = np.nan
         return said
     if since == 0:
         visits[0] = np.bincount(rows.columns(slice(len(ending))), minlength=d.shape[1])
