@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from reweigh.moments.kernels.common import (
@@ -15,7 +17,8 @@ from reweigh.moments.kernels.common import (
 )
 from reweigh.moments.kernels.vectors import add_at
 
-U2 = np.uint64(2)
+U1, U2 = np.uint64(1), np.uint64(2)
+FEW = 1024  # states: both halves of what arrives are at hand
 
 
 @inlined
@@ -28,18 +31,33 @@ def _rows(
     reward: Array,
     weight: Array,
     arrived: Array,
+    apart: Any,
     all_sums: bool,
 ) -> tuple[float, float, float]:
     """See `_carry`; what is asked here is a constant where this is compiled into."""
-    earned, second, logged = 0.0, 0.0, 0.0
-    for k in range(len(following)):
+    earned, second, logged, more, squared, paid = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    rows = np.uint64(len(following))
+    for k in range(np.uint64(0), rows - rows % U2, U2):
+        j = k + U1
+        w = weight[code[k] >> bits] * (rho[code[k]] if by_code else rho[k])
+        v = weight[code[j] >> bits] * (rho[code[j]] if by_code else rho[j])
+        add_at(arrived, U2 * (following[k] >> bits), (w, 1.0))
+        add_at(arrived, U2 * (following[j] >> bits) + apart, (v, 1.0))
+        earned += w * reward[k]
+        more += v * reward[j]
+        if all_sums:
+            second += w * w
+            squared += v * v
+            logged += reward[k]
+            paid += reward[j]
+    for k in range(rows - rows % U2, rows):
         w = weight[code[k] >> bits] * (rho[code[k]] if by_code else rho[k])
         add_at(arrived, U2 * (following[k] >> bits), (w, 1.0))
         earned += w * reward[k]
         if all_sums:
             second += w * w
             logged += reward[k]
-    return earned, second, logged
+    return earned + more, second + squared, logged + paid
 
 
 @compiled
@@ -52,19 +70,21 @@ def _carry(
     reward: Array,
     weight: Array,
     arrived: Array,
+    apart: Any,
     all_sums: bool,
 ) -> tuple[float, float, float]:
     """The rows of one step that another follows: d_t(s) ρ/N is carried on to s', and counted there:
-    both numbers of s' in `arrived`. Returns what they earn and, if all sums are asked for, those of
-    their squares and of the logged rewards."""
+    both numbers of s' in `arrived`, those of every other row `apart` from them: of few states the
+    next row would often have to wait for the last. Returns what they earn and, if all sums are
+    asked for, those of their squares and of the logged rewards."""
     # Asked once: inside the loop it costs several times what the sums do.
     if by_code and all_sums:
-        return _rows(code, following, bits, rho, True, reward, weight, arrived, True)
+        return _rows(code, following, bits, rho, True, reward, weight, arrived, apart, True)
     if by_code:
-        return _rows(code, following, bits, rho, True, reward, weight, arrived, False)
+        return _rows(code, following, bits, rho, True, reward, weight, arrived, apart, False)
     if all_sums:
-        return _rows(code, following, bits, rho, False, reward, weight, arrived, True)
-    return _rows(code, following, bits, rho, False, reward, weight, arrived, False)
+        return _rows(code, following, bits, rho, False, reward, weight, arrived, apart, True)
+    return _rows(code, following, bits, rho, False, reward, weight, arrived, apart, False)
 
 
 @compiled
@@ -126,7 +146,9 @@ def forward(
     horizon, width, lines = len(offsets) - 1, d.shape[1], len(d)
     n, end = len(ending), width - 1
     by_reward, by_move, by_visit, cut = np.empty((4, width))
-    by_state, arrived = np.zeros((width, 2)), np.zeros(2 * width)
+    by_state = np.zeros((width, 2))
+    apart = 2 * width if width <= FEW else 0
+    arrived = np.zeros(2 * width + apart)
     if since == 0:
         for k in range(n):
             visits[0, code[k] >> bits] += 1.0
@@ -185,8 +207,12 @@ def forward(
                 reward[first_row:stop],
                 by_visit,
                 arrived,
+                np.uint64(apart),
                 keep,
             )
+            for s in range(apart):
+                arrived[s] += arrived[apart + s]
+                arrived[apart + s] = 0.0
             for s in range(width):
                 there[s], arriving[s] = arrived[2 * s], arrived[2 * s + 1]
                 arrived[2 * s] = arrived[2 * s + 1] = 0.0
