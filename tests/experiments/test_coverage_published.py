@@ -137,7 +137,26 @@ AT_200 = (
     "many-states", "many-states-better", "noisy", "noisy-better", "rare-5", "rare-5-better",
     "sparse-better", "steady", "steady-better",
 )  # fmt: skip
+# Among them all in which more than MORE of the logs have a doubtful history.
+DOUBTFUL = {
+    50: (
+        "many-actions", "long", "apart", "further-apart", "steady", "discounted-better",
+        "sparse-better", "rare-5", "rare-2", "rare-1", "rare-half", "rare-2-better", "coarse",
+        "modelfail-naive",
+    ),
+    200: ("rare-2", "rare-1", "rare-half", "modelfail-naive"),
+    1000: (
+        "many-states", "rare-5", "rare-2", "rare-half", "rare-2-better", "modelfail-naive",
+        "icu-random",
+    ),
+    5000: (
+        "rare-2", "rare-1", "rare-half", "coarse-better", "modelfail-naive", "icu-softened",
+        "icu-random",
+    ),
+}  # fmt: skip
+MORE = 0.025
 SINCE = {
+    *((world, n) for n, worlds in DOUBTFUL.items() for world in worlds),
     *((world, n) for world in ("ending", "ending-better") for n in (50, 200, 1000, 5000)),
     *((world, n) for world in ("coarse", "mountaincar") for n in (1000, 5000)),
     *((world, 200) for world in AT_200),
@@ -164,6 +183,7 @@ def test_no_goal_hangs_on_histories_that_were_excused_more_easily() -> None:
         if cell in SINCE or not name.startswith(BY_STATE) or amber < goals.ENOUGH:
             continue
         share = history[*cell, "dm" if name.startswith("dm") else "mis"]
+        assert share <= MORE, (cell, name)
         most = min(round(share * row["replicates"]), amber - goals.ENOUGH)
         hits = round(row["coverage_amber"] * amber)
         for left in range(amber - most, amber + 1):
@@ -202,7 +222,8 @@ def test_no_goal_hangs_on_rows_that_are_older_than_the_gate_of_unseen_actions() 
     rows = goals.read_csv(DOCS / "coverage.csv")
     for row in goals.pick(rows, method=tables.DEFAULT, estimator="mdr"):
         cell = row["world"], row["n"]
-        if cell[0] in GATED.get(cell[1], ()) or cell not in lacking:
+        gated = (*GATED.get(cell[1], ()), *DOUBTFUL[cell[1]])
+        if cell[0] in gated or cell not in lacking:
             continue
         green, amber = (row[f"{name}_replicates"] or 0 for name in ("green", "amber"))
         green_hits, amber_hits = (
