@@ -307,7 +307,8 @@ def forward(rows: Rows, mode: int, *, keep: bool = True) -> Flow:
     """Run forward; SupportError where no row is possible under the target. Unless all is to be kept
     it is what the value needs."""
     horizon = rows.steps.horizon
-    d, visits, parts = np.zeros((3, horizon + 1 if keep else 2, rows.width))
+    d, visits, parts = np.empty((3, horizon + 1 if keep else 2, rows.width))
+    parts[-1] = 0.0  # of the horizon, where no row is; all else is written
     steps = np.zeros((7, horizon))
     run = pick("forward.forward", rows.steps.n_rows)
     for given, since, until in rows.parts():

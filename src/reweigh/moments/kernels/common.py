@@ -92,3 +92,19 @@ def total(values: Array) -> float:
     for k in range(whole, len(values)):
         a += values[k]
     return (a + b) + (c + d)
+
+
+@compiled
+def greatest(values: Array, most: float) -> float:
+    """The greatest of values and `most`, in four that need not wait for each other."""
+    a = b = c = d = most
+    whole = len(values) - len(values) % 4
+    for k in range(0, whole, 4):
+        a = values[k] if values[k] > a else a
+        b = values[k + 1] if values[k + 1] > b else b
+        c = values[k + 2] if values[k + 2] > c else c
+        d = values[k + 3] if values[k + 3] > d else d
+    for k in range(whole, len(values)):
+        a = values[k] if values[k] > a else a
+    a, c = b if b > a else a, d if d > c else c
+    return c if c > a else a

@@ -12,7 +12,6 @@ from reweigh.moments.kernels.common import (
     compiled,
     count_cut,
     inlined,
-    ratio,
     total,
 )
 from reweigh.moments.kernels.vectors import add_at
@@ -24,11 +23,14 @@ FEW = 1024  # states: both halves of what arrives are at hand
 @inlined
 def _rows(
     code: Array,
-    following: Array,
+    low: Any,
+    high: Any,
+    going: Any,
     bits: int,
     rho: Array,
     by_code: bool,
     reward: Array,
+    at: Any,
     weight: Array,
     arrived: Array,
     apart: Any,
@@ -36,80 +38,92 @@ def _rows(
 ) -> tuple[float, float, float]:
     """See `_carry`; what is asked here is a constant where this is compiled into."""
     earned, second, logged, more, squared, paid = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    rows = np.uint64(len(following))
-    for k in range(np.uint64(0), rows - rows % U2, U2):
+    for k in range(np.uint64(0), going - going % U2, U2):
         j = k + U1
-        w = weight[code[k] >> bits] * (rho[code[k]] if by_code else rho[k])
-        v = weight[code[j] >> bits] * (rho[code[j]] if by_code else rho[j])
-        add_at(arrived, U2 * (following[k] >> bits), (w, 1.0))
-        add_at(arrived, U2 * (following[j] >> bits) + apart, (v, 1.0))
-        earned += w * reward[k]
-        more += v * reward[j]
+        own, next_own, y, next_y = code[low + k], code[low + j], reward[at + k], reward[at + j]
+        w = weight[own >> bits] * (rho[own] if by_code else rho[at + k])
+        v = weight[next_own >> bits] * (rho[next_own] if by_code else rho[at + j])
+        add_at(arrived, U2 * (code[high + k] >> bits), (w, 1.0))
+        add_at(arrived, U2 * (code[high + j] >> bits) + apart, (v, 1.0))
+        earned += w * y
+        more += v * next_y
         if all_sums:
             second += w * w
             squared += v * v
-            logged += reward[k]
-            paid += reward[j]
-    for k in range(rows - rows % U2, rows):
-        w = weight[code[k] >> bits] * (rho[code[k]] if by_code else rho[k])
-        add_at(arrived, U2 * (following[k] >> bits), (w, 1.0))
-        earned += w * reward[k]
+            logged += y
+            paid += next_y
+    for k in range(going - going % U2, going):
+        own, y = code[low + k], reward[at + k]
+        w = weight[own >> bits] * (rho[own] if by_code else rho[at + k])
+        add_at(arrived, U2 * (code[high + k] >> bits), (w, 1.0))
+        earned += w * y
         if all_sums:
             second += w * w
-            logged += reward[k]
+            logged += y
     return earned + more, second + squared, logged + paid
 
 
 @compiled
 def _carry(
     code: Array,
-    following: Array,
+    low: Any,
+    high: Any,
+    going: Any,
     bits: int,
     rho: Array,
     by_code: bool,
     reward: Array,
+    at: Any,
     weight: Array,
     arrived: Array,
     apart: Any,
     all_sums: bool,
 ) -> tuple[float, float, float]:
-    """The rows of one step that another follows: d_t(s) ρ/N is carried on to s', and counted there:
-    both numbers of s' in `arrived`, those of every other row `apart` from them: of few states the
-    next row would often have to wait for the last. Returns what they earn and, if all sums are
-    asked for, those of their squares and of the logged rewards."""
+    """The rows of one step that another follows, `going` from `low` on, in rho and reward from
+    `at` on, the next ones from `high` on: d_t(s) ρ/N is carried on to s', and counted there: both
+    numbers of s' in `arrived`, those of every other row `apart` from them: of few states the next
+    row would often have to wait for the last. Returns what they earn and, if all sums are asked
+    for, those of their squares and of the logged rewards. Places, not slices: these count
+    references, for which short steps would wait."""
     # Asked once: inside the loop it costs several times what the sums do.
+    where = code, low, high, going, bits, rho
     if by_code and all_sums:
-        return _rows(code, following, bits, rho, True, reward, weight, arrived, apart, True)
+        return _rows(*where, True, reward, at, weight, arrived, apart, True)
     if by_code:
-        return _rows(code, following, bits, rho, True, reward, weight, arrived, apart, False)
+        return _rows(*where, True, reward, at, weight, arrived, apart, False)
     if all_sums:
-        return _rows(code, following, bits, rho, False, reward, weight, arrived, apart, True)
-    return _rows(code, following, bits, rho, False, reward, weight, arrived, apart, False)
+        return _rows(*where, False, reward, at, weight, arrived, apart, True)
+    return _rows(*where, False, reward, at, weight, arrived, apart, False)
 
 
 @compiled
 def _carry_last(
     code: Array,
-    ending: Array,
+    low: int,
+    going: int,
+    alive: int,
     bits: int,
+    ending: Array,
     rho: Array,
     by_code: bool,
     reward: Array,
+    at: int,
     weight: Array,
     there: Array,
 ) -> tuple[float, float, float, float, float]:
     """The same of rows that no other follows: to what their episode ended in, if that is known."""
     earned, second, logged, first, ended = 0.0, 0.0, 0.0, 0.0, 0.0
-    for k in range(len(code)):
-        w, after = weight[code[k] >> bits] * ratio(rho, by_code, code, k), ending[k]
+    for k in range(going, alive):
+        own, after, y = code[low + k], ending[k], reward[at + k]
+        w = weight[own >> bits] * (rho[own] if by_code else rho[at + k])
         if after >= 0:
             there[np.uint32(after)] += w
         elif after == END:
             ended += 1.0
             there[len(there) - 1] += w
-        earned += w * reward[k]
+        earned += w * y
         second += w * w
-        logged += reward[k]
+        logged += y
         first += w
     return earned, second, logged, first, ended
 
@@ -150,6 +164,7 @@ def forward(
     apart = 2 * width if width <= FEW else 0
     arrived = np.zeros(2 * width + apart)
     if since == 0:
+        visits[0] = 0.0
         for k in range(n):
             visits[0, code[k] >> bits] += 1.0
         for s in range(width):
@@ -159,7 +174,7 @@ def forward(
         scale *= steps[0, t]
     for t in range(since, until):
         low, high = offsets[t], offsets[t + 1]
-        first_row, stop = low - offsets[since], high - offsets[since]
+        first_row = low - offsets[since]
         alive = high - low
         going = offsets[t + 2] - high if t + 1 < horizon else 0
         here, seen = d[t % lines], visits[t % lines]
@@ -199,12 +214,15 @@ def forward(
         # d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s): each row carries d_t(s) ρ/M on to its s'
         if plain:
             earned, second, logged = _carry(
-                code[low:high],
-                code[high : high + going],
+                code,
+                np.uint64(low),
+                np.uint64(high),
+                np.uint64(going),
                 bits,
-                rho if by_code else rho[first_row:stop],
+                rho,
                 by_code,
-                reward[first_row:stop],
+                reward,
+                np.uint64(first_row),
                 by_visit,
                 arrived,
                 np.uint64(apart),
@@ -218,12 +236,16 @@ def forward(
                 arrived[2 * s] = arrived[2 * s + 1] = 0.0
             placebo = first = total(there)
             more, squared, paid, weight, over = _carry_last(
-                code[low + going : high],
-                ending[going:alive],
+                code,
+                low,
+                going,
+                alive,
                 bits,
-                rho if by_code else rho[first_row + going : stop],
+                ending,
+                rho,
                 by_code,
-                reward[first_row + going : stop],
+                reward,
+                first_row,
                 by_visit,
                 there,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from reweigh.moments.kernels.common import END, SEEN_ENOUGH, Array, compiled, total
+from reweigh.moments.kernels.common import END, SEEN_ENOUGH, Array, compiled, greatest, total
 
 ROUNDING = 1e-9  # as in estimators/where.py
 SOME = 512  # states
@@ -29,6 +29,7 @@ def seldom(d: Array, visits: Array, variance: Array, rare: Array, at: Array) -> 
     horizon, end = d.shape[0] - 1, d.shape[1] - 1
     corrected, spread, most, most_ended = 0.0, 0.0, 0.0, 0.0
     parts, squares, few = np.empty((3, SOME))
+    greatest_of = np.zeros(horizon)  # the states of a step that have some, where it may be the most
     for t in range(horizon):
         rare[t] = 0.0
         for begin in range(0, end, SOME):  # as much as a processor has at hand
@@ -45,22 +46,23 @@ def seldom(d: Array, visits: Array, variance: Array, rare: Array, at: Array) -> 
             spread += total(squares[:many])
             seldom_here = total(few[:many])
             rare[t] += seldom_here
-            if seldom_here > most:
-                for s in range(many):
-                    most = few[s] if few[s] > most else most
+            if seldom_here >= most * (1.0 - ROUNDING):
+                greatest_of[t] = greatest(few[:many], greatest_of[t])
+        most = max(most, greatest_of[t])
         ended = d[t, end] if visits[t, end] < SEEN_ENOUGH else 0.0  # END has no variance
         rare[t] += ended
         most_ended = max(most_ended, ended)
-    first, last = (0, end) if most > 0.0 else (end, end + 1)
-    enough = (most if most > 0.0 else most_ended) * (1.0 - ROUNDING)
     at[0] = at[1] = -1
+    enough = (most if most > 0.0 else most_ended) * (1.0 - ROUNDING)
     for t in range(horizon):
-        if not (enough > 0.0 and rare[t] >= enough):
-            continue
-        for s in range(first, last):
-            if visits[t, s] < SEEN_ENOUGH and d[t, s] >= enough:
-                at[0], at[1] = t, s
-                return corrected, spread
+        if most > 0.0 and greatest_of[t] >= enough:
+            for s in range(end):
+                if visits[t, s] < SEEN_ENOUGH and d[t, s] >= enough:
+                    at[0], at[1] = t, s
+                    return corrected, spread
+        elif most == 0.0 and enough > 0.0 and rare[t] >= enough:
+            at[0], at[1] = t, end
+            return corrected, spread
     return corrected, spread
 
 

@@ -1,10 +1,10 @@
-"""Four things a processor does that Numba has no word for, written in LLVM's language.
+"""Five things a processor does that Numba has no word for, written in LLVM's language.
 
 `prefetch` asks for a line of memory some rows before it is needed; the sums of a log lie scattered
 over more memory than any cache holds. `add_at` and `add_worth` add several numbers that lie
-side by side at once: one store instead of several, and the same bits. `turn` transposes eight lines
-of eight numbers in registers. All are plain LLVM, which makes of them what the processor at hand
-can do.
+side by side at once: one store instead of several, and the same bits; `add_drawn` does so for a row
+of some resampled logs. `turn` transposes eight lines of eight numbers in registers. All are plain
+LLVM, which makes of them what the processor at hand can do.
 """
 
 from __future__ import annotations
@@ -86,6 +86,42 @@ def add_worth(_: Any, sums: Any, at: Any, worth: Any, to: Any, y: Any, r: Any) -
         return context.get_dummy_value()
 
     return types.void(sums, at, worth, to, y, r), generate
+
+
+DRAWN = 16  # resampled logs at a time
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def add_drawn(
+    _: Any, weight: Any, s: Any, after: Any, seen: Any, to: Any, counts: Any, k: Any, r: Any,
+    y: Any, earned: Any, at: Any,
+) -> Any:  # fmt: skip
+    """Of DRAWN logs side by side, with c = counts[k:] and w = weight[s:] * (r * c):
+    after[to:] += w, seen[to:] += c and earned[at:] += w * y; without a check."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        weight, s, after, seen, to, counts, k, r, y, earned, at = given
+        numbers = ir.VectorType(ir.DoubleType(), DRAWN)
+        whole = ir.VectorType(ir.IntType(32), DRAWN)
+
+        def place(which: int, array: Any, at: Any, kind: Any) -> Any:
+            found = _address(context, builder, signature.args[which], array, at)
+            return builder.bitcast(found, kind.as_pointer())
+
+        drawn = ir.VectorType(ir.IntType(8), DRAWN)
+        count = builder.load(place(5, counts, k, drawn), align=1)
+        many = builder.uitofp(count, numbers)
+        own = builder.load(place(0, weight, s, numbers), align=TOGETHER)
+        w = builder.fmul(own, builder.fmul(_line(builder, [r] * DRAWN), many))
+        _add(builder, place(2, after, to, numbers), w)
+        into = place(3, seen, to, whole)
+        before = builder.load(into, align=TOGETHER)
+        builder.store(builder.add(before, builder.zext(count, whole)), into, align=TOGETHER)
+        paid = builder.fmul(w, _line(builder, [y] * DRAWN))
+        _add(builder, place(9, earned, at, numbers), paid)
+        return context.get_dummy_value()
+
+    return types.void(weight, s, after, seen, to, counts, k, r, y, earned, at), generate
 
 
 # Eight lines become eight columns by exchanging numbers between lines that are 1, then 2, then 4

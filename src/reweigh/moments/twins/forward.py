@@ -42,6 +42,7 @@ def forward(
         steps[5:, since:until] = np.nan
         return said
     if since == 0:
+        d[:], visits[:] = 0.0, 0.0
         visits[0] = np.bincount(rows.columns(slice(len(ending))), minlength=d.shape[1])
         d[0] = visits[0] / len(ending)
     c = np.ones(rows.horizon + 1)  # Σ_s d_t(s), before d_t is divided by it
