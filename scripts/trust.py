@@ -52,6 +52,7 @@ def main(arguments: list[str]) -> int:
         options.worlds,
         parts=options.parts,
         sizes=options.sizes,
+        faults=options.faults,
         replicates=options.replicates,
         small=options.small,
     )
@@ -97,6 +98,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--parts", type=_names, help=f"of {', '.join(coverage.PARTS)}")
     parser.add_argument("--worlds", type=_names, help="names of worlds (default: all)")
     parser.add_argument("--sizes", type=_numbers, help="of the logs, in episodes (default: all)")
+    parser.add_argument("--faults", type=_names, help="of the part faults (default: all)")
     parser.add_argument(
         "--replicates",
         type=_replicates,

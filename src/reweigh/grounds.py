@@ -17,8 +17,9 @@ from reweigh.estimators.recipe import Recipe, Stationary, Stepwise
 from reweigh.estimators.weights import Solution
 from reweigh.evidence import Evidence, merged
 from reweigh.inference import diagnose
+from reweigh.inference.decisive import heaviest
 from reweigh.inference.gain import Gain, bounded, error_of_returns, paired
-from reweigh.inference.gates import Gate, no_interval
+from reweigh.inference.gates import DECISIVE, Gate, decisive_episodes, no_interval, unknown
 from reweigh.inference.influence import behavior_values, influence_values
 from reweigh.inference.intervals import (
     Asked,
@@ -108,7 +109,8 @@ class Grounds:
                 own = (*own, no_interval(self.error_method))
             own = (*own, *self._dependence())
             own = (*own, *diagnose.unseen_actions(sums, self.recipe, self.error))
-        return Verdict((*own, *found.values()))
+            decisive = self.decisive()
+        return Verdict((*own, *diagnose.speaking_of(found, self.recipe), *decisive))
 
     def _dependence(self) -> list[Gate]:
         """Whether the sums say that episodes depend on more than the state; from rows there is an
@@ -120,6 +122,21 @@ class Grounds:
             self._kept["dependence"] = diagnose.dependence(sums)
         found: list[Gate] = self._kept["dependence"]
         return found
+
+    def decisive(self) -> list[Gate]:
+        """On how many episodes the error rests; no gate where there is no error."""
+        if self.n_episodes < 2 or self.error is None:
+            return []
+        if self.evidence.log is None:
+            return [unknown(DECISIVE, "sums hold no episodes: evaluated in memory it is told")]
+        try:
+            found = heaviest(self.influence())
+        except RefusedError as error:
+            return [unknown(DECISIVE, str(error))]
+        if found is None:
+            return []
+        log, _ = self.evidence.rows(self.dropped)
+        return [decisive_episodes(found, self.value, str(log.steps.episode[found.episode]))]
 
     def _weighed(self, history: Gate) -> Gate:
         """A history that matters to nothing: not red where WIS, which needs no state, agrees."""

@@ -262,6 +262,10 @@ def test_the_action_that_is_missing_is_the_targets(grid: Grid) -> None:
         ("fate", "dependence", "default", "mis-sums"),
         ("states-renamed", "steadiness", "steady", "mis-pooled"),
         ("states-renamed", "stationarity", "steady", "ssd-is"),
+        ("states-lost", "hidden policies", "default", "dr"),
+        ("outlier", "decisive episodes", "default", "dr"),
+        ("outlier", "decisive episodes", "default", "mis"),
+        ("swapped", "propensities", "long-better", "dm"),
     ],
 )
 def test_gates_notice_what_they_are_for(fault: str, gate: str, world: str, estimator: str) -> None:
@@ -270,7 +274,9 @@ def test_gates_notice_what_they_are_for(fault: str, gate: str, world: str, estim
     [row] = [r for r in tables.gate_rows(cell, result) if r["gate"] == gate]
     assert row["amber"] + row["red"] == 1.0
     clean = replace(cell, fault="clean")
-    if gate in ("unseen actions", "cut-off episodes", "dependence", "hidden states"):
+    if gate in ("unseen actions", "cut-off episodes", "dependence", "decisive episodes") or (
+        gate.startswith("hidden")
+    ):
         _, result = run_replicates(clean, [estimator, "log"], 0, range(3))
         [row] = [r for r in tables.gate_rows(clean, result) if r["gate"] == gate]
         assert row["amber"] + row["red"] == 0.0
@@ -487,7 +493,11 @@ def test_other_limits_need_no_other_run() -> None:
     _, result = run_replicates(cell, ("mis", "log"), 0, range(4))
     columns = tables.columns_of(result)
     assert set(verdicts(columns, "mis", 50)) == {1}  # too few episodes for green
-    loose = LIMITS | {"effective size": Limit(10, 5, above=False)}
+    few = {
+        "effective size": Limit(10, 5, above=False),
+        "decisive episodes": Limit(2, 1, above=False),
+    }
+    loose = LIMITS | few
     assert set(verdicts(columns, "mis", 50, loose)) == {0}
     rows = tables.coverage_rows(cell, result, loose)
     assert [row["green"] for row in rows] == [1.0]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import reweigh as rw
+from reweigh.experiments.coverage_faults import FAULTS, Grid
 from reweigh.experiments.coverage_worlds import WORLDS
 from reweigh.inference import diagnose
 from reweigh.moments.engines.arrays import ArraysEngine
@@ -84,14 +87,15 @@ def test_estimated_propensities_are_told() -> None:
     assert found["propensities"].level == "unknown"
     assert rw.evaluate(log, target).verdict.level == "amber"
     spoken = {gate.name for gate in rw.evaluate(log, target, "dm").verdict.gates}
-    assert not spoken & {"estimated propensities", "propensities"}  # it uses none
+    assert "estimated propensities" not in spoken  # it uses none
     assert gates_of(*study_log("default", 100))["estimated propensities"].level == "green"
 
 
 SPEAKS = {
-    "propensities": {"mis", "mis-pooled", "is", "dr", "dr-crossfit", "mdr", "ssd-is"},
+    "propensities": {"mis", "mis-pooled", "dm", "is", "dr", "dr-crossfit", "mdr", "ssd-is"},
     "estimated propensities": {"mis", "mis-pooled", "is", "dr", "dr-crossfit", "mdr", "ssd-is"},
     "policies": {"mis", "mis-pooled", "dm", "dr", "dr-crossfit", "mdr", "ssd-is"},
+    "hidden policies": {"dr", "dr-crossfit", "mdr"},
     "fitted values": {"dr"},
     "history": {"mis", "mis-pooled", "dm", "mdr", "ssd-is"},
     "steadiness": {"mis-pooled", "ssd-is"},
@@ -164,3 +168,54 @@ def test_the_marginal_size_is_that_of_mis(name: str) -> None:
     found = gates_of(log, target)["marginal size"]
     assert found.value == pytest.approx(rw.evaluate(log, target).diagnostics.worst_ess, rel=1e-9)
     assert found.value <= log.n_episodes
+
+
+def states_seen_by_policies(n: int, rng: np.random.Generator) -> rw.EpisodeLog:
+    """Both policies look at the state, a quarter of which is not in the log."""
+    state = rng.integers(0, 2, (n, 4))
+    mu, pi = np.array([[0.7, 0.3], [0.4, 0.6]]), np.array([[0.3, 0.7], [0.8, 0.2]])
+    action = (rng.random((n, 3)) < mu[state[:, :3], 1]).astype(int)
+    reward = (1.0 + state[:, :3]) * action
+    shown = np.ma.masked_array(state, rng.random(state.shape) < 0.25)
+    given = (p[state[:, :3], action] for p in (mu, pi))
+    return rw.log_from_arrays(shown, action, reward, *given, hidden="allow")
+
+
+@pytest.mark.parametrize("name", ["dr", "dr-crossfit", "wdr", "mdr", "mdr-crossfit"])
+def test_a_fitted_q_of_hidden_states_that_policies_see_is_red(name: str) -> None:
+    """What it says of a hidden state is not what the target would do there: every estimate is off,
+    and none by chance. A step earns π(1|0)/2 + π(1|1), 0.55."""
+    log = states_seen_by_policies(20_000, np.random.default_rng(3))
+    found = rw.evaluate(log, rw.ColumnPolicy("target_prob"), name)
+    assert abs(found.value - 1.65) > 4 * found.standard_error
+    [gate] = [gate for gate in found.verdict.gates if gate.name == "hidden policies"]
+    assert (gate.level, found.verdict.level) == ("red", "red")
+    right = rw.evaluate(log, rw.ColumnPolicy("target_prob"), "mis")
+    assert abs(right.value - 1.65) < 3 * right.standard_error
+    assert right.verdict.level == "green"
+
+
+def test_hidden_states_that_policies_do_not_see_are_no_fault() -> None:
+    log, target = study_log("hidden", 1000)
+    assert gates_of(log, target)["hidden policies"].value == 0.0
+    assert rw.evaluate(log, target, "mdr").verdict.level == "green"
+
+
+@pytest.mark.parametrize("estimator", [rw.is_, rw.wis, rw.trajectory_is])
+def test_products_answer_for_ratios_that_do_not_average_to_one(estimator: Any) -> None:
+    """Clipped, the ratios cannot be tested by state: the placebo is all that tells."""
+    log, target = study_log("tiny", 5000)
+    assert rw.evaluate(log, target, estimator()).verdict.level == "green"
+    found = rw.evaluate(log, target, estimator(max_ratio=1.1))
+    assert "placebo" in {gate.name for gate in found.verdict.reasons}
+
+
+def test_a_model_is_told_of_propensities_that_the_actions_deny() -> None:
+    log, target = study_log("long-better", 2000)
+    right = rw.evaluate(log, target, "dm")
+    assert right.verdict.level == "green"
+    swapped = FAULTS["swapped"](Grid.of(log), np.random.default_rng(0)).log()
+    found = rw.evaluate(swapped, rw.ColumnPolicy("target_prob"), "dm")
+    [gate] = [gate for gate in found.verdict.gates if gate.name == "propensities"]
+    assert (gate.level, found.verdict.level) == ("amber", "amber")
+    assert "may have been swapped" in gate.text

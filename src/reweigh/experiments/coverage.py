@@ -35,6 +35,7 @@ from reweigh.experiments.coverage_measures import (
 )
 from reweigh.experiments.coverage_tables import VERDICT, Row
 from reweigh.experiments.coverage_worlds import SIZES, WORLDS, installed
+from reweigh.inference.gates import DECISIVE
 
 ESTIMATORS = (
     "mis", "mis-plain", "mis-state", "mis-pooled", "dm", "is", "wis", "dr", "wdr", "mdr",
@@ -42,7 +43,11 @@ ESTIMATORS = (
 QUICK = Measure().quick
 JUDGED = ("mis", "dm", "wis")  # one of each kind: whose gates are told
 # Of others the verdict is told, and the gates that those have not: with faults, and on clean logs.
-ALSO = {"dr": ("fitted values",), "mdr": ("unseen actions",), SUMS: (DEPENDENCE, CUT)}
+ALSO = {
+    "dr": ("fitted values", "hidden policies", DECISIVE),
+    "mdr": ("unseen actions",),
+    SUMS: (DEPENDENCE, CUT),
+}
 POOLING = {"mis-pooled": ("steadiness",), "ssd-is": ("stationarity",)}
 BOOTSTRAP_SIZES = (50, 200, 1000)
 BOOTSTRAP_WORLDS = (
@@ -113,11 +118,12 @@ def plan(
     *,
     parts: Iterable[str] | None = None,
     sizes: Iterable[int] | None = None,
+    faults: Iterable[str] | None = None,
     replicates: int | Mapping[str, int] | None = None,
     small: bool = False,
 ) -> list[Part]:
-    """The parts of the study, of these worlds and sizes; `replicates` is the most that any part
-    has, or how many each has."""
+    """The parts of the study, of these worlds, sizes and faults; `replicates` is the most that any
+    part has, or how many each has."""
     chosen = _chosen("world", worlds, WORLDS, SMALL_WORLDS if small else tuple(WORLDS))
     lacking = [name for name in chosen if not installed(WORLDS[name])]
     if lacking:
@@ -135,7 +141,7 @@ def plan(
     else:
         most = replicates or (SMALL_REPLICATES if small else max(PARTS.values()))
         counts = {name: min(usual, most) for name, usual in PARTS.items()}
-    cells = cells_of(chosen, sizes)
+    cells = cells_of(chosen, sizes, _chosen("fault", faults, FAULTS, tuple(FAULTS)))
     return [
         Part(name, cells[name], counts[name], KEEP[name])
         for name in _chosen("part", parts, PARTS, tuple(PARTS))
@@ -144,10 +150,12 @@ def plan(
 
 
 def cells_of(
-    chosen: Iterable[str] = tuple(WORLDS), sizes: Iterable[int] = SIZES
+    chosen: Iterable[str] = tuple(WORLDS),
+    sizes: Iterable[int] = SIZES,
+    faults: Iterable[str] = tuple(FAULTS),
 ) -> dict[str, dict[AnyTrust, Sequence[str]]]:
     """The cells of every part, with what is asked of each."""
-    chosen, sizes = tuple(chosen), tuple(sizes)
+    chosen, sizes, faults = tuple(chosen), tuple(sizes), tuple(faults)
     others = tuple(name for name in ESTIMATORS if name not in QUICK)
     jackknife = Measure((JACKKNIFE,), quick=(), gates=False)
     bootstrap = Measure(BOOTSTRAPS, quick=(), gates=False)
@@ -170,7 +178,7 @@ def cells_of(
             TrustCell(world, n, fault, bare): _asked(world, fault)
             for world in chosen
             for n in sizes
-            for fault in FAULTS
+            for fault in faults
             if world in _worlds_of(fault)
         },
         "best": {BestCell(n): ("mis",) for n in BEST_SIZES if n in sizes},

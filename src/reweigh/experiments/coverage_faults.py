@@ -23,6 +23,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 OFF = 0.1  # how far propensities are off
 SHARE = 0.2  # of the episodes that come twice, are left out or cut off, and of the states lost
+SCALE = 1000.0  # of a reward in another unit
 LOWEST = 0.01  # the smallest logarithm of a probability is mapped to this
 
 
@@ -217,6 +218,13 @@ def action_missing(grid: Grid, rng: np.random.Generator) -> Grid:
     return grid.take(np.flatnonzero(first != liked))
 
 
+def outlier(grid: Grid, rng: np.random.Generator) -> Grid:
+    """One reward is in another unit: as large as a thousand of the largest."""
+    rewards, inside = grid.rewards.copy(), np.argwhere(grid.inside)
+    rewards[tuple(inside[rng.integers(len(inside))])] = SCALE * np.abs(rewards[grid.inside]).max()
+    return replace(grid, rewards=rewards)
+
+
 FAULTS: dict[str, Callable[[Grid, np.random.Generator], Grid]] = {
     "clean": lambda grid, rng: grid,
     "propensities-low": propensities_low,
@@ -234,6 +242,7 @@ FAULTS: dict[str, Callable[[Grid, np.random.Generator], Grid]] = {
     "cut-off": cut_off,
     "fate": fate,
     "states-renamed": states_renamed,
+    "outlier": outlier,
 }
 
 

@@ -35,6 +35,7 @@ FAULT_WORDS = {
     "cut-off": "one in five episodes cut off, beside others that end",
     "fate": "a luck of its own in all rewards of an episode",
     "states-renamed": "states named otherwise from the middle of an episode on",
+    "outlier": "one reward in another unit, a thousand times the largest",
 }
 LEAST = 0.02  # of the logs: what speaks up less often is not said to notice
 

@@ -49,8 +49,8 @@ JACKKNIFE = "jackknife"
 BOOTSTRAPS = ("percentile", "bootstrap-t")
 LEVELS = ("green", "amber", "red")  # a verdict's level is stored as its place here
 LOG_GATES = (
-    "estimated propensities", "propensities", "policies", "fitted values", "history", "steadiness",
-    "drift", "marginal size", "marginal support", "Pareto k",
+    "estimated propensities", "propensities", "policies", "hidden policies", "fitted values",
+    "history", "steadiness", "drift", "marginal size", "marginal support", "Pareto k",
 )  # fmt: skip
 CUT, DEPENDENCE = "cut-off episodes", "dependence"  # gates that are there only where they speak
 VALUE, ERROR, SIZE, VERDICT, GATE = "value", "error", "effective size", "level", "gate"
@@ -197,6 +197,7 @@ def _judged(
         own = estimate.gates
         own += tuple(diagnose.unseen_actions(sums, estimate.recipe, estimate.standard_error))
         own += tuple(depends if name == SUMS else ())
+        own += tuple(estimate.grounds.decisive())
         level = LEVELS.index(_verdict(own, of_log, estimate.recipe, apart).level)
         found |= {
             column(name, SIZE): estimate.diagnostics.worst_ess,

@@ -44,6 +44,10 @@ UNSEEN = """\
   episodes become nervous without a reason that they could tell. `reweigh check`
   counts episodes that are equal row by row; near-copies it cannot see.
 - **Symmetric rounding of propensities**, or errors that cancel within a state.
+- **An event that the log has not seen.** Where the rows of an action that the target likes earned
+  nothing, and the event is rarer than they are many, no spread tells what is missing.
+- **A change within the log that leaves the mean return as it was.** Drift compares means:
+  `modelwin-10`, where the behaviour earns 0, can halve its rewards unnoticed.
 - **A confounder** that moved both the logged actions and the rewards and is in no column.
 - **A world that has changed since the log ended.** Drift within the log can be seen, after it not.
 """

@@ -36,7 +36,7 @@ from reweigh.estimators.where import (
     rare_share,
     worst_node,
 )
-from reweigh.inference import gates, tails, variance
+from reweigh.inference import gates, log_gates, tails, variance
 from reweigh.inference.assumptions import (
     Outcome,
     Worth,
@@ -48,7 +48,7 @@ from reweigh.inference.assumptions import (
 )
 from reweigh.inference.gain import no_returns
 from reweigh.inference.gates import Gate
-from reweigh.inference.limits import kind_of
+from reweigh.inference.limits import kind_of, limit_of
 from reweigh.inference.unseen_actions import concerns, left_out
 from reweigh.moments.bundle import Moments
 from reweigh.moments.engines.base import Request
@@ -58,6 +58,7 @@ KINDS = frozenset({"transitions", "model", "lagged", "ordered", "paced", "larges
 RATIOS, STATES, PRODUCTS, STEADY = "propensities", "history", "Pareto k", "steadiness"
 DRIFT, MARGINAL, UNSEEN = "drift", "marginal size", "marginal support"
 ESTIMATED, POLICIES, FITTED = "estimated propensities", "policies", "fitted values"
+HIDDEN_POLICIES = "hidden policies"
 UNSEEN_ACTIONS = "unseen actions"
 
 
@@ -106,6 +107,7 @@ def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate
         found.append(gates.heaviest_episode(solution.heaviest, solution.ess))
     elif not from_model:
         found.append(gates.total_mass(solution.total_mass))
+    if not from_model:
         found.append(_placebo(solution, used))
     return tuple(found)
 
@@ -173,9 +175,10 @@ def of_sums(sums: Moments, silent: Set[str] = frozenset()) -> dict[str, Gate]:
         worth = _worth(sums)
     marginal = cache(lambda: _marginal(sums))
     makers: dict[str, Callable[[], Gate]] = {
-        ESTIMATED: lambda: gates.estimated_propensities(sums.about.behavior != "logged"),
+        ESTIMATED: lambda: log_gates.estimated_propensities(sums.about.behavior != "logged"),
         RATIOS: lambda: _assumption(RATIOS, sums, _ratios(sums)),
         POLICIES: lambda: _policies(sums),
+        HIDDEN_POLICIES: lambda: _policies(sums, at_hidden=True),
         FITTED: lambda: _fitted_values(sums),
         STATES: lambda: _assumption(STATES, sums, _history(sums, worth)),
         STEADY: lambda: _assumption(STEADY, sums, _steadiness(sums, worth)),
@@ -226,19 +229,33 @@ def _drift(sums: Moments) -> Outcome:
 
 
 def speaking_of(found: dict[str, Gate], recipe: Recipe) -> tuple[Gate, ...]:
-    """Of these gates those that concern an estimator."""
+    """Of these gates those that concern an estimator, as it hears them."""
     silent = silent_on(recipe)
-    return tuple(gate for name, gate in found.items() if name not in silent)
+    return tuple(_heard(gate, recipe) for name, gate in found.items() if name not in silent)
+
+
+def _heard(gate: Gate, recipe: Recipe) -> Gate:
+    """A model has no ratios, but where the logged actions deny their propensities altogether, the
+    target's probabilities may be those of the behaviour."""
+    if gate.name != RATIOS or gate.value is None or not isinstance(recipe.weights, Model):
+        return gate
+    limit = limit_of(RATIOS, "model")
+    level = limit.judge(gate.value)
+    text, advice = gate.text, ""
+    if level == "amber":
+        text = f"{text}: a model needs no propensities, but the columns may have been swapped"
+        advice = gate.advice
+    return replace(gate, level=level, limit=str(limit), text=text, advice=advice)
 
 
 def silent_on(recipe: Recipe) -> set[str]:
-    """Gates of the log that do not concern an estimator: a model has no ratios, running products
-    need no state, and only some pool the steps, or fit what they subtract on the same episodes."""
+    """Gates of the log that do not concern an estimator: running products need no state, only some
+    pool the steps, or fit what they subtract, or fit it on the same episodes."""
     control = recipe.control
     fitted = control is not None and not control.own
     silent = set()
     if isinstance(recipe.weights, Model):
-        silent |= {RATIOS, ESTIMATED}
+        silent |= {ESTIMATED}
     if recipe.uses_trajectories:
         # A fitted V(s) = Σ_a π(a|s) Q(s,a) is only right where π follows from the state.
         silent |= {STATES} if fitted else {STATES, POLICIES}
@@ -248,6 +265,8 @@ def silent_on(recipe: Recipe) -> set[str]:
         silent |= {STEADY}
     if control is None or control.own or control.q != "in-sample":
         silent |= {FITTED}
+    if not fitted:  # others do not look at a hidden state, or have a gate that is red there
+        silent |= {HIDDEN_POLICIES}
     return silent
 
 
@@ -277,29 +296,33 @@ def _marginal(sums: Moments) -> tuple[Gate, Gate]:
     return gates.unknown(MARGINAL, why), gates.unknown(UNSEEN, why)
 
 
-def _policies(sums: Moments) -> Gate:
+def _policies(sums: Moments, *, at_hidden: bool = False) -> Gate:
     """Do the policies look at more than the state? Within a (t, s, a) the ratio is then not the
     same: sqrt(Σ(ρ - ρ̄)²/Σρ²), the deviations being those within the (t, s, a), of the steps by
-    themselves and of all. The place is that of the largest Σ(ρ - ρ̄)²."""
+    themselves and of all. The place is that of the largest Σ(ρ - ρ̄)². `at_hidden`: the same of the
+    rows whose state is hidden, which a fitted Q takes for one state."""
+    name = HIDDEN_POLICIES if at_hidden else POLICIES
+    if at_hidden and not sums.hidden:
+        return gates.gate(name, 0.0, "no state is hidden", "")
     if sums.about.continuous_actions:
-        return gates.unknown(POLICIES, "actions are numbers: no two are alike")
+        return gates.unknown(name, "actions are numbers: no two are alike")
     if sums.model is None:
-        return gates.unknown(POLICIES, _lacking(sums, "model", "the actions", "not asked for"))
+        return gates.unknown(name, _lacking(sums, "model", "the actions", "not asked for"))
     hidden = np.array([value is None for value in sums.states.values], bool)
-    cells = sums.model.where(~hidden[sums.model.s])
+    cells = sums.model.where(hidden[sums.model.s] == at_hidden)
     groups = group_by([cells.t, cells.s, cells.a])
     n, rho, rho2 = (groups.sum(values) for values in (cells.n, cells.rho, cells.rho2))
     total = float(rho2.sum())
     if not total > 0:
-        return gates.unknown(POLICIES, "no ratio is above 0")
+        return gates.unknown(name, "no ratio is above 0")
     within = np.maximum(rho2 - rho**2 / n, 0.0)
     worst = int(np.argmax(within))
     step, state, action = (int(key[worst]) for key in groups.keys)
     assert sums.actions is not None
-    place = (step, sums.states.name(state), sums.actions.name(action))
     by_step = [tally(groups.keys[0], v, sums.about.horizon) for v in (within, rho2)]
-    per_step = np.sqrt(divided(*by_step))
-    return gates.policies(math.sqrt(float(within.sum()) / total), *place, per_step)
+    per_step, spread = np.sqrt(divided(*by_step)), math.sqrt(float(within.sum()) / total)
+    shown = None if at_hidden else sums.states.name(state)
+    return log_gates.policies(spread, step, shown, sums.actions.name(action), per_step)
 
 
 LUCK = 3.0  # errors of a standard deviation, 1/√(2n) of it each
@@ -313,9 +336,9 @@ def dependence(sums: Moments) -> list[Gate]:
     if n < 2:
         return []
     if ordered is None:
-        return [gates.maybe_dependent(no_returns(sums))]
+        return [log_gates.maybe_dependent(no_returns(sums))]
     if sums.transitions is None and sums.model is None:
-        return [gates.maybe_dependent("these sums hold no transitions")]
+        return [log_gates.maybe_dependent("these sums hold no transitions")]
     if sums.transitions is not None:
         cells, start = sums.transitions.forget("block", "a"), over_blocks(sums.start)
     else:
@@ -334,7 +357,7 @@ def dependence(sums: Moments) -> list[Gate]:
     if explained.lost or not spread > 0:
         return []
     excess = math.sqrt(spread / explained.total) - 1 - LUCK / math.sqrt(2 * n)
-    found = gates.dependence(max(excess, 0.0))
+    found = log_gates.dependence(max(excess, 0.0))
     return [] if found.level == "green" else [found]
 
 
@@ -350,11 +373,11 @@ def _fitted_values(sums: Moments) -> Gate:
     try:
         flow = forward(op, simplex=False)
     except SupportError:
-        return gates.fitted_values(1.0)
+        return log_gates.fitted_values(1.0)
     rare = rare_share(op)
     share = min(rare_mass(op, flow, rare) + float(escaping(op, flow).sum()), 1.0)
     per_step, worst = most_unfounded(op, flow, rare)
-    return gates.fitted_values(share, per_step=per_step, **_where(worst, sums))
+    return log_gates.fitted_values(share, per_step=per_step, **_where(worst, sums))
 
 
 def unseen_actions(sums: Moments, recipe: Recipe, error: float | None) -> list[Gate]:

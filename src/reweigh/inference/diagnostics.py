@@ -16,7 +16,6 @@ from reweigh.errors import (
     nearest,
 )
 from reweigh.estimators.weights import Solution
-from reweigh.inference import gates
 from reweigh.inference.gates import Gate
 from reweigh.inference.limits import Kind, Level, limit_of
 from reweigh.logs.log import EpisodeLog
@@ -125,8 +124,7 @@ def remarks(
     told = ("episodes", "support") if few else tuple(WARNINGS)
     found = _about_the_log(solution, used, ends_too)
     beyond = {gate.name: _beyond(gate, solution) for gate in own}
-    placebo = [] if any(gate.name == "placebo" for gate in own) else _placebo(solution, used)
-    for gate in [*own, *placebo]:
+    for gate in own:
         level = beyond.get(gate.name, gate.level)
         if gate.name == "placebo" and beyond.get("effective size") == "red":
             continue  # its own error means nothing then
@@ -142,14 +140,6 @@ def _beyond(gate: Gate, solution: Solution) -> Level:
         return gate.level
     kind: Kind = "model" if solution.from_model else "states"
     return limit_of(gate.name, kind).judge(gate.value)
-
-
-def _placebo(solution: Solution, used: Moments) -> list[Gate]:
-    """Running products have it as a warning only: it is one of the heaviest of their weights."""
-    if solution.from_model:
-        return []
-    expected = float(np.sum(used.about.discount ** np.arange(used.about.horizon)))
-    return [gates.placebo(solution.placebo, solution.placebo_error, expected)]
 
 
 def cut_beside_ends(data: EpisodeLog | Moments) -> float:

@@ -1,7 +1,7 @@
 """Gates: what must hold before an estimate is to be believed, and what to do where it does not.
 
 Every gate is computed on un-normalised quantities, because normalising hides missing overlap. The
-limits stand in `limits.py`.
+limits stand in `limits.py`, the gates of what was logged, and how, in `log_gates.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from reweigh.inference.assumption_words import WORDS
 from reweigh.inference.assumptions import Outcome
+from reweigh.inference.decisive import Decisive
 from reweigh.inference.limits import LIMITS, MATERIAL, Kind, Level, Limit, limit_of
 
 Floats = npt.NDArray[np.float64]
@@ -31,9 +32,9 @@ class Gate:
     text      what was found, in words; advice: what to do about it
 
     What is asked of the log or of the estimate as a whole belongs to no step: episodes, hidden
-    states, cut-off episodes, estimated propensities, dependence, interval, and steadiness, which
-    compares the steps. Drift is judged by whole returns, and told of the rewards of each step.
-    Pareto k is of the whole products, which the last step completes.
+    states, cut-off episodes, estimated propensities, dependence, decisive episodes, interval, and
+    steadiness, which compares the steps. Drift is judged by whole returns, and told of the rewards
+    of each step. Pareto k is of the whole products, which the last step completes.
     """
 
     name: str
@@ -70,6 +71,8 @@ class Gate:
         }
 
 
+DECISIVE = "decisive episodes"
+MANY = 1e9  # as good as all: nothing is skewed
 ROUNDING = 1e-6  # what it leaves of a spread, which is a difference of sums of squares
 NEARLY_ALL = 0.9  # of the episodes: then it is not the target that is far
 
@@ -95,7 +98,7 @@ def gate(
     return Gate(name, level, value, text, "" if level == "green" else advice, str(limit), **where)
 
 
-def _place(step: int, state: str | None = None, action: str | None = None) -> str:
+def place_in_words(step: int, state: str | None = None, action: str | None = None) -> str:
     """A place in words, as far as it is known."""
     text = f"step {step}" if state is None else f"step {step} in state {state}"
     return text if action is None else f"{text}, action {action}"
@@ -105,7 +108,7 @@ def with_place(found: Gate, most: str = "most") -> Gate:
     """With its place in words, where it speaks against the estimate."""
     if found.step is None or found.level not in ("amber", "red"):
         return found
-    place = _place(found.step, found.state, found.action)
+    place = place_in_words(found.step, found.state, found.action)
     return replace(found, text=f"{found.text}, {most} at {place}")
 
 
@@ -134,8 +137,8 @@ def support(
     return gate(
         name,
         total,
-        f"{total:.1%} of the target's mass is lost, most of it at {_place(step, state, action)} "
-        f"({why})",
+        f"{total:.1%} of the target's mass is lost, most of it at "
+        f"{place_in_words(step, state, action)} ({why})",
         "the value cannot speak for that part; ask for a target nearer to the behaviour, a coarser "
         "state, or log more there",
         kind="model" if from_model else "states",
@@ -332,6 +335,20 @@ def episodes(n: int, kind: Kind = "states") -> Gate:
     )
 
 
+def decisive_episodes(found: Decisive, value: float, name: str) -> Gate:
+    """On how many episodes the error rests; `name` is the id of the heaviest one."""
+    size = min(found.size, MANY)
+    return gate(
+        DECISIVE,
+        size,
+        f"the error rests on about {size:,.0f} episodes: episode {name} alone has "
+        f"{found.share:.0%} of it, and without that the value would be about "
+        f"{value + found.moved:.4g}",
+        "an interval from so few is not to be trusted, and is too short more often than too long: "
+        "check the rewards of that episode, or log more of what is rare",
+    )
+
+
 def hidden(there: bool) -> Gate:
     """A model takes the hidden state for a state like any other; MIS and running products do not
     look at it."""
@@ -370,25 +387,6 @@ def cut_off(share: float) -> Gate:
     )
 
 
-STATE_IS_ALL = "an error from sums takes the state for all that matters"
-BY_BLOCKS = (
-    "an interval by deleting blocks of episodes allows for it (jackknife), as does one from the "
-    "log in memory (engine='arrays')"
-)
-
-
-def dependence(excess: float) -> Gate:
-    """Episodes whose returns spread more than their states explain."""
-    text = f"returns spread {excess:.0%} more than the states explain, luck allowed for"
-    return gate("dependence", excess, f"{text}, and {STATE_IS_ALL}", BY_BLOCKS)
-
-
-def maybe_dependent(why: str) -> Gate:
-    """The same, where it cannot be told: never green, as if it were so."""
-    text = f"whether returns spread more than the states explain cannot be told ({why}), and "
-    return Gate("dependence", "amber", None, text + STATE_IS_ALL, BY_BLOCKS)
-
-
 def no_interval(why: str) -> Gate:
     """An estimate of which nobody can say how sure it is."""
     return gate(
@@ -397,50 +395,3 @@ def no_interval(why: str) -> Gate:
         f"there is no interval: {why}",
         "do not take the value for exact: what was not seen has no spread",
     )
-
-
-def estimated_propensities(there: bool) -> Gate:
-    """Errors take estimated propensities for the truth."""
-    return gate(
-        "estimated propensities",
-        float(there),
-        "the propensities were estimated from this log, and the error takes them for the truth"
-        if there
-        else "the propensities were logged",
-        "log the propensities; until then the interval can be off, mostly too wide",
-    )
-
-
-def policies(
-    spread: float, step: int, state: str, action: str, per_step: Floats | None = None
-) -> Gate:
-    """Ratios that differ where (t, s, a) is the same."""
-    if spread <= ROUNDING:
-        none = None if per_step is None else np.where(per_step <= ROUNDING, 0.0, per_step)
-        text = "the ratios follow from step, state and action"
-        return gate("policies", 0.0, text, "", per_step=none)
-    return gate(
-        "policies",
-        spread,
-        f"the ratios differ by {spread:.1%} (root mean square) where step, state and action are "
-        f"the same, most at step {step} in state {state}",
-        "the policies look at something that the state leaves out: add it to the state, or use "
-        "wis, which needs no state",
-        per_step=per_step,
-        step=step,
-        state=state,
-        action=action,
-    )
-
-
-def fitted_values(share: float, **where: Any) -> Gate:
-    """A control variate that is fitted on the episodes that it is then subtracted from."""
-    found = gate(
-        "fitted values",
-        share,
-        f"Q is fitted on the same episodes, and {share:.1%} of the target's mass is on (step, "
-        "state, action) seen fewer than 10 times",
-        "use the cross-fitted variant (dr-crossfit, wdr-crossfit, mdr-crossfit), or mis",
-        **where,
-    )
-    return with_place(found)

@@ -58,8 +58,10 @@ LIMITS = {
     "heaviest episode": Limit(None, 0.05),
     "Pareto k": Limit(0.7, 1.0),
     "propensities": Limit(None, 0.01, above=False),
+    "propensities, model": Limit(1e-6, None, above=False),  # it has no ratios: denied beyond doubt
     "estimated propensities": Limit(0.0, None),
     "policies": Limit(0.01, 0.10),
+    "hidden policies": Limit(None, 0.01),  # what a fitted Q says of hidden states is wrong then
     "fitted values": Limit(0.01, 0.05),
     "unseen actions": Limit(0.5, 1.0),  # in errors: what is missing moves the whole interval
     "history": Limit(0.01, 0.001, above=False),
@@ -69,6 +71,9 @@ LIMITS = {
     "stationarity": Limit(0.0, 0.02),  # not in the study: never green
     "cut-off episodes": Limit(0.0, 0.05),
     "interval": Limit(0.0, None),
+    "decisive episodes": Limit(
+        20, 5, above=False
+    ),  # k rare events: 1.96 errors cover 81 % of k = 2
     "dependence": Limit(0.05, None),  # then there is no interval but by deleting blocks
     "placebo": Limit(3.0, 6.0),  # six errors from a number that is known are no luck
     "episodes": Limit(30, 2, above=False),

@@ -9,7 +9,10 @@ from reweigh.inference.gates import Gate
 from reweigh.inference.limits import HINTS, ORDER, Level
 
 # Gates of the log, which a verdict should have; others may have nothing to speak of.
-ASSUMPTIONS = ("propensities", "policies", "history", "steadiness", "drift", "Pareto k")
+ASSUMPTIONS = (
+    "propensities", "policies", "hidden policies", "history", "steadiness", "drift", "Pareto k",
+    "decisive episodes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
