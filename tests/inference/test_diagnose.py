@@ -46,6 +46,21 @@ def test_policies_of_the_state_are_not_suspected(name: str) -> None:
     assert (found.level, found.value) == ("green", 0.0)
 
 
+@pytest.mark.parametrize("sums", [False, True])
+def test_a_log_without_any_observed_state_is_told(sums: bool) -> None:
+    rng = np.random.default_rng(0)
+    states = np.ma.masked_all((60, 3), int)
+    actions, rewards = rng.integers(0, 2, (60, 3)), rng.random((60, 3))
+    log = rw.log_from_arrays(states, actions, rewards, np.full((60, 3), 0.5), hidden="allow")
+    target = rw.TablePolicy({None: {0: 0.4, 1: 0.6}})
+    used = rw.moments(log, target) if sums else log
+    for name in ("ssd-is", "mis", "dm"):
+        verdict = rw.evaluate(used, None if sums else target, name).verdict
+        gates = {g.name: g for g in verdict.gates}
+        assert gates["policies"].text == "no state is observed"
+        assert gates.get("steadiness", gates["policies"]).level == "unknown"
+
+
 def test_no_two_continuous_actions_are_alike() -> None:
     found = gates_of(*study_log("timevarying-16", 100))
     assert found["policies"].level == "unknown"

@@ -151,9 +151,11 @@ class Worth:
     def at(self, t: Ints, s: Ints) -> Floats:
         width = int(max(self.s.max(initial=0), s.max(initial=0))) + 1
         real = self.s >= 0  # others have no key of their own
-        keys, wanted = (self.t * width + self.s)[real], t * width + s
-        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where((s >= 0) & (keys[place] == wanted), self.v[real][place], 0.0)
+        # A last key that none asks for: there may be no other, where every state is hidden.
+        keys = np.append((self.t * width + self.s)[real], np.iinfo(np.int64).max)
+        v, wanted = np.append(self.v[real], 0.0), t * width + s
+        place = np.searchsorted(keys, wanted)
+        return np.where((s >= 0) & (keys[place] == wanted), v[place], 0.0)
 
 
 def history_test(lagged: LaggedMoments, worth: Worth, horizon: int, discount: float) -> Outcome:

@@ -287,6 +287,8 @@ def _policies(sums: Moments) -> Gate:
         return gates.unknown(POLICIES, _lacking(sums, "model", "the actions", "not asked for"))
     hidden = np.array([value is None for value in sums.states.values], bool)
     cells = sums.model.where(~hidden[sums.model.s])
+    if not len(cells):
+        return gates.unknown(POLICIES, "no state is observed")
     groups = group_by([cells.t, cells.s, cells.a])
     n, rho, rho2 = (groups.sum(values) for values in (cells.n, cells.rho, cells.rho2))
     total = float(rho2.sum())
