@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from reweigh.arithmetic import divided
 from reweigh.estimators.where import largest
+from reweigh.inference.variance import OVERFLOW
 from reweigh.moments.extras import LaggedMoments, OrderedMoments, PacedMoments
 from reweigh.moments.groups import group_by, tally
 from reweigh.moments.transitions import TransitionMoments
@@ -231,6 +232,8 @@ def _split_test(cells: _Split, horizon: int, why: str) -> Outcome:
 
     groups = group_by([cells.t, cells.s, cells.group])
     n, first, second = (groups.sum(values) for values in (cells.n, cells.q, cells.q2))
+    if not np.isfinite(second).all():
+        return Outcome(None, OVERFLOW)
     strata = group_by([groups.keys[0], groups.keys[1]])
     N, K = strata.sum(n).astype(np.float64), strata.count().astype(np.float64)
     mean_square = divided(strata.sum(first) ** 2, N)
@@ -284,6 +287,8 @@ def drift_by_step(paced: PacedMoments, horizon: int) -> Outcome:
     sizes = tally(bucket >= bucket[cut], n, 2)
     place = late * horizon + paced.t
     y, y2 = (tally(place, v, 2 * horizon).reshape(2, horizon) for v in (paced.y, paced.y2))
+    if not np.isfinite(y2).all():
+        return Outcome(None, OVERFLOW)
     found = _welch(sizes, y, y2)
     told = np.isfinite(found.p)
     if not told.any():

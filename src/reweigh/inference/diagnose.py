@@ -191,6 +191,8 @@ NO_TRANSITIONS = Outcome(None, "these sums hold no transitions")
 
 
 def _assumption(name: str, sums: Moments, outcome: Outcome) -> Gate:
+    if outcome.p is not None and math.isnan(outcome.p):
+        outcome = Outcome(None, variance.OVERFLOW)
     code = -1 if outcome.state is None else outcome.state
     return gates.assumption(name, outcome, sums.states.name(code) if code >= 0 else None)
 
@@ -294,6 +296,8 @@ def _policies(sums: Moments) -> Gate:
     total = float(rho2.sum())
     if not total > 0:
         return gates.unknown(POLICIES, "no ratio is above 0")
+    if not math.isfinite(total):
+        return gates.unknown(POLICIES, variance.OVERFLOW)
     within = np.maximum(rho2 - rho**2 / n, 0.0)
     worst = int(np.argmax(within))
     step, state, action = (int(key[worst]) for key in groups.keys)
@@ -331,8 +335,9 @@ def dependence(sums: Moments) -> list[Gate]:
     moved = variance.derivatives(op, flow, back)
     term = variance.logged_reward(op, moved.reward)
     explained = variance.squared_error(op, back, moved, term)
-    mean = float(ordered.g.sum()) / n
-    spread = (float(ordered.g2.sum()) / n - mean**2) / n
+    spread = ordered.variance / n
+    if not math.isfinite(spread + explained.total):
+        return [gates.maybe_dependent(variance.OVERFLOW)]
     if explained.lost or not spread > 0:
         return []
     excess = math.sqrt(spread / explained.total) - 1 - LUCK / math.sqrt(2 * n)

@@ -95,5 +95,6 @@ def error_of_returns(sums: Moments) -> float:
             "these sums do not tell how much the returns of the log spread "
             f"({no_returns(sums)}): evaluate it in memory (engine='arrays')",
         )
-    mean = float(ordered.g.sum()) / n
-    return math.sqrt(max(float(ordered.g2.sum()) / n - mean**2, 0.0) / (n - 1))
+    if not math.isfinite(ordered.variance):
+        raise RefusedError("no-error", OVERFLOW)
+    return math.sqrt(max(ordered.variance, 0.0) / (n - 1))
