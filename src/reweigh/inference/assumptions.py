@@ -26,6 +26,10 @@ EXPECTED = 5.0  # rows of an action that its propensity must promise before they
 SPARE_ROWS = 10  # rows of a (t, s) beyond its groups before its spread is known
 LEAST_LOG_P = -1000.0  # one state must not make a sum of logarithms infinite
 HALF = 10  # episodes in each half of the log
+UNEVEN = (
+    "the ids are so uneven that one range of them holds nearly all episodes: number the episodes "
+    "in their order"
+)
 NO_SPREAD = 1e-12  # of a sum of squares
 TINY = np.finfo(np.float64).tiny
 
@@ -304,8 +308,10 @@ def _middle(n: Ints) -> tuple[int, str]:
     if len(below) < 2:
         return 0, "the episodes' ids do not tell an order"
     cut = int(np.argmin(np.abs(below[:-1] - below[-1] / 2))) + 1
-    if min(below[cut - 1], below[-1] - below[cut - 1]) < HALF:
+    if below[-1] < 2 * HALF:
         return 0, f"a half of the log has fewer than {HALF} episodes"
+    if min(below[cut - 1], below[-1] - below[cut - 1]) < HALF:
+        return 0, UNEVEN
     return cut, ""
 
 

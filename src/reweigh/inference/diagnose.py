@@ -187,6 +187,9 @@ def of_sums(sums: Moments, silent: Set[str] = frozenset()) -> dict[str, Gate]:
     return {name: make() for name, make in makers.items() if name not in silent}
 
 
+NO_NUMBERS = (
+    "the ids of its episodes are no whole numbers (in texts: 18 digits at most, no leading 0)"
+)
 NO_TRANSITIONS = Outcome(None, "these sums hold no transitions")
 
 
@@ -217,7 +220,7 @@ def _drift(sums: Moments) -> Outcome:
     if sums.ordered is None:
         return Outcome(None, f"the log has no order: {no_returns(sums)}")
     if not sums.ordered.has_order:
-        return Outcome(None, "the log has no order: the ids of its episodes are no whole numbers")
+        return Outcome(None, f"the log has no order: {NO_NUMBERS}")
     whole = drift_test(sums.ordered)
     if whole.p is None:
         return whole
