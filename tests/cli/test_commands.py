@@ -330,6 +330,17 @@ def test_cut_off_episodes_are_refused_or_dropped(command: Command, tmp_path: Pat
     assert "left out" in ran.json()["estimates"][0]["warnings"][0]
 
 
+def test_what_one_call_tried_is_recorded(
+    command: Command, log: Path, policy: Path, tmp_path: Path
+) -> None:
+    given = ("evaluate", log, "--target", policy, "--json")
+    assert command(*given, "--estimators", "mis,wis,dm").json()["tried"] == 3
+    assert command(*given).json()["tried"] == 1
+    ledger = (*given, "--ledger", tmp_path / "tried.json")
+    assert command(*ledger, "--estimators", "mis,wis").json()["tried"] == 2
+    assert command(*ledger, "--estimators", "dm").json()["tried"] == 3
+
+
 def test_a_gain_without_the_cut_off_episodes_says_what_it_is_over(
     command: Command, tmp_path: Path
 ) -> None:

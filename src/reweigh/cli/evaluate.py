@@ -128,7 +128,7 @@ def evaluate(
             with stage(3, stages):
                 moved = sensitivities(answered) if sensitivity else {}
         apart = disagreement(results)
-    tried = None
+    tried = len(results)  # one target: a pair for each
     if ledger is not None:
         trials = [trial(given.policy, result.recipe) for result in results]
         tally = noted_in_ledger(ledger, given.data.episodes_digest(), trials)
@@ -157,7 +157,7 @@ def evaluate(
         for answer, interval in zip(results, sure.intervals, strict=True):
             voice.answer(answer_line(answer, interval))
         if answered:
-            on_log = "" if tried is None else f"; {tried} tried on this log"
+            on_log = "" if ledger is None else f"; {tried} tried on this log"
             voice.say(summary(answered) + on_log)
         for line in gain_lines(answered):
             voice.say(line)
