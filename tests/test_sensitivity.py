@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import reweigh as rw
@@ -162,3 +163,45 @@ def test_ratios_that_cannot_be_clipped_are_said() -> None:
         "clipping is not tried: no ratio is between 1 and the largest; "
     )
     assert not any("clipped" in row.change for row in found.changes)
+
+
+@pytest.mark.parametrize("columns", [["x"], ["x", "y"]])
+def test_made_states_are_split_at_the_medians_of_what_they_were_made_of(columns: list[str]) -> None:
+    """The same as reading the log again with cells that end there."""
+    rng = np.random.default_rng(3)
+    n, horizon = 400, 3
+    rows = {
+        "episode": np.repeat(np.arange(n), horizon),
+        "step": np.tile(np.arange(horizon), n),
+        "x": rng.normal(size=n * horizon),
+        "y": rng.normal(size=n * horizon),
+        "action": rng.integers(0, 2, n * horizon),
+        "behavior_prob": np.full(n * horizon, 0.5),
+    }
+    rows["reward"] = rows["x"] * rows["action"]
+    rows["pi"] = np.where((rows["x"] > 0) == rows["action"], 0.8, 0.2)
+    coarse = rw.Grid([[0.0]] * len(columns))
+    log = rw.read_log(pa.table(rows), state=columns, abstraction=coarse)
+    target = rw.ColumnPolicy("pi")
+    made = np.stack([rows[c] > 0 for c in columns], axis=1)
+
+    def by_hand(values: np.ndarray) -> np.ndarray:
+        cells = values > 0
+        kinds = np.unique(cells, axis=0)
+        finer = np.zeros(values.shape, int)
+        for kind in kinds:
+            inside = (made == kind).all(axis=1)
+            logged = np.stack([rows[c][inside] for c in columns], axis=1)
+            # the lower of two in the middle
+            middle = np.sort(logged, axis=0)[(len(logged) - 1) // 2]
+            here = (cells == kind).all(axis=1)
+            finer[here] = 2 * kind + (values[here] > middle)
+        return finer
+
+    fine = rw.read_log(pa.table(rows), state=columns, abstraction=by_hand)
+    found = changes(log, target, "mis")
+    expected = rw.evaluate(fine, target, "mis").value
+    assert found["states split at their medians"] == pytest.approx(expected, rel=1e-12)
+    assert abs(expected - rw.evaluate(log, target, "mis").value) > 1e-6
+    plain = rw.read_log(pa.table({**rows, "x": made[:, 0].astype(int)}), state="x")
+    assert "states split at their medians" not in changes(plain, target, "mis")

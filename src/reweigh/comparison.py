@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reweigh.estimators.recipe import Model, Recipe
-from reweigh.results import NOT_TO_TRUST, Estimate, Interval, Refusal, number, rounded
+from reweigh.results import Estimate, Interval, Refusal, number, rounded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -291,7 +291,7 @@ def _remarks_on(contender: Contender) -> list[str]:
     if why is not None and not any(why in text for text in against):  # a gate may have said it
         lines.append(f"no interval: {why}")
     if contender.interval is not None and not contender.trusted:
-        lines.append(NOT_TO_TRUST)
+        lines.append(result.not_to_trust)
     return lines + [f"not checked: {line}" for line in result.verdict.unchecked_lines()]
 
 

@@ -59,6 +59,13 @@ class Evidence:
         assert self.log is not None
         return self.log.n_truncated
 
+    @property
+    def certifiable(self) -> bool:
+        """Whether its log, in memory, can have a certificate (`certificate.py` refuses others)."""
+        if self.stored is not None:
+            return not self.cut and self.stored.about.behavior == "logged"
+        return not self.cut and self.log is not None and self.log.behavior_source == "logged"
+
     def moments(self, recipe: Recipe, *, dropped: bool = False) -> Moments:
         """The sums that an estimator needs, and those that others have needed before it."""
         if self.stored is not None:

@@ -18,6 +18,7 @@ from reweigh.estimators.weights import Solution
 from reweigh.evidence import Evidence, merged
 from reweigh.inference import diagnose
 from reweigh.inference.decisive import heaviest
+from reweigh.inference.dependence import dependence
 from reweigh.inference.gain import Gain, bounded, error_of_returns, paired
 from reweigh.inference.gates import DECISIVE, Gate, decisive_episodes, no_interval, unknown
 from reweigh.inference.influence import behavior_values, influence_values
@@ -119,7 +120,7 @@ class Grounds:
             return []
         if "dependence" not in self._kept:
             sums = self.evidence.for_gates(self.recipe, dropped=self.dropped)
-            self._kept["dependence"] = diagnose.dependence(sums)
+            self._kept["dependence"] = dependence(sums)
         found: list[Gate] = self._kept["dependence"]
         return found
 

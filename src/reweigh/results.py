@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from reweigh.sensitivity import Sensitivity
 
 Floats = npt.NDArray[np.float64]
-NOT_TO_TRUST = "no interval to trust; see certify() for a bound that holds"
+NO_TRUST = "no interval to trust"
+NOT_TO_TRUST = f"{NO_TRUST}; see certify() for a bound that holds"
 OF_THE_WEIGHTS = ("effective size", "heaviest episode")  # gates
 __all__ = [
     "Diagnostics",
@@ -262,6 +263,11 @@ class Estimate:
             return True
         return not any(g.level == "red" and g.name in OF_THE_WEIGHTS for g in self.gates)
 
+    @property
+    def not_to_trust(self) -> str:
+        """What is said in place of its interval where that is not to be trusted."""
+        return NOT_TO_TRUST if self.grounds.evidence.certifiable else NO_TRUST
+
     def p_value(self) -> float:
         """p of "the target is not better than the behaviour", one-sided: small where it is. See
         `gain`."""
@@ -380,7 +386,7 @@ class Estimate:
     def _interval_text(self, interval: Interval | None) -> str:
         if interval is None:
             return "none"
-        return str(interval) if self.trusted else NOT_TO_TRUST
+        return str(interval) if self.trusted else self.not_to_trust
 
     def _better(self) -> str:
         if not self.trusted:

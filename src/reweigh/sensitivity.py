@@ -30,7 +30,7 @@ from reweigh.results import Estimate, Refusal, rounded
 CLIPPED = (0.999, 0.99)  # quantiles of the ratios
 LEFT_OUT = 0.01  # of the episodes
 SHORTER = 0.9  # of the horizon
-MOST_CHANGES = len(CLIPPED) + 4  # and one for each column of the state
+MOST_CHANGES = len(CLIPPED) + 5  # and one for each column of the state
 Data = EpisodeLog | Moments
 Evaluate = Callable[[Any, Policy | None, list[Recipe]], list[Estimate | Refusal]]
 
@@ -163,6 +163,9 @@ def _changes(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Change
         given = GivenPolicy(target, target.probabilities(log))
         for what, states, labels in _other_states(log):
             yield what, _with_states(log, states, labels), given, recipe
+        finer = _halved(log)
+        if finer is not None:
+            yield "states split at their medians", finer, given, recipe
         if log.horizon > 1:
             yield "states together with the one before", with_previous(log), given, recipe
 
@@ -277,12 +280,33 @@ def _with_states(log: EpisodeLog, codes: npt.NDArray[np.int64], labels: Labels) 
 
 def with_previous(log: EpisodeLog) -> EpisodeLog:
     """The same log whose state is the state together with the one before it."""
+    return _refined(log, [_before(log.steps), log.steps.state])
+
+
+def _halved(log: EpisodeLog) -> EpisodeLog | None:
+    """The same log whose made states are split in two by each of the numbers that they were made
+    of, at its median within the state; None where there is nothing to split."""
+    if log.abstraction is None:
+        return None
+    values = log.raw_states()
+    if values.dtype.kind not in "iuf":
+        return None
+    state = log.steps.state
+    first = np.concatenate([[0], np.cumsum(np.bincount(state))])
+    middle = (first[:-1] + first[1:] - 1) // 2  # (S,) in the order of the states
+    above = [x > x[np.lexsort([x, state])][middle[state]] for x in values.reshape(len(state), -1).T]
+    if not np.any(above):
+        return None
+    return _refined(log, [state, *(half.astype(np.int64) for half in above)])
+
+
+def _refined(log: EpisodeLog, keys: list[npt.NDArray[Any]]) -> EpisodeLog:
+    """The same log whose state is all of these (N,) together."""
+    groups = group_by(keys)
+    parts = zip(*(key.tolist() for key in groups.keys), strict=True)
+    labels = Labels(tuple("|".join(map(str, each)) for each in parts))
+    # After the last row there is no such state; it is not needed after the horizon.
     steps = log.steps
-    before = _before(steps)
-    groups = group_by([before, steps.state])
-    pairs = zip(*(key.tolist() for key in groups.keys), strict=True)
-    labels = Labels(tuple(f"{b}|{s}" for b, s in pairs))
-    # After the last row the pair is not among the states; it is not needed after the horizon.
     ending = np.where(steps.ending >= 0, UNKNOWN, steps.ending)
     other = replace(steps, state=groups.index().astype(np.int32), ending=ending.astype(np.int32))
     return replace(log, steps=other, states=labels, _cache={})

@@ -330,6 +330,40 @@ def test_cut_off_episodes_are_refused_or_dropped(command: Command, tmp_path: Pat
     assert "left out" in ran.json()["estimates"][0]["warnings"][0]
 
 
+def test_what_one_call_tried_is_recorded(
+    command: Command, log: Path, policy: Path, tmp_path: Path
+) -> None:
+    given = ("evaluate", log, "--target", policy, "--json")
+    assert command(*given, "--estimators", "mis,wis,dm").json()["tried"] == 3
+    assert command(*given).json()["tried"] == 1
+    ledger = (*given, "--ledger", tmp_path / "tried.json")
+    assert command(*ledger, "--estimators", "mis,wis").json()["tried"] == 2
+    assert command(*ledger, "--estimators", "dm").json()["tried"] == 3
+
+
+def test_a_gain_without_the_cut_off_episodes_says_what_it_is_over(
+    command: Command, tmp_path: Path
+) -> None:
+    path = write_log(tmp_path / "log.csv", log_table().slice(0, 178))
+    given = ("evaluate", path, "--short-episodes", "truncated", "--target-prob", "pi")
+    given = (*given, "--cut-episodes", "drop", "--estimators", "dr,mis,wis")
+    found = command(*given, "--json").json()
+    dr, mis, _ = found["estimates"]
+    assert found["behavior_value"] == mis["behavior_value"] != dr["behavior_value"]
+    for entry in (dr, mis):
+        assert entry["value"] - entry["behavior_value"] == pytest.approx(entry["gain"]["value"])
+    page = tmp_path / "report.html"
+    lines = command(*given, "--report", page).out.splitlines()
+    told = {line.split(":")[0]: line for line in lines if "better than the behaviour?" in line}
+    over = f"over the {dr['behavior_value']:.4g} earned in the episodes that were not cut off"
+    assert told["dr"].endswith(over)
+    assert told["mis"].endswith(")")
+    assert f"dr: over {dr['behavior_value']:.4g}, earned in the episodes" in page.read_text()
+    # a certificate would be refused: it is not advised
+    assert "no certificate" in command(*given, "--reward-range", "-9", "9").out
+    assert "wis: no interval to trust" in lines
+
+
 def test_warnings_are_printed_and_strict_takes_them_for_refusals(
     command: Command, tmp_path: Path, policy: Path
 ) -> None:

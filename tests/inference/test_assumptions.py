@@ -196,7 +196,9 @@ def test_what_cannot_be_tested_says_why() -> None:
     assert "fewer than" in drift_by_step(by_step(np.ones((5, 2))), 2).why
     far = by_step(np.random.default_rng(0).normal(size=(200, 2)))
     far = replace(far, bucket=np.where(far.bucket == far.bucket.max(), 10**6, far.bucket // 99))
-    assert "fewer than" in drift_by_step(far.summed(), 2).why  # 4 of 200 are beyond the others
+    assert "so uneven" in drift_by_step(far.summed(), 2).why  # 4 of 200 are beyond the others
+    outlier = np.append(-(10**12), np.arange(1, 600))
+    assert "so uneven" in drift_test(OrderedMoments.of(outlier, np.arange(600.0))).why
     assert drift_test(OrderedMoments.of(np.zeros(5, np.int64), np.ones(5))).p is None
     few = drift_test(OrderedMoments.of(np.arange(5), np.arange(5.0)))
     assert few.p is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,45 @@ def test_policies_of_the_state_are_not_suspected(name: str) -> None:
     """Hidden states aside: there the ratios differ, and the log says so."""
     found = gates_of(*study_log(name, 300))["policies"]
     assert (found.level, found.value) == ("green", 0.0)
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_a_log_without_any_observed_state_is_told(sums: bool) -> None:
+    rng = np.random.default_rng(0)
+    states = np.ma.masked_all((60, 3), int)
+    actions, rewards = rng.integers(0, 2, (60, 3)), rng.random((60, 3))
+    log = rw.log_from_arrays(states, actions, rewards, np.full((60, 3), 0.5), hidden="allow")
+    target = rw.TablePolicy({None: {0: 0.4, 1: 0.6}})
+    used = rw.moments(log, target) if sums else log
+    for name in ("ssd-is", "mis", "dm"):
+        verdict = rw.evaluate(used, None if sums else target, name).verdict
+        gates = {g.name: g for g in verdict.gates}
+        assert gates["policies"].text == "no state is observed"
+        assert gates.get("steadiness", gates["policies"]).level == "unknown"
+
+
+@pytest.mark.parametrize("size", [1e160, 1e300, 1e-162])
+@pytest.mark.parametrize("sums", [False, True])
+def test_rewards_whose_squares_no_number_holds_are_told(sums: bool, size: float) -> None:
+    log, target = study_log("default", 100)
+    log = log.with_rewards(size * log.steps.reward, np.zeros(100))
+    with np.errstate(over="ignore"):
+        used = rw.moments(log, target) if sums else log
+    for name in ("mis", "dm", "ssd-is"):
+        found = rw.evaluate(used, None if sums else target, name)
+        gates = {g.name: g for g in found.verdict.gates}
+        assert found.verdict.level != "green"
+        for gate in {"history", "steadiness", "drift"} & set(gates):
+            assert gates[gate].level == "unknown"
+            assert "beyond what a number can hold" in gates[gate].text
+        if sums and size > 1:
+            assert "cannot be told" in gates["dependence"].text
+        if size > 1:
+            assert "not told" in str(found)
+            with pytest.raises(rw.RefusedError, match="beyond what a number can hold"):
+                found.gain()
+        assert not re.search(r"\b(nan|inf)\b", f"{found} {found.verdict.gates}")
+        json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_no_two_continuous_actions_are_alike() -> None:

@@ -210,11 +210,14 @@ def cut_off(table: pa.Table) -> pa.Table:
     return table.append_column("truncated", [~whole]).filter(pa.array(whole | (step == 0)))
 
 
+NO_NUMBERS = (
+    "the log has no order: the ids of its episodes are no whole numbers (in texts: 18 digits "
+    "at most, no leading 0)"
+)
 UNORDERED = {
-    "texts": (
-        episodes_of([f"e{k}" for k in range(1000)]),
-        "the log has no order: the ids of its episodes are no whole numbers",
-    ),
+    "texts": (episodes_of([f"e{k}" for k in range(1000)]), NO_NUMBERS),
+    "leading zeros": (episodes_of([f"{k:04}" for k in range(1000)]), NO_NUMBERS),
+    "texts of 19 digits": (episodes_of([str(2**60 + k) for k in range(1000)]), NO_NUMBERS),
     "cut off": (
         cut_off(episodes_of(list(range(1000)))),
         "the log has no order: some episodes were cut off, and their returns are not known",

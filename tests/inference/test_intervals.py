@@ -498,7 +498,7 @@ def test_errors_that_overflow_are_refused() -> None:
     assert abs(found.value) > 1e190
     assert found.interval() is None
     for method in ("analytic", "cluster", "jackknife"):
-        with pytest.raises(rw.RefusedError, match="exceed what a number can hold"):
+        with pytest.raises(rw.RefusedError, match="beyond what a number can hold"):
             found.interval(method=method)
 
 

@@ -86,6 +86,7 @@ def evaluate(
         answer_line,
         estimates_table,
         gain_lines,
+        most_episodes,
         noted,
         print_json,
         remarks,
@@ -127,7 +128,7 @@ def evaluate(
             with stage(3, stages):
                 moved = sensitivities(answered) if sensitivity else {}
         apart = disagreement(results)
-    tried = None
+    tried = len(results)  # one target: a pair for each
     if ledger is not None:
         trials = [trial(given.policy, result.recipe) for result in results]
         tally = noted_in_ledger(ledger, given.data.episodes_digest(), trials)
@@ -140,7 +141,7 @@ def evaluate(
                 "estimates": [
                     entry | moved_entry(moved, entry["estimator"]) for entry in sure.entries()
                 ],
-                "behavior_value": answered[0].behavior_value if answered else None,
+                "behavior_value": most_episodes(answered).behavior_value if answered else None,
                 "log": given.about,
                 "seed": sure.seed,
                 "tried": tried,
@@ -156,7 +157,7 @@ def evaluate(
         for answer, interval in zip(results, sure.intervals, strict=True):
             voice.answer(answer_line(answer, interval))
         if answered:
-            on_log = "" if tried is None else f"; {tried} tried on this log"
+            on_log = "" if ledger is None else f"; {tried} tried on this log"
             voice.say(summary(answered) + on_log)
         for line in gain_lines(answered):
             voice.say(line)
@@ -208,9 +209,10 @@ def _sql_of(data: Any, policy: Any, recipes: list[Any]) -> str:
 
 def summary(estimates: Sequence[Estimate]) -> str:
     """The line that every table of estimates needs beside it."""
+    from reweigh.cli.show import most_episodes
     from reweigh.results import number
 
-    whole = max(estimates, key=lambda estimate: estimate.n_episodes)
+    whole = most_episodes(estimates)
     earned = "what the behaviour itself earned cannot be told"
     if whole.behavior_value is not None:
         earned = f"the behaviour itself earned {number(whole.behavior_value)} per episode"

@@ -103,17 +103,28 @@ def _interval_cell(result: Estimate, interval: Interval | None) -> str:
     return str(interval) if result.trusted else "none to trust"
 
 
+def most_episodes(results: Sequence[Estimate]) -> Estimate:
+    """The one that speaks of the whole log, where others leave cut-off episodes out."""
+    return max(results, key=lambda result: result.n_episodes)
+
+
 def gain_lines(results: Sequence[Estimate]) -> list[str]:
     """Whether the target is better than the behaviour, by each estimator whose error may be shown;
-    why that is not told, once for all that lack it for the same reason."""
-    from reweigh.results import Gain
+    why that is not told, once for all that lack it for the same reason. Where cut-off episodes were
+    left out, what the behaviour earned in the others, which the gain is over."""
+    from reweigh.inference.gain import same
+    from reweigh.results import Gain, number
 
+    whole = most_episodes(results).behavior_value if results else None
     lines: list[str] = []
     lacking: dict[str, list[str]] = {}
     for result in results:
         found = result.gain_or_why() if result.trusted else None
         if isinstance(found, Gain):
-            lines.append(f"{result.estimator}: better than the behaviour? {found}")
+            own, over = result.behavior_value, ""
+            if own is not None and whole is not None and not same(own, whole):
+                over = f", over the {number(own)} earned in the episodes that were not cut off"
+            lines.append(f"{result.estimator}: better than the behaviour? {found}{over}")
         elif found is not None:
             lacking.setdefault(found.reason, []).append(result.estimator)
     return lines + [
@@ -137,7 +148,7 @@ def answer_line(result: Estimate | Refusal, interval: Interval | None) -> str:
 
 def remarks(results: Sequence[Estimate | Refusal]) -> list[str]:
     """Warnings and refusals as lines, the same text once with all its estimators."""
-    from reweigh.results import NOT_TO_TRUST, Refusal
+    from reweigh.results import Refusal
 
     by_text: dict[str, list[str]] = {}
     for result in results:
@@ -151,7 +162,7 @@ def remarks(results: Sequence[Estimate | Refusal]) -> list[str]:
             for text in [*other, *(f"{level}: {text}" for text, level in reasons.items())]:
                 by_text.setdefault(text, []).append(result.estimator)
             if not result.trusted and result.standard_error is not None:
-                by_text.setdefault(NOT_TO_TRUST, []).append(result.estimator)
+                by_text.setdefault(result.not_to_trust, []).append(result.estimator)
             told = any(gate.name == "interval" for gate in result.verdict.reasons)
             if result.standard_error is None and not told:
                 by_text.setdefault(f"no interval: {result.error_method}", []).append(

@@ -21,6 +21,7 @@ from reweigh.evaluate import as_recipe, evaluate_all
 from reweigh.experiments.cells import PART, Row
 from reweigh.grounds import AGREES, errors_apart
 from reweigh.inference import diagnose
+from reweigh.inference.dependence import dependence
 from reweigh.inference.gates import Gate
 from reweigh.inference.influence import behavior_values
 from reweigh.inference.intervals import Asked, bootstrap_t, from_error, percentile
@@ -188,7 +189,7 @@ def _judged(
     WIS, which a verdict asks for."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         of_log = diagnose.of_sums(sums)
-        depends = diagnose.dependence(sums) if SUMS in answered else []
+        depends = dependence(sums) if SUMS in answered else []
     found: dict[str, Any] = {}
     if tell_log:
         found = {column(LOG, GATE, gate.name): gate.value for gate in of_log.values()}

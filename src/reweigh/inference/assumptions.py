@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from reweigh.arithmetic import divided
 from reweigh.estimators.where import largest
+from reweigh.inference.variance import OVERFLOW
 from reweigh.moments.extras import LaggedMoments, OrderedMoments, PacedMoments
 from reweigh.moments.groups import group_by, tally
 from reweigh.moments.transitions import TransitionMoments
@@ -25,6 +26,10 @@ EXPECTED = 5.0  # rows of an action that its propensity must promise before they
 SPARE_ROWS = 10  # rows of a (t, s) beyond its groups before its spread is known
 LEAST_LOG_P = -1000.0  # one state must not make a sum of logarithms infinite
 HALF = 10  # episodes in each half of the log
+UNEVEN = (
+    "the ids are so uneven that one range of them holds nearly all episodes: number the episodes "
+    "in their order"
+)
 NO_SPREAD = 1e-12  # of a sum of squares
 TINY = np.finfo(np.float64).tiny
 
@@ -151,9 +156,11 @@ class Worth:
     def at(self, t: Ints, s: Ints) -> Floats:
         width = int(max(self.s.max(initial=0), s.max(initial=0))) + 1
         real = self.s >= 0  # others have no key of their own
-        keys, wanted = (self.t * width + self.s)[real], t * width + s
-        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where((s >= 0) & (keys[place] == wanted), self.v[real][place], 0.0)
+        # A last key that none asks for: there may be no other, where every state is hidden.
+        keys = np.append((self.t * width + self.s)[real], np.iinfo(np.int64).max)
+        v, wanted = np.append(self.v[real], 0.0), t * width + s
+        place = np.searchsorted(keys, wanted)
+        return np.where((s >= 0) & (keys[place] == wanted), v[place], 0.0)
 
 
 def history_test(lagged: LaggedMoments, worth: Worth, horizon: int, discount: float) -> Outcome:
@@ -229,6 +236,8 @@ def _split_test(cells: _Split, horizon: int, why: str) -> Outcome:
 
     groups = group_by([cells.t, cells.s, cells.group])
     n, first, second = (groups.sum(values) for values in (cells.n, cells.q, cells.q2))
+    if not np.isfinite(second).all():
+        return Outcome(None, OVERFLOW)
     strata = group_by([groups.keys[0], groups.keys[1]])
     N, K = strata.sum(n).astype(np.float64), strata.count().astype(np.float64)
     mean_square = divided(strata.sum(first) ** 2, N)
@@ -282,6 +291,8 @@ def drift_by_step(paced: PacedMoments, horizon: int) -> Outcome:
     sizes = tally(bucket >= bucket[cut], n, 2)
     place = late * horizon + paced.t
     y, y2 = (tally(place, v, 2 * horizon).reshape(2, horizon) for v in (paced.y, paced.y2))
+    if not np.isfinite(y2).all():
+        return Outcome(None, OVERFLOW)
     found = _welch(sizes, y, y2)
     told = np.isfinite(found.p)
     if not told.any():
@@ -297,8 +308,10 @@ def _middle(n: Ints) -> tuple[int, str]:
     if len(below) < 2:
         return 0, "the episodes' ids do not tell an order"
     cut = int(np.argmin(np.abs(below[:-1] - below[-1] / 2))) + 1
-    if min(below[cut - 1], below[-1] - below[cut - 1]) < HALF:
+    if below[-1] < 2 * HALF:
         return 0, f"a half of the log has fewer than {HALF} episodes"
+    if min(below[cut - 1], below[-1] - below[cut - 1]) < HALF:
+        return 0, UNEVEN
     return cut, ""
 
 

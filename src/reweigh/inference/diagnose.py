@@ -25,7 +25,6 @@ from reweigh.estimators.weights import (
     effective_sizes,
     escaping,
     model_cells,
-    over_blocks,
     rare_mass,
 )
 from reweigh.estimators.where import (
@@ -190,10 +189,15 @@ def of_sums(sums: Moments, silent: Set[str] = frozenset()) -> dict[str, Gate]:
     return {name: make() for name, make in makers.items() if name not in silent}
 
 
+NO_NUMBERS = (
+    "the ids of its episodes are no whole numbers (in texts: 18 digits at most, no leading 0)"
+)
 NO_TRANSITIONS = Outcome(None, "these sums hold no transitions")
 
 
 def _assumption(name: str, sums: Moments, outcome: Outcome) -> Gate:
+    if outcome.p is not None and math.isnan(outcome.p):
+        outcome = Outcome(None, variance.OVERFLOW)
     code = -1 if outcome.state is None else outcome.state
     return gates.assumption(name, outcome, sums.states.name(code) if code >= 0 else None)
 
@@ -218,7 +222,7 @@ def _drift(sums: Moments) -> Outcome:
     if sums.ordered is None:
         return Outcome(None, f"the log has no order: {no_returns(sums)}")
     if not sums.ordered.has_order:
-        return Outcome(None, "the log has no order: the ids of its episodes are no whole numbers")
+        return Outcome(None, f"the log has no order: {NO_NUMBERS}")
     whole = drift_test(sums.ordered)
     if whole.p is None:
         return whole
@@ -310,11 +314,15 @@ def _policies(sums: Moments, *, at_hidden: bool = False) -> Gate:
         return gates.unknown(name, _lacking(sums, "model", "the actions", "not asked for"))
     hidden = np.array([value is None for value in sums.states.values], bool)
     cells = sums.model.where(hidden[sums.model.s] == at_hidden)
+    if not len(cells):
+        return gates.unknown(name, f"no state is {'hidden' if at_hidden else 'observed'}")
     groups = group_by([cells.t, cells.s, cells.a])
     n, rho, rho2 = (groups.sum(values) for values in (cells.n, cells.rho, cells.rho2))
     total = float(rho2.sum())
     if not total > 0:
         return gates.unknown(name, "no ratio is above 0")
+    if not math.isfinite(total):
+        return gates.unknown(name, variance.OVERFLOW)
     within = np.maximum(rho2 - rho**2 / n, 0.0)
     worst = int(np.argmax(within))
     step, state, action = (int(key[worst]) for key in groups.keys)
@@ -323,42 +331,6 @@ def _policies(sums: Moments, *, at_hidden: bool = False) -> Gate:
     per_step, spread = np.sqrt(divided(*by_step)), math.sqrt(float(within.sum()) / total)
     shown = None if at_hidden else sums.states.name(state)
     return log_gates.policies(spread, step, shown, sums.actions.name(action), per_step)
-
-
-LUCK = 3.0  # errors of a standard deviation, 1/√(2n) of it each
-
-
-def dependence(sums: Moments) -> list[Gate]:
-    """Do whole episodes turn out good or bad for a reason that no state tells? The returns then
-    spread more than the recursion says of the logged policy itself, where every ratio is 1. No
-    gate where they do not."""
-    ordered, n, about = sums.ordered, sums.n_episodes, sums.about
-    if n < 2:
-        return []
-    if ordered is None:
-        return [log_gates.maybe_dependent(no_returns(sums))]
-    if sums.transitions is None and sums.model is None:
-        return [log_gates.maybe_dependent("these sums hold no transitions")]
-    if sums.transitions is not None:
-        cells, start = sums.transitions.forget("block", "a"), over_blocks(sums.start)
-    else:
-        cells, start = model_cells(sums)
-        cells = cells.forget("a")
-    count = cells.n.astype(np.float64)
-    logged = replace(cells, rho=count, rho2=count, z=cells.y, rhoz=cells.y, z2=cells.y2, one=count)
-    op = importance_operator(logged, start, about.horizon, about.discount)
-    op = replace(op, start=replace(op.start, g=0 * op.start.g, g2=0 * op.start.g2))
-    flow, back = forward(op, simplex=False), backward(op)
-    moved = variance.derivatives(op, flow, back)
-    term = variance.logged_reward(op, moved.reward)
-    explained = variance.squared_error(op, back, moved, term)
-    mean = float(ordered.g.sum()) / n
-    spread = (float(ordered.g2.sum()) / n - mean**2) / n
-    if explained.lost or not spread > 0:
-        return []
-    excess = math.sqrt(spread / explained.total) - 1 - LUCK / math.sqrt(2 * n)
-    found = log_gates.dependence(max(excess, 0.0))
-    return [] if found.level == "green" else [found]
 
 
 def _fitted_values(sums: Moments) -> Gate:

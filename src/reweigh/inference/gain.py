@@ -52,12 +52,17 @@ class Gain:
         }
 
 
+def same(a: float, b: float) -> bool:
+    """Whether they differ by no more than rounding."""
+    return abs(a - b) <= SAME * max(abs(a), abs(b))
+
+
 def paired(value: float, behavior: float, error: float, n: int) -> Gain:
     """From the error of the difference itself."""
     gain, size = value - behavior, max(abs(value), abs(behavior))
     if not nothing_left(error, size):
         return Gain(gain, error, t_p_value(gain, error, 0.0, n - 1), n - 1)
-    if abs(gain) <= SAME * size:
+    if same(value, behavior):
         return Gain(0.0, 0.0, 1.0, n - 1)
     raise RefusedError("no-error", "the difference to the behaviour shows no spread")
 
@@ -69,7 +74,7 @@ def bounded(value: float, error: float, df: float, behavior: float, own: float, 
     if not math.isfinite(most):
         raise RefusedError("no-error", OVERFLOW)
     least_df = min(df, n - 1)
-    if abs(gain) <= SAME * max(abs(value), abs(behavior)):
+    if same(value, behavior):
         p = 1.0  # the same number, as that of the behaviour itself is
     elif gain > 0:
         p = t_p_value(gain, most, 0.0, least_df)
@@ -95,5 +100,6 @@ def error_of_returns(sums: Moments) -> float:
             "these sums do not tell how much the returns of the log spread "
             f"({no_returns(sums)}): evaluate it in memory (engine='arrays')",
         )
-    mean = float(ordered.g.sum()) / n
-    return math.sqrt(max(float(ordered.g2.sum()) / n - mean**2, 0.0) / (n - 1))
+    if not math.isfinite(ordered.variance):
+        raise RefusedError("no-error", OVERFLOW)
+    return math.sqrt(max(ordered.variance, 0.0) / (n - 1))

@@ -166,7 +166,7 @@ class Freedom:
 
 
 NOISE = 1e-12  # the share of what it is a difference of, below which a number is rounding
-OVERFLOW = "the squares of the ratios exceed what a number can hold"
+OVERFLOW = "the squares of the ratios or rewards are beyond what a number can hold"
 LOST = "no spread that rounding leaves: constant, or tiny beside its size (subtract a constant)"
 
 

@@ -177,11 +177,20 @@ class OrderedMoments(Buckets):
         """ids: None where one is no whole number."""
         shift, bucket = (0, ids) if ids is not None else (UNORDERED, np.zeros(len(returns), int))
         n = np.ones(len(returns), np.int64)
-        return cls(shift, bucket, n, returns, returns * returns).summed()
+        with np.errstate(over="ignore"):
+            squares = returns * returns
+        return cls(shift, bucket, n, returns, squares).summed()
 
     @property
     def has_order(self) -> bool:
         return self.shift != UNORDERED
+
+    @property
+    def variance(self) -> float:
+        """Of a return; infinite or nan where squares exceed what a number can hold."""
+        with np.errstate(over="ignore"):
+            n, g, g2 = int(self.n.sum()), float(self.g.sum()), float(self.g2.sum())
+        return g2 / n - (g / n) * (g / n)
 
 
 @dataclass(frozen=True, eq=False)

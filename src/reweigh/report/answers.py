@@ -12,7 +12,7 @@ from reweigh.errors import RefusedError
 from reweigh.inference.intervals import Asked, Interval, from_error
 from reweigh.report.basis import LEVEL, Basis, Missing
 from reweigh.report.records import Answer, Reason, Row, VarianceParts
-from reweigh.results import NOT_TO_TRUST, Estimate, Gain, Refusal
+from reweigh.results import NO_TRUST, Estimate, Gain, Refusal
 from reweigh.wording import number, p_text, rounded
 
 FILE = re.compile(r"\.\w{1,8}$")  # what the names of files end in
@@ -70,7 +70,7 @@ def _row(result: Estimate | Refusal, interval: Interval | None) -> Row:
 def _why_none(result: Estimate, interval: Interval | None) -> str:
     if interval is None:
         return result.no_interval or result.error_method
-    return "" if result.trusted else NOT_TO_TRUST
+    return "" if result.trusted else result.not_to_trust
 
 
 def _with_gain(row: Row, gain: Gain | RefusedError, level: float) -> Row:
@@ -193,8 +193,8 @@ def percent(level: float) -> str:
 
 
 def _interval_text(row: Row) -> str:
-    if row.no_interval == NOT_TO_TRUST:
-        return sentence(NOT_TO_TRUST)
+    if row.no_interval.startswith(NO_TRUST):
+        return sentence(row.no_interval)
     if row.interval is None:
         return f"No interval: {row.no_interval}."
     both = math.isfinite(row.interval.low) and math.isfinite(row.interval.high)

@@ -14,7 +14,7 @@ from reweigh.logs.log import EpisodeLog
 from reweigh.report.answers import MEANING, no_answer, percent, sentence, span
 from reweigh.report.facts import NOTATION, facts_of, formula_of, versions
 from reweigh.report.records import Answer, Facts, Reason, Row
-from reweigh.results import NOT_TO_TRUST, Estimate, Refusal
+from reweigh.results import Estimate, Refusal
 from reweigh.wording import number, rounded
 
 MEANING_RED = "Do not decide on this ranking: its first number is not to be trusted."
@@ -121,7 +121,7 @@ def _row(c: Contender) -> Row:
         gain_interval=None
         if over is None or hidden
         else replace(over.interval, standard_error=over.standard_error),
-        no_interval=NOT_TO_TRUST if hidden else c.no_interval or "",
+        no_interval=c.result.not_to_trust if hidden else c.no_interval or "",
         best=c.best,
     )
 
@@ -206,7 +206,7 @@ def _interval_text(found: Comparison, told: Contender) -> str:
     if told.interval is None:
         return f"No interval: {told.no_interval}."
     if not told.trusted:
-        return sentence(NOT_TO_TRUST)
+        return sentence(_row(told).no_interval)
     level, ends = percent(told.interval.level), span(told.interval)
     if found.held_out is not None:
         return f"{level} interval, from {found.n_held_out:,} episodes set aside: {ends}"

@@ -12,7 +12,7 @@ from reweigh.report.draw import TITLES
 from reweigh.report.figures import Cells, Figure, Table, interval_cell
 from reweigh.report.records import Row
 from reweigh.report.sections import Section, formulas_table
-from reweigh.results import NOT_TO_TRUST
+from reweigh.results import NO_TRUST
 from reweigh.wording import number, rounded
 
 SHOWN = 40  # targets in a chart; tables hold all
@@ -58,7 +58,8 @@ def _ranking(content: Compared) -> Section:
 
 
 def _lacking(row: Row) -> str:
-    return NOT_TO_TRUST if row.no_interval == NOT_TO_TRUST else f"no interval: {row.no_interval}"
+    trusted = not row.no_interval.startswith(NO_TRUST)
+    return f"no interval: {row.no_interval}" if trusted else row.no_interval
 
 
 def _left_out(many: int, what: str) -> list[str]:

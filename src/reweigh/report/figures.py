@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from reweigh.inference.gain import same
 from reweigh.report import draw_forest, draw_places, draw_weights
 from reweigh.report.answers import span
 from reweigh.report.content import Content
@@ -23,7 +24,7 @@ from reweigh.report.records import (
     VarianceParts,
     Weights,
 )
-from reweigh.results import NOT_TO_TRUST
+from reweigh.results import NO_TRUST
 from reweigh.wording import number, rounded, two_digits
 
 LISTED_FIELDS = 60  # of a heat map, in its table
@@ -128,7 +129,7 @@ def estimates_table(content: Content) -> Table:
 def interval_cell(row: Row) -> str:
     if row.interval is not None:
         return span(row.interval)
-    return "none to trust" if row.no_interval == NOT_TO_TRUST else "none"
+    return "none to trust" if row.no_interval.startswith(NO_TRUST) else "none"
 
 
 def gains(content: Content) -> Figure | None:
@@ -152,6 +153,16 @@ def gains(content: Content) -> Figure | None:
         f"{name}: {gain} ({around}), one-sided {p} of no gain. {why}; an interval without 0 tells "
         "them apart."
     )
+    # Cut-off episodes may have been left out by some.
+    own = {row.estimator: row.value - row.gain for row in rows if row.value and row.gain}
+    other = [
+        name
+        for name, earned in own.items()
+        if content.behavior is not None and not same(earned, content.behavior)
+    ]
+    if other:
+        earned = number(own[other[0]])
+        text += f" {', '.join(other)}: over {earned}, earned in the episodes that are used there."
     table = Table("Target − behaviour", columns, tuple(cells), _right(columns, 0))
     return _figure("gains", text, table, lambda: draw_forest.gains(rows))
 
