@@ -19,7 +19,7 @@ from pyarrow import csv as pacsv
 from reweigh.errors import Fault, InputError, input_error
 from reweigh.logs import csvfile
 from reweigh.logs.csvfile import CsvFormat
-from reweigh.logs.plain import is_number, is_text, plain_column, texts
+from reweigh.logs.plain import floats, is_number, is_text, plain_column, texts
 from reweigh.logs.sources import FileSource, open_source
 from reweigh.logs.states import encode_arrow
 from reweigh.logs.textfile import BLOCK, TextStream, open_stream
@@ -68,8 +68,7 @@ class Seen:
             truths = csvfile.truth(column)
             assert truths is not None
             column = pc.cast(truths, pa.int8())
-        cast = pc.cast(column, pa.float64(), safe=False)
-        return np.asarray(cast.fill_null(np.nan).to_numpy(zero_copy_only=False), float)
+        return np.asarray(floats(column).fill_null(np.nan).to_numpy(zero_copy_only=False), float)
 
     @property
     def is_numeric(self) -> bool:
