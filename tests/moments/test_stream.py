@@ -351,14 +351,18 @@ def test_the_row_that_is_out_of_order_is_named(order, row, batch) -> None:
         ([range(120), range(4)], "duplicate-step"),
     ],
 )
-def test_rows_in_any_order_must_balance(keep, code) -> None:
-    log = streamed(shuffled(rows_of(simple_table(), *keep)), next_state="next_state")
+@pytest.mark.parametrize("horizon", [None, 4, 2, 1])
+def test_rows_in_any_order_must_balance(keep, code, horizon) -> None:
+    """Those beyond the horizon, which are not used, too."""
+    table = shuffled(rows_of(simple_table(), *keep))
+    log = streamed(table, 16, next_state="next_state", horizon=horizon)
     with pytest.raises(rw.InputError) as caught:
         rw.moments(log, rw.TablePolicy(TWO_STATES), ["mis"])
     assert [fault.code for fault in caught.value.faults] == [code]
 
 
-def test_a_wrong_next_state_is_noticed_in_any_order() -> None:
+@pytest.mark.parametrize("horizon", [None, 2, 1])
+def test_a_wrong_next_state_is_noticed_in_any_order(horizon) -> None:
     """Two wrongs that leave every count as it was: only the episodes do not fit any more."""
     table = simple_table()
     after, step = table["next_state"].to_numpy().copy(), table["step"].to_numpy()
@@ -366,10 +370,33 @@ def test_a_wrong_next_state_is_noticed_in_any_order() -> None:
     other = np.flatnonzero((step == 1) & (after == 1))[0]
     after[[one, other]] = 1, 0
     table = table.set_column(table.column_names.index("next_state"), "next_state", pa.array(after))
-    log = streamed(shuffled(table), next_state="next_state")
+    log = streamed(shuffled(table), next_state="next_state", horizon=horizon)
     with pytest.raises(rw.InputError) as caught:
         rw.moments(log, rw.TablePolicy(TWO_STATES), ["mis"])
     assert [fault.code for fault in caught.value.faults] == ["next-state"]
+
+
+def test_a_row_after_the_end_is_noticed_in_any_order_beyond_the_horizon() -> None:
+    table = simple_table(terminated=np.arange(120) == 42)  # step 2 of an episode
+    reading = {"next_state": "next_state", "terminated": "terminated", "horizon": 2}
+    with pytest.raises(rw.InputError, match="29 rows of step 2 go on, and 30 rows stand at step 3"):
+        rw.moments(streamed(shuffled(table), **reading), rw.TablePolicy(TWO_STATES), ["mis"])
+
+
+def test_ends_beyond_the_horizon_are_flagged_or_the_same_in_any_order() -> None:
+    """A row that is missing there would otherwise look like an end."""
+    whole, target = simple_table(), rw.TablePolicy(TWO_STATES)
+    ends = np.isin(np.arange(120), [42, 3])
+    table = rows_of(whole.append_column("terminated", pa.array(ends)), range(43), range(44, 120))
+    cut = {"next_state": "next_state", "horizon": 2}
+    flags = {**cut, "terminated": "terminated"}
+    for some, reading in ((whole, cut), (table, flags)):
+        made = rw.moments(streamed(shuffled(some), **reading), target, ["mis"])
+        expected = rw.moments(rw.read_log(some, **reading), target, ["mis"])
+        fixture.assert_same(*map(fixture.without_extras, (made, expected)))
+    assert rw.read_log(table, **cut).horizon == 2
+    with pytest.raises(rw.InputError, match="30 rows of step 2 without such a flag, 29 go on"):
+        rw.moments(streamed(shuffled(table), **cut), target, ["mis"])
 
 
 # --- refusals ------------------------------------------------------------------------------------
