@@ -411,6 +411,10 @@ def changed(name: str, values: dict[int, Any], table: pa.Table | None = None) ->
 
 
 FLAGGED = simple_table(terminated=[i % 4 == 3 for i in range(120)], truncated=[False] * 120)
+UUIDS = pa.ExtensionArray.from_storage(
+    pa.uuid(), pa.array([(i // 4).to_bytes(16, "big") for i in range(120)], pa.binary(16))
+)
+UNSIGNED = pa.array([*np.tile(np.arange(4), 30)[:-1].tolist(), 2**64 - 1], pa.uint64())
 FAULTY: dict[str, tuple[pa.Table, dict[str, Any]]] = {
     "reward null": (changed("reward", {30: None, 70: None}), {}),
     "reward nan": (changed("reward", {30: float("nan")}), {}),
@@ -445,6 +449,12 @@ FAULTY: dict[str, tuple[pa.Table, dict[str, Any]]] = {
     "no such column": (simple_table(), {"terminated": "done"}),
     "no rows": (simple_table().slice(0, 0), {}),
     "id float": (simple_table(episode=np.repeat(np.arange(30.0) + 0.5, 4)), {}),
+    "id uuid": (simple_table(episode=UUIDS), {}),
+    "id list": (simple_table(episode=[[i // 4] for i in range(120)]), {}),
+    "id struct": (simple_table(episode=[{"ward": i // 4} for i in range(120)]), {}),
+    "id list and reward": (changed("reward", {30: None}, simple_table(episode=[[1]] * 120)), {}),
+    "step too far": (changed("step", {31: 2**63 - 1}), {}),
+    "step too far without sign": (simple_table(step=UNSIGNED), {}),
 }
 
 
@@ -454,6 +464,10 @@ NO_FAULT = {
     ("state whole float", "csv"),
     ("action float", "csv"),
     ("id float", "csv"),
+    ("id uuid", "csv"),
+    ("id list", "csv"),
+    ("id struct", "csv"),
+    ("id list and reward", "csv"),
     ("no rows", "parquet"),
 }
 

@@ -165,11 +165,14 @@ def _scanned(
 
 
 def _horizon(rows: RowSource, reading: Reading) -> int:
-    """The horizon that was given, or that the steps show (from Parquet's statistics, if any)."""
+    """The horizon that was given, or that the steps show (from Parquet's statistics, if any).
+
+    No episode has more steps than the log has rows: a larger one is the fault of a row.
+    """
     if reading.horizon is not None:
         return reading.horizon
     span = rows.range_of(reading.columns.step)
-    return 1 if span is None else max(span[1] + 1, 1)
+    return 1 if span is None else max(min(span[1] + 1, rows.rows), 1)
 
 
 def _refuse(opened: Opened, faults: list[Fault]) -> None:

@@ -20,7 +20,7 @@ from reweigh.logs.checks import value_of
 from reweigh.logs.identity import Identity, identity_of, key_of
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.read import _assemble
-from reweigh.logs.roles import RoleReader
+from reweigh.logs.roles import RoleReader, is_label
 from reweigh.logs.scanned import Reading
 from reweigh.logs.states import Codes, Label, Labels
 from reweigh.moments.engines.stream_rows import Opened, RowSource
@@ -137,12 +137,17 @@ class Findings:
 def scan(opened: Opened, rows: RowSource, reading: Reading, horizon: int, visit: Visit) -> Findings:
     """Check the whole log; `visit` sees every chunk as a log, as long as no rule is broken."""
     found = Findings()
-    for first, table in whole_episodes(rows.batches(), reading.columns.episode):
+    # ids of another type are a fault of the column: no episodes are made of them, and none are
+    # looked for
+    are_ids = is_label(rows.schema.field(reading.columns.episode).type)
+    for first, table in (
+        whole_episodes(rows.batches(), reading.columns.episode) if are_ids else numbered(rows)
+    ):
         found.rows += table.num_rows
-        keys = id_keys(table.column(reading.columns.episode))
-        starts = run_starts(keys)
-        step = _steps(table.column(reading.columns.step))
-        _check_order(found, first, keys, starts, step)
+        if are_ids:
+            keys = id_keys(table.column(reading.columns.episode))
+            step = _steps(table.column(reading.columns.step))
+            _check_order(found, first, keys, run_starts(keys), step)
         source = ChunkSource(opened, table, first)
         reader = ChunkReader(
             table,
@@ -173,6 +178,14 @@ def scan(opened: Opened, rows: RowSource, reading: Reading, horizon: int, visit:
     if again is not None:
         raise RowOrderError(_second_row(rows, reading.columns.episode, again))
     return found
+
+
+def numbered(rows: RowSource) -> Iterator[tuple[int, pa.Table]]:
+    """The batches, with the number of their first row."""
+    first = 0
+    for table in rows.batches():
+        yield first, table
+        first += table.num_rows
 
 
 def whole_episodes(batches: Iterator[pa.Table], name: str) -> Iterator[tuple[int, pa.Table]]:
