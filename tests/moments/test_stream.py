@@ -529,6 +529,23 @@ def test_a_column_of_the_target_is_checked_as_in_memory() -> None:
         rw.moments(streamed(table), rw.ColumnPolicy("po"), ["mis"])
 
 
+@pytest.mark.parametrize("blank", [" ", "\t", "  "])
+def test_blanks_around_the_numbers_of_a_csv_are_read_as_in_memory(tmp_path, blank) -> None:
+    table, path, target = simple_table(), tmp_path / "log.csv", rw.TablePolicy(TWO_STATES)
+    cells = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    lines = [f"{e},{t},{s},{a},{blank}{y}{blank},{blank}{mu},{n}" for e, t, s, a, y, mu, n in cells]
+    path.write_text("\n".join([",".join(table.column_names), *lines]) + "\n")
+    expected = rw.moments(rw.read_log(table), target)
+    for log in (rw.read_log(path), rw.read_log(path, engine="stream")):
+        fixture.assert_same(rw.moments(log, target), expected)
+    lines[29] = lines[29].replace(f",{blank}", f",{blank}x", 1)  # a bad cell is told, alone
+    path.write_text("\n".join([",".join(table.column_names), *lines]) + "\n")
+    whole = refusal(lambda: rw.read_log(path))
+    log = rw.read_log(path, engine="stream")
+    assert refusal(lambda: rw.moments(log, target)) == whole
+    assert [fault[0] for fault in whole[1]] == ["not-a-number"]
+
+
 def test_a_csv_with_a_ragged_row_names_its_line(tmp_path) -> None:
     path = tmp_path / "log.csv"
     pacsv.write_csv(simple_table(), path)

@@ -176,7 +176,7 @@ def _parse_slowly(
             column = column.dictionary_encode()
         elif form.decimal != ".":
             column = pc.replace_substring(column, form.decimal, ".")
-        columns.append(column if name in ids else _numbers_if_all(column))
+        columns.append(column if name in ids else numbers_if_all(column))
     table = pa.table(dict(zip(names, columns, strict=True)))
     return CsvPart(table, part.line_ends)
 
@@ -199,10 +199,13 @@ def _ragged_fault(ragged: list[Any], part: CsvPart) -> Fault:
     )
 
 
-def _numbers_if_all(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Numbers, or the text as it is: the log's contract then names the bad cells."""
+def numbers_if_all(column: Any) -> Any:
+    """Numbers, or the text as it is: the log's contract then names the bad cells.
+
+    Blanks around a number are none of it, as where Arrow reads a CSV's numbers itself.
+    """
     try:
-        return pc.cast(column, pa.float64())
+        return pc.cast(pc.ascii_trim(column, " \t"), pa.float64())
     except pa.ArrowInvalid:
         return column
 
