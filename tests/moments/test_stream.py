@@ -630,6 +630,36 @@ def test_ids_that_come_back_are_noticed_in_little_room() -> None:
     assert around_zero.repeated() == np.array([-1]).view(np.uint64)[0]
 
 
+@pytest.mark.parametrize("way", ["fast", "chunks", "loose"])
+def test_ids_that_are_not_looked_for_are_told(way, fast_answers, monkeypatch, tmp_path) -> None:
+    """Those of the last five episodes have been used before."""
+    monkeypatch.setattr(stream_chunks, "KEPT_IDS", 20)
+    monkeypatch.setattr(stream_fast, "MOST_BEGUN", 1)
+    ids = [*np.arange(25) * 2, *np.arange(1, 6) * 2]
+    table, target = simple_table(episode=np.repeat(ids, 4)), rw.TablePolicy(TWO_STATES)
+    if way == "loose":
+        table = rows_of(table, *(range(t, 120, 4) for t in range(4)))
+    engine = StreamEngine(batch=16 if way != "loose" else 12, fast=way == "fast")
+    log = replace(streamed(table, next_state="next_state"), scanner=engine)
+    [estimate] = rw.evaluate_all(log, target, ["mis"])
+    assert fast_answers == [True] * (way == "fast")
+    [told] = [w for w in estimate.warnings if isinstance(w, rw.InputWarning)]
+    assert "whether a later one is used for two episodes was not checked" in str(told)
+    assert "engine='duckdb' checks all of them" in str(told)
+    with pytest.warns(rw.InputWarning, match="was not checked"):
+        sums = rw.moments(log, target, ["mis"])
+    assert any("was not checked" in note for note in log.describe()["notes"])
+    # it stays with the sums
+    sums.save(tmp_path / "sums.parquet")
+    other = rw.moments(rw.read_log(simple_table(5), next_state="next_state"), target, ["mis"])
+    assert (other + rw.load_moments(tmp_path / "sums.parquet")).unchecked == (str(told),)
+    # all of them are checked where they are kept
+    fewer = replace(streamed(table, next_state="next_state"), scanner=engine)
+    monkeypatch.setattr(stream_chunks, "KEPT_IDS", 25)
+    with pytest.raises(rw.InputError, match="an id was used for two episodes"):
+        rw.moments(fewer, target, ["mis"])
+
+
 @pytest.mark.parametrize("batch", [1, 2, 3, 29])
 def test_chunks_end_where_episodes_do(batch) -> None:
     """Also where a null id stands between batches: it is no end."""

@@ -71,6 +71,7 @@ class Moments:
     start         first states as `transitions` sees them; `start_model`: as `model` does
     lagged, ordered, paced, largest   what only diagnostics read (`moments/extras.py`); not by
                   blocks
+    unchecked     rules of the log's contract that the engine could not check to the end
     sql           the queries that made them, where an engine with SQL did; `save` leaves it out
     """
 
@@ -89,6 +90,7 @@ class Moments:
     truncated: int = 0
     hidden: bool = False
     left_out: dict[str, str] = field(default_factory=dict)  # kinds that could not be made, and why
+    unchecked: tuple[str, ...] = ()
     sql: str | None = field(default=None, repr=False)
 
     @cached_property
@@ -132,6 +134,7 @@ class Moments:
             truncated=self.truncated + other.truncated,
             hidden=self.hidden or other.hidden,
             left_out=other.left_out | self.left_out,
+            unchecked=tuple(dict.fromkeys((*self.unchecked, *other.unchecked))),
             sql=self.sql if self.sql == other.sql else None,  # or it would tell of one part only
             **{
                 n: both(n) for n in ("start", "transitions", "start_model", "model", "trajectories")

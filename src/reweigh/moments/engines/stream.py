@@ -15,7 +15,8 @@ else from a first pass over that column.
 
 The same rows in another order, format or division into files, or read by another engine, are
 noticed when moments are added (`logs/identity.py`); a part of a log among the whole is not.
-An episode id that comes back is noticed as long as there are fewer than 2^24 runs of ids.
+An episode id that comes back is noticed as long as there are fewer than 2^24 runs of ids; beyond
+that, the sums say that it was not looked for (`Moments.unchecked`).
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class StreamEngine:
         sums = in_order(parts.total(), found.own)
         if tail.n:
             sums = replace(sums, largest=tail.total())
-        sums = replace(sums, about=what(reading, target, request, horizon))
+        about = what(reading, target, request, horizon)
+        sums = replace(sums, about=about, unchecked=found.seen.unchecked)
         return named(sums, found.identity)
 
     def _quickly(

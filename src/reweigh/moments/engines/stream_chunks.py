@@ -86,7 +86,7 @@ class SeenIds:
     """The ids of episodes that are over, as runs of consecutive keys.
 
     Ids that count up take no room. Others take 16 bytes each, up to 2^24 of them: beyond that, an
-    id that comes back is no longer noticed (`full`).
+    id that comes back is no longer noticed (`full`), which the sums then say (`unchecked`).
     """
 
     starts: list[Words] = field(default_factory=list)
@@ -95,7 +95,10 @@ class SeenIds:
     full: bool = False
 
     def add(self, keys: Words) -> None:
-        if len(keys) == 0 or self.full:
+        if len(keys) == 0:
+            return
+        if self.held > KEPT_IDS:
+            self.full = True
             return
         keys = keys ^ SIGN
         breaks = np.flatnonzero((keys[1:] - keys[:-1] != 1) | (keys[1:] == 0))
@@ -108,7 +111,17 @@ class SeenIds:
             self.starts.append(start)
             self.stops.append(stop)
             self.held += len(start)
-        self.full = self.held > KEPT_IDS
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        if not self.full:
+            return ()
+        rule = (
+            f"of more than {KEPT_IDS:,} episode ids that do not count up, only the first were kept "
+            "in mind: whether a later one is used for two episodes was not checked. "
+            "engine='duckdb' checks all of them; ids that count up take no room"
+        )
+        return (rule,)
 
     def repeated(self) -> np.uint64 | None:
         """A key that came twice."""

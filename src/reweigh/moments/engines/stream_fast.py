@@ -347,6 +347,7 @@ class _Scan:
             "start": start,
             "start_model": start if "model" in kinds else None,
             "truncated": self.carry.cut_off,
+            "unchecked": self.seen.unchecked,
         }
         if "trajectories" in kinds and not self.carry.cut_off:
             made["trajectories"] = self.products.moments(self.start.sum(axis=1))
