@@ -219,6 +219,23 @@ class Moments:
 
         save(self, path, overwrite=overwrite)
 
+    def describe(self) -> dict[str, Any]:
+        """What the sums tell of the log, as plain values: some of `EpisodeLog.describe`."""
+        cells = self.model if self.model is not None else self.transitions
+        return {
+            "episodes": self.n_episodes,
+            "rows": None if cells is None or self.hidden else int(cells.n.sum()),
+            "horizon": self.about.horizon,
+            "discount": self.about.discount,
+            "states": sum(label is not None for label in self.states.values),
+            "state_columns": list(self.about.state_columns),
+            "abstraction": self.about.abstraction,
+            "actions": None if self.actions is None else len(self.actions),
+            "continuous_actions": self.about.continuous_actions,
+            "truncated": self.truncated,
+            "behavior_prob_from": self.about.behavior,
+        }
+
     def __repr__(self) -> str:
         cells = {name: len(getattr(self, name)) for name in ("transitions", "model")
                  if getattr(self, name) is not None}  # fmt: skip
