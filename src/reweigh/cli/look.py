@@ -109,6 +109,8 @@ class Look:
 def look_at(paths: list[Path], delimiter: str | None, decimal: str | None) -> Look:
     """The first rows of the first file. How a CSV is written is found out where it is not told."""
     source = open_source([str(path) for path in paths], CsvFormat())
+    if source.kind != "csv":
+        csvfile.refuse_elsewhere(source.describe(), delimiter=delimiter, decimal=decimal)
     if not isinstance(source, FileSource):  # an Arrow file is a table already
         table, first = source.table.slice(0, ROWS), paths[0]
         columns = [_from_arrow(name, table.column(name)) for name in source.names]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as pacsv
 
-from reweigh.errors import KEPT_PLACES, Fault, InputError, Place, input_error, must_be
+from reweigh.errors import KEPT_PLACES, Fault, InputError, Place, UsageError, input_error, must_be
 from reweigh.logs.plain import is_text, texts
 from reweigh.logs.textfile import BLOCK, TextStream, bad_byte, open_stream
 
@@ -40,6 +40,16 @@ class CsvFormat:
                 raise must_be(name, "one character", value)
         if self.delimiter == self.decimal:
             raise must_be("decimal", "another character than the delimiter", self.decimal)
+
+
+def refuse_elsewhere(source: str, **given: str | None) -> None:
+    """What says how a CSV is written says nothing of a `source` that is none."""
+    named = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+    if named:
+        raise UsageError(
+            f"{' and '.join(named)} would say how a CSV file is written; the log is {source}: "
+            "leave it out"
+        )
 
 
 @dataclass(frozen=True)
