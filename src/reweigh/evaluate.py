@@ -11,6 +11,7 @@ import numpy as np
 
 from reweigh.auto import choose
 from reweigh.errors import (
+    InputWarning,
     RefusedError,
     SelectionWarning,
     StationaryWarning,
@@ -273,7 +274,10 @@ def moments(
     if gates:
         request = _with_gates(request)
     if isinstance(log, ScannedLog):
-        return log.moments(target, request)
+        made = log.moments(target, request)
+        for rule in made.unchecked:
+            python_warnings.warn(InputWarning(rule), stacklevel=2)
+        return made
     if log.n_truncated:  # the products of cut-off episodes mean nothing
         request = replace(request, kinds=request.kinds - {"trajectories"})
     return ArraysEngine().moments(log, target, request)

@@ -279,6 +279,23 @@ def test_every_option_of_read_log_has_its_name_on_the_command_line(
     assert ran.json()["log"] == rw.read_log(path, **options).describe()
 
 
+@pytest.mark.parametrize("engine", ["arrays", "stream", "duckdb"])
+@pytest.mark.parametrize(
+    "given", [("--delimiter", ";"), ("--decimal", "_"), ("--delimiter", ";", "--decimal", ",")]
+)
+def test_options_of_csv_files_are_for_no_others(
+    command: Command, tmp_path: Path, policy: Path, engine: str, given: tuple[str, ...]
+) -> None:
+    path = tmp_path / "log.parquet"
+    pq.write_table(log_table(5), path)
+    ran = command("evaluate", path, "--target", policy, "--engine", engine, *given)
+    assert ran.code == 2
+    for name, value in zip(given[::2], given[1::2], strict=True):
+        assert f"{name} {value}" in ran.err
+    assert "the log is parquet file log.parquet" in ran.err
+    assert command("init", path, "-o", tmp_path / "x.toml", *given).code == 2
+
+
 def test_the_behaviour_can_be_estimated(command: Command, log: Path, policy: Path) -> None:
     arguments = ("evaluate", log, "--target", policy, "--json")
     found = command(*arguments, "--fit-behavior", "--smoothing", "1").json()

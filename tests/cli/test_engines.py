@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import duckdb
+import ibis
 import pyarrow.parquet as pq
 import pytest
+
+import reweigh as rw
 
 from .commands import Command, log_table
 
@@ -34,6 +37,44 @@ def test_engines_print_what_memory_prints(
         # the error of wis comes from blocks here, and from the rows again in memory
         close = 0.3 if theirs["estimator"] == "wis" else 1e-7
         assert mine["standard_error"] == pytest.approx(theirs["standard_error"], rel=close)
+
+
+@pytest.mark.parametrize("engine", ["stream", "duckdb"])
+@pytest.mark.parametrize("names", ["mis", "wis", "is", "mis,wis,dm"])
+def test_a_log_that_was_scanned_is_told_as_far_as_it_is_known(
+    command: Command, parquet: Path, policy: Path, engine: str, names: str
+) -> None:
+    base = ("evaluate", parquet, "--target", policy, "--estimators", names, "--json")
+    memory = command(*base, "--engine", "arrays").json()["log"]
+    found = command(*base, "--engine", engine).json()["log"]
+    assert (found.pop("engine"), found.pop("columns")["state"]) == (engine, ["state"])
+    assert found == {key: memory[key] for key in found}
+    assert {"source", "episodes", "rows", "horizon", "discount", "states"} <= found.keys()
+
+
+@pytest.mark.parametrize("engine", ["stream", "duckdb"])
+def test_before_a_scan_a_log_knows_how_it_is_read(parquet: Path, engine: str) -> None:
+    log = rw.read_log(parquet, engine=engine, horizon=2, discount=0.5)
+    assert repr(log) == f"ScannedLog(parquet file log.parquet, engine={engine!r})"
+    found = log.known()
+    assert (found["source"], found["horizon"], found["discount"]) == (
+        "parquet file log.parquet",
+        2,
+        0.5,
+    )
+    assert "rows" not in found
+
+
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")  # of Ibis
+def test_a_log_in_a_database_is_named_in_words(parquet: Path, tmp_path: Path) -> None:
+    path = tmp_path / "lake.duckdb"
+    with duckdb.connect(str(path)) as lake:
+        lake.register("rows", log_table(20))
+        lake.execute("CREATE TABLE steps AS SELECT * FROM rows")
+    log = rw.read_log(path, engine="duckdb", table="steps")
+    assert repr(log) == "ScannedLog(table 'steps' of lake.duckdb, engine='duckdb')"
+    table = ibis.duckdb.connect().read_parquet(parquet)
+    assert rw.read_log(table).known()["source"] == "Ibis table of duckdb"
 
 
 @pytest.mark.parametrize("engine", ["stream", "duckdb"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import reweigh as rw
+from reweigh.logs.checks import numbers
 
 from .samples import COLUMNS, csv_file, csv_text, states_by_row, table
 
@@ -174,6 +177,16 @@ def test_numbers_of_any_type_are_read_as_numbers(kind: pa.DataType, name: str) -
     log = rw.read_log(table(**{name: pa.array([1, 1, 1, 1, 1, 1]).cast(kind, safe=False)}))
     assert getattr(log.steps, name).dtype == np.float64
     assert getattr(log.steps, name).tolist() == [1.0] * 6
+
+
+@pytest.mark.parametrize("scale", [-40, -2, 0, 1, 4, 17, 38, 60])
+@pytest.mark.parametrize("digits", [3, 12, 19, 38])
+def test_decimals_are_read_as_the_nearest_float(digits: int, scale: int) -> None:
+    rng = random.Random(digits * 100 + scale)
+    whole = [rng.randrange(-(10**digits) + 1, 10**digits) for _ in range(200)]
+    column = pa.array([Decimal(v) for v in whole], pa.decimal128(38)).view(pa.decimal128(38, scale))
+    exact = [float(Decimal(v).scaleb(-scale, Context(prec=50))) for v in whole]
+    assert numbers(pa.chunked_array([column]), "reward").tolist() == exact
 
 
 SEVERAL = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,20 @@ def test_rewards_of_every_size(tmp_path) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         names = {name: rw.moments(log, TARGET, ["mis"]).about.sources for name, log in logs.items()}
     assert len(set(names.values())) == 1, names
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(12, 4), pa.decimal128(38, 18)], ids=str)
+def test_decimals_in_every_column_of_numbers(kind, tmp_path) -> None:
+    """They are read as the nearest float everywhere."""
+
+    def written(values: Any, digits: int) -> pa.Array:
+        return pa.array([Decimal(f"{value:.{digits}f}") for value in values], kind)
+
+    rng = np.random.default_rng(2)
+    n, digits = SIZE * HORIZON, kind.scale
+    reward, mu, pi = rng.normal(0, 1e5, n), rng.uniform(0.2, 0.9, n), rng.uniform(0.1, 1.0, n)
+    columns = {"reward": reward, "behavior_prob": mu, "pi": pi}
+    assert_one_log(readings(tmp_path, rows(**{k: written(v, digits) for k, v in columns.items()})))
 
 
 def test_the_parts_of_a_log_add_up_to_it() -> None:

@@ -351,14 +351,18 @@ def test_the_row_that_is_out_of_order_is_named(order, row, batch) -> None:
         ([range(120), range(4)], "duplicate-step"),
     ],
 )
-def test_rows_in_any_order_must_balance(keep, code) -> None:
-    log = streamed(shuffled(rows_of(simple_table(), *keep)), next_state="next_state")
+@pytest.mark.parametrize("horizon", [None, 4, 2, 1])
+def test_rows_in_any_order_must_balance(keep, code, horizon) -> None:
+    """Those beyond the horizon, which are not used, too."""
+    table = shuffled(rows_of(simple_table(), *keep))
+    log = streamed(table, 16, next_state="next_state", horizon=horizon)
     with pytest.raises(rw.InputError) as caught:
         rw.moments(log, rw.TablePolicy(TWO_STATES), ["mis"])
     assert [fault.code for fault in caught.value.faults] == [code]
 
 
-def test_a_wrong_next_state_is_noticed_in_any_order() -> None:
+@pytest.mark.parametrize("horizon", [None, 2, 1])
+def test_a_wrong_next_state_is_noticed_in_any_order(horizon) -> None:
     """Two wrongs that leave every count as it was: only the episodes do not fit any more."""
     table = simple_table()
     after, step = table["next_state"].to_numpy().copy(), table["step"].to_numpy()
@@ -366,10 +370,33 @@ def test_a_wrong_next_state_is_noticed_in_any_order() -> None:
     other = np.flatnonzero((step == 1) & (after == 1))[0]
     after[[one, other]] = 1, 0
     table = table.set_column(table.column_names.index("next_state"), "next_state", pa.array(after))
-    log = streamed(shuffled(table), next_state="next_state")
+    log = streamed(shuffled(table), next_state="next_state", horizon=horizon)
     with pytest.raises(rw.InputError) as caught:
         rw.moments(log, rw.TablePolicy(TWO_STATES), ["mis"])
     assert [fault.code for fault in caught.value.faults] == ["next-state"]
+
+
+def test_a_row_after_the_end_is_noticed_in_any_order_beyond_the_horizon() -> None:
+    table = simple_table(terminated=np.arange(120) == 42)  # step 2 of an episode
+    reading = {"next_state": "next_state", "terminated": "terminated", "horizon": 2}
+    with pytest.raises(rw.InputError, match="29 rows of step 2 go on, and 30 rows stand at step 3"):
+        rw.moments(streamed(shuffled(table), **reading), rw.TablePolicy(TWO_STATES), ["mis"])
+
+
+def test_ends_beyond_the_horizon_are_flagged_or_the_same_in_any_order() -> None:
+    """A row that is missing there would otherwise look like an end."""
+    whole, target = simple_table(), rw.TablePolicy(TWO_STATES)
+    ends = np.isin(np.arange(120), [42, 3])
+    table = rows_of(whole.append_column("terminated", pa.array(ends)), range(43), range(44, 120))
+    cut = {"next_state": "next_state", "horizon": 2}
+    flags = {**cut, "terminated": "terminated"}
+    for some, reading in ((whole, cut), (table, flags)):
+        made = rw.moments(streamed(shuffled(some), **reading), target, ["mis"])
+        expected = rw.moments(rw.read_log(some, **reading), target, ["mis"])
+        fixture.assert_same(*map(fixture.without_extras, (made, expected)))
+    assert rw.read_log(table, **cut).horizon == 2
+    with pytest.raises(rw.InputError, match="30 rows of step 2 without such a flag, 29 go on"):
+        rw.moments(streamed(shuffled(table), **cut), target, ["mis"])
 
 
 # --- refusals ------------------------------------------------------------------------------------
@@ -384,6 +411,10 @@ def changed(name: str, values: dict[int, Any], table: pa.Table | None = None) ->
 
 
 FLAGGED = simple_table(terminated=[i % 4 == 3 for i in range(120)], truncated=[False] * 120)
+UUIDS = pa.ExtensionArray.from_storage(
+    pa.uuid(), pa.array([(i // 4).to_bytes(16, "big") for i in range(120)], pa.binary(16))
+)
+UNSIGNED = pa.array([*np.tile(np.arange(4), 30)[:-1].tolist(), 2**64 - 1], pa.uint64())
 FAULTY: dict[str, tuple[pa.Table, dict[str, Any]]] = {
     "reward null": (changed("reward", {30: None, 70: None}), {}),
     "reward nan": (changed("reward", {30: float("nan")}), {}),
@@ -418,6 +449,12 @@ FAULTY: dict[str, tuple[pa.Table, dict[str, Any]]] = {
     "no such column": (simple_table(), {"terminated": "done"}),
     "no rows": (simple_table().slice(0, 0), {}),
     "id float": (simple_table(episode=np.repeat(np.arange(30.0) + 0.5, 4)), {}),
+    "id uuid": (simple_table(episode=UUIDS), {}),
+    "id list": (simple_table(episode=[[i // 4] for i in range(120)]), {}),
+    "id struct": (simple_table(episode=[{"ward": i // 4} for i in range(120)]), {}),
+    "id list and reward": (changed("reward", {30: None}, simple_table(episode=[[1]] * 120)), {}),
+    "step too far": (changed("step", {31: 2**63 - 1}), {}),
+    "step too far without sign": (simple_table(step=UNSIGNED), {}),
 }
 
 
@@ -427,6 +464,10 @@ NO_FAULT = {
     ("state whole float", "csv"),
     ("action float", "csv"),
     ("id float", "csv"),
+    ("id uuid", "csv"),
+    ("id list", "csv"),
+    ("id struct", "csv"),
+    ("id list and reward", "csv"),
     ("no rows", "parquet"),
 }
 
@@ -486,6 +527,23 @@ def test_a_column_of_the_target_is_checked_as_in_memory() -> None:
         assert refusal(lambda b=batch: rw.moments(streamed(table, b), target, ["mis"])) == expected
     with pytest.raises(rw.UsageError, match="the log has no column 'po'"):
         rw.moments(streamed(table), rw.ColumnPolicy("po"), ["mis"])
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "  "])
+def test_blanks_around_the_numbers_of_a_csv_are_read_as_in_memory(tmp_path, blank) -> None:
+    table, path, target = simple_table(), tmp_path / "log.csv", rw.TablePolicy(TWO_STATES)
+    cells = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    lines = [f"{e},{t},{s},{a},{blank}{y}{blank},{blank}{mu},{n}" for e, t, s, a, y, mu, n in cells]
+    path.write_text("\n".join([",".join(table.column_names), *lines]) + "\n")
+    expected = rw.moments(rw.read_log(table), target)
+    for log in (rw.read_log(path), rw.read_log(path, engine="stream")):
+        fixture.assert_same(rw.moments(log, target), expected)
+    lines[29] = lines[29].replace(f",{blank}", f",{blank}x", 1)  # a bad cell is told, alone
+    path.write_text("\n".join([",".join(table.column_names), *lines]) + "\n")
+    whole = refusal(lambda: rw.read_log(path))
+    log = rw.read_log(path, engine="stream")
+    assert refusal(lambda: rw.moments(log, target)) == whole
+    assert [fault[0] for fault in whole[1]] == ["not-a-number"]
 
 
 def test_a_csv_with_a_ragged_row_names_its_line(tmp_path) -> None:
@@ -570,6 +628,36 @@ def test_ids_that_come_back_are_noticed_in_little_room() -> None:
     assert (around_zero.held, around_zero.repeated()) == (1, None)
     around_zero.add(np.array([-1]).view(np.uint64))
     assert around_zero.repeated() == np.array([-1]).view(np.uint64)[0]
+
+
+@pytest.mark.parametrize("way", ["fast", "chunks", "loose"])
+def test_ids_that_are_not_looked_for_are_told(way, fast_answers, monkeypatch, tmp_path) -> None:
+    """Those of the last five episodes have been used before."""
+    monkeypatch.setattr(stream_chunks, "KEPT_IDS", 20)
+    monkeypatch.setattr(stream_fast, "MOST_BEGUN", 1)
+    ids = [*np.arange(25) * 2, *np.arange(1, 6) * 2]
+    table, target = simple_table(episode=np.repeat(ids, 4)), rw.TablePolicy(TWO_STATES)
+    if way == "loose":
+        table = rows_of(table, *(range(t, 120, 4) for t in range(4)))
+    engine = StreamEngine(batch=16 if way != "loose" else 12, fast=way == "fast")
+    log = replace(streamed(table, next_state="next_state"), scanner=engine)
+    [estimate] = rw.evaluate_all(log, target, ["mis"])
+    assert fast_answers == [True] * (way == "fast")
+    [told] = [w for w in estimate.warnings if isinstance(w, rw.InputWarning)]
+    assert "whether a later one is used for two episodes was not checked" in str(told)
+    assert "engine='duckdb' checks all of them" in str(told)
+    with pytest.warns(rw.InputWarning, match="was not checked"):
+        sums = rw.moments(log, target, ["mis"])
+    assert any("was not checked" in note for note in log.describe()["notes"])
+    # it stays with the sums
+    sums.save(tmp_path / "sums.parquet")
+    other = rw.moments(rw.read_log(simple_table(5), next_state="next_state"), target, ["mis"])
+    assert (other + rw.load_moments(tmp_path / "sums.parquet")).unchecked == (str(told),)
+    # all of them are checked where they are kept
+    fewer = replace(streamed(table, next_state="next_state"), scanner=engine)
+    monkeypatch.setattr(stream_chunks, "KEPT_IDS", 25)
+    with pytest.raises(rw.InputError, match="an id was used for two episodes"):
+        rw.moments(fewer, target, ["mis"])
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 29])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,26 @@ from reweigh.errors import UsageError
 class Given:
     """A log and its target, or moments (whose `policy` is None).
 
-    about is what is said of it as plain values; behavior tells where the propensities come from.
+    named is the file of moments; behavior tells where the propensities come from.
     """
 
     data: Any
     policy: Any
-    about: dict[str, Any]
     behavior: str
+    named: str | None = None
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What is said of it as plain values. Asked for after the work, by which a log that is
+        scanned is known: it would be read once more only to be described."""
+        from reweigh.logs.scanned import ScannedLog
+
+        if self.named is not None:
+            return {"moments": self.named, "episodes": self.data.n_episodes}
+        found: dict[str, Any] = (
+            self.data.known() if isinstance(self.data, ScannedLog) else self.data.describe()
+        )
+        return found
 
 
 def read_given(
@@ -35,7 +49,6 @@ def read_given(
     `for_logs_only`: an option was given that moments cannot obey.
     """
     import reweigh as rw
-    from reweigh.logs.scanned import ScannedLog
     from reweigh.moments.store import is_moments_file
 
     paths = files or []
@@ -43,10 +56,7 @@ def read_given(
         log.check_source(paths)
         policy = target.read(log)
         data = log.read(paths, target.target_prob)
-        # A log that is scanned would be read once more only to be described.
-        scanned = isinstance(data, ScannedLog)
-        about = {"source": repr(data)} if scanned else data.describe()
-        return Given(data, policy, about, data.behavior_source)
+        return Given(data, policy, data.behavior_source)
     if len(paths) > 1:
         raise UsageError("these are moments; add them first: reweigh merge … -o all.parquet")
     if for_logs_only:
@@ -59,5 +69,4 @@ def read_given(
             "the log with them"
         )
     moments = rw.load_moments(paths[0])
-    about = {"moments": paths[0].name, "episodes": moments.n_episodes}
-    return Given(moments, None, about, moments.about.behavior)
+    return Given(moments, None, moments.about.behavior, paths[0].name)

@@ -19,7 +19,7 @@ from pyarrow import csv as pacsv
 from reweigh.errors import Fault, InputError, input_error
 from reweigh.logs import csvfile
 from reweigh.logs.csvfile import CsvFormat
-from reweigh.logs.plain import is_number, is_text, plain_column, texts
+from reweigh.logs.plain import floats, is_number, is_text, plain_column, texts
 from reweigh.logs.sources import FileSource, open_source
 from reweigh.logs.states import encode_arrow
 from reweigh.logs.textfile import BLOCK, TextStream, open_stream
@@ -68,8 +68,7 @@ class Seen:
             truths = csvfile.truth(column)
             assert truths is not None
             column = pc.cast(truths, pa.int8())
-        cast = pc.cast(column, pa.float64(), safe=False)
-        return np.asarray(cast.fill_null(np.nan).to_numpy(zero_copy_only=False), float)
+        return np.asarray(floats(column).fill_null(np.nan).to_numpy(zero_copy_only=False), float)
 
     @property
     def is_numeric(self) -> bool:
@@ -110,6 +109,8 @@ class Look:
 def look_at(paths: list[Path], delimiter: str | None, decimal: str | None) -> Look:
     """The first rows of the first file. How a CSV is written is found out where it is not told."""
     source = open_source([str(path) for path in paths], CsvFormat())
+    if source.kind != "csv":
+        csvfile.refuse_elsewhere(source.describe(), delimiter=delimiter, decimal=decimal)
     if not isinstance(source, FileSource):  # an Arrow file is a table already
         table, first = source.table.slice(0, ROWS), paths[0]
         columns = [_from_arrow(name, table.column(name)) for name in source.names]

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from reweigh.cli.look import Look
 from reweigh.errors import Fault, Place, input_error
-from reweigh.logs.plain import is_text, texts
+from reweigh.logs.plain import floats, is_text, texts
 from reweigh.logs.sources import open_source
 from reweigh.output import write_atomically
 
@@ -79,7 +79,7 @@ def shares(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
         fine = pc.match_substring_regex(cells, PERCENT)
         plain = pc.replace_substring(pc.replace_substring_regex(cells, r"[\s%]", ""), ",", ".")
         column = pc.cast(pc.if_else(fine, plain, pa.scalar(None, pa.string())), pa.float64())
-    values = pc.cast(column, pa.float64()).fill_null(np.nan)
+    values = floats(column).fill_null(np.nan)
     return np.asarray(values.to_numpy(zero_copy_only=False), float) / 100
 
 

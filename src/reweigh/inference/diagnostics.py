@@ -160,7 +160,7 @@ def cut_beside_ends(data: EpisodeLog | Moments) -> float:
 
 
 def _about_the_log(solution: Solution, used: Moments, ends_too: bool) -> list[Warning]:
-    found: list[Warning] = []
+    found: list[Warning] = [InputWarning(rule) for rule in used.unchecked]
     if used.truncated:
         text = (
             f"{used.truncated:,} of {used.n_episodes:,} episodes were cut off and are used up to "

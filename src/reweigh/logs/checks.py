@@ -66,14 +66,11 @@ class Faults:
 
 def numbers(column: pa.ChunkedArray, name: str) -> npt.NDArray[np.float64]:
     """A column of numbers as float64; null becomes NaN, which every range check then refuses."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from reweigh.logs.plain import is_number
+    from reweigh.logs.plain import floats, is_number
 
     if not is_number(column.type):
         raise input_error("the column", [_not_numeric(name, column.type)])
-    column = pc.cast(column, pa.float64(), safe=False)
+    column = floats(column)
     array = column.to_numpy() if column.null_count == 0 else column.fill_null(np.nan).to_numpy()
     return np.asarray(array, np.float64)
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as pacsv
 
-from reweigh.errors import KEPT_PLACES, Fault, InputError, Place, input_error, must_be
+from reweigh.errors import KEPT_PLACES, Fault, InputError, Place, UsageError, input_error, must_be
 from reweigh.logs.plain import is_text, texts
 from reweigh.logs.textfile import BLOCK, TextStream, bad_byte, open_stream
 
@@ -40,6 +40,16 @@ class CsvFormat:
                 raise must_be(name, "one character", value)
         if self.delimiter == self.decimal:
             raise must_be("decimal", "another character than the delimiter", self.decimal)
+
+
+def refuse_elsewhere(source: str, **given: str | None) -> None:
+    """What says how a CSV is written says nothing of a `source` that is none."""
+    named = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+    if named:
+        raise UsageError(
+            f"{' and '.join(named)} would say how a CSV file is written; the log is {source}: "
+            "leave it out"
+        )
 
 
 @dataclass(frozen=True)
@@ -176,7 +186,7 @@ def _parse_slowly(
             column = column.dictionary_encode()
         elif form.decimal != ".":
             column = pc.replace_substring(column, form.decimal, ".")
-        columns.append(column if name in ids else _numbers_if_all(column))
+        columns.append(column if name in ids else numbers_if_all(column))
     table = pa.table(dict(zip(names, columns, strict=True)))
     return CsvPart(table, part.line_ends)
 
@@ -199,10 +209,13 @@ def _ragged_fault(ragged: list[Any], part: CsvPart) -> Fault:
     )
 
 
-def _numbers_if_all(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Numbers, or the text as it is: the log's contract then names the bad cells."""
+def numbers_if_all(column: Any) -> Any:
+    """Numbers, or the text as it is: the log's contract then names the bad cells.
+
+    Blanks around a number are none of it, as where Arrow reads a CSV's numbers itself.
+    """
     try:
-        return pc.cast(column, pa.float64())
+        return pc.cast(pc.ascii_trim(column, " \t"), pa.float64())
     except pa.ArrowInvalid:
         return column
 

@@ -7,8 +7,10 @@ and plain texts pass as they are, without a copy.
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 WORDS = pa.dictionary(pa.int64(), pa.large_string())
+DIGITS = 76  # of the widest decimals, which can be written as texts at every scale
 
 
 def plain_table(table: pa.Table) -> pa.Table:
@@ -53,3 +55,12 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     )
+
+
+def floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Numbers as the nearest float64. Arrow multiplies a decimal by a rounded power of ten, and so
+    misses the nearest one that other engines find; its digits are read without that."""
+    if pa.types.is_decimal(column.type):
+        wide = pc.cast(column, pa.decimal256(DIGITS, column.type.scale))
+        column = pc.cast(wide, pa.string())
+    return pc.cast(column, pa.float64(), safe=False)

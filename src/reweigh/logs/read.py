@@ -12,7 +12,7 @@ from reweigh.errors import Fault, UsageError, input_error, must_be, nearest
 from reweigh.logs import checks
 from reweigh.logs.arrays import check_options
 from reweigh.logs.columns import Columns, Names, columns_of
-from reweigh.logs.csvfile import CsvFormat
+from reweigh.logs.csvfile import CsvFormat, refuse_elsewhere
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.roles import RoleReader
 from reweigh.logs.scanned import Reading, ScannedLog
@@ -97,6 +97,14 @@ def read_log(
     check_table(engine, data, table)
     data = in_memory(data)
     source = data if table is not None or is_ibis_table(data) else open_source(data, csv)
+    is_csv = isinstance(source, FileSource) and source.kind == "csv"
+    if not is_csv:
+        usual = CsvFormat()
+        refuse_elsewhere(
+            source.describe() if isinstance(source, FileSource | TableSource) else "a table",
+            delimiter=None if delimiter == usual.delimiter else delimiter,
+            decimal=None if decimal == usual.decimal else decimal,
+        )
     scanner = find_engine(engine, source, getattr(source, "paths", None))
     if scanner is not None:
         reading = Reading(
@@ -118,7 +126,6 @@ def read_log(
     tell(0.0)
     rows = _read_roles(source, columns, abstraction is not None, continuous_actions)
     tell(0.2)
-    is_csv = isinstance(source, FileSource) and source.kind == "csv"
     reader = RoleReader(
         rows,
         source,

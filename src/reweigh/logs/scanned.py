@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reweigh.errors import UsageError
 from reweigh.logs.columns import Columns
+from reweigh.moments.engines.find import is_ibis_table
 
 if TYPE_CHECKING:
     from reweigh.logs.csvfile import CsvFormat
@@ -66,8 +68,43 @@ class ScannedLog:
         return self._made[key]
 
     def describe(self) -> dict[str, Any]:
-        """What the log is, as plain values."""
+        """What the log is, as plain values; the log is read for it."""
         return self.scanner.describe(self.data, self.reading)
+
+    def known(self) -> dict[str, Any]:
+        """What is known of the log without reading it again, as plain values: how it is read, and
+        what the sums tell that have been asked for."""
+        from reweigh.logs.states import describe_abstraction
+
+        reading, sums = self.reading, list(self._made.values())
+        found = {
+            "source": self.source,
+            "engine": self.scanner.name,
+            "columns": {
+                role: list(name) if isinstance(name, tuple) else name
+                for role, name in vars(reading.columns).items()
+                if name is not None
+            },
+            "horizon": reading.horizon,
+            "discount": reading.discount,
+            "state_columns": list(reading.columns.state),
+            "abstraction": describe_abstraction(reading.abstraction),
+            "continuous_actions": reading.continuous_actions,
+            "behavior_prob_from": self.behavior_source,
+        }
+        # products alone do not count rows
+        fullest = max(sums, key=lambda one: one.kinds != ("trajectories",), default=None)
+        return found if fullest is None else found | fullest.describe()
+
+    @property
+    def source(self) -> str:
+        """Where the rows are, in words."""
+        if self.reading.table is not None:
+            home = "Spark" if self.data is None else Path(self.data).name
+            return f"table {self.reading.table!r} of {home}"
+        if is_ibis_table(self.data):
+            return f"Ibis table of {self.data.get_backend().name}"
+        return str(self.data.describe())
 
     def sql(self, target: Policy, request: Request) -> str:
         """The queries that make the sums of the request, where the engine speaks SQL."""
@@ -81,4 +118,4 @@ class ScannedLog:
         return "logged"
 
     def __repr__(self) -> str:
-        return f"ScannedLog({self.data!r}, engine={self.scanner.name!r})"
+        return f"ScannedLog({self.source}, engine={self.scanner.name!r})"

@@ -71,6 +71,7 @@ class Moments:
     start         first states as `transitions` sees them; `start_model`: as `model` does
     lagged, ordered, paced, largest   what only diagnostics read (`moments/extras.py`); not by
                   blocks
+    unchecked     rules of the log's contract that the engine could not check to the end
     sql           the queries that made them, where an engine with SQL did; `save` leaves it out
     """
 
@@ -89,6 +90,7 @@ class Moments:
     truncated: int = 0
     hidden: bool = False
     left_out: dict[str, str] = field(default_factory=dict)  # kinds that could not be made, and why
+    unchecked: tuple[str, ...] = ()
     sql: str | None = field(default=None, repr=False)
 
     @cached_property
@@ -132,6 +134,7 @@ class Moments:
             truncated=self.truncated + other.truncated,
             hidden=self.hidden or other.hidden,
             left_out=other.left_out | self.left_out,
+            unchecked=tuple(dict.fromkeys((*self.unchecked, *other.unchecked))),
             sql=self.sql if self.sql == other.sql else None,  # or it would tell of one part only
             **{
                 n: both(n) for n in ("start", "transitions", "start_model", "model", "trajectories")
@@ -215,6 +218,23 @@ class Moments:
         from reweigh.moments.store import save
 
         save(self, path, overwrite=overwrite)
+
+    def describe(self) -> dict[str, Any]:
+        """What the sums tell of the log, as plain values: some of `EpisodeLog.describe`."""
+        cells = self.model if self.model is not None else self.transitions
+        return {
+            "episodes": self.n_episodes,
+            "rows": None if cells is None or self.hidden else int(cells.n.sum()),
+            "horizon": self.about.horizon,
+            "discount": self.about.discount,
+            "states": sum(label is not None for label in self.states.values),
+            "state_columns": list(self.about.state_columns),
+            "abstraction": self.about.abstraction,
+            "actions": None if self.actions is None else len(self.actions),
+            "continuous_actions": self.about.continuous_actions,
+            "truncated": self.truncated,
+            "behavior_prob_from": self.about.behavior,
+        }
 
     def __repr__(self) -> str:
         cells = {name: len(getattr(self, name)) for name in ("transitions", "model")

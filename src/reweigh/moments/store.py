@@ -66,6 +66,7 @@ def save(moments: Moments, path: str | Path, *, overwrite: bool) -> None:
         "truncated": moments.truncated,
         "hidden": moments.hidden,
         "left_out": moments.left_out,
+        "unchecked": moments.unchecked,
         "kinds": [kind for kind, part in parts.items() if part is not None],
         "extras": {
             name: {"version": VERSIONS[name]} | _scalars(part)
@@ -125,6 +126,7 @@ def load_moments(path: str | Path) -> Moments:
         truncated=about["truncated"],
         hidden=about["hidden"],
         left_out=about.get("left_out", {}),
+        unchecked=tuple(about.get("unchecked", ())),
         **parts,
     )
 

@@ -126,21 +126,7 @@ def described(basis: Basis, about: Mapping[str, Any] | None) -> Facts:
         about = basis.log.describe()
     facts = {} if about is None else dict(about)
     if basis.log is None and basis.stored is not None:
-        sums = basis.stored
-        cells = sums.model if sums.model is not None else sums.transitions
-        facts |= {
-            "episodes": sums.n_episodes,
-            "rows": None if cells is None or sums.hidden else int(cells.n.sum()),
-            "horizon": sums.about.horizon,
-            "discount": sums.about.discount,
-            "states": len(sums.states),
-            "state_columns": list(sums.about.state_columns),
-            "abstraction": sums.about.abstraction,
-            "actions": None if sums.actions is None else len(sums.actions),
-            "continuous_actions": sums.about.continuous_actions,
-            "truncated": sums.truncated,
-            "behavior_prob_from": sums.about.behavior,
-        }
+        facts |= basis.stored.describe()
     return facts_of(facts)
 
 
@@ -168,4 +154,6 @@ def _plain(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, list):
         return ", ".join(_plain(item) for item in value)
+    if isinstance(value, Mapping):
+        return "; ".join(f"{role}: {_plain(name)}" for role, name in value.items())
     return str(value)

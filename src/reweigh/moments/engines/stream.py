@@ -15,7 +15,8 @@ else from a first pass over that column.
 
 The same rows in another order, format or division into files, or read by another engine, are
 noticed when moments are added (`logs/identity.py`); a part of a log among the whole is not.
-An episode id that comes back is noticed as long as there are fewer than 2^24 runs of ids.
+An episode id that comes back is noticed as long as there are fewer than 2^24 runs of ids; beyond
+that, the sums say that it was not looked for (`Moments.unchecked`).
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class StreamEngine:
         sums = in_order(parts.total(), found.own)
         if tail.n:
             sums = replace(sums, largest=tail.total())
-        sums = replace(sums, about=what(reading, target, request, horizon))
+        about = what(reading, target, request, horizon)
+        sums = replace(sums, about=about, unchecked=found.seen.unchecked)
         return named(sums, found.identity)
 
     def _quickly(
@@ -165,11 +167,14 @@ def _scanned(
 
 
 def _horizon(rows: RowSource, reading: Reading) -> int:
-    """The horizon that was given, or that the steps show (from Parquet's statistics, if any)."""
+    """The horizon that was given, or that the steps show (from Parquet's statistics, if any).
+
+    No episode has more steps than the log has rows: a larger one is the fault of a row.
+    """
     if reading.horizon is not None:
         return reading.horizon
     span = rows.range_of(reading.columns.step)
-    return 1 if span is None else max(span[1] + 1, 1)
+    return 1 if span is None else max(min(span[1] + 1, rows.rows), 1)
 
 
 def _refuse(opened: Opened, faults: list[Fault]) -> None:

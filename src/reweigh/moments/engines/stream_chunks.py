@@ -20,7 +20,7 @@ from reweigh.logs.checks import value_of
 from reweigh.logs.identity import Identity, identity_of, key_of
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.read import _assemble
-from reweigh.logs.roles import RoleReader
+from reweigh.logs.roles import RoleReader, is_label
 from reweigh.logs.scanned import Reading
 from reweigh.logs.states import Codes, Label, Labels
 from reweigh.moments.engines.stream_rows import Opened, RowSource
@@ -86,7 +86,7 @@ class SeenIds:
     """The ids of episodes that are over, as runs of consecutive keys.
 
     Ids that count up take no room. Others take 16 bytes each, up to 2^24 of them: beyond that, an
-    id that comes back is no longer noticed (`full`).
+    id that comes back is no longer noticed (`full`), which the sums then say (`unchecked`).
     """
 
     starts: list[Words] = field(default_factory=list)
@@ -95,7 +95,10 @@ class SeenIds:
     full: bool = False
 
     def add(self, keys: Words) -> None:
-        if len(keys) == 0 or self.full:
+        if len(keys) == 0:
+            return
+        if self.held > KEPT_IDS:
+            self.full = True
             return
         keys = keys ^ SIGN
         breaks = np.flatnonzero((keys[1:] - keys[:-1] != 1) | (keys[1:] == 0))
@@ -108,7 +111,17 @@ class SeenIds:
             self.starts.append(start)
             self.stops.append(stop)
             self.held += len(start)
-        self.full = self.held > KEPT_IDS
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        if not self.full:
+            return ()
+        rule = (
+            f"of more than {KEPT_IDS:,} episode ids that do not count up, only the first were kept "
+            "in mind: whether a later one is used for two episodes was not checked. "
+            "engine='duckdb' checks all of them; ids that count up take no room"
+        )
+        return (rule,)
 
     def repeated(self) -> np.uint64 | None:
         """A key that came twice."""
@@ -137,12 +150,17 @@ class Findings:
 def scan(opened: Opened, rows: RowSource, reading: Reading, horizon: int, visit: Visit) -> Findings:
     """Check the whole log; `visit` sees every chunk as a log, as long as no rule is broken."""
     found = Findings()
-    for first, table in whole_episodes(rows.batches(), reading.columns.episode):
+    # ids of another type are a fault of the column: no episodes are made of them, and none are
+    # looked for
+    are_ids = is_label(rows.schema.field(reading.columns.episode).type)
+    for first, table in (
+        whole_episodes(rows.batches(), reading.columns.episode) if are_ids else numbered(rows)
+    ):
         found.rows += table.num_rows
-        keys = id_keys(table.column(reading.columns.episode))
-        starts = run_starts(keys)
-        step = _steps(table.column(reading.columns.step))
-        _check_order(found, first, keys, starts, step)
+        if are_ids:
+            keys = id_keys(table.column(reading.columns.episode))
+            step = _steps(table.column(reading.columns.step))
+            _check_order(found, first, keys, run_starts(keys), step)
         source = ChunkSource(opened, table, first)
         reader = ChunkReader(
             table,
@@ -173,6 +191,14 @@ def scan(opened: Opened, rows: RowSource, reading: Reading, horizon: int, visit:
     if again is not None:
         raise RowOrderError(_second_row(rows, reading.columns.episode, again))
     return found
+
+
+def numbered(rows: RowSource) -> Iterator[tuple[int, pa.Table]]:
+    """The batches, with the number of their first row."""
+    first = 0
+    for table in rows.batches():
+        yield first, table
+        first += table.num_rows
 
 
 def whole_episodes(batches: Iterator[pa.Table], name: str) -> Iterator[tuple[int, pa.Table]]:

@@ -77,6 +77,7 @@ class Tally:
                 f"mean_return counts only what was logged of the {self.truncated:,} cut-off "
                 f"episode{ending}"
             )
+        notes += found.seen.unchecked
         logged = reading.columns.behavior_prob is not None
         return {
             "source": source,

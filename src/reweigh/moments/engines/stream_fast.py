@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from reweigh.logs.csvfile import truth
 from reweigh.logs.identity import Identity
-from reweigh.logs.plain import is_number, is_text
+from reweigh.logs.plain import floats, is_number, is_text
 from reweigh.logs.roles import is_label
 from reweigh.logs.scanned import Reading
 from reweigh.logs.states import Label, Labels
@@ -269,7 +268,7 @@ class _Scan:
         if column.null_count:
             raise _OutOfTheOrdinary
         if not pa.types.is_float64(column.type):
-            column = pc.cast(column, pa.float64(), safe=False)
+            column = floats(column)
         return np.asarray(column.to_numpy())
 
     def _flags(self, table: dict[str, pa.ChunkedArray], name: str | None) -> npt.NDArray[np.bool_]:
@@ -348,6 +347,7 @@ class _Scan:
             "start": start,
             "start_model": start if "model" in kinds else None,
             "truncated": self.carry.cut_off,
+            "unchecked": self.seen.unchecked,
         }
         if "trajectories" in kinds and not self.carry.cut_off:
             made["trajectories"] = self.products.moments(self.start.sum(axis=1))

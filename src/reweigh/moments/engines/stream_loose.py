@@ -51,6 +51,10 @@ NO_ORDER = (
     "the rows of an episode do not stand together in this log; sort it by episode and step, or "
     "read it with engine='duckdb'"
 )
+UNORDERED_FIX = (
+    "set terminated or truncated in the last row of every episode, sort the rows by episode and "
+    "step, or read them with engine='duckdb', which sorts"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,46 +76,66 @@ class LooseSteps(Steps):
 
 @dataclass
 class Balance:
-    """What must come out even."""
+    """What must come out even, by the step t from which rows go on to t + 1.
+
+    `sums` has four lines over the steps `seen`: the rows of t that go on, those that stand at
+    t + 1, and the sums of their hashes.
+    """
 
     horizon: int
-    leads: int = 0
-    stands: int = 0
-    goes_on: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    there: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    def __post_init__(self) -> None:
-        self.goes_on, self.there = (np.zeros(self.horizon + 1, np.int64) for _ in range(2))
+    seen: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    sums: Words = field(default_factory=lambda: np.zeros((4, 0), np.uint64))
 
     def add(self, keys: Words, step: Ints, state: Words, following: Words, last: Mask) -> None:
-        on, here = ~last & (step < self.horizon - 1), (step > 0) & (step < self.horizon)
-        self.leads += _sum_of(keys[on], step[on] + 1, following[on])
-        self.stands += _sum_of(keys[here], step[here], state[here])
-        self.goes_on += np.bincount(step[on] + 1, minlength=self.horizon + 1)
-        self.there += np.bincount(step[here], minlength=self.horizon + 1)
+        on, here = ~last, step > 0
+        leads = _hashes(keys[on], step[on], following[on])
+        stands = _hashes(keys[here], step[here] - 1, state[here])
+        parts = [self.seen, step[on], step[here] - 1]
+        self.seen, place = np.unique(np.concatenate(parts), return_inverse=True)
+        held, goes_on, there = np.split(place, np.cumsum([len(part) for part in parts])[:-1])
+        sums = np.zeros((4, len(self.seen)), np.uint64)
+        sums[:, held] = self.sums
+        for line, where in ((0, goes_on), (1, there)):
+            sums[line] += np.bincount(where, minlength=len(self.seen)).astype(np.uint64)
+        np.add.at(sums[2], goes_on, leads)
+        np.add.at(sums[3], there, stands)
+        self.sums = sums
 
     def faults(self) -> list[Fault]:
+        """From the last step of the horizon on, an episode may end without a flag: none of its rows
+        is used. Where some end so and others do not, the sums cannot tell a gap from an end."""
+        goes_on, there = self.sums[:2].astype(np.int64)
+        free = (self.seen >= self.horizon - 1) & (there < goes_on)
         fix = "correct the rows; engine='duckdb' sorts the log and names them"
-        off = np.flatnonzero(self.goes_on != self.there)
+        off = np.flatnonzero((goes_on != there) & ~free)
         if len(off):
-            t = int(off[0])
+            i, t = int(off[0]), int(self.seen[off[0]])
             rule = (
                 f"every row that does not end its episode needs the row of the next step: "
-                f"{self.goes_on[t]:,} rows of step {t - 1} go on, and {self.there[t]:,} rows stand "
-                f"at step {t}"
+                f"{goes_on[i]:,} rows of step {t} go on, and {there[i]:,} rows stand "
+                f"at step {t + 1}"
             )
             return [Fault("missing-step", rule, fix)]
-        if (self.leads - self.stands) % 2**64:
+        if np.any((self.sums[2] != self.sums[3]) & ~free):
             rule = "next_state must equal the state of the episode's row at the next step"
             return [Fault("next-state", rule, fix)]
+        unknown = np.flatnonzero(free & (there > 0))
+        if len(unknown):
+            i, t = int(unknown[0]), int(self.seen[unknown[0]])
+            rule = (
+                "to be streamed, the rows of an episode must stand together, or say where it ends, "
+                f"beyond the horizon {self.horizon} too: of {goes_on[i]:,} rows of step {t} "
+                f"without such a flag, {there[i]:,} go on"
+            )
+            return [Fault("row-order", rule, UNORDERED_FIX)]
         return []
 
 
-def _sum_of(keys: Words, step: Ints, state: Words) -> int:
+def _hashes(keys: Words, step: Ints, state: Words) -> Words:
     one, two, three, four = (np.uint64(constant) for constant in MIX)
     h = keys * one + step.astype(np.uint64) * two + state * three
     h = (h ^ (h >> np.uint64(29))) * four
-    return int((h ^ (h >> np.uint64(32))).sum(dtype=np.uint64))
+    return np.asarray(h ^ (h >> np.uint64(32)))
 
 
 def may_be_loose(reading: Reading, kinds: frozenset[str]) -> str:

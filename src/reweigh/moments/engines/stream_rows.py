@@ -20,7 +20,7 @@ from pyarrow import csv as pacsv
 from reweigh.errors import InputError, Place, input_error
 from reweigh.logs import csvfile
 from reweigh.logs.csvfile import CsvPart
-from reweigh.logs.plain import plain_table
+from reweigh.logs.plain import is_text, plain_table
 from reweigh.logs.sources import FileSource, TableSource
 from reweigh.logs.textfile import TextStream, bad_byte, open_stream
 from reweigh.progress import Report
@@ -248,7 +248,8 @@ class _Survey:
 
     def look(self, cells: pa.Array) -> None:
         if not self.is_id:
-            self.numbers = self.numbers and _all_numbers(self._dotted(cells))
+            dotted = self._dotted(cells)
+            self.numbers = self.numbers and not is_text(csvfile.numbers_if_all(dotted).type)
             return
         words = pc.unique(cells).drop_null()
         if self.may_be_floats:
@@ -278,14 +279,6 @@ class _Survey:
             if pa.types.is_floating(csvfile.floats_if_most(column, self.decimal).type):
                 return pa.field(name, pa.float64())
         return pa.field(name, pa.string())
-
-
-def _all_numbers(cells: pa.ChunkedArray) -> bool:
-    try:
-        pc.cast(cells, pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _survey_csv(
