@@ -137,7 +137,7 @@ class Grounds:
         if found is None:
             return []
         log, _ = self.evidence.rows(self.dropped)
-        return [decisive_episodes(found, self.value, str(log.steps.episode[found.episode]))]
+        return [decisive_episodes(found, str(log.steps.episode[found.episode]))]
 
     def _weighed(self, history: Gate) -> Gate:
         """A history that matters to nothing: not red where WIS, which needs no state, agrees."""

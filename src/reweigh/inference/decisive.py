@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Decisive:
-    """size     (Σψ²)³/(Σψ³)²: as many equal values would be as skewed; inf without any skewness
+    """size     (Σψ²)³/(Σψ³)², at most n: as many equal values would be as skewed
     episode, share  the one with the largest ψ², and its share of Σψ²
     moved    by how much the value moves, about, without that episode
     """
@@ -36,5 +36,5 @@ def heaviest(psi: Floats) -> Decisive | None:
     scaled = psi / top
     second, third = float(np.sum(scaled**2)), float(np.sum(scaled**3))
     most = int(np.argmax(np.abs(psi)))
-    size = second**3 / third**2 if abs(third) > 1e-150 else np.inf
+    size = min(second**3 / third**2, len(psi)) if abs(third) > 1e-150 else float(len(psi))
     return Decisive(size, most, float(scaled[most] ** 2) / second, -float(psi[most]) / len(psi))

@@ -72,7 +72,6 @@ class Gate:
 
 
 DECISIVE = "decisive episodes"
-MANY = 1e9  # as good as all: nothing is skewed
 ROUNDING = 1e-6  # what it leaves of a spread, which is a difference of sums of squares
 NEARLY_ALL = 0.9  # of the episodes: then it is not the target that is far
 
@@ -335,17 +334,20 @@ def episodes(n: int, kind: Kind = "states") -> Gate:
     )
 
 
-def decisive_episodes(found: Decisive, value: float, name: str) -> Gate:
+def decisive_episodes(found: Decisive, name: str) -> Gate:
     """On how many episodes the error rests; `name` is the id of the heaviest one."""
-    size = min(found.size, MANY)
+    share = f"episode {name} has {found.share:.0%} of it"
+    few = LIMITS[DECISIVE].judge(found.size) != "green"
+    one = f"{found.size:.0f} episode{'' if round(found.size) == 1 else 's'}"
     return gate(
         DECISIVE,
-        size,
-        f"the error rests on about {size:,.0f} episodes: episode {name} alone has "
-        f"{found.share:.0%} of it, and without that the value would be about "
-        f"{value + found.moved:.4g}",
-        "an interval from so few is not to be trusted, and is too short more often than too long: "
-        "check the rewards of that episode, or log more of what is rare",
+        found.size,
+        f"the error rests on about {one}: {share}, and without it the value would move by about "
+        f"{found.moved:+.3g}"
+        if few
+        else f"the error rests on many episodes: {share}",
+        "an interval from so few is not to be trusted: check the rewards of that episode, or log "
+        "more of what is rare",
     )
 
 
