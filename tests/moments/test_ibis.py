@@ -26,7 +26,8 @@ from reweigh.logs.scanned import ScannedLog
 from reweigh.moments.engines.arrays import ArraysEngine
 from reweigh.moments.engines.base import Request
 from reweigh.moments.engines.ibis import IbisEngine
-from reweigh.moments.engines.ibis_connect import DuckHome, open_home, quoted
+from reweigh.moments.engines.ibis_connect import open_home, quoted
+from reweigh.moments.engines.ibis_duckdb import DuckHome
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 
