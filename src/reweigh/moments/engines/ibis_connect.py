@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from reweigh.errors import UsageError
+from reweigh.errors import InputError, UsageError
 from reweigh.logs.plain import is_text
 from reweigh.logs.sources import FileSource, TableSource
 
 if TYPE_CHECKING:
     from reweigh.logs.scanned import Reading
+
+# backends of Ibis that find a column whatever the case of its name; a table that is made by an
+# expression may still have two
+CASELESS = ("bigquery", "databricks", "duckdb", "impala", "mssql", "mysql", "pyspark", "sqlite")
 
 
 class Home(Protocol):
@@ -120,6 +124,26 @@ def arrow_kind(kind: Any) -> pa.DataType:
     if kind.is_null():
         return pa.null()
     return pa.binary()
+
+
+def refuse_twins(names: Sequence[str], where: str, who: str, otherwise: str = "") -> None:
+    """Where columns are found whatever the case of their names, one would be read for another."""
+    known: dict[str, str] = {}
+    for name in names:
+        first = known.setdefault(name.lower(), name)
+        if first != name:
+            raise InputError(
+                f"{where} holds the columns {first!r} and {name!r}, whose names differ in case "
+                f"alone: {who} takes them for one; rename one of them{otherwise}"
+            )
+
+
+def judged(given: Sequence[pa.DataType], held: Sequence[pa.DataType]) -> list[pa.DataType]:
+    """The types by which the log's contract judges columns: what the database holds, unless Arrow
+    says that there is nothing, or what reweigh does not read. Of such types databases hold what is
+    inside, such as the integers of a duration."""
+    refused = [pa.types.is_null(kind) or ibis_kind(kind) == "binary" for kind in given]
+    return [g if no else h for g, h, no in zip(given, held, refused, strict=True)]
 
 
 @contextlib.contextmanager
@@ -239,6 +263,10 @@ class TableHome:
         # Ibis quotes identifiers; the names stand once in the query, inside this projection
         for name in names:
             quoted(name)
+        if self.dialect in CASELESS:
+            wanted = {name.lower() for name in names}
+            twins = [name for name in self.names if name.lower() in wanted]
+            refuse_twins(twins, f"the {self.describe()}", self.dialect)
         chosen = self.table.select(**{f"c{i}": self.table[n] for i, n in enumerate(names)})
         return chosen, [arrow_kind(chosen[column].type()) for column in chosen.columns]
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from reweigh.errors import InputError, ResourceError, UsageError, nearest
+from reweigh.logs.plain import is_text, plain_schema
 from reweigh.logs.sources import FileSource, TableSource
 from reweigh.moments.engines.ibis_connect import (
     NamedHome,
     arrow_rows,
+    judged,
     named_table,
     needed,
     quoted,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 MEMORY_LIMIT = "REWEIGH_MEMORY_LIMIT"  # of DuckDB, such as "4GB"; its own default: 80 % of memory
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:%|bytes?|[kmgt]i?b)", re.IGNORECASE)
+WHOLE = {8: "TINYINT", 16: "SMALLINT", 32: "INTEGER", 64: "BIGINT"}  # integers by bits
 TEMP_DIRECTORY = "REWEIGH_TEMP_DIRECTORY"  # where DuckDB spills what exceeds the limit
 
 
@@ -123,49 +126,89 @@ def open_duckdb(
 
 def _duckdb_log(connection: Any, data: Any, reading: Reading, policy: str | None) -> DuckHome:
     """A view of the log in which columns have numbers for names."""
-    allowed: list[str] = []
-    columns = names = rows = united = None
-    name = "reweigh_raw"
     if isinstance(data, FileSource) and data.kind == "parquet":
-        united = data.unite(data.parquet_schemas(), needed(reading, policy, data.names))
-        rows = sum(rows for rows, _ in data.parts)
-        literal = [os.fspath(path.absolute()) for path in data.paths]
-        patterns = [_only_itself(path) for path in literal]
-        allowed = sorted({*literal, *patterns})
-        raw = connection.read_parquet(patterns, union_by_name=True, hive_partitioning=False)
-        raw.create_view(name)
-        source = data.describe()
+        view, given, allowed = _parquet_rows(connection, data, reading, policy)
+        rows: int | None = sum(rows for rows, _ in data.parts)
     elif isinstance(data, TableSource | FileSource):
         table = arrow_rows(data, reading, policy)
-        columns, names, source = table.column_names, data.names, data.describe()
-        rows = table.num_rows
-        connection.register(name, table.rename_columns([f"c{i}" for i in range(len(columns))]))
+        given, rows, allowed = plain_schema(table.schema), table.num_rows, []
+        connection.register("reweigh_raw", table.rename_columns(_numbered(table.num_columns)))
+        view = _select("reweigh_raw", given.names, given)
     else:
-        source = f"table {reading.table!r} of {Path(data).name}"
         name = _table_name(connection, str(reading.table))
-    if columns is None:
-        columns = [row[0] for row in connection.execute(f"DESCRIBE {name}").fetchall()]
-    numbered = ", ".join(f"c{i}" for i in range(len(columns)))
-    chosen = "*" if united is None else _as_united(columns, united)
-    view = f"SELECT {chosen} FROM {name} AS raw({numbered})"
+        described = connection.sql(f"SELECT * FROM {name} LIMIT 0").to_arrow_table().schema
+        given, rows, allowed = described, None, []
+        view = _select(name, given.names, given)
     connection.execute(f"CREATE TEMP VIEW reweigh_log AS {view}")
     # from here on the connection reads these files and no others, whatever it is told
     connection.execute("SET allowed_paths = ?", [allowed])
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
-    kinds = connection.sql("SELECT * FROM reweigh_log LIMIT 0").to_arrow_table().schema.types
-    names = columns if names is None else names
+    held = connection.sql("SELECT * FROM reweigh_log LIMIT 0").to_arrow_table().schema.types
+    if isinstance(data, TableSource | FileSource):
+        source, names = data.describe(), data.names
+    else:
+        source, names = f"table {reading.table!r} of {Path(data).name}", given.names
+    kinds = judged(given.types, held)
     return DuckHome(
-        source, columns, list(kinds), "duckdb", "reweigh_log", names, rows, connection=connection
+        source, given.names, kinds, "duckdb", "reweigh_log", names, rows, connection=connection
     )
 
 
-def _as_united(columns: list[str], united: pa.Schema) -> str:
-    """All columns, integers of several files as what they are together: of 64 bits with and without
-    a sign DuckDB makes one type of 128 bits."""
-    signed = [f"c{columns.index(f.name)}" for f in united if pa.types.is_int64(f.type)]
-    cast = ", ".join(f"CAST({c} AS BIGINT) AS {c}" for c in signed)
-    return f"* REPLACE ({cast})" if cast else "*"
+def _parquet_rows(
+    connection: Any, data: FileSource, reading: Reading, policy: str | None
+) -> tuple[str, pa.Schema, list[str]]:
+    """The query of the needed columns, their types over all files, and what it may read.
+
+    Columns are taken by position, from files that have the same ones: DuckDB finds columns of
+    several files by name, and tells names that differ in upper and lower case alone not apart.
+    """
+    schemas = data.parquet_schemas()
+    united = data.unite(schemas, needed(reading, policy, data.names))
+    parts: dict[tuple[tuple[str, ...], tuple[pa.DataType, ...]], list[Path]] = {}
+    for path, schema in zip(data.paths, schemas, strict=True):
+        kinds = tuple(schema.field(name).type for name in united.names)
+        parts.setdefault((tuple(schema.names), kinds), []).append(path)
+    given = plain_schema(united)
+    selects: list[str] = []
+    allowed: set[str] = set()
+    for i, ((names, _), paths) in enumerate(parts.items()):
+        literal = [os.fspath(path.absolute()) for path in paths]
+        patterns = [_only_itself(path) for path in literal]
+        allowed |= {*literal, *patterns}
+        raw = connection.read_parquet(patterns, hive_partitioning=False)
+        raw.create_view(f"reweigh_raw{i}")
+        selects.append(_select(f"reweigh_raw{i}", names, given))
+    return " UNION ALL ".join(selects), given, sorted(allowed)
+
+
+def _select(table: str, names: Sequence[str], given: pa.Schema) -> str:
+    """Columns of a table, all of whose columns these are, by position and as these types."""
+    chosen = [
+        f"{_as_kind(f'c{names.index(field.name)}', field.type)} AS c{i}"
+        for i, field in enumerate(given)
+    ]
+    listed = ", ".join(chosen) or "NULL"  # columns that are not there are told later
+    return f"SELECT {listed} FROM {table} AS raw({', '.join(_numbered(len(names)))})"
+
+
+def _as_kind(column: str, kind: pa.DataType) -> str:
+    """A column as the type that it has over all files. DuckDB itself would unite integers with and
+    without a sign to 128 bits, and large ones with small floats to small floats. What reweigh does
+    not read stays as it is."""
+    if pa.types.is_floating(kind):
+        return f"CAST({column} AS DOUBLE)"
+    if pa.types.is_integer(kind):
+        unsigned = "U" if pa.types.is_unsigned_integer(kind) else ""
+        return f"CAST({column} AS {unsigned}{WHOLE[kind.bit_width]})"
+    if is_text(kind) or pa.types.is_null(kind):
+        # UUIDs are texts for Arrow; a collation might take two texts for one
+        return f'CAST({column} AS VARCHAR) COLLATE "binary"'
+    return column
+
+
+def _numbered(count: int) -> list[str]:
+    return [f"c{i}" for i in range(count)]
 
 
 def _only_itself(path: str) -> str:
