@@ -609,6 +609,40 @@ def test_a_database_and_its_tables(tmp_path) -> None:
         rw.read_log(tmp_path / "text", engine="duckdb", table="steps", **reading).describe()
 
 
+AS_THEY_ARE = {
+    "collation": ("VARCHAR COLLATE NOCASE", {"e1": "e1", "e2": "E1", "x": "x", "y": "X", "z": "z"}),
+    "uuid": (
+        "UUID",
+        {t: f"{i:08x}-0000-4000-8000-000000000000" for i, t in enumerate(("e1", "e2", *"xyz"))},
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
+@pytest.mark.parametrize("way", ["database", "ibis"])
+@pytest.mark.parametrize("case", AS_THEY_ARE)
+def test_labels_of_a_table_are_compared_by_their_whole_text(case, way, tmp_path) -> None:
+    """Whatever a collation takes for the same; a UUID is its text."""
+    import ibis
+
+    kind, called = AS_THEY_ARE[case]
+    names = {"episode": ["e1"] * 3 + ["e2"] * 3, "state": list("xyzxzy")}
+    rows = table(COLUMNS, **{c: [called[cell] for cell in cells] for c, cells in names.items()})
+    path = database(tmp_path / "rows.duckdb", rows, "steps")
+    with duckdb.connect(str(path)) as connection:
+        for column in names:
+            connection.execute(f"ALTER TABLE steps ALTER {column} TYPE {kind}")
+    target = rw.TablePolicy({called[s]: {"l": 0.25, "r": 0.75} for s in "xyz"})
+    if way == "database":
+        log = rw.read_log(path, engine="duckdb", table="steps")
+    else:
+        log = rw.read_log(ibis.duckdb.connect(path).table("steps"))
+    expected = rw.moments(rw.read_log(rows), target, ["mis", "is"])
+    found = rw.moments(log, target, ["mis", "is"])
+    fixture.assert_same(found, expected)
+    assert found.about.sources == expected.about.sources
+
+
 def test_a_name_with_a_nul_is_refused() -> None:
     with pytest.raises(rw.UsageError, match="NUL"):
         quoted("a\0b")

@@ -314,7 +314,8 @@ def test_types_that_are_not_read_are_refused_as_in_memory(kind, where, tmp_path)
         expected = test_ibis.told(data, "arrays", ROLES)
         assert [fault[0] for fault in expected] == ["type"]
         assert str(ODD[kind].type) in expected[0][1]
-        assert test_ibis.told(data, "duckdb", ROLES) == expected
+        for engine in ("stream", "duckdb"):
+            assert test_ibis.told(data, engine, ROLES) == expected
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.int64()], ids=str)

@@ -9,8 +9,9 @@ plain Ibis is enough, without the packages that its own backends ask for.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -242,6 +243,16 @@ class TextHome(NamedHome):
         raise UsageError(f"SQL for {self.dialect} is written here, not run")
 
 
+@cache
+def _text_bytes() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    import ibis
+
+    def encode(text: str) -> bytes: ...  # type: ignore[empty-body]
+    def decode(data: bytes) -> str: ...  # type: ignore[empty-body]
+
+    return ibis.udf.scalar.builtin(encode), ibis.udf.scalar.builtin(decode)
+
+
 @dataclass(eq=False)
 class TableHome:
     """An Ibis table that the user handed in: it stays with the backend that it belongs to."""
@@ -267,8 +278,18 @@ class TableHome:
             wanted = {name.lower() for name in names}
             twins = [name for name in self.names if name.lower() in wanted]
             refuse_twins(twins, f"the {self.describe()}", self.dialect)
-        chosen = self.table.select(**{f"c{i}": self.table[n] for i, n in enumerate(names)})
+        cells = [self._plain(self.table[name]) for name in names]
+        chosen = self.table.select(**{f"c{i}": column for i, column in enumerate(cells)})
         return chosen, [arrow_kind(chosen[column].type()) for column in chosen.columns]
+
+    def _plain(self, column: Any) -> Any:
+        """A UUID as its text. In DuckDB a text may have a collation, which its bytes have not."""
+        if column.type().is_uuid():
+            column = column.cast("string")
+        if column.type().is_string() and self.dialect == "duckdb":
+            encode, decode = _text_bytes()
+            return decode(encode(column))
+        return column
 
     def put(self, name: str, table: pa.Table) -> Any:
         if self.dialect == "duckdb":
