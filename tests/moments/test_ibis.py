@@ -604,9 +604,25 @@ def test_a_database_and_its_tables(tmp_path) -> None:
         rw.read_log(path, engine="duckdb", table="stepps", **reading).describe()
     with pytest.raises(rw.ResourceError, match="no DuckDB database"):
         rw.read_log(tmp_path / "none", engine="duckdb", table="steps", **reading).describe()
+    pq.write_table(rows, tmp_path / "rows.parquet")
     (tmp_path / "text").write_text("no database")
+    for name in ("text", "rows.parquet"):
+        with pytest.raises(rw.UsageError, match=r"no DuckDB database, and table='steps' names"):
+            rw.read_log(tmp_path / name, engine="duckdb", table="steps", **reading).describe()
+    (tmp_path / "damaged").write_bytes(path.read_bytes()[:100])
     with pytest.raises(rw.InputError, match="cannot open"):
-        rw.read_log(tmp_path / "text", engine="duckdb", table="steps", **reading).describe()
+        rw.read_log(tmp_path / "damaged", engine="duckdb", table="steps", **reading).describe()
+
+
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
+@pytest.mark.parametrize("engine", ["arrays", "stream", "duckdb", "local[1]"])
+def test_an_ibis_table_has_its_own_engine(engine) -> None:
+    import ibis
+
+    connection = ibis.duckdb.connect()
+    connection.con.register("visits", fixture.table("pairs"))
+    with pytest.raises(rw.UsageError, match="its own backend: leave engine="):
+        rw.read_log(connection.table("visits"), engine=engine, **fixture.READING["pairs"])
 
 
 AS_THEY_ARE = {

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from reweigh.errors import InputError, ResourceError, UsageError, nearest
 from reweigh.logs.plain import is_text, plain_schema
-from reweigh.logs.sources import FileSource, TableSource
+from reweigh.logs.sources import FileSource, TableSource, is_duckdb
 from reweigh.moments.engines.ibis_connect import (
     NamedHome,
     arrow_rows,
@@ -109,6 +109,11 @@ def open_duckdb(
     path = os.fspath(data) if is_database else ":memory:"
     if is_database and not Path(path).is_file():
         raise ResourceError(f"there is no DuckDB database {path!r}")
+    if is_database and not is_duckdb(Path(path)):
+        raise UsageError(
+            f"{path!r} is no DuckDB database, and table={reading.table!r} names a table of a "
+            "DuckDB database or of Spark; a file of rows is read without it"
+        )
     try:
         connection = duckdb.connect(path, read_only=is_database, config=config)
     except duckdb.OutOfMemoryException as error:
