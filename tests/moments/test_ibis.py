@@ -340,6 +340,13 @@ OTHER_FAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "duplicate and unknown": (
         table(with_cell(with_cell(COLUMNS, "step", 1, 0), "step", 4, None)), {},
     ),
+    "no step at all": (table(COLUMNS, step=pa.nulls(6)), {}),
+    "no reward at all": (table(COLUMNS, reward=pa.nulls(6)), {}),
+    "a step far away": (table(with_cell(COLUMNS, "step", 1, 2**62)), {}),
+    "the last step of all": (table(with_cell(EVERY_ROLE, "step", 1, 2**63 - 1)), ROLES),
+    "the first step of all": (table(with_cell(COLUMNS, "step", 1, -(2**63))), {"discount": 0.9}),
+    "no flags of short episodes": (table(FLAGGED, terminated=["yes"] * 5), ROLES),
+    "other numbers as flags": (table(FLAGGED, truncated=[0, 0, 2, 0, 0]), ROLES),
     "no state at all": (table(COLUMNS, state=pa.nulls(6)), {}),
     "categories": (table(COLUMNS, state=pa.array([*"xy", None, *"xzy"]).dictionary_encode()), {}),
     "not finite": (
