@@ -26,7 +26,8 @@ from reweigh.logs.scanned import ScannedLog
 from reweigh.moments.engines.arrays import ArraysEngine
 from reweigh.moments.engines.base import Request
 from reweigh.moments.engines.ibis import IbisEngine
-from reweigh.moments.engines.ibis_connect import DuckHome, open_home, quoted
+from reweigh.moments.engines.ibis_connect import open_home, quoted
+from reweigh.moments.engines.ibis_duckdb import DuckHome
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 
@@ -339,6 +340,13 @@ OTHER_FAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "duplicate and unknown": (
         table(with_cell(with_cell(COLUMNS, "step", 1, 0), "step", 4, None)), {},
     ),
+    "no step at all": (table(COLUMNS, step=pa.nulls(6)), {}),
+    "no reward at all": (table(COLUMNS, reward=pa.nulls(6)), {}),
+    "a step far away": (table(with_cell(COLUMNS, "step", 1, 2**62)), {}),
+    "the last step of all": (table(with_cell(EVERY_ROLE, "step", 1, 2**63 - 1)), ROLES),
+    "the first step of all": (table(with_cell(COLUMNS, "step", 1, -(2**63))), {"discount": 0.9}),
+    "no flags of short episodes": (table(FLAGGED, terminated=["yes"] * 5), ROLES),
+    "other numbers as flags": (table(FLAGGED, truncated=[0, 0, 2, 0, 0]), ROLES),
     "no state at all": (table(COLUMNS, state=pa.nulls(6)), {}),
     "categories": (table(COLUMNS, state=pa.array([*"xy", None, *"xzy"]).dictionary_encode()), {}),
     "not finite": (
@@ -603,9 +611,59 @@ def test_a_database_and_its_tables(tmp_path) -> None:
         rw.read_log(path, engine="duckdb", table="stepps", **reading).describe()
     with pytest.raises(rw.ResourceError, match="no DuckDB database"):
         rw.read_log(tmp_path / "none", engine="duckdb", table="steps", **reading).describe()
+    pq.write_table(rows, tmp_path / "rows.parquet")
     (tmp_path / "text").write_text("no database")
+    for name in ("text", "rows.parquet"):
+        with pytest.raises(rw.UsageError, match=r"no DuckDB database, and table='steps' names"):
+            rw.read_log(tmp_path / name, engine="duckdb", table="steps", **reading).describe()
+    (tmp_path / "damaged").write_bytes(path.read_bytes()[:100])
     with pytest.raises(rw.InputError, match="cannot open"):
-        rw.read_log(tmp_path / "text", engine="duckdb", table="steps", **reading).describe()
+        rw.read_log(tmp_path / "damaged", engine="duckdb", table="steps", **reading).describe()
+
+
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
+@pytest.mark.parametrize("engine", ["arrays", "stream", "duckdb", "local[1]"])
+def test_an_ibis_table_has_its_own_engine(engine) -> None:
+    import ibis
+
+    connection = ibis.duckdb.connect()
+    connection.con.register("visits", fixture.table("pairs"))
+    with pytest.raises(rw.UsageError, match="its own backend: leave engine="):
+        rw.read_log(connection.table("visits"), engine=engine, **fixture.READING["pairs"])
+
+
+AS_THEY_ARE = {
+    "collation": ("VARCHAR COLLATE NOCASE", {"e1": "e1", "e2": "E1", "x": "x", "y": "X", "z": "z"}),
+    "uuid": (
+        "UUID",
+        {t: f"{i:08x}-0000-4000-8000-000000000000" for i, t in enumerate(("e1", "e2", *"xyz"))},
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
+@pytest.mark.parametrize("way", ["database", "ibis"])
+@pytest.mark.parametrize("case", AS_THEY_ARE)
+def test_labels_of_a_table_are_compared_by_their_whole_text(case, way, tmp_path) -> None:
+    """Whatever a collation takes for the same; a UUID is its text."""
+    import ibis
+
+    kind, called = AS_THEY_ARE[case]
+    names = {"episode": ["e1"] * 3 + ["e2"] * 3, "state": list("xyzxzy")}
+    rows = table(COLUMNS, **{c: [called[cell] for cell in cells] for c, cells in names.items()})
+    path = database(tmp_path / "rows.duckdb", rows, "steps")
+    with duckdb.connect(str(path)) as connection:
+        for column in names:
+            connection.execute(f"ALTER TABLE steps ALTER {column} TYPE {kind}")
+    target = rw.TablePolicy({called[s]: {"l": 0.25, "r": 0.75} for s in "xyz"})
+    if way == "database":
+        log = rw.read_log(path, engine="duckdb", table="steps")
+    else:
+        log = rw.read_log(ibis.duckdb.connect(path).table("steps"))
+    expected = rw.moments(rw.read_log(rows), target, ["mis", "is"])
+    found = rw.moments(log, target, ["mis", "is"])
+    fixture.assert_same(found, expected)
+    assert found.about.sources == expected.about.sources
 
 
 def test_a_name_with_a_nul_is_refused() -> None:

@@ -223,3 +223,109 @@ def test_integers_beside_floats_are_no_labels(tmp_path) -> None:
                 rw.read_log(paths, engine=engine).describe()
             rules.add(tuple((fault.code, fault.rule) for fault in caught.value.faults))
         assert len(rules) == 1
+
+
+# ---- names that differ in case -----------------------------------------------------------------
+
+
+def with_twin(path: Path, name: str, at: int) -> None:
+    """A column of zeros in the file, whose name SQL takes for that of a column of the log."""
+    rows = pq.read_table(path)
+    pq.write_table(rows.add_column(at, name, pa.array([0] * rows.num_rows)), path)
+
+
+def values_of(data: Any, engine: str, **reading: Any) -> list[float]:
+    names = ["mis", "is", "dm"]
+    found = rw.evaluate_all(rw.read_log(data, engine=engine, **reading), EVEN, names)
+    return [estimate.value for estimate in found]
+
+
+@pytest.mark.parametrize("files", [[1], [0], [0, 1]], ids=str)
+@pytest.mark.parametrize("at", [0, 6], ids=["before", "after"])
+@pytest.mark.parametrize("name", ["Reward", "STATE", "Episode", "BEHAVIOR_prob"])
+def test_names_that_differ_in_case_are_columns_of_their_own(name, at, files, tmp_path) -> None:
+    paths = two_files(tmp_path)
+    expected = values_of(paths, "arrays")
+    for i in files:
+        with_twin(paths[i], name, at)
+    for engine in ("arrays", "stream", "duckdb"):
+        assert values_of(paths, engine) == pytest.approx(expected, rel=1e-12)
+    with pytest.raises(rw.InputError, match=rf"'{name}'.*differ in case alone.*rename.*'stream'"):
+        rw.read_log(paths, engine=NOWHERE).describe()
+
+
+def test_a_name_that_duckdb_would_give_to_another_column(tmp_path) -> None:
+    """It calls the second of two names that it takes for one `state_1`."""
+    [path, _] = two_files(tmp_path, {"state_1": [1, 0, 0, 1]})
+    with_twin(path, "State", 0)
+    for state in ("state", "state_1", "State"):
+        expected = rw.read_log(path, state=state).describe()
+        found = rw.read_log(path, engine="duckdb", state=state).describe()
+        assert found["state_examples"] == expected["state_examples"]
+        assert values_of(path, "duckdb", state=state) == pytest.approx(
+            values_of(path, "arrays", state=state), rel=1e-12
+        )
+
+
+def test_columns_may_stand_in_another_order_in_every_file(tmp_path) -> None:
+    paths = two_files(tmp_path)
+    expected = values_of(paths, "arrays")
+    rows = pq.read_table(paths[1])
+    pq.write_table(rows.select(rows.column_names[::-1]), paths[1])
+    assert values_of(paths, "duckdb") == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("twin", ["Reward", "Note"])
+def test_an_ibis_table_with_such_names_is_refused(twin, tmp_path) -> None:
+    """An expression can have them, and SQL reads one for the other; none is read here of `Note`."""
+    [path, _] = two_files(tmp_path, {"note": [1] * 4})
+    rows = ibis.duckdb.connect().read_parquet(path)
+    rows = rows.select(ibis.literal(0.0).name(twin), *rows.columns)
+    if twin == "Note":
+        assert rw.read_log(rows).describe()["rows"] == 4
+        return
+    with pytest.raises(rw.InputError, match=r"'Reward' and 'reward'.*duckdb takes them for one"):
+        rw.read_log(rows).describe()
+
+
+# ---- types that are not read -------------------------------------------------------------------
+
+INSIDE = pa.array([0, 1, 2, 0, 1, 2])
+ODD: dict[str, pa.Array] = {
+    "duration": INSIDE.cast(pa.duration("s")),
+    "time": INSIDE.cast(pa.time64("us")),
+    "bool8": pa.ExtensionArray.from_storage(pa.bool8(), INSIDE.cast(pa.int8())),
+    "json": pa.ExtensionArray.from_storage(pa.json_(), INSIDE.cast(pa.string())),
+    "uuid": pa.ExtensionArray.from_storage(
+        pa.uuid(), pa.array([bytes([i]) * 16 for i in range(6)], pa.binary(16))
+    ),
+}
+
+
+@pytest.mark.parametrize("where", ["file", "memory"])
+@pytest.mark.parametrize("kind", ODD)
+def test_types_that_are_not_read_are_refused_as_in_memory(kind, where, tmp_path) -> None:
+    """Although DuckDB would read the numbers and texts inside."""
+    for column in ("episode", "step", "state", "action", "reward", "behavior_prob"):
+        data: Any = table(EVERY_ROLE, **{column: ODD[kind]})
+        if where == "file":
+            pq.write_table(data, tmp_path / "log.parquet")
+            data = tmp_path / "log.parquet"
+        expected = test_ibis.told(data, "arrays", ROLES)
+        assert [fault[0] for fault in expected] == ["type"]
+        assert str(ODD[kind].type) in expected[0][1]
+        for engine in ("stream", "duckdb"):
+            assert test_ibis.told(data, engine, ROLES) == expected
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64()], ids=str)
+def test_integers_beside_small_floats_are_not_rounded(kind, tmp_path) -> None:
+    """Of both together DuckDB makes floats of 32 bits, which hold integers up to 2^24."""
+    whole = pa.array([2**24 + 1, 2**24 + 3, 0, 1], kind)
+    paths = two_files(tmp_path, {"reward": whole}, reward=pa.array([0.5] * 4, pa.float32()))
+    expected = rw.read_log(paths, engine="arrays").describe()
+    assert expected["reward_range"] == [0.0, 2**24 + 3]
+    for engine in ("stream", "duckdb"):
+        found = rw.read_log(paths, engine=engine).describe()
+        assert found["mean_return"] == expected["mean_return"]
+        assert found["reward_range"] == expected["reward_range"]

@@ -31,6 +31,11 @@ def plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], kind.value_type)
 
 
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The types that `plain_table` gives to the columns of a table."""
+    return plain_table(schema.empty_table()).schema
+
+
 def _words(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(
         chunk.indices.cast(WORDS.index_type), chunk.dictionary.cast(WORDS.value_type)

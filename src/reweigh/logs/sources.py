@@ -286,13 +286,22 @@ def _open_arrow(paths: list[Path]) -> TableSource:
     return TableSource(table, f"arrow file {paths[0].name}")
 
 
-def _kind(path: Path) -> str:
-    """The kind of a file by its first bytes; a name that says otherwise is refused."""
+def _first_bytes(path: Path) -> tuple[bytes, bytes]:
+    """The eight by which most kinds of files are told, and the four after them."""
     try:
         with path.open("rb") as stream:
-            magic, mark = stream.read(8), stream.read(4)
+            return stream.read(8), stream.read(4)
     except OSError as error:
         raise ResourceError(f"cannot read {str(path)!r}: {error.strerror}") from error
+
+
+def is_duckdb(path: Path) -> bool:
+    return _first_bytes(path)[1] == DUCKDB
+
+
+def _kind(path: Path) -> str:
+    """The kind of a file by its first bytes; a name that says otherwise is refused."""
+    magic, mark = _first_bytes(path)
     if not magic:
         raise input_error(
             str(path), [Fault("no-episodes", "the file is empty", "give a file with rows")]

@@ -27,6 +27,11 @@ def find_engine(engine: str, data: Any, paths: tuple[Path, ...] | None) -> Scann
             return _ibis(None)
         large = sum(path.stat().st_size for path in paths or ()) >= STREAM_FROM
         return _stream() if large else None
+    known = engine in (IN_MEMORY, "stream", "duckdb") or is_spark(engine)
+    if known and is_ibis_table(data):
+        raise UsageError(
+            f"an Ibis table is read by its own backend: leave engine={engine!r} out, or give a file"
+        )
     if engine == IN_MEMORY:
         return None
     if engine == "stream":

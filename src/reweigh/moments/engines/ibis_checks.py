@@ -196,6 +196,8 @@ def _step_rules(
         bad = column.notnull() & ~column.re_search(STEP)
         text = _wrong_type("step", name, kind)
         rules.append(Rule("not-a-step", name, bad, column, rule, fix, otherwise=text))
+    elif pa.types.is_null(kind):
+        rules.append(_null(column, name, FILL_IN))
     else:
         faults.append(_wrong_type("step", name, kind))
 
@@ -255,6 +257,8 @@ def _text_rules(
 ) -> None:
     """A column that should hold numbers and does not."""
     rules.append(_null(column, name, FILL_IN))
+    if pa.types.is_null(kind):
+        return
     rule = f"column {name!r} must hold numbers; it holds {kind}"
     no_numbers = Fault("type", rule, "write the column as numbers")
     if not is_text(kind):
@@ -353,10 +357,13 @@ def sequence_rules(rows: Any, layout: Layout, reading: Reading) -> tuple[Any, li
 
     `rows` are those of episodes without a fault of their own in id or step.
     """
+    import ibis
+
     window = neighbours(rows)
     width = len(layout.parts("state"))
     # one more than the step before: where there is none, some engines give null and some 0
-    made = {"due": (rows["t"] + 1).lag().over(window)}
+    last = ibis.literal(2**63 - 1, "int64")  # after which no step could be numbered
+    made = {"due": (ibis.ifelse(rows["t"] < last, rows["t"], last - 1) + 1).lag().over(window)}
     if layout.has("next_state0"):
         made |= {f"l{j}": rows[f"s{j}"].lead().over(window) for j in range(width)}
         made["lt"] = rows["t"].lead().over(window)
@@ -402,7 +409,7 @@ def next_rules(rows: Any, layout: Layout, reading: Reading) -> list[Rule]:
     width = len(layout.parts("state"))
     name = layout.name("next_state0")
     parts = range(width)
-    goes_on = (rows["lt"] == rows["t"] + 1).fill_null(False)
+    goes_on = (rows["lt"] - 1 == rows["t"]).fill_null(False)
     differ = rows["n0"] != rows["l0"]
     for j in parts[1:]:
         differ = differ | (rows[f"n{j}"] != rows[f"l{j}"])

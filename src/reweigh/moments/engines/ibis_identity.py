@@ -10,6 +10,8 @@ from reweigh.logs.identity import FOLD, LARGE, MARKS, MIX, NUMBER, SPREAD, Ident
 from reweigh.logs.scanned import Reading
 from reweigh.moments.engines.ibis_rows import Layout, finite, hex_digits, md5_of
 
+MOST_STEPS = 2**40  # no log has more, and a product with a larger step might not fit into 64 bits
+
 
 def with_marks(rows: Any, layout: Layout, reading: Reading, dialect: str) -> Any:
     """Rows with `md` and `mg`, from which the marks of a row and of the episode that begins with it
@@ -20,7 +22,7 @@ def with_marks(rows: Any, layout: Layout, reading: Reading, dialect: str) -> Any
     rows = rows.mutate(my=_known(rows["y"]), mm=_known(mu), **_of_id(rows, layout, dialect))
     rows = rows.mutate(my=_folded(rows["my"]), mm=_folded(rows["mm"]), me=_number(rows))
     # d = [(f(y) + 1) · (f(μ) + t + 2) · SPREAD]
-    t = rows["t"].fill_null(0).cast("float64")
+    t = ibis.ifelse((rows["t"] >= 0) & (rows["t"] < MOST_STEPS), rows["t"], 0).cast("float64")
     d = _fraction((rows["my"] + 1.0) * (rows["mm"] + (t + 2.0)) * SPREAD)
     rows = rows.mutate(md=d, me=_folded(rows["me"]))
     # g = [(f(id) + 1) · (d_0 + 2) · SPREAD]

@@ -65,7 +65,8 @@ def look(home: Home, rows: Any, layout: Layout, reading: Reading) -> Facts:
     marked = with_marks(rows, layout, reading, home.dialect)
     rules, faults = contract.row_rules(marked, layout, reading)
     with stage(0, CHECKS, "checks"):
-        faults += contract.flag_faults(home, rows, layout)
+        flags = contract.flag_faults(home, rows, layout)
+        faults += flags
         faults += contract.float_states(home, rows, layout, reading)
         found, told = contract.find(home, marked, rules, **_row_sums(marked, layout, reading))
     if not told["total"]:
@@ -76,6 +77,8 @@ def look(home: Home, rows: Any, layout: Layout, reading: Reading) -> Facts:
     histogram: list[dict[str, Any]] = []
     if contract_of_episodes:
         found, histogram = _episodes(home, rows, layout, reading, bool(told["unknown"]))
+        if flags:  # what they say about an episode's end is not known
+            found = [fault for fault in found if fault.code != "short-episode"]
         faults += [replace(fault, total=int(told["total"])) for fault in found]
     checks.Faults(lambda row: Place(None), 0, faults).raise_if_any(home.describe())
     with stage(3, CHECKS, "checks"):

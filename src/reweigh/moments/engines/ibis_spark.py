@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from reweigh.errors import InputError, ResourceError, UsageError
-from reweigh.logs.plain import is_text, plain_column
+from reweigh.logs.plain import is_text, plain_schema, plain_table
 from reweigh.logs.sources import FileSource, TableSource
 from reweigh.moments.engines.ibis_connect import (
     NamedHome,
     arrow_rows,
+    ibis_kind,
+    judged,
     named_table,
     needed,
+    refuse_twins,
 )
 
 if TYPE_CHECKING:
@@ -69,37 +73,40 @@ def open_spark(
     engine: str, data: Any, reading: Reading, policy: str | None, stack: contextlib.ExitStack
 ) -> SparkHome:
     """The log as a view of a Spark session, with numbers for names."""
-    parts: dict[pa.Schema, list[str]] = {}
-    columns = []
-    if isinstance(data, FileSource) and data.kind == "parquet":
-        columns = needed(reading, policy, data.names)
-        # before a session, which may take long to start
+    is_parquet = isinstance(data, FileSource) and data.kind == "parquet"
+    if is_parquet:  # before a session, which may take long to start
         schemas = data.parquet_schemas()
-        united = data.unite(schemas, columns)
-        parts = _parts(data, schemas, columns)
+        united = data.unite(schemas, needed(reading, policy, data.names))
+        for path, schema in zip(data.paths, schemas, strict=True):
+            otherwise = ", or read the log with engine='stream' or 'arrays'"
+            refuse_twins(schema.names, path.name, "Spark", otherwise)
+        parts = _parts(data, schemas, united.names)
     session = spark_session(engine)
-    if isinstance(data, FileSource) and data.kind == "parquet":
+    given: pa.Schema | None = None  # as Arrow tells it
+    if is_parquet:
         with _spark_errors():
             frames = [_chosen(session.read.parquet(*paths), united) for paths in parts.values()]
             frame = functools.reduce(lambda a, b: a.union(b), frames)
-        source = data.describe()
+        given = plain_schema(united)
     elif isinstance(data, TableSource | FileSource):
-        table = arrow_rows(data, reading, policy)
-        columns = table.column_names
-        plain = [plain_column(column) for column in table.columns]
-        numbered = pa.table([_for_spark(c) for c in plain], [f"c{i}" for i in range(len(plain))])
-        frame, source = session.createDataFrame(numbered), data.describe()
+        table = plain_table(arrow_rows(data, reading, policy))
+        given = table.schema
+        columns = [_for_spark(column) for column in table.columns]
+        frame = session.createDataFrame(pa.table(columns, [f"c{i}" for i in range(len(columns))]))
     else:
         with _spark_errors():
             frame = session.table(str(reading.table))
-        source, columns = f"table {reading.table!r} of Spark", frame.columns
-    numbered_frame = frame.toDF(*[f"c{i}" for i in range(len(columns))])
+    columns = frame.columns if given is None else given.names
+    numbered = frame.toDF(*[f"c{i}" for i in range(len(columns))])
     log = f"reweigh_log_{uuid.uuid4().hex}"
-    _spark_view(session, numbered_frame, log, stack)
-    kinds = numbered_frame.limit(0).toArrow().schema.types
-    names = data.names if isinstance(data, TableSource | FileSource) else list(columns)
+    _spark_view(session, numbered, log, stack)
+    kinds = list(numbered.limit(0).toArrow().schema.types)
+    if given is None:
+        source, names = f"table {reading.table!r} of Spark", list(columns)
+    else:
+        source, names, kinds = data.describe(), data.names, judged(given.types, kinds)
     return SparkHome(
-        source, list(columns), list(kinds), "spark", log, names, session=session, stack=stack
+        source, list(columns), kinds, "spark", log, names, session=session, stack=stack
     )
 
 
@@ -134,8 +141,11 @@ def _literal(path: Path) -> str:
 
 
 def _for_spark(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Spark knows no categories, no unsigned numbers and no column without a type."""
+    """Spark knows no categories, no unsigned numbers and no column without a type. Of what reweigh
+    does not read, only which cells are null counts."""
     kind = column.type
+    if ibis_kind(kind) == "binary":
+        return pc.if_else(column.is_valid(), True, None)
     if is_text(kind) or pa.types.is_null(kind):
         return column.cast(pa.string())
     if pa.types.is_unsigned_integer(kind):
