@@ -237,8 +237,6 @@ def _codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:
 
     A null stands for the cell before: it is a fault of its own, and does not part an episode.
     """
-    if isinstance(column.type, pa.BaseExtensionType):  # refused later; what is inside tells rows
-        column = column.cast(column.type.storage_type)
     if pa.types.is_integer(column.type) and column.null_count == 0:
         return np.asarray(column.to_numpy())
     if pa.types.is_dictionary(column.type):
