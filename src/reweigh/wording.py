@@ -28,6 +28,8 @@ def number(value: float | None) -> str:
     """A number with four significant digits."""
     if value is None:
         return "unknown"
+    if not math.isfinite(value):
+        return "beyond all numbers"
     if value == 0 or 1e-4 <= abs(value) < 1e7:
         return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     return f"{value:.3e}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -265,3 +266,21 @@ def test_a_comparison_says_so_too() -> None:
     targets = {"a": rw.ColumnPolicy("pi"), "b": rw.TablePolicy([[0.7, 0.3]] * 2)}
     found = rw.compare(rw.read_log(table), targets, seed=1)
     assert f"all: not checked: drift ({why})" in found.remarks()
+
+
+@pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+@pytest.mark.parametrize("name", ["mis", "mis-plain", "mis-state", "wis", "is"])
+def test_ratios_beyond_all_measure_are_red_and_no_number_is_told(name: str) -> None:
+    """Their placebo has no error that a number could hold, and needs none."""
+    rng = np.random.default_rng(0)
+    action = rng.integers(0, 2, (200, 3))
+    mu = np.where(action == 1, 1e-200, 1.0)
+    given = rng.integers(0, 2, (200, 4)), action, rng.random((200, 3)), mu, np.full((200, 3), 0.5)
+    target = rw.ColumnPolicy("target_prob")
+    [found] = rw.evaluate_all(rw.log_from_arrays(*given), target, [name])
+    if isinstance(found, rw.Refusal):
+        return
+    assert "placebo" in {gate.name for gate in found.verdict.reasons}
+    assert found.verdict.level == "red"
+    assert not re.search(r"\b(inf|nan)\b", str(found))
+    json.dumps(found.to_dict(), allow_nan=False)

@@ -225,6 +225,9 @@ def total_mass(mass: Floats | None) -> Gate:
         return unknown("total mass", "this estimator has no state distribution")
     off = np.abs(mass - 1)
     step = int(np.nanargmax(off))
+    if not math.isfinite(off[step]):
+        why = f"the target's mass at step {step} is beyond what a number can hold"
+        return unknown("total mass", why)
     if off[step] <= ROUNDING:  # that of a recursion that is normalised within states
         text = "the target's mass is 1 at every step"
         return gate("total mass", 0.0, text, "", per_step=mass)
@@ -292,6 +295,10 @@ def assumption(name: str, test: Outcome, state: str | None = None) -> Gate:
     return with_place(found, words["most"]) if "most" in words else found
 
 
+ABSURD = 1e3  # times what it should be: no luck, whatever its error is
+WRONG_RATIOS = "check the propensities and the names of the actions; clipped ratios do this too"
+
+
 def placebo(
     value: float,
     error: float | None,
@@ -301,9 +308,15 @@ def placebo(
 ) -> Gate:
     """The value if every reward were 1, END included, which is known: off by how many errors? Per
     step what it adds to that value, which should be γ^t; `step` is the one that is most off."""
-    if error is None or not math.isfinite(value) or not math.isfinite(error):
-        return unknown("placebo", "the placebo has no error here")
     off = abs(value - expected)
+    if error is None or not math.isfinite(value) or not math.isfinite(error):
+        if not off > ABSURD * expected:
+            return unknown("placebo", "the placebo has no error here")
+        text = (
+            f"if every reward were 1 the value would be {expected:g}, and the estimate of that is "
+        )
+        text += "beyond all numbers" if not math.isfinite(value) else f"{value:.2g}"
+        return Gate("placebo", "red", None, text, WRONG_RATIOS, str(LIMITS["placebo"]))
     if off <= 1e-9 * expected:
         text = f"a reward of 1 gives {value:.4g}, as it must"
         return gate("placebo", 0.0, text, "", per_step=per_step)
@@ -314,7 +327,7 @@ def placebo(
         errors,
         f"the ratios{'' if right else ' do not'} average to 1: if every reward were 1 the value "
         f"would be {expected:g}, and the estimate of that is {value:.4g} (error {error:.2g})",
-        "check the propensities and the names of the actions; clipped ratios do this too",
+        WRONG_RATIOS,
         per_step=per_step,
         step=step,
     )
