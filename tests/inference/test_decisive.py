@@ -48,8 +48,8 @@ def gate_of(estimate: rw.Estimate) -> rw.Gate:
 
 @pytest.mark.parametrize("name", ["mis", "dm", "mis-state", "mis-plain"])
 def test_an_error_of_few_events_is_not_green(name: str) -> None:
-    """Two or three clicks of the rare action make the error: its interval covers 81 % of the
-    time. Where there is none at all, no spread can tell that they are missing."""
+    """Two or three clicks of the rare action make the error. Where there is none at all, no spread
+    can tell that they are missing."""
     rng = np.random.default_rng(4)
     for _ in range(12):
         log = clicks(3000, rng)

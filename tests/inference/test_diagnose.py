@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import reweigh as rw
 from reweigh.experiments.coverage_faults import FAULTS, Grid
 from reweigh.experiments.coverage_worlds import WORLDS
 from reweigh.inference import diagnose
+from reweigh.logs.states import HIDDEN
 from reweigh.moments.engines.arrays import ArraysEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -260,3 +262,13 @@ def test_a_model_is_told_of_propensities_that_the_actions_deny() -> None:
     [gate] = [gate for gate in found.verdict.gates if gate.name == "propensities"]
     assert (gate.level, found.verdict.level) == ("amber", "amber")
     assert "may have been swapped" in gate.text
+
+
+def test_only_what_follows_the_last_step_is_hidden() -> None:
+    """No row has a hidden state: that is known, and nothing is left unchecked."""
+    log, _ = study_log("default", 300)
+    grid = Grid.of(log)
+    states = grid.states.copy()
+    states[:, -1] = HIDDEN
+    found = gates_of(replace(grid, states=states).log(), rw.ColumnPolicy("target_prob"))
+    assert (found["hidden policies"].level, found["hidden policies"].value) == ("green", 0.0)

@@ -306,8 +306,9 @@ def _policies(sums: Moments, *, at_hidden: bool = False) -> Gate:
     themselves and of all. The place is that of the largest Σ(ρ - ρ̄)². `at_hidden`: the same of the
     rows whose state is hidden, which a fitted Q takes for one state."""
     name = HIDDEN_POLICIES if at_hidden else POLICIES
-    if at_hidden and not sums.hidden:
-        return gates.gate(name, 0.0, "no state is hidden", "")
+    none_hidden = gates.gate(name, 0.0, "no state is hidden", "") if at_hidden else None
+    if none_hidden is not None and not sums.hidden:
+        return none_hidden
     if sums.about.continuous_actions:
         return gates.unknown(name, "actions are numbers: no two are alike")
     if sums.model is None:
@@ -315,7 +316,7 @@ def _policies(sums: Moments, *, at_hidden: bool = False) -> Gate:
     hidden = np.array([value is None for value in sums.states.values], bool)
     cells = sums.model.where(hidden[sums.model.s] == at_hidden)
     if not len(cells):
-        return gates.unknown(name, f"no state is {'hidden' if at_hidden else 'observed'}")
+        return none_hidden or gates.unknown(name, "no state is observed")
     groups = group_by([cells.t, cells.s, cells.a])
     n, rho, rho2 = (groups.sum(values) for values in (cells.n, cells.rho, cells.rho2))
     total = float(rho2.sum())

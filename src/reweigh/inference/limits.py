@@ -71,9 +71,7 @@ LIMITS = {
     "stationarity": Limit(0.0, 0.02),  # not in the study: never green
     "cut-off episodes": Limit(0.0, 0.05),
     "interval": Limit(0.0, None),
-    "decisive episodes": Limit(
-        20, 5, above=False
-    ),  # k rare events: 1.96 errors cover 81 % of k = 2
+    "decisive episodes": Limit(20, 5, above=False),  # a sum of so few is skewed
     "dependence": Limit(0.05, None),  # then there is no interval but by deleting blocks
     "placebo": Limit(3.0, 6.0),  # six errors from a number that is known are no luck
     "episodes": Limit(30, 2, above=False),
