@@ -27,7 +27,7 @@ import numpy as np
 import reweigh as rw
 from reweigh.estimators import direct
 from reweigh.inference.resampling import resample
-from reweigh.moments import compute
+from reweigh.sums import compute
 
 STATES, ACTIONS, HORIZON, REPEATS = 100, 10, 100, 7
 SMALL = "--small" in sys.argv

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reweigh.moments import compute
+from reweigh.sums import compute
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -15,6 +16,32 @@ SOURCE = Path(__file__).parents[1] / "src" / "reweigh"
 def test_every_public_name_is_there() -> None:
     for name in rw.__all__:
         assert getattr(rw, name) is not None
+
+
+def test_no_name_is_both_a_module_and_something_else() -> None:
+    """Otherwise importing the module hides the function, or the function hides the module."""
+    for init in SOURCE.rglob("__init__.py"):
+        inside = {path.stem for path in init.parent.glob("*.py")}
+        inside |= {path.parent.name for path in init.parent.glob("*/__init__.py")}
+        package = ".".join(("reweigh", *init.parent.relative_to(SOURCE).parts))
+        public = getattr(importlib.import_module(package), "__all__", [])
+        clashes = [
+            name
+            for name in inside & set(public)
+            if getattr(importlib.import_module(package), name)
+            is not importlib.import_module(f"{package}.{name}")
+        ]
+        assert not clashes, package
+
+
+def test_inner_modules_can_be_imported_by_name() -> None:
+    import reweigh.evaluation as evaluation
+    import reweigh.sums.store as store
+
+    assert store.load_moments is rw.load_moments
+    assert evaluation.moments is rw.moments
+    assert callable(rw.moments)
+    assert callable(rw.evaluate)
 
 
 def test_importing_stays_light() -> None:
@@ -37,10 +64,10 @@ def test_no_module_loads_code_from_data() -> None:
 
 
 def test_imports_go_downwards() -> None:
-    """moments and estimators know nothing of files, frames, reports or commands; but for the
+    """Sums and estimators know nothing of files, frames, reports or commands; but for the
     engines that read rows where they are, and so use the reading of logs."""
-    above = ("cli", "worlds", "logs.read", "logs.sources", "evaluate", "results")
-    for room in ("moments", "estimators", "inference"):
+    above = ("cli", "worlds", "logs.read", "logs.sources", "evaluation", "results")
+    for room in ("sums", "estimators", "inference"):
         for path in (SOURCE / room).rglob("*.py"):
             if path.parent.name == "engines" and path.name.startswith(("stream", "ibis")):
                 continue

@@ -1,9 +1,7 @@
 """reweigh: off-policy evaluation you can act on."""
 
 import importlib
-import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
@@ -107,16 +105,12 @@ if TYPE_CHECKING:
         wis,
     )
     from reweigh.estimators.recipe import Recipe
-    from reweigh.evaluate import evaluate, evaluate_all, moments, point_values
+    from reweigh.evaluation import evaluate, evaluate_all, moments, point_values
     from reweigh.logs.arrays import log_from_arrays
     from reweigh.logs.columns import Columns
     from reweigh.logs.log import EpisodeLog
     from reweigh.logs.read import read_log
     from reweigh.logs.states import Grid, Rounding
-    from reweigh.moments.bundle import Moments
-    from reweigh.moments.store import load_moments
-    from reweigh.moments.trajectories import StepMoments
-    from reweigh.moments.transitions import TransitionMoments
     from reweigh.policies import (
         ColumnPolicy,
         FittedBehavior,
@@ -126,6 +120,10 @@ if TYPE_CHECKING:
         read_policy,
     )
     from reweigh.results import Diagnostics, Estimate, Gain, Interval, Marginals, Refusal
+    from reweigh.sums.bundle import Moments
+    from reweigh.sums.store import load_moments
+    from reweigh.sums.trajectories import StepMoments
+    from reweigh.sums.transitions import TransitionMoments
 
 # Every name is imported when it is first used: `import reweigh` and `reweigh --help` stay quick.
 _HOMES = {
@@ -141,16 +139,16 @@ _HOMES = {
         "ESTIMATORS dm dr estimator is_ mdr mis ssd_is trajectory_is trajectory_wis wdr wis"
     ),
     "reweigh.estimators.recipe": "Recipe",
-    "reweigh.evaluate": "evaluate evaluate_all moments point_values",
+    "reweigh.evaluation": "evaluate evaluate_all moments point_values",
     "reweigh.logs.arrays": "log_from_arrays",
     "reweigh.logs.columns": "Columns",
     "reweigh.logs.log": "EpisodeLog",
     "reweigh.logs.read": "read_log",
     "reweigh.logs.states": "Grid Rounding",
-    "reweigh.moments.bundle": "Moments",
-    "reweigh.moments.store": "load_moments",
-    "reweigh.moments.trajectories": "StepMoments",
-    "reweigh.moments.transitions": "TransitionMoments",
+    "reweigh.sums.bundle": "Moments",
+    "reweigh.sums.store": "load_moments",
+    "reweigh.sums.trajectories": "StepMoments",
+    "reweigh.sums.transitions": "TransitionMoments",
     "reweigh.policies": (
         "ColumnPolicy FittedBehavior FunctionPolicy TablePolicy fit_behavior read_policy"
     ),
@@ -158,17 +156,6 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = ("adapters", "theory", "worlds")
-
-
-class _Package(ModuleType):
-    """Importing the modules `evaluate` and `moments` must not hide the functions of these names."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME_OF and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:

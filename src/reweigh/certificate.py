@@ -35,8 +35,8 @@ from reweigh.inference.bounds import (
     weighted,
 )
 from reweigh.logs.log import EpisodeLog
-from reweigh.moments.engines.arrays import ratios
 from reweigh.policies.base import Policy
+from reweigh.sums.engines.arrays import ratios
 from reweigh.wording import number
 
 Floats = npt.NDArray[np.float64]

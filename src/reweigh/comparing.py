@@ -17,7 +17,7 @@ from reweigh.comparison import NOT_KNOWN, Comparison, Contender, Difference, lab
 from reweigh.errors import RefusedError, SelectionWarning, UsageError, must_be
 from reweigh.estimators.presets import mis
 from reweigh.estimators.recipe import Recipe
-from reweigh.evaluate import AUTO, as_recipe, evaluate_all
+from reweigh.evaluation import AUTO, as_recipe, evaluate_all
 from reweigh.evidence import Truncated, check_target
 from reweigh.inference.influence import behavior_values
 from reweigh.inference.joint import Joint, p_value

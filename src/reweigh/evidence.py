@@ -15,12 +15,12 @@ from reweigh.inference.diagnostics import (
     unlogged_in_sums,
 )
 from reweigh.logs.log import EpisodeLog
-from reweigh.moments.bundle import Moments
-from reweigh.moments.engines.arrays import ArraysEngine
-from reweigh.moments.engines.base import Engine, Request
-from reweigh.moments.sources import named as with_name
 from reweigh.policies.base import Policy
 from reweigh.policies.remembered import RememberedPolicy
+from reweigh.sums.bundle import Moments
+from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.sums.engines.base import Engine, Request
+from reweigh.sums.sources import named as with_name
 
 Truncated = Literal["refuse", "drop"]
 

@@ -46,9 +46,9 @@ from reweigh.inference.resampling import Replicates, delete_blocks, new_seed, re
 from reweigh.inference.variance import OVERFLOW, Freedom, nothing_left
 from reweigh.inference.verdict import Verdict
 from reweigh.logs.log import EpisodeLog
-from reweigh.moments.bundle import Moments
 from reweigh.policies.base import Policy
 from reweigh.solve import finite, solve, solve_on_sums
+from reweigh.sums.bundle import Moments
 
 Floats = npt.NDArray[np.float64]
 OTHER_METHODS = ", or use method='analytic' or method='jackknife'"

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from reweigh.inference.gates import Gate
     from reweigh.inference.verdict import Verdict
     from reweigh.logs.states import Labels
-    from reweigh.moments.bundle import Moments
     from reweigh.report.plots import Plots
     from reweigh.sensitivity import Sensitivity
+    from reweigh.sums.bundle import Moments
 
 Floats = npt.NDArray[np.float64]
 NO_TRUST = "no interval to trust"
@@ -293,7 +293,7 @@ class Estimate:
     def sensitivity(self) -> Sensitivity:
         """How far the number moves when a choice behind it is changed: ratios clipped, the
         episodes that matter most left out, fewer steps, coarser and finer states."""
-        from reweigh.evaluate import evaluate_all
+        from reweigh.evaluation import evaluate_all
         from reweigh.sensitivity import of_log
 
         log, target = self.grounds.rows("sensitivity changes the log")

@@ -19,13 +19,13 @@ from reweigh.inference.influence import influence_values
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import HIDDEN, UNKNOWN, Label, Labels
 from reweigh.logs.steps import Steps
-from reweigh.moments.bundle import Moments
-from reweigh.moments.engines.arrays import ratios
-from reweigh.moments.groups import group_by
 from reweigh.policies.base import Floats, Policy, no_other_actions
 from reweigh.policies.remembered import WrappedPolicy
 from reweigh.progress import each
 from reweigh.results import Estimate, Refusal, rounded
+from reweigh.sums.bundle import Moments
+from reweigh.sums.engines.arrays import ratios
+from reweigh.sums.groups import group_by
 
 CLIPPED = (0.999, 0.99)  # quantiles of the ratios
 LEFT_OUT = 0.01  # of the episodes

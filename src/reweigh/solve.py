@@ -20,9 +20,9 @@ from reweigh.evidence import Evidence
 from reweigh.inference.jackknife import jackknife_error
 from reweigh.inference.variance import LOST, nothing_left
 from reweigh.logs.log import EpisodeLog
-from reweigh.moments.bundle import Moments
-from reweigh.moments.engines.base import Engine, Request
 from reweigh.policies.base import Policy
+from reweigh.sums.bundle import Moments
+from reweigh.sums.engines.base import Engine, Request
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ from reweigh.estimators import direct
 from reweigh.estimators.nodes import Nodes
 from reweigh.estimators.weights import Solution, behavior_value, solve_recursion
 from reweigh.estimators.where import Place
-from reweigh.moments import compute
-from reweigh.moments.twins import common as twin
+from reweigh.sums import compute
+from reweigh.sums.twins import common as twin
 from reweigh.worlds import ModelFail, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

@@ -17,10 +17,10 @@ from reweigh.estimators.nodes import Nodes
 from reweigh.estimators.recipe import ModelControl
 from reweigh.estimators.weights import Solution, solve_recursion
 from reweigh.estimators.where import Place
-from reweigh.moments import compute
-from reweigh.moments.engines.arrays import ArraysEngine
-from reweigh.moments.twins import model as model_twin
-from reweigh.moments.twins import sums as sums_twin
+from reweigh.sums import compute
+from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.sums.twins import model as model_twin
+from reweigh.sums.twins import sums as sums_twin
 from reweigh.worlds import ModelFail, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

@@ -20,7 +20,7 @@ from reweigh.estimators.recipe import (
     Trajectory,
 )
 from reweigh.experiments.coverage_worlds import WORLDS
-from reweigh.moments import compute
+from reweigh.sums import compute
 from reweigh.worlds import ModelFail, random_mdp
 
 TARGET = rw.ColumnPolicy("target_prob")

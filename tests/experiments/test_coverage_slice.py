@@ -19,7 +19,7 @@ import pytest
 from scipy import stats
 
 from reweigh.errors import RefusedError
-from reweigh.evaluate import evaluate_all
+from reweigh.evaluation import evaluate_all
 from reweigh.experiments import coverage_measures
 from reweigh.experiments.cells import CellResult, run_replicates
 from reweigh.experiments.coverage_cells import TrustCell

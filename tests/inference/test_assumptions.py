@@ -22,10 +22,10 @@ from reweigh.inference.assumptions import (
     ratio_test,
     steadiness_test,
 )
-from reweigh.moments.engines.arrays import ArraysEngine
-from reweigh.moments.engines.base import Request
-from reweigh.moments.extras import OrderedMoments, PacedMoments
-from reweigh.moments.transitions import TransitionMoments
+from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.sums.engines.base import Request
+from reweigh.sums.extras import OrderedMoments, PacedMoments
+from reweigh.sums.transitions import TransitionMoments
 from reweigh.worlds.described import RandomWorld
 
 KINDS = Request(frozenset({"transitions", "model", "lagged", "ordered"}))

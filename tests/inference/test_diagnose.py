@@ -15,7 +15,7 @@ from reweigh.experiments.coverage_faults import FAULTS, Grid
 from reweigh.experiments.coverage_worlds import WORLDS
 from reweigh.inference import diagnose
 from reweigh.logs.states import HIDDEN
-from reweigh.moments.engines.arrays import ArraysEngine
+from reweigh.sums.engines.arrays import ArraysEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 

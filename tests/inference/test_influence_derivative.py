@@ -17,11 +17,11 @@ from repeated import VARIANTS, derivative, repeated
 
 import reweigh as rw
 from reweigh.estimators.control import shape_log
-from reweigh.evaluate import point_values
+from reweigh.evaluation import point_values
 from reweigh.inference import influence_stationary
 from reweigh.inference.influence import behavior_values, fixed_q_values, influence_values
-from reweigh.moments.engines.arrays import ArraysEngine
-from reweigh.moments.engines.base import Request
+from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.sums.engines.base import Request
 from reweigh.worlds import random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

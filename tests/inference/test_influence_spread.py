@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.evaluate import point_values
+from reweigh.evaluation import point_values
 from reweigh.inference.influence import fixed_q_values, influence_values
 from reweigh.worlds import TabularMDP, random_mdp
 

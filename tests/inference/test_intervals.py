@@ -20,14 +20,14 @@ from reweigh import grounds as grounds_module
 from reweigh.estimators.direct import Rows, solve_rows
 from reweigh.estimators.direct_model import solve_model
 from reweigh.estimators.weights import Solution, solve_recursion
-from reweigh.evaluate import point_values
+from reweigh.evaluation import point_values
 from reweigh.inference import intervals
 from reweigh.inference.influence import behavior_values, influence_values
 from reweigh.inference.intervals import METHODS, Asked, Situation, auto_method
 from reweigh.inference.resampling import BLOCK, THRESHOLDS
 from reweigh.inference.variance import Freedom
-from reweigh.moments import compute
-from reweigh.moments.compute import pick
+from reweigh.sums import compute
+from reweigh.sums.compute import pick
 from reweigh.worlds import ModelFail, TabularMDP, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

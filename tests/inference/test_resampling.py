@@ -18,8 +18,8 @@ import reweigh as rw
 from reweigh.inference import mixtures, resampling
 from reweigh.inference.draws import Draws
 from reweigh.inference.resampling import BLOCK, THRESHOLDS, Again, delete_blocks, resample
-from reweigh.moments import compute
-from reweigh.moments.twins.mixtures import without_one
+from reweigh.sums import compute
+from reweigh.sums.twins.mixtures import without_one
 from reweigh.worlds import ModelFail, TimeVarying, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -564,8 +564,8 @@ def test_more_blocks_than_are_run_at_once() -> None:
 
 def test_sums_without_one_block_are_the_same_by_kernel_and_twin() -> None:
     pytest.importorskip("numba")
-    from reweigh.moments.kernels import mixtures as kernel
-    from reweigh.moments.twins import mixtures as twin
+    from reweigh.sums.kernels import mixtures as kernel
+    from reweigh.sums.twins import mixtures as twin
 
     rng = np.random.default_rng(0)
     starts = np.concatenate([[0], np.cumsum(rng.integers(1, 5, 40))])

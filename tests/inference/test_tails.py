@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reweigh.inference import tails
-from reweigh.moments.extras import LargestWeights
+from reweigh.sums.extras import LargestWeights
 
 Floats = np.ndarray
 

@@ -12,7 +12,7 @@ import pytest
 import reweigh as rw
 from reweigh.estimators import direct
 from reweigh.logs import lent
-from reweigh.moments import compute
+from reweigh.sums import compute
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
 TARGET = rw.ColumnPolicy("target_prob")

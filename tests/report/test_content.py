@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.moments.engines.arrays import ratios
 from reweigh.report import figures, places
 from reweigh.report.basis import Missing, basis_of, main_of
 from reweigh.report.content import gather
@@ -18,6 +17,7 @@ from reweigh.report.curse import MARGINAL, PRODUCTS, weights_of
 from reweigh.report.holes import holes_of, steps_text
 from reweigh.report.places import heat_of, value_of, variance_of
 from reweigh.report.records import Heat, Holes, ValueParts, VarianceParts, Weights
+from reweigh.sums.engines.arrays import ratios
 
 from .samples import sampled, without_overlap, world
 

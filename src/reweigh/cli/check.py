@@ -61,7 +61,7 @@ def check(
     from reweigh.cli.show import facts_table, noted, print_json
     from reweigh.errors import Fault, InputError, UsageError
     from reweigh.logs.log import EpisodeLog
-    from reweigh.moments.store import is_moments_file
+    from reweigh.sums.store import is_moments_file
 
     voice = Voice(quiet, as_json)
     if write_policy is not None:

@@ -199,7 +199,7 @@ def _once(found: list[Estimate | Refusal]) -> list[Estimate | Refusal]:
 
 
 def _sql_of(data: Any, policy: Any, recipes: list[Any]) -> str:
-    from reweigh.evaluate import scanned_sql
+    from reweigh.evaluation import scanned_sql
     from reweigh.logs.scanned import ScannedLog
 
     if not isinstance(data, ScannedLog):

@@ -69,8 +69,8 @@ def init(
     from reweigh.cli.show import print_json
     from reweigh.cli.tidy import write_tidy
     from reweigh.cli.toml import toml_text
-    from reweigh.moments.store import is_moments_file
     from reweigh.output import write_atomically
+    from reweigh.sums.store import is_moments_file
 
     if output.exists() and not overwrite:
         raise UsageError(f"{str(output)!r} exists; give another name or ask to overwrite it")

@@ -49,7 +49,7 @@ def read_given(
     `for_logs_only`: an option was given that moments cannot obey.
     """
     import reweigh as rw
-    from reweigh.moments.store import is_moments_file
+    from reweigh.sums.store import is_moments_file
 
     paths = files or []
     if not any(is_moments_file(path) for path in paths):

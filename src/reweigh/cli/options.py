@@ -139,7 +139,7 @@ class LogOptions:
 
     def check_source(self, paths: list[Path] | None) -> None:
         """There must be a log: files, or a table of Spark."""
-        from reweigh.moments.engines.find import is_spark
+        from reweigh.sums.engines.find import is_spark
 
         if paths or (self.table is not None and is_spark(self.engine)):
             return

@@ -20,10 +20,10 @@ from reweigh.estimators.recursion import backward
 from reweigh.estimators.weights import lacking, model_cells, needs_discrete
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import HIDDEN, UNKNOWN
-from reweigh.moments.bundle import Moments
-from reweigh.moments.transitions import StartMoments, TransitionMoments, summed
 from reweigh.policies.base import Policy
 from reweigh.policies.function import call_batch
+from reweigh.sums.bundle import Moments
+from reweigh.sums.transitions import StartMoments, TransitionMoments, summed
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -1,6 +1,6 @@
 """MIS straight from the rows of a log in memory: the same Solution as from the sums.
 
-One pass forward and one backward, with work vectors of one step (`moments/kernels`), instead of a
+One pass forward and one backward, with work vectors of one step (`sums/kernels`), instead of a
 table of cells, which costs a sort. Everything is an array over (t, s), so that this road is taken
 where most of these occur.
 """
@@ -28,14 +28,14 @@ from reweigh.logs.log import EpisodeLog
 from reweigh.logs.pairs import Pairs
 from reweigh.logs.states import END, HIDDEN, Labels
 from reweigh.logs.steps import Steps
-from reweigh.moments.bundle import Moments
-from reweigh.moments.compute import COMPILED_FROM, available, pick
-from reweigh.moments.engines.base import about
-from reweigh.moments.groups import inner, tally
-from reweigh.moments.transitions import StartMoments
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
 from reweigh.policies.table import TablePolicy
+from reweigh.sums.bundle import Moments
+from reweigh.sums.compute import COMPILED_FROM, available, pick
+from reweigh.sums.engines.base import about
+from reweigh.sums.groups import inner, tally
+from reweigh.sums.transitions import StartMoments
 
 Floats = npt.NDArray[np.float64]
 PLAIN, SIMPLEX, STATE = 0, 1, 2

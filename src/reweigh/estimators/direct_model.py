@@ -1,7 +1,7 @@
 """The direct method straight from the rows of a log in memory: DM's Solution, and its Q and V.
 
 The model's cells (t, s, a, s') are often as many as the rows. Over the rows the same recursions
-need arrays over (t, s, a) only (`moments/kernels/model.py`); this road is taken where these are
+need arrays over (t, s, a) only (`sums/kernels/model.py`); this road is taken where these are
 not more than the rows.
 """
 
@@ -25,9 +25,9 @@ from reweigh.estimators.where import Place, largest, missing_action, worst_node
 from reweigh.inference import variance
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END, HIDDEN
-from reweigh.moments.compute import pick
-from reweigh.moments.groups import inner
 from reweigh.policies.base import Policy
+from reweigh.sums.compute import pick
+from reweigh.sums.groups import inner
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -65,7 +65,7 @@ def fits(log: EpisodeLog, parts: int = 1) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ModelRows:
-    """What the kernels read (see `moments/kernels/model.py`), and what is counted once.
+    """What the kernels read (see `sums/kernels/model.py`), and what is counted once.
 
     sums (4, H, groups) holds N, M, Σπ and Σy of the rows by (t, s, a).
     """

@@ -17,10 +17,10 @@ from reweigh.estimators.weights import Operators, Solution, solve_operator
 from reweigh.inference import variance
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END, UNKNOWN
-from reweigh.moments import cells
-from reweigh.moments.compute import pick
-from reweigh.moments.transitions import NO_ACTION, TransitionMoments
 from reweigh.policies.base import Policy
+from reweigh.sums import cells
+from reweigh.sums.compute import pick
+from reweigh.sums.transitions import NO_ACTION, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 CELLS_PER_ROW, FEW_CELLS = 1, 1 << 16

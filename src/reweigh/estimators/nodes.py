@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from reweigh.estimators.where import Place
 from reweigh.logs.states import END
-from reweigh.moments.compute import pick
-from reweigh.moments.groups import tally
+from reweigh.sums.compute import pick
+from reweigh.sums.groups import tally
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

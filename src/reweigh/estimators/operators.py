@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.logs.states import END, START, UNKNOWN
-from reweigh.moments.groups import group_by, tally
-from reweigh.moments.transitions import StartMoments, TransitionMoments
+from reweigh.sums.groups import group_by, tally
+from reweigh.sums.transitions import StartMoments, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

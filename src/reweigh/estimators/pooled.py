@@ -17,8 +17,8 @@ from reweigh.estimators.operators import (
     rows_of,
 )
 from reweigh.logs.states import END, UNKNOWN
-from reweigh.moments.groups import group_by, tally
-from reweigh.moments.transitions import StartMoments, TransitionMoments, summed
+from reweigh.sums.groups import group_by, tally
+from reweigh.sums.transitions import StartMoments, TransitionMoments, summed
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

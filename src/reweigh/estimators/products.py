@@ -12,8 +12,8 @@ from reweigh.estimators.recipe import Recipe, Trajectory
 from reweigh.estimators.recursion import no_support, overflow
 from reweigh.estimators.weights import Solution, lacking
 from reweigh.inference import variance
-from reweigh.moments.bundle import Moments
-from reweigh.moments.trajectories import EpisodeSums, StepSums
+from reweigh.sums.bundle import Moments
+from reweigh.sums.trajectories import EpisodeSums, StepSums
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import must_be
-from reweigh.moments.engines.base import Request
+from reweigh.sums.engines.base import Request
 
 Normalize = Literal["none", "simplex", "state", "step"]
 Reward = Literal["logged", "averaged", "pooled"]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from reweigh.errors import SupportError
 from reweigh.estimators.operators import OneStep
-from reweigh.moments.groups import inner, tally
+from reweigh.sums.groups import inner, tally
 
 Floats = npt.NDArray[np.float64]
 

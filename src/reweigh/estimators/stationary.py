@@ -10,8 +10,8 @@ from reweigh.estimators.recipe import Recipe, Stationary
 from reweigh.estimators.recursion import no_support, overflow
 from reweigh.estimators.weights import Solution, model_cells
 from reweigh.logs.states import END, UNKNOWN
-from reweigh.moments.bundle import Moments
-from reweigh.moments.groups import group_by, tally
+from reweigh.sums.bundle import Moments
+from reweigh.sums.groups import group_by, tally
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -17,9 +17,9 @@ from reweigh.estimators.recursion import Forward, backward, forward
 from reweigh.estimators.where import Place, most_rare, most_unseen, node_of, rare_share
 from reweigh.inference import variance
 from reweigh.logs.states import UNKNOWN
-from reweigh.moments.bundle import Moments
-from reweigh.moments.groups import group_by, inner, tally
-from reweigh.moments.transitions import StartMoments, TransitionMoments
+from reweigh.sums.bundle import Moments
+from reweigh.sums.groups import group_by, inner, tally
+from reweigh.sums.transitions import StartMoments, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from reweigh.arithmetic import divided
 from reweigh.estimators.operators import SEEN_ENOUGH, OneStep
 from reweigh.estimators.recursion import Forward
-from reweigh.moments.groups import tally
+from reweigh.sums.groups import tally
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -21,7 +21,7 @@ import numpy as np
 
 from reweigh import worlds
 from reweigh.errors import UsageError
-from reweigh.evaluate import point_values
+from reweigh.evaluation import point_values
 from reweigh.fingerprint import digest_of
 from reweigh.output import write_atomically
 from reweigh.results import Refusal

@@ -15,10 +15,10 @@ from reweigh.experiments.coverage_faults import FAULTS, Grid
 from reweigh.experiments.coverage_measures import LEVEL, Measure
 from reweigh.experiments.coverage_worlds import WORLDS, StudyWorld
 from reweigh.logs.log import EpisodeLog
-from reweigh.moments.compute import compiled
 from reweigh.policies import ColumnPolicy, TablePolicy
 from reweigh.policies.base import Policy
 from reweigh.results import Estimate
+from reweigh.sums.compute import compiled
 from reweigh.worlds import RandomWorld, TabularMDP
 
 STUDY = 1  # of what is measured: a cell of another one is refused

@@ -17,7 +17,7 @@ import numpy as np
 
 from reweigh.errors import RefusedError
 from reweigh.estimators.recipe import Recipe
-from reweigh.evaluate import as_recipe, evaluate_all
+from reweigh.evaluation import as_recipe, evaluate_all
 from reweigh.experiments.cells import PART, Row
 from reweigh.grounds import AGREES, errors_apart
 from reweigh.inference import diagnose
@@ -30,13 +30,13 @@ from reweigh.inference.quantiles import t_interval
 from reweigh.inference.resampling import delete_blocks, resample
 from reweigh.inference.verdict import Verdict
 from reweigh.logs.log import EpisodeLog
-from reweigh.moments.bundle import Moments
-from reweigh.moments.compute import compiled
-from reweigh.moments.engines.arrays import ArraysEngine
-from reweigh.moments.groups import tally
 from reweigh.policies.base import Policy
 from reweigh.policies.remembered import RowsPolicy
 from reweigh.results import Estimate, Interval, Refusal
+from reweigh.sums.bundle import Moments
+from reweigh.sums.compute import compiled
+from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.sums.groups import tally
 
 LEVEL = 0.95
 LOG, BEHAVIOR = "log", "behaviour"  # asked for beside estimators

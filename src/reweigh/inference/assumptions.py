@@ -15,9 +15,9 @@ import numpy.typing as npt
 from reweigh.arithmetic import divided
 from reweigh.estimators.where import largest
 from reweigh.inference.variance import OVERFLOW
-from reweigh.moments.extras import LaggedMoments, OrderedMoments, PacedMoments
-from reweigh.moments.groups import group_by, tally
-from reweigh.moments.transitions import TransitionMoments
+from reweigh.sums.extras import LaggedMoments, OrderedMoments, PacedMoments
+from reweigh.sums.groups import group_by, tally
+from reweigh.sums.transitions import TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

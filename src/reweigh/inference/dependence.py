@@ -13,7 +13,7 @@ from reweigh.estimators.weights import model_cells, over_blocks
 from reweigh.inference import log_gates, variance
 from reweigh.inference.gain import no_returns
 from reweigh.inference.gates import Gate
-from reweigh.moments.bundle import Moments
+from reweigh.sums.bundle import Moments
 
 LUCK = 3.0  # errors of a standard deviation, 1/√(2n) of it each
 

@@ -49,9 +49,9 @@ from reweigh.inference.gain import no_returns
 from reweigh.inference.gates import Gate
 from reweigh.inference.limits import kind_of, limit_of
 from reweigh.inference.unseen_actions import concerns, left_out
-from reweigh.moments.bundle import Moments
-from reweigh.moments.engines.base import Request
-from reweigh.moments.groups import group_by, tally
+from reweigh.sums.bundle import Moments
+from reweigh.sums.engines.base import Request
+from reweigh.sums.groups import group_by, tally
 
 KINDS = frozenset({"transitions", "model", "lagged", "ordered", "paced", "largest"})
 RATIOS, STATES, PRODUCTS, STEADY = "propensities", "history", "Pareto k", "steadiness"

@@ -20,10 +20,10 @@ from reweigh.inference.gates import Gate
 from reweigh.inference.limits import Kind, Level, limit_of
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END, UNKNOWN, Labels
-from reweigh.moments.bundle import Moments
-from reweigh.moments.visits import visits_of
 from reweigh.policies.base import Policy
 from reweigh.policies.table import TablePolicy
+from reweigh.sums.bundle import Moments
+from reweigh.sums.visits import visits_of
 
 FEW_EPISODES = 30
 WARNINGS: dict[str, type[Warning]] = {

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.moments.twins.mixtures import without_one
+from reweigh.sums.twins.mixtures import without_one
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

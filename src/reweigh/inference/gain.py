@@ -17,7 +17,7 @@ from typing import Any
 from reweigh.errors import RefusedError
 from reweigh.inference.quantiles import t_p_value
 from reweigh.inference.variance import OVERFLOW, nothing_left
-from reweigh.moments.bundle import Moments
+from reweigh.sums.bundle import Moments
 from reweigh.wording import p_text, rounded, two_digits
 
 SAME = 1e-9  # of a value: what two sums of the same numbers may differ by

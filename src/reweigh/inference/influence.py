@@ -54,10 +54,10 @@ from reweigh.inference.influence_products import (
 )
 from reweigh.inference.influence_stationary import stationary_values
 from reweigh.logs.log import EpisodeLog
-from reweigh.moments.engines.arrays import ArraysEngine, ratios
-from reweigh.moments.engines.base import Request
-from reweigh.moments.groups import tally
 from reweigh.policies.base import Policy
+from reweigh.sums.engines.arrays import ArraysEngine, ratios
+from reweigh.sums.engines.base import Request
+from reweigh.sums.groups import tally
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -33,7 +33,7 @@ from reweigh.inference import variance
 from reweigh.inference.influence_moves import Moves, ranked, single_moves, stretch_moves
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import UNKNOWN
-from reweigh.moments.transitions import TransitionMoments
+from reweigh.sums.transitions import TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -40,7 +40,7 @@ from reweigh.estimators.recursion import backward, forward
 from reweigh.estimators.weights import needs_discrete
 from reweigh.inference.influence_moves import Moves, single_moves
 from reweigh.logs.log import EpisodeLog
-from reweigh.moments.groups import tally
+from reweigh.sums.groups import tally
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import HIDDEN, START, UNKNOWN
 from reweigh.logs.steps import Steps
-from reweigh.moments.groups import group_by, tally
-from reweigh.moments.transitions import KEYS, NO_ACTION, StartMoments, TransitionMoments
+from reweigh.sums.groups import group_by, tally
+from reweigh.sums.transitions import KEYS, NO_ACTION, StartMoments, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from reweigh.errors import RefusedError
 from reweigh.estimators.recursion import no_support
 from reweigh.logs.log import EpisodeLog
-from reweigh.moments.groups import tally
+from reweigh.sums.groups import tally
 
 Floats = npt.NDArray[np.float64]
 

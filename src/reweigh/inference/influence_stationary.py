@@ -38,10 +38,10 @@ from reweigh.estimators.stationary import DENSE_UP_TO, _eigenvector, solve_stati
 from reweigh.inference.influence_moves import ranked, single_moves
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END
-from reweigh.moments.engines.arrays import ArraysEngine
-from reweigh.moments.engines.base import Request
-from reweigh.moments.groups import tally
 from reweigh.policies.base import Policy
+from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.sums.engines.base import Request
+from reweigh.sums.groups import tally
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError
 from reweigh.inference.variance import LOST, OVERFLOW, nothing_left
-from reweigh.moments.bundle import Moments
+from reweigh.sums.bundle import Moments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

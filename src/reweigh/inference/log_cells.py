@@ -13,7 +13,7 @@ from reweigh.estimators.direct import observed
 from reweigh.inference.draws import adding
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END, HIDDEN, UNKNOWN
-from reweigh.moments.groups import group_by
+from reweigh.sums.groups import group_by
 
 Ints = npt.NDArray[np.int64]
 Short = npt.NDArray[np.int32]  # as sparse matrices of so many rows have them

@@ -21,7 +21,7 @@ from reweigh.estimators.recipe import Model, Recipe
 from reweigh.inference.draws import CHUNK, Draws
 from reweigh.inference.log_cells import Cells
 from reweigh.inference.variance import NOISE
-from reweigh.moments.compute import pick
+from reweigh.sums.compute import pick
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -9,7 +9,7 @@ differences between them are paired. The whole estimator is run again: a control
 fitted to the drawn episodes, and copies of an episode stay in one fold.
 
 Cost: MIS on observed states takes one pass over the rows per 64 replicates, and another one back
-for their errors (`moments/kernels/resample.py`; threads share the blocks of replicates). Products,
+for their errors (`sums/kernels/resample.py`; threads share the blocks of replicates). Products,
 models, pooled MIS and control variates are sums by cell of 64 replicates at once, or of as many as
 fit into half a gigabyte (`mixtures.py`), their errors included. What is left (cut-off episodes,
 hidden states under MIS, pooled MIS and MDR, cross-fitted MDR, tables that are too large, replicates
@@ -39,11 +39,11 @@ from reweigh.inference.draws import Draws
 from reweigh.inference.mixtures import BLOCK, Found, LogCells, Ready, Sums
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END
-from reweigh.moments.compute import pick
 from reweigh.policies.base import Policy
 from reweigh.policies.remembered import RowsPolicy
 from reweigh.progress import each
 from reweigh.solve import finite, solve
+from reweigh.sums.compute import pick
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

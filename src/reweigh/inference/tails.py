@@ -18,7 +18,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.moments.extras import LargestWeights
+from reweigh.sums.extras import LargestWeights
 
 Floats = npt.NDArray[np.float64]
 LEAST = 5  # weights in the tail, as in the paper

@@ -24,8 +24,8 @@ from reweigh.estimators.recipe import Recipe
 from reweigh.estimators.recursion import backward, forward
 from reweigh.estimators.weights import model_cells
 from reweigh.estimators.where import Place, most_left_out
-from reweigh.moments.bundle import Moments
-from reweigh.moments.groups import tally
+from reweigh.sums.bundle import Moments
+from reweigh.sums.groups import tally
 
 Floats = npt.NDArray[np.float64]
 ROUNDING = 1e-9  # of a sum of probabilities

@@ -26,8 +26,8 @@ from reweigh.arithmetic import divided
 from reweigh.estimators.operators import OneStep
 from reweigh.estimators.recursion import Backward, Forward
 from reweigh.inference.quantiles import effective_df
-from reweigh.moments.groups import tally
-from reweigh.moments.transitions import TransitionMoments
+from reweigh.sums.groups import tally
+from reweigh.sums.transitions import TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 

@@ -15,7 +15,7 @@ from reweigh.logs.checks import LEAST_PROBABILITY
 from reweigh.logs.lent import LARGEST, Lent, LentSteps
 from reweigh.logs.states import UNKNOWN, Labels
 from reweigh.logs.steps import Steps
-from reweigh.moments.compute import pick
+from reweigh.sums.compute import pick
 
 Array = npt.NDArray[Any]
 FEW_CODES, MANY_CODES = 1 << 12, 1 << 24

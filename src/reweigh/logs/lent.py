@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.logs.steps import Steps
-from reweigh.moments.compute import pick
+from reweigh.sums.compute import pick
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]

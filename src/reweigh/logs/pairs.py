@@ -16,13 +16,13 @@ from reweigh.logs.large import side_by_side
 from reweigh.logs.lent import LARGEST
 from reweigh.logs.states import UNKNOWN, Labels
 from reweigh.logs.steps import Steps
-from reweigh.moments.compute import pick
+from reweigh.sums.compute import pick
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 BITS = 16  # of a code
 SAMPLE = 64  # episodes that are looked at to guess how many states and actions there are
-READ, TOO_LARGE, WRONG = 0, 1, 2  # as in moments/kernels/ingest.py
+READ, TOO_LARGE, WRONG = 0, 1, 2  # as in sums/kernels/ingest.py
 UNSEEN = np.copysign(np.nan, -1.0)
 
 

@@ -29,8 +29,8 @@ from reweigh.logs.states import (
     unite,
 )
 from reweigh.logs.steps import Steps, extend_offsets, time_major_order
-from reweigh.moments.engines.find import check_table, find_engine, in_memory, is_ibis_table
 from reweigh.progress import tell
+from reweigh.sums.engines.find import check_table, find_engine, in_memory, is_ibis_table
 
 TEXT_ROLES = ("episode", "step", "state", "next_state", "action", "terminated", "truncated")
 ShortEpisodes = Literal["error", "terminal", "truncated"]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from reweigh.errors import UsageError
 from reweigh.logs.columns import Columns
-from reweigh.moments.engines.find import is_ibis_table
+from reweigh.sums.engines.find import is_ibis_table
 
 if TYPE_CHECKING:
     from reweigh.logs.csvfile import CsvFormat
     from reweigh.logs.states import AnyAbstraction
-    from reweigh.moments.bundle import Moments
-    from reweigh.moments.engines.base import Request
     from reweigh.policies.base import Policy
+    from reweigh.sums.bundle import Moments
+    from reweigh.sums.engines.base import Request
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,8 +24,8 @@ from reweigh.errors import (
 from reweigh.fingerprint import digest_of
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import HIDDEN, Label, Labels, label_text, plain_label
-from reweigh.moments.compute import pick
 from reweigh.policies.base import Floats
+from reweigh.sums.compute import pick
 
 Ints = npt.NDArray[np.int64]
 EXACT, TOLERATED, TOLERATED_FLOAT32 = 1e-9, 1e-6, 1e-4

@@ -15,11 +15,11 @@ from reweigh.estimators.recipe import Marginal, Model, Recipe
 from reweigh.estimators.weights import Solution, operators_of, solve_recursion
 from reweigh.inference.intervals import Interval
 from reweigh.logs.log import EpisodeLog
-from reweigh.moments.bundle import Moments
-from reweigh.moments.engines.arrays import ArraysEngine
-from reweigh.moments.engines.base import Request
 from reweigh.policies.base import Policy
 from reweigh.results import Estimate, Refusal
+from reweigh.sums.bundle import Moments
+from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.sums.engines.base import Request
 
 LEVEL = 0.95
 Result = Estimate | Refusal

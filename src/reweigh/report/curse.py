@@ -7,10 +7,10 @@ import numpy.typing as npt
 
 from reweigh.estimators.weights import Solution
 from reweigh.logs.states import END
-from reweigh.moments.bundle import Moments
-from reweigh.moments.engines.arrays import ratios
 from reweigh.report.basis import Basis, Missing
 from reweigh.report.records import Curve, Weights
+from reweigh.sums.bundle import Moments
+from reweigh.sums.engines.arrays import ratios
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

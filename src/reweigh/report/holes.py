@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError
 from reweigh.logs.states import HIDDEN, Labels
-from reweigh.moments.bundle import Moments
-from reweigh.moments.groups import group_by
-from reweigh.moments.transitions import TransitionMoments
 from reweigh.report.basis import Basis, Missing
 from reweigh.report.records import Hole, Holes
+from reweigh.sums.bundle import Moments
+from reweigh.sums.groups import group_by
+from reweigh.sums.transitions import TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

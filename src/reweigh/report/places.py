@@ -7,10 +7,10 @@ import numpy.typing as npt
 
 from reweigh.estimators.weights import Solution
 from reweigh.logs.states import END
-from reweigh.moments.bundle import Moments
-from reweigh.moments.groups import tally
 from reweigh.report.basis import Basis, Missing
 from reweigh.report.records import Heat, Place, ValueParts, VarianceParts
+from reweigh.sums.bundle import Moments
+from reweigh.sums.groups import tally
 from reweigh.theory.decomposition import from_solution
 
 Floats = npt.NDArray[np.float64]

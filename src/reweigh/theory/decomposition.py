@@ -11,7 +11,7 @@ import numpy.typing as npt
 from reweigh.estimators.weights import Solution
 from reweigh.inference.influence import Parts
 from reweigh.logs.states import END, Labels
-from reweigh.moments.groups import tally
+from reweigh.sums.groups import tally
 from reweigh.theory.exact import Quantities
 from reweigh.theory.spread import Spread
 from reweigh.worlds.tabular import TabularMDP

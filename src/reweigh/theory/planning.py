@@ -28,7 +28,7 @@ from reweigh.errors import (
 from reweigh.estimators import presets
 from reweigh.estimators.recipe import Marginal, Model, Recipe
 from reweigh.estimators.weights import solve_recursion
-from reweigh.evaluate import evaluate_all, scanned_sums
+from reweigh.evaluation import evaluate_all, scanned_sums
 from reweigh.evidence import check_target
 from reweigh.inference.diagnostics import FEW_EPISODES
 from reweigh.inference.influence import (
@@ -42,9 +42,9 @@ from reweigh.inference.limits import LIMITS
 from reweigh.inference.variance import nothing_left
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.scanned import ScannedLog
-from reweigh.moments.bundle import Moments
 from reweigh.policies.base import Policy
 from reweigh.results import Estimate, Refusal, number
+from reweigh.sums.bundle import Moments
 from reweigh.theory.decomposition import Decomposition, from_parts, from_solution, from_world
 from reweigh.theory.exact import quantities
 from reweigh.theory.plan_records import Goal, Need, Plan

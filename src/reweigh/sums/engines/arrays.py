@@ -1,0 +1,113 @@
+"""The in-memory engine: time-major arrays, one pass per table.
+
+The tables hold the observed cells only; beyond them a row takes a few dozen bytes while its table
+is made. Sums are taken in the order of the rows, the same for any chunking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import UsageError
+from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import HIDDEN, START, Labels
+from reweigh.policies.base import Policy
+from reweigh.progress import each
+from reweigh.sums import cells, products
+from reweigh.sums.bundle import Moments
+from reweigh.sums.engines import arrays_extras
+from reweigh.sums.engines.base import Request, about
+from reweigh.sums.extras import bounded, too_long
+from reweigh.sums.sources import named
+
+Floats = npt.NDArray[np.float64]
+
+
+def ratios(log: EpisodeLog, target: Policy, max_ratio: float | None) -> tuple[Floats, Floats]:
+    """(N,) π(a|s) and ρ = π/μ, clipped at `max_ratio` if given."""
+    mu = log.steps.behavior_prob
+    if mu is None:
+        raise UsageError(
+            "the log has no behaviour probabilities; name their column with behavior_prob=…, or "
+            "estimate them: log.with_behavior(fit_behavior(log))"
+        )
+    pi = target.probabilities(log)
+    rho = pi / mu
+    return pi, rho if max_ratio is None else np.minimum(rho, max_ratio)
+
+
+class ArraysEngine:
+    """Sums of a log that is in memory."""
+
+    name = "arrays"
+
+    def moments(self, log: EpisodeLog, target: Policy, request: Request) -> Moments:
+        pi, rho = ratios(log, target, request.max_ratio)
+        steps = log.steps
+        block = steps.blocks(request.blocks)
+        hidden = log.has_hidden
+        # The hidden state is a state of its own in the model's cells.
+        states = Labels((*log.states.values, None)) if hidden else log.states
+        start = np.where(steps.state[steps.rows(0)] == HIDDEN, START, steps.state[steps.rows(0)])
+
+        def transitions() -> dict[str, Any]:
+            if hidden:
+                return {"transitions": cells.stretch_cells(steps, block, rho, log.discount)}
+            return {"transitions": cells.one_step_cells(steps, block, pi, rho, None, HIDDEN)}
+
+        def model() -> dict[str, Any]:
+            as_state = len(states) - 1 if hidden else HIDDEN
+            action = None if log.continuous_actions else steps.action
+            first = np.where(start == START, as_state, start)
+            return {
+                "model": cells.one_step_cells(steps, block, pi, rho, action, as_state),
+                "start_model": cells.starts(steps, block, first),
+            }
+
+        def lagged() -> dict[str, Any]:
+            found, left_out = bounded(arrays_extras.lagged(log, rho))
+            return {"lagged": found, "left_out": left_out}
+
+        ids = cache(lambda: arrays_extras.whole_numbers(steps.episode))
+
+        def paced() -> dict[str, Any]:
+            left_out = too_long(log.horizon)
+            found = None if left_out else arrays_extras.paced(log, ids())
+            return {"paced": found, "left_out": left_out}
+
+        kinds: dict[str, Callable[[], dict[str, Any]]] = {
+            "transitions": transitions,
+            "model": model,
+            "trajectories": lambda: {
+                "trajectories": products.trajectories(steps, block, rho, log.discount)
+            },
+            "lagged": lagged,
+            "ordered": lambda: {"ordered": arrays_extras.ordered(log, ids())},
+            "paced": paced,
+            "largest": lambda: {"largest": arrays_extras.largest(log, rho)},
+        }
+        made: dict[str, Any] = {"start": cells.starts(steps, block, start)}
+        asked = [make for kind, make in kinds.items() if kind in request.kinds]
+        for found in each("sums", asked, lambda make: make()):
+            found["left_out"] = made.get("left_out", {}) | found.get("left_out", {})
+            made |= found
+        sums = Moments(
+            about=about(log, target, request),
+            states=states,
+            actions=log.actions,
+            truncated=log.n_truncated,
+            hidden=hidden,
+            **made,
+        )
+        return named(sums, log.identity()) if request.named else sums
+
+    def weighted_residuals(
+        self, log: EpisodeLog, target: Policy, request: Request, center: Floats, log_mean: Floats
+    ) -> Floats:
+        _, rho = ratios(log, target, request.max_ratio)
+        return products.weighted_residuals(log.steps, rho, log.discount, center, log_mean)

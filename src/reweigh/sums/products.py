@@ -1,0 +1,111 @@
+"""Sums of running products, from the rows of a log in memory.
+
+The kernels hold a product as m·2^(256 e) (see `sums/kernels/products.py`); here it becomes what
+`StepMoments` stores, sums relative to the exponential of a logarithm.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.logs.steps import Steps
+from reweigh.sums.compute import pick
+from reweigh.sums.groups import group_by
+from reweigh.sums.trajectories import NO_SCALE, EpisodeSums, StepMoments, StepSums
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+NOTHING = -(1 << 40)  # as in sums/kernels/products.py
+WHOLE = ("x", "x2", "w", "w2", "wg", "wg2", "w2g", "g", "g2", "ret", "wmax")
+LOG_UNIT = 256 * float(np.log(2.0))  # the logarithm of one exponent
+
+
+def trajectories(steps: Steps, block: Ints, rho: Floats, gamma: float) -> StepMoments:
+    """Σw, Σw², Σwy of w = ρ_{0:t} by (block, t), and what whole episodes add up to by block."""
+    n, horizon = steps.n_episodes, steps.horizon
+    groups = group_by([block])
+    index, blocks = groups.index(), len(groups)
+    g = np.zeros(n) if steps.start_value is None else steps.start_value
+    m, e = np.ones(n), np.zeros(n, np.int64)
+    x, plain = g.copy(), np.zeros(n)
+    top, sums = np.zeros((blocks, horizon), np.int64), np.zeros((4, blocks, horizon))
+    run = pick("products.running", steps.n_rows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        run(steps.offsets, rho, steps.reward, gamma, index, m, e, x, plain, top, sums)
+        scale, by = _to_largest(top.reshape(-1), sums[3].reshape(-1))
+        w, w2, wy, wmax = sums.reshape(4, -1) * np.stack([by, by * by, by, by])
+        episodes = _episodes(groups.keys[0], index, m, e, x, plain, g)
+    return StepMoments(
+        StepSums(
+            block=np.repeat(groups.keys[0], horizon),
+            t=np.tile(np.arange(horizon), blocks),
+            n=np.repeat(groups.count(), horizon),
+            log_scale=scale,
+            w=w,
+            w2=w2,
+            wy=wy,
+            wmax=wmax,
+        ),
+        episodes,
+    )
+
+
+def _to_largest(top: Ints, largest: Floats) -> tuple[Floats, Floats]:
+    """log_scale, the logarithm of the largest product, and what sums relative to 2^(256 top) are
+    to be multiplied by; where there is no largest number, nothing is changed."""
+    fine = (largest > 0) & (largest < np.inf)
+    safe = np.where(fine, largest, 1.0)
+    return np.where(fine, top * LOG_UNIT + np.log(safe), NO_SCALE), 1.0 / safe
+
+
+def _episodes(
+    blocks: Ints, index: Ints, m: Floats, e: Ints, x: Floats, plain: Floats, g: Floats
+) -> EpisodeSums:
+    """By block, with W the whole product and G the return."""
+    size = len(blocks)
+    top, found = np.full(size, NOTHING), np.zeros((len(WHOLE), size))
+    pick("products.episodes", len(m))(index, m, e, x, plain, g, top, found)
+    sums = dict(zip(WHOLE, found, strict=True))
+    scale, by = _to_largest(top, sums["wmax"])
+    for name, power in EpisodeSums.POWER.items():
+        sums[name] *= by**power
+    return EpisodeSums(blocks, np.zeros(size, np.int64), np.bincount(index), scale, **sums)
+
+
+def weighted_residuals(
+    steps: Steps, rho: Floats, gamma: float, center: Floats, log_mean: Floats
+) -> Floats:
+    """See `moments.engines.base.Engine.weighted_residuals`."""
+    n = steps.n_episodes
+    m, e, total = np.ones(n), np.zeros(n, np.int64), np.zeros(n)
+    scale, exponent = _steps_scale(gamma, center, log_mean)
+    run = pick("products.residuals", steps.n_rows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        run(steps.offsets, rho, steps.reward, center, scale, exponent, m, e, total)
+    return total
+
+
+def _steps_scale(gamma: float, center: Floats, log_mean: Floats) -> tuple[Floats, Ints]:
+    """(2H+1,) float and exponent of γ^t/exp(log_mean_t), then of what an ended episode's product
+    is multiplied by from step t = 0..H on:  -Σ_{t' ≥ t} γ^t' center_t'/exp(log_mean_t')."""
+    horizon = len(center)
+    scale, exponent = np.zeros(2 * horizon + 1), np.zeros(2 * horizon + 1, np.int64)
+    whole = np.rint(log_mean / LOG_UNIT)
+    exponent[:horizon] = -whole
+    scale[:horizon] = gamma ** np.arange(horizon) / np.exp(log_mean - whole * LOG_UNIT)
+    value, at = 0.0, 0
+    for t in range(horizon - 1, -1, -1):
+        term, own = -float(scale[t] * center[t]), int(exponent[t])
+        if term != 0.0:
+            larger = own if value == 0.0 else max(at, own)
+            value = _shift(value, at - larger) + _shift(term, own - larger)
+            at = larger
+        scale[horizon + t], exponent[horizon + t] = value, at
+    return scale, exponent
+
+
+def _shift(value: float, e: int) -> float:
+    return math.ldexp(value, max(256 * e, -5000))

@@ -1,0 +1,460 @@
+"""Cells and running products: kernels and twins sum what a plain loop over the rows sums."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import fields
+from fractions import Fraction as F
+from typing import Any
+
+import numpy as np
+import pytest
+import reference as ref
+from build import TARGET, random_log, to_reweigh
+
+import reweigh as rw
+from reweigh.logs.states import END, HIDDEN, START, UNKNOWN
+from reweigh.sums import cells, compute, groups, products
+from reweigh.sums.transitions import KEYS, SUMS, TransitionMoments
+from reweigh.sums.twins import products as products_twin
+from reweigh.sums.twins import sums as sums_twin
+from reweigh.worlds import random_mdp
+
+KINDS: dict[str, dict[str, Any]] = {
+    "complete": {},
+    "known-next": {"with_next": True},
+    "varying-ratios": {"function_ratios": False},
+    "zeros": {"zeros": True},
+    "ragged": {"ends": ("complete", "terminated"), "with_next": True, "n": 12},
+    "truncated": {"ends": ("complete", "terminated", "truncated"), "with_next": True, "n": 12},
+    "hidden": {"hide": 0.4, "ends": ("complete", "terminated", "truncated"), "with_next": True},
+    "one-episode": {"n": 1},
+    "larger": {"n": 80, "horizon": 7, "ends": ("complete", "terminated"), "zeros": True},
+}
+
+
+@pytest.fixture(params=["kernels", "twins", "chunks"])
+def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both codes, whatever the size; the twins also with a few rows at a time."""
+    if request.param == "kernels":
+        pytest.importorskip("numba")
+    if request.param == "chunks":
+        monkeypatch.setattr(sums_twin, "CHUNK", 3)
+        monkeypatch.setattr(products_twin, "CHUNK", 2)
+    use(monkeypatch, "kernels" if request.param == "kernels" else "twins")
+    return str(request.param)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    monkeypatch.setattr(compute, "COMPILED_FROM", 0 if what == "kernels" else 10**18)
+
+
+def logs(kind: str, count: int = 12) -> list[tuple[ref.Log, rw.EpisodeLog]]:
+    rng = random.Random(kind)
+    made = [random_log(rng, **KINDS[kind]) for _ in range(count)]
+    return [(log, to_reweigh(log)) for log in made]
+
+
+def block_of(episode: int, blocks: int) -> int:
+    return int(hashlib.md5(str(episode).encode()).hexdigest()[:8], 16) % blocks
+
+
+Cells = dict[tuple[int, ...], list[F]]
+
+
+def plain_cells(
+    log: ref.Log, code: Callable[[Any], int], blocks: int, *, action: bool, stretches: bool
+) -> Cells:
+    """The table's definition, episode by episode in exact fractions: keys to the sums of SUMS."""
+    found: Cells = defaultdict(lambda: [F(0)] * len(SUMS))
+    for e, episode in enumerate(log.episodes):
+        rows, length = episode.rows, len(episode.rows)
+        t = 0
+        while t < length:
+            end = t + 1
+            while stretches and end < length and rows[end].state is None:
+                end += 1
+            product, power = F(1), F(1)
+            z = y = one = F(0)
+            for row in rows[t:end]:
+                product *= row.pi / row.mu
+                z, y, one = (
+                    z + power * product * row.reward,
+                    y + power * row.reward,
+                    (one + power * product),
+                )
+                power *= log.discount
+            s = START if stretches and rows[t].state is None else code(rows[t].state)
+            if end < length:
+                after = code(rows[end].state)
+            elif episode.end == "terminated":
+                after = END
+            elif episode.next_state is not None:
+                after = code(episode.next_state)
+            else:
+                after = UNKNOWN
+            a = rows[t].action if action else -1
+            pi, mu = (F(0), F(0)) if stretches else (rows[t].pi, rows[t].mu)
+            sums = (F(1), product, product**2, z, product * z, z**2, y, y**2, one, pi, mu)
+            key = (block_of(e, blocks), t, s, a, end, after)
+            found[key] = [x + v for x, v in zip(found[key], sums, strict=True)]
+            t = end
+    return found
+
+
+def tables(log: rw.EpisodeLog, blocks: int) -> dict[str, TransitionMoments]:
+    """Cells without and with the action; those of hidden stretches where states are hidden."""
+    pi = TARGET.probabilities(log)
+    rho = pi / log.steps.behavior_prob
+    block = log.steps.blocks(blocks)
+    hidden = len(log.states) if log.has_hidden else HIDDEN
+    return {
+        "plain": cells.one_step_cells(log.steps, block, pi, rho, None, hidden),
+        "action": cells.one_step_cells(log.steps, block, pi, rho, log.steps.action, hidden),
+        "stretches": cells.stretch_cells(log.steps, block, rho, log.discount),
+    }
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cells_are_what_a_loop_over_the_rows_finds(code: str, kind: str, blocks: int) -> None:
+    for plain, log in logs(kind):
+        hidden = len(log.states) if log.has_hidden else HIDDEN
+
+        def code_of(state: Any, hidden: int = hidden, log: rw.EpisodeLog = log) -> int:
+            return hidden if state is None else log.states.code_of[str(state)]
+
+        for name, table in tables(log, blocks).items():
+            long = name == "stretches"
+            expected = plain_cells(plain, code_of, blocks, action=name == "action", stretches=long)
+            acts = log.actions.code_of
+            keys = sorted(
+                (*key[:3], acts[str(key[3])] if key[3] >= 0 else -1, *key[4:], *sums)
+                for key, sums in expected.items()
+            )
+            np.testing.assert_array_equal(
+                np.stack([getattr(table, k) for k in KEYS], axis=1), [key[:6] for key in keys]
+            )
+            for j, column in enumerate(SUMS):
+                values = getattr(table, column)
+                assert values.dtype == (np.int64 if column == "n" else np.float64)
+                np.testing.assert_allclose(
+                    values, [float(key[6 + j]) for key in keys], rtol=1e-12, atol=1e-12
+                )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cells_are_the_same_to_the_bit_for_any_code_and_chunking(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every sum is taken in the order of the rows."""
+    pytest.importorskip("numba")
+    for _, log in logs(kind, 4):
+        for blocks in (1, 3):
+            use(monkeypatch, "kernels")
+            expected = tables(log, blocks)
+            use(monkeypatch, "twins")
+            for chunk in (1, 5, 1 << 15):
+                monkeypatch.setattr(sums_twin, "CHUNK", chunk)
+                for name, table in tables(log, blocks).items():
+                    for field in fields(table):
+                        mine = getattr(table, field.name)
+                        np.testing.assert_array_equal(mine, getattr(expected[name], field.name))
+
+
+def test_long_steps_are_sorted_by_several_digits(code: str) -> None:
+    """Many states and actions: keys of some 40 bits, in steps longer than a chunk."""
+    rng = np.random.default_rng(0)
+    n, horizon = 20_000, 3
+    log = rw.log_from_arrays(
+        rng.choice(50_000, (n, horizon + 1)),
+        rng.integers(0, 500, (n, horizon)),
+        rng.normal(size=(n, horizon)),
+        np.full((n, horizon), 0.5),
+    )
+    pi = rng.random(log.steps.n_rows)
+    found = cells.one_step_cells(
+        log.steps, log.steps.blocks(7), pi, pi / 0.5, log.steps.action, HIDDEN
+    )
+    steps = log.steps
+    block = steps.blocks(7)[steps.episode_index]
+    columns = [block, steps.step, steps.state, steps.action, steps.step + 1, steps.next_state]
+    expected = np.unique(np.stack(columns, axis=1), axis=0)
+    np.testing.assert_array_equal(np.stack([getattr(found, k) for k in KEYS], axis=1), expected)
+    assert found.n.sum() == steps.n_rows
+    assert found.y.sum() == pytest.approx(steps.reward.sum())
+
+
+def test_keys_beyond_a_number_are_numbered(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    [(_, log)] = logs("larger", 1)
+    expected = tables(log, 3)
+    monkeypatch.setattr(cells, "LARGEST_KEY", 5)
+    for name, table in tables(log, 3).items():
+        for field in fields(table):
+            mine = getattr(table, field.name)
+            np.testing.assert_array_equal(mine, getattr(expected[name], field.name))
+
+
+def test_a_ratio_of_0_ends_a_stretch_whatever_follows(code: str) -> None:
+    """0 times a product beyond all numbers is 0: an episode that the target would not make."""
+    states = np.ma.array(np.zeros((2, 4), int), mask=[[0, 1, 1, 0], [0, 1, 1, 0]])
+    mu = np.array([[0.5, 1e-200, 1e-200], [0.5, 0.5, 0.5]])
+    pi = np.array([[0.0, 1.0, 1.0], [0.5, 0.5, 0.5]])
+    ones = np.ones((2, 3))
+    log = rw.log_from_arrays(states, ones.astype(int), ones, mu, pi, hidden="allow")
+    with np.errstate(over="ignore"):
+        rho = log.column("target_prob") / log.steps.behavior_prob
+    [table] = [cells.stretch_cells(log.steps, np.zeros(2, np.int64), rho, 1.0)]
+    assert (table.n.tolist(), table.rho.tolist(), table.z.tolist()) == ([2], [1.0], [3.0])
+
+
+# Groups
+
+
+@pytest.mark.parametrize("largest", [2**62, 1])
+def test_groups_of_rows_in_order_and_out_of_it(
+    largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "LARGEST_KEY", largest)
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 50, 400):
+        keys = [rng.integers(-4, 3, size), rng.integers(10, 14, size)]
+        values, whole = rng.normal(size=size), rng.integers(0, 9, size)
+        for first, second in (keys, [np.sort(keys[0]), np.zeros(size, int)]):
+            found = groups.group_by([first, second])
+            pairs, index = np.unique(np.stack([first, second], axis=1), axis=0, return_inverse=True)
+            index = index.reshape(-1)
+            np.testing.assert_array_equal(np.stack(found.keys, axis=1), pairs)
+            np.testing.assert_array_equal(found.index(), index)
+            np.testing.assert_array_equal(found.count(), np.bincount(index))
+            np.testing.assert_allclose(found.sum(values), np.bincount(index, values), atol=1e-13)
+            np.testing.assert_array_equal(found.sum(whole), np.bincount(index, whole).astype(int))
+            assert found.sum(whole).dtype == np.int64
+            largest_of = [values[index == i].max() for i in range(len(pairs))]
+            np.testing.assert_array_equal(found.max(values), largest_of)
+            np.testing.assert_array_equal(found.order, np.argsort(index, kind="stable"))
+    assert len(groups.group_by([np.zeros(0, int)])) == 0
+
+
+def test_the_order_of_codes_is_stable_for_any_size() -> None:
+    rng = np.random.default_rng(1)
+    for size in (2, 2**20, 2**61):
+        codes = rng.integers(0, size, 1000)
+        expected = np.argsort(codes, kind="stable")
+        np.testing.assert_array_equal(groups.stable_order(codes, size), expected)
+
+
+# Running products
+
+
+def plain_products(log: ref.Log, blocks: int) -> dict[int, dict[str, Any]]:
+    """By block: weights and rewards of every step, and x, W, G of the episodes, as fractions."""
+    found: dict[int, dict[str, Any]] = {}
+    for e, episode in enumerate(log.episodes):
+        of = found.setdefault(
+            block_of(e, blocks), {"w": [[] for _ in range(log.horizon)], "x": [], "W": [], "G": []}
+        )
+        weight, x, earned = F(1), F(0), F(0)
+        for t in range(log.horizon):
+            y = F(0)
+            if t < len(episode.rows):
+                row = episode.rows[t]
+                weight *= row.pi / row.mu
+                y = row.reward
+            x += log.discount**t * weight * y
+            earned += log.discount**t * y
+            of["w"][t].append((weight, y))
+        of["x"].append(x)
+        of["W"].append(weight)
+        of["G"].append(earned)
+    return found
+
+
+def logarithm(x: F) -> float:
+    """Of a fraction that need not be a float."""
+    bits = x.numerator.bit_length() - x.denominator.bit_length()
+    return math.log(x / F(2) ** bits) + bits * math.log(2.0)
+
+
+PRODUCTS = [kind for kind in KINDS if kind != "truncated"]
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("kind", PRODUCTS)
+@pytest.mark.parametrize("scale", [F(1), F(10) ** 150, F(10) ** -150])
+def test_running_products_are_what_fractions_say(
+    code: str, kind: str, blocks: int, scale: F
+) -> None:
+    """Also where a product is no number: every ratio times `scale`."""
+    for plain, log in logs(kind, 6):
+        if log.n_truncated:
+            continue
+        rho = TARGET.probabilities(log) / log.steps.behavior_prob * float(scale)
+        found = products.trajectories(log.steps, log.steps.blocks(blocks), rho, log.discount)
+        expected = plain_products(_scaled(plain, scale), blocks)
+        steps, whole = found.steps, found.episodes
+        assert sorted(expected) == whole.block.tolist()
+        for i, b in enumerate(sorted(expected)):
+            of = expected[b]
+            rows = np.flatnonzero(steps.block == b)
+            assert steps.t[rows].tolist() == list(range(log.horizon))
+            for row, pairs in zip(rows, of["w"], strict=True):
+                assert steps.n[row] == len(pairs)
+                _same_scaled(
+                    {name: getattr(steps, name)[row] for name in ("log_scale", *steps.POWER)},
+                    [w for w, _ in pairs],
+                    {
+                        "w": sum(w for w, _ in pairs),
+                        "w2": sum(w * w for w, _ in pairs),
+                        "wy": sum(w * y for w, y in pairs),
+                        "wmax": max(w for w, _ in pairs),
+                    },
+                    steps.POWER,
+                )
+            W, G = of["W"], of["G"]
+            names = ("log_scale", "w", "w2", "wg", "wg2", "w2g", "wmax")
+            _same_scaled(
+                {name: getattr(whole, name)[i] for name in names},
+                W,
+                {
+                    "w": sum(W),
+                    "w2": sum(w * w for w in W),
+                    "wg": sum(w * g for w, g in zip(W, G, strict=True)),
+                    "wg2": sum((w * g) ** 2 for w, g in zip(W, G, strict=True)),
+                    "w2g": sum(w * w * g for w, g in zip(W, G, strict=True)),
+                    "wmax": max(W),
+                },
+                whole.POWER,
+            )
+            assert whole.n[i] == len(W)
+            assert whole.ret[i] == pytest.approx(float(sum(G)), abs=1e-12)
+            if scale <= 1:
+                assert whole.x[i] == pytest.approx(float(sum(of["x"])), rel=1e-11, abs=1e-12)
+                assert whole.x2[i] == pytest.approx(float(sum(x * x for x in of["x"])), rel=1e-11)
+
+
+def _scaled(log: ref.Log, scale: F) -> ref.Log:
+    episodes = [
+        ref.Episode(
+            tuple(ref.Row(r.state, r.action, r.reward, r.mu, r.pi * scale) for r in e.rows),
+            e.end,
+            e.next_state,
+        )
+        for e in log.episodes
+    ]
+    return ref.Log(tuple(episodes), log.horizon, log.discount)
+
+
+def _same_scaled(
+    found: dict[str, float], weights: list[F], expected: dict[str, F], power: dict[str, int]
+) -> None:
+    """Sums relative to exp(log_scale · power), the largest weight."""
+    top = max(weights)
+    if top == 0:
+        assert all(found[name] == 0 for name in expected)
+        return
+    assert found["log_scale"] == pytest.approx(logarithm(top), abs=1e-11)
+    for name, value in expected.items():
+        relative = float(value / top ** power[name])
+        assert found[name] == pytest.approx(relative, rel=1e-11, abs=1e-11), name
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+@pytest.mark.parametrize("scale", [F(1), F(10) ** 150, F(10) ** -150])
+def test_weighted_residuals_are_what_fractions_say(code: str, kind: str, scale: F) -> None:
+    for plain, log in logs(kind, 6):
+        if log.n_truncated:
+            continue
+        rho = TARGET.probabilities(log) / log.steps.behavior_prob * float(scale)
+        exact = plain_products(_scaled(plain, scale), 1)[0]["w"]
+        means = [sum(w for w, _ in pairs) / len(pairs) for pairs in exact]
+        if min(means) == 0:
+            continue  # refused before it comes to this
+        centers = [F(t + 1, 3) for t in range(log.horizon)]
+        expected = [
+            sum(
+                plain.discount**t * pairs[e][0] * (pairs[e][1] - center) / mean
+                for t, (pairs, center, mean) in enumerate(zip(exact, centers, means, strict=True))
+            )
+            for e in range(len(plain.episodes))
+        ]
+        log_mean = np.array([logarithm(mean) for mean in means])
+        found = products.weighted_residuals(
+            log.steps, rho, log.discount, np.array(centers, float), log_mean
+        )
+        order = np.asarray(log.steps.episode)
+        np.testing.assert_allclose(
+            found, [float(expected[e]) for e in order], rtol=1e-10, atol=1e-10
+        )
+
+
+def test_a_long_product_keeps_its_digits(code: str) -> None:
+    """Ten thousand ratios: the product's error is that of its factors, not of a logarithm's sum."""
+    horizon = 10_000
+    rng = np.random.default_rng(0)
+    mu, pi = rng.uniform(0.1, 1, (2, 3, horizon))
+    zero = np.zeros((3, horizon), int)
+    log = rw.log_from_arrays(zero, zero, zero + 1.0, mu, pi)
+    found = products.trajectories(
+        log.steps, np.zeros(3, np.int64), (pi / mu).T.reshape(-1), 1.0
+    ).episodes
+    exact = []
+    for ratios in pi / mu:
+        product = F(1)
+        for r in ratios.tolist():
+            product *= F(r)
+        exact.append(product)
+    top = max(exact)
+    assert found.w[0] == pytest.approx(float(sum(exact) / top), rel=1e-11)
+    assert found.log_scale[0] == pytest.approx(logarithm(top), rel=1e-14)
+
+
+def test_ratios_beyond_all_numbers_are_refused_by_name(code: str) -> None:
+    """Densities may be that small, probabilities may not."""
+    mu = np.full((40, 2), 1e-320)
+    zero = np.zeros((40, 2), int)
+    log = rw.log_from_arrays(zero, zero + 0.5, zero + 1.0, mu, zero + 1.0, continuous_actions=True)
+    for name in ("is", "wis", "trajectory-is", "trajectory-wis"):
+        with pytest.raises(rw.SupportError, match="exceed what a number can hold"):
+            rw.evaluate(log, rw.ColumnPolicy("target_prob"), name)
+
+
+def test_starts_are_counted_as_they_are_sorted() -> None:
+    """Many episodes in few first states, hidden ones among them, and few in many."""
+    world = random_mdp(1, n_states=3)
+    rng = np.random.default_rng(0)
+    for n, states in ((500, 3), (5, 40)):
+        steps = world.simulate(n, 0).steps
+        block, state = rng.integers(0, 4, n), rng.integers(-4, states, n)
+        found = cells.starts(steps, block, state)
+        sums = groups.group_by([block, state])
+        assert np.array_equal(found.block, sums.keys[0])
+        assert np.array_equal(found.s, sums.keys[1])
+        assert np.array_equal(found.n, sums.count())
+        assert not found.g.any()
+
+
+def test_whole_episodes_are_summed_alike() -> None:
+    """Kernel and twin, with products far apart, products that are 0, and start values."""
+    kernel = pytest.importorskip("reweigh.sums.kernels.products")
+    rng = np.random.default_rng(0)
+    n, blocks = 200, 3
+    block, e = rng.integers(0, blocks, n), rng.integers(-2, 2, n)
+    m = rng.uniform(0.5, 2, n) * (rng.random(n) > 0.1)
+    x, plain, g = rng.normal(size=(3, n))
+    found = []
+    for code in (kernel, products_twin):
+        top, sums = np.full(blocks, products.NOTHING), np.zeros((len(products.WHOLE), blocks))
+        code.episodes(block, m, e, x, plain, g, top, sums)
+        found.append((top, sums))
+    (top, sums), (twin_top, twin_sums) = found
+    assert top.tolist() == twin_top.tolist() == [1, 1, 1]
+    np.testing.assert_allclose(sums, twin_sums, rtol=1e-12, atol=1e-12)
+    W = m * 2.0 ** (256.0 * (e - 1))
+    for name, values in (("w2g", W * W * plain), ("wg2", (W * plain) ** 2), ("g2", g * g)):
+        expected = np.bincount(block, values)
+        np.testing.assert_allclose(sums[products.WHOLE.index(name)], expected, rtol=1e-12)
