@@ -99,7 +99,8 @@ def plain_cells(
                 after = UNKNOWN
             a = rows[t].action if action else -1
             pi, mu = (F(0), F(0)) if stretches else (rows[t].pi, rows[t].mu)
-            sums = (F(1), product, product**2, z, product * z, z**2, y, y**2, one, pi, mu)
+            own = (pi, pi**2, mu)
+            sums = (F(1), product, product**2, z, product * z, z**2, y, y**2, one, *own)
             key = (block_of(e, blocks), t, s, a, end, after)
             found[key] = [x + v for x, v in zip(found[key], sums, strict=True)]
             t = end

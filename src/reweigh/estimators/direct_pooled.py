@@ -82,6 +82,7 @@ def pool_rows(log: EpisodeLog, rho: Floats) -> Pool:
         y2=y2,
         one=rho1,
         pi=none,
+        pi2=none,
         mu=none,
     )
     t, state = np.nonzero(at_steps[0])

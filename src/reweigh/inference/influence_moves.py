@@ -87,7 +87,8 @@ class Moves:
         columns |= dict(zip(KEYS[1:], (key[first] for key in keys), strict=True))
         for name in ("rho", "z", "y", "one", "pi"):
             columns[name] = tally(index, getattr(self, name), size)
-        columns["rho2"] = tally(index, self.rho * self.rho, size)
+        for name in ("rho", "pi"):
+            columns[f"{name}2"] = tally(index, getattr(self, name) ** 2, size)
         count = np.bincount(index, minlength=size)
         return TransitionMoments(block=zero.astype(np.int64), n=count, **columns), index
 

@@ -132,14 +132,14 @@ class Records:
         pick("sums.order_rows", size)(self.offsets, key, places, blocks, order, counts)
         total = int(counts.sum())
         places_of = np.cumsum(counts).reshape(counts.shape) - counts
-        first, n, sums = np.empty(total, np.int64), np.empty(total, np.int64), np.zeros((10, total))
+        first, n, sums = np.empty(total, np.int64), np.empty(total, np.int64), np.zeros((11, total))
         with np.errstate(over="ignore", invalid="ignore"):
             pick("sums.sum_rows", size)(
                 self.offsets, key, places, order, places_of,
                 self.rho, self.y, self.z, self.one, self.pi, self.mu, first, n, sums,
             )  # fmt: skip
         t = np.repeat(np.tile(np.arange(horizon), blocks), counts.reshape(-1))
-        rho, rho2, z, rhoz, z2, y, y2, one, pi, mu = sums
+        rho, rho2, z, rhoz, z2, y, y2, one, pi, pi2, mu = sums
         return TransitionMoments(
             block=np.zeros(total, np.int64) if self.block is None else self.block[first],
             t=t,
@@ -157,6 +157,7 @@ class Records:
             y2=y2,
             one=one,
             pi=pi,
+            pi2=pi2,
             mu=mu,
         )
 

@@ -169,6 +169,9 @@ def _part(
     for f in fields(record):
         if f.name in columns:
             continue
+        if f.name == "pi2" and f.name not in chosen.column_names:  # sums made before it was kept
+            columns["pi2"] = columns["pi"] ** 2 / np.maximum(columns["n"], 1)
+            continue
         column = chosen.column(f.name)
         values = column.to_numpy(zero_copy_only=False)
         if column.null_count or (values.dtype.kind == "f" and np.any(np.isnan(values))):

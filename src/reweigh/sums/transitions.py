@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 KEYS = ("block", "t", "s", "a", "t_next", "s_next")
-SUMS = ("n", "rho", "rho2", "z", "rhoz", "z2", "y", "y2", "one", "pi", "mu")
+SUMS = ("n", "rho", "rho2", "z", "rhoz", "z2", "y", "y2", "one", "pi", "pi2", "mu")
 NO_ACTION = -1
 
 
@@ -29,7 +29,7 @@ class TransitionMoments:
     y, y2  Σy, Σy²  (y the reward, over a stretch Σ_j γ^j y_{t+j})
     z, z2  Σz, Σz²  (z = ρ y, over a stretch Σ_j ρ_{t:t+j} γ^j y_{t+j})       rhoz   Σρz
     one    what z would be if every reward were 1 (the placebo)
-    pi, mu Σπ(a|s), Σμ(a|s) of the logged actions, where the action is in the key
+    pi, pi2, mu  Σπ(a|s), Σπ², Σμ(a|s) of the logged actions, where the action is in the key
     """
 
     block: Ints
@@ -48,6 +48,7 @@ class TransitionMoments:
     y2: Floats
     one: Floats
     pi: Floats
+    pi2: Floats
     mu: Floats
 
     def __len__(self) -> int:

@@ -53,7 +53,11 @@ def cells(rows: Any, width: int, with_action: bool) -> Any:
         names.append("a")
     rows = rows.mutate(z=rows["rho"] * rows["y"], one=rows["rho"])
     return rows.group_by([rows[name] for name in names]).aggregate(
-        **_cell_sums(rows), pi=rows["pi"].sum(), mu=rows["mu"].sum(), lost=_lost(rows)
+        **_cell_sums(rows),
+        pi=rows["pi"].sum(),
+        pi2=(rows["pi"] * rows["pi"]).sum(),
+        mu=rows["mu"].sum(),
+        lost=_lost(rows),
     )
 
 
@@ -299,8 +303,10 @@ def read_cells(
                 name: floats(table, name)
                 for name in ("rho", "rho2", "z", "rhoz", "z2", "y", "y2", "one")
             },
-            pi=np.zeros(n) if stretch else floats(table, "pi"),
-            mu=np.zeros(n) if stretch else floats(table, "mu"),
+            **{
+                name: np.zeros(n) if stretch else floats(table, name)
+                for name in ("pi", "pi2", "mu")
+            },
         )
     )
 

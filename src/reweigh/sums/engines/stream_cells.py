@@ -26,13 +26,24 @@ from reweigh.sums.transitions import NO_ACTION, TransitionMoments
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
-FEW_CELLS, MOST_CELLS = 1 << 21, 1 << 24  # of 80 bytes: for any log; for one of as many rows
+FEW_CELLS, MOST_CELLS = 1 << 21, 1 << 24  # of 96 bytes: for any log; for one of as many rows
 CELLS_PER_ROW = 4
 WAITING = 12 << 20  # numbers in all lines: 96 MiB
 FEWEST_WAITING, MOST_WAITING = 64, 1 << 16  # records per line
 FOLD = 4096  # rows per cell after which sums are put aside, so that small numbers still count
 CODES = ("block", "t", "s", "a", "t_next", "s_next", "n")
-SUMS = ("rho", "rho2", "z", "rhoz", "z2", "y", "y2", "pi", "mu")  # n and the first 7 in a line
+SUMS = (
+    "rho",
+    "rho2",
+    "z",
+    "rhoz",
+    "z2",
+    "y",
+    "y2",
+    "pi",
+    "mu",
+    "pi2",
+)  # n and the first 7 in a line
 NO_CODES = np.zeros(0, np.int64)
 
 
@@ -194,7 +205,7 @@ def gather(
 ) -> None:  # fmt: skip
     """The cells that hold rows: their keys, with the states and actions in new codes, and sums."""
     block, t, s, a, t_next, s_next, n = codes
-    rho, rho2, z, rhoz, z2, y, y2, pi, mu = sums
+    rho, rho2, z, rhoz, z2, y, y2, pi, mu, pi2 = sums
     n_states, n_actions, n_after = keys
     cell, at = 0, 0
     for slot in range(len(line) // (IN_LINE * n_states * n_actions * n_after)):
@@ -220,7 +231,7 @@ def gather(
                         line[i + 1], line[i + 2], line[i + 3], line[i + 4],
                     )  # fmt: skip
                     z2[at], y[at], y2[at] = line[i + 5], line[i + 6], line[i + 7]
-                    pi[at], mu[at] = beside[j], beside[j + 1]
+                    pi[at], mu[at], pi2[at] = beside[j], beside[j + 1], beside[j + 2]
                     at += 1
 
 

@@ -45,7 +45,7 @@ Words = npt.NDArray[np.uint64]
 Word = np.uint64
 
 AFTER_UNKNOWN, AFTER_END, AFTER_STATES = 0, 1, 2  # places of UNKNOWN, END and state 0 in s'
-IN_LINE, BESIDE = 8, 2  # sums per cell: one cache line, and two more in a table of their own
+IN_LINE, BESIDE = 8, 4  # sums per cell: one cache line, and Σπ, Σμ, Σπ², 0 in a table of their own
 NARROW, WIDE = 3, 4  # numbers per record: a word of two places, y, μ; and π where no table has it
 BY_32, LOW = Word(32), Word(0xFFFFFFFF)
 U0, U1, U2, U3, U4, U8 = Word(0), Word(1), Word(2), Word(3), Word(4), Word(8)
@@ -76,17 +76,17 @@ def drain(
     policy          π by s·A + a; unused if the record holds π itself
     line, beside    sums, IN_LINE and BESIDE per cell
     """
-    end, many = base + cells, U2 * count > cells
-    if many and touch(line, U8 * base, U8 * end) + touch(beside, U2 * base, U2 * end) < 0.0:
-        return  # never: counts and probabilities; the comparison keeps the reads from vanishing
     wide = record == WIDE
+    end, many = base + cells, U2 * count > cells
+    if many and touch(line, U8 * base, U8 * end) + touch(beside, U4 * base, U4 * end) < 0.0:
+        return  # never: counts and probabilities; the comparison keeps the reads from vanishing
     i, end = first, first + count * record
     last = end - record
     while i < end:
         soon = base + (words[min(i + AHEAD * record, last)] & LOW)
         prefetch(line, U8 * soon)
         if not many:  # else what was touched is still near: it is the smaller table
-            prefetch(beside, U2 * soon)
+            prefetch(beside, U4 * soon)
         word = words[i]
         y, mu = numbers[i + U1], numbers[i + U2]
         pi = numbers[i + U3] if wide else policy[word >> BY_32]
@@ -97,7 +97,7 @@ def drain(
         k = base + (word & LOW)
         add_at(line, U8 * k, (1.0, rho, rho * rho, z))
         add_at(line, U8 * k + U4, (rho * z, z * z, y, y * y))
-        add_at(beside, U2 * k, (pi, mu))
+        add_at(beside, U4 * k, (pi, mu, pi * pi, 0.0))
         i += record
 
 

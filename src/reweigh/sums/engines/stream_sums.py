@@ -111,7 +111,7 @@ def in_order(total: Moments, own: Iterable[Label]) -> Moments:
         # a stretch has no single π and μ; parts without hidden states have counted theirs
         zeros = np.zeros(len(ordered.transitions))
         ordered = replace(
-            ordered, transitions=replace(ordered.transitions, pi=zeros, mu=zeros.copy())
+            ordered, transitions=replace(ordered.transitions, pi=zeros, pi2=zeros, mu=zeros)
         )
     if ordered.truncated:  # the products of cut-off episodes mean nothing
         ordered = replace(ordered, trajectories=None)

@@ -101,15 +101,16 @@ def sum_rows(
     sums: Array,
 ) -> None:
     """Fills by cell, whose places begin at starts (B, H): first (C,), its first row, n and sums
-    (10, C): Σρ, Σρ², Σz, Σρz, Σz², Σy, Σy², Σone, Σπ, Σμ. Empty z and one stand for ρy and ρ,
+    (11, C): Σρ, Σρ², Σz, Σρz, Σz², Σy, Σy², Σone, Σπ, Σπ², Σμ. Empty z and one stand for ρy and ρ,
     empty pi and mu for zeros."""
     blocks = len(starts)
     long, plain = len(z) > 0, len(pi) > 0
     for t in range(len(offsets) - 1):
         low, high = offsets[t], offsets[t + 1]
         cell, block, last = -1, -1, np.int64(-1)
-        n1, r1, r2, z1, rz, z2, y1, y2, o1, p1, m1 = (
+        n1, r1, r2, z1, rz, z2, y1, y2, o1, p1, p2, m1 = (
             0,
+            0.0,
             0.0,
             0.0,
             0.0,
@@ -128,7 +129,7 @@ def sum_rows(
                     n[cell] = n1
                     sums[0, cell], sums[1, cell], sums[2, cell], sums[3, cell] = r1, r2, z1, rz
                     sums[4, cell], sums[5, cell], sums[6, cell], sums[7, cell] = z2, y1, y2, o1
-                    sums[8, cell], sums[9, cell] = p1, m1
+                    sums[8, cell], sums[9, cell], sums[10, cell] = p1, p2, m1
                 if k == high:
                     break
                 last = key[i]
@@ -136,8 +137,9 @@ def sum_rows(
                 cell = starts[here, t] if here != block else cell + 1
                 block = here
                 first[cell] = i
-                n1, r1, r2, z1, rz, z2, y1, y2, o1, p1, m1 = (
+                n1, r1, r2, z1, rz, z2, y1, y2, o1, p1, p2, m1 = (
                     0,
+                    0.0,
                     0.0,
                     0.0,
                     0.0,
@@ -162,6 +164,7 @@ def sum_rows(
             o1 += one[i] if long else r
             if plain:
                 p1 += pi[i]
+                p2 += pi[i] * pi[i]
                 m1 += mu[i]
 
 

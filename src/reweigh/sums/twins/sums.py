@@ -74,7 +74,7 @@ def sum_rows(
         value = z[row] if len(z) else r * reward
         ones = one[row] if len(one) else r
         each = [r, r * r, value, r * value, value * value, reward, reward * reward, ones]
-        each += [pi[row], mu[row]] if len(pi) else []
+        each += [pi[row], pi[row] ** 2, mu[row]] if len(pi) else []
         for j, values in enumerate(each):
             sums[j, cell] = np.bincount(index, values)
 
