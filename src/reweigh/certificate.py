@@ -34,6 +34,7 @@ from reweigh.inference.bounds import (
     p_value_at_most,
     weighted,
 )
+from reweigh.inference.reward_range import value_range as rewards_allow
 from reweigh.logs.log import EpisodeLog
 from reweigh.policies.base import Policy
 from reweigh.sums.engines.arrays import ratios
@@ -242,9 +243,8 @@ def with_ends(log: EpisodeLog, reward_range: Range) -> Range:
 def value_range(log: EpisodeLog, reward_range: Range) -> Range:
     """What the value can be if every reward lies within the range; the logged ones must."""
     check_rewards(log, check_range(reward_range))
-    low, high = with_ends(log, check_range(reward_range))
-    total = float(np.sum(log.discount ** np.arange(log.horizon)))
-    return low * total, high * total
+    short = bool(np.any(log.steps.lengths < log.horizon))
+    return rewards_allow(check_range(reward_range), short, log.horizon, log.discount)
 
 
 def check_rewards(log: EpisodeLog, reward_range: Range) -> None:

@@ -35,6 +35,7 @@ from reweigh.inference.diagnose import of_solution
 from reweigh.inference.diagnose import request as gate_request
 from reweigh.inference.diagnostics import cut_beside_ends, remarks
 from reweigh.inference.gates import cut_off
+from reweigh.inference.reward_range import allowed_by, reward_range
 from reweigh.inference.variance import OVERFLOW
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.scanned import ScannedLog
@@ -82,7 +83,27 @@ def evaluate_all(
     *,
     truncated: Truncated = "refuse",
 ) -> list[Estimate | Refusal]:
-    """Several estimators on one log; an estimator that refuses is a Refusal in the list."""
+    """Several estimators on one log; an estimator that refuses is a Refusal in the list. So is one
+    whose value the logged rewards do not allow (`inference/reward_range.py`)."""
+    return _evaluate_all(data, target, estimators, truncated, within_rewards=True)
+
+
+def evaluate_in_study(
+    data: Data, target: Policy | None, estimators: Sequence[Recipe | str]
+) -> list[Estimate | Refusal]:
+    """The same without a look at what the rewards allow: a study of an estimator's errors must not
+    lose the largest of them."""
+    return _evaluate_all(data, target, estimators, "refuse", within_rewards=False)
+
+
+def _evaluate_all(
+    data: Data,
+    target: Policy | None,
+    estimators: Sequence[Recipe | str],
+    truncated: Truncated,
+    *,
+    within_rewards: bool,
+) -> list[Estimate | Refusal]:
     _check_truncated(truncated)
     if AUTO in estimators:
         return _evaluate_chosen(data, target, estimators, truncated)
@@ -90,6 +111,7 @@ def evaluate_all(
     if isinstance(data, ScannedLog):
         return _evaluate_scanned(data, check_target(target), recipes, truncated)
     evidence = gather(data, target, recipes, truncated)
+    evidence.within_rewards = within_rewards
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
         found = each("estimators", recipes, lambda recipe: _try(evidence, recipe, _estimate))
     evidence.rest()
@@ -257,7 +279,8 @@ def moments(
         raise must_be("blocks", "a whole number from 1 on", blocks)
     check_target(target)
     presets.is_(max_ratio=max_ratio)  # checks max_ratio
-    request = Request(frozenset({"transitions", "model", "trajectories"}), blocks, max_ratio)
+    kinds = frozenset({"transitions", "model", "trajectories"})
+    request = Request(kinds, blocks, max_ratio, policy=True)
     if estimators is not None:
         request = Request(frozenset(), blocks, max_ratio)
         for recipe in map(as_recipe, estimators):
@@ -348,6 +371,9 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
         error, method = None, "one episode has no spread"
     elif error is not None and base.about.behavior != "logged":
         note = ", taking the estimated behaviour for the truth"
+    if evidence.within_rewards:
+        allowed = allowed_by(base if evidence.log is None else evidence.rows(dropped)[0])
+        gates = (*gates, reward_range(solution.value, error, allowed, recipe))
     grounds = Grounds(
         evidence,
         recipe,

@@ -15,7 +15,7 @@ from reweigh.inference.diagnostics import (
     unlogged_in_sums,
 )
 from reweigh.logs.log import EpisodeLog
-from reweigh.policies.base import Policy
+from reweigh.policies.base import Policy, scope_of
 from reweigh.policies.remembered import RememberedPolicy
 from reweigh.sums.bundle import Moments
 from reweigh.sums.engines.arrays import ArraysEngine
@@ -38,6 +38,7 @@ class Evidence:
     made: dict[tuple[bool, float | None], Moments] = field(default_factory=dict)
     asked: dict[tuple[bool, float | None], frozenset[str]] = field(default_factory=dict)
     errors: bool = True  # False: values are enough
+    within_rewards: bool = True  # a value that the logged rewards do not allow is refused
     hopeless: RefusedError | None = None
     remarks: list[Warning] = field(default_factory=list)
     whole: EpisodeLog | None = None  # the log without cut-off episodes, once asked for
@@ -69,7 +70,9 @@ class Evidence:
     def moments(self, recipe: Recipe, *, dropped: bool = False) -> Moments:
         """The sums that an estimator needs, and those that others have needed before it."""
         if self.stored is not None:
-            ratios_matter = not isinstance(recipe.weights, Model)
+            stored = self.stored
+            by_ratios = stored.model is not None and stored.shares.rule == "ratios"
+            ratios_matter = by_ratios or not isinstance(recipe.weights, Model)
             if ratios_matter and self.stored.about.max_ratio != recipe.max_ratio:
                 raise RefusedError(
                     "max-ratio",
@@ -96,6 +99,9 @@ class Evidence:
         if key not in self.gated:
             log, target = self.rows(dropped)
             self.gated[key] = self.engine.moments(log, target, gate_request(recipe.max_ratio))
+        if recipe.needs.policy and scope_of(self.rows(dropped)[1]) == "row":
+            policy = self.moments(recipe, dropped=dropped).policy
+            return replace(self.gated[key], policy=policy)
         return self.gated[key]
 
     def _made(
@@ -112,7 +118,8 @@ class Evidence:
             request = replace(self.requests[max_ratio], kinds=kinds - asked, named=False)
             made = self.engine.moments(log, target, request)
             if before is not None:
-                held = {name: getattr(before, name) for name in (*before.kinds, "start_model")}
+                names = (*before.kinds, "start_model", "policy")
+                held = {name: getattr(before, name) for name in names}
                 kept = {name: table for name, table in held.items() if table is not None}
                 made = replace(made, **kept)
             self.made[key], self.asked[key] = made, asked | kinds

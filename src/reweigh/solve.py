@@ -17,6 +17,7 @@ from reweigh.estimators.recursion import overflow
 from reweigh.estimators.stationary import solve_stationary
 from reweigh.estimators.weights import Solution, solve_recursion
 from reweigh.evidence import Evidence
+from reweigh.inference.influence import influence_values
 from reweigh.inference.jackknife import jackknife_error
 from reweigh.inference.variance import LOST, nothing_left
 from reweigh.logs.log import EpisodeLog
@@ -110,7 +111,7 @@ def solve_on_sums(
         request = replace(recipe.needs, blocks=base.about.blocks)
         return _solve_sums(evidence, recipe, base, log, target, request), base
     if log is not None and target is not None:
-        shaped = shape_log(log, target, recipe.control, base)
+        shaped = shape_log(log, target, recipe, base)
         return _solve_shaped(evidence, recipe, shaped, target, base.about.blocks)
     if isinstance(recipe.weights, Marginal):
         used = shape_moments(recipe, base)
@@ -131,8 +132,13 @@ def _solve_sums(
     request: Request,
 ) -> Solution:
     """The solution on these sums; the error of WIS takes the rows again, or the jackknife."""
-    if isinstance(recipe.weights, Marginal | Model):
+    if isinstance(recipe.weights, Marginal):
         return solve_recursion(recipe, used, errors=evidence.errors)
+    if isinstance(recipe.weights, Model):
+        solution = solve_recursion(recipe, used, errors=evidence.errors)
+        if solution.standard_error is None or used.policy is None:
+            return solution
+        return _with_policy_noise(recipe, used, solution, log, target)
     solution = solve_products(recipe, used)
     unfinished = solution.standard_error is None and solution.error_method == NEEDS_SCAN
     if not (evidence.errors and unfinished):
@@ -143,6 +149,25 @@ def _solve_sums(
     if nothing_left(error, solution.value):
         return replace(solution, error_method=LOST)
     return replace(solution, standard_error=error)
+
+
+def _with_policy_noise(
+    recipe: Recipe,
+    used: Moments,
+    solution: Solution,
+    log: EpisodeLog | None,
+    target: Policy | None,
+) -> Solution:
+    """The model's error where its shares are means of what a policy sees: which rows a cell holds
+    adds to it, and the sums do not hold by how much."""
+    if log is None or target is None:
+        return _with_jackknife(recipe, used, solution, solve_recursion)
+    psi = influence_values(log, target, recipe)
+    error = float(np.sqrt(np.mean(psi**2) / len(psi)))
+    by_node = solution.nodes
+    if by_node is not None:
+        by_node = replace(by_node, variance=None)
+    return replace(solution, standard_error=error, freedom=None, by_node=by_node)
 
 
 def _with_jackknife(recipe: Recipe, base: Moments, solution: Solution, solve: object) -> Solution:

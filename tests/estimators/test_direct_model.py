@@ -163,7 +163,7 @@ def test_rewards_are_shaped_alike(code: str, kind: str, q: str) -> None:
         log = to_reweigh(random_log(rng, **{"n": 8, **options}))
         fit = ArraysEngine().moments(log, TARGET, rw.mdr(q).needs)
         try:
-            expected = shape_log(log, TARGET, control, fit)
+            expected = shape_log(log, TARGET, rw.mdr(q), fit)
         except rw.RefusedError as error:
             with pytest.raises(rw.RefusedError, match=error.code):
                 shape_rows(log, TARGET, control)

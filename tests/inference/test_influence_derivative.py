@@ -96,8 +96,8 @@ def check(log: rw.EpisodeLog, target: rw.Policy, recipe: rw.Recipe, by: np.ndarr
     assert abs(psi.mean()) <= 1e-12 * (1 + abs(psi).max())
     used, plain, weights = log, recipe, by
     if recipe.control is not None and recipe.control.blocks == 2:
-        sums = ArraysEngine().moments(log, target, Request(frozenset({"model"}), 2))
-        used = shape_log(log, target, recipe.control, sums).log
+        sums = ArraysEngine().moments(log, target, Request(frozenset({"model"}), 2, policy=True))
+        used = shape_log(log, target, recipe, sums).log
         plain = replace(recipe, control=None)
         if used.n_episodes < log.n_episodes:  # split
             sums_up = log.steps.episode_hash % 2 == 0

@@ -437,16 +437,18 @@ def test_pairs_share_the_drawn_episodes() -> None:
 
 
 def test_a_policy_is_asked_once() -> None:
+    """For the logged actions, and once for each action where a model needs them all."""
     calls = []
 
     def pi(state: np.ndarray, action: np.ndarray, step: np.ndarray) -> np.ndarray:
         calls.append(len(state))
-        return np.full(len(state), 0.5)
+        return np.full(len(state), 1 / 3)
 
     log = WORLD.simulate(30, 0)
     target = rw.FunctionPolicy(pi)
     resample(log, [(target, rw.estimator(name)) for name in ("mis", "wis", "dm")], 5)
-    assert calls == [log.steps.n_rows]
+    assert log.actions is not None
+    assert calls == [log.steps.n_rows] * (1 + len(log.actions))
 
 
 def test_a_column_is_found_for_copied_rows_in_any_order() -> None:

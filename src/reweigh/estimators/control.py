@@ -14,15 +14,15 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError, UsageError
 from reweigh.estimators.direct_model import RowsQ, fits
-from reweigh.estimators.operators import model_operator
 from reweigh.estimators.recipe import ModelControl, Recipe
 from reweigh.estimators.recursion import backward
-from reweigh.estimators.weights import lacking, model_cells, needs_discrete
+from reweigh.estimators.weights import lacking, model_of, needs_discrete
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import HIDDEN, UNKNOWN
 from reweigh.policies.base import Policy
 from reweigh.policies.function import call_batch
 from reweigh.sums.bundle import Moments
+from reweigh.sums.groups import group_by
 from reweigh.sums.transitions import StartMoments, TransitionMoments, summed
 
 Floats = npt.NDArray[np.float64]
@@ -49,6 +49,25 @@ class TabularQ:
         found = _find(self.v_key, self.v_value, t * self.n_states + s)
         return np.where(s >= 0, found, 0.0)
 
+    def with_shares_of(self, part: Moments) -> TabularQ:
+        """With V_t(s) = Σ_a π̄(a|t,s) Q_t(s,a), π̄ of the part of the log on which Q is used, where
+        it is an estimate: the part's own luck in it is then in both, ρ Q and V."""
+        shares, cells = part.shares, part.model
+        assert cells is not None
+        if shares.rule == "one number":
+            return self
+        of = cells if shares.policy is None else shares.policy
+        groups = group_by([of.t, of.s, of.a])
+        t, s, a = groups.keys
+        nodes = group_by([t, s])
+        key = nodes.keys[0] * self.n_states + nodes.keys[1]
+        value = nodes.sum(shares.of(groups, cells) * self.q(t, s, a))
+        others = ~np.isin(self.v_key, key)
+        keys = np.concatenate([self.v_key[others], key])
+        order = np.argsort(keys)
+        values = np.concatenate([self.v_value[others], value])
+        return replace(self, v_key=keys[order], v_value=values[order])
+
 
 def _find(keys: Ints, values: Floats, wanted: Ints) -> Floats:
     if len(keys) == 0:
@@ -61,8 +80,7 @@ def fit_q(moments: Moments) -> TabularQ:
     """Q_t(s,a) = r̂_t(s,a) + γ Σ_{s'} T̂_t(s'|s,a) V_{t+1}(s'), V_t(s) = Σ_a π(a|s) Q_t(s,a)."""
     if moments.actions is None:
         raise needs_discrete()
-    cells, start = model_cells(moments)
-    op = model_operator(cells, start, moments.about.horizon, moments.about.discount, renorm=False)
+    op = model_of(moments)
     back = backward(op)
     groups, c = op.groups, op.cells
     value = np.where(op.dst >= 0, back.u[op.dst], 0.0) * op.discount**op.gap
@@ -101,44 +119,54 @@ def shape_rows(log: EpisodeLog, target: Policy, control: ModelControl) -> Shaped
     _refuse_if_cut(log)
     none = np.zeros(log.n_episodes, np.int64)
     if control.q == "in-sample":
-        found = RowsQ.fit(log, target.probabilities(log), none, 1)
+        found = RowsQ.fit(log, target, none, 1)
+        if found is None:
+            return None
         return Shaped(log.with_rewards(*found.shape(none)), IN_SAMPLE)
     half = halves(log.steps.episode_hash)
     refuse_empty_half(half)
-    found = RowsQ.fit(log, target.probabilities(log), half, 2)
+    found = RowsQ.fit(log, target, half, 2)
+    if found is None:
+        return None
     if control.q == "split":
         return Shaped(log.with_rewards(*found.shape(none + 1)).select(half == 0), SPLIT)
     return Shaped(log.with_rewards(*found.shape(1 - half)), CROSS_FIT)
 
 
-def shape_log(
-    log: EpisodeLog, target: Policy, control: ModelControl, fit: Moments | None
-) -> Shaped:
-    """The same with Q from the model's sums by blocks, `fit`, or of the user's own (None)."""
+def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | None) -> Shaped:
+    """The same with Q from the model's sums by blocks, `fit`, or of the user's own (None).
+
+    Where the target sees more than the state, DR and WDR take V of what it sees in each row,
+    Σ_a π(a|x) Q(s,a): then E[ρ Q] = V row by row. MDR's weights are those of cells, and so is its
+    V = Σ_a π̄(a|s) Q(s,a), with π̄ of the rows that are summed.
+    """
+    control = recipe.control
+    assert control is not None
     _refuse_if_cut(log)
     if control.own:
         y, g = _shape_own(log, target, control)
         return Shaped(log.with_rewards(y, g), "own Q")
     assert fit is not None
+    seen = target if fit.policy is not None and recipe.uses_trajectories else None
     if control.q == "in-sample":
-        y, g = _shape_tabular(log, [fit_q(fit)], np.zeros(log.n_episodes, np.int64))
+        y, g = _shape_tabular(log, [fit_q(fit)], np.zeros(log.n_episodes, np.int64), seen)
         return Shaped(log.with_rewards(y, g), IN_SAMPLE)
     half = halves(log.steps.episode_hash)
     refuse_empty_half(half)
     fitted = _fit_halves(fit)
     if control.q == "split":
         part = log.select(half == 0)
-        y, g = _shape_tabular(part, [fitted[1]], np.zeros(part.n_episodes, np.int64))
+        y, g = _shape_tabular(part, fitted[:1], np.zeros(part.n_episodes, np.int64), seen)
         return Shaped(part.with_rewards(y, g), SPLIT)
-    y, g = _shape_tabular(log, [fitted[1], fitted[0]], half)
+    y, g = _shape_tabular(log, fitted, half, seen)
     return Shaped(log.with_rewards(y, g), CROSS_FIT)
 
 
-def _fit_halves(moments: Moments) -> tuple[TabularQ, TabularQ]:
-    """Q of the even and of the odd blocks."""
+def _fit_halves(moments: Moments) -> list[TabularQ]:
+    """For the episodes of the even blocks the Q of the odd ones, and the reverse."""
     even = moments.keep_blocks(lambda block: halves(block) == 0)
     odd = moments.keep_blocks(lambda block: halves(block) == 1)
-    return fit_q(even), fit_q(odd)
+    return [fit_q(odd).with_shares_of(even), fit_q(even).with_shares_of(odd)]
 
 
 def refuse_empty_half(half: npt.NDArray[np.int64]) -> None:
@@ -161,24 +189,44 @@ def _refuse_if_cut(log: EpisodeLog) -> None:
         )
 
 
-def _shape_tabular(log: EpisodeLog, tables: list[TabularQ], which: Ints) -> tuple[Floats, Floats]:
+def _shape_tabular(
+    log: EpisodeLog, tables: list[TabularQ], which: Ints, seen: Policy | None
+) -> tuple[Floats, Floats]:
+    """(N,) y - Q + γV' and (n,) V_0, each episode by the table of that number. `seen`: V is that of
+    what this policy sees in a row."""
     steps = log.steps
     hidden = len(log.states)  # the code of the hidden state in the model's cells
     s = np.where(steps.state == HIDDEN, hidden, steps.state).astype(np.int64)
     after = steps.next_state.astype(np.int64)
     after = np.where(after == HIDDEN, hidden, after)
     last = steps.step == log.horizon - 1
-    y, g = np.zeros(steps.n_rows), np.zeros(steps.n_episodes)
-    first = steps.rows(0)
+    q, v, ahead = np.zeros((3, steps.n_rows))
     for index, table in enumerate(tables):
         rows = which[steps.episode_index] == index
         t = steps.step[rows]
-        ahead = np.where(last[rows], 0.0, table.v(t + 1, after[rows]))
-        q = table.q(t, s[rows], steps.action[rows].astype(np.int64))
-        y[rows] = steps.reward[rows] - q + log.discount * ahead
-        mine = which == index
-        g[mine] = table.v(np.zeros(int(mine.sum()), np.int64), s[first][mine])
-    return y, g
+        q[rows] = table.q(t, s[rows], steps.action[rows].astype(np.int64))
+        v[rows] = table.v(t, s[rows])
+        ahead[rows] = np.where(last[rows], 0.0, table.v(t + 1, after[rows]))
+    if seen is not None:
+        assert log.actions is not None
+        v = np.zeros(steps.n_rows)
+        for code, action in enumerate(log.actions.values):  # never a table of rows × actions
+            pi, a = seen.of_action(log, action), np.full(steps.n_rows, code)
+            for index, table in enumerate(tables):
+                rows = which[steps.episode_index] == index
+                v[rows] += pi[rows] * table.q(steps.step[rows], s[rows], a[rows])
+        ahead = _of_following(log, v, ahead)
+    return steps.reward - q + log.discount * ahead, v[steps.rows(0)].copy()
+
+
+def _of_following(log: EpisodeLog, v: Floats, otherwise: Floats) -> Floats:
+    """(N,) v of each row's following row; `otherwise` where it is the episode's last."""
+    steps, found = log.steps, otherwise.copy()
+    for t in range(log.horizon - 1):
+        here, following = steps.rows(t), steps.rows(t + 1)
+        going_on = following.stop - following.start
+        found[here.start : here.start + going_on] = v[following]
+    return found
 
 
 def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[Floats, Floats]:
@@ -204,11 +252,7 @@ def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[
             f"{1 - covered.min():.1%} of the time); V = Σ π Q needs all of them: give the target "
             "as a table",
         )
-    ahead = np.zeros(steps.n_rows)
-    for t in range(log.horizon - 1):
-        here, following = steps.rows(t), steps.rows(t + 1)
-        going_on = following.stop - following.start
-        ahead[here.start : here.start + going_on] = v[following]
+    ahead = _of_following(log, v, np.zeros(steps.n_rows))
     return steps.reward - q + log.discount * ahead, v[steps.rows(0)].copy()
 
 
@@ -266,14 +310,13 @@ def shape_moments(recipe: Recipe, moments: Moments) -> Moments:
         which, start_which = np.zeros(len(cells), np.int64), np.zeros(len(starts.n), np.int64)
     else:
         refuse_empty_half(halves(starts.block))
-        fits = _fit_halves(moments)
-        tables = [fits[1], fits[0]]
+        tables = _fit_halves(moments)
         if control.q == "split":
             cells, starts = (
                 cells.where(halves(cells.block) == 0),
                 starts.where(halves(starts.block) == 0),
             )
-            tables = [fits[1]]
+            tables = tables[:1]
         which, start_which = halves(cells.block), halves(starts.block)
     f, g = np.zeros(len(cells)), np.zeros(len(starts.n))
     last = cells.t == moments.about.horizon - 1

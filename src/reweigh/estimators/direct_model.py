@@ -25,9 +25,10 @@ from reweigh.estimators.where import Place, largest, missing_action, worst_node
 from reweigh.inference import variance
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END, HIDDEN
-from reweigh.policies.base import Policy
+from reweigh.policies.base import Policy, scope_of
 from reweigh.sums.compute import pick
 from reweigh.sums.groups import inner
+from reweigh.sums.shares import is_one_number
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -41,9 +42,11 @@ def solve_model(
 ) -> Solution | None:
     """The Solution of DM, or its value alone; None for other estimators, and where the way over
     the sums is better."""
-    if not isinstance(recipe.weights, Model) or not fits(log):
+    if not isinstance(recipe.weights, Model):
         return None
-    rows = ModelRows.of(log, target.probabilities(log))
+    rows = ModelRows.fitting(log, target)
+    if rows is None:
+        return None
     with np.errstate(over="ignore", invalid="ignore"):
         return _solve(rows, renorm=recipe.weights.unseen == "renorm", errors=errors)
 
@@ -67,7 +70,7 @@ def fits(log: EpisodeLog, parts: int = 1) -> bool:
 class ModelRows:
     """What the kernels read (see `sums/kernels/model.py`), and what is counted once.
 
-    sums (4, H, groups) holds N, M, Σπ and Σy of the rows by (t, s, a).
+    sums (5, H, groups) holds N, M, Σπ, Σy and Σπ² of the rows by (t, s, a).
     """
 
     log: EpisodeLog
@@ -78,6 +81,23 @@ class ModelRows:
     width: int
     n_actions: int
     sums: Floats
+
+    @classmethod
+    def fitting(
+        cls, log: EpisodeLog, target: Policy, part: npt.NDArray[Any] | None = None, parts: int = 1
+    ) -> ModelRows | None:
+        """None where the way over the sums is better, or the policy sees more than the state."""
+        scope = scope_of(target)
+        if scope == "row" or not fits(log, parts):
+            return None
+        rows = cls.of(log, target.probabilities(log), part, parts)
+        return rows if scope == "state" or rows.follow_from_state(parts) else None
+
+    def follow_from_state(self, parts: int) -> bool:
+        """Whether the policy does, by `shares.is_one_number`; one answer for all parts."""
+        shape = self.log.horizon, parts, self.width * self.n_actions
+        n, pi, pi2 = (self.sums[j].reshape(shape).sum(axis=1) for j in (0, 2, 4))
+        return is_one_number(n, pi, pi2, self.by_state)
 
     @classmethod
     def of(
@@ -98,7 +118,7 @@ class ModelRows:
         shift = np.zeros(steps.n_episodes, np.int32)
         if part is not None:
             shift[:] = part * width
-        sums = np.zeros((4, log.horizon, parts * width * n_actions))
+        sums = np.zeros((5, log.horizon, parts * width * n_actions))
         made = cls(log, state, steps.action, last, shift, width, n_actions, sums)
         run = pick("model.count", steps.n_rows)
         run(*made.columns, shift, pi, steps.reward, n_actions, sums)
@@ -159,8 +179,11 @@ class RowsQ:
     v: Floats
 
     @classmethod
-    def fit(cls, log: EpisodeLog, pi: Floats, part: Ints, parts: int) -> RowsQ:
-        rows = ModelRows.of(log, pi, part, parts)
+    def fit(cls, log: EpisodeLog, target: Policy, part: Ints, parts: int) -> RowsQ | None:
+        """None as in `ModelRows.fitting`."""
+        rows = ModelRows.fitting(log, target, part, parts)
+        if rows is None:
+            return None
         q = rows.rewards()
         v, _ = rows.backward(rows.share(), q)
         return cls(rows, q, v)

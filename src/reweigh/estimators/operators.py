@@ -1,10 +1,11 @@
 """One-step operators: how the target moves and what it earns, from the sums.
 
 MIS:  P̂_t(s'|s) = Σρ(s,s') / n_t(s)          r̂_t(s) = Σ ρ r / n_t(s)
-DM:   P̂_t(s'|s) = Σ_a π(a|s) n(s,a,s')/n(s,a)  r̂_t(s) = Σ_a π(a|s) Σr/n(s,a)
+DM:   P̂_t(s'|s) = Σ_a π̄(a|s) n(s,a,s')/n(s,a)  r̂_t(s) = Σ_a π̄(a|s) Σr/n(s,a)
 
 Both are sums over *groups* of rows that share a divisor: (t, s) for MIS, (t, s, a) with the share
-π(a|s) for DM, (s) when pooled over time. The recursion does not know which one it runs on.
+π̄(a|s) of `sums/shares.py` for DM, (s) when pooled over time. The recursion does not know which one
+it runs on.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from reweigh.logs.states import END, START, UNKNOWN
 from reweigh.sums.groups import group_by, tally
+from reweigh.sums.shares import Shares
 from reweigh.sums.transitions import StartMoments, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
@@ -89,6 +91,10 @@ class OneStep:
                     possible under the target), for a model the probability of the actions seen
     at_steps        pooled: the rows by (t, s), for what is told per step
     conserves       True where d_t does not shrink by what is not covered (self-normalised)
+    plain           of a model whose shares were divided by their sum: the operator before that,
+                    whose placebo tells what was lost or gained; of shares by ratios that of MIS,
+                    with the same edges
+    by_ratios       True where a model's shares are Σ1{a}ρ/Σρ, which adds to the error
     src, dst        (E,) nodes of an edge (dst -1: the next state is not known); pooled: states
     prob            (E,) P̂(dst|src), the target's share included
     gap             (E,) t' - t
@@ -121,6 +127,8 @@ class OneStep:
     self_normalized: bool
     conserves: bool
     at_steps: AtSteps | None = None
+    plain: OneStep | None = None
+    by_ratios: bool = False
 
     def nodes(self, t: int) -> slice:
         return slice(int(self.offsets[t]), int(self.offsets[t + 1]))
@@ -173,20 +181,35 @@ def importance_operator(
 
 
 def model_operator(
-    cells: TransitionMoments, start: StartMoments, horizon: int, discount: float, *, renorm: bool
+    cells: TransitionMoments,
+    start: StartMoments,
+    horizon: int,
+    discount: float,
+    shares: Shares,
+    *,
+    renorm: bool,
 ) -> OneStep:
-    """The model's operator (DM): every ratio is 1 within (t, s, a), whose share is π(a|s)."""
+    """The model's operator (DM): every ratio is 1 within (t, s, a), whose share is π̄(a|s)."""
     found = group_by([cells.t, cells.s, cells.a])
-    groups = found.index()
-    share = probability = found.sum(cells.pi) / found.sum(cells.n)
-    if renorm:
-        at = group_by([found.keys[0], found.keys[1]])
-        total = at.sum(share)[at.index()]
-        share = np.where(total > 0, share / np.where(total > 0, total, 1), 0.0)
+    share = shares.of(found, cells)
     n = cells.n.astype(np.float64)
     counted = replace(cells, rho=n, rho2=n, one=n, z=cells.y, rhoz=cells.y, z2=cells.y2)
-    op = _operator(counted, start, horizon, discount, groups, share, False, None, probability)
-    return replace(op, conserves=renorm)
+
+    def made(share: Floats, probability: Floats) -> OneStep:
+        of = found.index()
+        return _operator(counted, start, horizon, discount, of, share, False, None, probability)
+
+    op = made(share, share)
+    if shares.rule == "ratios":
+        # Such shares add up to 1 whatever the log lacks: Σρ/n tells.
+        plain = importance_operator(cells, start, horizon, discount)
+        return replace(op, conserves=True, covered=plain.covered, plain=plain, by_ratios=True)
+    if not renorm:
+        return op
+    at = group_by([found.keys[0], found.keys[1]])
+    total = at.sum(share)[at.index()]
+    renormed = np.where(total > 0, share / np.where(total > 0, total, 1), 0.0)
+    return replace(made(renormed, share), conserves=True, plain=op)
 
 
 def _operator(

@@ -125,14 +125,16 @@ class Recipe:
     def needs(self) -> Request:
         """The sums that this estimator asks an engine for (on the logged reward)."""
         kinds = set(self.weights.kinds)
+        fitted = self.control is not None and not self.control.own
         if self.reward != "logged":
             kinds = {"model"}
-        if self.control is not None and not self.control.own:
+        if fitted:
             kinds.add("model")
         blocks = JACKKNIFE_BLOCKS if isinstance(self.weights, Stationary) else 1
         if self.control is not None:
             blocks = self.control.blocks
-        return Request(frozenset(kinds), blocks, self.max_ratio)
+        policy = fitted or isinstance(self.weights, Model)
+        return Request(frozenset(kinds), blocks, self.max_ratio, policy=policy)
 
     @property
     def uses_trajectories(self) -> bool:

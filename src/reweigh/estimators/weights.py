@@ -112,6 +112,8 @@ def solve_operator(
     back = backward(for_error, flow if simplex else None)
     moved = variance.derivatives(for_error, flow, back)
     square = variance.squared_error(for_error, back, moved, term(for_error, moved.reward))
+    if op.by_ratios:
+        square = variance.with_share_noise(op, flow, back, square)
     return Solution(
         value=float(per_step.sum()),
         standard_error=square.error,
@@ -158,9 +160,7 @@ def operators_of(recipe: Recipe, moments: Moments) -> Operators:
     if isinstance(recipe.weights, Model):
         if moments.about.continuous_actions:
             raise needs_discrete()
-        cells, start = model_cells(moments)
-        renorm = recipe.weights.unseen == "renorm"
-        op = model_operator(cells, start, horizon, gamma, renorm=renorm)
+        op = model_of(moments, renorm=recipe.weights.unseen == "renorm")
         return op, op, variance.logged_reward
     assert isinstance(recipe.weights, Marginal)
     per_state = recipe.normalize == "state"
@@ -221,6 +221,15 @@ def model_cells(moments: Moments) -> tuple[TransitionMoments, StartMoments]:
     if moments.model is None or moments.start_model is None:
         raise lacking("model")
     return moments.model.forget("block"), over_blocks(moments.start_model)
+
+
+def model_of(moments: Moments, *, renorm: bool = False) -> OneStep:
+    """The model's operator on these sums."""
+    cells, start = model_cells(moments)
+    about = moments.about
+    return model_operator(
+        cells, start, about.horizon, about.discount, moments.shares, renorm=renorm
+    )
 
 
 def over_blocks(start: StartMoments) -> StartMoments:
@@ -348,10 +357,7 @@ def _placebo(
     whatever the ratios are; there the placebo is that of the same weights before normalising."""
     simplex = recipe.normalize == "simplex"
     if op.conserves:
-        plain = replace(recipe, normalize="none")
-        if isinstance(recipe.weights, Model):
-            plain = replace(recipe, weights=Model("zero"))
-        op = make(plain)[0]
+        op = op.plain or make(replace(recipe, normalize="none"))[0]
         try:
             flow = forward(op, simplex=False)
         except SupportError:

@@ -17,7 +17,7 @@ import numpy as np
 
 from reweigh.errors import RefusedError
 from reweigh.estimators.recipe import Recipe
-from reweigh.evaluation import as_recipe, evaluate_all
+from reweigh.evaluation import as_recipe, evaluate_in_study
 from reweigh.experiments.cells import PART, Row
 from reweigh.grounds import AGREES, errors_apart
 from reweigh.inference import diagnose
@@ -83,17 +83,17 @@ class Measure:
         found: dict[str, Any] = {}
         with compiled():
             # The target's probabilities are looked up once.
-            target = RowsPolicy(policy, policy.probabilities(log))
-            results = dict(zip(names, evaluate_all(log, target, names), strict=True))
+            target = RowsPolicy(policy, log)
+            results = dict(zip(names, evaluate_in_study(log, target, names), strict=True))
             from_rows = {n: r for n, r in results.items() if isinstance(r, Estimate)}
             if self.gates or SUMS in asked:
                 sums = ArraysEngine().moments(log, target, diagnose.request(None))
             if SUMS in asked:
-                [results[SUMS]] = evaluate_all(sums, target, [MAIN])
+                [results[SUMS]] = evaluate_in_study(sums, target, [MAIN])
             for name, result in results.items():
                 found |= self._of(name, result)
             if self.gates:
-                other = from_rows.get(WIS) or evaluate_all(log, target, [WIS])[0]
+                other = from_rows.get(WIS) or evaluate_in_study(log, target, [WIS])[0]
                 answered = {n: r for n, r in results.items() if isinstance(r, Estimate)}
                 found |= _judged(sums, answered, other, tell_log=LOG in asked)
             found |= self._deleting(log, target, from_rows)

@@ -17,7 +17,7 @@ import numpy as np
 
 from reweigh.arithmetic import divided
 from reweigh.errors import SupportError
-from reweigh.estimators.operators import OneStep, importance_operator, model_operator
+from reweigh.estimators.operators import OneStep, importance_operator
 from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary
 from reweigh.estimators.recursion import backward, forward
 from reweigh.estimators.weights import (
@@ -25,6 +25,7 @@ from reweigh.estimators.weights import (
     effective_sizes,
     escaping,
     model_cells,
+    model_of,
     rare_mass,
 )
 from reweigh.estimators.where import (
@@ -106,8 +107,7 @@ def of_solution(solution: Solution, used: Moments, recipe: Recipe) -> tuple[Gate
         found.append(gates.heaviest_episode(solution.heaviest, solution.ess))
     elif not from_model:
         found.append(gates.total_mass(solution.total_mass))
-    if not from_model:
-        found.append(_placebo(solution, used))
+    found.append(_placebo(solution, used))
     return tuple(found)
 
 
@@ -134,7 +134,14 @@ def _placebo(solution: Solution, used: Moments) -> Gate:
     if each is not None:
         step = largest(np.abs(each - powers))
     expected = float(np.sum(powers))
-    return gates.placebo(solution.placebo, solution.placebo_error, expected, each, step)
+    return gates.placebo(
+        solution.placebo,
+        solution.placebo_error,
+        expected,
+        each,
+        step,
+        from_model=solution.from_model,
+    )
 
 
 def _mean_stretch(used: Moments) -> float:
@@ -340,9 +347,7 @@ def _fitted_values(sums: Moments) -> Gate:
     that is lost). Per step what it adds to that."""
     if sums.about.continuous_actions or sums.model is None or sums.start_model is None:
         return gates.unknown(FITTED, "these sums hold no model of the actions")
-    about = sums.about
-    cells, start = model_cells(sums)
-    op = model_operator(cells, start, about.horizon, about.discount, renorm=False)
+    op = model_of(sums)
     try:
         flow = forward(op, simplex=False)
     except SupportError:

@@ -128,6 +128,8 @@ def remarks(
         level = beyond.get(gate.name, gate.level)
         if gate.name == "placebo" and beyond.get("effective size") == "red":
             continue  # its own error means nothing then
+        if gate.name == "placebo" and solution.from_model and beyond.get("support") != "green":
+            continue  # the same mass, told once
         loud = level == "red" or (level == "amber" and gate.name in WARNED_IF_AMBER)
         if loud and gate.name in told:
             found.append(WARNINGS[gate.name](gate.sentence))

@@ -296,7 +296,12 @@ def assumption(name: str, test: Outcome, state: str | None = None) -> Gate:
 
 
 ABSURD = 1e3  # times what it should be: no luck, whatever its error is
-WRONG_RATIOS = "check the propensities and the names of the actions; clipped ratios do this too"
+LOST = (
+    "check that the log shows what the target does, and that the propensities are not too large; "
+    "clipped ratios lose mass too"
+)
+GAINED = "check that the propensities are those of the logged actions: some are too small"
+LOST_BY_MODEL = "the target takes actions that the log never shows there: log them, or use mis"
 
 
 def placebo(
@@ -305,19 +310,23 @@ def placebo(
     expected: float,
     per_step: Floats | None = None,
     step: int | None = None,
+    *,
+    from_model: bool = False,
 ) -> Gate:
     """The value if every reward were 1, END included, which is known: off by how many errors? Per
     step what it adds to that value, which should be γ^t; `step` is the one that is most off."""
     off = abs(value - expected)
+    lost = value < expected
+    advice = (LOST_BY_MODEL if from_model else LOST) if lost else GAINED
     if error is None or not math.isfinite(value) or not math.isfinite(error):
         if not off > ABSURD * expected:
             return unknown("placebo", "the placebo has no error here")
-        text = (
-            f"if every reward were 1 the value would be {expected:g}, and the estimate of that is "
-        )
-        text += "beyond all numbers" if not math.isfinite(value) else f"{value:.2g}"
-        return Gate("placebo", "red", None, text, WRONG_RATIOS, str(LIMITS["placebo"]))
-    if off <= 1e-9 * expected:
+        number = "a number beyond all measure" if not math.isfinite(value) else f"{value:.2g}"
+        text = f"the target gains mass: a reward of 1 at every step gives {number} instead of "
+        return Gate("placebo", "red", None, f"{text}{expected:g}", GAINED, str(LIMITS["placebo"]))
+    # What a model has not seen is known to be missing, without luck: "support" judges it.
+    fine = LIMITS["support, model"].amber if from_model else None
+    if off <= max(fine or 0.0, 1e-9) * expected:
         text = f"a reward of 1 gives {value:.4g}, as it must"
         return gate("placebo", 0.0, text, "", per_step=per_step)
     errors = off / max(error, 1e-9 * expected)  # without any spread only rounding is luck
@@ -325,9 +334,10 @@ def placebo(
     found = gate(
         "placebo",
         errors,
-        f"the ratios{'' if right else ' do not'} average to 1: if every reward were 1 the value "
-        f"would be {expected:g}, and the estimate of that is {value:.4g} (error {error:.2g})",
-        WRONG_RATIOS,
+        ("" if right else f"the target {'loses' if lost else 'gains'} mass: ")
+        + f"a reward of 1 at every step gives {value:.4g} instead of {expected:g} (error "
+        f"{error:.2g})",
+        advice,
         per_step=per_step,
         step=step,
     )

@@ -114,7 +114,7 @@ def _values(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
     weights, weighted = recipe.weights, recipe.normalize == "step"
     pi, rho = ratios(log, target, recipe.max_ratio)
     if isinstance(weights, Model):
-        return dm_values(log, pi, renorm=weights.unseen == "renorm")
+        return dm_values(log, target, rho, renorm=weights.unseen == "renorm")
     if isinstance(weights, Stationary):
         return stationary_values(log, target, recipe, pi, rho)
     if isinstance(weights, Marginal):
@@ -131,9 +131,11 @@ def _shaped(log: EpisodeLog, target: Policy, recipe: Recipe) -> EpisodeLog:
     assert control is not None
     shaped = shape_rows(log, target, control)
     if shaped is None:
-        request = Request(frozenset({"model"}), control.blocks, recipe.max_ratio, named=False)
+        request = Request(
+            frozenset({"model"}), control.blocks, recipe.max_ratio, policy=True, named=False
+        )
         fit = None if control.own else ArraysEngine().moments(log, target, request)
-        shaped = shape_log(log, target, control, fit)
+        shaped = shape_log(log, target, recipe, fit)
     return shaped.log
 
 
@@ -145,7 +147,8 @@ def _through_q(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
     else:
         plain = replace(recipe, control=None)
         weight = marginal_influence(log, plain, pi, rho).row_weights()
-    return through_fitted_q(log, pi, weight)
+    by_row = recipe.uses_trajectories
+    return through_fitted_q(log, target, rho, weight, by_row=by_row)
 
 
 @dataclass(frozen=True, eq=False)

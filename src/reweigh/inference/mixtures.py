@@ -15,11 +15,13 @@ from reweigh.estimators.direct import Rows, observed
 from reweigh.estimators.recipe import Marginal, Model, Recipe, Stationary, Stepwise
 from reweigh.inference import mixed_cells, mixed_control, mixed_pooled
 from reweigh.inference.draws import Draws
+from reweigh.inference.influence_moves import single_moves
 from reweigh.inference.log_cells import Cells
 from reweigh.inference.mixed_cells import Mixed
 from reweigh.inference.mixed_products import Products
 from reweigh.logs.log import EpisodeLog
-from reweigh.policies.base import Policy
+from reweigh.policies.base import Policy, scope_of
+from reweigh.sums.shares import shares_of
 
 Floats = npt.NDArray[np.float64]
 Sums = dict[Cells, Mixed]  # of the mixtures, for all estimators of one log and target
@@ -102,6 +104,8 @@ class Ready:
             return None
         if log.steps.start_value is not None:
             return None
+        if recipe.needs.policy and not self.follows_state:
+            return None
         if isinstance(recipe.weights, Model):
             return self._over(self.cells.whole, partial(mixed_cells.model, recipe, errors))
         if control is None:
@@ -138,6 +142,14 @@ class Ready:
     def _products(self, recipe: Recipe, errors: bool, draws: Draws, sums: Sums) -> Found:
         assert self.products is not None
         return self.products.run(recipe, draws, errors)
+
+    @cached_property
+    def follows_state(self) -> bool:
+        """Whether the target follows from step and state: these roads know no other model."""
+        if scope_of(self.target) != "logged action" or self.log.actions is None:
+            return scope_of(self.target) == "state"
+        cells, _ = single_moves(self.log, self.of_rows["π"], self.rho, action=True).cells()
+        return shares_of(cells, None).rule == "one number"
 
     @cached_property
     def rho(self) -> Floats:

@@ -185,9 +185,9 @@ class Again:
                     "would be run in every replicate); use method='percentile' or 'jackknife'",
                 )
             if id(target) not in known:
-                known[id(target)] = RowsPolicy(target, check_target(target).probabilities(log))
+                known[id(target)] = RowsPolicy(check_target(target), log)
             if recipe.control is not None and recipe.control.own:
-                logs.append(_own_rows(shape_log(log, target, recipe.control, None).log))
+                logs.append(_own_rows(shape_log(log, target, recipe, None).log))
                 made.append((known[id(target)], replace(recipe, control=None)))
             else:
                 logs.append(plain)

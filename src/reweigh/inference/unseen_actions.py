@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import SupportError
-from reweigh.estimators.operators import importance_operator, model_operator
+from reweigh.estimators.operators import importance_operator
 from reweigh.estimators.recipe import Recipe
 from reweigh.estimators.recursion import backward, forward
-from reweigh.estimators.weights import model_cells
+from reweigh.estimators.weights import model_cells, model_of
 from reweigh.estimators.where import Place, most_left_out
 from reweigh.sums.bundle import Moments
 from reweigh.sums.groups import tally
@@ -51,7 +51,7 @@ def left_out(sums: Moments) -> LeftOut | None:
     if sums.about.continuous_actions or sums.model is None or sums.start_model is None:
         return None
     about, (cells, start) = sums.about, model_cells(sums)
-    op = model_operator(cells, start, about.horizon, about.discount, renorm=True)
+    op = model_of(sums, renorm=True)
     unseen = np.where(1 - op.covered > ROUNDING, 1 - op.covered, 0.0)
     if not unseen.any():
         return LeftOut(np.zeros(about.horizon), None)

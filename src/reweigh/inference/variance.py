@@ -117,7 +117,11 @@ class Squared:
     total: float
     per_group: Floats
     start: float
-    lost: bool
+    scale: float  # what it is a difference of
+
+    @property
+    def lost(self) -> bool:
+        return lost_in_rounding(self.total, self.scale)
 
     @property
     def error(self) -> float | None:
@@ -214,7 +218,36 @@ def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardT
     square = float(start + per_group.sum())
     u, at = back.u[op.start_node], op.start
     at_start = float(np.sum(u**2 * at.n + 2 * np.abs(u * at.g) + at.g2)) / op.n_episodes**2
-    return Squared(square, per_group, start, lost_in_rounding(square, scale + at_start))
+    return Squared(square, per_group, start, scale + at_start)
+
+
+def with_share_noise(op: OneStep, flow: Forward, back: Backward, square: Squared) -> Squared:
+    """SE² of a model whose shares are ratios, π̄(a) = Σ1{a}ρ/R with R = Σρ of the (t, s).
+
+    A row of (t, s, a) moves V_t(s) = Σ_a π̄(a) Q(a) by ρ (Q(a) - V)/R through the shares, beside
+    what it moves through Q(a):  with B = γ^t d_t(s) (Q(a) - V)/R its part of SE² grows by
+
+        B² Σρ² + 2 B γ^t d_t(s) π̄(a) [Σρ(y - r̂)/N + Σρ(γV' - m)/M],   Q = r̂ + m, m = mean γV'
+    """
+    assert op.plain is not None
+    groups, c, ratios = op.groups, op.cells, op.plain.cells
+    node = np.zeros(len(groups.share), np.int64)
+    node[groups.of] = op.src
+    visited = (op.discount**op.node_t * flow.d)[node]
+    ahead = np.where(op.dst >= 0, back.u[op.dst], 0.0) * op.discount**op.gap
+    ahead = np.where(op.known, ahead, 0.0)
+    known_rho = np.where(op.known, ratios.rho, 0.0)
+    r = divided(groups.sum(c.y), groups.visits)
+    m = divided(groups.sum(c.rho * ahead), groups.moves)
+    rho = groups.sum(ratios.rho)
+    B = visited * divided(r + m - back.u[node], tally(node, rho, len(op.node_t))[node])
+    through_q = divided(groups.sum(ratios.z) - r * rho, groups.visits)
+    through_q += divided(groups.sum(known_rho * ahead) - m * groups.sum(known_rho), groups.moves)
+    noise = B**2 * groups.sum(ratios.rho2)
+    more = noise + 2 * B * visited * groups.share * through_q
+    per_group = np.maximum(square.per_group + more, 0.0)
+    total = float(square.start + per_group.sum())
+    return Squared(total, per_group, square.start, square.scale + float(noise.sum()))
 
 
 def _times(c: TransitionMoments, term: RewardTerm, other: str) -> Floats:

@@ -73,6 +73,17 @@ class EpisodeLog:
         return self.actions is None
 
     @property
+    def reward_range(self) -> tuple[float, float]:
+        """The smallest and the largest reward."""
+        return self._once("reward_range", self._reward_range)
+
+    def _reward_range(self) -> tuple[float, float]:
+        lent = self.steps.lent
+        whole = bool(np.all(self.steps.lengths == self.steps.horizon))
+        rewards = lent.numbers["reward"] if lent is not None and whole else self.steps.reward
+        return float(rewards.min()), float(rewards.max())
+
+    @property
     def has_hidden(self) -> bool:
         return self._once("has_hidden", lambda: self.steps.has_hidden)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import Label, Labels
 
 Floats = npt.NDArray[np.float64]
+Scope = Literal["state", "row", "logged action"]
 
 
 @runtime_checkable
@@ -45,6 +46,14 @@ class Policy(Protocol):
     def fingerprint(self) -> str:
         """Equal for equal policies, as far as can be told."""
         ...
+
+
+def scope_of(policy: Policy) -> Scope:
+    """What a policy's `scope` says it looks at: the state as the log has it, with the step; or all
+    that is known of a row (the default); or it knows nothing but the logged action's probability.
+    """
+    scope: Scope = getattr(policy, "scope", "row")
+    return scope
 
 
 def no_other_actions(name: str) -> RefusedError:

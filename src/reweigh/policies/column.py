@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from reweigh.errors import must_be
 from reweigh.logs import checks
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import Label, Labels
-from reweigh.policies.base import Floats, no_other_actions
+from reweigh.policies.base import Floats, Scope, no_other_actions
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class ColumnPolicy:
     """π(a_t|s_t) of the logged action is the column `column` of the log."""
 
     column: str = "target_prob"
+    scope: ClassVar[Scope] = "logged action"
 
     def __post_init__(self) -> None:
         if not isinstance(self.column, str) or not self.column:

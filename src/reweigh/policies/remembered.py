@@ -6,7 +6,7 @@ import numpy as np
 
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import Label, Labels
-from reweigh.policies.base import Floats, Policy
+from reweigh.policies.base import Floats, Policy, Scope, scope_of
 
 
 class WrappedPolicy:
@@ -27,6 +27,10 @@ class WrappedPolicy:
 
     def of_action(self, log: EpisodeLog, action: Label) -> Floats:
         return self.policy.of_action(log, action)
+
+    @property
+    def scope(self) -> Scope:
+        return scope_of(self.policy)
 
     @property
     def has_steps(self) -> bool:
@@ -62,9 +66,20 @@ class RememberedPolicy(WrappedPolicy):
 class RowsPolicy(WrappedPolicy):
     """A policy whose probabilities of a log's rows are known, for logs made of copies of these."""
 
-    def __init__(self, policy: Policy, known: Floats) -> None:
+    def __init__(self, policy: Policy, log: EpisodeLog) -> None:
         super().__init__(policy)
-        self.known = known
+        self.log, self.known = log, policy.probabilities(log)
+        self.of_actions: dict[Label, Floats] = {}
 
     def probabilities(self, log: EpisodeLog) -> Floats:
-        return self.known if log.steps.source_rows is None else self.known[log.steps.source_rows]
+        return _copied(self.known, log)
+
+    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
+        if action not in self.of_actions:
+            self.of_actions[action] = self.policy.of_action(self.log, action)
+        return _copied(self.of_actions[action], log)
+
+
+def _copied(known: Floats, log: EpisodeLog) -> Floats:
+    rows = log.steps.source_rows
+    return known if rows is None else known[rows]

@@ -24,7 +24,7 @@ from reweigh.errors import (
 from reweigh.fingerprint import digest_of
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import HIDDEN, Label, Labels, label_text, plain_label
-from reweigh.policies.base import Floats
+from reweigh.policies.base import Floats, Scope
 from reweigh.sums.compute import pick
 
 Ints = npt.NDArray[np.int64]
@@ -52,6 +52,8 @@ class TablePolicy:
     an (S, A) or (H, S, A) array for states and actions 0, 1, 2, …. The state None is the hidden
     state. An action that a state's row does not list has probability 0.
     """
+
+    scope: Scope = "state"
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,8 @@ from reweigh.sums.extras import (
     OrderedMoments,
     PacedMoments,
 )
+from reweigh.sums.policy import PolicyMoments
+from reweigh.sums.shares import Rule, Shares, shares_of
 from reweigh.sums.trajectories import StepMoments
 from reweigh.sums.transitions import StartMoments, TransitionMoments
 
@@ -67,6 +69,8 @@ class Moments:
 
     transitions   cells without the action, a hidden stretch being one long step (MIS)
     model         cells with the action, the hidden state being a state (DM, Q, SSD-IS)
+    policy        what a target that sees more than the state would do, beside `model`; None where
+                  its cells hold all that is known
     trajectories  running products (IS, WIS)
     start         first states as `transitions` sees them; `start_model`: as `model` does
     lagged, ordered, paced, largest   what only diagnostics read (`sums/extras.py`); not by
@@ -82,6 +86,7 @@ class Moments:
     transitions: TransitionMoments | None = None
     start_model: StartMoments | None = None
     model: TransitionMoments | None = None
+    policy: PolicyMoments | None = None
     trajectories: StepMoments | None = None
     lagged: LaggedMoments | None = None
     ordered: OrderedMoments | None = None
@@ -91,6 +96,8 @@ class Moments:
     hidden: bool = False
     left_out: dict[str, str] = field(default_factory=dict)  # kinds that could not be made, and why
     unchecked: tuple[str, ...] = ()
+    rewards: tuple[float, float] | None = None  # the smallest and the largest; None: not known
+    share_rule: Rule | None = None  # that of the whole log, where these are the sums of a part
     sql: str | None = field(default=None, repr=False)
 
     @cached_property
@@ -109,7 +116,7 @@ class Moments:
         if "model" in self.left_out.keys() ^ other.left_out.keys():  # one was too large for them
             left_out = other.left_out | self.left_out
             return self._without_model(left_out) + other._without_model(left_out)
-        if self.kinds != other.kinds:
+        if self.kinds != other.kinds or (self.policy is None) != (other.policy is None):
             raise InputError(
                 f"these moments hold different kinds of sums: {', '.join(self.kinds)} and "
                 f"{', '.join(other.kinds)}; make both with the same estimators"
@@ -134,16 +141,18 @@ class Moments:
             truncated=self.truncated + other.truncated,
             hidden=self.hidden or other.hidden,
             left_out=other.left_out | self.left_out,
+            rewards=unite_ranges([self.rewards, other.rewards]),
             unchecked=tuple(dict.fromkeys((*self.unchecked, *other.unchecked))),
             sql=self.sql if self.sql == other.sql else None,  # or it would tell of one part only
             **{
-                n: both(n) for n in ("start", "transitions", "start_model", "model", "trajectories")
+                n: both(n)
+                for n in ("start", "transitions", "start_model", "model", "policy", "trajectories")
             },
             **extras,
         )
 
     def _without_model(self, left_out: dict[str, str]) -> Moments:
-        return replace(self, model=None, start_model=None, left_out=left_out)
+        return replace(self, model=None, start_model=None, policy=None, left_out=left_out)
 
     def _with_labels(self, states: Labels, actions: Labels | None) -> Moments:
         table = states.translate(self.states)
@@ -156,6 +165,7 @@ class Moments:
             acts = actions.translate(self.actions)
         if lagged is not None:
             lagged = lagged.recode(table, acts)
+        policy = None if self.policy is None else self.policy.recode(table, acts)
         if model is not None and acts is not None:
             model = replace(model, a=np.where(model.a >= 0, acts[np.maximum(model.a, 0)], model.a))
         return replace(
@@ -166,8 +176,17 @@ class Moments:
             transitions=moved(self.transitions),
             start_model=moved(self.start_model),
             model=model,
+            policy=policy,
             lagged=lagged,
         )
+
+    @cached_property
+    def shares(self) -> Shares:
+        """How the model's shares π̄(a|t,s) are found."""
+        assert self.model is not None
+        if self.policy is None and self.share_rule is not None:
+            return Shares(self.share_rule)
+        return shares_of(self.model, self.policy)
 
     def only(self, kinds: Collection[str]) -> Moments:
         """The sums of these kinds alone."""
@@ -180,6 +199,7 @@ class Moments:
             transitions=kept("transitions", self.transitions),
             start_model=kept("model", self.start_model),
             model=kept("model", self.model),
+            policy=kept("model", self.policy),
             trajectories=kept("trajectories", self.trajectories),
             **NO_EXTRAS,
         )
@@ -199,6 +219,8 @@ class Moments:
             transitions=part(self.transitions),
             start_model=part(self.start_model),
             model=part(self.model),
+            policy=part(self.policy),
+            share_rule=self.shares.rule if self.model is not None else None,
             trajectories=trajectories,
             **NO_EXTRAS,
         )
@@ -245,6 +267,14 @@ class Moments:
             f"{len(self.states):,} states{', ' if listed else ''}{listed}, "
             f"blocks {self.about.blocks})"
         )
+
+
+def unite_ranges(ranges: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
+    """The range of all; None where one is not known."""
+    known = [part for part in ranges if part is not None]
+    if len(known) < len(ranges):
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
 
 
 def unite_actions(first: Labels | None, second: Labels | None) -> Labels | None:

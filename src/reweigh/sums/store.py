@@ -23,6 +23,7 @@ from reweigh.sums.extras import (
     OrderedMoments,
     PacedMoments,
 )
+from reweigh.sums.policy import PolicyMoments
 from reweigh.sums.trajectories import EpisodeSums, StepMoments, StepSums
 from reweigh.sums.transitions import StartMoments, TransitionMoments
 
@@ -33,6 +34,7 @@ KINDS: dict[str, Any] = {
     "start_model": StartMoments,
     "transitions": TransitionMoments,
     "model": TransitionMoments,
+    "policy": PolicyMoments,
     "steps": StepSums,
     "episodes": EpisodeSums,
 }
@@ -46,7 +48,8 @@ EXTRAS: dict[str, Any] = {
 
 def save(moments: Moments, path: str | Path, *, overwrite: bool) -> None:
     parts: dict[str, Any] = {
-        name: getattr(moments, name) for name in ("start", "start_model", "transitions", "model")
+        name: getattr(moments, name)
+        for name in ("start", "start_model", "transitions", "model", "policy")
     }
     if moments.trajectories is not None:
         parts["steps"] = moments.trajectories.steps
@@ -67,6 +70,7 @@ def save(moments: Moments, path: str | Path, *, overwrite: bool) -> None:
         "hidden": moments.hidden,
         "left_out": moments.left_out,
         "unchecked": moments.unchecked,
+        "rewards": moments.rewards,
         "kinds": [kind for kind, part in parts.items() if part is not None],
         "extras": {
             name: {"version": VERSIONS[name]} | _scalars(part)
@@ -127,6 +131,7 @@ def load_moments(path: str | Path) -> Moments:
         hidden=about["hidden"],
         left_out=about.get("left_out", {}),
         unchecked=tuple(about.get("unchecked", ())),
+        rewards=None if about.get("rewards") is None else tuple(about["rewards"]),
         **parts,
     )
 

@@ -23,6 +23,7 @@ from reweigh.sums.bundle import Moments
 from reweigh.sums.engines import arrays_extras
 from reweigh.sums.engines.base import Request, about
 from reweigh.sums.extras import bounded, too_long
+from reweigh.sums.policy import policy_moments
 from reweigh.sums.sources import named
 
 Floats = npt.NDArray[np.float64]
@@ -64,9 +65,11 @@ class ArraysEngine:
             as_state = len(states) - 1 if hidden else HIDDEN
             action = None if log.continuous_actions else steps.action
             first = np.where(start == START, as_state, start)
+            policy = policy_moments(log, target, block, as_state) if request.policy else None
             return {
                 "model": cells.one_step_cells(steps, block, pi, rho, action, as_state),
                 "start_model": cells.starts(steps, block, first),
+                "policy": policy,
             }
 
         def lagged() -> dict[str, Any]:
@@ -102,6 +105,7 @@ class ArraysEngine:
             actions=log.actions,
             truncated=log.n_truncated,
             hidden=hidden,
+            rewards=log.reward_range,
             **made,
         )
         return named(sums, log.identity()) if request.named else sums

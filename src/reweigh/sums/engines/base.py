@@ -27,6 +27,7 @@ class Request:
     blocks: int = 1
     max_ratio: float | None = None
     control: str | None = None
+    policy: bool = False  # with "model": for all actions, where the target can be asked for them
     named: bool = True  # False: the sums' source is not named, since that reads the whole log
     # kinds that a scan of a large log may leave out where they would take more than SPARE_CELLS
     spare: frozenset[str] = frozenset()
@@ -38,6 +39,7 @@ class Request:
             self,
             kinds=self.kinds | other.kinds,
             blocks=int(np.lcm(self.blocks, other.blocks)),
+            policy=self.policy or other.policy,
             spare=(self.spare - other.kinds)
             | (other.spare - self.kinds)
             | self.spare & other.spare,

@@ -260,6 +260,7 @@ def _moments(
         states=states,
         actions=facts.actions,
         truncated=facts.truncated,
+        rewards=facts.reward_range,
         hidden=hidden,
         **parts,
     )

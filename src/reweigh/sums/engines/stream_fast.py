@@ -9,6 +9,7 @@ there is to say.
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -141,6 +142,7 @@ class _Scan:
         self.begun = np.zeros(max(self.size, MOST_BEGUN), np.int64)
         self.ends = Ends(request.kinds, len(self.begun), rows.rows, horizon, reading.discount)
         self.seen, self.carry, self.done = SeenIds(), Carry(), 0
+        self.rewards = (math.inf, -math.inf)
 
     def _kind(self, name: str) -> pa.DataType:
         return self.rows.schema.field(name).type
@@ -207,6 +209,10 @@ class _Scan:
         )
         if self.carry.begun > len(self.begun) - self.size:
             self._remember()
+        used = y if self.reading.horizon is None else y[step < self.shape.horizon]
+        if len(used):
+            low, high = self.rewards
+            self.rewards = min(low, float(used.min())), max(high, float(used.max()))
         self.done += rows
         self.products.count(rows)
         self.lagged.count(rows)
@@ -347,6 +353,7 @@ class _Scan:
             "start": start,
             "start_model": start if "model" in kinds else None,
             "truncated": self.carry.cut_off,
+            "rewards": self.rewards,
             "unchecked": self.seen.unchecked,
         }
         if "trajectories" in kinds and not self.carry.cut_off:

@@ -289,5 +289,6 @@ def loose_sums(log: EpisodeLog, target: Policy, request: Request, about: About) 
         start=start,
         left_out=dict.fromkeys(sorted(request.kinds & VERSIONS.keys()), NO_ORDER),
         truncated=int(steps.cut_early.sum()),
+        rewards=log.reward_range,
         **made,
     )

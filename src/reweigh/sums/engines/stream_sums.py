@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from reweigh.errors import KEPT_PLACES, Fault
 from reweigh.logs.states import Label, Labels, unite
-from reweigh.sums.bundle import Moments, unite_actions
+from reweigh.sums.bundle import Moments, unite_actions, unite_ranges
 from reweigh.sums.engines.base import SPARE_CELLS, Request
 from reweigh.sums.extras import VERSIONS, Buckets, LaggedMoments, bounded
 from reweigh.sums.transitions import StartMoments, TransitionMoments, concatenate
@@ -86,6 +86,7 @@ def add_up(parts: list[Moments]) -> Moments:
         actions=actions,
         truncated=sum(part.truncated for part in parts),
         hidden=any(part.hidden for part in parts),
+        rewards=unite_ranges([part.rewards for part in parts]),
         left_out=left_out,
         **made,
     )

@@ -25,17 +25,18 @@ def count(
     n_actions: int,
     sums: Array,
 ) -> None:
-    """Fills sums (4, H, groups): N, M (rows whose next state is known), Σπ and Σy."""
+    """Fills sums (5, H, groups): N, M (rows whose next state is known), Σπ, Σy and Σπ²."""
     horizon = len(offsets) - 1
     for t in range(horizon):
         low, alive = offsets[t], offsets[t + 1] - offsets[t]
         going = offsets[t + 2] - offsets[t + 1] if t + 1 < horizon else 0
-        N, M, P, Y = sums[0, t], sums[1, t], sums[2, t], sums[3, t]
+        N, M, P, Y, P2 = sums[0, t], sums[1, t], sums[2, t], sums[3, t], sums[4, t]
         for k in range(alive):
             g = np.uint64((state[low + k] + shift[k]) * n_actions + action[low + k])
             N[g] += 1.0
             M[g] += 1.0 if k < going or last[k] >= 0 or t + 1 == horizon else 0.0
             P[g] += pi[low + k]
+            P2[g] += pi[low + k] * pi[low + k]
             Y[g] += reward[low + k]
 
 

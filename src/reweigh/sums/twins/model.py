@@ -37,7 +37,8 @@ def count(
             known[offsets[horizon - 1] - rows.start :] = True
         visits = np.bincount(group, minlength=size)
         moves = visits if known.all() else np.bincount(group[known], minlength=size)
-        columns = visits, moves, tally(group, pi[rows], size), tally(group, reward[rows], size)
+        own = pi[rows], reward[rows], pi[rows] ** 2
+        columns = visits, moves, *(tally(group, values, size) for values in own)
         for j, column in enumerate(columns):
             sums[j, steps] = column.reshape(-1, groups)
 

@@ -1,0 +1,99 @@
+"""What the logged rewards allow: an estimate outside of it is wrong, whatever its error says.
+
+A policy that never leaves what was logged earns at each step a reward between the smallest and the
+largest one, or 0 once an episode is over. An average over such episodes lies between
+
+    low Σγ^t  and  high Σγ^t,   low = min(r) and high = max(r), with 0 where episodes end early.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from reweigh.errors import RefusedError
+from reweigh.estimators.recipe import Marginal, Recipe
+from reweigh.inference.gates import Gate
+from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import END
+from reweigh.sums.bundle import Moments
+from reweigh.wording import number
+
+Range = tuple[float, float]
+NAME = "reward range"
+REFUSED = 4.0  # standard errors outside
+ROUNDING = 1e-9  # of the larger end
+NOT_CHECKED = "these sums do not hold the smallest and the largest reward"
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The rewards' range, and what the value can be."""
+
+    rewards: Range
+    values: Range
+    horizon: int
+    ends_early: bool
+
+
+def value_range(rewards: Range, ends_early: bool, horizon: int, discount: float) -> Range:
+    """What the value can be if every reward lies within the range."""
+    low, high = (min(rewards[0], 0.0), max(rewards[1], 0.0)) if ends_early else rewards
+    total = float(np.sum(discount ** np.arange(horizon)))
+    return low * total, high * total
+
+
+def allowed_by(data: EpisodeLog | Moments) -> Allowed | None:
+    """None where sums do not tell."""
+    if isinstance(data, EpisodeLog):
+        rewards, horizon, discount = data.reward_range, data.horizon, data.discount
+        ends = bool(np.any((data.steps.ending == END) & (data.steps.lengths < horizon)))
+    else:
+        cells = data.transitions if data.transitions is not None else data.model
+        if data.rewards is None or cells is None:
+            return None
+        rewards, horizon, discount = data.rewards, data.about.horizon, data.about.discount
+        ends = bool(np.any((cells.s_next == END) & (cells.t_next < horizon)))
+    return Allowed(rewards, value_range(rewards, ends, horizon, discount), horizon, ends)
+
+
+def may_exceed(recipe: Recipe) -> bool:
+    """Whether an estimator may be outside by its nature: weights that nothing normalises, so that
+    their sum is random."""
+    weighs = recipe.uses_trajectories or isinstance(recipe.weights, Marginal)
+    return weighs and recipe.normalize == "none" and recipe.control is None
+
+
+def reward_range(
+    value: float, error: float | None, allowed: Allowed | None, recipe: Recipe
+) -> Gate:
+    """Amber where the value is outside of what the rewards allow, and refused where it is outside
+    by more than its error explains."""
+    if allowed is None:
+        return Gate(NAME, "unknown", None, NOT_CHECKED)
+    low, high = allowed.values
+    off = max(low - value, value - high, 0.0)
+    between = f"between {number(low)} and {number(high)}" if high > low else number(low)
+    if off <= ROUNDING * max(abs(low), abs(high)):
+        return Gate(NAME, "green", 0.0, f"the logged rewards allow a value of {between}")
+    errors = None if error is None else off / error
+    side = "below" if value < low else "above"
+    by = "" if errors is None else f" by {errors:.1f} standard errors"
+    least, most = allowed.rewards
+    why = (
+        f"{value:.6g} is {side} what the logged rewards allow{by}: with rewards from "
+        f"{number(least)} to {number(most)} over {allowed.horizon} steps"
+        f"{' (0 after an early end)' if allowed.ends_early else ''} every policy earns {between}"
+    )
+    if may_exceed(recipe):
+        text = f"{why}; the weights of {recipe.name} are not normalised, so it may be outside"
+        return Gate(NAME, "green", errors, text)
+    if errors is None or errors > REFUSED:
+        raise RefusedError(
+            "out-of-range",
+            f"{recipe.name} says {why}. Check the propensities and the target; or use wis or "
+            "mis-state, which stay inside",
+        )
+    advice = "the weights do not add up to 1 here: wis and mis-state stay inside"
+    return Gate(NAME, "amber", errors, why, advice)

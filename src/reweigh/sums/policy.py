@@ -1,0 +1,112 @@
+"""PolicyMoments: what a target that sees more than the state would do in a (t, s). They add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import Fault, InputError, input_error
+from reweigh.logs.log import EpisodeLog
+from reweigh.logs.states import HIDDEN
+from reweigh.policies.base import Floats, Policy, scope_of
+from reweigh.sums.groups import group_by, tally
+
+Ints = npt.NDArray[np.int64]
+SUMS_TO_ONE = 1e-4  # how far above 1 the probabilities of a function may add up: float32
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyMoments:
+    """By (block, t, s) and every action a of the log: its rows n, and Σπ(a|x) over all of them,
+    whichever action they took, x being all that the policy sees."""
+
+    block: Ints
+    t: Ints
+    s: Ints
+    a: Ints
+    n: Ints
+    pi: Floats
+
+    def __add__(self, other: PolicyMoments) -> PolicyMoments:
+        if not np.array_equal(np.unique(self.a), np.unique(other.a)):
+            raise InputError(
+                "these moments of a policy function are of logs with different actions, and "
+                "neither holds what the policy does with the other's; give the target as a table "
+                "or a logged column"
+            )
+        joined = {
+            f.name: np.concatenate([getattr(self, f.name), getattr(other, f.name)])
+            for f in fields(self)
+        }
+        return PolicyMoments(**joined).summed()
+
+    def summed(self) -> PolicyMoments:
+        groups = group_by([self.block, self.t, self.s, self.a])
+        block, t, s, a = groups.keys
+        return PolicyMoments(block, t, s, a, groups.sum(self.n), groups.sum(self.pi))
+
+    def where(self, keep: npt.NDArray[np.bool_]) -> PolicyMoments:
+        return PolicyMoments(**{f.name: getattr(self, f.name)[keep] for f in fields(self)})
+
+    def recode(self, states: Ints, actions: Ints | None) -> PolicyMoments:
+        """The same with other codes for states and actions."""
+        return replace(
+            self, s=states[self.s], a=self.a if actions is None else actions[self.a]
+        ).summed()
+
+    def share(self, t: Ints, s: Ints, a: Ints) -> Floats:
+        """π̄(a|t,s) = Σπ(a|x)/n over all rows of (t, s) and all blocks, of (t, s, a) that occur."""
+        groups = group_by([self.t, self.s, self.a])
+        mean = groups.sum(self.pi) / groups.sum(self.n)
+        n_states = int(max(self.s.max(), s.max(initial=0))) + 1
+        n_actions = int(max(self.a.max(), a.max(initial=0))) + 1
+        of_t, of_s, of_a = groups.keys
+        keys = (of_t * n_states + of_s) * n_actions + of_a
+        place = np.searchsorted(keys, (t * n_states + s) * n_actions + a)
+        return np.asarray(mean[place], np.float64)
+
+
+def policy_moments(
+    log: EpisodeLog, target: Policy, block: Ints, as_state: int
+) -> PolicyMoments | None:
+    """None where the model's cells hold all there is to know: the policy follows from the state, or
+    knows the probability of the logged action alone. A hidden state has the code `as_state`."""
+    if log.actions is None or scope_of(target) != "row":
+        return None
+    steps = log.steps
+    state = np.where(steps.state == HIDDEN, as_state, steps.state).astype(np.int64)
+    nodes = group_by([block[steps.episode_index], steps.step, state])
+    node, n, size = nodes.index(), nodes.count(), len(nodes)
+    total = np.zeros(steps.n_rows)
+    pi = np.empty((size, len(log.actions)))
+    for code, action in enumerate(log.actions.values):  # never a table of rows × actions
+        own = target.of_action(log, action)
+        total += own
+        pi[:, code] = tally(node, own, size)
+    _refuse_above_one(log, target, total)
+    columns = [np.repeat(key, len(log.actions)) for key in (*nodes.keys, n)]
+    of_block, t, s, rows = columns
+    a = np.tile(np.arange(len(log.actions)), size)
+    return PolicyMoments(of_block, t, s, a, rows, pi.reshape(-1))
+
+
+def _refuse_above_one(log: EpisodeLog, target: Policy, total: Floats) -> None:
+    worst = int(np.argmax(total))
+    if not total[worst] > 1 + SUMS_TO_ONE:
+        return
+    raise input_error(
+        "the target policy",
+        [
+            Fault(
+                "row-sum",
+                f"the probabilities of {target.name} must add up to at most 1 over the log's "
+                "actions",
+                "return π(action|state) for any of the actions, also those that were not taken",
+                (log.place(worst, log.columns.action, float(total[worst])),),
+                int(np.sum(total > 1 + SUMS_TO_ONE)),
+                len(total),
+            )
+        ],
+    )
