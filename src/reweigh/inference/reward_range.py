@@ -92,8 +92,8 @@ def reward_range(
     if errors is None or errors > REFUSED:
         raise RefusedError(
             "out-of-range",
-            f"{recipe.name} says {why}. Check the propensities and the target; or use wis or "
-            "mis-state, which stay inside",
+            f"{recipe.name} says {why}. The weights do not average to 1: check the propensities "
+            "and the target's probabilities",
         )
-    advice = "the weights do not add up to 1 here: wis and mis-state stay inside"
+    advice = "the weights do not quite average to 1; wis and mis-state cannot leave the range"
     return Gate(NAME, "amber", errors, why, advice)
