@@ -35,7 +35,7 @@ from reweigh.inference.diagnose import of_solution
 from reweigh.inference.diagnose import request as gate_request
 from reweigh.inference.diagnostics import cut_beside_ends, remarks
 from reweigh.inference.gates import cut_off
-from reweigh.inference.reward_range import allowed_by, reward_range
+from reweigh.inference.reward_range import reward_range
 from reweigh.inference.variance import OVERFLOW
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.scanned import ScannedLog
@@ -372,7 +372,7 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
     elif error is not None and base.about.behavior != "logged":
         note = ", taking the estimated behaviour for the truth"
     if evidence.within_rewards:
-        allowed = allowed_by(base if evidence.log is None else evidence.rows(dropped)[0])
+        allowed = evidence.allowed(dropped)
         gates = (*gates, reward_range(solution.value, error, allowed, recipe))
     grounds = Grounds(
         evidence,

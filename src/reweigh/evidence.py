@@ -14,6 +14,7 @@ from reweigh.inference.diagnostics import (
     unlogged_actions,
     unlogged_in_sums,
 )
+from reweigh.inference.reward_range import Allowed, allowed_by
 from reweigh.logs.log import EpisodeLog
 from reweigh.policies.base import Policy, scope_of
 from reweigh.policies.remembered import RememberedPolicy
@@ -43,6 +44,7 @@ class Evidence:
     remarks: list[Warning] = field(default_factory=list)
     whole: EpisodeLog | None = None  # the log without cut-off episodes, once asked for
     gated: dict[tuple[bool, float | None], Moments] = field(default_factory=dict)
+    ranges: dict[bool, Allowed | None] = field(default_factory=dict)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -127,6 +129,13 @@ class Evidence:
         if named and not made.about.sources:
             self.made[key] = made = with_name(made, log.identity())
         return made
+
+    def allowed(self, dropped: bool) -> Allowed | None:
+        """What the logged rewards allow, found once for all estimators."""
+        if dropped not in self.ranges:
+            data = self.rows(dropped)[0] if self.stored is None else self.stored
+            self.ranges[dropped] = allowed_by(data)
+        return self.ranges[dropped]
 
     def rows(self, dropped: bool = False) -> tuple[EpisodeLog, Policy]:
         assert self.log is not None

@@ -75,9 +75,6 @@ class EpisodeLog:
     @property
     def reward_range(self) -> tuple[float, float]:
         """The smallest and the largest reward."""
-        return self._once("reward_range", self._reward_range)
-
-    def _reward_range(self) -> tuple[float, float]:
         lent = self.steps.lent
         whole = bool(np.all(self.steps.lengths == self.steps.horizon))
         rewards = lent.numbers["reward"] if lent is not None and whole else self.steps.reward
