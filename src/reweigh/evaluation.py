@@ -373,7 +373,7 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
         note = ", taking the estimated behaviour for the truth"
     if evidence.within_rewards:
         allowed = evidence.allowed(dropped)
-        gates = (*gates, reward_range(solution.value, error, allowed, recipe))
+        gates = (*gates, reward_range(solution.value, error, allowed, recipe, gates))
     grounds = Grounds(
         evidence,
         recipe,

@@ -11,6 +11,7 @@ from scipy import stats
 import reweigh as rw
 from reweigh.estimators import direct, direct_model
 from reweigh.estimators.where import largest
+from reweigh.evaluation import evaluate_in_study
 from reweigh.inference import diagnose, gates
 from reweigh.inference.gates import Gate
 
@@ -74,6 +75,15 @@ def gates_of(data: rw.EpisodeLog | rw.Moments, name: str) -> dict[str, Gate]:
 
 
 SUMS = rw.moments(LOG, TARGET)
+
+
+def gates_in_study(
+    data: rw.EpisodeLog | rw.Moments, target: rw.Policy | None, name: str
+) -> dict[str, Gate]:
+    """Of an estimate that may be outside of what the rewards allow."""
+    [found] = evaluate_in_study(data, target, [name])
+    assert isinstance(found, rw.Estimate)
+    return {gate.name: gate for gate in found.gates}
 
 
 def name_of(place: tuple[int, ...]) -> tuple[int | str, ...]:
@@ -246,7 +256,7 @@ def test_a_model_names_an_action_that_no_other_can_be(
     """Only where the state's rows of other steps account for all that is lost."""
     log = lacking(seen)
     for data, target in ((log, LOST), (rw.moments(log, LOST), None)):
-        found = {gate.name: gate for gate in rw.evaluate(data, target, "dm").gates}["support"]
+        found = gates_in_study(data, target, "dm")["support"]
         if len(seen) == 3:  # else the first step loses more
             assert (found.step, found.state, found.action) == (1, "b", action)
             assert found.value == pytest.approx(20 / 60 * 0.8)
@@ -260,7 +270,7 @@ def test_ratios_name_the_state_whose_sum_is_short() -> None:
     log = lacking(("stay", "go", "jump"))
     for name in ("mis", "mis-state", "mis-plain"):
         for data, target in ((log, LOST), (rw.moments(log, LOST), None)):
-            found = {gate.name: gate for gate in rw.evaluate(data, target, name).gates}["support"]
+            found = gates_in_study(data, target, name)["support"]
             assert (found.step, found.state, found.action) == (1, "b", None)
     assert found.per_step[1] == pytest.approx(20 / 60 * 0.6)
     marginal = diagnose.of_sums(rw.moments(log, LOST))["marginal support"]

@@ -322,12 +322,12 @@ def placebo(
         if not off > ABSURD * expected:
             return unknown("placebo", "the placebo has no error here")
         number = "a number beyond all measure" if not math.isfinite(value) else f"{value:.2g}"
-        text = f"the target gains mass: a reward of 1 at every step gives {number} instead of "
+        text = f"the target gains mass: a constant reward of 1 gives {number} instead of "
         return Gate("placebo", "red", None, f"{text}{expected:g}", GAINED, str(LIMITS["placebo"]))
     # What a model has not seen is known to be missing, without luck: "support" judges it.
     fine = LIMITS["support, model"].amber if from_model else None
     if off <= max(fine or 0.0, 1e-9) * expected:
-        text = f"a reward of 1 gives {value:.4g}, as it must"
+        text = f"a constant reward of 1 gives {value:.4g}, as it must"
         return gate("placebo", 0.0, text, "", per_step=per_step)
     errors = off / max(error, 1e-9 * expected)  # without any spread only rounding is luck
     right = LIMITS["placebo"].judge(errors) == "green"
@@ -335,7 +335,7 @@ def placebo(
         "placebo",
         errors,
         ("" if right else f"the target {'loses' if lost else 'gains'} mass: ")
-        + f"a reward of 1 at every step gives {value:.4g} instead of {expected:g} (error "
+        + f"a constant reward of 1 gives {value:.4g} instead of {expected:g} (error "
         f"{error:.2g})",
         advice,
         per_step=per_step,

@@ -8,6 +8,7 @@ largest one, or 0 once an episode is over. An average over such episodes lies be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,10 +67,14 @@ def may_exceed(recipe: Recipe) -> bool:
 
 
 def reward_range(
-    value: float, error: float | None, allowed: Allowed | None, recipe: Recipe
+    value: float,
+    error: float | None,
+    allowed: Allowed | None,
+    recipe: Recipe,
+    own: Sequence[Gate] = (),
 ) -> Gate:
     """Amber where the value is outside of what the rewards allow, and refused where it is outside
-    by more than its error explains."""
+    by more than its error explains; the estimate's own gates may know why."""
     if allowed is None:
         return Gate(NAME, "unknown", None, NOT_CHECKED)
     low, high = allowed.values
@@ -92,8 +97,14 @@ def reward_range(
     if errors is None or errors > REFUSED:
         raise RefusedError(
             "out-of-range",
-            f"{recipe.name} says {why}. The weights do not average to 1: check the propensities "
-            "and the target's probabilities",
+            f"{recipe.name} says {why}. {_cause(own)}",
         )
     advice = "the weights do not quite average to 1; wis and mis-state cannot leave the range"
     return Gate(NAME, "amber", errors, why, advice)
+
+
+def _cause(own: Sequence[Gate]) -> str:
+    by_name = {gate.name: gate for gate in own if gate.level in ("amber", "red")}
+    known = [by_name[name].sentence for name in ("support", "placebo") if name in by_name]
+    text = known[0] if known else "check the propensities and the target's probabilities"
+    return text[0].upper() + text[1:]
