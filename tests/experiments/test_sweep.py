@@ -25,6 +25,7 @@ from reweigh.cli.app import run as command
 from reweigh.experiments import backends, cells, paper, sweep
 from reweigh.experiments.backends import Backend, BackendName
 from reweigh.experiments.cells import Cell, Setting
+from reweigh.locks import locked
 
 SOURCE = Path(__file__).parents[2] / "src"
 STUDY = {
@@ -333,7 +334,8 @@ def test_an_interrupted_overwrite_goes_on_with_resume(whole: Path, tmp_path: Pat
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
-    with sweep._locked(tmp_path), pytest.raises(rw.ResourceError, match="another run"):
+    held = locked(tmp_path / sweep.LOCK, "held")
+    with held, pytest.raises(rw.ResourceError, match="another run"):
         sweep.run(STUDY, tmp_path, SETTING, backend=Backend("sequential"))
     assert contents(tmp_path) == {}
 
@@ -426,7 +428,7 @@ def test_a_damaged_cell_is_refused_by_name(whole: Path, tmp_path: Path) -> None:
     broken = ('{"values": 5}', "[1]", "null", json.dumps({**content, "values": 5}))
     for bad in (good[: len(good) // 2], seed, json.dumps(changed), *broken):
         path.write_text(bad)
-        with pytest.raises(rw.UsageError, match="modelwin-H4-n1024"):
+        with pytest.raises(rw.InputError, match="modelwin-H4-n1024"):
             cells.load(folder, cell, setting)
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -136,12 +136,13 @@ def version() -> str:
     return __version__
 
 
-def _write_run(path: Path, content: dict[str, object]) -> None:
+def _write_run(path: Path, content: dict[str, Any]) -> None:
     """How these results were made, and how long that took."""
+    from reweigh.jsonfile import sealed
     from reweigh.output import write_atomically
 
     def write(stream: BinaryIO) -> None:
-        stream.write((json.dumps(content, indent=2) + "\n").encode())
+        stream.write((json.dumps(sealed(content), indent=2) + "\n").encode())
 
     write_atomically(path, write, overwrite=True)
 
