@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from reweigh.cli.files import WRITES, apart
 from reweigh.cli.voice import QuietFiles, Voice
 
 
+@apart
 def merge(
     paths: Annotated[list[Path], typer.Argument(metavar="MOMENTS…", help="Files of moments.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Parquet file to write.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Parquet file to write."), WRITES],
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
     ] = False,

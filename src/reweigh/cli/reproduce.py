@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from reweigh.cli.files import WRITES, apart
 from reweigh.cli.voice import QuietFiles, Voice
 
 if TYPE_CHECKING:
@@ -21,13 +22,16 @@ if TYPE_CHECKING:
 CELLS, RUN = "cells", "run.json"
 
 
+@apart
 def reproduce(
     figures: Annotated[
         list[str] | None,
         typer.Argument(metavar="FIGURE…", help="fig2a … fig6, extra_…, or all; none lists them."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for tables, pictures and cells.")
+        Path | None,
+        typer.Option("-o", "--output", help="Folder for tables, pictures and cells."),
+        WRITES,
     ] = None,
     replicates: Annotated[int, typer.Option(help="Simulated logs per point.")] = 128,
     seed: Annotated[int, typer.Option(help="Seed of the whole study.")] = 0,

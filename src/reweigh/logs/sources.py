@@ -194,13 +194,13 @@ class FileSource:
 def open_source(data: Any, csv: CsvFormat) -> TableSource | FileSource:
     """A source from a path, a list of paths, a directory, a pattern, or a table."""
     if isinstance(data, str | os.PathLike):
-        return _open_files(_expand(data), csv)
+        return _open_files(expand(data), csv)
     if isinstance(data, list | tuple):
         if not data:
             raise UsageError("the list of files is empty")
         if all(isinstance(item, pa.RecordBatch) for item in data):
             return _open_table(pa.Table.from_batches(data))
-        paths = [path for item in data for path in _expand(item)]
+        paths = [path for item in data for path in expand(item)]
         return _open_files(paths, csv)
     return _open_table(data)
 
@@ -233,7 +233,7 @@ def _open_table(data: Any) -> TableSource:
     return TableSource(table, kind)
 
 
-def _expand(item: Any) -> list[Path]:
+def expand(item: Any) -> list[Path]:
     """A file of that very name wins; then a directory; then a pattern, sorted."""
     if not isinstance(item, str | os.PathLike):
         raise UsageError(f"a list of files holds paths; got {type(item).__name__}")
