@@ -60,6 +60,11 @@ def refuse_overlap(outputs: Iterable[NamedFile], inputs: Iterable[NamedFile]) ->
             )
 
 
+def files_behind(*things: object) -> tuple[Path, ...]:
+    """The files that logs, policies and sums were read from, which no result of theirs replaces."""
+    return tuple(dict.fromkeys(path for t in things for path in getattr(t, "files", ())))
+
+
 def write_atomically(
     path: str | Path,
     write: Callable[[BinaryIO], None],

@@ -50,6 +50,7 @@ class TableSource:
 
     table: pa.Table
     kind: str
+    paths: tuple[Path, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -283,7 +284,7 @@ def _open_arrow(paths: list[Path]) -> TableSource:
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(f"the Arrow files' columns differ: {error}") from error
     csvfile.refuse_duplicates(table.column_names, str(paths[0]))
-    return TableSource(table, f"arrow file {paths[0].name}")
+    return TableSource(table, f"arrow file {paths[0].name}", tuple(paths))
 
 
 def _first_bytes(path: Path) -> tuple[bytes, bytes]:
@@ -395,6 +396,10 @@ def _refuse_too_large(path: Path, name: str, kind: pa.DataType, united: pa.DataT
 
 def open_parquet(path: Path) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path, memory_map=True)
-    except (pa.ArrowInvalid, OSError) as error:
+        file = pq.ParquetFile(path, memory_map=True)
+        _ = file.schema_arrow.names  # types or names that a damaged file has
+        return file
+    except pa.ArrowMemoryError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{str(path)!r} is not a whole Parquet file: {error}") from error

@@ -73,6 +73,7 @@ class Moments:
                   blocks
     unchecked     rules of the log's contract that the engine could not check to the end
     sql           the queries that made them, where an engine with SQL did; `save` leaves it out
+    files         the files that they were made from, which `save` does not replace
     """
 
     about: About
@@ -92,6 +93,7 @@ class Moments:
     left_out: dict[str, str] = field(default_factory=dict)  # kinds that could not be made, and why
     unchecked: tuple[str, ...] = ()
     sql: str | None = field(default=None, repr=False)
+    files: tuple[Path, ...] = field(default=(), repr=False)
 
     @cached_property
     def n_episodes(self) -> int:
@@ -136,6 +138,7 @@ class Moments:
             left_out=other.left_out | self.left_out,
             unchecked=tuple(dict.fromkeys((*self.unchecked, *other.unchecked))),
             sql=self.sql if self.sql == other.sql else None,  # or it would tell of one part only
+            files=tuple(dict.fromkeys((*self.files, *other.files))),
             **{
                 n: both(n) for n in ("start", "transitions", "start_model", "model", "trajectories")
             },

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from reweigh.errors import UsageError
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import HIDDEN, START, Labels
+from reweigh.output import files_behind
 from reweigh.policies.base import Policy
 from reweigh.progress import each
 from reweigh.sums import cells, products
@@ -102,6 +103,7 @@ class ArraysEngine:
             actions=log.actions,
             truncated=log.n_truncated,
             hidden=hidden,
+            files=files_behind(log, target),
             **made,
         )
         return named(sums, log.identity()) if request.named else sums
