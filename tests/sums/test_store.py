@@ -238,6 +238,12 @@ def test_a_file_of_the_first_format_is_read_with_a_remark(
     assert values(found) == values(SUMS)
     assert run(["evaluate", str(path), "--quiet"]) == 0
     assert "without a checksum" in capsys.readouterr().err
+    other = rw.moments(WORLD.simulate(60, 6), WORLD.target, blocks=2)
+    other.save(tmp_path / "other.parquet")
+    both = [str(path), str(tmp_path / "other.parquet")]
+    assert run(["merge", *both, "-o", str(tmp_path / "all.parquet")]) == 0
+    assert f"! the file of moments {str(path)!r}" in capsys.readouterr().out
+    assert rw.load_moments(tmp_path / "all.parquet").n_episodes == 120
 
 
 # --- the tables
