@@ -58,7 +58,9 @@ def read_given(
         log.check_source(paths)
         if target == TargetOptions() and paths and log.table is None:
             # moments need no target: if these are damaged ones, that is what there is to say
-            _ = open_source([str(path) for path in paths], CsvFormat()).names
+            _ = open_source(
+                [str(path) for path in paths], CsvFormat(log.delimiter, log.decimal)
+            ).names
         policy = target.read(log)
         data = log.read(paths, target.target_prob)
         return Given(data, policy, data.behavior_source)

@@ -161,7 +161,11 @@ def _parts(table: pa.Table, header: Header, what: str) -> dict[str, Any]:
     found = {}
     for name in (*header.kinds, *header.extras):
         rows = np.flatnonzero(code == words.index(name)) if name in words else np.zeros(0, int)
-        found[name] = _part(table.take(pa.array(rows)), name, header.extras.get(name, {}), what)
+        # as `save` writes them the rows of a table stand together, and need no copy
+        together = not len(rows) or rows[-1] - rows[0] + 1 == len(rows)
+        begin = int(rows[0]) if len(rows) else 0
+        chosen = table.slice(begin, len(rows)) if together else table.take(pa.array(rows))
+        found[name] = _part(chosen, name, header.extras.get(name, {}), what)
     return found
 
 
