@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 from reweigh.errors import RefusedError, UsageError, must_be
@@ -16,6 +17,7 @@ from reweigh.inference.diagnostics import (
 )
 from reweigh.inference.reward_range import Allowed, allowed_by
 from reweigh.logs.log import EpisodeLog
+from reweigh.output import files_behind
 from reweigh.policies.base import Policy, scope_of
 from reweigh.policies.remembered import RememberedPolicy
 from reweigh.sums.bundle import Moments
@@ -53,6 +55,11 @@ class Evidence:
             return self.stored.n_episodes, self.stored.about.horizon
         assert self.log is not None
         return self.log.n_episodes, self.log.horizon
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that all of it was read from."""
+        return files_behind(self.log, self.target, self.stored)
 
     @property
     def cut(self) -> int:

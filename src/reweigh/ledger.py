@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from reweigh.comparison import label_of
-from reweigh.errors import InputError
+from reweigh.errors import InputError, ResourceError
 from reweigh.estimators.presets import ESTIMATORS
 from reweigh.estimators.recipe import ModelControl, Recipe
 from reweigh.fingerprint import digest_of, digest_of_callable
+from reweigh.jsonfile import parse_object, sealed, unsealed
+from reweigh.locks import locked
 from reweigh.logs.log import EpisodeLog
 from reweigh.output import write_atomically
 from reweigh.policies.base import Policy
 
 Trial = tuple[str, str]  # the target's fingerprint, the estimator's key
-FORMAT = 2
-READ = (1, FORMAT)  # 1 held no "reported"
+FORMAT = 3
+READ = (1, 2, FORMAT)  # 1 held no "reported"
+SEALED = 3  # the first format with a checksum
+PATIENCE = 60.0  # seconds that a process waits for the ledger, which is held for milliseconds
 WHOLE = 1.0  # the share of the episodes that a comparison without a holdout reports on
 
 
@@ -107,31 +112,51 @@ def tried(log: EpisodeLog, trials: Iterable[Trial], share: float = WHOLE) -> Tal
 
 def noted(path: Path, log: str, trials: Iterable[Trial], share: float = WHOLE) -> Tally:
     """Note these trials of a log, by its digest, in a file that outlives the process; what it
-    holds of that log now."""
-    book: dict[str, list[list[str]]] = {}
-    shares: dict[str, list[float]] = {}
-    if path.exists():
-        try:
-            read: Any = json.loads(path.read_text(encoding="utf-8"))
-            if read["format"] not in READ:
-                raise ValueError(f"format {read['format']!r}")
-            book = {str(name): [[str(a), str(b)] for a, b in pairs] for name, pairs in
-                    read["logs"].items()}  # fmt: skip
-            shares = {str(name): [float(part) for part in parts] for name, parts in
-                      read.get("reported", {}).items()}  # fmt: skip
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(
-                f"{str(path)!r} is no ledger of reweigh ({error}); give another file"
-            ) from error
-    seen = {tuple(pair) for pair in book.get(log, [])} | set(trials)
-    before = tuple(sorted(shares.get(log, [])))
-    book[log] = sorted([list(pair) for pair in seen])
-    shares[log] = sorted({*before, share})
-    kept = {"format": FORMAT, "logs": book, "reported": shares}
-    text = json.dumps(kept, indent=1, sort_keys=True) + "\n"
+    holds of that log now. Processes that note at the same time wait for each other."""
+    busy = f"another process has kept {str(path)!r} locked for {PATIENCE} s; end it, or try again"
+    with locked(path.with_name(f".{path.name}.lock"), busy, wait=PATIENCE):
+        book, shares = _read(path) if path.exists() else ({}, {})
+        seen = {tuple(pair) for pair in book.get(log, [])} | set(trials)
+        before = tuple(sorted(shares.get(log, [])))
+        book[log] = sorted([list(pair) for pair in seen])
+        shares[log] = sorted({*before, share})
+        kept = sealed({"format": FORMAT, "logs": book, "reported": shares})
+        text = json.dumps(kept, indent=1, sort_keys=True) + "\n"
 
-    def write(stream: BinaryIO) -> None:
-        stream.write(text.encode())
+        def write(stream: BinaryIO) -> None:
+            stream.write(text.encode())
 
-    write_atomically(path, write, overwrite=True)
+        write_atomically(path, write, overwrite=True)
     return Tally(len(seen), before)
+
+
+def _read(path: Path) -> tuple[dict[str, list[list[str]]], dict[str, list[float]]]:
+    """The trials by log, and the shares of its episodes that were reported on."""
+    what = f"the ledger {str(path)!r}"
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ResourceError(
+            error.errno or errno.EIO, f"cannot read {what}: {error.strerror or error}"
+        ) from error
+    content = parse_object(raw, what)
+    version = content.get("format")
+    if type(version) is not int or version not in READ:
+        raise InputError(f"{what} has format {version!r}, and this version reads {FORMAT}")
+    content = unsealed(content, what, required=version >= SEALED)
+    book: Any = content.get("logs")
+    shares: Any = content.get("reported", {})
+    if not _lists(
+        book, lambda pair: isinstance(pair, list) and list(map(type, pair)) == [str, str]
+    ):
+        raise InputError(f"{what} is damaged: 'logs' must hold pairs of texts by log")
+    if not _lists(shares, lambda share: type(share) in (int, float) and 0 < share <= WHOLE):
+        raise InputError(f"{what} is damaged: 'reported' must hold shares in (0, 1] by log")
+    return book, shares
+
+
+def _lists(found: Any, fits: Callable[[Any], bool]) -> bool:
+    """Whether this is an object of lists whose items all fit."""
+    return isinstance(found, dict) and all(
+        isinstance(items, list) and all(map(fits, items)) for items in found.values()
+    )

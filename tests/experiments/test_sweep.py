@@ -25,6 +25,8 @@ from reweigh.cli.app import run as command
 from reweigh.experiments import backends, cells, paper, sweep
 from reweigh.experiments.backends import Backend, BackendName
 from reweigh.experiments.cells import Cell, Setting
+from reweigh.jsonfile import checksum_of
+from reweigh.locks import locked
 
 SOURCE = Path(__file__).parents[2] / "src"
 STUDY = {
@@ -333,7 +335,8 @@ def test_an_interrupted_overwrite_goes_on_with_resume(whole: Path, tmp_path: Pat
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
-    with sweep._locked(tmp_path), pytest.raises(rw.ResourceError, match="another run"):
+    held = locked(tmp_path / sweep.LOCK, "held")
+    with held, pytest.raises(rw.ResourceError, match="another run"):
         sweep.run(STUDY, tmp_path, SETTING, backend=Backend("sequential"))
     assert contents(tmp_path) == {}
 
@@ -426,7 +429,7 @@ def test_a_damaged_cell_is_refused_by_name(whole: Path, tmp_path: Path) -> None:
     broken = ('{"values": 5}', "[1]", "null", json.dumps({**content, "values": 5}))
     for bad in (good[: len(good) // 2], seed, json.dumps(changed), *broken):
         path.write_text(bad)
-        with pytest.raises(rw.UsageError, match="modelwin-H4-n1024"):
+        with pytest.raises(rw.InputError, match="modelwin-H4-n1024"):
             cells.load(folder, cell, setting)
 
 
@@ -495,3 +498,41 @@ def test_progress_tells_all_of_the_work(tmp_path: Path) -> None:
     told.clear()
     sweep.run(STUDY, tmp_path, SETTING, backend=backend, report=told.append, resume=True)
     assert told == []
+
+
+BROKEN = {
+    "null": b"null",
+    "deep": b'{"config": ' + b"[" * 100_000,
+    "NaN": b'{"hash": NaN}',
+    "a key twice": b'{"hash": "a", "hash": "b"}',
+    "no UTF-8": b'{"hash": "\xff"}',
+}
+
+
+@pytest.mark.parametrize(
+    "what", [*BROKEN, "a flipped bit", "a value less", "a value that is a text"]
+)
+def test_a_damaged_cell_exits_with_3(
+    what: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(whole, folder)
+    path = folder / "cells" / "timevarying-H4-n1024.json"
+    content = path.read_bytes()
+    if what == "a flipped bit":
+        digit = content.index(b".", content.index(b'"values"')) + 1
+        content = content[:digit] + bytes([content[digit] ^ 1]) + content[digit + 1 :]
+    elif what in BROKEN:
+        content = BROKEN[what]
+    else:  # whoever changes the values and their hash
+        found = json.loads(content)
+        name, column = next(iter(found["values"].items()))
+        found["values"][name] = column[1:] if what == "a value less" else ["x", *column[1:]]
+        found["hash"] = checksum_of(found["config"], found["values"], found["refused"])
+        content = json.dumps(found).encode()
+    path.write_bytes(content)
+    assert command([*REPRODUCE, "-o", str(folder), "--resume"]) == 3
+    err = capsys.readouterr().err
+    assert "timevarying-H4-n1024.json" in err
+    assert len(err.splitlines()) == 1
+    assert path.read_bytes() == content

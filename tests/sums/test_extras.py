@@ -174,7 +174,7 @@ def test_files_keep_them_and_other_versions_are_none(
         for field, value in vars(mine).items():
             np.testing.assert_array_equal(value, getattr(theirs, field))
     monkeypatch.setitem(
-        __import__("reweigh.sums.store", fromlist=["VERSIONS"]).VERSIONS, "lagged", 2
+        __import__("reweigh.sums.extras", fromlist=["VERSIONS"]).VERSIONS, "lagged", 2
     )
     newer = load_moments(tmp_path / "sums.parquet")
     assert newer.lagged is None

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from reweigh.cli.files import WRITES
 from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
 from reweigh.cli.voice import Json, Quiet, Voice
 
@@ -41,6 +42,7 @@ def check(
             help="Write the log's own policy to this CSV file: every state and action, with the "
             "share of its uses. Change the shares, and it is a target policy."
         ),
+        WRITES,
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,

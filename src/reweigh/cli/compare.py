@@ -110,8 +110,9 @@ def compare(
     if ledger is not None:
         trials = [trial(policies[c.target], c.result.recipe) for c in found.contenders]
         share = WHOLE if holdout is None else holdout
-        tally = noted_in_ledger(ledger, data.episodes_digest(), trials, share)
-        general += tally.says(len(trials), share)
+        with noted() as remarked:
+            tally = noted_in_ledger(ledger, data.episodes_digest(), trials, share)
+        general += [*remarked, *tally.says(len(trials), share)]
         found = replace(found, tried=tally.tried)
     report.write_comparison(found, data, general, voice)
     if as_json:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reweigh.cli.evaluate import summary
+from reweigh.cli.files import WRITES, apart
 from reweigh.cli.voice import Voice
 from reweigh.cli.words import for_terminal
 
@@ -42,6 +43,7 @@ def demo_world() -> TabularMDP:
     )
 
 
+@apart
 def demo(
     world: Annotated[
         str | None,
@@ -52,7 +54,9 @@ def demo(
         ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="Folder for the log, the policy and the report.")
+        Path,
+        typer.Option("-o", "--output", help="Folder for the log, the policy and the report."),
+        WRITES,
     ] = Path("reweigh-demo"),
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the files if they exist.")

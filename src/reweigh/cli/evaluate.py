@@ -131,8 +131,9 @@ def evaluate(
     tried = len(results)  # one target: a pair for each
     if ledger is not None:
         trials = [trial(given.policy, result.recipe) for result in results]
-        tally = noted_in_ledger(ledger, given.data.episodes_digest(), trials)
-        general += tally.says_alone(len(trials))
+        with noted() as remarked:
+            tally = noted_in_ledger(ledger, given.data.episodes_digest(), trials)
+        general += [*remarked, *tally.says_alone(len(trials))]
         tried = tally.tried
     report.write(results, given, sure, [*general, *([apart] if apart else [])], voice)
     if as_json:

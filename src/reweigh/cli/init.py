@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from reweigh.cli.files import WRITES, apart
 from reweigh.cli.voice import Json, QuietFiles, Voice
 from reweigh.errors import InputError, UsageError
 
@@ -33,11 +34,12 @@ ROLES = (
 MANY = ("state", "next_state")  # roles that several columns may share
 
 
+@apart
 def init(
     paths: Annotated[list[Path], typer.Argument(metavar="LOG…", help="Files of the log.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Configuration to write.")] = Path(
-        "reweigh.toml"
-    ),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Configuration to write."), WRITES
+    ] = Path("reweigh.toml"),
     overwrite: Annotated[
         bool,
         typer.Option("--overwrite", help="Replace the configuration (and the copy) if it exists."),
@@ -54,6 +56,7 @@ def init(
             help="Write a copy of the log as Parquet in which steps count from 0, percentages are "
             "shares, and yes and no are true and false; the configuration is for the copy."
         ),
+        WRITES,
     ] = None,
     as_json: Json = False,
     quiet: QuietFiles = False,

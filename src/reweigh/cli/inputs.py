@@ -49,11 +49,18 @@ def read_given(
     `for_logs_only`: an option was given that moments cannot obey.
     """
     import reweigh as rw
+    from reweigh.logs.csvfile import CsvFormat
+    from reweigh.logs.sources import open_source
     from reweigh.sums.store import is_moments_file
 
     paths = files or []
     if not any(is_moments_file(path) for path in paths):
         log.check_source(paths)
+        if target == TargetOptions() and paths and log.table is None:
+            # moments need no target: if these are damaged ones, that is what there is to say
+            _ = open_source(
+                [str(path) for path in paths], CsvFormat(log.delimiter, log.decimal)
+            ).names
         policy = target.read(log)
         data = log.read(paths, target.target_prob)
         return Given(data, policy, data.behavior_source)

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from reweigh.cli.files import WRITES, apart
 from reweigh.cli.voice import QuietFiles, Voice
 
 
+@apart
 def merge(
     paths: Annotated[list[Path], typer.Argument(metavar="MOMENTS…", help="Files of moments.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Parquet file to write.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Parquet file to write."), WRITES],
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
     ] = False,
@@ -32,6 +34,7 @@ def merge(
     """
     import reweigh as rw
     from reweigh.cli.moved import say_moved
+    from reweigh.cli.show import noted
     from reweigh.progress import each
     from reweigh.sensitivity import of_sites
 
@@ -39,7 +42,7 @@ def merge(
         raise rw.UsageError("merge takes two files of moments or more")
     voice = Voice(quiet)
     recipe = None if leave_out is None else rw.estimator(leave_out)
-    with voice.working("adding"):
+    with noted() as remarked, voice.working("adding"):
         sites = each("reading", paths, rw.load_moments)
         total = sites[0]
         for path, site in zip(paths[1:], sites[1:], strict=True):
@@ -49,6 +52,8 @@ def merge(
                 raise rw.InputError(f"{path} does not add to {paths[0]}: {error}") from error
         total.save(output, overwrite=overwrite)
     voice.say(f"{output}: {total}")
+    for text in remarked:
+        voice.warn(f"! {text}")
     if recipe is not None:
         with voice.working("leaving files out"):
             moved = of_sites(sites, recipe, rw.evaluate_all, [path.name for path in paths])

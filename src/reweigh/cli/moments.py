@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from reweigh.cli.files import WRITES
 from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
 from reweigh.cli.voice import QuietFiles, Voice
 
@@ -15,7 +16,7 @@ from reweigh.cli.voice import QuietFiles, Voice
 def moments(
     log: LogOptions,
     target: TargetOptions,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Parquet file to write.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Parquet file to write."), WRITES],
     paths: Annotated[
         list[Path] | None,
         typer.Argument(metavar="LOG…", help="Files of the log. " + OR_TABLE),

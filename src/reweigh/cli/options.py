@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reweigh.cli.files import WRITES, refuse_own_inputs
 from reweigh.errors import ReweighError, UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ CONFIG = Annotated[
 ]
 
 Ledger = Annotated[
-    Path | None, typer.Option(help="File that keeps how many policies were tried on this log.")
+    Path | None,
+    typer.Option(help="File that keeps how many policies were tried on this log."),
+    WRITES,
 ]
 
 
@@ -237,7 +240,8 @@ def with_options(**groups: type) -> Callable[[Callable[..., None]], Callable[...
     """A command whose parameters of these names are groups of options.
 
     Typer reads signatures; this one spreads the fields of each group into the command's, and
-    gathers them again when it is called. What was not given comes from the file of `--config`.
+    gathers them again when it is called. What was not given comes from the file of `--config`. A
+    command that would write a file that it reads is refused before it reads any.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -251,6 +255,7 @@ def with_options(**groups: type) -> Callable[[Callable[..., None]], Callable[...
                 from reweigh.cli.config import fill
 
                 given, taken = fill(config, context, given, run.__annotations__)
+            refuse_own_inputs(run.__annotations__, {**given, "config": config})
             made = {
                 name: group(**{f.name: given.pop(f.name) for f in fields(group)})
                 for name, group in groups.items()

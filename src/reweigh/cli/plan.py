@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reweigh.cli.evaluate import chosen
+from reweigh.cli.files import WRITES
 from reweigh.cli.inputs import read_given
 from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
 from reweigh.cli.voice import Json, Quiet, Voice
@@ -61,6 +62,7 @@ def plan(
     chart: Annotated[
         list[Path] | None,
         typer.Option(help="Write the chart to this file: .svg, .png, .pdf, .html or .json."),
+        WRITES,
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the chart if it exists.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reweigh.cli.files import WRITES
 from reweigh.cli.voice import Voice
 from reweigh.cli.words import for_terminal
 from reweigh.errors import UsageError
@@ -34,6 +35,7 @@ class ReportOptions:
             help="Write a report to this HTML file, which needs nothing else.",
             rich_help_panel=PANEL,
         ),
+        WRITES,
     ] = None
     overwrite: Annotated[
         bool,

@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from reweigh.cli.files import WRITES, apart
 from reweigh.cli.voice import QuietFiles, Voice
 
 if TYPE_CHECKING:
@@ -21,13 +22,16 @@ if TYPE_CHECKING:
 CELLS, RUN = "cells", "run.json"
 
 
+@apart
 def reproduce(
     figures: Annotated[
         list[str] | None,
         typer.Argument(metavar="FIGURE…", help="fig2a … fig6, extra_…, or all; none lists them."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for tables, pictures and cells.")
+        Path | None,
+        typer.Option("-o", "--output", help="Folder for tables, pictures and cells."),
+        WRITES,
     ] = None,
     replicates: Annotated[int, typer.Option(help="Simulated logs per point.")] = 128,
     seed: Annotated[int, typer.Option(help="Seed of the whole study.")] = 0,
@@ -136,12 +140,13 @@ def version() -> str:
     return __version__
 
 
-def _write_run(path: Path, content: dict[str, object]) -> None:
+def _write_run(path: Path, content: dict[str, Any]) -> None:
     """How these results were made, and how long that took."""
+    from reweigh.jsonfile import sealed
     from reweigh.output import write_atomically
 
     def write(stream: BinaryIO) -> None:
-        stream.write((json.dumps(content, indent=2) + "\n").encode())
+        stream.write((json.dumps(sealed(content), indent=2) + "\n").encode())
 
     write_atomically(path, write, overwrite=True)
 

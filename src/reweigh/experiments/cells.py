@@ -6,6 +6,7 @@ its values are the same bit for bit in whatever process, order or company it is 
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import math
@@ -20,9 +21,10 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from reweigh import worlds
-from reweigh.errors import UsageError
+from reweigh.errors import InputError, ResourceError, UsageError
 from reweigh.evaluation import point_values
 from reweigh.fingerprint import digest_of
+from reweigh.jsonfile import checksum_of, parse_object
 from reweigh.output import write_atomically
 from reweigh.results import Refusal
 from reweigh.worlds.world import TrueValue, World
@@ -36,6 +38,7 @@ WORLDS: dict[str, Callable[[int, int], World]] = {  # of a horizon and a seed
     "timevarying": lambda horizon, seed: worlds.TimeVarying(horizon, seed),
     "mountaincar": lambda horizon, seed: worlds.MountainCar(),
 }
+AGAIN = "remove it, or --overwrite"  # and the cell is run again
 SEEDED = ("timevarying",)
 Row = Mapping[str, float | Refusal | None]
 
@@ -219,10 +222,6 @@ def configuration(cell: AnyCell, setting: Setting) -> dict[str, Any]:
     return {"format": FORMAT, **cell.describe(), **asdict(setting), **versions()}
 
 
-def _hash(*parts: Any) -> str:
-    return digest_of(*(json.dumps(part, sort_keys=True) for part in parts))
-
-
 def path_of(folder: Path, cell: AnyCell) -> Path:
     return folder / f"{cell.name}{cell.suffix}"
 
@@ -233,7 +232,7 @@ def store(folder: Path, cell: AnyCell, setting: Setting, result: CellResult) -> 
     values = {name: result.values[name] for name in sorted(result.values)}
     refused = {name: result.refused[name] for name in sorted(result.refused)}
     content = {
-        "hash": _hash(config, values, refused),
+        "hash": checksum_of(config, values, refused),
         "config": config,
         "values": values,
         "refused": refused,
@@ -256,15 +255,7 @@ def load(
     path = path_of(folder, cell)
     if not path.exists():
         return None
-    try:
-        raw = path.read_bytes()
-        content = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
-        config, values, refused = content["config"], content["values"], content["refused"]
-        whole = content["hash"] == _hash(config, values, refused)
-    except (ValueError, KeyError, TypeError, OSError, EOFError, zlib.error):
-        whole = False
-    if not whole:
-        raise UsageError(f"{str(path)!r} is no whole cell of a study; remove it, or --overwrite")
+    config, found = _read(path)
     wanted = configuration(cell, setting)
     if fewer and config.get("replicates", math.inf) < setting.replicates:
         wanted["replicates"] = config["replicates"]
@@ -278,4 +269,44 @@ def load(
             f"{str(path)!r} was made with another configuration ({'; '.join(changed)}): go on "
             "with the old one, give another folder, or use --overwrite to begin anew"
         )
-    return CellResult(values, refused)
+    return found
+
+
+def _read(path: Path) -> tuple[dict[str, Any], CellResult]:
+    """A cell's configuration and its numbers; InputError unless both are whole."""
+    what = f"the cell {str(path)!r}"
+    try:
+        raw = path.read_bytes()
+        content = parse_object(gzip.decompress(raw) if path.suffix == ".gz" else raw, what)
+        parts: list[Any] = [content.get(key) for key in ("config", "values", "refused")]
+        config, values, refused = parts
+        if content.get("hash") != checksum_of(config, values, refused):
+            raise InputError(f"{what} is damaged: its content does not match its hash")
+        if not _fits(config, values, refused):
+            raise InputError(f"{what} is damaged: its values are no numbers by replicate")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"{what} is damaged: {error}; {AGAIN}") from error
+    except OSError as error:
+        raise ResourceError(
+            error.errno or errno.EIO, f"cannot read {what}: {error.strerror or error}"
+        ) from error
+    except InputError as error:
+        raise InputError(f"{error}; {AGAIN}") from error
+    return config, CellResult(values, refused)
+
+
+def _fits(config: Any, values: Any, refused: Any) -> bool:
+    """Whether every column has a number or null for each replicate, and refusals are counted."""
+    if not all(isinstance(part, dict) for part in (config, values, refused)):
+        return False
+    columns = values.values()
+    counts = refused.values()
+    return all(
+        isinstance(column, list)
+        and len(column) == config.get("replicates")
+        and all(number is None or type(number) in (int, float) for number in column)
+        for column in columns
+    ) and all(
+        isinstance(codes, dict) and all(type(n) is int and n >= 1 for n in codes.values())
+        for codes in counts
+    )

@@ -21,6 +21,7 @@ from reweigh.experiments.coverage_measures import BOOTSTRAPS, JACKKNIFE, LEVEL, 
 from reweigh.experiments.coverage_tables import DEFAULT, VERDICT, Row
 from reweigh.grounds import AGREES
 from reweigh.inference.limits import LIMITS
+from reweigh.jsonfile import parse_object
 from reweigh.output import write_atomically
 
 ABOUT = "study.json"
@@ -71,10 +72,10 @@ class Study:
 
 
 def _told(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if (folder / ABOUT).exists():
-        found = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    return found
+    path = folder / ABOUT
+    if not path.exists():
+        return {}
+    return parse_object(path.read_bytes(), f"the study {str(path)!r}")
 
 
 def _key(world: str | None, n: int, fault: str = CLEAN) -> Key:

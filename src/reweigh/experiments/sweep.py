@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -22,6 +21,7 @@ from reweigh.experiments.cells import (
     store,
     versions,
 )
+from reweigh.locks import locked
 
 CHUNKS = 16  # parts of a cell, so that no worker waits long for the last one
 LOCK = ".lock"
@@ -100,7 +100,8 @@ def run_keeping(
         raise ResourceError(
             f"cannot make the folder {str(folder)!r}: {error.strerror or error}"
         ) from error
-    with _locked(folder):
+    busy = f"another run is working in {str(folder)!r}; wait for it, or give another folder"
+    with locked(folder / LOCK, busy):
         backend = backend or Backend()
         return _run(keep, wanted, folder, setting, backend, resume, overwrite, extend, report)
 
@@ -161,24 +162,6 @@ def _run(
             finished += 1
         report(Progress(cell, finished, len(missing), work_done, sum(work.values())))
     return Done({cell: kept[cell] for cell in wanted if cell not in failed}, found, failed)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """The system lets go of the lock when the process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        yield
-        return
-    with (folder / LOCK).open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ResourceError(
-                f"another run is working in {str(folder)!r}; wait for it, or give another folder"
-            ) from error
-        yield
 
 
 def _parts(replicates: int, done: int) -> list[range]:

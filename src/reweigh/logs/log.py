@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -87,6 +88,11 @@ class EpisodeLog:
     @property
     def n_truncated(self) -> int:
         return int(self.steps.truncated.sum())
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that it was read from."""
+        return tuple(getattr(self.source, "paths", ()))
 
     def column(self, name: str) -> npt.NDArray[np.float64]:
         """A numeric column of the source, in the order of the steps."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reweigh.errors import UsageError
 from reweigh.logs.columns import Columns
+from reweigh.output import files_behind
 from reweigh.sums.engines.find import is_ibis_table
 
 if TYPE_CHECKING:
@@ -64,8 +66,16 @@ class ScannedLog:
         """The sums of the request; asked for again, they are not read again."""
         key = (target.fingerprint(), request)
         if key not in self._made:
-            self._made[key] = self.scanner.moments(self.data, self.reading, target, request)
+            made = self.scanner.moments(self.data, self.reading, target, request)
+            self._made[key] = replace(made, files=files_behind(self, target))
         return self._made[key]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that it is read from: those of the rows, or a database."""
+        if isinstance(self.data, str | os.PathLike):
+            return (Path(self.data),)
+        return tuple(getattr(self.data, "paths", ()))
 
     def describe(self) -> dict[str, Any]:
         """What the log is, as plain values; the log is read for it."""

@@ -50,6 +50,7 @@ class TableSource:
 
     table: pa.Table
     kind: str
+    paths: tuple[Path, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -194,13 +195,13 @@ class FileSource:
 def open_source(data: Any, csv: CsvFormat) -> TableSource | FileSource:
     """A source from a path, a list of paths, a directory, a pattern, or a table."""
     if isinstance(data, str | os.PathLike):
-        return _open_files(_expand(data), csv)
+        return _open_files(expand(data), csv)
     if isinstance(data, list | tuple):
         if not data:
             raise UsageError("the list of files is empty")
         if all(isinstance(item, pa.RecordBatch) for item in data):
             return _open_table(pa.Table.from_batches(data))
-        paths = [path for item in data for path in _expand(item)]
+        paths = [path for item in data for path in expand(item)]
         return _open_files(paths, csv)
     return _open_table(data)
 
@@ -233,7 +234,7 @@ def _open_table(data: Any) -> TableSource:
     return TableSource(table, kind)
 
 
-def _expand(item: Any) -> list[Path]:
+def expand(item: Any) -> list[Path]:
     """A file of that very name wins; then a directory; then a pattern, sorted."""
     if not isinstance(item, str | os.PathLike):
         raise UsageError(f"a list of files holds paths; got {type(item).__name__}")
@@ -283,7 +284,7 @@ def _open_arrow(paths: list[Path]) -> TableSource:
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(f"the Arrow files' columns differ: {error}") from error
     csvfile.refuse_duplicates(table.column_names, str(paths[0]))
-    return TableSource(table, f"arrow file {paths[0].name}")
+    return TableSource(table, f"arrow file {paths[0].name}", tuple(paths))
 
 
 def _first_bytes(path: Path) -> tuple[bytes, bytes]:
@@ -395,6 +396,10 @@ def _refuse_too_large(path: Path, name: str, kind: pa.DataType, united: pa.DataT
 
 def open_parquet(path: Path) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path, memory_map=True)
-    except (pa.ArrowInvalid, OSError) as error:
+        file = pq.ParquetFile(path, memory_map=True)
+        _ = file.schema_arrow.names  # types or names that a damaged file has
+        return file
+    except pa.ArrowMemoryError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{str(path)!r} is not a whole Parquet file: {error}") from error

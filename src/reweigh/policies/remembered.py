@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import Label, Labels
+from reweigh.output import files_behind
 from reweigh.policies.base import Floats, Policy, Scope, scope_of
 
 
@@ -18,6 +21,10 @@ class WrappedPolicy:
     @property
     def name(self) -> str:
         return self.policy.name
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return files_behind(self.policy)
 
     def probabilities(self, log: EpisodeLog) -> Floats:
         return self.policy.probabilities(log)

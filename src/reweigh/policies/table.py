@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,7 @@ class TablePolicy:
         name: str = "table",
     ) -> None:
         self.name = name
+        self.files = (Path(table),) if isinstance(table, str | os.PathLike) else ()
         if isinstance(table, Mapping):
             entries, single = _from_mapping(table), False
         elif isinstance(table, np.ndarray | list | tuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -144,8 +144,10 @@ def save(
     ]
 
 
-def save_as(chart: Any, path: Path, *, overwrite: bool = False) -> Path:
-    """Write the chart in the format that the file's name ends in."""
+def save_as(
+    chart: Any, path: Path, *, overwrite: bool = False, inputs: Iterable[Path] = ()
+) -> Path:
+    """Write the chart in the format that the file's name ends in, over none of the inputs."""
     format = path.suffix[1:].lower()
     if format not in FORMATS:
         listed = ", ".join(f".{known}" for known in FORMATS)
@@ -155,5 +157,5 @@ def save_as(chart: Any, path: Path, *, overwrite: bool = False) -> Path:
     def write(stream: BinaryIO) -> None:
         stream.write(content)
 
-    write_atomically(path, write, overwrite=overwrite)
+    write_atomically(path, write, overwrite=overwrite, inputs=inputs)
     return path

@@ -18,7 +18,7 @@ import jinja2
 from reweigh.comparison import Comparison
 from reweigh.inference.intervals import Interval
 from reweigh.logs.log import EpisodeLog
-from reweigh.output import write_atomically
+from reweigh.output import files_behind, write_atomically
 from reweigh.policies.base import Policy
 from reweigh.report import charts, draw, draw_places
 from reweigh.report.basis import Result, basis_of
@@ -63,7 +63,8 @@ def write_report(
     of `reweigh.report.content.gather`. `words` puts a message into the words of the reader's road
     to it: messages are written for Python."""
     basis = basis_of(results, main=main, intervals=intervals, log=log, target=target)
-    return _written(html_of(gather(basis, **told), words), path, overwrite=overwrite)
+    inputs = files_behind(basis.log, basis.target, basis.stored)
+    return _written(html_of(gather(basis, **told), words), path, inputs, overwrite=overwrite)
 
 
 def write_comparison(
@@ -76,16 +77,19 @@ def write_comparison(
 ) -> Path:
     """Write the report of a comparison. `told` are the parameters of
     `reweigh.report.compared.compared`."""
-    return _written(comparison_html(compared(found, **told), words), path, overwrite=overwrite)
+    answers = [c.result for c in found.contenders if isinstance(c.result, Estimate)]
+    inputs = files_behind(*(answer.grounds.evidence for answer in answers), told.get("log"))
+    page = comparison_html(compared(found, **told), words)
+    return _written(page, path, inputs, overwrite=overwrite)
 
 
-def _written(text: str, path: str | Path, *, overwrite: bool) -> Path:
+def _written(text: str, path: str | Path, inputs: Iterable[Path], *, overwrite: bool) -> Path:
     page = text.encode()
 
     def write(stream: BinaryIO) -> None:
         stream.write(page)
 
-    write_atomically(path, write, overwrite=overwrite)
+    write_atomically(path, write, overwrite=overwrite, inputs=inputs)
     return Path(path)
 
 

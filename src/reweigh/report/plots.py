@@ -16,6 +16,7 @@ import altair as alt
 import numpy as np
 
 from reweigh.errors import RefusedError
+from reweigh.output import files_behind
 from reweigh.report import charts, curse, draw_forest, draw_places, draw_weights, places
 from reweigh.report.answers import rows_of
 from reweigh.report.basis import Basis, Missing, Result, basis_of
@@ -90,7 +91,8 @@ class Plots:
     def save(self, chart: Any, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write a chart in the format that the file's name ends in: .svg, .png, .pdf, .html or
         .json."""
-        return charts.save_as(chart, Path(path), overwrite=overwrite)
+        inputs = files_behind(self.estimate.grounds.evidence)
+        return charts.save_as(chart, Path(path), overwrite=overwrite, inputs=inputs)
 
     def _with(self, beside: Sequence[Result]) -> Basis:
         others = [result for result in beside if result is not self.estimate]

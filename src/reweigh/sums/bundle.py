@@ -77,6 +77,7 @@ class Moments:
                   blocks
     unchecked     rules of the log's contract that the engine could not check to the end
     sql           the queries that made them, where an engine with SQL did; `save` leaves it out
+    files         the files that they were made from, which `save` does not replace
     """
 
     about: About
@@ -99,6 +100,7 @@ class Moments:
     rewards: tuple[float, float] | None = None  # the smallest and the largest; None: not known
     share_rule: Rule | None = None  # that of the whole log, where these are the sums of a part
     sql: str | None = field(default=None, repr=False)
+    files: tuple[Path, ...] = field(default=(), repr=False)
 
     @cached_property
     def n_episodes(self) -> int:
@@ -144,6 +146,7 @@ class Moments:
             rewards=unite_ranges([self.rewards, other.rewards]),
             unchecked=tuple(dict.fromkeys((*self.unchecked, *other.unchecked))),
             sql=self.sql if self.sql == other.sql else None,  # or it would tell of one part only
+            files=tuple(dict.fromkeys((*self.files, *other.files))),
             **{
                 n: both(n)
                 for n in ("start", "transitions", "start_model", "model", "policy", "trajectories")

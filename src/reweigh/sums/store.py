@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import math
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from reweigh.errors import InputError, ResourceError
-from reweigh.logs.states import Labels
+from reweigh.fingerprint import digest_of
 from reweigh.output import write_atomically
-from reweigh.sums.bundle import About, Moments
-from reweigh.sums.extras import (
-    VERSIONS,
-    LaggedMoments,
-    LargestWeights,
-    OrderedMoments,
-    PacedMoments,
-)
+from reweigh.sums.bundle import Moments
+from reweigh.sums.columns import check_tables, columns_of, rule_of, tables_of
+from reweigh.sums.extras import LaggedMoments, LargestWeights, OrderedMoments, PacedMoments
+from reweigh.sums.header import Header, header_text, read_header
 from reweigh.sums.policy import PolicyMoments
 from reweigh.sums.trajectories import EpisodeSums, StepMoments, StepSums
 from reweigh.sums.transitions import StartMoments, TransitionMoments
 
-FORMAT = 1
 KEY = b"reweigh"
-KINDS: dict[str, Any] = {
+KIND = "kind"  # the column that says which table a row belongs to
+RECORDS: dict[str, Any] = {
     "start": StartMoments,
     "start_model": StartMoments,
     "transitions": TransitionMoments,
@@ -37,155 +34,168 @@ KINDS: dict[str, Any] = {
     "policy": PolicyMoments,
     "steps": StepSums,
     "episodes": EpisodeSums,
-}
-EXTRAS: dict[str, Any] = {
     "lagged": LaggedMoments,
     "ordered": OrderedMoments,
     "paced": PacedMoments,
     "largest": LargestWeights,
 }
+# What files of before lack, from what they hold: π is taken for one number in each cell.
+LACKING: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "pi2": lambda held: held["pi"] ** 2 / np.maximum(held["n"], 1)
+}
+TOGETHER = (("start",), ("start_model", "model"), ("steps", "episodes"))  # all of them or none
 
 
 def save(moments: Moments, path: str | Path, *, overwrite: bool) -> None:
-    parts: dict[str, Any] = {
-        name: getattr(moments, name)
-        for name in ("start", "start_model", "transitions", "model", "policy")
-    }
-    if moments.trajectories is not None:
-        parts["steps"] = moments.trajectories.steps
-        parts["episodes"] = moments.trajectories.episodes
-    extras = {name: getattr(moments, name) for name in VERSIONS}
+    """What `load_moments` would refuse is not written."""
+    check_tables(moments, "these sums cannot be saved:")
+    parts = tables_of(moments)
     tables = [
-        pa.table({"kind": pa.array([kind] * len(columns[0][1]), pa.string())} | dict(columns))
-        for kind, part in (parts | extras).items()
-        if part is not None
-        for columns in [_columns(part)]
+        pa.table(
+            {KIND: pa.array([kind] * _rows(part), pa.string())}
+            | {
+                name: values.astype(rule_of(kind, name).dtype, copy=False)
+                for name, values in columns_of(part).items()
+            }
+        )
+        for kind, part in parts.items()
     ]
-    about = {
-        "format": FORMAT,
-        "about": asdict(moments.about),
-        "states": moments.states.values,
-        "actions": None if moments.actions is None else moments.actions.values,
-        "truncated": moments.truncated,
-        "hidden": moments.hidden,
-        "left_out": moments.left_out,
-        "unchecked": moments.unchecked,
-        "rewards": moments.rewards,
-        "kinds": [kind for kind, part in parts.items() if part is not None],
-        "extras": {
-            name: {"version": VERSIONS[name]} | _scalars(part)
-            for name, part in extras.items()
-            if part is not None
-        },
-    }
-    table = pa.concat_tables(tables, promote_options="default").replace_schema_metadata(
-        {KEY: json.dumps(about).encode()}
-    )
-    write_atomically(
-        path, lambda stream: pq.write_table(table, stream, compression="zstd"), overwrite=overwrite
-    )
+    table = pa.concat_tables(tables, promote_options="default")
+    header = header_text(moments, parts, _checksum(table))
+    table = table.replace_schema_metadata({KEY: header})
+
+    def write(stream: Any) -> None:
+        pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
+
+    write_atomically(path, write, overwrite=overwrite, inputs=moments.files)
 
 
 def load_moments(path: str | Path) -> Moments:
-    """Read sums that `Moments.save` wrote."""
+    """Read sums that `Moments.save` wrote; InputError where they are not whole and consistent."""
     path = Path(path)
     if not path.is_file():
         raise ResourceError(f"there is no file {str(path)!r}")
-    try:
-        table = pq.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{str(path)!r} is not a whole Parquet file: {error}") from error
-    head = (table.schema.metadata or {}).get(KEY)
-    if head is None:
-        raise InputError(
-            f"{str(path)!r} holds no moments of reweigh; make them with `reweigh moments`"
-        )
-    about = json.loads(head)
-    if about.get("format") != FORMAT:
-        raise InputError(
-            f"{str(path)!r} has format {about.get('format')!r}, and this version reads {FORMAT}"
-        )
-    kind = np.asarray(table.column("kind").to_numpy(zero_copy_only=False))
-    parts = {name: _part(table, kind == name, KINDS[name], path) for name in about["kinds"]}
-    parts |= {
-        name: _part(table, kind == name, EXTRAS[name], path, _restored(told))
-        for name, told in about.get("extras", {}).items()
-        if told.pop("version") == VERSIONS.get(name)  # another version's are as good as none
-    }
+    what = f"the file of moments {str(path)!r}"
+    with _damage(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        raw = (file.schema_arrow.metadata or {}).get(KEY)
+        if raw is None:
+            raise InputError(
+                f"{str(path)!r} holds no moments of reweigh; make them with `reweigh moments`"
+            )
+        header = read_header(raw, what)
+        table = file.read(use_threads=False)
+        if header.content is not None and header.content != _checksum(table):
+            raise InputError(f"{what} is damaged: its content does not match its checksum")
+        parts = _parts(table, header, what)
     trajectories = None
     if "steps" in parts:
         trajectories = StepMoments(parts.pop("steps"), parts.pop("episodes"))
-    meta = about["about"]
-    return Moments(
-        about=About(
-            **meta
-            | {
-                "state_columns": tuple(meta["state_columns"]),
-                "sources": tuple(meta["sources"]),
-            }
-        ),
-        states=_labels(about["states"]),
-        actions=None if about["actions"] is None else _labels(about["actions"]),
+    moments = Moments(
+        about=header.about,
+        states=header.states,
+        actions=header.actions,
         trajectories=trajectories,
-        truncated=about["truncated"],
-        hidden=about["hidden"],
-        left_out=about.get("left_out", {}),
-        unchecked=tuple(about.get("unchecked", ())),
-        rewards=None if about.get("rewards") is None else tuple(about["rewards"]),
+        truncated=header.truncated,
+        hidden=header.hidden,
+        left_out=header.left_out,
+        unchecked=header.unchecked,
+        rewards=header.rewards,
+        files=(path,),
         **parts,
     )
+    check_tables(moments, f"{what} is damaged:")
+    return moments
 
 
 def is_moments_file(path: str | Path) -> bool:
-    """True for a Parquet file that `Moments.save` wrote."""
+    """True for a Parquet file that `Moments.save` wrote: by its metadata, or by its columns where
+    the metadata is damaged."""
     try:
         with Path(path).open("rb") as stream:
             if stream.read(4) != b"PAR1":
                 return False
-        return KEY in (pq.read_schema(path).metadata or {})
-    except (OSError, pa.ArrowInvalid):
+        schema = pq.read_schema(path)
+        every = {KIND, *(f.name for f in fields(StartMoments))}
+        return KEY in (schema.metadata or {}) or every <= set(schema.names)
+    except (OSError, pa.ArrowException, UnicodeDecodeError):
         return False
 
 
-def _columns(part: Any) -> list[tuple[str, Any]]:
-    values = [(f.name, getattr(part, f.name)) for f in fields(part)]
-    return [(name, value) for name, value in values if isinstance(value, np.ndarray)]
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowMemoryError:
+        raise
+    except PermissionError as error:
+        raise ResourceError(f"cannot read {str(path)!r}: {error.strerror}") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{str(path)!r} is not a whole Parquet file: {error}") from error
 
 
-def _scalars(part: Any) -> dict[str, Any]:
-    """What is no column; JSON has no infinity."""
-    values = {f.name: getattr(part, f.name) for f in fields(part)}
-    return {
-        name: None if value == -math.inf else value
-        for name, value in values.items()
-        if not isinstance(value, np.ndarray)
-    }
+def _checksum(table: pa.Table) -> str:
+    """Of all that a table holds: names, types, values, and where there is none."""
+    parts: list[str | bytes] = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        parts += [name, str(column.type), np.packbits(_array(column.is_valid())).tobytes()]
+        if pa.types.is_string(column.type):
+            words = pc.dictionary_encode(column).combine_chunks()
+            parts += [repr(words.dictionary.to_pylist()), _array(words.indices).tobytes()]
+        else:
+            parts.append(_array(column.fill_null(0)).tobytes())
+    return digest_of(*parts)
 
 
-def _restored(scalars: dict[str, Any]) -> dict[str, Any]:
-    return {name: -math.inf if value is None else value for name, value in scalars.items()}
+def _array(column: Any) -> Any:
+    return np.ascontiguousarray(column.to_numpy(zero_copy_only=False))
 
 
-def _part(
-    table: pa.Table, rows: Any, record: Any, path: Path, scalars: dict[str, Any] | None = None
-) -> Any:
-    chosen = table.filter(pa.array(rows))
-    columns: dict[str, Any] = dict(scalars or {})
-    for f in fields(record):
+def _parts(table: pa.Table, header: Header, what: str) -> dict[str, Any]:
+    """The tables by their kind."""
+    kinds = set(header.kinds)
+    wrong = [kind for kind in header.kinds if kind not in RECORDS or kind in header.extras]
+    torn = [names for names in TOGETHER if len(kinds & set(names)) not in (0, len(names))]
+    if wrong or torn or "start" not in kinds or len(kinds) < len(header.kinds):
+        listed = ", ".join(map(repr, header.kinds))
+        raise InputError(f"{what} is damaged: it cannot hold the kinds {listed}")
+    if KIND not in table.column_names or not pa.types.is_string(table.schema.field(KIND).type):
+        raise InputError(f"{what} is damaged: it lacks the column {KIND!r} of texts")
+    kind = pc.dictionary_encode(table.column(KIND)).combine_chunks()
+    words = kind.dictionary.to_pylist()
+    if kind.null_count or not set(words) <= header.rows_of:
+        raise InputError(f"{what} is damaged: rows are of kinds that its header does not name")
+    code = _array(kind.indices)
+    found = {}
+    for name in (*header.kinds, *header.extras):
+        rows = np.flatnonzero(code == words.index(name)) if name in words else np.zeros(0, int)
+        # as `save` writes them the rows of a table stand together, and need no copy
+        together = not len(rows) or rows[-1] - rows[0] + 1 == len(rows)
+        begin = int(rows[0]) if len(rows) else 0
+        chosen = table.slice(begin, len(rows)) if together else table.take(pa.array(rows))
+        found[name] = _part(chosen, name, header.extras.get(name, {}), what)
+    return found
+
+
+def _part(rows: pa.Table, kind: str, scalars: dict[str, Any], what: str) -> Any:
+    """One table; of what an older file lacks some follows from what it holds."""
+    columns: dict[str, Any] = dict(scalars)
+    for f in fields(RECORDS[kind]):
         if f.name in columns:
             continue
-        if f.name == "pi2" and f.name not in chosen.column_names:  # sums made before it was kept
-            columns["pi2"] = columns["pi"] ** 2 / np.maximum(columns["n"], 1)
-            continue
-        column = chosen.column(f.name)
-        values = column.to_numpy(zero_copy_only=False)
-        if column.null_count or (values.dtype.kind == "f" and np.any(np.isnan(values))):
-            raise InputError(f"{str(path)!r} is damaged: column {f.name!r} has holes")
-        columns[f.name] = values
-    if np.any(np.asarray(columns["n"]) < 0):
-        raise InputError(f"{str(path)!r} is damaged: negative counts")
-    return record(**columns)
+        place = f"column {f.name!r} of the table {kind!r}"
+        if f.name not in rows.column_names:
+            if f.name in LACKING:
+                columns[f.name] = LACKING[f.name](columns)
+                continue
+            raise InputError(f"{what} is damaged: it lacks the {place}")
+        column, wanted = rows.column(f.name), pa.from_numpy_dtype(rule_of(kind, f.name).dtype)
+        if column.type != wanted:
+            raise InputError(f"{what} is damaged: {place} is {column.type}, not {wanted}")
+        if column.null_count:
+            raise InputError(f"{what} is damaged: {place} has {column.null_count:,} holes")
+        columns[f.name] = _array(column)
+    return RECORDS[kind](**columns)
 
 
-def _labels(values: list[Any]) -> Labels:
-    return Labels(tuple(tuple(v) if isinstance(v, list) else v for v in values))
+def _rows(part: Any) -> int:
+    return len(next(iter(columns_of(part).values())))

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from reweigh.errors import UsageError
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import HIDDEN, START, Labels
+from reweigh.output import files_behind
 from reweigh.policies.base import Policy
 from reweigh.progress import each
 from reweigh.sums import cells, products
@@ -106,6 +107,7 @@ class ArraysEngine:
             truncated=log.n_truncated,
             hidden=hidden,
             rewards=log.reward_range,
+            files=files_behind(log, target),
             **made,
         )
         return named(sums, log.identity()) if request.named else sums

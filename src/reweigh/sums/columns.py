@@ -1,0 +1,257 @@
+"""What the columns of saved sums may hold, one line per column, and what holds between tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import InputError
+from reweigh.logs.states import END, START, UNKNOWN
+from reweigh.sums.bundle import Moments
+from reweigh.sums.extras import VERSIONS
+from reweigh.sums.groups import group_by
+from reweigh.sums.transitions import NO_ACTION
+
+Array = npt.NDArray[Any]
+ROUNDING = 1e-6  # relative, of sums of which one bounds another
+UNDERFLOW = 1e-100  # per row: squares of less are 0, and bound nothing
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Whole numbers from `low` to below `below` (the name of a size), or one of `special`."""
+
+    low: int | None = 0
+    below: str | None = None
+    special: tuple[int, ...] = ()
+    dtype = np.int64
+
+    def wrong(self, values: Array, beside: Mapping[str, Array], sizes: Mapping[str, int]) -> Array:
+        bad = np.zeros(len(values), bool)
+        if self.low is not None:
+            bad |= values < self.low
+        if self.below is not None:
+            bad |= values >= sizes[self.below]
+        return bad & ~np.isin(values, self.special) if self.special else bad
+
+    def rule(self, sizes: Mapping[str, int]) -> str:
+        low = "" if self.low is None else f" from {self.low}"
+        high = "" if self.below is None else f" to {sizes[self.below] - 1}"
+        also = "".join(f" or {code}" for code in self.special)
+        return f"a whole number{low}{high}{also}"
+
+
+@dataclass(frozen=True)
+class Real:
+    """Numbers from `low` on.
+
+    square  a sum of squares: infinite where it exceeds what a number can hold
+    beyond  a sum that may do so in either direction, or both; its estimators then refuse
+    within  two columns A, B of the same table with value² ≤ A·B (Cauchy and Schwarz)
+    most    a column of the same table that is at least as large
+    """
+
+    low: float = -np.inf
+    square: bool = False
+    beyond: bool = False
+    within: tuple[str, str] | None = None
+    most: str | None = None
+    dtype = np.float64
+
+    def wrong(self, values: Array, beside: Mapping[str, Array], sizes: Mapping[str, int]) -> Array:
+        bad = values < self.low
+        if not self.beyond:
+            bad |= np.isnan(values) if self.square else ~np.isfinite(values)
+        limit = None
+        if self.within is not None and all(name in beside for name in self.within):
+            one, other = (np.asarray(beside[name], float) for name in self.within)
+            limit = np.sqrt(np.maximum(one, 0)) * np.sqrt(np.maximum(other, 0))
+        elif self.most is not None and self.most in beside:
+            limit = np.asarray(beside[self.most], float)
+        if limit is not None:
+            bad |= np.abs(values) > limit * (1 + ROUNDING) + UNDERFLOW * beside["n"]
+        return np.asarray(bad)
+
+    def rule(self, sizes: Mapping[str, int]) -> str:
+        parts = ["a number" if np.isinf(self.low) else f"a number from {self.low:g} on"]
+        if self.within is not None:
+            parts.append(f"whose square is at most {self.within[0]} times {self.within[1]}")
+        if self.most is not None:
+            parts.append(f"at most {self.most}")
+        return ", ".join(parts)
+
+
+SQUARES = Real(0, square=True)
+COLUMNS: dict[str, Whole | Real] = {
+    # keys
+    "block": Whole(0, "blocks"),
+    "t": Whole(0, "horizon"),
+    "t_next": Whole(1, "horizon + 1"),
+    "s": Whole(0, "states"),
+    "s_next": Whole(0, "states", (END, UNKNOWN)),
+    "s_before": Whole(0, "states"),
+    "a": Whole(0, "actions", (NO_ACTION,)),
+    "a_before": Whole(0, "actions", (NO_ACTION,)),
+    "bucket": Whole(None),
+    # sums over cells of rows
+    "n": Whole(0),
+    "rho": Real(0, within=("n", "rho2")),
+    "rho2": SQUARES,
+    "z": Real(within=("n", "z2")),
+    "rhoz": Real(beyond=True, within=("rho2", "z2")),
+    "z2": SQUARES,
+    "y": Real(within=("n", "y2")),
+    "y2": SQUARES,
+    "one": Real(0),
+    "pi": Real(0, within=("n", "pi2")),
+    "pi2": SQUARES,
+    "mu": Real(0),
+    # sums over episodes
+    "g": Real(within=("n", "g2")),
+    "g2": SQUARES,
+    "log_scale": Real(),
+    "w": Real(0, within=("n", "w2")),
+    "w2": SQUARES,
+    "wy": Real(),
+    "wmax": Real(0, most="w"),
+    "x": Real(beyond=True, within=("n", "x2")),
+    "x2": Real(0, beyond=True),
+    "wg": Real(within=("n", "wg2")),
+    "wg2": SQUARES,
+    "w2g": Real(beyond=True, within=("w2", "wg2")),
+    "ret": Real(),
+    "log_w": Real(),
+}
+OTHERWISE: dict[str, dict[str, Whole | Real]] = {  # what differs in one kind of table
+    "policy": {"a": Whole(0, "actions"), "pi": Real(0, most="n")},
+    "start": {"s": Whole(0, "states", (START,))},
+    "transitions": {
+        "s": Whole(0, "states", (START,)),
+        "a": Whole(0, "none", (NO_ACTION,)),
+    },
+}
+KEYS: dict[str, tuple[str, ...]] = {  # no two rows of a table share them
+    "start": ("block", "s"),
+    "start_model": ("block", "s"),
+    "transitions": ("block", "t", "s", "t_next", "s_next"),
+    "model": ("block", "t", "s", "a", "t_next", "s_next"),
+    "policy": ("block", "t", "s", "a"),
+    "steps": ("block", "t"),
+    "episodes": ("block",),
+    "lagged": ("t", "s_before", "a_before", "s", "s_next"),
+    "ordered": ("bucket",),
+    "paced": ("bucket", "t"),
+}
+
+
+def rule_of(kind: str, column: str) -> Whole | Real:
+    return OTHERWISE.get(kind, {}).get(column) or COLUMNS[column]
+
+
+def sizes_of(horizon: int, blocks: int, states: int, actions: int) -> dict[str, int]:
+    return {
+        "horizon": horizon,
+        "horizon + 1": horizon + 1,
+        "blocks": blocks,
+        "states": states,
+        "actions": actions,
+        "none": 0,
+    }
+
+
+def check_tables(moments: Moments, what: str) -> None:
+    """InputError, which names `what`, unless these sums can be those of a log."""
+    fault = next(_faults(moments), None)
+    if fault is not None:
+        raise InputError(f"{what} {fault}")
+
+
+def _faults(moments: Moments) -> Iterator[str]:
+    about = moments.about
+    actions = 0 if moments.actions is None else len(moments.actions)
+    sizes = sizes_of(about.horizon, about.blocks, len(moments.states), actions)
+    tables = tables_of(moments)
+    for kind, part in tables.items():
+        columns = columns_of(part)
+        for name, values in columns.items():
+            rule = rule_of(kind, name)
+            with np.errstate(over="ignore", invalid="ignore"):
+                bad = rule.wrong(values, {"n": np.ones(1)} | columns, sizes)
+            if bad.any():
+                row = int(np.flatnonzero(bad)[0])
+                value = values[row].item()
+                place = f"column {name!r} of the table {kind!r}, row {row + 1}: value {value}"
+                yield f"{place}; it must be {rule.rule(sizes)}"
+        keys = KEYS.get(kind)
+        if keys is not None and len(group_by([columns[key] for key in keys])) < len(columns["n"]):
+            yield f"table {kind!r}: two rows share the keys {', '.join(keys)}"
+    yield from _miscounts(moments, tables)
+
+
+def _miscounts(moments: Moments, tables: Mapping[str, Any]) -> Iterator[str]:
+    """Counts that contradict each other: every episode begins once, and a row other than the first
+    follows another."""
+    episodes = moments.n_episodes
+    if not episodes:
+        yield "there are no episodes"
+    if not 0 <= moments.truncated <= episodes:
+        yield f"{moments.truncated:,} of {episodes:,} episodes are cut off"
+    begun = {kind: int(part.n.sum()) for kind, part in tables.items() if kind in ALL_EPISODES}
+    begun |= {
+        kind: int(tables[kind].n[tables[kind].t == 0].sum())
+        for kind in ("transitions", "model", "paced", "steps")
+        if kind in tables
+    }
+    if moments.largest is not None:
+        begun["largest"] = moments.largest.n
+    for kind, count in begun.items():
+        if count != episodes:
+            yield f"table {kind!r} counts {count:,} episodes, and 'start' {episodes:,}"
+    for kind in ("transitions", "model"):
+        cells = tables.get(kind)
+        if cells is None:
+            continue
+        if np.any(cells.t_next <= cells.t):
+            yield f"table {kind!r}: a row is followed by one at the same step, or before it"
+        # rows that enter (t, s), less those that leave it; an episode may be cut off there
+        left, entered = cells.t > 0, cells.s_next >= 0
+        ends = ("block", "t", "s"), ("block", "t_next", "s_next")
+        both = [
+            np.concatenate([getattr(cells, one)[left], getattr(cells, other)[entered]])
+            for one, other in zip(*ends, strict=True)
+        ]
+        surplus = group_by(both).sum(np.concatenate([-cells.n[left], cells.n[entered]]))
+        if np.any(surplus < 0):
+            yield f"table {kind!r}: more rows leave a state at a step than enter it"
+    largest = moments.largest
+    if largest is not None:
+        falling = np.append(largest.log_w, largest.floor)
+        if len(largest.log_w) > largest.n or np.any(falling[1:] > falling[:-1]):
+            yield "table 'largest': the weights do not fall, or are more than the episodes"
+
+
+ALL_EPISODES = ("start", "start_model", "episodes", "ordered")
+
+
+def tables_of(moments: Moments) -> dict[str, Any]:
+    """The tables of these sums by their kind, those that there are."""
+    paths = moments.trajectories
+    found = {
+        "start": moments.start,
+        "start_model": moments.start_model,
+        "transitions": moments.transitions,
+        "model": moments.model,
+        "policy": moments.policy,
+        "steps": None if paths is None else paths.steps,
+        "episodes": None if paths is None else paths.episodes,
+    } | {kind: getattr(moments, kind) for kind in VERSIONS}
+    return {kind: part for kind, part in found.items() if part is not None}
+
+
+def columns_of(part: Any) -> dict[str, Array]:
+    """The arrays of a table; what else it holds are its scalars."""
+    return {name: value for name, value in vars(part).items() if isinstance(value, np.ndarray)}
