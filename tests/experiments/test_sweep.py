@@ -189,7 +189,7 @@ def test_every_replicate_and_cell_has_a_stream_of_its_own() -> None:
 
 
 def test_the_time_varying_world_is_drawn_anew_in_every_replicate() -> None:
-    sequences = [cells._sequence(Cell("timevarying", 8, 5), 0, k).spawn(2)[0] for k in range(3)]
+    sequences = [cells.seed_sequence(Cell("timevarying", 8, 5), 0, k).spawn(2)[0] for k in range(3)]
     seeds = [int(sequence.generate_state(1)[0]) for sequence in sequences]
     ways = [cells._world("timevarying", 8, seed).p for seed in seeds]  # type: ignore[attr-defined]
     assert len({way.tobytes() for way in ways}) == 3
@@ -198,7 +198,7 @@ def test_the_time_varying_world_is_drawn_anew_in_every_replicate() -> None:
 def test_values_are_those_of_evaluate() -> None:
     for cell, names in STUDY.items():
         _, result = cells.run_replicates(cell, names, 3, range(1, 2))
-        for_world, for_log = cells._sequence(cell, 3, 1).spawn(2)
+        for_world, for_log = cells.seed_sequence(cell, 3, 1).spawn(2)
         world = cells._world(cell.world, cell.horizon, int(for_world.generate_state(1)[0]))
         log = world.simulate(cell.n, np.random.default_rng(for_log))
         for name, found in zip(names, rw.evaluate_all(log, world.target, names), strict=True):

@@ -15,17 +15,15 @@ from reweigh.estimators.recursion import backward
 from reweigh.inference.assumptions import (
     Outcome,
     Worth,
-    _deviations,
     drift_by_step,
     drift_test,
     history_test,
-    ratio_test,
     steadiness_test,
 )
+from reweigh.inference.propensities import ratio_test
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
 from reweigh.sums.extras import OrderedMoments, PacedMoments
-from reweigh.sums.transitions import TransitionMoments
 from reweigh.worlds.described import RandomWorld
 
 KINDS = Request(frozenset({"transitions", "model", "lagged", "ordered"}))
@@ -212,96 +210,6 @@ def test_what_cannot_be_tested_says_why() -> None:
     two = outcomes(world.simulate(3, 0), world.target)
     assert two["history"].p is None
     assert two["history"].why
-
-
-def test_the_ratio_test_is_the_sum_of_squares_by_state() -> None:
-    world = WORLDS["few states"]
-    log = world.simulate(400, 7)
-    rho = world.target.probabilities(log) / log.steps.behavior_prob
-    state = log.steps.state
-    z2, total, square = [], 0.0, 0.0
-    for s in np.unique(state):
-        d = rho[state == s] - 1
-        z2.append(d.sum() ** 2 / np.sum(d * d))
-        total, square = total + d.sum(), square + np.sum(d * d)
-    p = min(stats.chi2.sf(sum(z2), len(z2)), 2 * stats.norm.sf(abs(total) / np.sqrt(square)))
-    found = outcomes(log, world.target)["ratio"]
-    assert found.p == pytest.approx(min(2 * p, 1.0), rel=1e-9)
-    assert found.state == int(np.unique(state)[np.argmax(z2)])
-    assert found.per_step is not None
-    assert found.per_step.shape == (8,)
-
-
-def one_state(counts: tuple[int, ...], mu: np.ndarray, pi: np.ndarray) -> TransitionMoments:
-    """The cells of a bandit's log in which the actions occur so many times."""
-    action = np.repeat(np.arange(len(counts)), counts)
-    log = rw.log_from_arrays(
-        states=np.zeros((len(action), 1), int),
-        actions=action[:, None],
-        rewards=np.zeros((len(action), 1)),
-        behavior_prob=mu[action][:, None],
-        target_prob=pi[action][:, None],
-    )
-    m = ArraysEngine().moments(log, rw.ColumnPolicy("target_prob"), KINDS)
-    assert m.model is not None
-    return m.model
-
-
-def test_deviations_have_mean_0_and_their_variance_by_enumeration() -> None:
-    """All logs of 30 rows with three actions, of which the third, rare one does not count."""
-    n, mu, pi = 30, np.array([0.6, 0.39, 0.01]), np.array([0.3, 0.4, 0.3])
-    chance, found = [], []
-    for first in range(n + 1):
-        for second in range(n + 1 - first):
-            counts = (first, second, n - first - second)
-            p = float(stats.multinomial.pmf(counts, n, mu))
-            if p > 1e-9 and first and second:
-                chance.append(p)
-                found.append(_deviations(one_state(counts, mu, pi)))
-    weight = np.array(chance) / sum(chance)
-    sums = np.array([one.sum[0] for one in found])
-    variance = n * float(np.sum(pi[:2] ** 2 / mu[:2]) - pi[:2].sum() ** 2)
-    assert weight @ sums == pytest.approx(0, abs=1e-3)
-    assert weight @ sums**2 == pytest.approx(variance, rel=1e-3)
-    assert min(one.square[0] for one in found) == pytest.approx(variance, rel=1e-9)
-
-
-@pytest.mark.parametrize("steps", [True, False])
-def test_rare_actions_raise_no_alarm_and_wrong_propensities_do(steps: bool) -> None:
-    """An action that is logged once in 1,000 rows and taken in three of ten; by table or step."""
-    rng = np.random.default_rng(3)
-    n, horizon = 150, 4
-    mu = np.array([[0.6, 0.399, 0.001], [0.45, 0.549, 0.001]])
-    pi = np.array([[0.3, 0.4, 0.3], [0.4, 0.3, 0.3]])
-    alarms = {"right": 0, "without actions": 0, "wrong": 0}
-    for _ in range(100):
-        action = rng.choice(3, (n, horizon), p=mu[0])
-        if steps:
-            action[:, 1::2] = rng.choice(3, (n, horizon // 2), p=mu[1])
-        which = (np.arange(horizon) % 2) * steps
-        given = mu[which, action]
-        for name, logged in (("right", given), ("wrong", np.where(action == 0, 0.8, 1.0) * given)):
-            log = rw.log_from_arrays(
-                states=np.zeros((n, horizon), int),
-                actions=action,
-                rewards=np.zeros((n, horizon)),
-                behavior_prob=np.minimum(logged, 1.0),
-                target_prob=pi[which, action],
-            )
-            m = ArraysEngine().moments(log, rw.ColumnPolicy("target_prob"), KINDS)
-            assert m.model is not None
-            assert m.transitions is not None
-            p = ratio_test(m.model, horizon).p
-            assert p is not None
-            alarms[name] += p < 0.01
-            if name == "right":
-                plain = ratio_test(m.transitions, horizon).p
-                assert plain is not None
-                alarms["without actions"] += plain < 0.01
-    # Of 100 logs with a chance of 1 in 100 each, more than 5 are alarmed once in 2,000 times.
-    assert alarms["right"] <= 5
-    assert alarms["wrong"] >= 90
-    assert alarms["without actions"] >= 20  # what the actions are asked for
 
 
 def test_the_history_test_is_an_analysis_of_variance_by_what_came_before() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import reweigh as rw
 from reweigh.cli.app import run
-from reweigh.inference import gates
+from reweigh.inference import gates, log_gates
 from reweigh.inference.assumptions import Outcome
 from reweigh.inference.gates import Gate
 from reweigh.inference.limits import LIMITS, Limit, kind_of
@@ -69,6 +69,10 @@ CASES: dict[str, tuple[Gate, str]] = {
     "small p": (gates.assumption("propensities", Outcome(0.002), "s"), "red"),
     "history": (gates.assumption("history", Outcome(0.005), "s"), "amber"),
     "drift never red": (gates.assumption("drift", Outcome(1e-30), None), "amber"),
+    "steps alike": (log_gates.steadiness(Outcome(0.6)), "green"),
+    "steps perhaps not alike": (log_gates.steadiness(Outcome(0.4)), "amber"),
+    "steps not alike": (log_gates.steadiness(Outcome(0.14)), "red"),
+    "one step": (log_gates.steadiness(Outcome(None, "one step")), "unknown"),
     "no test": (gates.assumption("drift", Outcome(None, "no order"), None), "unknown"),
     "placebo": (gates.placebo(10.1, 0.1, 10.0), "green"),
     "placebo off": (gates.placebo(10.3, 0.1, 10.0), "amber"),
@@ -105,6 +109,16 @@ def test_places_are_told() -> None:
     assert gate.per_step is not None
     assert "step 1" in gate.text
     assert gates.effective_size(np.array([5.0, 2.0]), 9).step == 1
+
+
+def test_steadiness_shows_no_p_value() -> None:
+    """Red at p = 0.14 reads like a bug: the share of logs that differ less, beside its limit."""
+    red = log_gates.steadiness(Outcome(0.14), "s")
+    assert "more than in 86% of logs where the step does not matter" in red.text
+    assert "p =" not in red.sentence
+    assert red.to_dict()["value"] == pytest.approx(0.86)
+    assert red.to_dict()["limit"] == "amber > 0.5, red > 0.8"
+    assert "more than in more" not in log_gates.steadiness(Outcome(1e-9)).text
 
 
 def test_drift_tells_its_steps_or_why_not() -> None:

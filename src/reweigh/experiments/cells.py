@@ -163,7 +163,7 @@ def run_replicates(
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a study tells its errors itself
         for replicate in replicates:
-            row = cell.replicate(asked, _sequence(cell, seed, replicate))
+            row = cell.replicate(asked, seed_sequence(cell, seed, replicate))
             for name, found in row.items():
                 if isinstance(found, Refusal):
                     codes = refused.setdefault(name, {})
@@ -180,7 +180,7 @@ def _number(row: Row, name: str) -> float | None:
     return None if isinstance(found, Refusal) else found
 
 
-def _sequence(cell: AnyCell, seed: int, replicate: int) -> np.random.SeedSequence:
+def seed_sequence(cell: AnyCell, seed: int, replicate: int) -> np.random.SeedSequence:
     """A stream of its own for every cell and replicate."""
     return np.random.SeedSequence(
         [seed, int(digest_of(cell.name)[:16], 16)], spawn_key=(replicate,)

@@ -15,11 +15,6 @@ WORDS = {
         "advice": "the state leaves something out: add what came before to it (the previous state "
         "or action), or use wis, which needs no state",
     },
-    "steadiness": {
-        "text": "the step is of no matter, as pooling all steps assumes",
-        "bad": "what follows a state depends on the step, and this estimator pools all steps",
-        "advice": "use mis, which does not pool",
-    },
     "drift": {
         "text": "both halves of the log, by id, earned the same",
         "bad": "the two halves of the log, by id, earned differently",

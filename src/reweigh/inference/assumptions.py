@@ -1,4 +1,4 @@
-"""Tests of what every estimate here assumes: right propensities, a Markov state, a steady log.
+"""Tests of what estimates assume: a Markov state, steps that are alike, a log without drift.
 
 Each works on sums, so that it is the same on every engine and for merged sites, and returns a
 `Outcome`: a p-value, or the reason why there is none. They can be wrong both ways: a small p-value
@@ -21,8 +21,6 @@ from reweigh.sums.transitions import TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-SEEN_ENOUGH = 20  # rows of a state before its mean ratio says anything
-EXPECTED = 5.0  # rows of an action that its propensity must promise before they are compared
 SPARE_ROWS = 10  # rows of a (t, s) beyond its groups before its spread is known
 LEAST_LOG_P = -1000.0  # one state must not make a sum of logarithms infinite
 HALF = 10  # episodes in each half of the log
@@ -49,100 +47,6 @@ class Outcome:
     per_step: Floats | None = None
     step: int | None = None
     state: int | None = None
-
-
-def ratio_test(cells: TransitionMoments, horizon: int) -> Outcome:
-    """E[ρ | s] = 1: the ratios of every state average to 1 if the propensities are right.
-
-    Given the past, ρ_t - 1 has mean 0, so the rows' deviations are uncorrelated, also within an
-    episode, and with D the sum of a state's deviations and V their variance, D²/V is about χ²(1),
-    and the states' add up. The overall mean, which alone sees a small common factor, counts as
-    well: the smaller of both p-values, doubled. What deviates from what: see `_deviations`.
-    """
-    from scipy import stats
-
-    found = _deviations(cells)
-    by_state = found.by(found.s)
-    known = (by_state.n >= SEEN_ENOUGH) & (by_state.square > 0)
-    if not known.any():
-        return Outcome(None, f"no state was seen {SEEN_ENOUGH} times with different ratios")
-    z2 = by_state.sum[known] ** 2 / by_state.square[known]
-    total = float(by_state.sum[known].sum()) / float(np.sqrt(by_state.square[known].sum()))
-    p = min(float(stats.chi2.sf(z2.sum(), len(z2))), float(2 * stats.norm.sf(abs(total))))
-    by_step = found.by(found.t)
-    z = divided(by_step.sum, np.sqrt(by_step.square))
-    per_step = np.full(horizon, np.nan)
-    told = (by_step.n >= SEEN_ENOUGH) & (by_step.square > 0) & (by_step.t < horizon)
-    per_step[by_step.t[told]] = 2 * stats.norm.sf(np.abs(z[told]))
-    return Outcome(
-        min(2 * p, 1.0),
-        per_step=per_step,
-        step=int(by_step.t[told][np.argmax(np.abs(z[told]))]) if told.any() else None,
-        state=int(by_state.s[known][np.argmax(z2)]),
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Deviations:
-    """By (t, s): rows, the sum of the deviations and its variance."""
-
-    t: Ints
-    s: Ints
-    n: Floats
-    sum: Floats
-    square: Floats
-
-    def by(self, key: Ints) -> _Deviations:
-        """The same by step, or by state."""
-        groups = group_by([key])
-        n, total, square = (groups.sum(values) for values in (self.n, self.sum, self.square))
-        return _Deviations(groups.keys[0], groups.keys[0], n, total, square)
-
-
-def _deviations(cells: TransitionMoments) -> _Deviations:
-    """Σ(ρ - 1), with the variance Σ(ρ - 1)² as the rows show it. That is far too small where an
-    action with a large ratio is so rare that the log may lack it: every row is then below 1, all
-    by the same. So where the ratio is a function of state and action, only actions count which the
-    state's rows should show EXPECTED times by their propensity, N μ(a|s):
-
-        Σ(ρ 1{a counts} - π*),  variance N (Σ π²/μ - π*²),  π* and Σ over the actions that count
-
-    or as the rows show it, whichever is larger. What is missing of rare ones is for `support`.
-    """
-    # The policies of a state may change with the step: then each of its steps stands for itself.
-    changes = _any_varies(cells, cells.s)
-    step = np.where(changes, cells.t, 0)
-    stratum = group_by([step, cells.s]).index()
-    listed = ~_any_varies(cells, stratum) & cells.has_action  # (cells,)
-    by_action = group_by([stratum, cells.a])
-    n, pi, mu = (by_action.sum(values) for values in (cells.n, cells.pi, cells.mu))
-    of = by_action.keys[0]
-    share, propensity = pi / n, mu / n
-    expected = tally(of, n)[of] * propensity
-    counts = expected >= EXPECTED
-    level = tally(of, np.where(counts, share, 0.0))
-    second = tally(of, np.where(counts, share * divided(share, propensity), 0.0))
-    variance = np.where(listed, (second - level**2)[stratum], 0.0)
-    own = np.where(listed, level[stratum], 1.0)  # what the ratios should average to
-    used = ~listed | counts[by_action.index()]
-    first = np.where(used, cells.rho, 0.0) - own * cells.n
-    square = np.where(used, cells.rho2 - 2 * own * cells.rho, 0.0) + own**2 * cells.n
-    nodes = group_by([cells.t, cells.s])
-    t, s = nodes.keys
-    rows, total, spread = (nodes.sum(values) for values in (cells.n, first, square))
-    # Sums of squares leave rounding behind where every ratio is 1.
-    spread[spread <= 1e-12 * (nodes.sum(cells.rho2) + rows)] = 0.0
-    by_null = nodes.sum(cells.n * variance)
-    spread = np.where(by_null > 1e-12 * rows, np.maximum(spread, by_null), spread)
-    return _Deviations(t, s, rows.astype(np.float64), total, spread)
-
-
-def _any_varies(cells: TransitionMoments, of: Ints) -> npt.NDArray[np.bool_]:
-    """(cells,) whether the ratio of some action differs between rows with the same number."""
-    pairs = group_by([of, cells.a])
-    n, rho, rho2 = (pairs.sum(values) for values in (cells.n, cells.rho, cells.rho2))
-    varies = rho2 * n - rho**2 > 1e-9 * rho2 * n
-    return np.asarray(np.isin(of, pairs.keys[0][varies]))
 
 
 @dataclass(frozen=True, eq=False)

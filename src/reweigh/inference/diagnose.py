@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from reweigh.arithmetic import divided
 from reweigh.errors import SupportError
@@ -43,12 +44,12 @@ from reweigh.inference.assumptions import (
     drift_by_step,
     drift_test,
     history_test,
-    ratio_test,
     steadiness_test,
 )
 from reweigh.inference.gain import no_returns
 from reweigh.inference.gates import Gate
 from reweigh.inference.limits import kind_of, limit_of
+from reweigh.inference.propensities import ratio_test
 from reweigh.inference.unseen_actions import concerns, left_out
 from reweigh.sums.bundle import Moments
 from reweigh.sums.engines.base import Request
@@ -187,7 +188,7 @@ def of_sums(sums: Moments, silent: Set[str] = frozenset()) -> dict[str, Gate]:
         HIDDEN_POLICIES: lambda: _policies(sums, at_hidden=True),
         FITTED: lambda: _fitted_values(sums),
         STATES: lambda: _assumption(STATES, sums, _history(sums, worth)),
-        STEADY: lambda: _assumption(STEADY, sums, _steadiness(sums, worth)),
+        STEADY: lambda: log_gates.steadiness(*_with_state_name(sums, _steadiness(sums, worth))),
         DRIFT: lambda: _assumption(DRIFT, sums, _drift(sums)),
         MARGINAL: lambda: marginal()[0],
         UNSEEN: lambda: marginal()[1],
@@ -203,10 +204,15 @@ NO_TRANSITIONS = Outcome(None, "these sums hold no transitions")
 
 
 def _assumption(name: str, sums: Moments, outcome: Outcome) -> Gate:
+    return gates.assumption(name, *_with_state_name(sums, outcome))
+
+
+def _with_state_name(sums: Moments, outcome: Outcome) -> tuple[Outcome, str | None]:
+    """An outcome, without a p-value where it is no number, and the name of its state."""
     if outcome.p is not None and math.isnan(outcome.p):
         outcome = Outcome(None, variance.OVERFLOW)
     code = -1 if outcome.state is None else outcome.state
-    return gates.assumption(name, outcome, sums.states.name(code) if code >= 0 else None)
+    return outcome, sums.states.name(code) if code >= 0 else None
 
 
 def _ratios(sums: Moments) -> Outcome:
@@ -216,7 +222,12 @@ def _ratios(sums: Moments) -> Outcome:
         return Outcome(None, "the ratios were clipped, and clipped ones need not average to 1")
     if sums.about.behavior != "logged":
         return Outcome(None, "the propensities were estimated from this log: they fit it")
-    return ratio_test(sums.model or sums.transitions, sums.about.horizon)
+    return ratio_test(sums.model or sums.transitions, sums.about.horizon, _hidden(sums))
+
+
+def _hidden(sums: Moments) -> npt.NDArray[np.bool_]:
+    """By code: is it the hidden state?"""
+    return np.array([value is None for value in sums.states.values], bool)
 
 
 def _steadiness(sums: Moments, worth: Worth | None) -> Outcome:
@@ -320,8 +331,7 @@ def _policies(sums: Moments, *, at_hidden: bool = False) -> Gate:
         return gates.unknown(name, "actions are numbers: no two are alike")
     if sums.model is None:
         return gates.unknown(name, _lacking(sums, "model", "the actions", "not asked for"))
-    hidden = np.array([value is None for value in sums.states.values], bool)
-    cells = sums.model.where(hidden[sums.model.s] == at_hidden)
+    cells = sums.model.where(_hidden(sums)[sums.model.s] == at_hidden)
     if not len(cells):
         return none_hidden or gates.unknown(name, "no state is observed")
     groups = group_by([cells.t, cells.s, cells.a])

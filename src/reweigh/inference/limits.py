@@ -65,7 +65,7 @@ LIMITS = {
     "fitted values": Limit(0.01, 0.05),
     "unseen actions": Limit(0.5, 1.0),  # in errors: what is missing moves the whole interval
     "history": Limit(0.01, 0.001, above=False),
-    "steadiness": Limit(0.5, 0.2, above=False),  # a test of little power; mis costs little more
+    "steadiness": Limit(0.5, 0.8),  # a test of little power, so no p-value; mis costs little more
     "drift": Limit(0.01, None, above=False),
     "hidden states": Limit(None, 0.0),
     "stationarity": Limit(0.0, 0.02),  # not in the study: never green

@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.inference.gates import ROUNDING, Floats, Gate, gate, place_in_words, with_place
+from reweigh.inference.assumptions import Outcome
+from reweigh.inference.gates import (
+    ROUNDING,
+    Floats,
+    Gate,
+    gate,
+    place_in_words,
+    unknown,
+    with_place,
+)
 
 STATE_IS_ALL = "an error from sums takes the state for all that matters"
 BY_BLOCKS = (
@@ -36,6 +45,27 @@ def estimated_propensities(there: bool) -> Gate:
         if there
         else "the propensities were logged",
         "log the propensities; until then the interval can be off, mostly too wide",
+    )
+
+
+SURE = 0.999  # of logs: a larger share is printed as this one, after "more than"
+
+
+def steadiness(test: Outcome, state: str | None = None) -> Gate:
+    """Whether steps differ, for estimators that pool them. The test has little power, so it speaks
+    up long before a p-value would be small; the value is the share of logs of a steady world whose
+    steps differ less than these, 1 - p, which nobody compares with 0.05."""
+    if test.p is None:
+        return unknown("steadiness", test.why)
+    share = 1 - test.p
+    shown = f"{SURE:.1%}" if share > SURE else f"{share:.0%}"
+    return gate(
+        "steadiness",
+        share,
+        f"what follows a state differs between steps more than in {shown} of logs where the step "
+        "does not matter; this estimator pools all steps",
+        "use mis, which does not pool",
+        state=state,
     )
 
 
