@@ -69,7 +69,7 @@ class Basis:
         if self.log.n_truncated:  # the products of cut-off episodes mean nothing
             kinds.discard("trajectories")
         ratio = None if self.main is None else self.main.recipe.max_ratio
-        request = Request(frozenset(kinds), max_ratio=ratio)
+        request = Request(frozenset(kinds), max_ratio=ratio, policy=True)
         with np.errstate(over="ignore", invalid="ignore"):
             return ArraysEngine().moments(self.log, self.target, request)
 

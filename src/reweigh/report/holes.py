@@ -72,8 +72,9 @@ def holes_of(basis: Basis) -> Holes | Missing:
     t, s = pairs.keys
     visits = pairs.sum(cells.n)
     shown = _Shown(sums, cells, t, s, visits, *_mass(basis, sums, t, s, visits))
-    # 1 - Σ_a π(a|s) over the actions that the log shows at (t, s)
-    lacking = np.maximum(1 - pairs.sum(cells.pi / cells.n), 0.0)
+    # 1 - Σ_a π̄(a|s) over the actions that the log shows at (t, s)
+    share = sums.shares.of(group_by([cells.t, cells.s, cells.a]), cells)
+    lacking = np.maximum(1 - pairs.sum(share), 0.0)
     gaps, actions, note = _by_action(basis, shown, np.where(lacking > NOTHING, lacking, 0.0))
     return _told(shown, gaps + _unseen_states(basis, shown), actions, note)
 
