@@ -194,7 +194,8 @@ def gather(
 def _ask_again(recipes: list[Recipe]) -> bool:
     """Whether the target's probabilities will be needed more than once; WIS's error does."""
     return len(recipes) > 1 or any(
-        recipe.control is not None or recipe.normalize == "step" for recipe in recipes
+        recipe.control is not None or recipe.normalize == "step" or recipe.needs.policy
+        for recipe in recipes
     )
 
 

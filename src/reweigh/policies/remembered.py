@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import Label, Labels
 from reweigh.output import files_behind
 from reweigh.policies.base import Floats, Policy, Scope, scope_of
+
+MOST_KEPT = 1 << 25  # numbers: 256 MiB
 
 
 class WrappedPolicy:
@@ -51,23 +51,38 @@ class WrappedPolicy:
 
 
 class RememberedPolicy(WrappedPolicy):
-    """The same policy. π(a_t|s_t) of the last log's rows is looked up once; a log with other
-    rewards has the same rows."""
+    """The same policy. π(a_t|s_t) of the last log's rows is looked up once, and so is π(a|s_t) of
+    as many actions as fit; a log with other rewards has the same rows."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
         self._rows: object = None
-        self._found: Floats = np.zeros(0)
+        self._found: dict[Label, Floats] = {}
+        self._logged: Floats | None = None
 
     def probabilities(self, log: EpisodeLog) -> Floats:
+        self._look_at(log)
+        if self._logged is None:
+            self._logged = self.policy.probabilities(log)
+        return self._logged
+
+    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
+        self._look_at(log)
+        if action in self._found:
+            return self._found[action]
+        found = self.policy.of_action(log, action)
+        if (len(self._found) + 1) * len(found) <= MOST_KEPT:
+            self._found[action] = found
+        return found
+
+    def _look_at(self, log: EpisodeLog) -> None:
         if self._rows is not log.steps.state:
-            self._found = self.policy.probabilities(log)
+            self.forget()
             self._rows = log.steps.state
-        return self._found
 
     def forget(self) -> None:
         """Give the memory back."""
-        self._rows, self._found = None, np.zeros(0)
+        self._rows, self._logged, self._found = None, None, {}
 
 
 class RowsPolicy(WrappedPolicy):
