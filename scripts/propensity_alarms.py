@@ -1,7 +1,7 @@
 """How often the test of propensities is red: on sparse clean logs, and on the study's own logs.
 
     python scripts/propensity_alarms.py            sparse logs, about 5 CPU-minutes
-    python scripts/propensity_alarms.py --study    the study's clean and faulty logs, about 40
+    python scripts/propensity_alarms.py --study    the study's clean and faulty logs, about 8
     python scripts/propensity_alarms.py --write    what is there into docs/trust: sparse.csv, and
                                                    the rows of the gate in gates.csv
 
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from reweigh.experiments.cells import seed_sequence
-from reweigh.experiments.coverage import PARTS, cells_of
+from reweigh.experiments.coverage import cells_of
 from reweigh.experiments.coverage_cells import CLEAN, TrustCell
 from reweigh.experiments.coverage_goals import read_csv
 from reweigh.experiments.coverage_measures import recipe_of
@@ -35,6 +35,7 @@ from reweigh.sums.compute import compiled
 DOCS = Path(__file__).parents[1] / "docs" / "trust"
 FOLDER = Path("build") / "propensity-alarms"
 SEED = 0
+STUDY_LOGS = 100  # of each cell, the first ones of scripts/trust.py
 LOGS = {CLEAN: 500} | dict.fromkeys(WRONG, 50)
 COLUMNS = ("setting", "fault", "logs", "unknown", "red", "mc_error")
 
@@ -81,7 +82,7 @@ def _study_cells() -> Iterator[Cell]:
         for cell in parts[part]:
             assert isinstance(cell, TrustCell)
             if part == "coverage" or cell.fault != CLEAN:
-                yield f"study/{cell.name}", PARTS[part], _of_cell(cell)
+                yield f"study/{cell.name}", STUDY_LOGS, _of_cell(cell)
 
 
 def _of_cell(cell: TrustCell) -> Callable[[int], float | None]:

@@ -19,6 +19,7 @@ from reweigh.experiments.coverage_goals import goals, pick, read_csv
 from reweigh.experiments.coverage_page import page
 from reweigh.experiments.coverage_power import GATES, NO_TESTS, powers, tellers
 from reweigh.experiments.coverage_published import Study
+from reweigh.experiments.sparse_logs import SETTINGS
 from reweigh.inference.limits import LIMITS
 from reweigh.report.charts import save
 
@@ -105,6 +106,28 @@ def test_the_page_says_what_the_tables_say() -> None:
     assert "Episodes selected by their return" in text
     for name in LIMITS:
         assert name in text
+
+
+def test_sparse_logs_are_told_with_their_false_alarms() -> None:
+    clean = {"setting": "five rows", "fault": "clean", "logs": 300, "unknown": 0.0, "red": 0.02}
+    rows = [clean, clean | {"fault": "swapped", "logs": 50, "red": 0.9},
+            clean | {"setting": "two rows", "logs": 100, "red": 0.0}]  # fmt: skip
+    text = page(Study([FINE], [GATE], [BEST], [WORLD], sparse=rows))
+    assert "On 400 clean logs of 2 settings it is red in 1.5 % (Monte-Carlo error 0.6 %)" in text
+    assert "| five rows | 2.0 % of 300 | 90 % |" in text
+    assert "| two rows | 0.0 % of 100 | refused |" in text
+
+
+def test_published_false_alarms_in_sparse_logs_are_few() -> None:
+    """What the page promises: at most 2 % red on 2,000 clean logs and more, of ten settings and
+    more; in none of them above 3 % by more than its Monte-Carlo error."""
+    clean = pick(Study.read(DOCS).sparse, fault="clean")
+    logs = sum(row["logs"] for row in clean)
+    assert logs >= 2000
+    assert {row["setting"] for row in clean} == set(SETTINGS)
+    assert len(SETTINGS) >= 10
+    assert sum(row["red"] * row["logs"] for row in clean) / logs <= 0.02
+    assert all(row["red"] - row["mc_error"] <= 0.03 for row in clean)
 
 
 def test_every_fault_has_words() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from reweigh.experiments.coverage_cells import CLEAN
 from reweigh.experiments.coverage_goals import pick
 from reweigh.experiments.coverage_markdown import listed, percent, table
 from reweigh.experiments.coverage_measures import MAIN, SUMS
@@ -119,6 +121,30 @@ def _by_gate(study: Study) -> str:
             "not hold in clean logs either.\n"
         )
     return text
+
+
+def sparse(study: Study) -> str:
+    """How often the test of propensities is red where most (step, state) have few rows."""
+    clean = pick(study.sparse, fault=CLEAN)
+    if not clean:
+        return "Not run yet.\n"
+    faults = [name for name in FAULT_WORDS if name != CLEAN and pick(study.sparse, fault=name)]
+    made = []
+    for row in clean:
+        mine = {f: pick(study.sparse, setting=row["setting"], fault=f) for f in faults}
+        shares = [percent(rows[0]["red"], 0) if rows else "refused" for rows in mine.values()]
+        made.append((row["setting"], f"{percent(row['red'])} of {row['logs']:,}", *shares))
+    logs = sum(row["logs"] for row in clean)
+    red = sum(row["red"] * row["logs"] for row in clean) / logs
+    error = math.sqrt(red * (1 - red) / logs)
+    worst = max(clean, key=lambda row: row["red"])
+    head = ("setting", "clean", *(FAULT_WORDS[name] for name in faults))
+    return (
+        "How often the gate *propensities* is red (p < 0.01) in logs with mostly one to five rows "
+        f"per step and state. On {logs:,} clean logs of {len(clean)} settings it is red in "
+        f"{percent(red)} (Monte-Carlo error {percent(error)}), in {percent(worst['red'])} where it "
+        "is so most often. `scripts/propensity_alarms.py` runs it again.\n\n" + table(head, made)
+    )
 
 
 def _line(by_size: dict[int, Alarms], sizes: Sequence[int]) -> str:

@@ -17,9 +17,11 @@ ERRORS = 2  # Monte-Carlo errors that a goal is given
 ENOUGH = 50  # replicates of a colour before its coverage is judged
 TEXTS = {
     "world", "group", "half", "estimator", "method", "gate", "fault", "interval", "description",
+    "setting",
 }  # fmt: skip
 COUNTS = {
     "n", "replicates", "green_replicates", "amber_replicates", "policies", "horizon", "hits",
+    "logs",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from reweigh.experiments.coverage import PARTS, cells_of
-from reweigh.experiments.coverage_faults_page import faults
+from reweigh.experiments.coverage_faults_page import faults, sparse
 from reweigh.experiments.coverage_goals import (
     ERRORS,
     HIGH,
@@ -79,6 +79,7 @@ def page(study: Study) -> str:
     parts += ["## Which estimator, which interval\n", _intervals(study)]
     parts += ["## What a verdict is worth\n", _verdicts(study), "![](green.svg)\n"]
     parts += ["## Which faults are noticed\n", faults(study)]
+    parts += ["## Right propensities in sparse logs\n", sparse(study)]
     parts += ["## The best of many\n", _best(study)]
     parts += ["## What no test here can see\n", UNSEEN]
     parts += ["## The worlds\n", _worlds(study)]
@@ -306,6 +307,8 @@ TABLES = """\
   estimates, bias over the spread, refusals, shares of the verdicts, coverage within green and amber
 - [`gates.csv`](gates.csv): by gate, fault, world, n and estimator: how often amber and red; of
   estimators other than `mis`, `dm` and `wis` the verdict, and the gates that these three lack
+- [`sparse.csv`](sparse.csv): by setting and fault: how often the gate *propensities* is red in logs
+  with few rows per step and state
 - [`best_of_many.csv`](best_of_many.csv): the best of 50 equal policies
 - [`bins.csv`](bins.csv): coverage of the default interval by the value of each gate
 - [`worlds.csv`](worlds.csv): the worlds with all that they are made from

@@ -25,6 +25,7 @@ from reweigh.jsonfile import parse_object
 from reweigh.output import write_atomically
 
 ABOUT = "study.json"
+SPARSE = "sparse.csv"  # by scripts/propensity_alarms.py
 ANEW = "Where all cells are at hand, --tables --write --overwrite makes the tables anew"
 Key = tuple[str | None, int, str | None]  # world, n, fault
 ROW_KEYS = {
@@ -43,12 +44,21 @@ class Study:
     best: list[Row]
     worlds: list[Row]
     remarks: tuple[str, ...] = ()
+    sparse: Sequence[Row] = ()
 
     @classmethod
     def read(cls, folder: Path) -> Study:
         names = ("coverage", "gates", "best_of_many", "worlds")
         coverage, gates, best, worlds = (read_csv(folder / f"{name}.csv") for name in names)
-        return cls(coverage, gates, best, worlds, tuple(_told(folder).get("remarks", ())))
+        sparse = folder / SPARSE
+        return cls(
+            coverage,
+            gates,
+            best,
+            worlds,
+            tuple(_told(folder).get("remarks", ())),
+            read_csv(sparse) if sparse.exists() else (),
+        )
 
     @property
     def sizes(self) -> list[int]:

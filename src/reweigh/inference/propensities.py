@@ -40,8 +40,8 @@ def ratio_test(cells: TransitionMoments, horizon: int, hidden: Bools | None = No
 
     Given the past, deviations have mean 0, so they are uncorrelated, also within an episode. With
     D the sum of a group's deviations and V its variance, D²/V is about χ²(1), and the groups' add
-    up. A group is a state, or several rare ones. The overall mean, which alone sees a small common
-    factor, counts as well: the smaller of both p-values, doubled.
+    up. A group is a state, or several rare ones. The overall mean of each part, which alone sees a
+    small common factor, counts as well: the smaller of both p-values, doubled.
 
     `hidden` says by code which state stands for hidden ones: its rows are a part of their own,
     because policies may follow from every state that is shown and not from this one.
@@ -57,12 +57,10 @@ def ratio_test(cells: TransitionMoments, horizon: int, hidden: Bools | None = No
     parts = [part for part in parts if part.df > 0]
     if not parts:
         return Outcome(None, f"no {GROUP_ROWS} rows of a state have different ratios")
-    t, n, D, V = (
-        np.concatenate(columns) for columns in zip(*(part.by_step() for part in parts), strict=True)
-    )
-    overall = abs(float(D.sum())) / float(np.sqrt(max(V.sum(), NO_VARIANCE * n.sum())))
     by_groups = stats.chi2.sf(sum(part.chi2 for part in parts), sum(part.df for part in parts))
-    p = min(float(by_groups), float(2 * stats.norm.sf(overall)))
+    by_means = stats.chi2.sf(sum(part.overall() for part in parts), len(parts))
+    p = min(float(by_groups), float(by_means))
+    t, n, D, V = (np.concatenate(c) for c in zip(*(part.used() for part in parts), strict=True))
     steps = group_by([t])
     rows, D, V = (steps.sum(values) for values in (n, D, V))
     usable = (rows >= GROUP_ROWS) & (NO_VARIANCE * rows < V) & (steps.keys[0] < horizon)
@@ -103,10 +101,15 @@ class _Part:
     chi2: float
     df: float
 
-    def by_step(self) -> tuple[Ints, Floats, Floats, Floats]:
+    def used(self) -> tuple[Ints, Floats, Floats, Floats]:
         """t, N, D and V of the nodes that are compared."""
         nodes, used = self.nodes, (self.score > 0)[self.nodes.group]
         return nodes.t[used], nodes.N[used], nodes.D[used], nodes.V[used]
+
+    def overall(self) -> float:
+        """(ΣD)²/ΣV, about χ²(1)."""
+        _, N, D, V = self.used()
+        return float(D.sum()) ** 2 / float(max(V.sum(), NO_VARIANCE * N.sum()))
 
     def worst_state(self) -> int:
         """The state that is furthest off in the group that is."""
