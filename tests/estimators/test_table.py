@@ -69,7 +69,7 @@ def refuses(name: str, world: str) -> str | None:
         return "continuous-actions"
     if world == "modelfail" and (name in POOLED or name == "mis-averaged"):
         return "hidden"
-    if world in ("early-end", "timevarying") and name == "ssd-is-selfnorm":
+    if world == "early-end" and name == "ssd-is-selfnorm":
         return "stationary"
     return None
 
