@@ -50,7 +50,9 @@ def dm(unseen: str = "zero") -> Recipe:
 
 
 def ssd_is(use: str = "ratio", *, max_ratio: float | None = None) -> Recipe:
-    """IS with the stationary state distribution; three readings of how to use it."""
+    """IS with the stationary state distribution d. `use` says how: d over the logged share of the
+    state as a weight ("ratio"), d in the place of d_t ("plugin"), or the weights of "ratio" divided
+    once by their sum over all rows and steps ("selfnorm", Liu et al. 2018)."""
     if use == "ratio":
         return Recipe("ssd-is", Stationary("ratio"), max_ratio=max_ratio)
     if use == "plugin":
