@@ -254,8 +254,8 @@ def time_varying(t: Tables) -> Iterable[Claim]:
         "SSD-IS does not improve with n.",
         f"Slope {ssd}; relative bias at n = 4096: {t.bias('fig3a', 'ssd-is', 4096)}. Read as "
         "'plugin' (d∞ in the place of d_t) its bias is "
-        f"{t.bias('extra_ssd_timevarying_n', 'ssd-is-plugin', 4096)}, self-normalised over all rows "
-        f"{t.bias('extra_ssd_timevarying_n', 'ssd-is-selfnorm', 4096)}.",
+        f"{t.bias('extra_ssd_timevarying_n', 'ssd-is-plugin', 4096)}, self-normalised over all "
+        f"rows {t.bias('extra_ssd_timevarying_n', 'ssd-is-selfnorm', 4096)}.",
         verdict(abs(ssd.value) < 0.05, False),
         "The stationary distribution is a point mass on state 0. Which wrong number comes out of "
         "it depends on how it is used; no reading is consistent.",

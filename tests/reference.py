@@ -564,7 +564,7 @@ def ssd_is(log: Log, use: Literal["ratio", "plugin", "selfnorm"]) -> Fraction:
 
 
 def _stationary(log: Log) -> tuple[dict[State, Fraction], dict[State, int]]:
-    """d, to some fifty digits, and c. ZeroDivisionError where there is no such vector, or several."""
+    """d, to some fifty digits, and c. ZeroDivisionError where there is no one such vector."""
     count: dict[State, int] = defaultdict(int)
     moved: dict[tuple[State, State], Fraction] = defaultdict(Fraction)
     for e in log.episodes:
@@ -584,10 +584,10 @@ def _stationary(log: Log) -> tuple[dict[State, Fraction], dict[State, int]]:
         largest = max(abs(x) for line in power for x in line)
         scaled = [[Fraction(round(x / largest * DIGITS), DIGITS) for x in line] for line in power]
         power = [
-            [_sum(a * b for a, b in zip(line, column, strict=True)) for column in zip(*scaled)]
+            [_sum(a * b for a, b in zip(line, column, strict=True)) for column in _turned(scaled)]
             for line in scaled
         ]
-    columns = [list(column) for column in zip(*power)]
+    columns = _turned(power)
     top = max(columns, key=lambda column: max(map(abs, column)))
     at = max(range(len(top)), key=lambda i: abs(top[i]))
     small = abs(top[at]) / 10**20
@@ -600,6 +600,10 @@ def _stationary(log: Log) -> tuple[dict[State, Fraction], dict[State, int]]:
     if abs(total) < small:
         raise ZeroDivisionError("the eigenvector sums to 0")
     return {s: x / total for s, x in zip(states, top, strict=True)}, dict(count)
+
+
+def _turned(matrix: Matrix) -> Matrix:
+    return [list(column) for column in zip(*matrix, strict=True)]
 
 
 def _inverse(matrix: Matrix) -> Matrix:

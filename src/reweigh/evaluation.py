@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from reweigh.errors import (
     must_be,
 )
 from reweigh.estimators import presets
+from reweigh.estimators.presets import Estimators, estimator_list
 from reweigh.estimators.direct import behavior_in_memory
 from reweigh.estimators.recipe import (
     JACKKNIFE_BLOCKS,
@@ -78,15 +79,16 @@ def evaluate(
 def evaluate_all(
     data: Data,
     target: Policy | None,
-    estimators: Sequence[Recipe | str],
+    estimators: Estimators,
     *,
     truncated: Truncated = "refuse",
 ) -> list[Estimate | Refusal]:
-    """Several estimators on one log; an estimator that refuses is a Refusal in the list."""
+    """Several estimators on one log (or one alone); one that refuses is a Refusal in the list."""
     _check_truncated(truncated)
-    if AUTO in estimators:
-        return _evaluate_chosen(data, target, estimators, truncated)
-    recipes = [as_recipe(estimator) for estimator in estimators]
+    listed = estimator_list(estimators)
+    if AUTO in listed:
+        return _evaluate_chosen(data, target, listed, truncated)
+    recipes = [as_recipe(estimator) for estimator in listed]
     if isinstance(data, ScannedLog):
         return _evaluate_scanned(data, check_target(target), recipes, truncated)
     evidence = gather(data, target, recipes, truncated)
@@ -102,7 +104,7 @@ def _check_truncated(truncated: str) -> None:
 
 
 def _evaluate_chosen(
-    data: Data, target: Policy | None, estimators: Sequence[Recipe | str], truncated: Truncated
+    data: Data, target: Policy | None, estimators: list[Recipe | str], truncated: Truncated
 ) -> list[Estimate | Refusal]:
     """The same with "auto" among the estimators, whose result tells why it was chosen."""
     if not isinstance(data, EpisodeLog):
@@ -207,7 +209,7 @@ def _with_gates(request: Request) -> Request:
 def point_values(
     log: EpisodeLog,
     target: Policy,
-    estimators: Sequence[Recipe | str],
+    estimators: Estimators,
     *,
     truncated: Truncated = "refuse",
 ) -> list[float | Refusal]:
@@ -226,7 +228,7 @@ def point_values(
             "point_values needs the log in memory (engine='arrays'); evaluate_all reads scanned "
             "logs and moments too"
         )
-    recipes = [as_recipe(estimator) for estimator in estimators]
+    recipes = [as_recipe(estimator) for estimator in estimator_list(estimators)]
     evidence = gather(log, target, recipes, truncated)
     evidence.errors = False
     for ratio, request in evidence.requests.items():
@@ -240,7 +242,7 @@ def point_values(
 def moments(
     log: EpisodeLog | ScannedLog,
     target: Policy,
-    estimators: Sequence[Recipe | str] | None = None,
+    estimators: Estimators | None = None,
     *,
     blocks: int = 1,
     max_ratio: float | None = None,
@@ -260,7 +262,7 @@ def moments(
     request = Request(frozenset({"transitions", "model", "trajectories"}), blocks, max_ratio)
     if estimators is not None:
         request = Request(frozenset(), blocks, max_ratio)
-        for recipe in map(as_recipe, estimators):
+        for recipe in map(as_recipe, estimator_list(estimators)):
             wanted = recipe.needs
             if recipe.control is not None and recipe.uses_trajectories:
                 raise UsageError(f"{recipe.name} needs the log itself: no moments serve it")

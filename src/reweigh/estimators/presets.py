@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from reweigh.errors import UsageError, must_be, nearest
 from reweigh.estimators.recipe import (
@@ -17,6 +18,8 @@ from reweigh.estimators.recipe import (
     Stepwise,
     Trajectory,
 )
+
+Estimators: TypeAlias = Recipe | str | Iterable[Recipe | str]
 
 
 def is_(*, max_ratio: float | None = None) -> Recipe:
@@ -148,3 +151,12 @@ def estimator(name: str) -> Recipe:
             f"(estimators: {', '.join(ESTIMATORS)})"
         )
     return ESTIMATORS[name]()
+
+
+def estimator_list(estimators: Estimators) -> list[Recipe | str]:
+    """The estimators that were asked for; one alone, or its name, is a list of one."""
+    if isinstance(estimators, Recipe | str):
+        return [estimators]
+    if not isinstance(estimators, Iterable):
+        raise must_be("estimators", "an estimator such as mis(), or a list of them", estimators)
+    return list(estimators)
