@@ -19,8 +19,8 @@ from reweigh.errors import (
     must_be,
 )
 from reweigh.estimators import presets
-from reweigh.estimators.presets import Estimators, estimator_list
 from reweigh.estimators.direct import behavior_in_memory
+from reweigh.estimators.presets import Estimators, estimator_list
 from reweigh.estimators.recipe import (
     JACKKNIFE_BLOCKS,
     Marginal,
