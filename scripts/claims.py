@@ -254,8 +254,8 @@ def time_varying(t: Tables) -> Iterable[Claim]:
         "SSD-IS does not improve with n.",
         f"Slope {ssd}; relative bias at n = 4096: {t.bias('fig3a', 'ssd-is', 4096)}. Read as "
         "'plugin' (d∞ in the place of d_t) its bias is "
-        f"{t.bias('extra_ssd_timevarying_n', 'ssd-is-plugin', 4096)}; self-normalised it is 0/0 at "
-        "the first step and reweigh refuses.",
+        f"{t.bias('extra_ssd_timevarying_n', 'ssd-is-plugin', 4096)}, self-normalised over all "
+        f"rows {t.bias('extra_ssd_timevarying_n', 'ssd-is-selfnorm', 4096)}.",
         verdict(abs(ssd.value) < 0.05, False),
         "The stationary distribution is a point mass on state 0. Which wrong number comes out of "
         "it depends on how it is used; no reading is consistent.",
@@ -450,10 +450,11 @@ def appendix(t: Tables) -> Iterable[Claim]:
         "On ModelWin the stationary distribution happens to give the right value.",
         "Relative bias: " + "; ".join(f"{use} {listed(off[use], 'H')}" for use in readings) + ".",
         verdict(all(right.values()) and all(short.values()), any(right.values())),
-        "It depends on how d∞ is used. As weights divided by their sum at every step (selfnorm): "
-        "yes. As weights d∞/d̄^μ, with d̄^μ the average over the first H − 1 steps (ratio, the "
-        "default): these steps see s1 once too often, so the weight is (H − 1)/H and the bias "
-        "−1/H, large at small H. In the place of d_t (plugin): no, since s1 is there at every "
+        "It depends on how d∞ is used, and on H. As weights d∞/d̄^μ, with d̄^μ the average over "
+        "the first H − 1 steps (ratio, the default): these steps show s1 once too often, so its "
+        "weight is (H − 1)/H and the bias −1/H. The same weights divided by their sum over all "
+        "rows (selfnorm): for the same reason −1/(H − 1). Both vanish for long horizons and are "
+        "large for short ones. In the place of d_t (plugin): no, since s1 is there at every "
         "second step with certainty and d∞ says one half.",
     )
 

@@ -531,3 +531,90 @@ def se2_mdr(log: Log, q_log: Log, normalize: Normalize = "simplex") -> Fraction:
     """The start's variance is that of u_0(s_0) + g(s_0) jointly."""
     shaped, g = _shaped(log, q_log)
     return Recursion(shaped, normalize).se2(g)
+
+
+# --- SSD-IS ----------------------------------------------------------------------------------
+
+DIGITS = 10**60  # what a power of a matrix is rounded to
+Matrix: TypeAlias = list[list[Fraction]]
+
+
+def ssd_is(log: Log, use: Literal["ratio", "plugin", "selfnorm"]) -> Fraction:
+    """SSD-IS without early ends. d is the pooled operator's eigenvector next to the eigenvalue 1,
+    c(s) the rows of s before the last step, and w(s) = d(s) n (H-1)/c(s), 0 where c(s) is 0."""
+    rows = [
+        (log.discount**t, t, _seen(row.state), row.rho, row.reward)
+        for e in log.episodes
+        for t, row in enumerate(e.rows)
+    ]
+    d, count = _stationary(log)
+    if use == "plugin":
+        visits: dict[tuple[int, State], int] = defaultdict(int)
+        for _, t, s, _, _ in rows:
+            visits[t, s] += 1
+        return _sum(g * d[s] * rho * r / visits[t, s] for g, t, s, rho, r in rows if s in count)
+    n, moves = len(log.episodes), len(log.episodes) * (log.horizon - 1)
+    w = {s: d[s] * moves / c for s, c in count.items()}
+    earned = _sum(g * w.get(s, ZERO) * rho * r for g, _, s, rho, r in rows)
+    if use == "ratio":
+        return earned / n
+    # once over all rows (Liu et al. 2018): a weighted mean reward, times the length of an episode
+    mass = _sum(g * w.get(s, ZERO) * rho for g, _, s, rho, _ in rows)
+    return _sum(log.discount**t for t in range(log.horizon)) * earned / mass
+
+
+def _stationary(log: Log) -> tuple[dict[State, Fraction], dict[State, int]]:
+    """d, to some fifty digits, and c. ZeroDivisionError where there is no one such vector."""
+    count: dict[State, int] = defaultdict(int)
+    moved: dict[tuple[State, State], Fraction] = defaultdict(Fraction)
+    for e in log.episodes:
+        for t in range(log.horizon - 1):
+            s, after = _seen(e.rows[t].state), _seen(e.after(t, log.horizon))
+            count[s] += 1
+            moved[s, after] += e.rows[t].rho
+    states = sorted(count, key=str)  # a state that only the last step shows is left out
+    # (P - 1)⁻¹ to the power 2^k: what is left is the eigenvalue closest to 1. The shift is a little
+    # off 1, which may be an eigenvalue.
+    shift = ONE + Fraction(1, 10**30)
+    P = [[moved[s, x] / count[s] for s in states] for x in states]
+    power = _inverse(
+        [[p - shift * (i == j) for j, p in enumerate(line)] for i, line in enumerate(P)]
+    )
+    for _ in range(40):
+        largest = max(abs(x) for line in power for x in line)
+        scaled = [[Fraction(round(x / largest * DIGITS), DIGITS) for x in line] for line in power]
+        power = [
+            [_sum(a * b for a, b in zip(line, column, strict=True)) for column in _turned(scaled)]
+            for line in scaled
+        ]
+    columns = _turned(power)
+    top = max(columns, key=lambda column: max(map(abs, column)))
+    at = max(range(len(top)), key=lambda i: abs(top[i]))
+    small = abs(top[at]) / 10**20
+    if abs(_sum(p * x for p, x in zip(P[at], top, strict=True))) < abs(top[at]) / 10**10:
+        raise ZeroDivisionError("the eigenvalue closest to 1 is 0: nothing stays")
+    for column in columns:  # of rank one, or no vector alone
+        if any(abs(x - y * column[at] / top[at]) > small for x, y in zip(column, top, strict=True)):
+            raise ZeroDivisionError("no eigenvalue alone is closest to 1")
+    total = _sum(top)
+    if abs(total) < small:
+        raise ZeroDivisionError("the eigenvector sums to 0")
+    return {s: x / total for s, x in zip(states, top, strict=True)}, dict(count)
+
+
+def _turned(matrix: Matrix) -> Matrix:
+    return [list(column) for column in zip(*matrix, strict=True)]
+
+
+def _inverse(matrix: Matrix) -> Matrix:
+    """Gauss and Jordan."""
+    size = len(matrix)
+    lines = [[*line, *(Fraction(i == j) for j in range(size))] for i, line in enumerate(matrix)]
+    for i in range(size):
+        pivot = max(range(i, size), key=lambda k: abs(lines[k][i]))
+        lines[i], lines[pivot] = lines[pivot], [*lines[i]]
+        lines[i] = [x / lines[i][i] for x in lines[i]]
+        for k in range(size):
+            if k != i:
+                lines[k] = [x - lines[k][i] * y for x, y in zip(lines[k], lines[i], strict=True)]
+    return [line[size:] for line in lines]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from reweigh.auto import CommonChoice, choose_common
 from reweigh.comparison import NOT_KNOWN, Comparison, Contender, Difference, label_of
 from reweigh.errors import RefusedError, SelectionWarning, UsageError, must_be
-from reweigh.estimators.presets import mis
+from reweigh.estimators.presets import Estimators, estimator_list, mis
 from reweigh.estimators.recipe import Recipe
 from reweigh.evaluation import AUTO, as_recipe, evaluate_all
 from reweigh.evidence import Truncated, check_target
@@ -38,7 +38,7 @@ NO_SPREAD = "the episodes do not differ in their influence"
 def compare(
     log: EpisodeLog,
     targets: Policy | Mapping[str, Policy] | Sequence[Policy],
-    estimators: Sequence[Recipe | str] | Recipe | str | None = None,
+    estimators: Estimators | None = None,
     *,
     level: float = 0.95,
     holdout: float | None = None,
@@ -127,13 +127,9 @@ def _named(targets: Policy | Mapping[str, Policy] | Sequence[Policy]) -> dict[st
     return named
 
 
-def _listed(estimators: Sequence[Recipe | str] | Recipe | str | None) -> list[Recipe | str]:
+def _listed(estimators: Estimators | None) -> list[Recipe | str]:
     """The estimators, checked; "auto" stays a name."""
-    given = mis() if estimators is None else estimators
-    if isinstance(given, Recipe | str):
-        given = [given]
-    if not isinstance(given, Iterable):
-        raise must_be("estimators", "an estimator such as mis(), or a list of them", given)
+    given = estimator_list(mis() if estimators is None else estimators)
     listed = [one if one == AUTO else as_recipe(one) for one in given]
     if not listed:
         raise must_be("estimators", "at least one estimator", given)

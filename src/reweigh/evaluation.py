@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from reweigh.errors import (
 )
 from reweigh.estimators import presets
 from reweigh.estimators.direct import behavior_in_memory
+from reweigh.estimators.presets import Estimators, estimator_list
 from reweigh.estimators.recipe import (
     JACKKNIFE_BLOCKS,
     Marginal,
@@ -79,17 +80,17 @@ def evaluate(
 def evaluate_all(
     data: Data,
     target: Policy | None,
-    estimators: Sequence[Recipe | str],
+    estimators: Estimators,
     *,
     truncated: Truncated = "refuse",
 ) -> list[Estimate | Refusal]:
-    """Several estimators on one log; an estimator that refuses is a Refusal in the list. So is one
-    whose value the logged rewards do not allow (`inference/reward_range.py`)."""
+    """Several estimators on one log, or one; one that refuses is a Refusal in the list. So is
+    one whose value the logged rewards do not allow (`inference/reward_range.py`)."""
     return _evaluate_all(data, target, estimators, truncated, within_rewards=True)
 
 
 def evaluate_in_study(
-    data: Data, target: Policy | None, estimators: Sequence[Recipe | str]
+    data: Data, target: Policy | None, estimators: Estimators
 ) -> list[Estimate | Refusal]:
     """The same without a look at what the rewards allow: a study of an estimator's errors must not
     lose the largest of them."""
@@ -99,15 +100,16 @@ def evaluate_in_study(
 def _evaluate_all(
     data: Data,
     target: Policy | None,
-    estimators: Sequence[Recipe | str],
+    estimators: Estimators,
     truncated: Truncated,
     *,
     within_rewards: bool,
 ) -> list[Estimate | Refusal]:
     _check_truncated(truncated)
-    if AUTO in estimators:
-        return _evaluate_chosen(data, target, estimators, truncated)
-    recipes = [as_recipe(estimator) for estimator in estimators]
+    listed = estimator_list(estimators)
+    if AUTO in listed:
+        return _evaluate_chosen(data, target, listed, truncated)
+    recipes = [as_recipe(estimator) for estimator in listed]
     if isinstance(data, ScannedLog):
         return _evaluate_scanned(data, check_target(target), recipes, truncated)
     evidence = gather(data, target, recipes, truncated)
@@ -124,7 +126,7 @@ def _check_truncated(truncated: str) -> None:
 
 
 def _evaluate_chosen(
-    data: Data, target: Policy | None, estimators: Sequence[Recipe | str], truncated: Truncated
+    data: Data, target: Policy | None, estimators: list[Recipe | str], truncated: Truncated
 ) -> list[Estimate | Refusal]:
     """The same with "auto" among the estimators, whose result tells why it was chosen."""
     if not isinstance(data, EpisodeLog):
@@ -229,7 +231,7 @@ def _with_gates(request: Request) -> Request:
 def point_values(
     log: EpisodeLog,
     target: Policy,
-    estimators: Sequence[Recipe | str],
+    estimators: Estimators,
     *,
     truncated: Truncated = "refuse",
 ) -> list[float | Refusal]:
@@ -248,7 +250,7 @@ def point_values(
             "point_values needs the log in memory (engine='arrays'); evaluate_all reads scanned "
             "logs and moments too"
         )
-    recipes = [as_recipe(estimator) for estimator in estimators]
+    recipes = [as_recipe(estimator) for estimator in estimator_list(estimators)]
     evidence = gather(log, target, recipes, truncated)
     evidence.errors = False
     for ratio, request in evidence.requests.items():
@@ -262,7 +264,7 @@ def point_values(
 def moments(
     log: EpisodeLog | ScannedLog,
     target: Policy,
-    estimators: Sequence[Recipe | str] | None = None,
+    estimators: Estimators | None = None,
     *,
     blocks: int = 1,
     max_ratio: float | None = None,
@@ -283,7 +285,7 @@ def moments(
     request = Request(kinds, blocks, max_ratio, policy=True)
     if estimators is not None:
         request = Request(frozenset(), blocks, max_ratio)
-        for recipe in map(as_recipe, estimators):
+        for recipe in map(as_recipe, estimator_list(estimators)):
             wanted = recipe.needs
             if recipe.control is not None and recipe.uses_trajectories:
                 raise UsageError(f"{recipe.name} needs the log itself: no moments serve it")

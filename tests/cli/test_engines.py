@@ -7,6 +7,7 @@ from pathlib import Path
 
 import duckdb
 import ibis
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
@@ -107,6 +108,23 @@ def test_check_describes_and_refuses_alike(
         fault["code"]
         for fault in command("check", tmp_path / "bad.parquet", "--json").json()["faults"]
     ]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_missing_target_column_is_refused_alike(
+    command: Command, parquet: Path, tmp_path: Path, kind: str
+) -> None:
+    path = parquet
+    if kind == "csv":
+        path = tmp_path / "log.csv"
+        pacsv.write_csv(pq.read_table(parquet), path)
+    ran = [
+        command("evaluate", path, "--target-prob", "nowhere", "--engine", engine)
+        for engine in ("arrays", "stream", "duckdb")
+    ]
+    assert [one.code for one in ran] == [3, 3, 3]
+    assert "there is no column 'nowhere' for the role target_prob" in ran[0].err
+    assert ran[0].err == ran[1].err == ran[2].err
 
 
 @pytest.mark.parametrize("engine", ["stream", "duckdb"])

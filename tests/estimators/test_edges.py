@@ -21,7 +21,7 @@ from reweigh.estimators.recipe import (
 )
 from reweigh.experiments.coverage_worlds import WORLDS
 from reweigh.sums import compute
-from reweigh.worlds import ModelFail, random_mdp
+from reweigh.worlds import ModelFail, TimeVarying, random_mdp
 
 TARGET = rw.ColumnPolicy("target_prob")
 
@@ -276,7 +276,8 @@ def test_ssd_is_by_dense_matrices(use: str, states: int) -> None:
     if use == "ratio":
         expected = np.sum(powers * (w[s] * rho * r).mean(axis=0))
     elif use == "selfnorm":
-        expected = np.sum(powers * (w[s] * rho * r).sum(axis=0) / (w[s] * rho).sum(axis=0))
+        weight = powers * w[s] * rho
+        expected = powers.sum() * np.sum(weight * r) / np.sum(weight)
     else:
         expected = 0.0
         for t in range(6):
@@ -286,6 +287,22 @@ def test_ssd_is_by_dense_matrices(use: str, states: int) -> None:
     assert rw.evaluate(log, world.target, rw.ssd_is(use)).value == pytest.approx(expected, rel=1e-7)
 
 
+@pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+def test_self_normalised_ssd_is_answers_where_no_episode_starts_in_the_stationary_states() -> None:
+    """All stationary mass of this world is on state 0, where the ratios are 1: the value is the
+    mean reward of its rows, over all steps, times H."""
+    world = TimeVarying(8, 3)
+    log = world.simulate(200, 1)
+    table = log.to_table().to_pandas()
+    inside = table[table["state"] == 0]
+    assert inside["step"].min() > 0
+    expected = 8 * inside["reward"].mean()
+    found = rw.evaluate(log, world.target, rw.ssd_is("selfnorm"))
+    assert found.value == pytest.approx(expected, rel=1e-9)
+    assert found.standard_error is not None
+    assert found.per_step[0] == 0
+
+
 def test_ssd_is_refuses_a_complex_eigenvalue() -> None:
     """The part of its vector that is real would depend on the phase that a library picks."""
     P = np.array([[0.9, 0.1, 0, 0.3], [0.4, 0.7, 0, 0], [0.7, 1, 1, 0.8], [0.9, 0, 0.4, 0]])
@@ -293,7 +310,7 @@ def test_ssd_is_refuses_a_complex_eigenvalue() -> None:
     assert abs(found[np.argmin(np.abs(found - 1))].imag) > 0.1
     dst, src = np.nonzero(P)
     with pytest.raises(rw.RefusedError, match="next to 1 is complex"):
-        stationary._eigenvector(src, dst, P[dst, src], np.ones(4), None)
+        stationary._eigenvector(src, dst, P[dst, src], np.ones(4))
 
 
 def test_ssd_is_needs_two_steps() -> None:

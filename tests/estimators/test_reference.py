@@ -124,6 +124,25 @@ def test_value_and_error_equal_the_slow_reference(kind: str, name: str) -> None:
     assert answered > LOGS // 3
 
 
+@pytest.mark.parametrize("use", ["ratio", "plugin", "selfnorm"])
+@pytest.mark.parametrize("kind", ["complete", "varying-ratios", "zeros", "hidden"])
+def test_ssd_is_equals_the_slow_reference(kind: str, use: str) -> None:
+    """It refuses where the reference finds no stationary vector, or nothing to divide by."""
+    rng = random.Random(kind)
+    answered = 0
+    for _ in range(LOGS):
+        slow = random_log(rng, n=rng.randint(3, 8), horizon=rng.randint(2, 4), **KINDS[kind][0])
+        [found] = rw.point_values(to_reweigh(slow), TARGET, [rw.ssd_is(use)])
+        try:
+            value = float(ref.ssd_is(slow, use))
+        except ZeroDivisionError:
+            assert isinstance(found, rw.Refusal), (found, slow)
+            continue
+        answered += 1
+        assert found == pytest.approx(value, rel=1e-9, abs=1e-9), slow
+    assert answered > LOGS // 3
+
+
 def test_behavior_value_is_the_reference_with_every_ratio_one() -> None:
     rng = random.Random(5)
     told = 0

@@ -69,7 +69,7 @@ def refuses(name: str, world: str) -> str | None:
         return "continuous-actions"
     if world == "modelfail" and (name in POOLED or name == "mis-averaged"):
         return "hidden"
-    if world in ("early-end", "timevarying") and name == "ssd-is-selfnorm":
+    if world == "early-end" and name == "ssd-is-selfnorm":
         return "stationary"
     return None
 
@@ -150,6 +150,35 @@ def test_values_alone_are_the_same_whatever_else_is_asked(world: str) -> None:
     for name, value in zip(names, together, strict=True):
         assert rw.point_values(log, target, [TABLE[name]()]) == [value]
         assert value == pytest.approx(estimate(name, world).value, rel=1e-11), name
+
+
+@pytest.mark.parametrize("one", ["mis", rw.mis()], ids=["name", "recipe"])
+def test_one_estimator_alone_is_a_list_of_one(one: str | rw.Recipe) -> None:
+    """Not the letters of its name."""
+    log, target = log_of("modelwin", 100), WORLDS["modelwin"].target
+    [expected] = rw.evaluate_all(log, target, [one])
+    [found] = rw.evaluate_all(log, target, one)
+    assert found.value == expected.value
+    assert rw.point_values(log, target, one) == rw.point_values(log, target, [one])
+    assert rw.moments(log, target, one).kinds == rw.moments(log, target, [one]).kinds
+    assert [c.estimator for c in rw.compare(log, target, one, seed=0).contenders] == ["mis"]
+    assert [need.estimator for need in rw.theory.plan(
+        log, target, half_width=0.1, estimators=one).needs] == ["mis"]  # fmt: skip
+    [chosen] = rw.evaluate_all(log, target, "auto")
+    assert chosen.chosen
+
+
+@pytest.mark.parametrize("wrong", [3, None, rw.mis])
+def test_what_is_no_estimator_is_refused_by_name(wrong: object) -> None:
+    log, target = log_of("modelwin", 100), WORLDS["modelwin"].target
+    calls = [rw.evaluate_all, rw.point_values]
+    if wrong is not None:  # for these it is the default
+        calls += [rw.moments, rw.compare]
+    for call in calls:
+        with pytest.raises(rw.UsageError, match="'estimators' must be an estimator such as mis"):
+            call(log, target, wrong)
+    with pytest.raises(rw.UsageError, match="there is no estimator 'm'"):
+        rw.evaluate_all(log, target, "m")
 
 
 def test_values_alone_leave_cut_episodes_out_where_asked_to() -> None:

@@ -222,17 +222,17 @@ def test_workers_use_one_thread_for_linear_algebra(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_refusal_is_counted_and_is_no_number(tmp_path: Path) -> None:
-    """All stationary mass of the time-varying world is on state 0, where no episode starts."""
+    """The time-varying world has continuous actions, of which there is no model."""
     cell = Cell("timevarying", 8, 30)
-    names = ["mis", "ssd-is-selfnorm"]
+    names = ["mis", "dm"]
     results = sweep.run({cell: names}, tmp_path, SETTING, backend=Backend("sequential")).results
-    assert results[cell].refused == {"ssd-is-selfnorm": {"stationary": 7}}
-    assert results[cell].values["ssd-is-selfnorm"] == [None] * 7
+    assert results[cell].refused == {"dm": {"continuous-actions": 7}}
+    assert results[cell].values["dm"] == [None] * 7
     assert sweep.run({cell: names}, tmp_path, SETTING, resume=True).results[cell].refused
     figure = paper.Figure("x", "x", (cell,), tuple(names), "n")
     assert [row["estimator"] for row in paper.rows(figure, results, SETTING)] == ["mis"]
     [line] = paper.refusals(figure, results)
-    assert "ssd-is-selfnorm refused 7 replicates (stationary) in timevarying-H8-n30" in line
+    assert "dm refused 7 replicates (continuous-actions) in timevarying-H8-n30" in line
 
 
 # Resuming

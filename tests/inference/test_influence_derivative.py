@@ -206,6 +206,20 @@ def test_the_stationary_distribution_of_many_states(name: str, monkeypatch) -> N
         influence_values(log, world.target, recipe)
 
 
+@pytest.mark.parametrize("name", ["ssd-is", "ssd-is-plugin", "ssd-is-selfnorm"])
+def test_a_state_that_only_the_last_step_shows(name: str) -> None:
+    """It is not of the chain: moves to it are lost, and its rows have no weight."""
+    rng = np.random.default_rng(3)
+    states = np.array([[0, 1, 0, 2], [1, 0, 0, 1], [0, 0, 1, 2], [1, 1, 0, 0], [0, 1, 1, 1]])
+    log = rw.log_from_arrays(
+        states, rng.integers(0, 2, states.shape), rng.normal(size=states.shape),
+        rng.uniform(0.4, 0.6, states.shape), target_prob=rng.uniform(0.2, 0.8, states.shape),
+        discount=0.9,
+    )  # fmt: skip
+    for by in DIRECTIONS:
+        check(log, rw.ColumnPolicy("target_prob"), rw.estimator(name), by)
+
+
 def test_a_stationary_vector_that_turns_is_refused() -> None:
     """P̂ is nearly a circulant whose eigenvalues are 2.1 and 0.9 ± 0.35i."""
     wanted = np.array([[1.3, 0.6, 0.2], [0.25, 1.3, 0.6], [0.6, 0.2, 1.4]])

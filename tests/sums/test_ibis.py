@@ -14,6 +14,7 @@ import duckdb
 import fixture
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from logs.samples import COLUMNS, EVERY_ROLE, ROLES, table, with_cell
@@ -284,7 +285,7 @@ def test_functions_of_rows_are_refused_with_the_way_out() -> None:
 
 
 def told(data: Any, engine: str, reading: dict[str, Any]) -> Any:
-    """Every fault with its places, without row numbers, which a database does not have."""
+    """Every fault with its places: row and line, episode, step, value and note."""
     try:
         log = rw.read_log(data, engine=engine, **reading)
         about = log.describe()
@@ -296,7 +297,7 @@ def told(data: Any, engine: str, reading: dict[str, Any]) -> Any:
                 fault.fix,
                 fault.count,
                 fault.total,
-                sorted(f"{p.column!r} {p.value!r} {p.episode!r} {p.step}" for p in fault.places),
+                [str(place) for place in fault.places],
             )
             for fault in error.faults
         )  # fmt: skip
@@ -375,6 +376,37 @@ def test_the_faults_are_those_in_memory(case) -> None:
     assert told(data, "duckdb", reading) == told(data, "arrays", reading)
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_faults_in_files_name_file_row_and_line(tmp_path: Path, kind: str) -> None:
+    """Of several files, in which the columns stand in another order; the faults in the second."""
+    columns = fixture.table("integers").to_pydict()
+    cut = len(columns["step"]) // 2
+    columns["reward"][cut + 7] = columns["reward"][-1] = None
+    columns["mu"][-5] = 1.5
+    again = next(i for i in range(cut + 20, 2 * cut) if columns["step"][i] > 0)
+    columns["step"][again] = columns["step"][again - 1]
+    bad = pa.table(columns, schema=fixture.table("integers").schema)
+    for name, part in (("a", bad[:cut]), ("b", bad[cut:].select(sorted(bad.column_names)))):
+        if kind == "csv":
+            pacsv.write_csv(part, tmp_path / f"{name}.csv")
+        else:
+            pq.write_table(part, tmp_path / f"{name}.parquet", row_group_size=64)
+    found = told(tmp_path, "duckdb", fixture.READING["integers"])
+    assert found == told(tmp_path, "arrays", fixture.READING["integers"])
+    text = str(found)
+    assert f"file 'b.{kind}', row " in text
+    assert (" (line " in text) == (kind == "csv")
+    assert "as in row" in text
+
+
+def test_a_column_with_duckdbs_own_name_leaves_rows_without_numbers(tmp_path: Path) -> None:
+    data = table(with_cell(COLUMNS, "reward", 1, None))
+    data = data.append_column("File_Row_Number", [[7] * 6])
+    pq.write_table(data, tmp_path / "log.parquet")
+    with pytest.raises(rw.InputError, match="have no numbers: find them by episode and step"):
+        rw.read_log(tmp_path / "log.parquet", engine="duckdb").describe()
+
+
 def test_faults_of_the_target() -> None:
     data = table(EVERY_ROLE, pi=[0.5, NAN, 2.0, None, 0.5, 0.5])
     log = rw.read_log(data, engine="duckdb")
@@ -394,19 +426,50 @@ def test_faults_of_the_target() -> None:
         with pytest.raises(rw.InputError) as caught:
             rw.moments(rw.read_log(data, engine=engine), policy)
         [fault] = caught.value.faults
-        places = [(p.column, p.value, p.episode, p.step) for p in fault.places]
+        places = [str(place) for place in fault.places]
         messages.append((fault.code, fault.rule, fault.fix, fault.count, fault.total, places))
     assert messages[0] == messages[1]
     with pytest.raises(rw.UsageError, match="behavior_prob"):
         rw.moments(rw.read_log(data, engine="duckdb", behavior_prob=None), rw.ColumnPolicy("pi"))
 
 
-def test_no_fault_names_a_row_number() -> None:
+def test_target_faults_name_the_rows_of_the_log(tmp_path: Path) -> None:
+    """In the order of the rows, which is not that of episodes and steps."""
+    data = table(EVERY_ROLE, pi=[0.5, NAN, 2.0, 7.0, 0.5, -1.0]).take([3, 4, 5, 0, 1, 2])
+    pq.write_table(data, tmp_path / "log.parquet")
+    messages = []
+    for engine in ("arrays", "stream", "duckdb"):
+        with pytest.raises(rw.InputError) as caught:
+            rw.moments(rw.read_log(tmp_path / "log.parquet", engine=engine), rw.ColumnPolicy("pi"))
+        messages.append(sorted(map(str, caught.value.faults)))
+    assert messages[0] == messages[1] == messages[2]
+    assert "row 1, " in str(messages[0])
+
+
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
+def test_the_rows_of_a_table_in_a_database_have_no_numbers(tmp_path: Path) -> None:
+    """SQL gives them no order; the message says so, and names episode and step."""
     data, reading = EVERY_FAULT["several"]
-    with pytest.raises(rw.InputError) as caught:
-        rw.read_log(data, engine="duckdb", **reading).describe()
-    assert all(p.row is None for fault in caught.value.faults for p in fault.places)
-    assert ", row" not in str(caught.value)
+    path = database(tmp_path / "rows.duckdb", data, "steps")
+    ibis = pytest.importorskip("ibis")
+    for way in ("database", "ibis"):
+        if way == "database":
+            log = rw.read_log(path, engine="duckdb", table="steps", **reading)
+        else:
+            log = rw.read_log(ibis.duckdb.connect(path, read_only=True).table("steps"), **reading)
+        with pytest.raises(rw.InputError) as caught:
+            log.describe()
+        assert all(p.row is None for fault in caught.value.faults for p in fault.places)
+        assert ", row" not in str(caught.value)
+        assert "have no numbers: find them by episode and step" in str(caught.value)
+
+
+def test_a_log_without_faults_is_read_without_numbers(monkeypatch) -> None:
+    def fail(self: Any) -> bool:
+        raise AssertionError("rows were numbered")
+
+    monkeypatch.setattr("reweigh.sums.engines.ibis_duckdb.DuckHome.number_rows", fail)
+    rw.read_log(table(EVERY_ROLE), engine="duckdb", **ROLES).describe()
 
 
 # ---- where rows are ----------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from reweigh.errors import UsageError, must_be, nearest
 from reweigh.estimators.recipe import (
@@ -17,6 +18,8 @@ from reweigh.estimators.recipe import (
     Stepwise,
     Trajectory,
 )
+
+Estimators: TypeAlias = Recipe | str | Iterable[Recipe | str]
 
 
 def is_(*, max_ratio: float | None = None) -> Recipe:
@@ -50,7 +53,9 @@ def dm(unseen: str = "zero") -> Recipe:
 
 
 def ssd_is(use: str = "ratio", *, max_ratio: float | None = None) -> Recipe:
-    """IS with the stationary state distribution; three readings of how to use it."""
+    """IS with the stationary state distribution d. `use` says how: d over the logged share of the
+    state as a weight ("ratio"), d in the place of d_t ("plugin"), or the weights of "ratio" divided
+    once by their sum over all rows and steps ("selfnorm", Liu et al. 2018)."""
     if use == "ratio":
         return Recipe("ssd-is", Stationary("ratio"), max_ratio=max_ratio)
     if use == "plugin":
@@ -146,3 +151,12 @@ def estimator(name: str) -> Recipe:
             f"(estimators: {', '.join(ESTIMATORS)})"
         )
     return ESTIMATORS[name]()
+
+
+def estimator_list(estimators: Estimators) -> list[Recipe | str]:
+    """The estimators that were asked for; one alone, or its name, is a list of one."""
+    if isinstance(estimators, Recipe | str):
+        return [estimators]
+    if not isinstance(estimators, Iterable):
+        raise must_be("estimators", "an estimator such as mis(), or a list of them", estimators)
+    return list(estimators)

@@ -39,41 +39,44 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     ended = np.cumsum(ended)[:horizon]  # (H,) episodes that have ended by step t
 
     early = (cells.t < horizon - 1) & (cells.s_next != UNKNOWN)
-    seen = np.unique(np.concatenate([cells.s[early], cells.s_next[early], [END]]))
-    src, dst = np.searchsorted(seen, cells.s[early]), np.searchsorted(seen, cells.s_next[early])
-    end = int(np.searchsorted(seen, END))
-    count = tally(src, cells.n[early], len(seen))
-    stays = float(ended[: horizon - 1].sum())  # END → END with ratio 1
+    stays = float(ended[: horizon - 1].sum())  # rows of END, which goes to END with ratio 1
     absorbs = stays > 0 or bool(np.any(to_end[early]))
-    count[end] = stays
     if not cells.rho[early].sum() + stays > 0:
         raise no_support(0)
     if not np.isfinite(cells.rho[early]).all():
         raise overflow()
-    d_inf = _eigenvector(src, dst, cells.rho[early], count, end if absorbs else None)
+    # The chain has the states of steps 0..H-2; one that the log shows only as the last is left out.
+    chain = np.unique(cells.s[early])
+    src = np.searchsorted(chain, cells.s[early])
+    count = tally(src, cells.n[early], len(chain))
     notes: list[Warning] = []
-    end_share = float(d_inf[end])
     use = recipe.weights.use
-    if end_share > 1 - 1e-6:
+    if absorbs:  # an eigenvalue of exactly 1, whose vector is END alone
+        d_inf = np.zeros(len(chain))
         text = (
-            f"episodes end early, so {end_share:.0%} of the stationary mass is on END: the "
-            "stationary distribution says nothing about this log. Use mis()"
+            "episodes end early, so all of the stationary mass is on END: the stationary "
+            "distribution says nothing about this log. Use mis()"
         )
-        if use == "selfnorm":  # 0/0 at every step before the first end
+        if use == "selfnorm":  # no logged row has any of the mass: 0/0
             raise RefusedError("stationary", text)
         notes.append(StationaryWarning(text))
+    else:
+        stay = np.isin(cells.s_next[early], chain)
+        dst = np.searchsorted(chain, cells.s_next[early][stay])
+        d_inf = _eigenvector(src[stay], dst, cells.rho[early][stay], count)
     if np.any(d_inf < -1e-8):
         notes.append(
             StationaryWarning("the stationary vector has negative entries: too little data")
         )
     # dbar(s): average share of s over steps 0..H-2.  w(s) = d_inf(s)/dbar(s)
-    dbar = count / (n * (horizon - 1))
-    w = np.where(dbar > 0, d_inf / np.where(dbar > 0, dbar, 1.0), 0.0)
+    moves = n * (horizon - 1)
+    w = d_inf * moves / count
+    w_end = moves / stays if stays > 0 else 0.0
 
     at = group_by([cells.t, cells.s])
     t, s = at.keys
-    place = np.minimum(np.searchsorted(seen, s), len(seen) - 1)
-    in_chain = (seen[place] == s) & (count[place] > 0)
+    place = np.minimum(np.searchsorted(chain, s), len(chain) - 1)
+    in_chain = chain[place] == s
     dropped = len(np.unique(s[~in_chain]))
     if dropped:
         notes.append(
@@ -83,23 +86,23 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     share = np.where(in_chain, d_inf[place], 0.0)
     z, rho, rho2, visits = (at.sum(v) for v in (cells.z, cells.rho, cells.rho2, cells.n))
     powers = gamma ** np.arange(horizon)
-    end_weight = w[end] * ended
-    total = tally(t, weight * rho, horizon) + end_weight
-    square = tally(t, weight**2 * rho2, horizon) + w[end] ** 2 * ended
+    total = tally(t, weight * rho, horizon) + w_end * ended
+    square = tally(t, weight**2 * rho2, horizon) + w_end**2 * ended
     if use == "plugin":
         earned = tally(t, share * z / visits, horizon)
-        ones = tally(t, share * rho / visits, horizon) + d_inf[end] * (ended > 0)
+        ones = tally(t, share * rho / visits, horizon) + (ended > 0)
     else:
         earned, ones = tally(t, weight * z, horizon), total
         if use == "selfnorm":
-            empty = np.flatnonzero(~(np.abs(total) > 0))
-            if len(empty):
+            # v = (Σ_t γ^t) Σ γ^t w ρ r / Σ γ^t w ρ, one divisor for all rows (Liu et al. 2018)
+            mass = float(powers @ total)
+            if not abs(mass) > 0:
                 raise RefusedError(
                     "stationary",
-                    f"at step {empty[0]} no logged state has stationary mass to divide by. "
-                    "Use mis()",
+                    "the weights of all rows add up to 0: no logged row has stationary mass to "
+                    "divide by. Use mis()",
                 )
-            earned = earned / total
+            earned = powers.sum() * earned / mass
         else:
             earned = earned / n
         ones = ones / n  # of the weights before normalising
@@ -116,14 +119,12 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
     )
 
 
-def _eigenvector(src: Ints, dst: Ints, rho: Floats, count: Floats, end: int | None) -> Floats:
+def _eigenvector(src: Ints, dst: Ints, rho: Floats, count: Floats) -> Floats:
     """The right eigenvector of P̂(s'|s) = Σρ(s,s')/N(s) for the eigenvalue closest to 1, sum 1."""
     from scipy.sparse import csc_matrix
     from scipy.sparse.linalg import ArpackNoConvergence, eigs
 
     size = len(count)
-    if end is not None:  # END → END with ratio 1: an eigenvalue of exactly 1, its vector END alone
-        return np.asarray(np.arange(size) == end, np.float64)
     matrix = csc_matrix((rho / count[src], (dst, src)), shape=(size, size))
     if size <= DENSE_UP_TO:
         found, vectors = np.linalg.eig(matrix.toarray())
@@ -138,17 +139,27 @@ def _eigenvector(src: Ints, dst: Ints, rho: Floats, count: Floats, end: int | No
             ) from error
     distance = np.abs(found - 1)
     best = int(np.argmin(distance))
-    if np.sum(distance < distance[best] + 1e-9) > 1 and distance[best] < 1e-9:
-        raise RefusedError(
-            "stationary",
-            "the states fall into several closed classes, so that there is no one stationary "
-            "distribution. Use mis()",
-        )
     if abs(found[best].imag) > 1e-9:  # its vector has no direction of its own
         raise RefusedError(
             "stationary",
             f"the eigenvalue next to 1 is complex ({found[best]:.3g}): too little data for a "
             "stationary distribution. Use mis()",
+        )
+    if abs(found[best]) < 1e-9:
+        raise RefusedError(
+            "stationary",
+            "the states of the first steps never return, so there is no stationary distribution. "
+            "Use mis()",
+        )
+    if np.sum(distance < distance[best] + 1e-9) > 1:
+        why = (
+            "the states fall into several closed classes"
+            if distance[best] < 1e-9
+            else "several eigenvalues of the transitions are equally close to 1, the nearest being "
+            f"{found[best].real:.3g}"
+        )
+        raise RefusedError(
+            "stationary", f"{why}, so there is no one stationary distribution. Use mis()"
         )
     vector = np.real(vectors[:, best])
     total = float(vector.sum())

@@ -50,8 +50,7 @@ MAIN = ("dm", "is", "wis", "ssd-is", "mis")
 WITHOUT_MODEL = MAIN[1:]  # a continuous action has no model
 APPENDIX = ("dr", "wdr", "mdr", "mis")
 VARIANTS = ("trajectory-is", "trajectory-wis", "mis", "mis-plain", "mis-state", "mis-pooled")
-SELF_NORMALISED = "ssd-is-selfnorm"
-READINGS = ("ssd-is", "ssd-is-plugin", SELF_NORMALISED, "mis")
+READINGS = ("ssd-is", "ssd-is-plugin", "ssd-is-selfnorm", "mis")
 FITS = ("dr", "dr-crossfit", "wdr", "wdr-crossfit", "mdr", "mdr-crossfit", "mis")
 
 
@@ -89,9 +88,7 @@ def _extras() -> Iterable[Figure]:
             if world != "timevarying":  # a model needs discrete actions
                 names += ("mdr-crossfit",)
             yield _panel(f"extra_{world}_{short}", world, over, names)
-            # All stationary mass of the time-varying world is where no episode starts: 0/0.
-            readings = tuple(r for r in READINGS if (world, r) != ("timevarying", SELF_NORMALISED))
-            yield _panel(f"extra_ssd_{world}_{short}", world, over, readings)
+            yield _panel(f"extra_ssd_{world}_{short}", world, over, READINGS)
     yield _panel("extra_mountaincar_n", "mountaincar", "n", (*VARIANTS, "dm-renorm"))
     for world in ("modelwin", "modelfail", "mountaincar"):
         yield _panel(f"extra_fit_{world}_n", world, "n", FITS)

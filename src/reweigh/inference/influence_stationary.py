@@ -3,13 +3,13 @@
 P̂(s'|s) = Σρ(s,s')/c(s) over the c(s) rows of steps 0..H-2, and P̂ d = λ d with Σ d = 1. The value is
 
     ratio     v = Σ_t γ^t Σ_s w(s) z_t(s)/n                       w(s) = d(s) n (H-1)/c(s)
-    selfnorm  v = Σ_t γ^t Σ_s w(s) z_t(s) / Σ_s w(s) ρ_t(s)
+    selfnorm  v = G A/D,  A = Σ_t γ^t Σ_s w(s) z_t(s),  D = Σ_t γ^t Σ_s w(s) ρ_t(s),  G = Σ_t γ^t
     plugin    v = Σ_t γ^t Σ_s d(s) z_t(s)/N_t(s)
 
 with z_t(s), ρ_t(s) the sums of ρy and ρ at (t, s). With h(s) = ∂v/∂w(s) and k(s) = ∂v/∂d(s), which
 is h(s) n (H-1)/c(s) but for plugin, a row at (t, s) moves v
 
-    directly       γ^t w(s) z/n,  or  γ^t w(s) (z - v_t ρ)/Σwρ,  or  γ^t d(s) (z - r̂_t(s))/N_t(s)
+    directly       γ^t w(s) z/n,  or  γ^t w(s) (G z - v ρ)/D,  or  γ^t d(s) (z - r̂_t(s))/N_t(s)
     through c(s)   - h(s) w(s)/c(s)               (t < H-1; not with plugin)
     through P̂      - d(s) (ρ x(s') - Σ P̂ x)/c(s)  (t < H-1)
 
@@ -63,7 +63,7 @@ def stationary_values(
         found = _by_weight(log, chain, rho, recipe.weights.use)
     x = chain.adjoint(found.k)
     through_p = divided(chain.d, chain.count)[s] * (
-        rho[early] * x[chain.s_next] - (chain.P.T @ x)[s]
+        rho[early] * x[chain.s_next] - (chain.P.T @ x[:-1])[s]
     )
     terms = np.where(chain.inside, found.direct, 0.0)
     terms[early] -= found.through_count[s] + through_p
@@ -72,7 +72,7 @@ def stationary_values(
 
 @dataclass(frozen=True, eq=False)
 class Derivatives:
-    """k (S,) ∂v/∂d(s); direct (N,) by the row itself; through_count (S,) h(s) w(s)/c(s)."""
+    """k (S+1,) ∂v/∂d(s); direct (N,) by the row itself; through_count (S+1,) h(s) w(s)/c(s)."""
 
     k: Floats
     direct: Floats
@@ -98,10 +98,10 @@ def _by_weight(log: EpisodeLog, chain: Chain, rho: Floats, use: str) -> Derivati
     w = d * per_mass
     if use == "ratio":
         each = power * z / log.n_episodes
-    else:  # γ^t (z - v_t ρ)/Σwρ
-        total = tally(t, w[s] * rho, log.horizon)
-        v = tally(t, w[s] * z, log.horizon) / total
-        each = power * (z - v[t] * rho) / total[t]
+    else:  # γ^t (G z - v ρ)/D; a row of a state outside the chain has w = 0
+        D = np.sum(power * w[s] * rho)
+        G = np.sum(log.discount ** np.arange(log.horizon, dtype=np.float64))
+        each = power * (G * z - G * np.sum(power * w[s] * z) / D * rho) / D
     h = tally(s, np.where(chain.inside, each, 0.0), len(d))
     return Derivatives(h * per_mass, w[s] * each, divided(h * w, chain.count))
 
@@ -110,10 +110,11 @@ def _by_weight(log: EpisodeLog, chain: Chain, rho: Floats, use: str) -> Derivati
 class Chain:
     """The pooled operator and its eigenvector.
 
-    P, lam  (S, S) sparse, P̂(s'|s) in column s; λ     d, count  (S,) eigenvector and c(s)
-    s       (N,) state of each row, 0 (END) where it is not of the chain
-    early   rows of the steps 0..H-2                  s_next    (early rows,) state after them
-    inside  (N,) whether the row's state has a weight
+    P, lam    (S, S) sparse, P̂(s'|s) in column s; λ
+    d, count  (S+1,) eigenvector and c(s); 0 in the last place, which is for states outside of the
+              chain: those that only the last step shows
+    s         (N,) state of each row                 s_next  (early rows,) state after them
+    early     rows of the steps 0..H-2               inside  (N,) whether the state is of the chain
     """
 
     P: Any
@@ -134,33 +135,36 @@ class Chain:
         after = moves.s_next[early]
         if np.any(after == END):
             raise _ends_early()
-        seen = np.zeros(len(log.states) + 1, bool)
-        seen[moves.s[early]] = seen[after] = True
-        place = np.where(seen, np.cumsum(seen), 0)  # END stands first, as where the value is made
-        s, s_next, size = place[moves.s], place[after], int(seen.sum()) + 1
-        count = tally(s[early], np.ones(len(after)), size)
-        P = csc_matrix((rho[early] / count[s[early]], (s_next, s[early])), shape=(size, size))
-        d = _eigenvector(s[early], s_next, rho[early], count, None)
+        seen = np.zeros(len(log.states) + 1, bool)  # the last is the hidden state
+        seen[moves.s[early]] = True
+        size = int(seen.sum())
+        place = np.where(seen, np.cumsum(seen) - 1, size)
+        s, s_next = place[moves.s], place[after]
+        count = tally(s[early], np.ones(len(after)), size + 1)
+        stay = s_next < size
+        src, dst, ratio = s[early][stay], s_next[stay], rho[early][stay]
+        P = csc_matrix((ratio / count[src], (dst, src)), shape=(size, size))
+        d = _eigenvector(src, dst, ratio, count[:-1])
         lam = float((P @ d).sum())  # as Σ d = 1
-        return cls(P, lam, d, count, s, early, s_next, count[s] > 0)
+        return cls(P, lam, np.append(d, 0.0), count, s, early, s_next, s < size)
 
     def adjoint(self, k: Floats) -> Floats:
-        """(S,) x of the bordered system; refused where it has no solution."""
+        """(S+1,) x of the bordered system, 0 outside; refused where it has no solution."""
         from scipy.sparse import bmat, csr_matrix, identity
         from scipy.sparse.linalg import gmres
 
-        size = len(self.d)
+        size = len(self.d) - 1
         B = bmat(
             [
                 [(self.P - self.lam * identity(size)).T, np.ones((size, 1))],
-                [csr_matrix(-self.d[None, :]), None],
+                [csr_matrix(-self.d[None, :-1]), None],
             ],
             format="csr",
         )
-        right = np.append(k, 0.0)
+        right = np.append(k[:-1], 0.0)
         scale = float(np.abs(right).max())
         if scale == 0:
-            return np.zeros(size)
+            return np.zeros(size + 1)
         if size <= DENSE_UP_TO:
             try:
                 x = np.linalg.solve(B.toarray(), right)
@@ -170,7 +174,7 @@ class Chain:
             x, _ = gmres(B, right, rtol=SOLVED / 10, restart=100, maxiter=20)
         if not float(np.abs(B @ x - right).max()) <= SOLVED * scale:
             raise _not_alone()
-        return np.asarray(x[:size], np.float64)
+        return np.append(x[:size], 0.0)
 
 
 def _ends_early() -> RefusedError:

@@ -44,7 +44,7 @@ class Faults:
         note: Callable[[int], str] = lambda row: "",
     ) -> None:
         """Add a fault at the rows where `bad` is True (or at these row numbers)."""
-        where = np.flatnonzero(bad) if bad.dtype == bool else bad
+        where = np.flatnonzero(bad) if bad.dtype == bool else np.sort(bad)
         if len(where) == 0:
             return
         places = tuple(

@@ -53,9 +53,12 @@ class ColumnPolicy:
 
 def check_rows(log: EpisodeLog, column: str, values: Floats) -> None:
     """Probabilities (or densities) of the logged actions, one per row."""
-    faults = checks.Faults(lambda row: log.place(row, column, None), len(values))
+    density = log.continuous_actions
+    if np.all((values >= 0) & (values < np.inf if density else values <= 1)):
+        return
+    order = np.argsort(log.steps.source_row, kind="stable")  # faults are listed as the log is
+    values = values[order]
+    faults = checks.Faults(lambda row: log.place(int(order[row]), column, None), len(values))
     fine = checks.finite(faults, column, values, np.zeros(len(values), bool))
-    checks.probabilities(
-        faults, column, values, fine, zero_allowed=True, density=log.continuous_actions
-    )
+    checks.probabilities(faults, column, values, fine, zero_allowed=True, density=density)
     faults.raise_if_any(f"the target policy ({column})")

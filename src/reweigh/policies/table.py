@@ -199,6 +199,7 @@ class TablePolicy:
 
     def _refuse_unknown(self, log: EpisodeLog, rows: Ints) -> None:
         steps = log.steps
+        rows = rows[np.argsort(steps.source_row[rows], kind="stable")]
         codes = np.unique(steps.state[rows])
         hidden = HIDDEN in codes
         fix = "add rows for these states to the policy"

@@ -11,7 +11,6 @@ where σ_D² is the variance of ψ_target - ψ_behaviour: both values come from 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -64,7 +63,7 @@ def plan(
     difference: float | None = None,
     power: float = 0.8,
     level: float = 0.95,
-    estimators: Sequence[Recipe | str] = ("mis", "is"),
+    estimators: presets.Estimators = ("mis", "is"),
 ) -> Plan:
     """How many episodes until the interval of an estimate has this half-width, or until a
     difference of this size between target and behaviour is found with this power.
@@ -124,11 +123,12 @@ def _is_number(value: object) -> bool:
     return numeric and math.isfinite(value)  # type: ignore[arg-type]
 
 
-def _recipes(estimators: Sequence[Recipe | str]) -> list[Recipe]:
-    if isinstance(estimators, str) or not isinstance(estimators, Sequence) or not estimators:
-        raise must_be("estimators", 'a list of estimators such as ["mis", "is"]', estimators)
+def _recipes(estimators: presets.Estimators) -> list[Recipe]:
+    listed = presets.estimator_list(estimators)
+    if not listed:
+        raise must_be("estimators", "at least one estimator", estimators)
     recipes: list[Recipe] = []
-    for estimator in estimators:
+    for estimator in listed:
         if not isinstance(estimator, Recipe | str):
             raise must_be("estimators", "made of names and recipes such as mis()", estimator)
         found = presets.estimator(estimator) if isinstance(estimator, str) else estimator

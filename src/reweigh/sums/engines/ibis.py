@@ -22,6 +22,7 @@ from reweigh.sums.engines import ibis_extras as extras
 from reweigh.sums.engines import ibis_sums as sums
 from reweigh.sums.engines.base import SPARE_CELLS, Request
 from reweigh.sums.engines.ibis_connect import Home, TextHome, open_home
+from reweigh.sums.engines.ibis_faults import naming_rows
 from reweigh.sums.engines.ibis_rows import Layout, followed, weighted
 from reweigh.sums.engines.ibis_scan import CHECKS, Facts, layout_of, look
 from reweigh.sums.engines.ibis_target import (
@@ -57,24 +58,23 @@ class IbisEngine:
         return self.engine == "duckdb"
 
     def moments(self, data: Any, reading: Reading, target: Policy, request: Request) -> Moments:
-        column = policy_column(target)
-        with open_home(self.engine, data, reading, column) as home:
-            rows, layout = layout_of(home, reading, column)
-            facts = self._look(home, rows, layout, reading)
-            request, left_out = _affordable(request, facts)
-            asked = _asked(home, rows, layout, reading, target, request, facts)
-            rows = asked.pop("rows")
-            if isinstance(target, ColumnPolicy):
-                check_column(home, rows, layout, reading, target)
-            queries = _queries(home, asked)
-            with self._counted(facts.rows + facts.beyond, len(asked)):
-                found = each(
-                    "queries", list(asked), lambda name: home.run(asked[name], queries[name])
-                )
-            tables = dict(zip(asked, found, strict=True))
-            if isinstance(target, TablePolicy) and not _all_known(tables):
-                hidden = facts.hidden_rows > 0
-                refuse_unknown_states(home, rows, layout, target, facts.states, hidden)
+        with open_home(self.engine, data, reading, policy_column(target)) as home:
+            return naming_rows(home, lambda: self._moments(home, reading, target, request))
+
+    def _moments(self, home: Home, reading: Reading, target: Policy, request: Request) -> Moments:
+        rows, layout, facts = self._scan(home, reading, policy_column(target))
+        request, left_out = _affordable(request, facts)
+        asked = _asked(home, rows, layout, reading, target, request, facts)
+        rows = asked.pop("rows")
+        if isinstance(target, ColumnPolicy):
+            check_column(home, rows, layout, reading, target)
+        queries = _queries(home, asked)
+        with self._counted(facts.rows + facts.beyond, len(asked)):
+            found = each("queries", list(asked), lambda name: home.run(asked[name], queries[name]))
+        tables = dict(zip(asked, found, strict=True))
+        if isinstance(target, TablePolicy) and not _all_known(tables):
+            hidden = facts.hidden_rows > 0
+            refuse_unknown_states(home, rows, layout, target, facts.states, hidden)
         made = _moments(tables, len(layout.parts("state")), reading, target, request, facts)
         return replace(made, left_out=made.left_out | left_out, sql=_written(queries))
 
@@ -82,8 +82,7 @@ class IbisEngine:
         """The queries that make the sums of the request, as they are sent."""
         column = policy_column(target)
         with open_home(self.engine, data, reading, column) as home:
-            rows, layout = layout_of(home, reading, column)
-            facts = self._look(home, rows, layout, reading)
+            rows, layout, facts = naming_rows(home, lambda: self._scan(home, reading, column))
             request, _ = _affordable(request, facts)
             asked = _asked(home, rows, layout, reading, target, request, facts)
             return _written(_queries(home, asked))
@@ -91,10 +90,14 @@ class IbisEngine:
     def describe(self, data: Any, reading: Reading) -> dict[str, Any]:
         """What the log is, as plain values."""
         with open_home(self.engine, data, reading, None) as home:
-            rows, layout = layout_of(home, reading, None)
-            facts = self._look(home, rows, layout, reading)
+            _, _, facts = naming_rows(home, lambda: self._scan(home, reading, None))
             source = home.describe()
         return _described(source, reading, facts)
+
+    def _scan(self, home: Home, reading: Reading, column: str | None) -> tuple[Any, Layout, Facts]:
+        """The rows of a log that keeps the contract, their columns, and what the log is."""
+        rows, layout = layout_of(home, reading, column)
+        return rows, layout, self._look(home, rows, layout, reading)
 
     def _look(self, home: Home, rows: Any, layout: Layout, reading: Reading) -> Facts:
         with self._counted(home.rows, CHECKS):

@@ -1,22 +1,18 @@
-"""The log's contract as aggregate queries: the same faults as in memory, without row numbers.
-
-A rule is a condition on rows. All rules of one table are counted in one query; only where a count
-is not 0 are a few of its rows fetched, to be shown.
-"""
+"""The log's contract as conditions on rows: the same faults as in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from reweigh.errors import KEPT_PLACES, Fault, Place, UsageError, input_error, nearest
+from reweigh.errors import Fault, UsageError, input_error, nearest
 from reweigh.logs import checks
 from reweigh.logs.plain import is_number, is_text
 from reweigh.logs.scanned import Reading
-from reweigh.sums.engines.ibis_connect import Home
+from reweigh.sums.engines.ibis_connect import ROW, Home
+from reweigh.sums.engines.ibis_faults import Rule
 from reweigh.sums.engines.ibis_rows import (
     Layout,
     count_if,
@@ -25,7 +21,6 @@ from reweigh.sums.engines.ibis_rows import (
     is_null,
     neighbours,
     number,
-    one_if,
 )
 
 NUMBER = r"^[ \t]*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[ \t]*$"
@@ -37,77 +32,16 @@ SEQUENCE = ("step-start", "duplicate-step", "missing-step")  # what breaks an ep
 SHOW_STATE = 'fill in the state, or pass hidden="allow" if it could not be observed'
 
 
-@dataclass(frozen=True, eq=False)
-class Rule:
-    """One condition that no row may meet; `value` and `more` are fetched for its examples."""
-
-    code: str
-    column: str | None
-    bad: Any
-    value: Any
-    rule: str
-    fix: str
-    more: dict[str, Any] = field(default_factory=dict)
-    note: Callable[[dict[str, Any]], str] = lambda row: ""
-    otherwise: Fault | None = None  # what is wrong if no row meets the condition
-
-
-def find(
-    home: Home, rows: Any, rules: list[Rule], **sums: Any
-) -> tuple[list[Fault], dict[str, Any]]:
-    """The faults that the rules find, and other sums of the same query."""
-    asked = {f"k{i}": count_if(rule.bad) for i, rule in enumerate(rules)}
-    [counts] = home.run(rows.aggregate(total=rows.count(), **asked, **sums)).to_pylist()
-    faults = []
-    for i, rule in enumerate(rules):
-        count = int(counts[f"k{i}"] or 0)
-        if count:
-            places = _places(home, rows, rule)
-            total = int(counts["total"])
-            fix = rule.fix
-            if rule.code == "not-a-number" and any("," in str(p.value) for p in places):
-                fix = "the decimal sign looks like a comma: pass decimal=','"
-            faults.append(Fault(rule.code, rule.rule, fix, places, count, total))
-        elif rule.otherwise is not None:
-            faults.append(rule.otherwise)
-    return faults, counts
-
-
-def _places(home: Home, rows: Any, rule: Rule) -> tuple[Place, ...]:
-    shown = {"e": rows["e"], "t": rows["t"], "value": rule.value, "bad": one_if(rule.bad)}
-    found = rows.select(**shown, **rule.more)
-    found = found.filter(found["bad"] == 1)
-    found = found.order_by([found["e"], found["t"]]).limit(KEPT_PLACES)
-    return tuple(
-        Place(
-            plain(row["value"]),
-            column=rule.column,
-            episode=row["e"],
-            step=None if row["t"] is None else int(row["t"]),
-            note=rule.note(row),
-        )
-        for row in home.run(found).to_pylist()
-    )
-
-
-def plain(value: Any) -> Any:
-    return float(value) if type(value).__name__ == "Decimal" else value
-
-
 def refuse_missing(home: Home, wanted: list[tuple[str, str]]) -> None:
-    """Every role's column must be there."""
+    """Every role's column must be there, and the one that the target reads."""
     from reweigh.logs.read import _missing_fix
 
     known = home.names
+    listed = ", ".join(map(repr, known))
     faults = []
     for role, name in wanted:
-        if name in known:
+        if name in known or role == "policy":
             continue
-        if role == "policy":
-            listed = ", ".join(map(repr, known))
-            raise UsageError(
-                f"the log has no column {name!r}{nearest(name, known)} (columns: {listed})"
-            )
         spoken = role.rstrip("0123456789")
         faults.append(
             Fault(
@@ -117,8 +51,12 @@ def refuse_missing(home: Home, wanted: list[tuple[str, str]]) -> None:
             )
         )
     if faults:
-        listed = ", ".join(map(repr, known))
         raise input_error(f"{home.describe()} with the columns {listed}", faults)
+    for _, name in wanted:  # a column of the policy alone is no part of the log's contract
+        if name not in known:
+            raise UsageError(
+                f"the log has no column {name!r}{nearest(name, known)} (columns: {listed})"
+            )
 
 
 def row_rules(rows: Any, layout: Layout, reading: Reading) -> tuple[list[Rule], list[Fault]]:
@@ -387,6 +325,8 @@ def sequence_rules(rows: Any, layout: Layout, reading: Reading) -> tuple[Any, li
             t,
             "an episode has one row per step",
             "remove the duplicate; if an id was used for two episodes, make the ids distinct",
+            {"before": rows[ROW].lag().over(window)} if ROW in rows.columns else {},
+            _as_in_row,
         ),
         Rule(
             "missing-step",
@@ -396,10 +336,14 @@ def sequence_rules(rows: Any, layout: Layout, reading: Reading) -> tuple[Any, li
             "the steps of an episode must have no gap",
             "add the missing step, or leave the episode out",
             {"due": due},
-            lambda row: f" (step {int(row['due'])} is missing)",
+            lambda row, _: f" (step {int(row['due'])} is missing)",
         ),
     ]
     return rows, rules
+
+
+def _as_in_row(row: dict[str, Any], home: Home) -> str:
+    return f" (as in row {home.place(int(row['before'])).row})" if "before" in row else ""
 
 
 def next_rules(rows: Any, layout: Layout, reading: Reading) -> list[Rule]:
@@ -416,7 +360,7 @@ def next_rules(rows: Any, layout: Layout, reading: Reading) -> list[Rule]:
     both = rows["n0"].notnull() & rows["l0"].notnull()
     more = {f"n{j}": rows[f"n{j}"] for j in parts} | {f"l{j}": rows[f"l{j}"] for j in parts}
 
-    def said(row: dict[str, Any]) -> str:
+    def said(row: dict[str, Any], _: Home) -> str:
         shown = tuple(row[f"l{j}"] for j in parts)
         return f" (the next row's state is {shown[0] if width == 1 else shown!r})"
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from reweigh.errors import InputError, UsageError
+from reweigh.errors import InputError, Place, UsageError
 from reweigh.logs.plain import is_text
 from reweigh.logs.sources import FileSource, TableSource
 
 if TYPE_CHECKING:
     from reweigh.logs.scanned import Reading
 
+ROW = "row"  # from 0 on over all files; only messages need it
 # backends of Ibis that find a column whatever the case of its name; a table that is made by an
 # expression may still have two
 CASELESS = ("bigquery", "databricks", "duckdb", "impala", "mssql", "mysql", "pyspark", "sqlite")
@@ -36,6 +37,14 @@ class Home(Protocol):
     rows: int | None  # where their number is known without a query
 
     def describe(self) -> str: ...
+
+    def number_rows(self) -> bool:
+        """From here on `open` gives the log with the column ROW; False where rows have no order."""
+        ...
+
+    def place(self, row: int | None) -> Place:
+        """How a message names this row: nothing is said where rows are not numbered."""
+        ...
 
     def open(self, names: Sequence[str]) -> tuple[Any, list[pa.DataType]]:
         """The log as an Ibis table of these columns, called c0, c1, …, and their types."""
@@ -222,6 +231,12 @@ class NamedHome:
     def describe(self) -> str:
         return self.source
 
+    def number_rows(self) -> bool:
+        return False
+
+    def place(self, row: int | None) -> Place:
+        return Place(None)
+
     def open(self, names: Sequence[str]) -> tuple[Any, list[pa.DataType]]:
         whole = named_table(self.log, self.kinds)
         at = [self.columns.index(name) for name in names]
@@ -269,6 +284,12 @@ class TableHome:
 
     def describe(self) -> str:
         return f"Ibis table of {self.dialect}"
+
+    def number_rows(self) -> bool:
+        return False
+
+    def place(self, row: int | None) -> Place:
+        return Place(None)
 
     def open(self, names: Sequence[str]) -> tuple[Any, list[pa.DataType]]:
         # Ibis quotes identifiers; the names stand once in the query, inside this projection

@@ -6,18 +6,21 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
-from reweigh.errors import InputError, ResourceError, UsageError, nearest
+from reweigh.errors import InputError, Place, ResourceError, UsageError, nearest
 from reweigh.logs.plain import is_text, plain_schema
 from reweigh.logs.sources import FileSource, TableSource, is_duckdb
 from reweigh.progress import asking
 from reweigh.sums.engines.ibis_connect import (
+    ROW,
     NamedHome,
     arrow_rows,
     judged,
@@ -32,14 +35,43 @@ if TYPE_CHECKING:
 MEMORY_LIMIT = "REWEIGH_MEMORY_LIMIT"  # of DuckDB, such as "4GB"; its own default: 80 % of memory
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:%|bytes?|[kmgt]i?b)", re.IGNORECASE)
 WHOLE = {8: "TINYINT", 16: "SMALLINT", 32: "INTEGER", 64: "BIGINT"}  # integers by bits
+FILE_ROW = "file_row_number"  # DuckDB's; a file with such a column has no other
+NUMBERED = "reweigh_numbered"  # the view of the log with the numbers of its rows
 TEMP_DIRECTORY = "REWEIGH_TEMP_DIRECTORY"  # where DuckDB spills what exceeds the limit
 
 
 @dataclass(eq=False)
 class DuckHome(NamedHome):
-    """Rows in DuckDB, in this process."""
+    """Rows in DuckDB, in this process.
+
+    numbering  makes the query of the log with ROW; None for a table of a database, whose rows have
+               no order. Made when a fault is to be named: numbers cost memory or time.
+    """
 
     connection: Any = None
+    data: TableSource | FileSource | None = None
+    numbering: Callable[[], str] | None = None
+    numbered: bool = False
+
+    def number_rows(self) -> bool:
+        if self.numbering is None or self.numbered:
+            return False
+        with duckdb_errors():
+            self.connection.execute(f"CREATE TEMP VIEW {NUMBERED} AS {self.numbering()}")
+        self.numbered = True
+        return True
+
+    def place(self, row: int | None) -> Place:
+        return Place(None) if row is None or self.data is None else self.data.place(row)
+
+    def open(self, names: Sequence[str]) -> tuple[Any, list[pa.DataType]]:
+        if not self.numbered:
+            return super().open(names)
+        columns = [*_numbered(len(self.kinds)), ROW]
+        whole = named_table(NUMBERED, [*self.kinds, pa.int64()], columns)
+        at = [self.columns.index(name) for name in names]
+        chosen = {f"c{i}": whole[f"c{j}"] for i, j in enumerate(at)} | {ROW: whole[ROW]}
+        return whole.select(**chosen), [self.kinds[j] for j in at]
 
     def put(self, name: str, table: pa.Table) -> Any:
         self.connection.register(name, table)
@@ -131,14 +163,18 @@ def open_duckdb(
 
 def _duckdb_log(connection: Any, data: Any, reading: Reading, policy: str | None) -> DuckHome:
     """A view of the log in which columns have numbers for names."""
+    numbering: Callable[[], str] | None = None
     if isinstance(data, FileSource) and data.kind == "parquet":
         view, given, allowed = _parquet_rows(connection, data, reading, policy)
         rows: int | None = sum(rows for rows, _ in data.parts)
+        if not any(name.lower() == FILE_ROW for s in data.parquet_schemas() for name in s.names):
+            numbering = partial(_numbered_files, connection, data, given)
     elif isinstance(data, TableSource | FileSource):
         table = arrow_rows(data, reading, policy)
         given, rows, allowed = plain_schema(table.schema), table.num_rows, []
         connection.register("reweigh_raw", table.rename_columns(_numbered(table.num_columns)))
         view = _select("reweigh_raw", given.names, given)
+        numbering = partial(_numbered_table, connection, table, given)
     else:
         name = _table_name(connection, str(reading.table))
         described = connection.sql(f"SELECT * FROM {name} LIMIT 0").to_arrow_table().schema
@@ -156,7 +192,16 @@ def _duckdb_log(connection: Any, data: Any, reading: Reading, policy: str | None
         source, names = f"table {reading.table!r} of {Path(data).name}", given.names
     kinds = judged(given.types, held)
     return DuckHome(
-        source, given.names, kinds, "duckdb", "reweigh_log", names, rows, connection=connection
+        source,
+        given.names,
+        kinds,
+        "duckdb",
+        "reweigh_log",
+        names,
+        rows,
+        connection=connection,
+        data=None if numbering is None else data,
+        numbering=numbering,
     )
 
 
@@ -187,14 +232,41 @@ def _parquet_rows(
     return " UNION ALL ".join(selects), given, sorted(allowed)
 
 
-def _select(table: str, names: Sequence[str], given: pa.Schema) -> str:
-    """Columns of a table, all of whose columns these are, by position and as these types."""
+def _numbered_files(connection: Any, data: FileSource, given: pa.Schema) -> str:
+    """The query of Parquet files with the numbers of their rows, one file after the other."""
+    selects = []
+    before = 0
+    for i, (path, schema) in enumerate(zip(data.paths, data.parquet_schemas(), strict=True)):
+        raw = connection.read_parquet(
+            _only_itself(os.fspath(path.absolute())), hive_partitioning=False, file_row_number=True
+        )
+        raw.create_view(f"reweigh_file{i}")  # the number stands after the columns of the file
+        selects.append(_select(f"reweigh_file{i}", schema.names, given, before))
+        before += data.parts[i][0]
+    return " UNION ALL ".join(selects)
+
+
+def _numbered_table(connection: Any, table: pa.Table, given: pa.Schema) -> str:
+    """The query of a table in memory with the numbers of its rows."""
+    count = pa.array(np.arange(table.num_rows))
+    numbered = table.rename_columns(_numbered(table.num_columns)).append_column(ROW, count)
+    connection.register("reweigh_raw_numbered", numbered)
+    return _select("reweigh_raw_numbered", given.names, given, 0)
+
+
+def _select(table: str, names: Sequence[str], given: pa.Schema, before: int | None = None) -> str:
+    """Columns of a table, all of whose columns these are, by position and as these types. With
+    `before`, a count of rows, the table has one column more: the number of the row."""
     chosen = [
         f"{_as_kind(f'c{names.index(field.name)}', field.type)} AS c{i}"
         for i, field in enumerate(given)
     ]
+    columns = _numbered(len(names))
+    if before is not None:
+        chosen.append(f'{ROW} + {before} AS "{ROW}"')
+        columns.append(ROW)
     listed = ", ".join(chosen) or "NULL"  # columns that are not there are told later
-    return f"SELECT {listed} FROM {table} AS raw({', '.join(_numbered(len(names)))})"
+    return f"SELECT {listed} FROM {table} AS raw({', '.join(columns)})"
 
 
 def _as_kind(column: str, kind: pa.DataType) -> str:

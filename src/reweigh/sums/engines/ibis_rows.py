@@ -24,6 +24,7 @@ from reweigh.logs.columns import Columns
 from reweigh.logs.plain import is_number, is_text
 from reweigh.logs.scanned import Reading
 from reweigh.logs.states import END, HIDDEN, UNKNOWN, Grid, Rounding
+from reweigh.sums.engines.ibis_connect import ROW
 
 LARGEST = 1.7976931348623157e308
 WHOLE = 2.0**53  # from here on every float is a whole number
@@ -352,10 +353,11 @@ def frame(rows: Any, *keys: str) -> Any:
 
 
 def neighbours(rows: Any) -> Any:
-    """The window of the row before and the row after."""
+    """The window of the row before and the row after; of two rows at one step, numbers decide."""
     import ibis
 
-    return ibis.window(group_by=[rows["e"]], order_by=[rows["t"]])
+    order = [rows["t"], *([rows[ROW]] if ROW in rows.columns else [])]
+    return ibis.window(group_by=[rows["e"]], order_by=order)
 
 
 def followed(rows: Any, layout: Layout, horizon: int, short: str) -> Any:
@@ -383,7 +385,8 @@ def followed(rows: Any, layout: Layout, horizon: int, short: str) -> Any:
         (last, UNKNOWN),
         else_=HIDDEN,
     )
-    kept = [n for n in ("e", "t", "hid", "a", "y", "mu", "q", *c_column) if n in rows.columns]
+    wanted = ("e", "t", "hid", "a", "y", "mu", "q", ROW, *c_column)
+    kept = [n for n in wanted if n in rows.columns]
     made: dict[str, Any] = {"fx": fx, "final": one_if(last)}
     for j in range(width):
         following = rows[f"l{j}"]

@@ -18,6 +18,7 @@ from reweigh.sums.engines import ibis_rows as expr
 from reweigh.sums.engines import ibis_sums as sums
 from reweigh.sums.engines.ibis_connect import Home
 from reweigh.sums.engines.ibis_extras import Ids, id_sums, ids_of
+from reweigh.sums.engines.ibis_faults import Rule, find
 from reweigh.sums.engines.ibis_identity import identity_of, identity_sums, with_marks
 from reweigh.sums.engines.ibis_rows import Layout, count_if, one_if
 
@@ -68,7 +69,7 @@ def look(home: Home, rows: Any, layout: Layout, reading: Reading) -> Facts:
         flags = contract.flag_faults(home, rows, layout)
         faults += flags
         faults += contract.float_states(home, rows, layout, reading)
-        found, told = contract.find(home, marked, rules, **_row_sums(marked, layout, reading))
+        found, told = find(home, marked, rules, **_row_sums(marked, layout, reading))
     if not told["total"]:
         fault = Fault("no-episodes", "there are no rows", "give a log with rows")
         raise input_error(home.describe(), [fault])
@@ -168,7 +169,7 @@ def _episodes(
     ordered, rules = contract.sequence_rules(sound, layout, reading)
     following = contract.next_rules(ordered, layout, reading) if layout.has("next_state0") else []
     with stage(1, CHECKS, "checks"):
-        found, _ = contract.find(home, ordered, [*rules, *following])
+        found, _ = find(home, ordered, [*rules, *following])
     steps = [fault for fault in found if fault.code in contract.SEQUENCE]
     after = [fault for fault in found if fault.code not in contract.SEQUENCE]
     if steps:  # later rules look at the other episodes only
@@ -178,13 +179,13 @@ def _episodes(
         marked = marked.mutate(worst=worst)
         sound = marked.filter(marked["worst"] == 0)
         if following:
-            after, _ = contract.find(home, sound, contract.next_rules(sound, layout, reading))
+            after, _ = find(home, sound, contract.next_rules(sound, layout, reading))
     faults = list(steps)
     with stage(2, CHECKS, "checks"):
         histogram = _histogram(home, known, layout)
     for role, short in (("terminated", "ended"), ("truncated", "cut")):
         if sum(row[f"after_{short}"] for row in histogram):
-            faults += contract.find(home, *_after_end(known, layout.name(role), short))[0]
+            faults += find(home, *_after_end(known, layout.name(role), short))[0]
     faults += after
     if steps or some_unknown:
         histogram = _histogram(home, sound, layout)
@@ -221,13 +222,13 @@ def _histogram(home: Home, rows: Any, layout: Layout) -> list[dict[str, Any]]:
     return [{name: int(v) for name, v in row.items()} for row in home.run(table).to_pylist()]
 
 
-def _after_end(rows: Any, column: str, flag: str) -> tuple[Any, list[contract.Rule]]:
+def _after_end(rows: Any, column: str, flag: str) -> tuple[Any, list[Rule]]:
     """No row may follow the one that says the episode has ended."""
     import ibis
 
     at = ibis.ifelse(rows[flag], rows["t"], ibis.null("int64"))
     rows = rows.mutate(end_at=at.min().over(ibis.window(group_by=[rows["e"]])))
-    rule = contract.Rule(
+    rule = Rule(
         "rows-after-end",
         column,
         rows["t"] > rows["end_at"],
@@ -235,7 +236,7 @@ def _after_end(rows: Any, column: str, flag: str) -> tuple[Any, list[contract.Ru
         f"no row may follow the row where {column!r} is true",
         "cut the rows after the end, or correct the flag",
         {"end_at": rows["end_at"]},
-        lambda row: f" (a row at this step; the episode ended at step {int(row['end_at'])})",
+        lambda row, _: f" (a row at this step; the episode ended at step {int(row['end_at'])})",
     )
     return rows, [rule]
 
@@ -272,7 +273,7 @@ def _short(
     for role in ("terminated", "truncated"):
         if layout.has(role):
             last = last & rows[layout.column(role)].notnull()
-    rule = contract.Rule(
+    rule = Rule(
         "short-episode",
         layout.name("step"),
         last,
@@ -280,7 +281,7 @@ def _short(
         "an episode ends before the horizon and nothing says whether it ended or was cut off",
         fix,
     )
-    return contract.find(home, rows, [rule])[0]
+    return find(home, rows, [rule])[0]
 
 
 def _facts(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from reweigh.errors import KEPT_PLACES, Fault, Place, RefusedError, UsageError, input_error, nearest
+from reweigh.errors import KEPT_PLACES, Fault, RefusedError, UsageError, input_error, nearest
 from reweigh.logs.plain import is_number
 from reweigh.logs.scanned import Reading
 from reweigh.logs.states import HIDDEN, Labels, label_text
@@ -15,7 +16,8 @@ from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
 from reweigh.policies.table import TablePolicy
 from reweigh.sums.engines import ibis_checks as contract
-from reweigh.sums.engines.ibis_connect import Home
+from reweigh.sums.engines.ibis_connect import ROW, Home
+from reweigh.sums.engines.ibis_faults import Rule, find
 from reweigh.sums.engines.ibis_rows import Layout, as_text, finite, is_integer_label, one_if
 
 
@@ -145,14 +147,14 @@ def check_column(
     """The logged probabilities of the target: numbers in [0, 1], or densities."""
     name, kind = target.column, layout.kind("policy")
     if not is_number(kind):
-        rules: list[contract.Rule] = []
+        rules: list[Rule] = []
         faults: list[Fault] = []
         contract._text_rules(rows[layout.column("policy")], kind, name, rules, faults)
-        found, _ = contract.find(home, rows, rules)
+        found, _ = find(home, rows, rules)
         raise input_error(home.describe(), [*found, *faults])
     q = rows["q"]
     rules = [
-        contract.Rule(
+        Rule(
             "not-finite",
             name,
             ~finite(q),
@@ -162,7 +164,7 @@ def check_column(
         ),
         contract.probability_rule(q, name, True, reading),
     ]
-    found, sums = contract.find(home, rows, rules, **contract.probability_sums(q, "q"))
+    found, sums = find(home, rows, rules, **contract.probability_sums(q, "q"))
     if found:
         low, high = sums["low_q"], sums["high_q"]
         density = reading.continuous_actions
@@ -185,11 +187,13 @@ def refuse_unknown_states(
 
     lost = rows.filter(rows["known"] == 0)
     names = [f"s{j}" for j in range(len(layout.parts("state")))]
+    number = [ROW] if ROW in lost.columns else []
     order = ibis.window(
-        group_by=[lost[name] for name in (*names, "hid")], order_by=[lost["t"], lost["e"]]
+        group_by=[lost[name] for name in (*names, "hid")],
+        order_by=[lost[name] for name in number or ("t", "e")],
     )
     lost = lost.mutate(nth=ibis.row_number().over(order))
-    found = home.run(lost.filter(lost["nth"] == 0).select(*names, "e", "t"))
+    found = home.run(lost.filter(lost["nth"] == 0).select(*names, "e", "t", *number))
     if found.num_rows == 0:
         return
     codes = codes_of(found, names, states)
@@ -202,8 +206,9 @@ def refuse_unknown_states(
     shown = found.take(pa.array(by_code[:KEPT_PLACES])).to_pylist()
     column = ", ".join(layout.name(role) for role in layout.parts("state"))
     places = tuple(
-        Place(
-            None if code == HIDDEN else states.values[code],
+        replace(
+            home.place(row.get(ROW)),
+            value=None if code == HIDDEN else states.values[code],
             column=column,
             episode=row["e"],
             step=int(row["t"]),
