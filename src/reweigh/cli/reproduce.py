@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,7 +77,7 @@ def reproduce(
             path.unlink()
     began = time.monotonic()
     try:
-        with _telling(quiet) as report, _ended_gently():
+        with _telling(quiet) as report:
             done = sweep.run(
                 paper.wanted(panels),
                 output / CELLS,
@@ -91,11 +89,9 @@ def reproduce(
             )
     except KeyboardInterrupt:
         instead = " instead of --overwrite" if overwrite else ""
-        voice.warn(
-            "interrupted; every finished cell is kept. Go on with the same command and --resume"
-            f"{instead}"
-        )
-        raise
+        raise KeyboardInterrupt(
+            f"every finished cell is kept. Go on with the same command and --resume{instead}"
+        ) from None
     simulated = time.monotonic() - began
     whole = [panel for panel in panels if not set(panel.cells) & set(done.failed)]
     for panel in whole:
@@ -144,23 +140,6 @@ def _write_run(path: Path, content: dict[str, object]) -> None:
         stream.write((json.dumps(content, indent=2) + "\n").encode())
 
     write_atomically(path, write, overwrite=True)
-
-
-@contextmanager
-def _ended_gently() -> Iterator[None]:
-    """A request to end is taken as Ctrl-C is: what is finished is kept."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals go to the main thread alone
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _counted(number: int, what: str) -> str:
