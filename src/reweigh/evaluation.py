@@ -40,6 +40,7 @@ from reweigh.inference.gates import cut_off
 from reweigh.inference.variance import OVERFLOW
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.scanned import ScannedLog
+from reweigh.memory import require_steps
 from reweigh.policies.base import Policy
 from reweigh.progress import each
 from reweigh.results import Diagnostics, Estimate, Marginals, Refusal
@@ -282,6 +283,8 @@ def moments(
         return made
     if log.n_truncated:  # the products of cut-off episodes mean nothing
         request = replace(request, kinds=request.kinds - {"trajectories"})
+    if "trajectories" in request.kinds:
+        require_steps(log.horizon, min(blocks, log.n_episodes))
     return ArraysEngine().moments(log, target, request)
 
 

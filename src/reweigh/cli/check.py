@@ -57,11 +57,11 @@ def check(
     With --quiet nothing is printed of a log that is fine; with --diagnose, the verdicts.
     """
     from reweigh.cli.diagnose import tell
+    from reweigh.cli.inputs import holds_moments
     from reweigh.cli.policyfile import write_policy as own_policy_to
     from reweigh.cli.show import facts_table, noted, print_json
     from reweigh.errors import Fault, InputError, UsageError
     from reweigh.logs.log import EpisodeLog
-    from reweigh.sums.store import is_moments_file
 
     voice = Voice(quiet, as_json)
     if write_policy is not None:
@@ -72,7 +72,7 @@ def check(
     if diagnose:
         tell(paths, log, target, estimators or "mis,wis,dm", strict=strict, voice=voice)
         return
-    if any(is_moments_file(path) for path in paths or []):
+    if any(holds_moments(path) for path in paths or []):
         raise UsageError(
             "this is a file of moments, not a log: reweigh evaluate takes it, and --diagnose"
         )

@@ -64,13 +64,13 @@ def init(
 
     Example: reweigh init export.csv --tidy log.parquet
     """
+    from reweigh.cli.inputs import holds_moments
     from reweigh.cli.look import look_at
     from reweigh.cli.propose import propose
     from reweigh.cli.show import print_json
     from reweigh.cli.tidy import write_tidy
     from reweigh.cli.toml import toml_text
     from reweigh.output import write_atomically
-    from reweigh.sums.store import is_moments_file
 
     if output.exists() and not overwrite:
         raise UsageError(f"{str(output)!r} exists; give another name or ask to overwrite it")
@@ -78,7 +78,7 @@ def init(
         raise UsageError(f"--tidy writes Parquet: {str(tidy)!r} must end in .parquet")
     if tidy is not None and tidy.exists() and not overwrite:
         raise UsageError(f"{str(tidy)!r} exists; give another name or ask to overwrite it")
-    if any(is_moments_file(path) for path in paths):
+    if any(holds_moments(path) for path in paths):
         raise UsageError("this is a file of moments, not a log; reweigh evaluate takes it")
     voice = Voice(quiet, as_json)
     with voice.working("looking"):

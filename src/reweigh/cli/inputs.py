@@ -37,6 +37,18 @@ class Given:
         return found
 
 
+def holds_moments(path: Path) -> bool:
+    """Whether a file is one of moments; a damaged one is read as a log, and refused as such."""
+    import pyarrow as pa
+
+    from reweigh.sums.store import is_moments_file
+
+    try:
+        return is_moments_file(path)
+    except (pa.ArrowException, ValueError):  # a type that there is not, a name that is no text
+        return False
+
+
 def read_given(
     files: list[Path] | None,
     log: LogOptions,
@@ -49,10 +61,9 @@ def read_given(
     `for_logs_only`: an option was given that moments cannot obey.
     """
     import reweigh as rw
-    from reweigh.sums.store import is_moments_file
 
     paths = files or []
-    if not any(is_moments_file(path) for path in paths):
+    if not any(holds_moments(path) for path in paths):
         log.check_source(paths)
         policy = target.read(log)
         data = log.read(paths, target.target_prob)

@@ -6,7 +6,8 @@ import glob
 import hashlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -85,7 +86,8 @@ class FileSource:
     def names(self) -> list[str]:
         if self.kind == "csv":
             return csvfile.header(self.paths[0], self.csv)
-        names = list(open_parquet(self.paths[0]).schema_arrow.names)
+        with _parquet_parts(self.paths[0]) as file:
+            names = list(file.schema_arrow.names)
         csvfile.refuse_duplicates(names, str(self.paths[0]))
         return names
 
@@ -132,7 +134,7 @@ class FileSource:
         schemas = []
         self.parts.clear()
         for path in self.paths:
-            with open_parquet(path) as file:  # one after the other: there may be thousands
+            with _parquet_parts(path) as file:  # one after the other: there may be thousands
                 schemas.append(file.schema_arrow)
                 self.parts.append((file.metadata.num_rows, False))
         return schemas
@@ -140,7 +142,7 @@ class FileSource:
     def refuse_damage(self) -> None:
         """Read the Parquet files through: what another engine stumbled over is then named."""
         for path in self.paths:
-            with file_errors(path, "is damaged"), open_parquet(path) as file:
+            with _parquet_parts(path) as file:
                 for batch in file.iter_batches():
                     batch.validate(full=True)
 
@@ -387,7 +389,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
-    with file_errors(path, "is damaged"), open_parquet(path) as file:
+    with _parquet_parts(path) as file:
         table = file.read(columns=schema.names).select(schema.names).cast(schema)
         table.validate(full=True)  # a damaged page may hold bytes that are no text
         return table
@@ -409,7 +411,7 @@ def _refuse_too_large(path: Path, name: str, kind: pa.DataType, united: pa.DataT
         limit, beside = 2**53, "floats"
     else:
         return
-    with file_errors(path, "is damaged"), open_parquet(path) as file:
+    with _parquet_parts(path) as file:
         for batch in file.iter_batches(columns=[name]):
             ends = pc.min_max(batch.column(0)).as_py()
             for found in (ends["min"], ends["max"]):
@@ -418,6 +420,13 @@ def _refuse_too_large(path: Path, name: str, kind: pa.DataType, united: pa.DataT
                         f"{path.name}: column {name!r} holds {found}, which does not fit beside "
                         f"the {beside} of other files; write one type in all files"
                     )
+
+
+@contextmanager
+def _parquet_parts(path: Path) -> Iterator[pq.ParquetFile]:
+    """An open Parquet file; what cannot be read of it is its damage."""
+    with file_errors(path, "is damaged"), open_parquet(path) as file:
+        yield file
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:

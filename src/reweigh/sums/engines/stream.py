@@ -66,6 +66,8 @@ class StreamEngine:
         if request.control is not None:
             raise UsageError("shaped rewards need the log in memory: read it with engine='arrays'")
         opened, rows = self._open(data, reading, target)
+        if "trajectories" in request.kinds:
+            require_steps(_horizon(rows, reading), request.blocks)
         quick = self._quickly(rows, reading, target, request)
         if quick is not None:
             return quick

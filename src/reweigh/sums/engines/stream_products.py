@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.memory import require_steps
 from reweigh.sums.kernels.common import compiled
 from reweigh.sums.kernels.products import DOWN, NOTHING, UP, shifted
 from reweigh.sums.products import _to_largest
@@ -225,7 +224,6 @@ class Products:
     """The sums of all episodes so far; with 0 blocks, none."""
 
     def __init__(self, blocks: int, horizon: int, gamma: float) -> None:
-        require_steps(horizon, blocks)
         self.blocks, self.horizon = blocks, horizon
         self.power = np.array([gamma**t for t in range(horizon if blocks else 0)])
         self.aside: StepMoments | None = None
