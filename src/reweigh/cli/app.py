@@ -98,7 +98,7 @@ def run(arguments: list[str]) -> int:
             stream.reconfigure(errors="backslashreplace")
     real = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _Listener(real[0], "output"), _Listener(real[1], "error")
-    progress.forget()
+    interrupts.forget()
     try:
         # Without standalone mode Typer returns the code of an Exit instead of leaving.
         code = app(arguments, standalone_mode=False)
@@ -109,8 +109,8 @@ def run(arguments: list[str]) -> int:
     except ReweighError as error:
         _say(f"error: {for_terminal(_message(error))}")
         return error.exit_code
-    except (typer.Abort, KeyboardInterrupt, interrupts.Interrupted) as error:
-        _say(interrupts.interrupted_text(str(error)))
+    except (typer.Abort, KeyboardInterrupt, interrupts.Interrupted):
+        _say(interrupts.interrupted_text())
         return INTERRUPTED
     except _NobodyListensError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), error.number)

@@ -9,20 +9,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from reweigh.cli.progress import doing
+from reweigh.cli import progress
 
 INTERRUPTED = 130
 GRACE = 2.0  # seconds in which the main thread may come out of what it is doing, and clean up
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_kept: list[str] = []
 
 
 class Interrupted(Exception):
-    """A KeyboardInterrupt that Typer lets through: its own it takes for an answer of 130."""
+    """A KeyboardInterrupt that Typer lets through; one of its own it turns into the code 130."""
 
 
 def let_through(command: Callable[..., None]) -> Callable[..., None]:
@@ -31,7 +32,7 @@ def let_through(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*arguments, **options)
         except KeyboardInterrupt as error:
-            raise Interrupted(*error.args) from error
+            raise Interrupted from error
 
     return run
 
@@ -83,7 +84,27 @@ def end_now(say: Callable[[str], None]) -> None:
     os._exit(INTERRUPTED)
 
 
-def interrupted_text(kept: str = "") -> str:
+def forget() -> None:
+    """Another command begins."""
+    progress.forget()
+    _kept.clear()
+
+
+@contextmanager
+def keeping(what: str) -> Iterator[None]:
+    """Say this of an interruption inside."""
+    _kept.append(what)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise  # it is said outside
+    except BaseException:
+        _kept.clear()
+        raise
+    _kept.clear()
+
+
+def interrupted_text() -> str:
     """One sentence: what was under way, and what is there now."""
-    while_doing = f" while {doing()}" if doing() else ""
-    return f"Interrupted{while_doing}; {kept or 'no file was left half-written'}"
+    while_doing = f" while {progress.doing()}" if progress.doing() else ""
+    return f"Interrupted{while_doing}; {_kept[-1] if _kept else 'no file was left half-written'}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
+from reweigh.cli.interrupts import keeping
 from reweigh.cli.voice import QuietFiles, Voice
 
 if TYPE_CHECKING:
@@ -76,22 +77,18 @@ def reproduce(
         for path in there:
             path.unlink()
     began = time.monotonic()
-    try:
-        with _telling(quiet) as report:
-            done = sweep.run(
-                paper.wanted(panels),
-                output / CELLS,
-                setting,
-                backend=runner,
-                resume=resume,
-                overwrite=overwrite,
-                report=report,
-            )
-    except KeyboardInterrupt:
-        instead = " instead of --overwrite" if overwrite else ""
-        raise KeyboardInterrupt(
-            f"every finished cell is kept. Go on with the same command and --resume{instead}"
-        ) from None
+    instead = " instead of --overwrite" if overwrite else ""
+    kept = f"every finished cell is kept. Go on with the same command and --resume{instead}"
+    with keeping(kept), _telling(quiet) as report:
+        done = sweep.run(
+            paper.wanted(panels),
+            output / CELLS,
+            setting,
+            backend=runner,
+            resume=resume,
+            overwrite=overwrite,
+            report=report,
+        )
     simulated = time.monotonic() - began
     whole = [panel for panel in panels if not set(panel.cells) & set(done.failed)]
     for panel in whole:
