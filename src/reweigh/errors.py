@@ -12,6 +12,9 @@ from numbers import Integral
 
 SHOWN_PLACES = 5
 KEPT_PLACES = 20
+LONGEST_HORIZON = 2**31 - 1
+MOST_REPLICATES = 10_000_000
+MOST_BLOCKS = 1 << 16
 
 
 class ReweighError(Exception):
@@ -164,13 +167,19 @@ def must_be(parameter: str, rule: str, got: object) -> UsageError:
     return UsageError(f"the parameter {parameter!r} must be {rule}; got {got!r} instead")
 
 
-def check_whole(parameter: str, given: object, least: int) -> int:
+def check_whole(parameter: str, given: object, least: int, most: int | None = None) -> int:
     """A whole number, NumPy's too, that fits into 64 bits; True is none."""
     if isinstance(given, Integral) and not isinstance(given, bool):
         number = int(given)
-        if least <= number < 2**63:
+        if least <= number <= (2**63 - 1 if most is None else most):
             return number
-    raise must_be(parameter, f"a whole number from {least} on", given)
+    upto = "on" if most is None else f"to {most:,}"
+    raise must_be(parameter, f"a whole number from {least} {upto}", given)
+
+
+def check_horizon(horizon: object) -> int:
+    """A number of steps; with it, (step, state) pairs of 32-bit codes fit into 64 bits."""
+    return check_whole("horizon", horizon, 1, LONGEST_HORIZON)
 
 
 def check_threads(threads: object) -> int:

@@ -11,11 +11,13 @@ import numpy as np
 
 from reweigh.auto import choose
 from reweigh.errors import (
+    MOST_BLOCKS,
     InputWarning,
     RefusedError,
     SelectionWarning,
     StationaryWarning,
     UsageError,
+    check_whole,
     must_be,
 )
 from reweigh.estimators import presets
@@ -34,12 +36,13 @@ from reweigh.evidence import Evidence, Truncated, check_target, gather, leaves_c
 from reweigh.grounds import Grounds, freedom_of
 from reweigh.inference.diagnose import of_solution
 from reweigh.inference.diagnose import request as gate_request
-from reweigh.inference.diagnostics import cut_beside_ends, remarks
+from reweigh.inference.diagnostics import cut_beside_ends, hopeless_sums, remarks
 from reweigh.inference.gates import cut_off
 from reweigh.inference.reward_range import reward_range
 from reweigh.inference.variance import OVERFLOW
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.scanned import ScannedLog
+from reweigh.memory import require_steps
 from reweigh.policies.base import Policy
 from reweigh.progress import each
 from reweigh.results import Diagnostics, Estimate, Marginals, Refusal
@@ -179,7 +182,8 @@ def scanned_sums(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> list
     for ratio, (request, apart) in _scans(recipes).items():
         found = log.moments(target, request)
         whole[ratio] = by_blocks[ratio] = found
-        if apart is not None:
+        # what no estimator can answer needs no second scan, which takes memory by steps and blocks
+        if apart is not None and hopeless_sums(found) is None:
             products = log.moments(target, apart)
             if found.sql is not None and products.sql is not None:
                 found = replace(found, sql=f"{found.sql}\n\n{products.sql}")
@@ -277,8 +281,7 @@ def moments(
     (an even number). `gates=False` leaves out what only the gates of a verdict read, which are
     then not checked.
     """
-    if not isinstance(blocks, int) or blocks < 1:
-        raise must_be("blocks", "a whole number from 1 on", blocks)
+    blocks = check_whole("blocks", blocks, 1, MOST_BLOCKS)
     check_target(target)
     presets.is_(max_ratio=max_ratio)  # checks max_ratio
     kinds = frozenset({"transitions", "model", "trajectories"})
@@ -305,6 +308,8 @@ def moments(
         return made
     if log.n_truncated:  # the products of cut-off episodes mean nothing
         request = replace(request, kinds=request.kinds - {"trajectories"})
+    if "trajectories" in request.kinds:
+        require_steps(log.horizon, min(blocks, log.n_episodes))
     return ArraysEngine().moments(log, target, request)
 
 

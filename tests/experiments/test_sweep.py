@@ -239,7 +239,7 @@ def test_a_refusal_is_counted_and_is_no_number(tmp_path: Path) -> None:
 
 
 def start(folder: Path, *more: str) -> subprocess.Popen[str]:
-    code = "import sys; from reweigh.cli.app import run; sys.exit(run(sys.argv[1:]))"
+    code = "from reweigh.cli.app import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", code, *REPRODUCE, "-o", str(folder), *more],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -85,7 +85,9 @@ def test_a_longer_horizon_makes_all_episodes_short() -> None:
 
 @pytest.mark.parametrize("horizon", [0, -1, 2.0, "3"])
 def test_a_horizon_is_a_whole_number_from_one_on(horizon: Any) -> None:
-    with pytest.raises(rw.UsageError, match="'horizon' must be a whole number from 1 on"):
+    with pytest.raises(
+        rw.UsageError, match="'horizon' must be a whole number from 1 to 2,147,483,647"
+    ):
         rw.read_log(table(), horizon=horizon)
 
 

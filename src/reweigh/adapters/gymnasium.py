@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from reweigh.adapters.episodes import Episode, Features, log_of
 from reweigh.adapters.extras import need
-from reweigh.errors import UsageError, must_be
+from reweigh.errors import UsageError, check_horizon, check_whole, must_be
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import AnyAbstraction
 from reweigh.policies import FunctionPolicy
@@ -42,8 +42,7 @@ def record(
     `horizon` the environment's own limit of steps is taken. Continuous observations need an
     `abstraction`, and those of several parts `features` (see `from_minari`).
     """
-    if not isinstance(n, int | np.integer) or n < 1:
-        raise must_be("n", "a whole number of episodes from 1 on", n)
+    n = check_whole("n", n, 1)
     if isinstance(env, str):
         env = need("gymnasium", "worlds", "a Gymnasium environment").make(env)
     actions, start = _discrete_actions(env)
@@ -185,9 +184,7 @@ def _horizon(env: Any, horizon: int | None) -> int:
         horizon = getattr(getattr(env, "spec", None), "max_episode_steps", None)
     if horizon is None:
         raise UsageError(f"{_name(env)} has no limit of steps: give horizon=…")
-    if not isinstance(horizon, int | np.integer) or horizon < 1:
-        raise must_be("horizon", "a whole number from 1 on", horizon)
-    return int(horizon)
+    return check_horizon(horizon)
 
 
 def _as_function(policy: Any) -> GymPolicy:

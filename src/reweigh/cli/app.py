@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import sys
 import tempfile
 import threading
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
+from reweigh import memory
+from reweigh.cli import interrupts, progress
 from reweigh.cli.check import check
 from reweigh.cli.compare import compare
 from reweigh.cli.demo import demo
 from reweigh.cli.evaluate import evaluate
 from reweigh.cli.init import init
+from reweigh.cli.interrupts import INTERRUPTED
 from reweigh.cli.merge import merge
 from reweigh.cli.moments import moments
 from reweigh.cli.plan import plan
 from reweigh.cli.reproduce import reproduce
 from reweigh.cli.words import for_terminal, printable
-
-INTERRUPTED = 130
+from reweigh.errors import ResourceError, ReweighError
 
 app = typer.Typer(
     name="reweigh",
@@ -36,7 +40,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (init, check, evaluate, compare, moments, merge, plan, reproduce, demo):
-    app.command()(command)
+    app.command()(interrupts.let_through(command))
 
 
 def _version(wanted: bool) -> None:
@@ -59,14 +63,29 @@ def _options(
 def main() -> None:
     """Run a command. Exit codes: 0 ok, 1 bug, 2 usage, 3 input refused, 4 statistically refused,
     5 partial, 6 file or resource, 130 interrupted."""
+    _open_closed_streams()
+    interrupts.listen(_say)
     _leave(run(sys.argv[1:]))
+
+
+def _open_closed_streams() -> None:
+    """A standard stream that was closed (`>&-`) leads nowhere: otherwise the next file that is
+    opened would get its number, and what is printed would land in that file."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def _leave(code: int) -> NoReturn:
     """End the process with this code, as it would end but for taking the interpreter apart: a
     reader's thread of Arrow's that lets go of its file meanwhile would abort the process."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    with suppress(KeyboardInterrupt):
+        if code != INTERRUPTED:  # threads may have long to go
+            threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -74,27 +93,27 @@ def _leave(code: int) -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    from reweigh.errors import ReweighError
-
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a letter shows its code
             stream.reconfigure(errors="backslashreplace")
-    real, sys.stdout = sys.stdout, _Listener(sys.stdout)
+    real = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Listener(real[0], "output"), _Listener(real[1], "error")
+    interrupts.forget()
     try:
         # Without standalone mode Typer returns the code of an Exit instead of leaving.
         code = app(arguments, standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # before the command began
+            _say(interrupts.interrupted_text())
         return int(code or 0)
     except ReweighError as error:
         _say(f"error: {for_terminal(_message(error))}")
         return error.exit_code
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt, interrupts.Interrupted):
+        _say(interrupts.interrupted_text())
         return INTERRUPTED
-    except KeyboardInterrupt:
-        _say("interrupted")
-        return INTERRUPTED
-    except _NobodyListensError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), real.fileno())
+    except _NobodyListensError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), error.number)
         return 0
     except Exception as error:
         if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # a usage error
@@ -102,35 +121,65 @@ def run(arguments: list[str]) -> int:
             if text:
                 _say(f"error: {printable(text)}")
             return 2
+        if memory.is_shortage(error):
+            _say(f"error: {for_terminal(_shortage(error))}")
+            return ResourceError.exit_code
         return _bug(error)
     finally:
-        sys.stdout = real
+        sys.stdout, sys.stderr = real
 
 
 class _NobodyListensError(Exception):
-    """Standard output was closed, as by `| head`: no error."""
+    """A standard stream was closed by its reader, as by `| head`: no error."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 class _Listener:
-    """Standard output whose closing is told apart from other failures to write."""
+    """A standard stream. That its reader went away is told apart from other failures to write."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, name: str) -> None:
         self._stream = stream
+        self._name = name
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        try:
+        with self._failures():
             return self._stream.write(text)
-        except BrokenPipeError as error:
-            raise _NobodyListensError from error
 
     def flush(self) -> None:
-        try:
+        with self._failures():
             self._stream.flush()
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
         except BrokenPipeError as error:
-            raise _NobodyListensError from error
+            raise _NobodyListensError(self._stream.fileno()) from error
+        except OSError as error:
+            raise ResourceError(
+                error.errno or errno.EIO,
+                f"cannot write to the standard {self._name}: {error.strerror or error}",
+            ) from error
+
+
+def _shortage(error: Exception) -> str:
+    """What was to be held when memory ran out, and how much there may be."""
+    notes = getattr(error, "__notes__", [])
+    while_doing = f" {notes[0]}" if notes else f" while {progress.doing()}" * bool(progress.doing())
+    lines = str(error).splitlines()
+    wanted = f": {lines[0]}" if lines else ""
+    most = memory.limit()
+    there = "" if most is None else f"; the limit of this process is {memory.in_words(most)}"
+    return (
+        f"out of memory{while_doing}{wanted}{there}. Raise the limit, or read the log with "
+        "engine='stream' or engine='duckdb'"
+    )
 
 
 def _message(error: Exception) -> str:
@@ -151,4 +200,6 @@ def _bug(error: Exception) -> int:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    # nobody can be told that telling failed; the exit code says it
+    with suppress(OSError, ValueError, _NobodyListensError):
+        print(text, file=sys.stderr)

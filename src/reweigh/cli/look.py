@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyarrow import csv as pacsv
 
 from reweigh.errors import Fault, InputError, input_error
 from reweigh.logs import csvfile
 from reweigh.logs.csvfile import CsvFormat
+from reweigh.logs.file_errors import file_errors
 from reweigh.logs.plain import floats, is_number, is_text, plain_column, texts
-from reweigh.logs.sources import FileSource, open_source
+from reweigh.logs.sources import FileSource, open_parquet, open_source
 from reweigh.logs.states import encode_arrow
 from reweigh.logs.textfile import BLOCK, TextStream, open_stream
 
@@ -186,11 +186,10 @@ def _csv_rows(path: Path, form: CsvFormat) -> tuple[pa.Table, bool]:
 
 
 def _parquet_rows(path: Path) -> tuple[pa.Table, bool]:
-    try:
-        file = pq.ParquetFile(path, memory_map=True)
-        return _first(file.iter_batches(batch_size=ROWS), file.schema_arrow)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{str(path)!r} is damaged: {error}") from error
+    with file_errors(path, "is damaged"), open_parquet(path) as file:
+        rows, all_of_them = _first(file.iter_batches(batch_size=ROWS), file.schema_arrow)
+        rows.validate(full=True)  # a damaged page may hold bytes that are no text
+        return rows, all_of_them
 
 
 def _first(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> tuple[pa.Table, bool]:

@@ -17,14 +17,36 @@ from reweigh.progress import Report, watching
 FULL = 1000  # shares are told in thousandths
 
 
+_phases: list[str] = []  # of the command, the innermost last
+
+
+def doing() -> str:
+    """What the command does, or did when it failed; empty where it is not known."""
+    return _phases[-1] if _phases else ""
+
+
+def forget() -> None:
+    """Another command begins."""
+    _phases.clear()
+
+
+@contextmanager
+def phase(text: str) -> Iterator[None]:
+    """A failure leaves the phase in place, for the message that tells it."""
+    _phases.append(text)
+    yield
+    _phases.remove(text)
+
+
 @contextmanager
 def working(text: str, *, silent: bool = False) -> Iterator[None]:
     """A line while something is done: what, for how long; with a bar and the time left as soon as
     a loop inside tells how far it is (`reweigh.progress.each`)."""
     if silent or not sys.stderr.isatty():
-        yield
+        with phase(text):
+            yield
         return
-    with _bar() as bar:
+    with phase(text), _bar() as bar:
         line = _Line(bar, bar.add_task(text, total=None, pace="", ends=None), text)
         with watching(line.tell):
             yield
@@ -56,7 +78,7 @@ def scanning(text: str, *, silent: bool = False) -> Iterator[Report | None]:
 def at_work(data: Any, text: str, *, silent: bool = False) -> Iterator[Any]:
     """The log to work on: a bar tells how far its scans or the loops over it are."""
     if _reports(data):
-        with scanning(text, silent=silent) as report:
+        with phase(text), scanning(text, silent=silent) as report:
             yield watched(data, report)
     else:
         with working(text, silent=silent):

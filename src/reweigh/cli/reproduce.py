@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from reweigh.cli.files import WRITES, apart
+from reweigh.cli.interrupts import keeping
 from reweigh.cli.voice import QuietFiles, Voice
 
 if TYPE_CHECKING:
@@ -82,24 +81,18 @@ def reproduce(
         for path in there:
             path.unlink()
     began = time.monotonic()
-    try:
-        with _telling(quiet) as report, _ended_gently():
-            done = sweep.run(
-                paper.wanted(panels),
-                output / CELLS,
-                setting,
-                backend=runner,
-                resume=resume,
-                overwrite=overwrite,
-                report=report,
-            )
-    except KeyboardInterrupt:
-        instead = " instead of --overwrite" if overwrite else ""
-        voice.warn(
-            "interrupted; every finished cell is kept. Go on with the same command and --resume"
-            f"{instead}"
+    instead = " instead of --overwrite" if overwrite else ""
+    kept = f"every finished cell is kept. Go on with the same command and --resume{instead}"
+    with keeping(kept), _telling(quiet) as report:
+        done = sweep.run(
+            paper.wanted(panels),
+            output / CELLS,
+            setting,
+            backend=runner,
+            resume=resume,
+            overwrite=overwrite,
+            report=report,
         )
-        raise
     simulated = time.monotonic() - began
     whole = [panel for panel in panels if not set(panel.cells) & set(done.failed)]
     for panel in whole:
@@ -149,23 +142,6 @@ def _write_run(path: Path, content: dict[str, Any]) -> None:
         stream.write((json.dumps(sealed(content), indent=2) + "\n").encode())
 
     write_atomically(path, write, overwrite=True)
-
-
-@contextmanager
-def _ended_gently() -> Iterator[None]:
-    """A request to end is taken as Ctrl-C is: what is finished is kept."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals go to the main thread alone
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _counted(number: int, what: str) -> str:

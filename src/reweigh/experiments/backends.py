@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from reweigh.errors import ReweighError, UsageError, must_be
+from reweigh.errors import ReweighError, UsageError, check_whole, must_be
 
 BackendName = Literal["loky", "sequential", "dask", "ray"]
 BACKENDS: tuple[BackendName, ...] = ("loky", "sequential", "dask", "ray")
+MOST_JOBS = 1024  # each is a process
 WAVES = 4  # tasks per worker and wave, where results come only in whole lists
 PATIENCE = 10.0  # seconds until an address counts as not answering
 # Errors of these packages tell that workers or their scheduler are gone, not that the work failed.
@@ -45,8 +46,8 @@ class Backend:
     def __post_init__(self) -> None:
         if self.name not in BACKENDS:
             raise must_be("backend", f"one of {', '.join(BACKENDS)}", self.name)
-        if self.jobs is not None and (not isinstance(self.jobs, int) or self.jobs < 1):
-            raise must_be("jobs", "a whole number from 1 on", self.jobs)
+        if self.jobs is not None:
+            check_whole("jobs", self.jobs, 1, MOST_JOBS)
         if self.address is not None and self.name not in ("dask", "ray"):
             raise UsageError(f"an address belongs to dask or ray, not to {self.name}")
         if self.jobs is not None and (self.elsewhere or self.name == "sequential"):

@@ -21,7 +21,13 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from reweigh import worlds
-from reweigh.errors import InputError, ResourceError, UsageError
+from reweigh.errors import (
+    MOST_REPLICATES,
+    InputError,
+    ResourceError,
+    UsageError,
+    check_whole,
+)
 from reweigh.evaluation import point_values
 from reweigh.fingerprint import digest_of
 from reweigh.jsonfile import checksum_of, parse_object
@@ -109,10 +115,8 @@ class Setting:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("replicates", 2), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UsageError(f"{name} must be a whole number from {least} on; got {value!r}")
+        check_whole("replicates", self.replicates, 2, MOST_REPLICATES)
+        check_whole("seed", self.seed, 0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError, UsageError, must_be
+from reweigh.errors import MOST_REPLICATES, RefusedError, UsageError, check_whole, must_be
 from reweigh.estimators.recipe import Model, Recipe
 from reweigh.inference.quantiles import range_interval, t_interval
 from reweigh.inference.variance import NOISE, Freedom
@@ -179,6 +179,7 @@ def check_replicates(replicates: int, level: float) -> None:
             f"the parameter 'replicates' must be at least {least:,} at the level {level:g}, so "
             f"that {LEAST_BEYOND} of them are beyond the ends; got {replicates!r} instead"
         )
+    check_whole("replicates", replicates, 1, MOST_REPLICATES)
 
 
 def scale_for(recipe: Recipe) -> Literal["cut", "logit"]:

@@ -30,7 +30,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError, check_threads, check_whole
+from reweigh.errors import MOST_REPLICATES, RefusedError, check_threads, check_whole
 from reweigh.estimators.control import shape_log
 from reweigh.estimators.direct import MODES, Rows, observed
 from reweigh.estimators.recipe import JACKKNIFE_BLOCKS, Marginal, Recipe, Stationary
@@ -88,7 +88,8 @@ def resample(
     The seed is drawn where none is given, and kept. An estimator that refuses the log itself must
     not be asked: what it refuses of the replicates is counted.
     """
-    replicates, threads = check_whole("replicates", replicates, 1), check_threads(threads)
+    replicates = check_whole("replicates", replicates, 1, MOST_REPLICATES)
+    threads = check_threads(threads)
     seed = new_seed() if seed is None else check_whole("seed", seed, 0)
     again = Again.of(log, pairs, errors=errors, runs=replicates)
     _ = again.at_once, again.ready  # before threads ask for them

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import Fault, UsageError, input_error, must_be, nearest
+from reweigh.errors import Fault, UsageError, check_horizon, input_error, must_be, nearest
 from reweigh.logs import checks
 from reweigh.logs.arrays import check_options
 from reweigh.logs.columns import Columns, Names, columns_of
@@ -29,6 +29,7 @@ from reweigh.logs.states import (
     unite,
 )
 from reweigh.logs.steps import Steps, extend_offsets, time_major_order
+from reweigh.memory import require_steps
 from reweigh.progress import tell
 from reweigh.sums.engines.find import check_table, find_engine, in_memory, is_ibis_table
 
@@ -76,8 +77,7 @@ def read_log(
     Spark (then `data` is None); an Ibis table may be given itself.
     """
     check_options(hidden, discount)
-    if horizon is not None and (not isinstance(horizon, int | np.integer) or horizon < 1):
-        raise must_be("horizon", "a whole number from 1 on", horizon)
+    horizon = None if horizon is None else check_horizon(horizon)
     if short_episodes not in ("error", "terminal", "truncated"):
         raise must_be("short_episodes", '"error", "terminal" or "truncated"', short_episodes)
     columns = columns_of(
@@ -92,7 +92,6 @@ def read_log(
         terminated=terminated,
         truncated=truncated,
     )
-    horizon = None if horizon is None else int(horizon)
     csv = CsvFormat(delimiter, decimal)
     check_table(engine, data, table)
     data = in_memory(data)
@@ -223,6 +222,7 @@ def _assemble(
     _check_short(reader, last & (step < horizon - 1), ended, cut, short)
     faults.raise_if_any(reader.source.describe())
 
+    require_steps(horizon)
     tell(0.85)
     rows = np.flatnonzero(step < horizon)
     order, offsets, ranked = time_major_order(episode[rows], step[rows], len(episodes))

@@ -6,7 +6,8 @@ import glob
 import hashlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +21,10 @@ import pyarrow.parquet as pq
 from reweigh.errors import Fault, InputError, Place, ResourceError, UsageError, input_error
 from reweigh.logs import csvfile
 from reweigh.logs.csvfile import CsvFormat
+from reweigh.logs.file_errors import file_errors
 from reweigh.logs.plain import plain_column, plain_table
 from reweigh.logs.textfile import GZIP
+from reweigh.memory import require
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".arrow", ".feather")
 REFUSED_MAGIC = {
@@ -35,6 +38,7 @@ REFUSED_MAGIC = {
 }
 HELD = {b"PAR1": "parquet", b"ARROW1": "arrow", GZIP: "gzip"}
 BEGINNING = 1 << 16  # bytes
+ROW_BYTES = 100  # beside the columns themselves, while rows are checked and put in order; measured
 DUCKDB = b"DUCK"  # from the ninth byte on: a checksum stands before it
 NAMED = {
     "parquet": (".parquet", ".pq"),
@@ -83,7 +87,8 @@ class FileSource:
     def names(self) -> list[str]:
         if self.kind == "csv":
             return csvfile.header(self.paths[0], self.csv)
-        names = list(open_parquet(self.paths[0]).schema_arrow.names)
+        with _parquet_parts(self.paths[0]) as file:
+            names = list(file.schema_arrow.names)
         csvfile.refuse_duplicates(names, str(self.paths[0]))
         return names
 
@@ -100,6 +105,7 @@ class FileSource:
             table = self._read_csv(names, ids)
         else:
             schema = self.unite(self.parquet_schemas(), names)
+            self._refuse_too_many_rows(schema)
             table = pa.concat_tables([_read_parquet(path, schema) for path in self.paths])
         self._refuse_change()
         return plain_table(table)
@@ -107,6 +113,16 @@ class FileSource:
     def _refuse_change(self) -> None:
         if tuple(_stamp(path) for path in self.paths) != self.stamps:
             raise ResourceError(f"{self.describe()} changed while it was read; read it again")
+
+    def _refuse_too_many_rows(self, schema: pa.Schema) -> None:
+        """By the rows that the files declare: a few bytes can stand for a billion equal rows."""
+        rows = sum(count for count, _ in self.parts)
+        width = sum(_width(kind) for kind in schema.types)
+        require(
+            rows * (width + ROW_BYTES),
+            f"{self.describe()} with {rows:,} rows of {len(schema)} columns",
+            "read it with engine='stream' or engine='duckdb'",
+        )
 
     def _concatenate(self, tables: list[pa.Table]) -> pa.Table:
         try:
@@ -119,10 +135,17 @@ class FileSource:
         schemas = []
         self.parts.clear()
         for path in self.paths:
-            with open_parquet(path) as file:  # one after the other: there may be thousands
+            with _parquet_parts(path) as file:  # one after the other: there may be thousands
                 schemas.append(file.schema_arrow)
                 self.parts.append((file.metadata.num_rows, False))
         return schemas
+
+    def refuse_damage(self) -> None:
+        """Read the Parquet files through: what another engine stumbled over is then named."""
+        for path in self.paths:
+            with _parquet_parts(path) as file:
+                for batch in file.iter_batches():
+                    batch.validate(full=True)
 
     def unite(self, schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
         """The types of these columns over all Parquet files, whose schemas are given: integers of
@@ -275,10 +298,8 @@ def _open_arrow(paths: list[Path]) -> TableSource:
     """Arrow (Feather) files are tables already: mapped into memory, not copied."""
     tables = []
     for path in paths:
-        try:
+        with file_errors(path, "is not a whole Arrow file"):
             tables.append(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
-        except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(f"{str(path)!r} is not a whole Arrow file: {error}") from error
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -369,10 +390,18 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
+    with _parquet_parts(path) as file:
+        table = file.read(columns=schema.names).select(schema.names).cast(schema)
+        table.validate(full=True)  # a damaged page may hold bytes that are no text
+        return table
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bytes per row of a column, at least: of a text only where it begins."""
     try:
-        return open_parquet(path).read(columns=schema.names).select(schema.names).cast(schema)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{str(path)!r} is damaged: {error}") from error
+        return -(-int(kind.bit_width) // 8)
+    except ValueError:
+        return 4
 
 
 def _refuse_too_large(path: Path, name: str, kind: pa.DataType, united: pa.DataType) -> None:
@@ -383,7 +412,7 @@ def _refuse_too_large(path: Path, name: str, kind: pa.DataType, united: pa.DataT
         limit, beside = 2**53, "floats"
     else:
         return
-    with open_parquet(path) as file:
+    with _parquet_parts(path) as file:
         for batch in file.iter_batches(columns=[name]):
             ends = pc.min_max(batch.column(0)).as_py()
             for found in (ends["min"], ends["max"]):
@@ -394,12 +423,15 @@ def _refuse_too_large(path: Path, name: str, kind: pa.DataType, united: pa.DataT
                     )
 
 
+@contextmanager
+def _parquet_parts(path: Path) -> Iterator[pq.ParquetFile]:
+    """An open Parquet file; what cannot be read of it is its damage."""
+    with file_errors(path, "is damaged"), open_parquet(path) as file:
+        yield file
+
+
 def open_parquet(path: Path) -> pq.ParquetFile:
-    try:
-        file = pq.ParquetFile(path, memory_map=True)
+    with file_errors(path, "is not a whole Parquet file"):
+        file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
         _ = file.schema_arrow.names  # types or names that a damaged file has
         return file
-    except pa.ArrowMemoryError:
-        raise
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{str(path)!r} is not a whole Parquet file: {error}") from error

@@ -117,7 +117,11 @@ def is_moments_file(path: str | Path) -> bool:
         schema = pq.read_schema(path)
         every = {KIND, *(f.name for f in fields(StartMoments))}
         return KEY in (schema.metadata or {}) or every <= set(schema.names)
-    except (OSError, pa.ArrowException, UnicodeDecodeError):
+    except (
+        OSError,
+        pa.ArrowException,
+        ValueError,
+    ):  # a type that there is not, a name that is no text
         return False
 
 

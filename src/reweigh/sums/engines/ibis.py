@@ -10,9 +10,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reweigh.errors import UsageError
+from reweigh.errors import InputError, UsageError
 from reweigh.logs.scanned import Reading
 from reweigh.logs.states import HIDDEN, START, Labels, describe_abstraction
+from reweigh.memory import require_steps
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
 from reweigh.policies.table import TablePolicy
@@ -63,6 +64,8 @@ class IbisEngine:
 
     def _moments(self, home: Home, reading: Reading, target: Policy, request: Request) -> Moments:
         rows, layout, facts = self._scan(home, reading, policy_column(target))
+        if "trajectories" in request.kinds:
+            require_steps(facts.horizon, request.blocks)
         request, left_out = _affordable(request, facts)
         asked = _asked(home, rows, layout, reading, target, request, facts)
         rows = asked.pop("rows")
@@ -75,7 +78,13 @@ class IbisEngine:
         if isinstance(target, TablePolicy) and not _all_known(tables):
             hidden = facts.hidden_rows > 0
             refuse_unknown_states(home, rows, layout, target, facts.states, hidden)
-        made = _moments(tables, len(layout.parts("state")), reading, target, request, facts)
+        try:
+            made = _moments(tables, len(layout.parts("state")), reading, target, request, facts)
+        except sums.UnlistedError as error:
+            raise InputError(
+                f"{home.describe()} gives the value {str(error)!r} in one query and not in another:"
+                " it changed meanwhile, or its statistics contradict its rows; export it again"
+            ) from error
         return replace(made, left_out=made.left_out | left_out, sql=_written(queries))
 
     def sql(self, data: Any, reading: Reading, target: Policy, request: Request) -> str:
@@ -101,7 +110,9 @@ class IbisEngine:
 
     def _look(self, home: Home, rows: Any, layout: Layout, reading: Reading) -> Facts:
         with self._counted(home.rows, CHECKS):
-            return look(home, rows, layout, reading)
+            facts = look(home, rows, layout, reading)
+        require_steps(facts.horizon)
+        return facts
 
     def _counted(self, rows: int | None, queries: int) -> AbstractContextManager[None]:
         """Tell `report` of the queries inside, each of which reads all rows."""

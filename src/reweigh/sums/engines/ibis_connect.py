@@ -19,6 +19,7 @@ import pyarrow as pa
 from reweigh.errors import InputError, Place, UsageError
 from reweigh.logs.plain import is_text
 from reweigh.logs.sources import FileSource, TableSource
+from reweigh.waiting import heard_meanwhile
 
 if TYPE_CHECKING:
     from reweigh.logs.scanned import Reading
@@ -330,8 +331,11 @@ class TableHome:
         if self.dialect == "duckdb":
             from reweigh.sums.engines.ibis_duckdb import duckdb_errors
 
-            with duckdb_errors():
-                return self.backend.con.sql(sql or self.sql(expression)).to_arrow_table()
+            query, connection = sql or self.sql(expression), self.backend.con
+            with duckdb_errors(self.describe(), None):
+                return heard_meanwhile(
+                    lambda: connection.sql(query).to_arrow_table(), connection.interrupt
+                )
         if self.dialect == "pyspark":
             return self.backend._session.sql(sql or self.sql(expression)).toArrow()
         with _unfused():  # Ibis writes it again, beside the tables that it puts there

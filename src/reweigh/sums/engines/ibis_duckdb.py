@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from reweigh import memory
 from reweigh.errors import InputError, Place, ResourceError, UsageError, nearest
 from reweigh.logs.plain import is_text, plain_schema
 from reweigh.logs.sources import FileSource, TableSource, is_duckdb
@@ -28,12 +29,15 @@ from reweigh.sums.engines.ibis_connect import (
     needed,
     quoted,
 )
+from reweigh.waiting import heard_meanwhile
 
 if TYPE_CHECKING:
     from reweigh.logs.scanned import Reading
 
 MEMORY_LIMIT = "REWEIGH_MEMORY_LIMIT"  # of DuckDB, such as "4GB"; its own default: 80 % of memory
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:%|bytes?|[kmgt]i?b)", re.IGNORECASE)
+SHARE = 0.8  # of the memory that the process may use, as DuckDB itself has it
+LEAST = 512 << 20  # bytes
 WHOLE = {8: "TINYINT", 16: "SMALLINT", 32: "INTEGER", 64: "BIGINT"}  # integers by bits
 FILE_ROW = "file_row_number"  # DuckDB's; a file with such a column has no other
 NUMBERED = "reweigh_numbered"  # the view of the log with the numbers of its rows
@@ -49,6 +53,7 @@ class DuckHome(NamedHome):
     """
 
     connection: Any = None
+    files: FileSource | None = None
     data: TableSource | FileSource | None = None
     numbering: Callable[[], str] | None = None
     numbered: bool = False
@@ -56,7 +61,7 @@ class DuckHome(NamedHome):
     def number_rows(self) -> bool:
         if self.numbering is None or self.numbered:
             return False
-        with duckdb_errors():
+        with duckdb_errors(self.describe(), self.files):
             self.connection.execute(f"CREATE TEMP VIEW {NUMBERED} AS {self.numbering()}")
         self.numbered = True
         return True
@@ -78,22 +83,37 @@ class DuckHome(NamedHome):
         return named_table(name, table.schema.types, table.column_names)
 
     def run(self, expression: Any, sql: str | None = None) -> pa.Table:
-        with duckdb_errors(), asking(lambda: self.connection.query_progress() / 100):
-            return self.connection.sql(sql or self.sql(expression)).to_arrow_table()
+        query = sql or self.sql(expression)
+        with (
+            duckdb_errors(self.describe(), self.files),
+            asking(lambda: self.connection.query_progress() / 100),
+        ):
+            return heard_meanwhile(
+                lambda: self.connection.sql(query).to_arrow_table(), self.connection.interrupt
+            )
 
 
 @contextlib.contextmanager
-def duckdb_errors() -> Iterator[None]:
+def duckdb_errors(source: str, files: FileSource | None) -> Iterator[None]:
+    """What DuckDB raises while it reads the log: a file that Arrow finds damaged too is named."""
     import duckdb
 
     try:
         yield
     except duckdb.OutOfMemoryException as error:
         raise _out_of_memory(error) from error
-    except (duckdb.IOException, duckdb.PermissionException) as error:
-        raise ResourceError(f"DuckDB cannot read the log: {error}") from error
-    except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
-        raise InputError(f"DuckDB cannot read the log: {error}") from error
+    except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException):
+        raise  # the query is wrong
+    except (duckdb.Error, UnicodeError, RuntimeError) as error:
+        if memory.is_shortage(error):
+            raise
+        if files is not None and files.kind == "parquet":
+            files.refuse_damage()
+        elsewhere = isinstance(error, duckdb.IOException | duckdb.PermissionException)
+        first = (str(error).splitlines() or [""])[0]
+        raise (ResourceError if elsewhere else InputError)(
+            f"DuckDB cannot read the log, {source}: {first}"
+        ) from error
 
 
 def _out_of_memory(error: Exception) -> ResourceError:
@@ -108,7 +128,10 @@ def _memory_limit() -> str | None:
     """The limit that was asked for; DuckDB takes a negative one for none at all."""
     limit = os.environ.get(MEMORY_LIMIT)
     if not limit:
-        return None
+        most, there = memory.allowed(), memory.physical()
+        # DuckDB knows the machine's memory and its control group, not the limit of its addresses
+        less = most is not None and there is not None and most < there
+        return f"{int(SHARE * most)} bytes" if less and most is not None else None
     size = SIZE.fullmatch(limit.strip())
     if size is None or float(size[1]) <= 0:
         raise UsageError(f"{MEMORY_LIMIT}={limit!r} is no size; write one such as 4GB, 512MiB, 60%")
@@ -124,6 +147,8 @@ def open_duckdb(
         raise UsageError(
             "the engine duckdb needs the package duckdb: pip install duckdb"
         ) from error
+    # without as much it would not raise an error, but end the process
+    memory.require(LEAST, "DuckDB", "raise its limit, or read the log with engine='stream'")
     spill = os.environ.get(TEMP_DIRECTORY) or tempfile.gettempdir()
     if not Path(spill).is_dir():
         raise ResourceError(f"{TEMP_DIRECTORY}={spill!r} is no directory")
@@ -154,7 +179,8 @@ def open_duckdb(
         wrong = InputError if is_database else UsageError
         raise wrong(f"DuckDB cannot open {path!r}: {error}") from error
     stack.callback(connection.close)
-    with duckdb_errors():
+    source = data if isinstance(data, FileSource) else None
+    with duckdb_errors(_described(data, reading), source):
         # a query tells how far it is only with DuckDB's own bar, which would be among our output
         connection.execute("SET enable_progress_bar_print = false")
         connection.execute("SET enable_progress_bar = true")
@@ -186,23 +212,26 @@ def _duckdb_log(connection: Any, data: Any, reading: Reading, policy: str | None
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     held = connection.sql("SELECT * FROM reweigh_log LIMIT 0").to_arrow_table().schema.types
-    if isinstance(data, TableSource | FileSource):
-        source, names = data.describe(), data.names
-    else:
-        source, names = f"table {reading.table!r} of {Path(data).name}", given.names
-    kinds = judged(given.types, held)
+    names = data.names if isinstance(data, TableSource | FileSource) else given.names
     return DuckHome(
-        source,
+        _described(data, reading),
         given.names,
-        kinds,
+        judged(given.types, held),
         "duckdb",
         "reweigh_log",
         names,
         rows,
         connection=connection,
+        files=data if isinstance(data, FileSource) else None,
         data=None if numbering is None else data,
         numbering=numbering,
     )
+
+
+def _described(data: Any, reading: Reading) -> str:
+    if isinstance(data, TableSource | FileSource):
+        return data.describe()
+    return f"table {reading.table!r} of {Path(data).name}"
 
 
 def _parquet_rows(

@@ -240,6 +240,10 @@ def labels_of(table: pa.Table, of: int, whole: Sequence[bool]) -> Labels:
     return Labels(tuple(sorted(zip(*parts, strict=True))))
 
 
+class UnlistedError(Exception):
+    """A state or action that the query for all of them did not give."""
+
+
 def codes_of(table: pa.Table, names: Sequence[str], labels: Labels) -> Ints:
     """The codes of a state or action, HIDDEN where null: each distinct one is looked up once."""
     total = np.zeros(table.num_rows, np.int64)
@@ -261,6 +265,8 @@ def codes_of(table: pa.Table, names: Sequence[str], labels: Labels) -> Ints:
             parts.append(part[at])
         value = tuple(reversed(parts))
         text = label_text(value[0] if len(value) == 1 else value)
+        if value[0] is not None and text not in labels.code_of:
+            raise UnlistedError(text)
         found.append(HIDDEN if value[0] is None else labels.code_of[text])
     return np.array(found, np.int64)[inverse] if found else total
 

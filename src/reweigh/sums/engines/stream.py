@@ -32,6 +32,7 @@ from reweigh.logs.log import EpisodeLog
 from reweigh.logs.read import _read_roles
 from reweigh.logs.scanned import Reading
 from reweigh.logs.states import describe_abstraction
+from reweigh.memory import require_steps
 from reweigh.policies.base import Policy
 from reweigh.policies.column import ColumnPolicy
 from reweigh.policies.remembered import RememberedPolicy
@@ -65,6 +66,8 @@ class StreamEngine:
         if request.control is not None:
             raise UsageError("shaped rewards need the log in memory: read it with engine='arrays'")
         opened, rows = self._open(data, reading, target)
+        if "trajectories" in request.kinds:
+            require_steps(_horizon(rows, reading), request.blocks)
         quick = self._quickly(rows, reading, target, request)
         if quick is not None:
             return quick
@@ -172,6 +175,7 @@ def _horizon(rows: RowSource, reading: Reading) -> int:
     No episode has more steps than the log has rows: a larger one is the fault of a row.
     """
     if reading.horizon is not None:
+        require_steps(reading.horizon)
         return reading.horizon
     span = rows.range_of(reading.columns.step)
     return 1 if span is None else max(min(span[1] + 1, rows.rows), 1)

@@ -32,6 +32,7 @@ from reweigh.sums.engines.stream_chunks import SIGN, SeenIds, id_keys, id_texts,
 from reweigh.sums.engines.stream_codes import (
     Coder,
     Integers,
+    OutOfRangeError,
     Vocabulary,
     dense_policy,
     policy_steps,
@@ -82,7 +83,7 @@ def fast_sums(
         request = replace(request, spare=frozenset())
     try:
         return _Scan(rows, reading, target, request, horizon).run()
-    except _OutOfTheOrdinary:
+    except (_OutOfTheOrdinary, OutOfRangeError):
         return None
     except TooManyCells:
         if not request.spare:

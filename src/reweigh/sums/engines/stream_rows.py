@@ -20,6 +20,7 @@ from pyarrow import csv as pacsv
 from reweigh.errors import InputError, Place, input_error
 from reweigh.logs import csvfile
 from reweigh.logs.csvfile import CsvPart
+from reweigh.logs.file_errors import file_errors
 from reweigh.logs.plain import is_text, plain_table
 from reweigh.logs.sources import FileSource, TableSource
 from reweigh.logs.textfile import TextStream, bad_byte, open_stream
@@ -132,10 +133,14 @@ def open_rows(
 
 def _parquet(path: Path) -> pq.ParquetFile:
     """Without a memory map and without buffering whole row groups: memory stays small."""
-    try:
-        return pq.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=PARQUET_BUFFER)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{str(path)!r} is not a whole Parquet file: {error}") from error
+    with file_errors(path, "is not a whole Parquet file"):
+        return pq.ParquetFile(
+            path,
+            memory_map=False,
+            pre_buffer=False,
+            buffer_size=PARQUET_BUFFER,
+            page_checksum_verification=True,
+        )
 
 
 def _read(data: Data, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
@@ -152,10 +157,15 @@ def _read(data: Data, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
 
 
 def _read_parquet(data: FileSource, path: Path, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
-    try:
-        with _parquet(path) as file:
-            as_it_is = None
-            for batch in file.iter_batches(size, columns=schema.names, use_threads=False):
+    with _parquet(path) as file:
+        as_it_is = None
+        batches = file.iter_batches(size, columns=schema.names, use_threads=False)
+        while True:
+            with file_errors(path, "is damaged"):  # not around the yield: others' errors are theirs
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                batch.validate(full=True)  # a damaged page may hold bytes that are no text
                 table = pa.Table.from_batches([batch])
                 if as_it_is is None:
                     kept = plain_table(table.slice(0, 0)).schema
@@ -165,26 +175,25 @@ def _read_parquet(data: FileSource, path: Path, schema: pa.Schema, size: int) ->
                     table = plain_table(
                         table if table.schema.equals(schema) else table.cast(schema)
                     )
-                yield table
-                del batch, table  # so that the next one may take their memory
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{str(path)!r} is damaged: {error}") from error
+            yield table
+            del batch, table  # so that the next one may take their memory
 
 
 def _parquet_range(data: Data, name: str) -> tuple[int, int] | None:
-    """From the statistics of the row groups; None where any of them has none."""
+    """From the statistics of the row groups; None where one has none, or some that cannot be."""
     if isinstance(data, TableSource) or data.kind == "csv":
         return None
     lows, highs = [], []
     for path in data.paths:
-        about = _parquet(path).metadata
+        with _parquet(path) as file:
+            about = file.metadata
         for g in range(about.num_row_groups):
             group = about.row_group(g)
             columns = [group.column(c) for c in range(group.num_columns)]
             [known] = [c.statistics for c in columns if c.path_in_schema == name]
             if group.num_rows == 0:
                 continue
-            if known is None or not known.has_min_max:
+            if known is None or not known.has_min_max or known.min > known.max:
                 return None
             lows.append(known.min)
             highs.append(known.max)
