@@ -282,7 +282,8 @@ def moments(
         return made
     if log.n_truncated:  # the products of cut-off episodes mean nothing
         request = replace(request, kinds=request.kinds - {"trajectories"})
-    return ArraysEngine().moments(log, target, request)
+    with np.errstate(over="ignore", invalid="ignore"):  # estimators refuse what overflows
+        return ArraysEngine().moments(log, target, request)
 
 
 def as_recipe(estimator: Recipe | str) -> Recipe:

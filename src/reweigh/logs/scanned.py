@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from reweigh.errors import UsageError
 from reweigh.logs.columns import Columns
 from reweigh.sums.engines.find import is_ibis_table
@@ -64,7 +66,8 @@ class ScannedLog:
         """The sums of the request; asked for again, they are not read again."""
         key = (target.fingerprint(), request)
         if key not in self._made:
-            self._made[key] = self.scanner.moments(self.data, self.reading, target, request)
+            with np.errstate(over="ignore", invalid="ignore"):  # estimators refuse what overflows
+                self._made[key] = self.scanner.moments(self.data, self.reading, target, request)
         return self._made[key]
 
     def describe(self) -> dict[str, Any]:
