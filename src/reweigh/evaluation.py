@@ -310,7 +310,8 @@ def moments(
         request = replace(request, kinds=request.kinds - {"trajectories"})
     if "trajectories" in request.kinds:
         require_steps(log.horizon, min(blocks, log.n_episodes))
-    return ArraysEngine().moments(log, target, request)
+    with np.errstate(over="ignore", invalid="ignore"):  # estimators refuse what overflows
+        return ArraysEngine().moments(log, target, request)
 
 
 def as_recipe(estimator: Recipe | str) -> Recipe:

@@ -92,8 +92,8 @@ def faults(engine: str, folder: Path) -> int:
     names += ("not finite", "NaN as a flag", "NaN under Rounding")
     for name in names:
         data, reading = test_ibis.EVERY_FAULT[name]
-        mine = test_ibis.told(data, engine, reading)
-        assert mine == test_ibis.told(data, "arrays", reading), (name, mine)
+        mine = test_ibis.told(data, engine, reading, numbered=False)
+        assert mine == test_ibis.told(data, "arrays", reading, numbered=False), (name, mine)
     return len(names)
 
 
@@ -162,7 +162,8 @@ def kinds(engine: str, folder: Path) -> int:
         rows = test_ibis.table(test_ibis.EVERY_ROLE, **{column: odd[kind]})
         pq.write_table(rows, apart / "odd.parquet")
         for data in (rows,) if kind == "uuid" else (rows, apart / "odd.parquet"):
-            assert test_ibis.told(data, engine, roles) == test_ibis.told(data, "arrays", roles)
+            mine, memory = (test_ibis.told(data, e, roles, False) for e in (engine, "arrays"))
+            assert mine == memory
     return 1
 
 

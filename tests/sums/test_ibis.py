@@ -284,8 +284,9 @@ def test_functions_of_rows_are_refused_with_the_way_out() -> None:
 # ---- faults ------------------------------------------------------------------------------------
 
 
-def told(data: Any, engine: str, reading: dict[str, Any]) -> Any:
-    """Every fault with its places: row and line, episode, step, value and note."""
+def told(data: Any, engine: str, reading: dict[str, Any], numbered: bool = True) -> Any:
+    """Every fault with its places: row and line, episode, step, value and note. Without numbers,
+    which the rows of a database or of Spark do not have: episode, step and value, in any order."""
     try:
         log = rw.read_log(data, engine=engine, **reading)
         about = log.describe()
@@ -297,7 +298,9 @@ def told(data: Any, engine: str, reading: dict[str, Any]) -> Any:
                 fault.fix,
                 fault.count,
                 fault.total,
-                [str(place) for place in fault.places],
+                [str(place) for place in fault.places]
+                if numbered
+                else sorted(str((p.column, p.value, p.episode, p.step)) for p in fault.places),
             )
             for fault in error.faults
         )  # fmt: skip

@@ -99,7 +99,7 @@ def test_ids_of_every_kind(kind, tmp_path) -> None:
 
 
 HARD = [0.0, -0.0, 5e-324, 1e-300, 1e-9, 0.1, 2.0**20, 2.0**20 - 1e-10, 2.0**50, -(2.0**50) + 0.5,
-        2.0**80, 1e30, -1e300, 1.7976931348623157e308, 1.0, 3.0, 1e6, -1e15]  # fmt: skip
+        2.0**80, 1e30, -1e59, 1e60, 1.0, 3.0, 1e6, -1e15]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # their squares are infinite

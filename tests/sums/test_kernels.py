@@ -69,9 +69,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "gaps": given(states=RNG.choice([0, 3, 900], (N, H + 1)), actions=RNG.choice([2, 5], (N, H))),
     "last state only": given(states=np.c_[np.zeros((N, H), int), RNG.integers(3, 9, (N, 1))]),
     "large codes": given(states=RNG.integers(0, 20_000, (N, H + 1))),
-    "unlikely numbers": given(
-        rewards=np.full((N, H), 1.7e308), behavior_prob=np.full((N, H), 1e-300)
-    ),
+    "unlikely numbers": given(rewards=np.full((N, H), 1e60), behavior_prob=np.full((N, H), 1e-300)),
 }
 
 

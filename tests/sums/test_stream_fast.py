@@ -248,12 +248,9 @@ def test_where_every_ratio_is_zero_the_products_are_zero(fast_answers) -> None:
     assert fast_answers == [True]
 
 
-@pytest.mark.parametrize(
-    "change", [{"behavior_prob": 1e-300}, {"reward": 1e308}], ids=["ratio", "reward"]
-)
-def test_sums_that_overflow_are_left_to_the_general_path(fast_answers, change) -> None:
+def test_sums_that_overflow_are_left_to_the_general_path(fast_answers) -> None:
     table = ragged()
-    table = changed(table, **{n: np.full(table.num_rows, value) for n, value in change.items()})
+    table = changed(table, behavior_prob=np.full(table.num_rows, 1e-300))
     target = rw.ColumnPolicy("pi")
     with np.errstate(all="ignore"):
         made = rw.moments(streamed(table, 20, **ENDED), target, ["is"]).trajectories

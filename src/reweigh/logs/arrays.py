@@ -157,6 +157,7 @@ def log_from_arrays(
         action_values = np.full(n_rows, HIDDEN, np.int64)
         action_values[~nulls], action_labels = _encode("actions", rows("actions", given)[~nulls])
     reward_rows, _ = numbers("reward", "rewards", (reward_values, reward_nulls))
+    checks.rewards(faults, "reward", reward_rows)
     probabilities: dict[str, Array | None] = {"behavior_prob": None, "target_prob": None}
     for name, array in (("behavior_prob", behavior_prob), ("target_prob", target_prob)):
         if array is None:

@@ -19,6 +19,13 @@ Ints = npt.NDArray[np.int64]
 CONTINUOUS_STATE = "continuous-state"
 MANY_UNIQUE = 0.9  # a float state with more distinct values than this share of rows is continuous
 LEAST_PROBABILITY = 1e-300  # of a logged action: a ratio to one below would not be a number
+# Products of ratios are held to within 2^256, about 1e77 (sums/kernels/products.py). Times such a
+# reward, squared and added up, they are still numbers: every engine has the same answer.
+LARGEST_REWARD = 1e60
+REAL_REWARD = (
+    "write the real reward (a number that stands for a missing one is no reward), or write all "
+    "rewards in a larger unit"
+)
 NEVER_TAKEN = (
     "an action that was taken cannot have had probability 0, which is anything below "
     f"{LEAST_PROBABILITY:g}: log the real propensity"
@@ -139,6 +146,24 @@ def finite(faults: Faults, column: str, values: npt.NDArray[np.float64], nulls: 
         "write the real number, or leave the episode out",
     )
     return ~(bad | nulls)
+
+
+def reward_range_rule(column: str) -> str:
+    return f"{column!r} must lie between {-LARGEST_REWARD:g} and {LARGEST_REWARD:g}"
+
+
+def rewards(faults: Faults, column: str, values: npt.NDArray[np.float64]) -> None:
+    """Rewards that squares and sums can hold; what is not finite has its fault already."""
+    with np.errstate(invalid="ignore"):
+        large = np.isfinite(values) & (np.abs(values) > LARGEST_REWARD)
+    faults.rows(
+        "reward-range",
+        column,
+        large,
+        lambda row: float(values[row]),
+        reward_range_rule(column),
+        REAL_REWARD,
+    )
 
 
 def null_values(faults: Faults, column: str, nulls: Mask, fix: str | None = None) -> None:

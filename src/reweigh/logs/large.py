@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.logs.checks import LEAST_PROBABILITY
-from reweigh.logs.lent import LARGEST, Lent, LentSteps
+from reweigh.logs.checks import LARGEST_REWARD, LEAST_PROBABILITY
+from reweigh.logs.lent import Lent, LentSteps
 from reweigh.logs.states import UNKNOWN, Labels
 from reweigh.logs.steps import Steps
 from reweigh.sums.compute import pick
@@ -62,7 +62,7 @@ def read_columns(
     numbers = sum(a is not None for a in (rewards, behavior_prob, target_prob)) if copy else 0
     room = _Room(np.empty(n_rows * (2 * 4 + 8 * numbers), np.uint8))
     ranges = {
-        "reward": (rewards, -LARGEST, LARGEST),
+        "reward": (rewards, -LARGEST_REWARD, LARGEST_REWARD),
         "behavior_prob": (behavior_prob, LEAST_PROBABILITY, 1.0),
         "target_prob": (target_prob, 0.0, 1.0),
     }

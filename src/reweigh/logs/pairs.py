@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.logs.checks import LEAST_PROBABILITY
+from reweigh.logs.checks import LARGEST_REWARD, LEAST_PROBABILITY
 from reweigh.logs.large import side_by_side
-from reweigh.logs.lent import LARGEST
 from reweigh.logs.states import UNKNOWN, Labels
 from reweigh.logs.steps import Steps
 from reweigh.sums.compute import pick
@@ -149,7 +148,7 @@ def read_pairs(
             return None
         given = (
             states, actions, rewards, mu, np.empty((0, 0)) if pi is None else pi,
-            order, offsets, bits, -LARGEST, LARGEST, code, reward,
+            order, offsets, bits, -LARGEST_REWARD, LARGEST_REWARD, code, reward,
         )  # fmt: skip
         read, table = _read(given, n_rows, 1 << (of_state + bits), threads)
         if read != TOO_LARGE:

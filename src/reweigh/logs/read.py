@@ -196,6 +196,7 @@ def _assemble(
     action, actions = reader.actions()
     tell(0.6)
     reward = reader.numbers(columns.reward)
+    checks.rewards(reader.faults, columns.reward, reward)
     behavior = reader.probability("behavior_prob")
     reader.probability("target_prob")
     ended = reader.truths(columns.terminated)

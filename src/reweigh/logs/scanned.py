@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from reweigh.errors import UsageError
 from reweigh.logs.columns import Columns
 from reweigh.output import files_behind
@@ -66,7 +68,8 @@ class ScannedLog:
         """The sums of the request; asked for again, they are not read again."""
         key = (target.fingerprint(), request)
         if key not in self._made:
-            made = self.scanner.moments(self.data, self.reading, target, request)
+            with np.errstate(over="ignore", invalid="ignore"):  # estimators refuse what overflows
+                made = self.scanner.moments(self.data, self.reading, target, request)
             self._made[key] = replace(made, files=files_behind(self, target))
         return self._made[key]
 

@@ -119,9 +119,10 @@ def _summed(table: Table, keys: tuple[str, ...]) -> Table:
     shift = table.log_scale - scale[groups.index()]
     power: dict[str, int] = table.POWER  # type: ignore[attr-defined]
     sums = {}
-    for name, exponent in power.items():
-        values = getattr(table, name) * np.exp(exponent * shift)
-        sums[name] = groups.max(values) if name == "wmax" else groups.sum(values)
+    with np.errstate(over="ignore", invalid="ignore"):  # x and x² have no scale and may overflow
+        for name, exponent in power.items():
+            values = getattr(table, name) * np.exp(exponent * shift)
+            sums[name] = groups.max(values) if name == "wmax" else groups.sum(values)
     known = dict(zip(keys, groups.keys, strict=True))
     block = known.get("block", np.zeros(len(scale), np.int64))
     return type(table)(block=block, t=known["t"], n=groups.sum(table.n), log_scale=scale, **sums)

@@ -95,7 +95,8 @@ def row_rules(rows: Any, layout: Layout, reading: Reading) -> tuple[list[Rule], 
         faults.append(Fault("float-action", f"column {name!r} holds floats", fix))
     else:
         ids("action", "action")
-    _number_rules(*raw("reward"), rows["y"], rules, faults)
+    if _number_rules(*raw("reward"), rows["y"], rules, faults):
+        rules.append(_reward_rule(rows["y"], layout.name("reward")))
     for role, short in (("behavior_prob", "mu"), ("target_prob", "tp")):
         if layout.has(role) and _number_rules(*raw(role), rows[short], rules, faults):
             rules.append(
@@ -188,6 +189,12 @@ def _number_rules(
 def _not_finite(x: Any, name: str, shown: Any) -> Rule:
     rule = f"{name!r} must be a finite number"
     return Rule("not-finite", name, shown & ~finite(x), x, rule, REAL_NUMBER)
+
+
+def _reward_rule(y: Any, name: str) -> Rule:
+    large = finite(y) & (y.abs() > checks.LARGEST_REWARD)
+    rule = checks.reward_range_rule(name)
+    return Rule("reward-range", name, large, y, rule, checks.REAL_REWARD)
 
 
 def _text_rules(

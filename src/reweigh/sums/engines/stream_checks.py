@@ -12,7 +12,6 @@ from reweigh.logs.checks import LEAST_PROBABILITY
 from reweigh.sums.kernels.common import compiled
 
 Word = np.uint64
-LARGEST = np.finfo(np.float64).max
 
 
 @compiled
@@ -25,11 +24,11 @@ def below(codes: Any, limit: Any) -> bool:
 
 
 @compiled
-def proper(y: Any, mu: Any) -> bool:
-    """Whether rewards are numbers, and 0 < μ ≤ 1 as in the contract; written so that NaN fails."""
+def proper(y: Any, mu: Any, most: float) -> bool:
+    """Whether |y| ≤ most, and 0 < μ ≤ 1 as in the contract; written so that NaN fails."""
     bad = False
     for i in range(len(mu)):
-        bad |= not ((mu[i] >= LEAST_PROBABILITY) & (mu[i] <= 1.0) & (abs(y[i]) <= LARGEST))
+        bad |= not ((mu[i] >= LEAST_PROBABILITY) & (mu[i] <= 1.0) & (abs(y[i]) <= most))
     return not bad
 
 

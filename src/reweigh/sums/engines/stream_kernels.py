@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.logs.checks import LARGEST_REWARD
 from reweigh.logs.identity import Identity
 from reweigh.sums.engines.stream_checks import (
     below,
@@ -319,7 +320,7 @@ def follow(
         ep, t, s, a = rows[0][piece], rows[1][piece], rows[2][piece], rows[3][piece]
         y, mu, by_row = rows[4][piece], rows[5][piece], pi[piece]
         nxt, ended, cut = links[0][piece], links[1][piece], links[2][piece]
-        fine = below(s, len(shown)) and below(a, len(acted)) and proper(y, mu)
+        fine = below(s, len(shown)) and below(a, len(acted)) and proper(y, mu, LARGEST_REWARD)
         fine = fine and linked(ep, t) and last_rows(ended, t) and last_rows(cut, t)
         if not (fine and leads(nxt, s, t, len(led)) and shares(by_row)):
             return False

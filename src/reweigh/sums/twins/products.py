@@ -21,14 +21,18 @@ def shifted(m: Array, e: Array) -> Array:
 
 def multiply(rho: Array, m: Array, e: Array) -> bool:
     """See `reweigh.sums.kernels.products.multiply`; whether an exponent has changed."""
+    before = m.copy()
     m *= rho
     if m.min() >= DOWN and m.max() <= UP:
         return False
+    large = np.flatnonzero(np.isinf(m) & (rho < np.inf) & (before < np.inf))
+    m[large] = before[large] * DOWN * rho[large]
+    e[large] += 1
     out = np.flatnonzero(((m < DOWN) & (m > 0)) | ((m > UP) & (m < np.inf)))
     by = np.rint(np.frexp(m[out])[1] / 256).astype(np.int64)
     m[out] = np.ldexp(m[out], (-256 * by).astype(np.int32))
     e[out] += by
-    return len(out) > 0
+    return len(out) + len(large) > 0
 
 
 def running(
