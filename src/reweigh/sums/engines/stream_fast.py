@@ -32,7 +32,6 @@ from reweigh.sums.engines.stream_chunks import SIGN, SeenIds, id_keys, id_texts,
 from reweigh.sums.engines.stream_codes import (
     Coder,
     Integers,
-    OutOfRangeError,
     Vocabulary,
     dense_policy,
     policy_steps,
@@ -83,7 +82,7 @@ def fast_sums(
         request = replace(request, spare=frozenset())
     try:
         return _Scan(rows, reading, target, request, horizon).run()
-    except (_OutOfTheOrdinary, OutOfRangeError):
+    except _OutOfTheOrdinary:
         return None
     except TooManyCells:
         if not request.spare:
