@@ -5,7 +5,9 @@ log shows, never on single cells: in sparse logs a cell looks constant, or compl
 choosing cells by what was drawn in them makes right propensities look wrong.
 
 counts    π and μ follow from (t, s, a): how often was each action taken, against N μ(a|s)?
-averages  elsewhere: Σ(ρ - 1) over groups of at least 100 rows
+averages  elsewhere: how far is Σ(ρ - 1) from 0?
+
+Both are summed over groups of at least 100 rows, which are chosen without a look at the ratios.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from reweigh.sums.transitions import TransitionMoments
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-GROUP_ROWS = 20  # of a state before its counts say anything; smaller states are merged
-AVERAGE_ROWS = 100  # the same where nothing but the average of ratios is known
+GROUP_ROWS = 100  # of a state before its sums are near normal; smaller states are merged
+STEP_ROWS = 20  # of a step before it has a p-value, which no verdict rests on
 EXPECTED = 10.0  # rows of an action that its propensity must promise in the group's rows
 LIKELY = 0.99  # the least chance that a counted action shows up among the rows of its (t, s)
 SAME = 1e-9  # of a sum of squares: by less, numbers are equal but for rounding
@@ -56,14 +58,16 @@ def ratio_test(cells: TransitionMoments, horizon: int, hidden: Bools | None = No
     parts = [_compare(cells.where(keep)) for keep in (~at_hidden, at_hidden) if keep.any()]
     parts = [part for part in parts if part.df > 0]
     if not parts:
-        return Outcome(None, f"no {GROUP_ROWS} rows of a state have different ratios")
+        return Outcome(
+            None, f"fewer than {GROUP_ROWS} rows can be compared, or all ratios are the same"
+        )
     by_groups = stats.chi2.sf(sum(part.chi2 for part in parts), sum(part.df for part in parts))
     by_means = stats.chi2.sf(sum(part.overall() for part in parts), len(parts))
     p = min(float(by_groups), float(by_means))
     t, n, D, V = (np.concatenate(c) for c in zip(*(part.used() for part in parts), strict=True))
     steps = group_by([t])
     rows, D, V = (steps.sum(values) for values in (n, D, V))
-    usable = (rows >= GROUP_ROWS) & (NO_VARIANCE * rows < V) & (steps.keys[0] < horizon)
+    usable = (rows >= STEP_ROWS) & (NO_VARIANCE * rows < V) & (steps.keys[0] < horizon)
     step, z = steps.keys[0][usable], np.abs(D[usable]) / np.sqrt(V[usable])
     per_step = np.full(horizon, np.nan)
     per_step[step] = 2 * stats.norm.sf(z)
@@ -163,7 +167,7 @@ def _counts(cells: TransitionMoments, *, steps_alike: bool) -> _Part:
     pi, mu = pi / n, np.minimum(mu / n, 1.0)
     nodes = group_by([t, s])
     at, N = nodes.index(), nodes.sum(n).astype(np.float64)
-    group = _groups(nodes.keys[0], nodes.keys[1], N, GROUP_ROWS)
+    group = _groups(nodes.keys[0], nodes.keys[1], N)
     promised = tally(group, N)[group[at]] * mu
     rho = np.where(promised >= EXPECTED, divided(pi, mu), 0.0)
     here = np.ones(len(t), bool)  # known because it was seen in this (t, s)
@@ -242,9 +246,9 @@ def _averages(cells: TransitionMoments) -> _Part:
     t, s = by_node.keys
     N = by_node.sum(cells.n).astype(np.float64)
     D, V = by_node.sum(cells.rho) - N, by_node.sum(cells.rho2 - 2 * cells.rho + cells.n)
-    nodes = _Nodes(t, s, N, D, V, _groups(t, s, N, AVERAGE_ROWS))
+    nodes = _Nodes(t, s, N, D, V, _groups(t, s, N))
     rows, D, V = nodes.by_group()
-    usable = rows >= AVERAGE_ROWS
+    usable = rows >= GROUP_ROWS
     all_rows, spread = float(rows[usable].sum()), float(V[usable].sum())
     # Sums of squares leave rounding behind where every ratio is 1.
     if spread <= NO_VARIANCE * (float(cells.rho2.sum()) + all_rows):
@@ -257,19 +261,19 @@ def _averages(cells: TransitionMoments) -> _Part:
     return _Part(nodes, np.where(usable, np.maximum(D**2 / scale, TINY), 0.0), chi2, df)
 
 
-def _groups(t: Ints, s: Ints, N: Floats, least: int) -> Ints:
-    """The group of each (t, s): its state, where that has at least so many rows. The others are
-    merged until they have, in the order of how many rows they have and at which steps: that says
+def _groups(t: Ints, s: Ints, N: Floats) -> Ints:
+    """The group of each (t, s): its state, where that has GROUP_ROWS rows. The others are merged
+    until they have as many, in the order of how many rows they have and at which steps: that says
     nothing of the ratios, and does not depend on names or on the order in which sites were merged.
     States that are alike in this stay together. What is left over is a group of fewer rows."""
     states = group_by([s])
     rows, steps = states.sum(N).astype(np.int64), states.sum(N * t).astype(np.int64)
-    alone = rows >= least
+    alone = rows >= GROUP_ROWS
     alike = group_by([~alone, np.where(alone, states.keys[0], -rows), np.where(alone, 0, steps)])
 
     def fill(so_far: tuple[int, int], more: int) -> tuple[int, int]:
         number, held = so_far
-        return (number, held + more) if held < least else (number + 1, more)
+        return (number, held + more) if held < GROUP_ROWS else (number + 1, more)
 
     filled = accumulate(alike.sum(rows).tolist(), fill, initial=(0, 0))
     number = np.array([k for k, _ in filled][1:], np.int64)
