@@ -48,7 +48,7 @@ def outcomes(log: rw.EpisodeLog, target: rw.Policy) -> dict[str, Outcome]:
     assert m.ordered is not None
     horizon, discount = m.about.horizon, m.about.discount
     return {
-        "ratio": ratio_test(m.transitions, horizon),
+        "ratio": ratio_test(m.transitions, horizon, m.states),
         "history": history_test(m.lagged, worth(m), horizon, discount),
         "drift": drift_test(m.ordered),
     }

@@ -57,6 +57,13 @@ def _certain(rng: np.random.Generator, shape: tuple[int, ...], A: int) -> tuple[
     return epsilon_greedy(best[0], A, 0.5), epsilon_greedy(best[1], A, 0.0)
 
 
+def _nearly_certain(
+    rng: np.random.Generator, shape: tuple[int, ...], A: int
+) -> tuple[Floats, Floats]:
+    best = rng.integers(A, size=shape)
+    return epsilon_greedy(best, A, 0.03), epsilon_greedy(best, A, 0.1)
+
+
 def _drawn(rng: np.random.Generator, shape: tuple[int, ...], A: int) -> tuple[Floats, Floats]:
     both = 0.3 / A + 0.7 * rng.dirichlet(np.ones(A), (2, *shape))
     return both[0], both[1]
@@ -178,6 +185,7 @@ SETTINGS: dict[str, Sparse | SparseTaxi | CartPole] = {
     "drawn policies, by step": Sparse(100, 5, 10, 300, _drawn),
     "peaked policies, by step": Sparse(50, 5, 10, 250, _peaked),
     "ε-greedy, S = 500": Sparse(500, 4, 20, 200, _other_best, by_step=False),
+    "nearly certain behaviour": Sparse(300, 5, 20, 300, _nearly_certain, by_step=False, ends=0.1),
     "drawn policies, early ends": Sparse(300, 5, 20, 300, _drawn, by_step=False, ends=0.1),
     "drawn policies, cut off": Sparse(100, 3, 10, 300, _drawn, by_step=False, ends=0.05, cut=0.05),
     "a rare action, by step": Sparse(20, 3, 5, 100, _rare),

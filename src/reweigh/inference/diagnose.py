@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.arithmetic import divided
 from reweigh.errors import SupportError
@@ -222,12 +221,7 @@ def _ratios(sums: Moments) -> Outcome:
         return Outcome(None, "the ratios were clipped, and clipped ones need not average to 1")
     if sums.about.behavior != "logged":
         return Outcome(None, "the propensities were estimated from this log: they fit it")
-    return ratio_test(sums.model or sums.transitions, sums.about.horizon, _hidden(sums))
-
-
-def _hidden(sums: Moments) -> npt.NDArray[np.bool_]:
-    """By code: is it the hidden state?"""
-    return np.array([value is None for value in sums.states.values], bool)
+    return ratio_test(sums.model or sums.transitions, sums.about.horizon, sums.states)
 
 
 def _steadiness(sums: Moments, worth: Worth | None) -> Outcome:
@@ -331,7 +325,8 @@ def _policies(sums: Moments, *, at_hidden: bool = False) -> Gate:
         return gates.unknown(name, "actions are numbers: no two are alike")
     if sums.model is None:
         return gates.unknown(name, _lacking(sums, "model", "the actions", "not asked for"))
-    cells = sums.model.where(_hidden(sums)[sums.model.s] == at_hidden)
+    hidden = np.array([value is None for value in sums.states.values], bool)
+    cells = sums.model.where(hidden[sums.model.s] == at_hidden)
     if not len(cells):
         return none_hidden or gates.unknown(name, "no state is observed")
     groups = group_by([cells.t, cells.s, cells.a])

@@ -5,7 +5,9 @@ log shows, never on single cells: in sparse logs a cell looks constant, or compl
 choosing cells by what was drawn in them makes right propensities look wrong.
 
 counts    π and μ follow from (t, s, a): how often was each action taken, against N μ(a|s)?
-averages  elsewhere: Σ(ρ - 1) over groups of at least 100 rows
+averages  elsewhere: how far is Σ(ρ - 1) from 0?
+
+Both are summed over groups of at least 100 rows, which are chosen without a look at the ratios.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ import numpy.typing as npt
 from reweigh.arithmetic import divided
 from reweigh.inference.assumptions import Outcome
 from reweigh.inference.variance import OVERFLOW
+from reweigh.logs.states import Labels, label_text
 from reweigh.sums.groups import group_by, tally
 from reweigh.sums.transitions import TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-GROUP_ROWS = 20  # of a state before its counts say anything; smaller states are merged
-AVERAGE_ROWS = 100  # the same where nothing but the average of ratios is known
+GROUP_ROWS = 100  # of a state before its sums are near normal; smaller states are merged
+STEP_ROWS = 20  # of a step before it has a p-value, which no verdict rests on
 EXPECTED = 10.0  # rows of an action that its propensity must promise in the group's rows
 LIKELY = 0.99  # the least chance that a counted action shows up among the rows of its (t, s)
 SAME = 1e-9  # of a sum of squares: by less, numbers are equal but for rounding
@@ -35,7 +37,7 @@ NO_VARIANCE = 1e-9  # of the rows
 TINY = np.finfo(np.float64).tiny
 
 
-def ratio_test(cells: TransitionMoments, horizon: int, hidden: Bools | None = None) -> Outcome:
+def ratio_test(cells: TransitionMoments, horizon: int, states: Labels) -> Outcome:
     """E[ρ | s] = 1: the ratios of every state average to 1 if the propensities are right.
 
     Given the past, deviations have mean 0, so they are uncorrelated, also within an episode. With
@@ -43,27 +45,28 @@ def ratio_test(cells: TransitionMoments, horizon: int, hidden: Bools | None = No
     up. A group is a state, or several rare ones. The overall mean of each part, which alone sees a
     small common factor, counts as well: the smaller of both p-values, doubled.
 
-    `hidden` says by code which state stands for hidden ones: its rows are a part of their own,
-    because policies may follow from every state that is shown and not from this one.
+    Rows whose state is hidden are a part of their own, because policies may follow from every
+    state that is shown and not from this one.
     """
     from scipy import stats
 
     if not np.isfinite(cells.rho2.sum()):
         return Outcome(None, OVERFLOW)
-    at_hidden = np.zeros(len(cells), bool)
-    if hidden is not None:
-        at_hidden = (cells.s >= 0) & hidden[np.maximum(cells.s, 0)]
-    parts = [_compare(cells.where(keep)) for keep in (~at_hidden, at_hidden) if keep.any()]
+    hidden = np.array([value is None for value in states.values], bool)
+    at_hidden = (cells.s >= 0) & hidden[np.maximum(cells.s, 0)]
+    parts = [_compare(cells.where(keep), states) for keep in (~at_hidden, at_hidden) if keep.any()]
     parts = [part for part in parts if part.df > 0]
     if not parts:
-        return Outcome(None, f"no {GROUP_ROWS} rows of a state have different ratios")
+        return Outcome(
+            None, f"fewer than {GROUP_ROWS} rows can be compared, or all ratios are the same"
+        )
     by_groups = stats.chi2.sf(sum(part.chi2 for part in parts), sum(part.df for part in parts))
     by_means = stats.chi2.sf(sum(part.overall() for part in parts), len(parts))
     p = min(float(by_groups), float(by_means))
     t, n, D, V = (np.concatenate(c) for c in zip(*(part.used() for part in parts), strict=True))
     steps = group_by([t])
     rows, D, V = (steps.sum(values) for values in (n, D, V))
-    usable = (rows >= GROUP_ROWS) & (NO_VARIANCE * rows < V) & (steps.keys[0] < horizon)
+    usable = (rows >= STEP_ROWS) & (NO_VARIANCE * rows < V) & (steps.keys[0] < horizon)
     step, z = steps.keys[0][usable], np.abs(D[usable]) / np.sqrt(V[usable])
     per_step = np.full(horizon, np.nan)
     per_step[step] = 2 * stats.norm.sf(z)
@@ -118,13 +121,13 @@ class _Part:
         return int(states.keys[0][np.argmax(np.abs(states.sum(self.nodes.D[worst])))])
 
 
-def _compare(cells: TransitionMoments) -> _Part:
+def _compare(cells: TransitionMoments, states: Labels) -> _Part:
     if cells.has_action:
         if _follows(cells, cells.s):
-            return _counts(cells, steps_alike=True)
+            return _counts(cells, states, steps_alike=True)
         if _follows(cells, group_by([cells.t, cells.s]).index()):
-            return _counts(cells, steps_alike=False)
-    return _averages(cells)
+            return _counts(cells, states, steps_alike=False)
+    return _averages(cells, states)
 
 
 def _follows(cells: TransitionMoments, stratum: Ints) -> bool:
@@ -139,7 +142,7 @@ def _follows(cells: TransitionMoments, stratum: Ints) -> bool:
     return bool(np.all(tally(pairs.keys[0], pairs.sum(cells.pi) / n) <= 1 + ABOVE_ONE))
 
 
-def _counts(cells: TransitionMoments, *, steps_alike: bool) -> _Part:
+def _counts(cells: TransitionMoments, states: Labels, *, steps_alike: bool) -> _Part:
     """How often actions were taken, against their propensities.
 
     Of N rows in a (t, s), n_a ~ binomial(N, μ_a) took action a. An action is known only if it was
@@ -163,14 +166,14 @@ def _counts(cells: TransitionMoments, *, steps_alike: bool) -> _Part:
     pi, mu = pi / n, np.minimum(mu / n, 1.0)
     nodes = group_by([t, s])
     at, N = nodes.index(), nodes.sum(n).astype(np.float64)
-    group = _groups(nodes.keys[0], nodes.keys[1], N, GROUP_ROWS)
+    group = _groups(nodes.keys[1], N, states)
     promised = tally(group, N)[group[at]] * mu
     rho = np.where(promised >= EXPECTED, divided(pi, mu), 0.0)
     here = np.ones(len(t), bool)  # known because it was seen in this (t, s)
     if steps_alike:
-        state_actions, states = group_by([s, a]), group_by([s])
+        state_actions, by_state = group_by([s, a]), group_by([s])
         first = t == -state_actions.max(-t)[state_actions.index()]
-        certain = states.sum(n)[states.index()] * mu >= EXPECTED
+        certain = by_state.sum(n)[by_state.index()] * mu >= EXPECTED
         here = first & ~certain
     unseen = np.where(here, (1 - mu) ** N[at], 0.0)
     likely = 1 - unseen >= LIKELY
@@ -229,7 +232,7 @@ def _standardised(nodes: _Nodes) -> _Part:
     return _Part(nodes, score, float(score.sum()), float(usable.sum()))
 
 
-def _averages(cells: TransitionMoments) -> _Part:
+def _averages(cells: TransitionMoments, states: Labels) -> _Part:
     """Σ(ρ - 1) of groups of rows, where the probabilities of other actions are not known.
 
     Dividing D² by what the group's own rows show, V = Σ(ρ - 1)², is wrong where a large ratio is
@@ -242,9 +245,9 @@ def _averages(cells: TransitionMoments) -> _Part:
     t, s = by_node.keys
     N = by_node.sum(cells.n).astype(np.float64)
     D, V = by_node.sum(cells.rho) - N, by_node.sum(cells.rho2 - 2 * cells.rho + cells.n)
-    nodes = _Nodes(t, s, N, D, V, _groups(t, s, N, AVERAGE_ROWS))
+    nodes = _Nodes(t, s, N, D, V, _groups(s, N, states))
     rows, D, V = nodes.by_group()
-    usable = rows >= AVERAGE_ROWS
+    usable = rows >= GROUP_ROWS
     all_rows, spread = float(rows[usable].sum()), float(V[usable].sum())
     # Sums of squares leave rounding behind where every ratio is 1.
     if spread <= NO_VARIANCE * (float(cells.rho2.sum()) + all_rows):
@@ -257,20 +260,27 @@ def _averages(cells: TransitionMoments) -> _Part:
     return _Part(nodes, np.where(usable, np.maximum(D**2 / scale, TINY), 0.0), chi2, df)
 
 
-def _groups(t: Ints, s: Ints, N: Floats, least: int) -> Ints:
-    """The group of each (t, s): its state, where that has at least so many rows. The others are
-    merged until they have, in the order of how many rows they have and at which steps: that says
-    nothing of the ratios, and does not depend on names or on the order in which sites were merged.
-    States that are alike in this stay together. What is left over is a group of fewer rows."""
-    states = group_by([s])
-    rows, steps = states.sum(N).astype(np.int64), states.sum(N * t).astype(np.int64)
-    alone = rows >= least
-    alike = group_by([~alone, np.where(alone, states.keys[0], -rows), np.where(alone, 0, steps)])
+def _groups(s: Ints, N: Floats, states: Labels) -> Ints:
+    """The group of each (t, s): its state, where that has GROUP_ROWS rows. The others are merged
+    until they have as many, in the order of their names. That says nothing of the ratios, and is
+    the same for merged sites in any order; the number of a state's rows would say something, since
+    the actions decide how long an episode stays. What is left over is a group of fewer rows."""
+    by_state = group_by([s])
+    code, rows = by_state.keys[0], by_state.sum(N)
+    number = np.arange(len(code))
+    small = np.flatnonzero(rows < GROUP_ROWS)
+    names = [_name(states, k) for k in code[small].tolist()]
+    small = small[np.array(sorted(range(len(small)), key=names.__getitem__), np.int64)]
 
-    def fill(so_far: tuple[int, int], more: int) -> tuple[int, int]:
-        number, held = so_far
-        return (number, held + more) if held < least else (number + 1, more)
+    def fill(so_far: tuple[int, float], more: float) -> tuple[int, float]:
+        which, held = so_far
+        return (which, held + more) if held < GROUP_ROWS else (which + 1, more)
 
-    filled = accumulate(alike.sum(rows).tolist(), fill, initial=(0, 0))
-    number = np.array([k for k, _ in filled][1:], np.int64)
-    return np.asarray(number[alike.index()][states.index()])
+    filled = accumulate(rows[small].tolist(), fill, initial=(len(code), 0.0))
+    number[small] = [which for which, _ in filled][1:]
+    _, number = np.unique(number, return_inverse=True)
+    return np.asarray(number[by_state.index()])
+
+
+def _name(states: Labels, code: int) -> str:
+    return str(label_text(states.values[code])) if code >= 0 else states.name(code)
