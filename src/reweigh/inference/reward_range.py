@@ -81,7 +81,8 @@ def reward_range(
     off = max(low - value, value - high, 0.0)
     between = f"between {number(low)} and {number(high)}" if high > low else number(low)
     if off <= ROUNDING * max(abs(low), abs(high)):
-        return Gate(NAME, "green", 0.0, f"the logged rewards allow a value of {between}")
+        values = f"values from {number(low)} to {number(high)}" if high > low else f"only {between}"
+        return Gate(NAME, "green", 0.0, f"the logged rewards allow {values}")
     errors = None if error is None else off / error
     side = "below" if value < low else "above"
     by = "" if errors is None else f" by {errors:.1f} standard errors"
