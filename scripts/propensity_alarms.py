@@ -1,6 +1,6 @@
 """How often the test of propensities is red: on sparse clean logs, and on the study's own logs.
 
-    python scripts/propensity_alarms.py            sparse logs, about 5 CPU-minutes
+    python scripts/propensity_alarms.py            sparse logs, about 3 CPU-minutes
     python scripts/propensity_alarms.py --study    the study's clean and faulty logs, about 8
     python scripts/propensity_alarms.py --write    what is there into docs/trust: sparse.csv, and
                                                    the rows of the gate in gates.csv
