@@ -12,6 +12,7 @@ from population import TARGET, TinyWorld, random_world
 
 import reweigh as rw
 from reweigh.estimators.operators import importance_operator
+from reweigh.evaluation import evaluate_in_study
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 
@@ -54,7 +55,7 @@ def logs() -> list[tuple[float, rw.EpisodeLog]]:
 def expectation(logs: list[tuple[float, rw.EpisodeLog]], recipe: rw.Recipe) -> float:
     total = 0.0
     for p, log in logs:
-        [result] = rw.evaluate_all(log, TARGET, [recipe])
+        [result] = evaluate_in_study(log, TARGET, [recipe])
         assert isinstance(result, rw.Estimate)
         total += p * result.value
     return total
@@ -81,7 +82,9 @@ def test_doubly_robust_is_unbiased_with_any_fixed_q(logs) -> None:
     truth = float(WORLD.value(WORLD.target))
     total = 0.0
     for p, log in logs:
-        total += p * rw.evaluate(log, target, rw.dr(Q)).value
+        [found] = evaluate_in_study(log, target, [rw.dr(Q)])
+        assert isinstance(found, rw.Estimate)
+        total += p * found.value
     assert total == pytest.approx(truth, rel=1e-11)
 
 

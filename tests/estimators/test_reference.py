@@ -11,6 +11,7 @@ import reference as ref
 from build import TARGET, random_log, to_reweigh
 
 import reweigh as rw
+from reweigh.evaluation import evaluate_in_study
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 LOGS = 120
@@ -110,7 +111,7 @@ def test_value_and_error_equal_the_slow_reference(kind: str, name: str) -> None:
             with pytest.raises(rw.RefusedError):
                 rw.evaluate(fast, TARGET, recipe())
             continue
-        [found] = rw.evaluate_all(fast, TARGET, [recipe()])
+        [found] = evaluate_in_study(fast, TARGET, [recipe()])
         if isinstance(found, rw.Refusal):
             # The reference lets plain sums of zeros stand; reweigh never prints them.
             assert found.error.code == "no-overlap"

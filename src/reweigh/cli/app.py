@@ -116,6 +116,9 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), error.number)
         return 0
     except Exception as error:
+        if interrupts.heard():
+            _say(interrupts.interrupted_text())
+            return INTERRUPTED
         if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # a usage error
             text = error.format_message()
             if text:

@@ -20,6 +20,7 @@ INTERRUPTED = 130
 GRACE = 2.0  # seconds in which the main thread may come out of what it is doing, and clean up
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _kept: list[str] = []
+_heard: list[int] = []  # the signal that ends the command
 
 
 class Interrupted(Exception):
@@ -45,11 +46,10 @@ def listen(say: Callable[[str], None]) -> None:
     the process is still there after the grace time, that thread ends it. A signal that is ignored
     from the start (nohup) stays ignored.
     """
-    heard: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if not heard:  # again and again must not disturb the cleaning up
-            heard.append(number)
+        if not _heard:  # again and again must not disturb the cleaning up
+            _heard.append(number)
             raise KeyboardInterrupt
 
     def watch(reader: int) -> None:
@@ -73,6 +73,12 @@ def listen(say: Callable[[str], None]) -> None:
             told(what)
 
     sys.unraisablehook = quiet
+
+
+def heard() -> bool:
+    """Whether the command is to end: a library may turn the interrupt into an error of its own, as
+    a module does whose import it breaks off."""
+    return bool(_heard)
 
 
 def end_now(say: Callable[[str], None]) -> None:
