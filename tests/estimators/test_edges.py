@@ -233,9 +233,7 @@ def test_mass_on_unseen_actions_is_told() -> None:
     [found] = evaluate_in_study(log, target, [rw.dm()])
     assert isinstance(found, rw.Estimate)
     assert any("50.0% of the target's mass" in str(warning) for warning in found.warnings)
-    with pytest.raises(
-        rw.RefusedError, match=r"50\.0% of the target's mass"
-    ):  # 1, where 2 is least
+    with pytest.raises(rw.RefusedError, match=r"50\.0% of the target's mass"):
         rw.evaluate(log, target, rw.dm())
     assert found.diagnostics.unseen_mass == pytest.approx([0.5, 0.0])
     assert found.value == pytest.approx(0.5 + 0.5)
