@@ -23,6 +23,7 @@ from reweigh.inference.assumptions import Outcome
 from reweigh.inference.variance import OVERFLOW
 from reweigh.logs.states import Labels, label_text
 from reweigh.sums.groups import group_by, tally
+from reweigh.sums.shares import is_constant, is_one_number
 from reweigh.sums.transitions import TransitionMoments
 
 Floats = npt.NDArray[np.float64]
@@ -31,8 +32,6 @@ GROUP_ROWS = 100  # of a state before its sums are near normal; smaller states a
 STEP_ROWS = 20  # of a step before it has a p-value, which no verdict rests on
 EXPECTED = 10.0  # rows of an action that its propensity must promise in the group's rows
 LIKELY = 0.99  # the least chance that a counted action shows up among the rows of its (t, s)
-SAME = 1e-9  # of a sum of squares: by less, numbers are equal but for rounding
-ABOVE_ONE = 1e-6  # what rounding adds to probabilities that sum to 1
 NO_VARIANCE = 1e-9  # of the rows
 TINY = np.finfo(np.float64).tiny
 
@@ -135,11 +134,10 @@ def _follows(cells: TransitionMoments, stratum: Ints) -> bool:
     differ, and nowhere do the π of the actions that were seen add up to more than 1."""
     pairs = group_by([stratum, cells.a])
     n = pairs.sum(cells.n).astype(np.float64)
-    for first, second in ((cells.rho, cells.rho2), (cells.pi, cells.pi2)):
-        x, x2 = pairs.sum(first), pairs.sum(second)
-        if not np.all(x2 * n - x**2 <= SAME * x2 * n):  # also where they are no numbers
-            return False
-    return bool(np.all(tally(pairs.keys[0], pairs.sum(cells.pi) / n) <= 1 + ABOVE_ONE))
+    if not is_constant(n, pairs.sum(cells.rho), pairs.sum(cells.rho2)):
+        return False
+    pi, pi2 = pairs.sum(cells.pi), pairs.sum(cells.pi2)
+    return is_one_number(n, pi, pi2, lambda share: tally(pairs.keys[0], share))
 
 
 def _counts(cells: TransitionMoments, states: Labels, *, steps_alike: bool) -> _Part:

@@ -67,9 +67,15 @@ def is_one_number(
 ) -> bool:
     """Whether π is the same in all rows of each (t, s, a), and these add up to at most 1; given are
     the rows of the groups, Σπ and Σπ², and what adds up over the actions of a (t, s)."""
-    if np.any(n * pi2 - pi**2 > DIFFERS * n * pi2):
+    if not is_constant(n, pi, pi2):
         return False
     return not np.any(over_actions(divided(pi, n)) > 1 + ABOVE_ONE)
+
+
+def is_constant(n: Floats, total: Floats, squares: Floats) -> bool:
+    """Whether numbers are the same within each group, given its rows n, Σx and Σx²; not where they
+    are no numbers."""
+    return bool(np.all(n * squares - total**2 <= DIFFERS * n * squares))
 
 
 def _over_actions(groups: Groups, values: Floats) -> Floats:
