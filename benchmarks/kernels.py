@@ -66,7 +66,9 @@ def arrays(
     state, action = rng.integers(0, states, (n, horizon + 1)), rng.integers(0, ACTIONS, mu.shape)
     reward, own = rng.random(mu.shape), rng.uniform(0.5, 1.5, mu.shape)
     if table:
-        own = rng.uniform(0.5, 1.5, (states, ACTIONS))[state[:, :horizon], action]
+        ratio = rng.uniform(0.5, 1.5, (states, ACTIONS))
+        ratio /= ratio.mean(axis=1, keepdims=True)  # probabilities, which add up to 1
+        own = ratio[state[:, :horizon], action]
     return state, action, reward, mu, mu * own
 
 

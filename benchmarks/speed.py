@@ -37,6 +37,8 @@ RATIOS = {  # name: what is timed, over what
     "evaluate mis / read": ("evaluate mis", "read"),
     "evaluate is / read": ("evaluate is", "read"),
     "evaluate dm / one sort of the rows": ("evaluate dm", "sort"),
+    # a column that differs within (t, s, a): over the sums
+    "evaluate dm by ratios / one sort of the rows": ("evaluate dm by ratios", "sort"),
     "64 bootstrap replicates / core": ("bootstrap", "core"),
     "64 replicates of wis, dm and mdr / one": ("many", "one"),
     "jackknife of wis, dm and mdr / one": ("jackknife", "one"),
@@ -53,7 +55,7 @@ Times = dict[str, float]
 def tasks(folder: Path) -> Tasks:
     """Everything that is timed; the file for the streaming engine goes into `folder`."""
     given, of_table = kernels.arrays(ROWS), kernels.arrays(ROWS, table=True)
-    log = rw.log_from_arrays(*given)
+    log, by_state = rw.log_from_arrays(*given), rw.log_from_arrays(*of_table)
     pieces = kernels.pieces(log)
     keys = np.random.default_rng(1).integers(0, 2**62, ROWS)
     world = random_mdp(1, n_states=10, n_actions=3, horizon=20)
@@ -65,7 +67,8 @@ def tasks(folder: Path) -> Tasks:
         "core, twin": kernels.in_numpy(pieces["core"]),
         "evaluate mis": lambda: rw.evaluate(log, kernels.COLUMN, rw.mis()),
         "evaluate is": lambda: rw.evaluate(log, kernels.COLUMN, rw.is_()),
-        "evaluate dm": lambda: rw.evaluate_all(log, kernels.COLUMN, ["dm"]),
+        "evaluate dm": lambda: rw.evaluate_all(by_state, kernels.COLUMN, ["dm"]),
+        "evaluate dm by ratios": lambda: rw.evaluate_all(log, kernels.COLUMN, ["dm"]),
         "sort": lambda: np.argsort(keys, kind="stable"),
         "bootstrap": lambda: resample(log, [(kernels.COLUMN, rw.mis())], 64, seed=0),
         "many": lambda: resample(small, pairs, 64, seed=0),

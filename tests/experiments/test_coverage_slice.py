@@ -19,7 +19,7 @@ import pytest
 from scipy import stats
 
 from reweigh.errors import RefusedError
-from reweigh.evaluation import evaluate_all
+from reweigh.evaluation import evaluate_in_study
 from reweigh.experiments import coverage_measures
 from reweigh.experiments.cells import CellResult, run_replicates
 from reweigh.experiments.coverage_cells import TrustCell
@@ -193,7 +193,7 @@ def test_the_error_of_another_normalisation(monkeypatch: pytest.MonkeyPatch) -> 
     """The un-normalised estimator's error on the normalised estimate."""
 
     def mutant(log: object, target: object, names: list[str]) -> list[Estimate | Refusal]:
-        results = evaluate_all(log, target, [*names, "mis-plain"])  # type: ignore[arg-type]
+        results = evaluate_in_study(log, target, [*names, "mis-plain"])  # type: ignore[arg-type]
         plain = results.pop()
         assert isinstance(plain, Estimate)
         wrong = {"error": plain.grounds.error, "freedom": plain.grounds.freedom}
@@ -202,7 +202,7 @@ def test_the_error_of_another_normalisation(monkeypatch: pytest.MonkeyPatch) -> 
             for r in results
         ]
 
-    monkeypatch.setattr(coverage_measures, "evaluate_all", mutant)
+    monkeypatch.setattr(coverage_measures, "evaluate_in_study", mutant)
     found = complaints(SMALL, run(SMALL, ("mis", "mis-state"), FEW))
     assert told(found, "mis", "analytic")
     assert told(found, "mis-state", "analytic")
@@ -278,6 +278,6 @@ def test_the_reference_has_the_librarys_values() -> None:
     log = world.simulate(60, np.random.default_rng(5))
     many = dense.simulated(world, 1, 60, log.steps.episode_hash % 2, 5, blind=False)
     mine = dense.all_values(many)
-    for result in evaluate_all(log, world.target, list(ESTIMATORS)):
+    for result in evaluate_in_study(log, world.target, list(ESTIMATORS)):
         assert isinstance(result, Estimate)
         assert mine[result.estimator][0] == pytest.approx(result.value, rel=1e-9)
