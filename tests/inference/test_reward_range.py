@@ -12,7 +12,7 @@ import pytest
 import reweigh as rw
 from reweigh.cli.app import run
 from reweigh.evaluation import evaluate_in_study
-from reweigh.inference.reward_range import Allowed, may_exceed, reward_range, value_range
+from reweigh.inference.reward_range import Allowed, reward_range, value_range
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 UNBOUNDED = {"is", "trajectory-is", "mis-plain"}
@@ -46,7 +46,7 @@ def test_the_range_is_that_of_the_rewards_times_the_steps() -> None:
 
 
 def test_only_weights_that_nothing_normalises_may_exceed_it() -> None:
-    assert {name for name, make in rw.ESTIMATORS.items() if may_exceed(make())} == UNBOUNDED
+    assert {name for name, make in rw.ESTIMATORS.items() if make().may_exceed_rewards} == UNBOUNDED
 
 
 ALLOWED = Allowed((0.0, 1.0), (0.0, 10.0), 10, False)

@@ -141,7 +141,7 @@ class _NobodyListensError(Exception):
 
 
 class _Listener:
-    """A standard stream. That its reader went away is told apart from other failures to write."""
+    """A standard stream that distinguishes a reader who left from other failures to write."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self._stream = stream
@@ -203,6 +203,6 @@ def _bug(error: Exception) -> int:
 
 
 def _say(text: str) -> None:
-    # nobody can be told that telling failed; the exit code says it
+    # there is no stream left to report this on; the exit code does
     with suppress(OSError, ValueError, _NobodyListensError):
         print(text, file=sys.stderr)

@@ -141,5 +141,12 @@ class Recipe:
         """Running products: every reward of an episode must be there."""
         return isinstance(self.weights, Stepwise | Trajectory)
 
+    @property
+    def may_exceed_rewards(self) -> bool:
+        """Whether its value may lie outside of what the logged rewards allow by its nature: weights
+        that nothing normalises, so that their sum is random."""
+        weighs = isinstance(self.weights, Stepwise | Trajectory | Marginal)
+        return weighs and self.normalize == "none" and self.control is None
+
     def __repr__(self) -> str:
         return f"Recipe({self.name!r})"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reweigh.errors import RefusedError
-from reweigh.estimators.recipe import Marginal, Recipe
+from reweigh.estimators.recipe import Recipe
 from reweigh.inference.gates import Gate
 from reweigh.logs.log import EpisodeLog
 from reweigh.logs.states import END
@@ -59,13 +59,6 @@ def allowed_by(data: EpisodeLog | Moments) -> Allowed | None:
     return Allowed(rewards, value_range(rewards, ends, horizon, discount), horizon, ends)
 
 
-def may_exceed(recipe: Recipe) -> bool:
-    """Whether an estimator may be outside by its nature: weights that nothing normalises, so that
-    their sum is random."""
-    weighs = recipe.uses_trajectories or isinstance(recipe.weights, Marginal)
-    return weighs and recipe.normalize == "none" and recipe.control is None
-
-
 def reward_range(
     value: float,
     error: float | None,
@@ -92,7 +85,7 @@ def reward_range(
         f"{number(least)} to {number(most)} over {allowed.horizon} steps"
         f"{' (0 after an early end)' if allowed.ends_early else ''} every policy earns {between}"
     )
-    if may_exceed(recipe):
+    if recipe.may_exceed_rewards:
         text = f"{why}; the weights of {recipe.name} are not normalised, so it may be outside"
         return Gate(NAME, "green", errors, text)
     if errors is None or errors > REFUSED:
