@@ -40,6 +40,7 @@ $(VENV)/bin/python:
 
 $(STAMP): pyproject.toml $(VENV)/bin/python
 	$(PIP) --editable ".[$(EXTRAS)]"
+	$(PIP) --no-deps --editable studies
 	@# ICU-Sepsis for its tables alone: what it depends on is never imported
 	$(PIP) --no-deps "icu-sepsis>=2,<3"
 	@touch $(STAMP)
@@ -77,8 +78,8 @@ else
 endif
 
 lint: $(STAMP)
-	$(BIN)/ruff format --check src tests scripts benchmarks
-	$(BIN)/ruff check src tests scripts benchmarks
+	$(BIN)/ruff format --check src tests studies scripts benchmarks
+	$(BIN)/ruff check src tests studies scripts benchmarks
 
 types: $(STAMP)
 	$(BIN)/mypy
@@ -96,8 +97,8 @@ test-all: test
 	$(BIN)/python -m pytest -m slow --numprocesses=auto
 
 format: $(STAMP)
-	$(BIN)/ruff format src tests scripts benchmarks
-	$(BIN)/ruff check --fix src tests scripts benchmarks
+	$(BIN)/ruff format src tests studies scripts benchmarks
+	$(BIN)/ruff check --fix src tests studies scripts benchmarks
 
 readme: $(STAMP)
 	$(BIN)/python scripts/readme.py README.md $(wildcard docs/*.md docs/howto/*.md docs/concepts/*.md) --write
@@ -116,7 +117,7 @@ paper: $(STAMP)
 	cp build/paper/*.csv build/paper/*.svg build/paper/run.json docs/paper/
 	$(BIN)/reweigh reproduce all -o build/first-look --replicates 16 --overwrite
 	cp build/first-look/run.json docs/paper/run-first-look.json
-	$(BIN)/python scripts/theory_checks.py
+	$(BIN)/python studies/scripts/theory_checks.py
 	$(BIN)/python scripts/curse_of_horizon.py --write
 	$(BIN)/python scripts/claims.py --write
 
@@ -125,7 +126,7 @@ paper: $(STAMP)
 # docs/trust lacks: make study STUDY="--missing --write"
 STUDY ?= --write
 study: $(STAMP)
-	$(BIN)/python -W ignore scripts/trust.py $(STUDY)
+	$(BIN)/python -W ignore studies/scripts/trust.py $(STUDY)
 
 # What everything costs, as ratios, into docs/benchmarks.md and .json; 5 GB of files go to build/.
 bench: $(STAMP)

@@ -25,9 +25,9 @@ import numba
 import numpy as np
 
 import reweigh as rw
-from reweigh.estimators import direct
-from reweigh.inference.resampling import resample
-from reweigh.sums import compute
+from reweigh.estimate import direct
+from reweigh.kernels import choose as compute
+from reweigh.trust.resampling import resample
 
 STATES, ACTIONS, HORIZON, REPEATS = 100, 10, 100, 7
 SMALL = "--small" in sys.argv

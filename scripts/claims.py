@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from reweigh.experiments.paper import FIGURES, TITLES
+from reweigh.paper.list_of_figures import FIGURES, TITLES
 from reweigh.theory import quantities
 from reweigh.worlds import MountainCar, TimeVarying
 
@@ -577,9 +577,9 @@ def theory(t: Tables) -> Iterable[str]:
         "Every lemma, theorem, corollary, example and remark has a test under `tests/theory/` or a "
         "line here, by exact enumeration of all logs of tiny worlds where that is possible. That "
         "averaged rewards change nothing where ρ is a function of (t, s, a), the better framework "
-        "of Appendix C, is `tests/estimators/test_identities.py`. Larger seeded "
-        "simulations (`python scripts/theory_checks.py`) give these numbers; an error of 0 means "
-        "that the number is exact."
+        "of Appendix C, is `tests/estimate/test_identities.py`. Larger seeded "
+        "simulations (`python studies/scripts/theory_checks.py`) give these numbers; an error of 0 "
+        "means that the number is exact."
     )
     yield ""
     yield "| statement | measured | expected | verdict |"

@@ -125,7 +125,7 @@ def chart(points: list[Point]) -> Any:
     """Three panels, one line per estimator, and the Cramér–Rao bound dashed where it is not 0."""
     import altair as alt
 
-    from reweigh.report import charts
+    from reweigh.show import charts
 
     data = [
         {"world": p.world, "H": p.horizon, "line": x, "spread": p.spread[x], "mark": marked}
@@ -190,7 +190,7 @@ def main() -> None:
     page = PAGE.read_text(encoding="utf-8")
     real = filled(page, as_tables(points))
     if options.write:
-        from reweigh.report import charts
+        from reweigh.show import charts
 
         PAGE.write_text(real, encoding="utf-8")
         TABLE.write_text(as_csv(points), encoding="utf-8")

@@ -15,7 +15,7 @@ import altair as alt
 import numpy as np
 
 import reweigh as rw
-from reweigh.report.charts import LOOKS, estimator_scales, rendered, styled
+from reweigh.show.charts import LOOKS, estimator_scales, rendered, styled
 from reweigh.worlds import TabularMDP
 
 FOLDER = Path(__file__).parents[1] / "docs" / "concepts"

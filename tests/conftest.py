@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reweigh.sums import compute
+from reweigh.kernels import choose as compute
 
 sys.path.insert(0, str(Path(__file__).parent))
 

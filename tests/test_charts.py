@@ -8,7 +8,7 @@ import altair as alt
 import pytest
 
 import reweigh as rw
-from reweigh.report import charts
+from reweigh.show import charts
 
 HOSTILE = "</script><script>alert(1)</script>"
 

@@ -16,10 +16,10 @@ from scipy import stats
 
 import reweigh as rw
 from reweigh.cli.app import run
-from reweigh.inference.influence import influence_values
-from reweigh.inference.joint import Joint
-from reweigh.ledger import key_of, noted
-from reweigh.results import Estimate
+from reweigh.decide.ledger import key_of, noted
+from reweigh.estimate.influence import influence_values
+from reweigh.evaluation.result import Estimate
+from reweigh.trust.joint import Joint
 
 WORLD = rw.worlds.random_mdp(1, 4, 3, 5, reward_sd=0.3)
 MIXED = rw.TablePolicy(0.5 * WORLD.target_array + 0.5 * WORLD.behavior_array, name="half")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.disagreement import disagreement
+from reweigh.decide.disagreement import disagreement
 
 TARGET = rw.TablePolicy([[0.3, 0.7]])
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from reweigh.fingerprint import digest_of_callable as digest
+from reweigh.system.fingerprint import digest_of_callable as digest
 
 
 def base(s, a, t, *, p=0.5):
@@ -97,7 +97,7 @@ def test_functions_that_hold_themselves_have_a_name() -> None:
 
 def test_the_same_code_has_the_same_name_in_every_process() -> None:
     code = (
-        "from reweigh.fingerprint import digest_of_callable as d\n"
+        "from reweigh.system.fingerprint import digest_of_callable as d\n"
         "import numpy as np\n"
         "words = {'a', 'b', 'c'}\n"
         "def make(x): return lambda s, a, t: a in {'x', 'y', 'z'} and x\n"

@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 
 import reweigh as rw
-from reweigh.ledger import noted
-from reweigh.locks import locked
-from reweigh.output import write_atomically
+from reweigh.decide.ledger import noted
+from reweigh.system.locks import locked
+from reweigh.system.output import write_atomically
 
 NOTE = """
 import sys
 from pathlib import Path
-from reweigh.ledger import noted
+from reweigh.decide.ledger import noted
 for k in range(15):
     noted(Path(sys.argv[1]), "log", [(f"policy {sys.argv[2]}-{k}", "mis")])
 """
 WRITE = """
 import sys, time
-from reweigh.output import write_atomically
+from reweigh.system.output import write_atomically
 def write(stream):
     stream.write(b"half")
     stream.flush()
@@ -38,7 +38,7 @@ write_atomically(sys.argv[1], write, overwrite=True)
 HOLD = """
 import sys
 from pathlib import Path
-from reweigh.locks import locked
+from reweigh.system.locks import locked
 with locked(Path(sys.argv[1]), "held"):
     print("holding", flush=True)
     sys.stdin.readline()
@@ -131,7 +131,7 @@ def test_a_temporary_file_taken_for_a_stray_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process may look between the making of the file and its lock."""
-    from reweigh import output
+    from reweigh.system import output
 
     real, removed = output.try_lock, []
 

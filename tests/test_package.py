@@ -35,7 +35,7 @@ def test_no_name_is_both_a_module_and_something_else() -> None:
 
 
 def test_inner_modules_can_be_imported_by_name() -> None:
-    import reweigh.evaluation as evaluation
+    import reweigh.evaluation.evaluate as evaluation
     import reweigh.sums.store as store
 
     assert store.load_moments is rw.load_moments

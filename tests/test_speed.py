@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reweigh.estimators import direct
+from reweigh.estimate import direct
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 

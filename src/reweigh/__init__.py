@@ -71,9 +71,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from reweigh import adapters, theory, worlds
-    from reweigh.certificate import Certificate, certify
-    from reweigh.comparing import compare
-    from reweigh.comparison import Comparison
+    from reweigh.decide.certificate import Certificate, certify
+    from reweigh.decide.compare import compare
+    from reweigh.decide.comparison_result import Comparison
     from reweigh.errors import (
         InputError,
         InputWarning,
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
         SupportError,
         UsageError,
     )
-    from reweigh.estimators.presets import (
+    from reweigh.estimate.presets import (
         ESTIMATORS,
         dm,
         dr,
@@ -104,14 +104,15 @@ if TYPE_CHECKING:
         wdr,
         wis,
     )
-    from reweigh.estimators.recipe import Recipe
-    from reweigh.evaluation import evaluate, evaluate_all, moments, point_values
-    from reweigh.logs.arrays import log_from_arrays
-    from reweigh.logs.columns import Columns
-    from reweigh.logs.log import EpisodeLog
-    from reweigh.logs.read import read_log
-    from reweigh.logs.states import Grid, Rounding
-    from reweigh.policies import (
+    from reweigh.estimate.recipe import Recipe
+    from reweigh.evaluation.evaluate import evaluate, evaluate_all, moments, point_values
+    from reweigh.evaluation.result import Diagnostics, Estimate, Gain, Interval, Marginals, Refusal
+    from reweigh.log.arrays import log_from_arrays
+    from reweigh.log.columns import Columns
+    from reweigh.log.log import EpisodeLog
+    from reweigh.log.read import read_log
+    from reweigh.log.states import Grid, Rounding
+    from reweigh.policy import (
         ColumnPolicy,
         FittedBehavior,
         FunctionPolicy,
@@ -119,40 +120,39 @@ if TYPE_CHECKING:
         fit_behavior,
         read_policy,
     )
-    from reweigh.results import Diagnostics, Estimate, Gain, Interval, Marginals, Refusal
-    from reweigh.sums.bundle import Moments
+    from reweigh.sums.moments import Moments
     from reweigh.sums.store import load_moments
     from reweigh.sums.trajectories import StepMoments
     from reweigh.sums.transitions import TransitionMoments
 
 # Every name is imported when it is first used: `import reweigh` and `reweigh --help` stay quick.
 _HOMES = {
-    "reweigh.certificate": "Certificate certify",
-    "reweigh.comparing": "compare",
-    "reweigh.comparison": "Comparison",
+    "reweigh.decide.certificate": "Certificate certify",
+    "reweigh.decide.compare": "compare",
+    "reweigh.decide.comparison_result": "Comparison",
     "reweigh.errors": (
         "InputError InputWarning LowOverlapWarning PartialError PlaceboWarning RefusedError "
         "ResourceError ReweighError ReweighWarning SelectionWarning SmallSampleWarning "
         "StationaryWarning SupportError UsageError"
     ),
-    "reweigh.estimators.presets": (
+    "reweigh.estimate.presets": (
         "ESTIMATORS dm dr estimator is_ mdr mis ssd_is trajectory_is trajectory_wis wdr wis"
     ),
-    "reweigh.estimators.recipe": "Recipe",
-    "reweigh.evaluation": "evaluate evaluate_all moments point_values",
-    "reweigh.logs.arrays": "log_from_arrays",
-    "reweigh.logs.columns": "Columns",
-    "reweigh.logs.log": "EpisodeLog",
-    "reweigh.logs.read": "read_log",
-    "reweigh.logs.states": "Grid Rounding",
-    "reweigh.sums.bundle": "Moments",
+    "reweigh.estimate.recipe": "Recipe",
+    "reweigh.evaluation.evaluate": "evaluate evaluate_all moments point_values",
+    "reweigh.log.arrays": "log_from_arrays",
+    "reweigh.log.columns": "Columns",
+    "reweigh.log.log": "EpisodeLog",
+    "reweigh.log.read": "read_log",
+    "reweigh.log.states": "Grid Rounding",
+    "reweigh.sums.moments": "Moments",
     "reweigh.sums.store": "load_moments",
     "reweigh.sums.trajectories": "StepMoments",
     "reweigh.sums.transitions": "TransitionMoments",
-    "reweigh.policies": (
+    "reweigh.policy": (
         "ColumnPolicy FittedBehavior FunctionPolicy TablePolicy fit_behavior read_policy"
     ),
-    "reweigh.results": "Diagnostics Estimate Gain Interval Marginals Refusal",
+    "reweigh.evaluation.result": "Diagnostics Estimate Gain Interval Marginals Refusal",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = ("adapters", "theory", "worlds")

@@ -12,7 +12,7 @@ from worlds.extras import needs
 
 import reweigh as rw
 from reweigh.cli import demo_icu
-from reweigh.results import rounded
+from reweigh.evaluation.result import rounded
 
 from .commands import Command
 

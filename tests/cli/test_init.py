@@ -264,7 +264,7 @@ def test_hostile_names_arrive_and_are_not_obeyed(
 def test_a_first_look_at_a_large_file_is_partial(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reweigh.cli import look
+    from reweigh.cli import first_look as look
 
     monkeypatch.setattr(look, "ROWS", 50)  # ends inside an episode
     told, config = proposed(command, tmp_path, log_table())
@@ -502,7 +502,7 @@ level = 3
 
 
 def test_where_a_configuration_says_what(tmp_path: Path) -> None:
-    from reweigh.cli.places import places_of
+    from reweigh.cli.config_lines import places_of
 
     found = places_of(tmp_path / "c.toml", LINES)
     assert found.at == {
@@ -622,7 +622,7 @@ def test_a_cell_that_cannot_be_put_right_is_refused(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Roles are proposed from the first rows; all of them are copied."""
-    import reweigh.cli.look as look
+    import reweigh.cli.first_look as look
 
     log = untidy(tmp_path)
     text = log.read_text().splitlines()

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import reweigh as rw
-from reweigh import memory
+from reweigh.system import memory
 
 from .commands import Command, log_table
 
@@ -383,7 +383,7 @@ STUCK = {
     "while ctypes.CDLL(None).sleep(60): pass",
     "kernel": "import numba\n@numba.njit(nogil=True)\ndef spin(n):\n"
     "    x = 1.0\n    for i in range(n): x = (x * 1.1) % 7.0\n    return x\nspin(10**12)",
-    "query": "import duckdb; from reweigh.waiting import heard_meanwhile\n"
+    "query": "import duckdb; from reweigh.system.waiting import heard_meanwhile\n"
     "c = duckdb.connect()\n"
     "q = 'select sum(a.range * b.range % 7) from range(1000000) a, range(1000000) b'\n"
     "heard_meanwhile(lambda: c.sql(q).to_arrow_table(), c.interrupt)",

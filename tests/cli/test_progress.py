@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console
 
 import reweigh as rw
-import reweigh.progress
+import reweigh.system.progress
 from reweigh.cli import progress
-from reweigh.progress import asking, each, stage, watching
+from reweigh.system.progress import asking, each, stage, watching
 
 from .commands import log_table
 
@@ -182,7 +182,7 @@ def askers() -> list[threading.Thread]:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reweigh.progress, "ASK_EVERY", 0.001)
+    monkeypatch.setattr(reweigh.system.progress, "ASK_EVERY", 0.001)
 
 
 def test_only_what_is_further_is_told(often: None) -> None:

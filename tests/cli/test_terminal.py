@@ -17,7 +17,7 @@ from rich.console import Console
 import reweigh as rw
 from reweigh.cli.app import app
 from reweigh.cli.compare import comparison_table
-from reweigh.cli.show import estimates_table
+from reweigh.cli.tables import estimates_table
 
 from .commands import Command, log_table, write_log
 

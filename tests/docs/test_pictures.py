@@ -11,7 +11,7 @@ from .pages import ROOT
 sys.path.insert(0, str(ROOT / "scripts"))
 import pictures
 
-from reweigh.report.charts import rendered
+from reweigh.show.charts import rendered
 
 
 @pytest.mark.filterwarnings("ignore::reweigh.LowOverlapWarning")

@@ -95,7 +95,7 @@ def test_nothing_is_loaded_from_elsewhere(built: tuple[Path, str]) -> None:
 def test_the_reference_is_made_of_the_code(built: tuple[Path, str]) -> None:
     site, _ = built
     page = (site / "reference" / "estimators.html").read_text(encoding="utf-8")
-    assert 'id="reweigh.estimators.presets.mis"' in page
+    assert 'id="reweigh.estimate.presets.mis"' in page
     assert "Marginalized importance sampling." in page
 
 

@@ -28,8 +28,8 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 import reweigh as rw
-from reweigh.sums.bundle import Moments
-from reweigh.sums.extras import LaggedMoments
+from reweigh.sums.diagnostic_tables import LaggedMoments
+from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import KEYS, SUMS
 
 SITES = ("north", "south", "west")

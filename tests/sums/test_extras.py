@@ -12,10 +12,10 @@ import pytest
 from build import TARGET, random_log, to_reweigh
 
 import reweigh as rw
+from reweigh.sums.diagnostic_tables import Buckets, LargestWeights, OrderedMoments, PacedMoments
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
 from reweigh.sums.engines.arrays_extras import whole_numbers
 from reweigh.sums.engines.base import Request
-from reweigh.sums.extras import Buckets, LargestWeights, OrderedMoments, PacedMoments
 from reweigh.sums.store import load_moments
 
 KINDS = frozenset({"transitions", "lagged", "ordered", "paced", "largest"})
@@ -174,7 +174,7 @@ def test_files_keep_them_and_other_versions_are_none(
         for field, value in vars(mine).items():
             np.testing.assert_array_equal(value, getattr(theirs, field))
     monkeypatch.setitem(
-        __import__("reweigh.sums.extras", fromlist=["VERSIONS"]).VERSIONS, "lagged", 2
+        __import__("reweigh.sums.diagnostic_tables", fromlist=["VERSIONS"]).VERSIONS, "lagged", 2
     )
     newer = load_moments(tmp_path / "sums.parquet")
     assert newer.lagged is None

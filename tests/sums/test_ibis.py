@@ -22,13 +22,13 @@ from logs.test_contract import BROKEN
 from population import TARGET, population_log, random_world
 
 import reweigh as rw
-from reweigh.evaluation import scanned_sql
-from reweigh.logs.scanned import ScannedLog
+from reweigh.evaluation.evaluate import scanned_sql
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
 from reweigh.sums.engines.ibis import IbisEngine
 from reweigh.sums.engines.ibis_connect import open_home, quoted
 from reweigh.sums.engines.ibis_duckdb import DuckHome
+from reweigh.sums.scanned_log import ScannedLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 

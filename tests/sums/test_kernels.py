@@ -12,8 +12,8 @@ import pytest
 from build import random_log, to_reweigh
 
 import reweigh as rw
-from reweigh.logs import arrays as arrays_module
-from reweigh.sums import compute
+from reweigh.kernels import choose as compute
+from reweigh.log import arrays as arrays_module
 
 N, H = 150, 140  # more than one tile both ways, and a rest
 
@@ -220,7 +220,7 @@ def test_a_policy_without_a_needed_row_is_left_to_the_search(code: str) -> None:
 
 def test_kernels_are_for_many_rows_and_twins_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "ingest.transpose_numbers"
-    assert compute.pick(name, 10).__module__ == "reweigh.sums.twins.ingest"
+    assert compute.pick(name, 10).__module__ == "reweigh.kernels.twins.ingest"
     if compute.available():
         assert compute.pick(name, compute.COMPILED_FROM).__module__.endswith("kernels.ingest")
     monkeypatch.setattr(compute, "available", lambda: False)

@@ -16,10 +16,10 @@ from test_stream import BATCH, fast_answers, streamed
 
 import reweigh as rw
 from reweigh.cli.app import run
-from reweigh.inference.verdict import Verdict
-from reweigh.sums import extras
+from reweigh.sums import diagnostic_tables as extras
+from reweigh.sums.diagnostic_tables import LargestWeights
 from reweigh.sums.engines.stream_ends import Tail
-from reweigh.sums.extras import LargestWeights
+from reweigh.trust.verdict import Verdict
 
 __all__ = ["fast_answers"]
 TARGET = rw.TablePolicy({f"s {s}": {f"a{a}": (0.5, 0.3, 0.2)[(s + a) % 3] for a in range(3)}

@@ -18,8 +18,8 @@ import pytest
 import reweigh as rw
 from reweigh.cli.app import run
 from reweigh.sums import columns, header, store
-from reweigh.sums.bundle import About, Moments
-from reweigh.sums.extras import VERSIONS
+from reweigh.sums.diagnostic_tables import VERSIONS
+from reweigh.sums.moments import About, Moments
 from reweigh.worlds import random_mdp
 
 WORLD = random_mdp(np.random.default_rng(3), 4, 3, 5, discount=0.9)

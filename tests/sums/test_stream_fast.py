@@ -320,8 +320,8 @@ def test_too_many_cells_are_left_to_the_general_path(monkeypatch, fast_answers) 
 
 
 def test_numbers_side_by_side_are_added_at_once() -> None:
-    from reweigh.sums.kernels.common import compiled
-    from reweigh.sums.kernels.vectors import add_at, add_worth, prefetch
+    from reweigh.kernels.common import compiled
+    from reweigh.kernels.vectors import add_at, add_worth, prefetch
 
     @compiled
     def run(array: Any, worth: Any) -> None:
@@ -341,8 +341,8 @@ def test_numbers_side_by_side_are_added_at_once() -> None:
 
 @pytest.mark.parametrize("kind", [np.float64, np.uint16, np.int32])
 def test_lines_are_turned_into_columns(kind: type) -> None:
-    from reweigh.sums.kernels.common import compiled
-    from reweigh.sums.kernels.vectors import turn
+    from reweigh.kernels.common import compiled
+    from reweigh.kernels.vectors import turn
 
     @compiled
     def run(values: Any, at: Any, to: Any, by: Any) -> None:

@@ -17,11 +17,13 @@ import reference as ref
 from build import TARGET, random_log, to_reweigh
 
 import reweigh as rw
-from reweigh.logs.states import END, HIDDEN, START, UNKNOWN
-from reweigh.sums import cells, compute, groups, products
+from reweigh.kernels import choose as compute
+from reweigh.kernels import groups
+from reweigh.kernels.twins import products as products_twin
+from reweigh.kernels.twins import sums as sums_twin
+from reweigh.log.states import END, HIDDEN, START, UNKNOWN
+from reweigh.sums import cells, products
 from reweigh.sums.transitions import KEYS, SUMS, TransitionMoments
-from reweigh.sums.twins import products as products_twin
-from reweigh.sums.twins import sums as sums_twin
 from reweigh.worlds import random_mdp
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -441,7 +443,7 @@ def test_starts_are_counted_as_they_are_sorted() -> None:
 
 def test_whole_episodes_are_summed_alike() -> None:
     """Kernel and twin, with products far apart, products that are 0, and start values."""
-    kernel = pytest.importorskip("reweigh.sums.kernels.products")
+    kernel = pytest.importorskip("reweigh.kernels.products")
     rng = np.random.default_rng(0)
     n, blocks = 200, 3
     block, e = rng.integers(0, blocks, n), rng.integers(-2, 2, n)

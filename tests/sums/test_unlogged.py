@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import reweigh as rw
-from reweigh.logs.states import HIDDEN
+from reweigh.log.states import HIDDEN
 from reweigh.sums.visits import visits_of
 
 ENGINES = ("arrays", "stream", "duckdb")

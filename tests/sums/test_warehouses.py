@@ -14,15 +14,15 @@ import pytest
 
 import reweigh as rw
 from reweigh.errors import UsageError
-from reweigh.logs.columns import Columns
-from reweigh.logs.csvfile import CsvFormat
-from reweigh.logs.scanned import Reading
-from reweigh.logs.states import Labels
+from reweigh.log.columns import Columns
+from reweigh.log.csv_files import CsvFormat
+from reweigh.log.states import Labels
+from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.engines.base import Request
 from reweigh.sums.engines.ibis import warehouse_sql
 from reweigh.sums.engines.ibis_extras import Ids
 from reweigh.sums.engines.ibis_scan import Facts
-from reweigh.sums.extras import VERSIONS
+from reweigh.sums.scanned_log import Reading
 
 DIALECTS = ("bigquery", "snowflake", "databricks", "trino", "clickhouse", "postgres", "duckdb")
 ALL = Request(frozenset({"transitions", "model", "trajectories", *VERSIONS}), blocks=10)

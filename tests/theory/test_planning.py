@@ -16,8 +16,8 @@ from population import TARGET, TinyWorld, population_log, random_world
 
 import reweigh as rw
 from reweigh import theory
-from reweigh.inference.influence import behavior_values, influence_values
-from reweigh.report.charts import log_ticks
+from reweigh.estimate.influence import behavior_values, influence_values
+from reweigh.show.charts import log_ticks
 from reweigh.theory.plan_text import shown_names
 from reweigh.theory.spread import spread
 from reweigh.worlds import ModelFail, ModelWin, TabularMDP, random_mdp

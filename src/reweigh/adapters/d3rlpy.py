@@ -8,8 +8,8 @@ import numpy as np
 
 from reweigh.adapters.episodes import Episode, Features, log_of
 from reweigh.errors import InputError, must_be
-from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import AnyAbstraction
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import AnyAbstraction
 
 HELD = ("observations", "actions", "rewards", "terminated")
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reweigh.errors import InputError, UsageError
-from reweigh.logs.log import EpisodeLog
-from reweigh.logs.read import read_log
-from reweigh.logs.sources import TableSource
-from reweigh.logs.states import AnyAbstraction
+from reweigh.log.log import EpisodeLog
+from reweigh.log.read import read_log
+from reweigh.log.sources import TableSource
+from reweigh.log.states import AnyAbstraction
 
 Array = npt.NDArray[Any]
 Features = Callable[[Any], Any]

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from reweigh.adapters.episodes import Episode, Features, log_of
 from reweigh.adapters.extras import need
 from reweigh.errors import UsageError, check_horizon, check_whole, must_be
-from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import AnyAbstraction
-from reweigh.policies import FunctionPolicy
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import AnyAbstraction
+from reweigh.policy import FunctionPolicy
 
 if TYPE_CHECKING:
     from reweigh.worlds import TabularMDP

@@ -9,8 +9,8 @@ import numpy as np
 from reweigh.adapters.episodes import Episode, Features, log_of
 from reweigh.adapters.extras import need
 from reweigh.errors import InputError, must_be, nearest
-from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import AnyAbstraction
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import AnyAbstraction
 
 
 def from_minari(

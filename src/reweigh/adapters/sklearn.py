@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from reweigh.adapters.extras import need
 from reweigh.errors import Fault, UsageError, input_error, must_be, nearest
-from reweigh.fingerprint import digest_of, digest_of_callable
-from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import Label, Labels, label_text, plain_label
-from reweigh.policies.base import Floats
-from reweigh.policies.column import check_rows
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import Label, Labels, label_text, plain_label
+from reweigh.policy.base import Floats
+from reweigh.policy.column import check_rows
+from reweigh.system.fingerprint import digest_of, digest_of_callable
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,9 +224,9 @@ def fit_states(
     Fitted to the log that it then reads, the states depend on the same draw of episodes; other
     episodes are better, and clusters must not be chosen by looking at the rewards.
     """
-    from reweigh.logs import checks
-    from reweigh.logs.csvfile import CsvFormat
-    from reweigh.logs.sources import open_source
+    from reweigh.log import checks
+    from reweigh.log.csv_files import CsvFormat
+    from reweigh.log.sources import open_source
 
     source = open_source(data, CsvFormat())
     absent = [name for name in columns if name not in source.names]

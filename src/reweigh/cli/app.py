@@ -15,7 +15,6 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from reweigh import memory
 from reweigh.cli import interrupts, progress
 from reweigh.cli.check import check
 from reweigh.cli.compare import compare
@@ -24,11 +23,12 @@ from reweigh.cli.evaluate import evaluate
 from reweigh.cli.init import init
 from reweigh.cli.interrupts import INTERRUPTED
 from reweigh.cli.merge import merge
+from reweigh.cli.messages import for_terminal, printable
 from reweigh.cli.moments import moments
 from reweigh.cli.plan import plan
 from reweigh.cli.reproduce import reproduce
-from reweigh.cli.words import for_terminal, printable
 from reweigh.errors import ResourceError, ReweighError
+from reweigh.system import memory
 
 app = typer.Typer(
     name="reweigh",

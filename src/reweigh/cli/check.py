@@ -10,7 +10,7 @@ import typer
 
 from reweigh.cli.files import WRITES
 from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
-from reweigh.cli.voice import Json, Quiet, Voice
+from reweigh.cli.terminal import Json, Quiet, Voice
 
 
 @with_options(target=TargetOptions, log=LogOptions)
@@ -60,9 +60,9 @@ def check(
     """
     from reweigh.cli.diagnose import tell
     from reweigh.cli.policyfile import write_policy as own_policy_to
-    from reweigh.cli.show import facts_table, noted, print_json
+    from reweigh.cli.tables import facts_table, noted, print_json
     from reweigh.errors import Fault, InputError, UsageError
-    from reweigh.logs.log import EpisodeLog
+    from reweigh.log.log import EpisodeLog
     from reweigh.sums.store import is_moments_file
 
     voice = Voice(quiet, as_json)

@@ -12,13 +12,13 @@ import typer
 from reweigh.cli.evaluate import chosen
 from reweigh.cli.options import TARGET, Ledger, LogOptions, TargetOptions, with_options
 from reweigh.cli.report import ReportOptions
-from reweigh.cli.voice import Json, Quiet, Voice
+from reweigh.cli.terminal import Json, Quiet, Voice
 from reweigh.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from reweigh.comparison import Comparison, Contender
+    from reweigh.decide.comparison_result import Comparison, Contender
 
 
 @with_options(report=ReportOptions, log=LogOptions)
@@ -82,11 +82,11 @@ def compare(
     With --quiet one line is left: the best target, with its value, interval and verdict.
     """
     import reweigh as rw
-    from reweigh.cli.show import noted, print_json
-    from reweigh.ledger import WHOLE, trial
-    from reweigh.ledger import noted as noted_in_ledger
-    from reweigh.progress import each, stage
-    from reweigh.results import number
+    from reweigh.cli.tables import noted, print_json
+    from reweigh.decide.ledger import WHOLE, trial
+    from reweigh.decide.ledger import noted as noted_in_ledger
+    from reweigh.evaluation.result import number
+    from reweigh.system.progress import each, stage
 
     recipes = chosen(estimators, max_ratio, auto=True)
     if cut not in ("refuse", "drop"):
@@ -141,7 +141,7 @@ def compare(
 def _refuse(found: Comparison, strict: bool) -> None:
     """RefusedError where nothing was answered, and with `strict` where what a decision would rest
     on is red, or is no answer."""
-    from reweigh.results import Estimate
+    from reweigh.evaluation.result import Estimate
 
     if not found.answered:
         raise RefusedError("refused", "nothing was answered")
@@ -200,8 +200,8 @@ def comparison_table(found: Comparison) -> Table:
 
 def best_line(found: Comparison) -> str:
     """The best target in a line; with a holdout, by the episodes that did not choose it."""
-    from reweigh.comparison import chance
-    from reweigh.results import Estimate
+    from reweigh.decide.comparison_result import chance
+    from reweigh.evaluation.result import Estimate
 
     best = found.best
     if best is None:
@@ -217,7 +217,7 @@ def best_line(found: Comparison) -> str:
 
 
 def comparison_warnings(found: Comparison, general: Sequence[str] = ()) -> list[str]:
-    from reweigh.results import Refusal
+    from reweigh.evaluation.result import Refusal
 
     by_reason: dict[str, list[str]] = {}
     for c in found.contenders:
@@ -229,7 +229,7 @@ def comparison_warnings(found: Comparison, general: Sequence[str] = ()) -> list[
 
 
 def comparison_remarks(found: Comparison) -> list[str]:
-    from reweigh.results import Refusal, rounded
+    from reweigh.evaluation.result import Refusal, rounded
 
     lines = [""]
     if any(c.interval is not None and c.trusted for c in found.contenders):
@@ -258,6 +258,6 @@ def comparison_remarks(found: Comparison) -> list[str]:
 
 def _verdict(contender: Contender) -> Any:
     """A verdict is made when it is first asked for, which takes its time."""
-    from reweigh.results import Estimate
+    from reweigh.evaluation.result import Estimate
 
     return contender.result.verdict if isinstance(contender.result, Estimate) else None

@@ -24,7 +24,7 @@ from typing import Any
 
 import typer
 
-from reweigh.cli.places import Places, Taken, places_of
+from reweigh.cli.config_lines import Places, Taken, places_of
 from reweigh.errors import ResourceError, UsageError, nearest
 
 LARGEST = 1 << 20  # bytes; a configuration is written by hand

@@ -10,8 +10,8 @@ import typer
 
 from reweigh.cli.evaluate import summary
 from reweigh.cli.files import WRITES, apart
-from reweigh.cli.voice import Voice
-from reweigh.cli.words import for_terminal
+from reweigh.cli.messages import for_terminal
+from reweigh.cli.terminal import Voice
 
 if TYPE_CHECKING:
     from reweigh.worlds import TabularMDP
@@ -74,10 +74,10 @@ def demo(
 
     import reweigh as rw
     from reweigh.cli.demo_icu import files_of, icu_sepsis
-    from reweigh.cli.show import estimates_table, remarks
+    from reweigh.cli.tables import estimates_table, remarks
     from reweigh.errors import ResourceError, UsageError
-    from reweigh.output import write_atomically
-    from reweigh.report.page import write_report
+    from reweigh.show.page import write_report
+    from reweigh.system.output import write_atomically
 
     if world not in (None, "icu-sepsis"):
         raise UsageError(f"there is no demo {world!r}; give icu-sepsis, or nothing")

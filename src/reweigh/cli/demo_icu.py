@@ -6,8 +6,8 @@ from pathlib import Path
 from shlex import quote
 
 from reweigh.cli.evaluate import summary
-from reweigh.cli.voice import Voice
-from reweigh.cli.words import for_terminal
+from reweigh.cli.messages import for_terminal
+from reweigh.cli.terminal import Voice
 
 EPISODES, HORIZON, SEED = 20_000, 20, 7
 PILOT, DIFFERENCE = 2_000, 0.01
@@ -36,11 +36,11 @@ def icu_sepsis(folder: Path, overwrite: bool, voice: Voice) -> None:
 
     import reweigh as rw
     from reweigh.cli.compare import comparison_remarks, comparison_table, comparison_warnings
-    from reweigh.cli.show import estimates_table, remarks
-    from reweigh.output import write_atomically
-    from reweigh.policies.base import Policy
-    from reweigh.progress import each
-    from reweigh.report.page import write_comparison, write_report
+    from reweigh.cli.tables import estimates_table, remarks
+    from reweigh.policy.base import Policy
+    from reweigh.show.page import write_comparison, write_report
+    from reweigh.system.output import write_atomically
+    from reweigh.system.progress import each
     from reweigh.theory import plan
     from reweigh.theory.plan_text import plan_text
     from reweigh.worlds import ICUSepsis

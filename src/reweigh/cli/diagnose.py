@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from reweigh.cli.inputs import read_given
 from reweigh.cli.options import LogOptions, TargetOptions
-from reweigh.cli.voice import Voice
+from reweigh.cli.terminal import Voice
 from reweigh.errors import RefusedError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from reweigh.results import Estimate, Refusal
+    from reweigh.evaluation.result import Estimate, Refusal
 
 
 def tell(
@@ -30,7 +30,7 @@ def tell(
     to believe a number should not have seen it."""
     import reweigh as rw
     from reweigh.cli.evaluate import chosen
-    from reweigh.cli.show import noted, print_json
+    from reweigh.cli.tables import noted, print_json
 
     recipes = chosen(estimators, None)
     with noted() as general:
@@ -64,7 +64,7 @@ def tell(
 
 
 def _entry(result: Estimate | Refusal) -> dict[str, Any]:
-    from reweigh.results import Refusal
+    from reweigh.evaluation.result import Refusal
 
     if isinstance(result, Refusal):
         error = result.error
@@ -85,9 +85,9 @@ def gates_table(results: Sequence[Estimate | Refusal]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    from reweigh.cli.words import printable
-    from reweigh.inference.limits import HINTS, ORDER
-    from reweigh.results import Refusal
+    from reweigh.cli.messages import printable
+    from reweigh.evaluation.result import Refusal
+    from reweigh.trust.limits import HINTS, ORDER
 
     found: dict[tuple[str, str, str], list[str]] = {}
     for result in results:
@@ -109,7 +109,7 @@ def gates_table(results: Sequence[Estimate | Refusal]) -> Table:
 
 
 def _verdicts(results: Sequence[Estimate | Refusal]) -> list[str]:
-    from reweigh.results import Refusal
+    from reweigh.evaluation.result import Refusal
 
     return [
         f"{result.estimator}: refused ({result.error.code}): {result.error}"
@@ -121,7 +121,7 @@ def _verdicts(results: Sequence[Estimate | Refusal]) -> list[str]:
 
 def _advice(results: Sequence[Estimate | Refusal]) -> list[str]:
     """What to do about what speaks against the estimators, each once."""
-    from reweigh.results import Refusal
+    from reweigh.evaluation.result import Refusal
 
     reasons = [r.verdict.reasons for r in results if not isinstance(r, Refusal)]
     told = [f"{gate.name}: {gate.advice}" for gates in reasons for gate in gates]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.cli.look import Seen
+from reweigh.cli.first_look import Seen
 from reweigh.cli.names import rating
 from reweigh.cli.proposal import NAME, Choice, Proposal, by, is_named, one_or_open, quoted
 from reweigh.cli.tidy import Repair

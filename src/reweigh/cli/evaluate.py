@@ -11,16 +11,16 @@ import typer
 
 from reweigh.cli.inputs import read_given
 from reweigh.cli.intervals import IntervalOptions, refuse_without_rows, told
-from reweigh.cli.moved import moved_entry, say_moved, sensitivities
+from reweigh.cli.messages import printable
 from reweigh.cli.options import OR_TABLE, Ledger, LogOptions, TargetOptions, with_options
 from reweigh.cli.report import ReportOptions
-from reweigh.cli.voice import Json, Quiet, Voice
-from reweigh.cli.words import printable
+from reweigh.cli.sensitivity import moved_entry, say_moved, sensitivities
+from reweigh.cli.terminal import Json, Quiet, Voice
 from reweigh.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
-    from reweigh.estimators.recipe import Recipe
-    from reweigh.results import Estimate, Refusal
+    from reweigh.estimate.recipe import Recipe
+    from reweigh.evaluation.result import Estimate, Refusal
 
 
 @with_options(target=TargetOptions, intervals=IntervalOptions, report=ReportOptions, log=LogOptions)
@@ -82,7 +82,7 @@ def evaluate(
     Example: reweigh evaluate --config reweigh.toml --quiet
     """
     import reweigh as rw
-    from reweigh.cli.show import (
+    from reweigh.cli.tables import (
         answer_line,
         estimates_table,
         gain_lines,
@@ -91,10 +91,10 @@ def evaluate(
         print_json,
         remarks,
     )
-    from reweigh.disagreement import disagreement
-    from reweigh.ledger import noted as noted_in_ledger
-    from reweigh.ledger import trial
-    from reweigh.progress import each, stage
+    from reweigh.decide.disagreement import disagreement
+    from reweigh.decide.ledger import noted as noted_in_ledger
+    from reweigh.decide.ledger import trial
+    from reweigh.system.progress import each, stage
 
     voice = Voice(quiet, as_json)
 
@@ -200,8 +200,8 @@ def _once(found: list[Estimate | Refusal]) -> list[Estimate | Refusal]:
 
 
 def _sql_of(data: Any, policy: Any, recipes: list[Any]) -> str:
-    from reweigh.evaluation import scanned_sql
-    from reweigh.logs.scanned import ScannedLog
+    from reweigh.evaluation.evaluate import scanned_sql
+    from reweigh.sums.scanned_log import ScannedLog
 
     if not isinstance(data, ScannedLog):
         raise UsageError("--show-sql needs an engine with SQL: --engine duckdb or spark://…")
@@ -210,8 +210,8 @@ def _sql_of(data: Any, policy: Any, recipes: list[Any]) -> str:
 
 def summary(estimates: Sequence[Estimate]) -> str:
     """The line that every table of estimates needs beside it."""
-    from reweigh.cli.show import most_episodes
-    from reweigh.results import number
+    from reweigh.cli.tables import most_episodes
+    from reweigh.evaluation.result import number
 
     whole = most_episodes(estimates)
     earned = "what the behaviour itself earned cannot be told"
@@ -223,7 +223,7 @@ def summary(estimates: Sequence[Estimate]) -> str:
 def chosen(names: str, max_ratio: float | None, *, auto: bool = False) -> list[Any]:
     """Recipes from the names that the user gave; "auto" stays a name where it may be given."""
     import reweigh as rw
-    from reweigh.estimators.recipe import Model
+    from reweigh.estimate.recipe import Model
 
     listed = list(rw.ESTIMATORS) if names == "all" else [n.strip() for n in names.split(",")]
     recipes: list[Recipe | str] = [

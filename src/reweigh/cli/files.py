@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reweigh.errors import ReweighError
-from reweigh.output import NamedFile, refuse_overlap
+from reweigh.system.output import NamedFile, refuse_overlap
 
 # Marks a parameter (in its Annotated type) whose file or folder the command writes. Every other
 # path of a command is one that it reads.
@@ -53,7 +53,7 @@ def _expanded(file: NamedFile) -> Iterator[NamedFile]:
     if file.path.is_file():
         yield file
         return
-    from reweigh.logs.sources import expand
+    from reweigh.log.sources import expand
 
     with suppress(ReweighError):
         for path in expand(file.path):

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from reweigh.cli.files import WRITES, apart
-from reweigh.cli.voice import Json, QuietFiles, Voice
+from reweigh.cli.terminal import Json, QuietFiles, Voice
 from reweigh.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from reweigh.cli.look import Look
+    from reweigh.cli.first_look import Look
     from reweigh.cli.proposal import Choice, Proposal
 
 ROLES = (
@@ -67,13 +67,13 @@ def init(
 
     Example: reweigh init export.csv --tidy log.parquet
     """
-    from reweigh.cli.look import look_at
+    from reweigh.cli.first_look import look_at
     from reweigh.cli.propose import propose
-    from reweigh.cli.show import print_json
+    from reweigh.cli.tables import print_json
     from reweigh.cli.tidy import write_tidy
     from reweigh.cli.toml import toml_text
-    from reweigh.output import write_atomically
     from reweigh.sums.store import is_moments_file
+    from reweigh.system.output import write_atomically
 
     if output.exists() and not overwrite:
         raise UsageError(f"{str(output)!r} exists; give another name or ask to overwrite it")
@@ -192,7 +192,7 @@ def _table(found: Proposal) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    from reweigh.cli.words import printable
+    from reweigh.cli.messages import printable
 
     def cell(text: str) -> str:
         return escape(printable(text))

@@ -27,7 +27,7 @@ class Given:
     def about(self) -> dict[str, Any]:
         """What is said of it as plain values. Asked for after the work, by which a log that is
         scanned is known: it would be read once more only to be described."""
-        from reweigh.logs.scanned import ScannedLog
+        from reweigh.sums.scanned_log import ScannedLog
 
         if self.named is not None:
             return {"moments": self.named, "episodes": self.data.n_episodes}
@@ -49,8 +49,8 @@ def read_given(
     `for_logs_only`: an option was given that moments cannot obey.
     """
     import reweigh as rw
-    from reweigh.logs.csvfile import CsvFormat
-    from reweigh.logs.sources import open_source
+    from reweigh.log.csv_files import CsvFormat
+    from reweigh.log.sources import open_source
     from reweigh.sums.store import is_moments_file
 
     paths = files or []

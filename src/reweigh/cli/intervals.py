@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reweigh.cli.voice import Voice
+from reweigh.cli.terminal import Voice
 from reweigh.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
-    from reweigh.certificate import Certificate
-    from reweigh.results import Estimate, Interval, Refusal
+    from reweigh.decide.certificate import Certificate
+    from reweigh.evaluation.result import Estimate, Interval, Refusal
 
 PANEL = "Intervals"
 
@@ -51,8 +51,8 @@ class IntervalOptions:
 
     def check(self) -> None:
         """What is wrong whatever the log is."""
-        from reweigh.certificate import check_range
-        from reweigh.inference.intervals import Asked, check_method, check_replicates
+        from reweigh.decide.certificate import check_range
+        from reweigh.trust.intervals import Asked, check_method, check_replicates
 
         resampled = check_method(self.interval) in ("percentile", "bootstrap-t")
         if self.one_sided not in (None, "lower", "upper"):
@@ -70,7 +70,7 @@ class IntervalOptions:
 
     @property
     def resamples(self) -> int:
-        from reweigh.inference.resampling import REPLICATES
+        from reweigh.trust.resampling import REPLICATES
 
         return REPLICATES if self.replicates is None else self.replicates
 
@@ -131,10 +131,10 @@ def told(
     results: Sequence[Estimate | Refusal], options: IntervalOptions, log: Any, policy: Any
 ) -> Told:
     """The intervals that were asked for, and the certificate."""
-    from reweigh.certificate import certify, value_range
-    from reweigh.inference.resampling import new_seed
-    from reweigh.progress import each
-    from reweigh.results import Refusal
+    from reweigh.decide.certificate import certify, value_range
+    from reweigh.evaluation.result import Refusal
+    from reweigh.system.progress import each
+    from reweigh.trust.resampling import new_seed
 
     within = None
     if options.reward_range is not None:
@@ -176,7 +176,7 @@ def told(
 
 def refuse_without_rows(options: IntervalOptions, data: Any) -> None:
     """A declared range is checked row by row."""
-    from reweigh.logs.log import EpisodeLog
+    from reweigh.log.log import EpisodeLog
 
     if options.reward_range is not None and not isinstance(data, EpisodeLog):
         raise UsageError("--reward-range needs the log in memory: use --engine arrays")

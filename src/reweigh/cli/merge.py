@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from reweigh.cli.files import WRITES, apart
-from reweigh.cli.voice import QuietFiles, Voice
+from reweigh.cli.terminal import QuietFiles, Voice
 
 
 @apart
@@ -33,10 +33,10 @@ def merge(
     Example: reweigh merge a.moments.parquet b.moments.parquet -o all.moments.parquet
     """
     import reweigh as rw
-    from reweigh.cli.moved import say_moved
-    from reweigh.cli.show import noted
-    from reweigh.progress import each
-    from reweigh.sensitivity import of_sites
+    from reweigh.cli.sensitivity import say_moved
+    from reweigh.cli.tables import noted
+    from reweigh.decide.sensitivity import of_sites
+    from reweigh.system.progress import each
 
     if len(paths) < 2:
         raise rw.UsageError("merge takes two files of moments or more")

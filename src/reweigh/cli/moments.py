@@ -9,7 +9,7 @@ import typer
 
 from reweigh.cli.files import WRITES
 from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
-from reweigh.cli.voice import QuietFiles, Voice
+from reweigh.cli.terminal import QuietFiles, Voice
 
 
 @with_options(target=TargetOptions, log=LogOptions)
@@ -43,9 +43,9 @@ def moments(
     """
     import reweigh as rw
     from reweigh.cli.evaluate import chosen
-    from reweigh.cli.show import noted
+    from reweigh.cli.tables import noted
     from reweigh.errors import UsageError
-    from reweigh.inference.jackknife import LEAST_BLOCKS
+    from reweigh.estimate.jackknife import LEAST_BLOCKS
 
     if cut not in ("keep", "drop"):
         raise UsageError(f"--cut-episodes takes keep or drop; got {cut!r}")

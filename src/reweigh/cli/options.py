@@ -16,7 +16,7 @@ from reweigh.cli.files import WRITES, refuse_own_inputs
 from reweigh.errors import ReweighError, UsageError
 
 if TYPE_CHECKING:
-    from reweigh.cli.places import Taken
+    from reweigh.cli.config_lines import Taken
 
 READING = "How to read the log"
 TARGET = "The target policy"
@@ -142,7 +142,7 @@ class LogOptions:
 
     def check_source(self, paths: list[Path] | None) -> None:
         """There must be a log: files, or a table of Spark."""
-        from reweigh.sums.engines.find import is_spark
+        from reweigh.sums.engines.choose import is_spark
 
         if paths or (self.table is not None and is_spark(self.engine)):
             return
@@ -216,8 +216,8 @@ class TargetOptions:
 
 
 def _columns(path: Path) -> list[str]:
-    from reweigh.logs.csvfile import CsvFormat
-    from reweigh.logs.sources import open_source
+    from reweigh.log.csv_files import CsvFormat
+    from reweigh.log.sources import open_source
 
     return open_source(str(path), CsvFormat()).names
 

@@ -11,7 +11,7 @@ from reweigh.cli.evaluate import chosen
 from reweigh.cli.files import WRITES
 from reweigh.cli.inputs import read_given
 from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
-from reweigh.cli.voice import Json, Quiet, Voice
+from reweigh.cli.terminal import Json, Quiet, Voice
 from reweigh.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def plan(
     """
     import reweigh as rw
     from reweigh import theory
-    from reweigh.cli.show import noted, print_json
-    from reweigh.cli.words import for_terminal
+    from reweigh.cli.messages import for_terminal
+    from reweigh.cli.tables import noted, print_json
     from reweigh.theory.plan_text import plan_text, remarks
     from reweigh.theory.planning import as_goal
 
@@ -121,7 +121,7 @@ def plan(
         for text in general:
             voice.warn(f"! {text}")
     if charts:
-        from reweigh.report.charts import save_as
+        from reweigh.show.charts import save_as
 
         drawn = found.chart()
         for path in charts:
@@ -134,7 +134,7 @@ def _episodes(need: Need) -> str:
 
 
 def _check_charts(paths: list[Path], overwrite: bool) -> None:
-    from reweigh.report.charts import FORMATS
+    from reweigh.show.charts import FORMATS
 
     for path in paths:
         if path.suffix[1:].lower() not in FORMATS:

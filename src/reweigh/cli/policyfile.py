@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from reweigh.errors import UsageError
-from reweigh.logs.export import label_columns
-from reweigh.output import write_atomically
+from reweigh.log.export import label_columns
+from reweigh.system.output import write_atomically
 
 if TYPE_CHECKING:
-    from reweigh.logs.log import EpisodeLog
+    from reweigh.log.log import EpisodeLog
 
 PARTS = 10_000  # shares are written with four decimals
 

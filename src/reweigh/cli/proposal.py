@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reweigh.cli.look import Seen
+from reweigh.cli.first_look import Seen
 from reweigh.cli.names import PART, rating
 from reweigh.cli.tidy import Repair
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.cli.episodes import Order, episodes_and_steps
-from reweigh.cli.look import Look, Seen
+from reweigh.cli.first_look import Look, Seen
 from reweigh.cli.names import PART, rating, stem, words
 from reweigh.cli.proposal import (
     NAME,

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reweigh.cli.files import WRITES
-from reweigh.cli.voice import Voice
-from reweigh.cli.words import for_terminal
+from reweigh.cli.messages import for_terminal
+from reweigh.cli.terminal import Voice
 from reweigh.errors import UsageError
 
 if TYPE_CHECKING:
     from reweigh.cli.inputs import Given
     from reweigh.cli.intervals import Told
-    from reweigh.comparison import Comparison
-    from reweigh.results import Estimate, Refusal
+    from reweigh.decide.comparison_result import Comparison
+    from reweigh.evaluation.result import Estimate, Refusal
 
 PANEL = "The report"
 
@@ -62,8 +62,8 @@ class ReportOptions:
         if self.report is None:
             return
         from reweigh.errors import RefusedError
-        from reweigh.logs.log import EpisodeLog
-        from reweigh.report.page import write_report
+        from reweigh.log.log import EpisodeLog
+        from reweigh.show.page import write_report
 
         certificate = sure.certificate
         if isinstance(certificate, RefusedError):
@@ -92,7 +92,7 @@ class ReportOptions:
         """The same for a comparison."""
         if self.report is None:
             return
-        from reweigh.report.page import write_comparison
+        from reweigh.show.page import write_comparison
 
         with voice.working("writing the report"):
             write_comparison(

@@ -13,10 +13,10 @@ import typer
 
 from reweigh.cli.files import WRITES, apart
 from reweigh.cli.interrupts import keeping
-from reweigh.cli.voice import QuietFiles, Voice
+from reweigh.cli.terminal import QuietFiles, Voice
 
 if TYPE_CHECKING:
-    from reweigh.experiments.sweep import Progress
+    from reweigh.paper.sweep import Progress
 
 CELLS, RUN = "cells", "run.json"
 
@@ -52,11 +52,12 @@ def reproduce(
     Example: reweigh reproduce fig2a fig3b -o paper --replicates 16
     """
     from reweigh.errors import PartialError, UsageError
-    from reweigh.experiments import paper, sweep
-    from reweigh.experiments.backends import Backend
-    from reweigh.experiments.cells import Setting
-    from reweigh.experiments.figures import chart
-    from reweigh.report.charts import save
+    from reweigh.paper import list_of_figures as paper
+    from reweigh.paper import sweep
+    from reweigh.paper.backends import Backend
+    from reweigh.paper.cells import Setting
+    from reweigh.paper.figures import chart
+    from reweigh.show.charts import save
 
     if not figures:
         for figure in paper.FIGURES.values():
@@ -135,8 +136,8 @@ def version() -> str:
 
 def _write_run(path: Path, content: dict[str, Any]) -> None:
     """How these results were made, and how long that took."""
-    from reweigh.jsonfile import sealed
-    from reweigh.output import write_atomically
+    from reweigh.system.json_files import sealed
+    from reweigh.system.output import write_atomically
 
     def write(stream: BinaryIO) -> None:
         stream.write((json.dumps(sealed(content), indent=2) + "\n").encode())

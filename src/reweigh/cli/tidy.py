@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from reweigh.cli.look import Look
+from reweigh.cli.first_look import Look
 from reweigh.errors import Fault, Place, input_error
-from reweigh.logs.plain import floats, is_text, texts
-from reweigh.logs.sources import open_source
-from reweigh.output import write_atomically
+from reweigh.log.column_types import floats, is_text, texts
+from reweigh.log.sources import open_source
+from reweigh.system.output import write_atomically
 
 PERCENT = r"^\s*[0-9]+([.,][0-9]+)?\s*%\s*$"
 WORDS = {"yes": True, "no": False, "y": True, "n": False, "t": True, "f": False}

@@ -1,7 +1,7 @@
 """Tables of cells from the rows of a log in memory, and the counts of first states.
 
 The rows of a step stand together, so that keys are brought into order within the steps only
-(`sums/kernels/sums.py`). Beyond the tables themselves, which hold the observed cells, a row
+(`kernels/sums.py`). Beyond the tables themselves, which hold the observed cells, a row
 takes a key and a place, 12 bytes.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.logs.states import HIDDEN, UNKNOWN
-from reweigh.logs.steps import Steps
-from reweigh.sums.compute import pick
-from reweigh.sums.groups import LARGEST_KEY, group_by
+from reweigh.kernels.choose import pick
+from reweigh.kernels.groups import LARGEST_KEY, group_by
+from reweigh.log.states import HIDDEN, UNKNOWN
+from reweigh.log.steps import Steps
 from reweigh.sums.transitions import NO_ACTION, StartMoments, TransitionMoments
 
 Array = npt.NDArray[Any]

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import InputError
-from reweigh.logs.states import END, START, UNKNOWN
-from reweigh.sums.bundle import Moments
-from reweigh.sums.extras import VERSIONS
-from reweigh.sums.groups import group_by
+from reweigh.kernels.groups import group_by
+from reweigh.log.states import END, START, UNKNOWN
+from reweigh.sums.diagnostic_tables import VERSIONS
+from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import NO_ACTION
 
 Array = npt.NDArray[Any]

@@ -9,10 +9,10 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 from reweigh.errors import InputError
-from reweigh.jsonfile import parse_object, sealed, unsealed
-from reweigh.logs.states import Labels, label_text
-from reweigh.sums.bundle import About, Moments
-from reweigh.sums.extras import UNORDERED, VERSIONS
+from reweigh.log.states import Labels, label_text
+from reweigh.sums.diagnostic_tables import UNORDERED, VERSIONS
+from reweigh.sums.moments import About, Moments
+from reweigh.system.json_files import parse_object, sealed, unsealed
 
 FORMAT = 2
 READ = (1, FORMAT)  # 1 had no checksum

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import Fault, InputError, input_error
-from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import HIDDEN
-from reweigh.policies.base import Floats, Policy, scope_of
-from reweigh.sums.groups import group_by, tally
+from reweigh.kernels.groups import group_by, tally
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import HIDDEN
+from reweigh.policy.base import Floats, Policy, scope_of
 
 Ints = npt.NDArray[np.int64]
 SUMS_TO_ONE = 1e-4  # how far above 1 the probabilities of a function may add up: float32

@@ -1,6 +1,6 @@
 """Sums of running products, from the rows of a log in memory.
 
-The kernels hold a product as m·2^(256 e) (see `sums/kernels/products.py`); here it becomes what
+The kernels hold a product as m·2^(256 e) (see `kernels/products.py`); here it becomes what
 `StepMoments` stores, sums relative to the exponential of a logarithm.
 """
 
@@ -11,14 +11,14 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.logs.steps import Steps
-from reweigh.sums.compute import pick
-from reweigh.sums.groups import group_by
+from reweigh.kernels.choose import pick
+from reweigh.kernels.groups import group_by
+from reweigh.log.steps import Steps
 from reweigh.sums.trajectories import NO_SCALE, EpisodeSums, StepMoments, StepSums
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-NOTHING = -(1 << 40)  # as in sums/kernels/products.py
+NOTHING = -(1 << 40)  # as in kernels/products.py
 WHOLE = ("x", "x2", "w", "w2", "wg", "wg2", "w2g", "g", "g2", "ret", "wmax")
 LOG_UNIT = 256 * float(np.log(2.0))  # the logarithm of one exponent
 

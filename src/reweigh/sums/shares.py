@@ -23,10 +23,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.arithmetic import divided
-from reweigh.sums.groups import Groups, group_by
+from reweigh.kernels.groups import Groups, group_by
 from reweigh.sums.policy import PolicyMoments
 from reweigh.sums.transitions import TransitionMoments
+from reweigh.system.arithmetic import divided
 
 Floats = npt.NDArray[np.float64]
 Rule = Literal["every row", "one number", "ratios"]

@@ -1,6 +1,6 @@
 """What sums are of, by name: sums of the same episodes must not be added twice.
 
-The name is made of which rows these are (`logs/identity.py`) and of how often the log shows each
+The name is made of which rows these are (`log/identity.py`) and of how often the log shows each
 state at each step. Both are whole numbers on which all engines agree, whatever the order of the
 rows, their format and their division into files.
 """
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reweigh.fingerprint import digest_of
-from reweigh.logs.identity import Identity
-from reweigh.logs.states import label_text
-from reweigh.sums.groups import group_by
+from reweigh.kernels.groups import group_by
+from reweigh.log.identity import Identity
+from reweigh.log.states import label_text
+from reweigh.system.fingerprint import digest_of
 
 if TYPE_CHECKING:
-    from reweigh.sums.bundle import Moments
+    from reweigh.sums.moments import Moments
 
 
 def named(moments: Moments, identity: Identity) -> Moments:

@@ -14,15 +14,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from reweigh.errors import InputError, ResourceError
-from reweigh.fingerprint import digest_of
-from reweigh.output import write_atomically
-from reweigh.sums.bundle import Moments
 from reweigh.sums.columns import check_tables, columns_of, rule_of, tables_of
-from reweigh.sums.extras import LaggedMoments, LargestWeights, OrderedMoments, PacedMoments
+from reweigh.sums.diagnostic_tables import (
+    LaggedMoments,
+    LargestWeights,
+    OrderedMoments,
+    PacedMoments,
+)
 from reweigh.sums.header import Header, header_text, read_header
+from reweigh.sums.moments import Moments
 from reweigh.sums.policy import PolicyMoments
 from reweigh.sums.trajectories import EpisodeSums, StepMoments, StepSums
 from reweigh.sums.transitions import StartMoments, TransitionMoments
+from reweigh.system.fingerprint import digest_of
+from reweigh.system.output import write_atomically
 
 KEY = b"reweigh"
 KIND = "kind"  # the column that says which table a row belongs to

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.sums.groups import group_by
+from reweigh.kernels.groups import group_by
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

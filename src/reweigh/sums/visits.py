@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.logs.states import HIDDEN, START
+from reweigh.log.states import HIDDEN, START
 
 if TYPE_CHECKING:
-    from reweigh.sums.bundle import Moments
+    from reweigh.sums.moments import Moments
 
 Ints = npt.NDArray[np.int64]
 

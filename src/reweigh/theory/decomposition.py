@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.estimators.weights import Solution
-from reweigh.inference.influence import Parts
-from reweigh.logs.states import END, Labels
-from reweigh.sums.groups import tally
+from reweigh.estimate.influence import Parts
+from reweigh.estimate.solution import Solution
+from reweigh.kernels.groups import tally
+from reweigh.log.states import END, Labels
 from reweigh.theory.exact import Quantities
 from reweigh.theory.spread import Spread
 from reweigh.worlds.tabular import TabularMDP

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.arithmetic import divided
 from reweigh.errors import SupportError, UsageError
+from reweigh.system.arithmetic import divided
 from reweigh.theory.products import covariance, product_return
 from reweigh.worlds.tabular import TabularMDP
 

@@ -7,8 +7,8 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from reweigh.report import charts
-from reweigh.results import number
+from reweigh.evaluation.result import number
+from reweigh.show import charts
 from reweigh.theory.decomposition import LISTED, Decomposition
 from reweigh.theory.plan_records import Need, Plan
 from reweigh.theory.plan_text import episodes_text, origin, plain, question, shown_names, source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
-from reweigh.results import number, rounded, two_digits
+from reweigh.evaluation.result import number, rounded, two_digits
 from reweigh.theory.decomposition import WANTED, Decomposition
 from reweigh.theory.plan_records import Goal, Need, Plan
 

@@ -24,30 +24,30 @@ from reweigh.errors import (
     UsageError,
     must_be,
 )
-from reweigh.estimators import presets
-from reweigh.estimators.recipe import Marginal, Model, Recipe
-from reweigh.estimators.weights import solve_recursion
-from reweigh.evaluation import evaluate_all, scanned_sums
-from reweigh.evidence import check_target
-from reweigh.inference.diagnostics import FEW_EPISODES
-from reweigh.inference.influence import (
+from reweigh.estimate import presets
+from reweigh.estimate.influence import (
     behavior_parts,
     behavior_values,
     has_parts,
     influence_parts,
     influence_values,
 )
-from reweigh.inference.limits import LIMITS
-from reweigh.inference.variance import nothing_left
-from reweigh.logs.log import EpisodeLog
-from reweigh.logs.scanned import ScannedLog
-from reweigh.policies.base import Policy
-from reweigh.results import Estimate, Refusal, number
-from reweigh.sums.bundle import Moments
+from reweigh.estimate.recipe import Marginal, Model, Recipe
+from reweigh.estimate.solution import solve_recursion
+from reweigh.estimate.variance import nothing_left
+from reweigh.evaluation.evaluate import evaluate_all, scanned_sums
+from reweigh.evaluation.inputs import check_target
+from reweigh.evaluation.result import Estimate, Refusal, number
+from reweigh.log.log import EpisodeLog
+from reweigh.policy.base import Policy
+from reweigh.sums.moments import Moments
+from reweigh.sums.scanned_log import ScannedLog
 from reweigh.theory.decomposition import Decomposition, from_parts, from_solution, from_world
 from reweigh.theory.exact import quantities
 from reweigh.theory.plan_records import Goal, Need, Plan
 from reweigh.theory.spread import spread
+from reweigh.trust.diagnostics import FEW_EPISODES
+from reweigh.trust.limits import LIMITS
 from reweigh.worlds.tabular import TabularMDP
 
 FEW_WEIGHTS = 100  # effective episodes below which running products have not shown their tail

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.arithmetic import divided
+from reweigh.system.arithmetic import divided
 from reweigh.worlds.tabular import TabularMDP
 
 Floats = npt.NDArray[np.float64]

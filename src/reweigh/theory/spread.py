@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.arithmetic import divided
 from reweigh.errors import RefusedError
+from reweigh.system.arithmetic import divided
 from reweigh.theory.exact import Quantities
 from reweigh.theory.products import covariance, plain_return, product_return
 from reweigh.worlds.tabular import TabularMDP

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reweigh.policies import TablePolicy
+from reweigh.policy import TablePolicy
 from reweigh.worlds.modelwin import BEHAVIOR, TARGET
 from reweigh.worlds.tabular import TabularMDP
 from reweigh.worlds.world import Ints, as_count

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from reweigh.logs.log import EpisodeLog
-from reweigh.policies import TablePolicy
+from reweigh.log.log import EpisodeLog
+from reweigh.policy import TablePolicy
 from reweigh.worlds.world import Floats, Ints, Rollout, TrueValue, as_count, as_generator
 
 HORIZON = 100

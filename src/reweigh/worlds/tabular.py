@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from reweigh.errors import UsageError, must_be
-from reweigh.logs.log import EpisodeLog
-from reweigh.policies import TablePolicy
+from reweigh.log.log import EpisodeLog
+from reweigh.policy import TablePolicy
 from reweigh.worlds import checks
 from reweigh.worlds.world import Floats, Ints, Rollout, TrueValue, as_count, as_generator
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from reweigh.logs.log import EpisodeLog
-from reweigh.policies import FunctionPolicy
+from reweigh.log.log import EpisodeLog
+from reweigh.policy import FunctionPolicy
 from reweigh.worlds.tabular import TabularMDP
 from reweigh.worlds.world import Floats, Rollout, TrueValue, as_count, as_generator
 

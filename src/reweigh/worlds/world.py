@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reweigh.errors import must_be
-from reweigh.logs.arrays import log_from_arrays
-from reweigh.logs.log import EpisodeLog
-from reweigh.policies import FunctionPolicy, TablePolicy
+from reweigh.log.arrays import log_from_arrays
+from reweigh.log.log import EpisodeLog
+from reweigh.policy import FunctionPolicy, TablePolicy
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

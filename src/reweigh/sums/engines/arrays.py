@@ -14,18 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import UsageError
-from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import HIDDEN, START, Labels
-from reweigh.output import files_behind
-from reweigh.policies.base import Policy
-from reweigh.progress import each
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import HIDDEN, START, Labels
+from reweigh.policy.base import Policy
 from reweigh.sums import cells, products
-from reweigh.sums.bundle import Moments
+from reweigh.sums.diagnostic_tables import bounded, too_long
 from reweigh.sums.engines import arrays_extras
 from reweigh.sums.engines.base import Request, about
-from reweigh.sums.extras import bounded, too_long
+from reweigh.sums.moments import Moments
 from reweigh.sums.policy import policy_moments
 from reweigh.sums.sources import named
+from reweigh.system.output import files_behind
+from reweigh.system.progress import each
 
 Floats = npt.NDArray[np.float64]
 

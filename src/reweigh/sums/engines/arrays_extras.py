@@ -1,4 +1,4 @@
-"""The diagnostics' own sums of a log in memory (`sums/extras.py`)."""
+"""The diagnostics' own sums of a log in memory (`sums/diagnostic_tables.py`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.logs.identity import NUMBER
-from reweigh.logs.log import EpisodeLog
-from reweigh.logs.states import HIDDEN, UNKNOWN
-from reweigh.logs.steps import Steps
-from reweigh.sums.extras import LaggedMoments, LargestWeights, OrderedMoments, PacedMoments
-from reweigh.sums.groups import group_by, tally
+from reweigh.kernels.groups import group_by, tally
+from reweigh.log.identity import NUMBER
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import HIDDEN, UNKNOWN
+from reweigh.log.steps import Steps
+from reweigh.sums.diagnostic_tables import (
+    LaggedMoments,
+    LargestWeights,
+    OrderedMoments,
+    PacedMoments,
+)
 from reweigh.sums.transitions import NO_ACTION
 
 Floats = npt.NDArray[np.float64]
@@ -81,7 +86,7 @@ def paced(log: EpisodeLog, ids: Ints | None) -> PacedMoments | None:
 
 
 def whole_numbers(ids: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
-    """Ids that are whole numbers, or texts of such, as `logs/identity.py` has them."""
+    """Ids that are whole numbers, or texts of such, as `log/identity.py` has them."""
     if ids.dtype.kind in "iu":
         return ids.astype(np.int64) if ids.dtype.kind == "i" or np.all(ids < 2**63) else None
     is_number = re.compile(NUMBER).fullmatch

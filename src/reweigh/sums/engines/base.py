@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.sums.bundle import About, Moments
+from reweigh.sums.moments import About, Moments
 
 if TYPE_CHECKING:
-    from reweigh.logs.log import EpisodeLog
-    from reweigh.policies.base import Policy
+    from reweigh.log.log import EpisodeLog
+    from reweigh.policy.base import Policy
 
 Floats = npt.NDArray[np.float64]
 SPARE_CELLS = 1 << 20

@@ -11,14 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reweigh.errors import InputError, UsageError
-from reweigh.logs.scanned import Reading
-from reweigh.logs.states import HIDDEN, START, Labels, describe_abstraction
-from reweigh.memory import require_steps
-from reweigh.policies.base import Policy
-from reweigh.policies.column import ColumnPolicy
-from reweigh.policies.table import TablePolicy
-from reweigh.progress import Report, each, watching
-from reweigh.sums.bundle import About, Moments
+from reweigh.log.states import HIDDEN, START, Labels, describe_abstraction
+from reweigh.policy.base import Policy
+from reweigh.policy.column import ColumnPolicy
+from reweigh.policy.table import TablePolicy
+from reweigh.sums.diagnostic_tables import too_long
 from reweigh.sums.engines import ibis_extras as extras
 from reweigh.sums.engines import ibis_sums as sums
 from reweigh.sums.engines.base import SPARE_CELLS, Request
@@ -32,8 +29,11 @@ from reweigh.sums.engines.ibis_target import (
     refuse_unknown_states,
     with_target,
 )
-from reweigh.sums.extras import too_long
+from reweigh.sums.moments import About, Moments
+from reweigh.sums.scanned_log import Reading
 from reweigh.sums.sources import named
+from reweigh.system.memory import require_steps
+from reweigh.system.progress import Report, each, watching
 
 SHOWN_LABELS = 5
 

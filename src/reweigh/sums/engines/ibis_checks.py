@@ -8,9 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from reweigh.errors import Fault, UsageError, input_error, nearest
-from reweigh.logs import checks
-from reweigh.logs.plain import is_number, is_text
-from reweigh.logs.scanned import Reading
+from reweigh.log import checks
+from reweigh.log.column_types import is_number, is_text
 from reweigh.sums.engines.ibis_connect import ROW, Home
 from reweigh.sums.engines.ibis_faults import Rule
 from reweigh.sums.engines.ibis_rows import (
@@ -22,6 +21,7 @@ from reweigh.sums.engines.ibis_rows import (
     neighbours,
     number,
 )
+from reweigh.sums.scanned_log import Reading
 
 NUMBER = r"^[ \t]*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[ \t]*$"
 NAMED_NUMBER = r"^[-+]?(nan|inf|infinity)$"
@@ -34,7 +34,7 @@ SHOW_STATE = 'fill in the state, or pass hidden="allow" if it could not be obser
 
 def refuse_missing(home: Home, wanted: list[tuple[str, str]]) -> None:
     """Every role's column must be there, and the one that the target reads."""
-    from reweigh.logs.read import _missing_fix
+    from reweigh.log.read import _missing_fix
 
     known = home.names
     listed = ", ".join(map(repr, known))

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from reweigh.errors import InputError, Place, UsageError
-from reweigh.logs.plain import is_text
-from reweigh.logs.sources import FileSource, TableSource
-from reweigh.waiting import heard_meanwhile
+from reweigh.log.column_types import is_text
+from reweigh.log.sources import FileSource, TableSource
+from reweigh.system.waiting import heard_meanwhile
 
 if TYPE_CHECKING:
-    from reweigh.logs.scanned import Reading
+    from reweigh.sums.scanned_log import Reading
 
 ROW = "row"  # from 0 on over all files; only messages need it
 # backends of Ibis that find a column whatever the case of its name; a table that is made by an
@@ -200,8 +200,8 @@ def arrow_rows(data: TableSource | FileSource, reading: Reading, policy: str | N
     names = needed(reading, policy, data.names)
     if isinstance(data, TableSource):
         return data.table.select(names)
-    from reweigh.logs.csvfile import floats_if_most
-    from reweigh.logs.read import TEXT_ROLES
+    from reweigh.log.csv_files import floats_if_most
+    from reweigh.log.read import TEXT_ROLES
 
     roles = reading.columns.by_role()
     numeric = {"action"} if reading.continuous_actions else set()

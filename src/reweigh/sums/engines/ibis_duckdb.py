@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from reweigh import memory
 from reweigh.errors import InputError, Place, ResourceError, UsageError, nearest
-from reweigh.logs.plain import is_text, plain_schema
-from reweigh.logs.sources import FileSource, TableSource, is_duckdb
-from reweigh.progress import asking
+from reweigh.log.column_types import is_text, plain_schema
+from reweigh.log.sources import FileSource, TableSource, is_duckdb
 from reweigh.sums.engines.ibis_connect import (
     ROW,
     NamedHome,
@@ -29,10 +27,12 @@ from reweigh.sums.engines.ibis_connect import (
     needed,
     quoted,
 )
-from reweigh.waiting import heard_meanwhile
+from reweigh.system import memory
+from reweigh.system.progress import asking
+from reweigh.system.waiting import heard_meanwhile
 
 if TYPE_CHECKING:
-    from reweigh.logs.scanned import Reading
+    from reweigh.sums.scanned_log import Reading
 
 MEMORY_LIMIT = "REWEIGH_MEMORY_LIMIT"  # of DuckDB, such as "4GB"; its own default: 80 % of memory
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:%|bytes?|[kmgt]i?b)", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""The diagnostics' own sums (`sums/extras.py`) as Ibis expressions, and what comes back."""
+"""The diagnostics' own sums (`diagnostic_tables.py`) as Ibis expressions, and what comes back."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from reweigh.logs.identity import NUMBER
-from reweigh.logs.states import HIDDEN, UNKNOWN, Labels
-from reweigh.sums import extras
-from reweigh.sums.engines.ibis_rows import SEEN, Layout, neighbours, one_if
-from reweigh.sums.engines.ibis_sums import codes_of, discounting, floats, ints, names_of
-from reweigh.sums.extras import (
+from reweigh.log.identity import NUMBER
+from reweigh.log.states import HIDDEN, UNKNOWN, Labels
+from reweigh.sums import diagnostic_tables as extras
+from reweigh.sums.diagnostic_tables import (
     UNORDERED,
     Buckets,
     LaggedMoments,
@@ -22,6 +20,8 @@ from reweigh.sums.extras import (
     OrderedMoments,
     PacedMoments,
 )
+from reweigh.sums.engines.ibis_rows import SEEN, Layout, neighbours, one_if
+from reweigh.sums.engines.ibis_sums import codes_of, discounting, floats, ints, names_of
 from reweigh.sums.transitions import NO_ACTION
 
 

@@ -1,4 +1,4 @@
-"""The marks of `logs/identity.py` in SQL: which rows these are, as sums that any engine makes."""
+"""The marks of `log/identity.py` in SQL: which rows these are, as sums that any engine makes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from reweigh.logs.identity import FOLD, LARGE, MARKS, MIX, NUMBER, SPREAD, Identity
-from reweigh.logs.scanned import Reading
+from reweigh.log.identity import FOLD, LARGE, MARKS, MIX, NUMBER, SPREAD, Identity
 from reweigh.sums.engines.ibis_rows import Layout, finite, hex_digits, md5_of
+from reweigh.sums.scanned_log import Reading
 
 MOST_STEPS = 2**40  # no log has more, and a product with a larger step might not fit into 64 bits
 

@@ -20,11 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from reweigh.logs.columns import Columns
-from reweigh.logs.plain import is_number, is_text
-from reweigh.logs.scanned import Reading
-from reweigh.logs.states import END, HIDDEN, UNKNOWN, Grid, Rounding
+from reweigh.log.column_types import is_number, is_text
+from reweigh.log.columns import Columns
+from reweigh.log.states import END, HIDDEN, UNKNOWN, Grid, Rounding
 from reweigh.sums.engines.ibis_connect import ROW
+from reweigh.sums.scanned_log import Reading
 
 LARGEST = 1.7976931348623157e308
 WHOLE = 2.0**53  # from here on every float is a whole number

@@ -8,11 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from reweigh.errors import Fault, Place, RefusedError, UsageError, input_error
-from reweigh.logs import checks
-from reweigh.logs.identity import Identity
-from reweigh.logs.scanned import Reading
-from reweigh.logs.states import Grid, Labels, Rounding, unite
-from reweigh.progress import stage
+from reweigh.log import checks
+from reweigh.log.identity import Identity
+from reweigh.log.states import Grid, Labels, Rounding, unite
 from reweigh.sums.engines import ibis_checks as contract
 from reweigh.sums.engines import ibis_rows as expr
 from reweigh.sums.engines import ibis_sums as sums
@@ -21,6 +19,8 @@ from reweigh.sums.engines.ibis_extras import Ids, id_sums, ids_of
 from reweigh.sums.engines.ibis_faults import Rule, find
 from reweigh.sums.engines.ibis_identity import identity_of, identity_sums, with_marks
 from reweigh.sums.engines.ibis_rows import Layout, count_if, one_if
+from reweigh.sums.scanned_log import Reading
+from reweigh.system.progress import stage
 
 CHECKS = 4  # queries of the first look at a log without faults
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reweigh.errors import InputError, ResourceError, UsageError
-from reweigh.logs.plain import is_text, plain_schema, plain_table
-from reweigh.logs.sources import FileSource, TableSource
+from reweigh.log.column_types import is_text, plain_schema, plain_table
+from reweigh.log.sources import FileSource, TableSource
 from reweigh.sums.engines.ibis_connect import (
     NamedHome,
     arrow_rows,
@@ -30,7 +30,7 @@ from reweigh.sums.engines.ibis_connect import (
 )
 
 if TYPE_CHECKING:
-    from reweigh.logs.scanned import Reading
+    from reweigh.sums.scanned_log import Reading
 
 LOCAL = ("local", "spark://127.0.0.1:", "spark://localhost:")
 

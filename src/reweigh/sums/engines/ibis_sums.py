@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.logs.states import END, HIDDEN, START, UNKNOWN, Labels, label_text
+from reweigh.log.states import END, HIDDEN, START, UNKNOWN, Labels, label_text
 from reweigh.sums.engines.ibis_rows import SEEN, exponential, frame, one_if
 from reweigh.sums.trajectories import NO_SCALE, EpisodeSums, StepMoments, StepSums
 from reweigh.sums.transitions import NO_ACTION, StartMoments, TransitionMoments, summed

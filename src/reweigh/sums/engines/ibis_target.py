@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from reweigh.errors import KEPT_PLACES, Fault, RefusedError, UsageError, input_error, nearest
-from reweigh.logs.plain import is_number
-from reweigh.logs.scanned import Reading
-from reweigh.logs.states import HIDDEN, Labels, label_text
-from reweigh.policies.base import Policy
-from reweigh.policies.column import ColumnPolicy
-from reweigh.policies.table import TablePolicy
+from reweigh.log.column_types import is_number
+from reweigh.log.states import HIDDEN, Labels, label_text
+from reweigh.policy.base import Policy
+from reweigh.policy.column import ColumnPolicy
+from reweigh.policy.table import TablePolicy
 from reweigh.sums.engines import ibis_checks as contract
 from reweigh.sums.engines.ibis_connect import ROW, Home
 from reweigh.sums.engines.ibis_faults import Rule, find
 from reweigh.sums.engines.ibis_rows import Layout, as_text, finite, is_integer_label, one_if
+from reweigh.sums.scanned_log import Reading
 
 
 def policy_column(target: Policy) -> str | None:

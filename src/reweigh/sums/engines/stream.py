@@ -14,7 +14,7 @@ Without a given horizon the longest episode is it: from Parquet's statistics of 
 else from a first pass over that column.
 
 The same rows in another order, format or division into files, or read by another engine, are
-noticed when moments are added (`logs/identity.py`); a part of a log among the whole is not.
+noticed when moments are added (`log/identity.py`); a part of a log among the whole is not.
 An episode id that comes back is noticed as long as there are fewer than 2^24 runs of ids; beyond
 that, the sums say that it was not looked for (`Moments.unchecked`).
 """
@@ -27,27 +27,27 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from reweigh.errors import Fault, UsageError, input_error
-from reweigh.logs.checks import Faults
-from reweigh.logs.log import EpisodeLog
-from reweigh.logs.read import _read_roles
-from reweigh.logs.scanned import Reading
-from reweigh.logs.states import describe_abstraction
-from reweigh.memory import require_steps
-from reweigh.policies.base import Policy
-from reweigh.policies.column import ColumnPolicy
-from reweigh.policies.remembered import RememberedPolicy
-from reweigh.progress import Report
-from reweigh.sums.bundle import About, Moments
+from reweigh.log.checks import Faults
+from reweigh.log.log import EpisodeLog
+from reweigh.log.read import _read_roles
+from reweigh.log.states import describe_abstraction
+from reweigh.policy.base import Policy
+from reweigh.policy.cached import RememberedPolicy
+from reweigh.policy.column import ColumnPolicy
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
 from reweigh.sums.engines.arrays_extras import log_weights
 from reweigh.sums.engines.base import Request
 from reweigh.sums.engines.stream_chunks import Findings, RowOrderError, Visit, order_fault, scan
 from reweigh.sums.engines.stream_describe import Tally
 from reweigh.sums.engines.stream_ends import Tail
-from reweigh.sums.engines.stream_loose import loose_sums, may_be_loose, scan_loosely
 from reweigh.sums.engines.stream_rows import Data, Opened, RowSource
 from reweigh.sums.engines.stream_sums import Parts, in_order, settle
+from reweigh.sums.engines.stream_unordered import loose_sums, may_be_loose, scan_loosely
+from reweigh.sums.moments import About, Moments
+from reweigh.sums.scanned_log import Reading
 from reweigh.sums.sources import named
+from reweigh.system.memory import require_steps
+from reweigh.system.progress import Report
 
 BATCH = 1 << 18  # rows
 

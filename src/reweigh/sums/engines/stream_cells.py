@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.logs.states import END, UNKNOWN
+from reweigh.kernels.common import compiled
+from reweigh.log.states import END, UNKNOWN
 from reweigh.sums.engines.base import SPARE_CELLS
 from reweigh.sums.engines.stream_kernels import (
     AFTER_END,
@@ -20,7 +21,6 @@ from reweigh.sums.engines.stream_kernels import (
     WIDE,
     drain,
 )
-from reweigh.sums.kernels.common import compiled
 from reweigh.sums.transitions import NO_ACTION, TransitionMoments
 
 Floats = npt.NDArray[np.float64]

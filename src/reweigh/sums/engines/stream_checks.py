@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.logs.checks import LEAST_PROBABILITY
-from reweigh.sums.kernels.common import compiled
+from reweigh.kernels.common import compiled
+from reweigh.log.checks import LEAST_PROBABILITY
 
 Word = np.uint64
 

@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reweigh.errors import Fault, InputError, Place, RefusedError, UsageError
-from reweigh.logs.checks import value_of
-from reweigh.logs.identity import Identity, identity_of, key_of
-from reweigh.logs.log import EpisodeLog
-from reweigh.logs.read import _assemble
-from reweigh.logs.roles import RoleReader, is_label
-from reweigh.logs.scanned import Reading
-from reweigh.logs.states import Codes, Label, Labels
+from reweigh.log.checks import value_of
+from reweigh.log.identity import Identity, identity_of, key_of
+from reweigh.log.log import EpisodeLog
+from reweigh.log.read import _assemble
+from reweigh.log.roles import RoleReader, is_label
+from reweigh.log.states import Codes, Label, Labels
 from reweigh.sums.engines.stream_rows import Opened, RowSource
 from reweigh.sums.engines.stream_sums import Words, gather
+from reweigh.sums.scanned_log import Reading
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reweigh.logs.states import Label, Labels, label_text
-from reweigh.policies.table import TablePolicy
+from reweigh.log.states import Label, Labels, label_text
+from reweigh.policy.table import TablePolicy
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.logs.log import SHOWN_LABELS, EpisodeLog
-from reweigh.logs.scanned import Reading
-from reweigh.logs.states import HIDDEN, Label, describe_abstraction
+from reweigh.log.log import SHOWN_LABELS, EpisodeLog
+from reweigh.log.states import HIDDEN, Label, describe_abstraction
 from reweigh.sums.engines.stream_chunks import Findings
-from reweigh.sums.engines.stream_loose import LooseSteps
+from reweigh.sums.engines.stream_unordered import LooseSteps
+from reweigh.sums.scanned_log import Reading
 
 
 class Tally:

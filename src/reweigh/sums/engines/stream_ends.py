@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.logs.identity import NUMBER
-from reweigh.sums.extras import UNORDERED, LargestWeights, OrderedMoments
+from reweigh.log.identity import NUMBER
+from reweigh.sums.diagnostic_tables import UNORDERED, LargestWeights, OrderedMoments
 from reweigh.sums.products import LOG_UNIT
 
 Floats = npt.NDArray[np.float64]

@@ -17,15 +17,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.logs.csvfile import truth
-from reweigh.logs.identity import Identity
-from reweigh.logs.plain import floats, is_number, is_text
-from reweigh.logs.roles import is_label
-from reweigh.logs.scanned import Reading
-from reweigh.logs.states import Label, Labels
-from reweigh.policies.base import Policy
-from reweigh.policies.column import ColumnPolicy
-from reweigh.policies.table import TablePolicy
+from reweigh.log.column_types import floats, is_number, is_text
+from reweigh.log.csv_files import truth
+from reweigh.log.identity import Identity
+from reweigh.log.roles import is_label
+from reweigh.log.states import Label, Labels
+from reweigh.policy.base import Policy
+from reweigh.policy.column import ColumnPolicy
+from reweigh.policy.table import TablePolicy
+from reweigh.sums.diagnostic_tables import VERSIONS, too_long
 from reweigh.sums.engines.base import SPARE_CELLS, Request
 from reweigh.sums.engines.stream_cells import Cells, Shape, TooManyCells
 from reweigh.sums.engines.stream_chunks import SIGN, SeenIds, id_keys, id_texts, run_starts
@@ -43,7 +43,7 @@ from reweigh.sums.engines.stream_paced import Paced
 from reweigh.sums.engines.stream_products import Products
 from reweigh.sums.engines.stream_rows import RowSource
 from reweigh.sums.engines.stream_sums import Words
-from reweigh.sums.extras import VERSIONS, too_long
+from reweigh.sums.scanned_log import Reading
 from reweigh.sums.transitions import StartMoments
 
 Floats = npt.NDArray[np.float64]

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.sums.kernels.common import compiled
-from reweigh.sums.kernels.vectors import add_at, prefetch
+from reweigh.kernels.common import compiled
+from reweigh.kernels.vectors import add_at, prefetch
 
 Word = np.uint64
 LINE, KEY = 8, 6  # numbers per cell, and which of them is the key (plus 1: 0 is a free place)

@@ -1,4 +1,4 @@
-"""The marks of `logs/identity.py` as compiled code, episode by episode."""
+"""The marks of `log/identity.py` as compiled code, episode by episode."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.logs.identity import FOLD, LARGE, MARKS, MIX, SPREAD
-from reweigh.sums.kernels.common import compiled
+from reweigh.kernels.common import compiled
+from reweigh.log.identity import FOLD, LARGE, MARKS, MIX, SPREAD
 
 
 @compiled

@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.logs.checks import LARGEST_REWARD
-from reweigh.logs.identity import Identity
+from reweigh.kernels.common import compiled, inlined
+from reweigh.kernels.vectors import add_at, prefetch
+from reweigh.log.checks import LARGEST_REWARD
+from reweigh.log.identity import Identity
 from reweigh.sums.engines.stream_checks import (
     below,
     last_rows,
@@ -37,8 +39,6 @@ from reweigh.sums.engines.stream_hash import add_before
 from reweigh.sums.engines.stream_identity import episode_mark, row_marks
 from reweigh.sums.engines.stream_paced import pace
 from reweigh.sums.engines.stream_products import multiply, ratios, weigh
-from reweigh.sums.kernels.common import compiled, inlined
-from reweigh.sums.kernels.vectors import add_at, prefetch
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -367,7 +367,7 @@ class Carry:
     number  of that row's episode so far m, e with ρ_{0:t} = m·2^(256 e), Σγ^t ρ_{0:t} y_t, Σγ^t y_t
             and whether it is open
     hashes  the sum of the rows' marks, the number of episodes that were cut off, and the sum of
-            the episodes' marks (see logs/identity.py)
+            the episodes' marks (see log/identity.py)
     places  first of all that of the waiting row (see `trace`); held: the bits of its y, μ, π, and ρ
             where products or cells by what came before are wanted
     before  s·A + a of the row before that one

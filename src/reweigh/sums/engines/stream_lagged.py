@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.logs.states import END, UNKNOWN
-from reweigh.sums import extras
+from reweigh.log.states import END, UNKNOWN
+from reweigh.sums import diagnostic_tables as extras
+from reweigh.sums.diagnostic_tables import LaggedMoments
 from reweigh.sums.engines.stream_cells import Shape, TooManyCells, aligned
 from reweigh.sums.engines.stream_hash import KEY, LINE, move
 from reweigh.sums.engines.stream_kernels import AFTER_STATES
-from reweigh.sums.extras import LaggedMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.sums.extras import MOST_PACED, PacedMoments
-from reweigh.sums.kernels.common import inlined
+from reweigh.kernels.common import inlined
+from reweigh.sums.diagnostic_tables import MOST_PACED, PacedMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -1,6 +1,6 @@
 """Sums of running products while a log streams, episode by episode.
 
-A product is held as m·2^(256 e), as in `sums/kernels/products.py`; so is each sum, relative to
+A product is held as m·2^(256 e), as in `kernels/products.py`; so is each sum, relative to
 2^(256 top), where top is the largest exponent that was added to it. An episode that has ended goes
 on with its last product: it is added once, to `frozen` at its length, and `spread` carries it to
 all later steps.
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.sums.kernels.common import compiled
-from reweigh.sums.kernels.products import DOWN, NOTHING, UP, shifted
+from reweigh.kernels.common import compiled
+from reweigh.kernels.products import DOWN, NOTHING, UP, shifted
 from reweigh.sums.products import _to_largest
 from reweigh.sums.trajectories import EpisodeSums, StepMoments, StepSums, Table
 

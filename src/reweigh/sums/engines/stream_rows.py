@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 from pyarrow import csv as pacsv
 
 from reweigh.errors import InputError, Place, input_error
-from reweigh.logs import csvfile
-from reweigh.logs.csvfile import CsvPart
-from reweigh.logs.file_errors import file_errors
-from reweigh.logs.plain import is_text, plain_table
-from reweigh.logs.sources import FileSource, TableSource
-from reweigh.logs.textfile import TextStream, bad_byte, open_stream
-from reweigh.progress import Report
+from reweigh.log import csv_files as csvfile
+from reweigh.log.column_types import is_text, plain_table
+from reweigh.log.csv_files import CsvPart
+from reweigh.log.file_errors import file_errors
+from reweigh.log.sources import FileSource, TableSource
+from reweigh.log.text_files import TextStream, bad_byte, open_stream
+from reweigh.system.progress import Report
 
 Data = FileSource | TableSource
 CSV_BLOCK = 1 << 22

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import KEPT_PLACES, Fault
-from reweigh.logs.states import Label, Labels, unite
-from reweigh.sums.bundle import Moments, unite_actions, unite_ranges
+from reweigh.log.states import Label, Labels, unite
+from reweigh.sums.diagnostic_tables import VERSIONS, Buckets, LaggedMoments, bounded
 from reweigh.sums.engines.base import SPARE_CELLS, Request
-from reweigh.sums.extras import VERSIONS, Buckets, LaggedMoments, bounded
+from reweigh.sums.moments import Moments, unite_actions, unite_ranges
 from reweigh.sums.transitions import StartMoments, TransitionMoments, concatenate
 
 Words = npt.NDArray[np.uint64]

@@ -1,0 +1,113 @@
+"""estimator="auto": a rule that looks at states, ratios and the horizon, and never at rewards.
+
+    1. The target's mass on states that the log shows often enough is what MIS rests on. Where at
+       most RARE of it is on (step, state) pairs seen fewer than 10 times: mis.
+    2. Otherwise the states are too fine for this log. Where the running products still leave at
+       least ENOUGH effective episodes at every step: wis, which needs no state.
+    3. Otherwise mis, whose verdict says what is missing.
+
+Hidden states, continuous actions and one-step logs need no case of their own: mis treats a hidden
+stretch as one long step, uses densities like probabilities, and is IS at H = 1.
+The rule was fixed before the coverage study was run. It never asks whose interval is narrowest.
+
+Several targets are compared by one estimator, or a ranking would be one of estimators too: wis
+where the rule says wis of every target, else mis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reweigh.estimate.presets import is_, mis, wis
+from reweigh.estimate.recipe import Recipe
+from reweigh.evaluation.result import Estimate, Refusal
+from reweigh.log.log import EpisodeLog
+from reweigh.policy.base import Policy
+
+RARE, ENOUGH = 0.05, 100.0
+Evaluate = Callable[[EpisodeLog, Policy, list[Recipe]], list[Estimate | Refusal]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An estimator, and why it was chosen."""
+
+    recipe: Recipe
+    why: str
+
+
+@dataclass(frozen=True)
+class CommonChoice:
+    """One estimator for several targets. `by_target` is what the rule says of each alone."""
+
+    recipe: Recipe
+    by_target: dict[str, Choice]
+
+    @property
+    def differs(self) -> bool:
+        """Whether the rule says something else of some target."""
+        return any(choice.recipe.name != self.recipe.name for choice in self.by_target.values())
+
+    def why(self, target: str) -> str:
+        """Why this target has this estimator."""
+        own = self.by_target[target]
+        if own.recipe.name == self.recipe.name:
+            return own.why
+        return f"{self.recipe.name}, the same for all targets; for this one alone {own.why}"
+
+    def lines(self) -> list[str]:
+        """The choice in words, each reason once with its targets."""
+        names: dict[str, list[str]] = {}
+        for target, choice in self.by_target.items():
+            names.setdefault(choice.why, []).append(target)
+        if len(names) == 1:
+            return [f"auto chose {why}" for why in names]
+        alike = ", since not every target calls for wis" if self.differs else ""
+        first = f"auto chose {self.recipe.name} for all targets{alike}:"
+        return [first, *(f"  {', '.join(who)}: {why}" for why, who in names.items())]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "estimator": self.recipe.name,
+            "why": {target: choice.why for target, choice in self.by_target.items()},
+        }
+
+
+def choose_common(
+    log: EpisodeLog, targets: Mapping[str, Policy], evaluate_all: Evaluate
+) -> CommonChoice:
+    """The estimator for all of these targets: wis only where the rule says wis of each."""
+    found = {name: choose(log, target, evaluate_all) for name, target in targets.items()}
+    by_states = any(choice.recipe.name != wis().name for choice in found.values())
+    return CommonChoice(mis() if by_states else wis(), found)
+
+
+def choose(log: EpisodeLog, target: Policy, evaluate_all: Evaluate) -> Choice:
+    """The estimator for this log and target, by the rule above. The rewards are put away first, so
+    that the choice cannot depend on them."""
+    blind = log.with_rewards(np.zeros(log.steps.n_rows), np.zeros(log.n_episodes))
+    states, products = evaluate_all(blind, target, [mis(), is_()])
+    if isinstance(states, Refusal):
+        return Choice(mis(), f"mis: it refuses, and so does what else there is ({states.error})")
+    rare = states.diagnostics.rare_mass
+    if rare is not None and rare <= RARE:
+        share = "none" if rare == 0 else f"{rare:.1%}"
+        return Choice(
+            mis(), f"mis: {share} of the target's mass is on states seen fewer than 10 times"
+        )
+    size = None if isinstance(products, Refusal) else products.diagnostics.worst_ess
+    if size is not None and size >= ENOUGH:
+        return Choice(
+            wis(),
+            f"wis: {rare or 0:.0%} of the target's mass is on states seen fewer than 10 times, and "
+            f"{size:,.0f} effective episodes are left without states",
+        )
+    return Choice(
+        mis(),
+        f"mis: {rare or 0:.0%} of the target's mass is on states seen fewer than 10 times, but "
+        "without states too few effective episodes would be left",
+    )

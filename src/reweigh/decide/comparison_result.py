@@ -1,0 +1,300 @@
+"""What comes out of `compare`: estimates side by side, their differences, and which is best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from reweigh.estimate.recipe import Model, Recipe
+from reweigh.evaluation.result import Estimate, Interval, Refusal, number, rounded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from reweigh.decide.auto import CommonChoice
+    from reweigh.trust.gates import Gate
+
+NOT_KNOWN = "not known"
+
+
+def label_of(recipe: Recipe) -> str:
+    """An estimator's name, with the clipping of its ratios where that changes the number."""
+    if recipe.max_ratio is None or isinstance(recipe.weights, Model):
+        return recipe.name
+    return f"{recipe.name}, ratios at most {repr(float(recipe.max_ratio)).removesuffix('.0')}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much more the first earns than the second, with what both have in common taken out.
+
+    interval is simultaneous with the others of its family; p_value is one-sided: that of the
+    first being no better than the second.
+    """
+
+    first: str
+    second: str
+    value: float
+    standard_error: float
+    interval: Interval
+    p_value: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "first": self.first,
+            "second": self.second,
+            "value": self.value,
+            "standard_error": self.standard_error,
+            "interval": self.interval.to_dict(),
+            "p_value": self.p_value,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """One target under one estimator.
+
+    interval      of its value, simultaneous with all contenders: it holds for whichever is picked;
+                  None where its episodes show no spread, and `no_interval` says so
+    over_behavior target - behaviour, simultaneous over the contenders; None where the difference
+                  shows no spread
+    best          how likely it is the best target, among those of the same estimator; None where
+                  that is not known, and for estimators that do not rank
+    called        what the estimator is called where its own name would not tell it from others
+    """
+
+    target: str
+    result: Estimate | Refusal
+    interval: Interval | None = None
+    over_behavior: Difference | None = None
+    best: float | None = None
+    no_interval: str | None = None
+    called: str | None = None
+
+    @property
+    def estimator(self) -> str:
+        """Its name, with all that tells it from the others: "mis, ratios at most 2"."""
+        return self.called or label_of(self.result.recipe)
+
+    @property
+    def name(self) -> str:
+        return f"{self.target}, {self.estimator}"
+
+    @property
+    def trusted(self) -> bool:
+        """Whether its errors may be shown (`Estimate.trusted`)."""
+        return isinstance(self.result, Estimate) and self.result.trusted
+
+    @property
+    def around(self) -> str:
+        """Its interval in words, as far as it may be shown."""
+        if self.interval is None:
+            return "no interval"
+        return str(self.interval) if self.trusted else "no interval to trust"
+
+    @property
+    def gained(self) -> str:
+        """What it earns beyond the behaviour, with the interval as far as that may be shown."""
+        over = self.over_behavior
+        if over is None:
+            return "none"
+        value = rounded(over.value, over.standard_error)
+        return f"{value} {over.interval}" if self.trusted else value
+
+    @property
+    def reasons(self) -> tuple[Gate, ...]:
+        """The gates that speak against it, the worst first."""
+        return self.result.verdict.reasons if isinstance(self.result, Estimate) else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.result.to_dict() | {
+            "name": self.name,
+            "target": self.target,
+            "reasons": [f"{gate.level}: {gate.sentence}" for gate in self.reasons],
+            "simultaneous_interval": None if self.interval is None else self.interval.to_dict(),
+            "no_interval": self.no_interval,
+            "over_behavior": None if self.over_behavior is None else self.over_behavior.to_dict(),
+            "probability_best": self.best,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Several targets and estimators on one log.
+
+    pairs      differences between the targets, by the first estimator
+    disagreeing  differences between estimators of one target beyond their joint error
+    tried      policies and estimators tried on this log so far, these included
+    auto       what "auto" stands for, and why; None where it was not asked for
+    held_out   with a holdout: the chosen target on the episodes that did not choose it
+    """
+
+    contenders: tuple[Contender, ...]
+    behavior_value: float | None
+    level: float
+    pairs: tuple[Difference, ...]
+    disagreeing: tuple[Difference, ...]
+    tried: int
+    seed: int
+    n_episodes: int
+    chosen: str | None = None
+    held_out: Contender | None = None
+    n_held_out: int = 0
+    warnings: tuple[str, ...] = field(default=())
+    auto: CommonChoice | None = None
+
+    @property
+    def answered(self) -> tuple[Contender, ...]:
+        return tuple(c for c in self.contenders if isinstance(c.result, Estimate))
+
+    @property
+    def ranking(self) -> tuple[Contender, ...]:
+        """The targets under the first estimator, the largest value first."""
+        ranked = [c for c in self.answered if self.ranks(c)]
+        return tuple(sorted(ranked, key=lambda c: -_value(c)))
+
+    def ranks(self, contender: Contender) -> bool:
+        """Whether it is one of the first estimator."""
+        return contender.estimator == self.contenders[0].estimator
+
+    @property
+    def trusted_pairs(self) -> tuple[Difference, ...]:
+        """The differences whose intervals may be shown: those of contenders that are trusted."""
+        names = {c.name for c in self.answered if c.trusted}
+        return tuple(d for d in self.pairs if {d.first, d.second} <= names)
+
+    @property
+    def best(self) -> Contender | None:
+        return self.ranking[0] if self.ranking else None
+
+    @property
+    def reported(self) -> tuple[Contender, ...]:
+        """What a decision would rest on: the best, with a holdout as the episodes set aside tell
+        it; all contenders where there is no best."""
+        if self.held_out is not None:
+            return (self.held_out,)
+        return self.contenders if self.best is None else (self.best,)
+
+    def report(
+        self, path: str | Path, *, title: str | None = None, overwrite: bool = False
+    ) -> Path:
+        """Write a report as one HTML file that needs nothing else: which target is best, with its
+        corrected interval and probability, every target's verdict, paired differences, and how all
+        of it was computed."""
+        from reweigh.show.page import write_comparison
+
+        return write_comparison(self, path, title=title, overwrite=overwrite)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "contenders": [c.to_dict() for c in self.contenders],
+            "behavior_value": self.behavior_value,
+            "level": self.level,
+            "pairs": [d.to_dict() for d in self.pairs],
+            "disagreeing": [d.to_dict() for d in self.disagreeing],
+            "tried": self.tried,
+            "seed": self.seed,
+            "n_episodes": self.n_episodes,
+            "chosen": self.chosen,
+            "held_out": None if self.held_out is None else self.held_out.to_dict(),
+            "n_held_out": self.n_held_out,
+            "auto": None if self.auto is None else self.auto.to_dict(),
+            "warnings": list(self.warnings),
+        }
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """(target, estimator, value, interval, over the behaviour, best, verdict) as printed."""
+        found: list[tuple[str, ...]] = []
+        for c in self.contenders:
+            if not isinstance(c.result, Estimate):
+                found.append((c.target, c.estimator, f"refused: {c.result.error.reason}"))
+                continue
+            found.append(
+                (
+                    c.target,
+                    c.estimator,
+                    c.result.value_text(c.result.standard_error),
+                    c.around.replace("no interval", "none"),
+                    c.gained,
+                    chance(c) if self.ranks(c) else "",
+                    c.result.verdict.level,
+                )
+            )
+        return found
+
+    def __str__(self) -> str:
+        level = f"{self.level:.4g}"
+        lines = [f"{self.n_episodes:,} episodes, behaviour {number(self.behavior_value)}"]
+        for row in self.rows():
+            lines.append(f"  {row[0]}, {row[1]}: {row[2]}")
+            if len(row) > 3:
+                at_once = f" (all at once at level {level})"
+                lines.append(f"    interval {row[3]}{'' if row[3].startswith('none') else at_once}")
+                lines.append(f"    over the behaviour {row[4]}")
+            if len(row) > 5 and row[5]:
+                lines.append(f"    best with probability {row[5]}")
+            if len(row) > 6:
+                lines.append(f"    verdict {row[6]}")
+        last = self.held_out
+        if last is not None and isinstance(last.result, Refusal):
+            lines.append(
+                f"chosen: {self.chosen}; refused on {self.n_held_out:,} other episodes: "
+                f"{last.result.error.reason}"
+            )
+        elif last is not None and isinstance(last.result, Estimate):
+            lines.append(
+                f"chosen: {self.chosen}; on {self.n_held_out:,} other episodes "
+                f"{last.result.value_text(last.result.standard_error)} "
+                f"{last.around}, verdict {last.result.verdict.level}"
+            )
+        if self.auto is not None:
+            lines += self.auto.lines()
+        lines += [f"  warning  {text}" for text in self.warnings]
+        return "\n".join([*lines, *(f"  {text}" for text in self.remarks())])
+
+    def remarks(self) -> list[str]:
+        """The estimators' warnings, what speaks against the contenders, why one has no interval:
+        each text once, with the contenders that it is said of."""
+        by_text: dict[str, list[str]] = {}
+        for c in self.answered:
+            for text in _remarks_on(c):
+                by_text.setdefault(text, []).append(c.name)
+        everyone = [c.name for c in self.answered]
+        lines = [
+            f"{'all' if names == everyone and len(names) > 1 else '; '.join(names)}: {text}"
+            for text, names in by_text.items()
+        ]
+        if self.held_out is not None:
+            lines += [
+                f"{self.held_out.name}, on the episodes set aside: {text}"
+                for text in _remarks_on(self.held_out)
+            ]
+        return lines
+
+    __repr__ = __str__
+
+
+def chance(contender: Contender) -> str:
+    """How likely it is the best, in words."""
+    return NOT_KNOWN if contender.best is None else f"{contender.best:.0%}"
+
+
+def _remarks_on(contender: Contender) -> list[str]:
+    """In the words of `reweigh evaluate`."""
+    result = contender.result
+    if not isinstance(result, Estimate):
+        return []
+    against = {gate.sentence: gate.level for gate in contender.reasons}
+    lines = [f"! {warning}" for warning in result.warnings if str(warning) not in against]
+    lines += [f"{level}: {text}" for text, level in against.items()]
+    why = contender.no_interval
+    if why is not None and not any(why in text for text in against):  # a gate may have said it
+        lines.append(f"no interval: {why}")
+    if contender.interval is not None and not contender.trusted:
+        lines.append(result.not_to_trust)
+    return lines + [f"not checked: {line}" for line in result.verdict.unchecked_lines()]
+
+
+def _value(contender: Contender) -> float:
+    assert isinstance(contender.result, Estimate)
+    return contender.result.value

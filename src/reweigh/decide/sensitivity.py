@@ -1,0 +1,341 @@
+"""How far the number moves when a choice behind it is changed: clipping, episodes, horizon, states.
+
+A change that should not matter and moves the number by more than its error is a reason to doubt it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import RefusedError
+from reweigh.estimate.influence import influence_values
+from reweigh.estimate.recipe import Marginal, Model, Recipe
+from reweigh.evaluation.result import Estimate, Refusal, rounded
+from reweigh.kernels.groups import group_by
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import HIDDEN, UNKNOWN, Label, Labels
+from reweigh.log.steps import Steps
+from reweigh.policy.base import Floats, Policy, no_other_actions
+from reweigh.policy.cached import WrappedPolicy
+from reweigh.sums.engines.arrays import ratios
+from reweigh.sums.moments import Moments
+from reweigh.system.progress import each
+
+CLIPPED = (0.999, 0.99)  # quantiles of the ratios
+LEFT_OUT = 0.01  # of the episodes
+SHORTER = 0.9  # of the horizon
+MOST_CHANGES = len(CLIPPED) + 5  # and one for each column of the state
+Data = EpisodeLog | Moments
+Evaluate = Callable[[Any, Policy | None, list[Recipe]], list[Estimate | Refusal]]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A changed choice, the value then, and by how much it moved; None with the reason, where the
+    estimator refuses."""
+
+    change: str
+    value: float | None
+    moved: float | None
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"change": self.change, "value": self.value, "moved": self.moved, "why": self.why}
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivity:
+    """The number, and where it moves to; `untried` says what could not be changed."""
+
+    estimator: str
+    value: float
+    standard_error: float | None
+    changes: tuple[Moved, ...]
+    untried: str = ""
+
+    @property
+    def largest(self) -> Moved | None:
+        known = [change for change in self.changes if change.moved is not None]
+        return max(known, key=lambda change: abs(change.moved or 0.0), default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "estimator": self.estimator,
+            "value": self.value,
+            "standard_error": self.standard_error,
+            "changes": [change.to_dict() for change in self.changes],
+            "untried": self.untried,
+        }
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """(change, value, moved by) as they are printed."""
+        error = self.standard_error
+        return [
+            (c.change, f"none: {c.why}", "")
+            if c.value is None or c.moved is None
+            else (c.change, rounded(c.value, error), ("+" if c.moved >= 0 else "")
+                  + rounded(c.moved, error))
+            for c in self.changes
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        width = max((len(change) for change, _, _ in self.rows()), default=0)
+        lines = [f"{self.estimator}: {rounded(self.value, self.standard_error)}"]
+        lines += [f"  {c:<{width}}  {v:>10}  {m}" for c, v, m in self.rows()]
+        return "\n".join([*lines, f"  {self.untried}"] if self.untried else lines)
+
+    __repr__ = __str__
+
+
+def of_log(log: EpisodeLog, target: Policy, recipe: Recipe, evaluate_all: Evaluate) -> Sensitivity:
+    """Every change that this log and estimator allow."""
+    base = _answer(evaluate_all(log, target, [recipe])[0])
+
+    def moved(change: Change) -> Moved:
+        what, data, policy, how = change
+        return _moved(what, base, evaluate_all(data, policy, [how]))
+
+    at_most = MOST_CHANGES + len(log.columns.state)
+    changes = each("other choices", _changes(log, target, recipe), moved, at_most)
+    untried = "; ".join(_untried(log, target, recipe))
+    return Sensitivity(recipe.name, base.value, base.standard_error, tuple(changes), untried)
+
+
+def of_sites(
+    sites: Sequence[Moments],
+    recipe: Recipe,
+    evaluate_all: Evaluate,
+    names: Sequence[str] | None = None,
+) -> Sensitivity:
+    """Each site's sums left out in turn."""
+    if len(sites) < 2:
+        raise RefusedError("sites", "one site cannot be left out: there is no other")
+
+    def added(parts: Sequence[Moments]) -> Moments:
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+    base = _answer(evaluate_all(added(sites), None, [recipe])[0])
+
+    def without(i: int) -> Moved:
+        rest = added([site for j, site in enumerate(sites) if j != i])
+        site = f"site {i + 1}" if names is None else names[i]
+        change = f"without {site} ({sites[i].n_episodes:,} episodes)"
+        return _moved(change, base, evaluate_all(rest, None, [recipe]))
+
+    changes = each("sites", range(len(sites)), without)
+    return Sensitivity(recipe.name, base.value, base.standard_error, tuple(changes))
+
+
+def _answer(result: Estimate | Refusal) -> Estimate:
+    if isinstance(result, Refusal):
+        raise result.error
+    return result
+
+
+def _moved(change: str, base: Estimate, results: list[Estimate | Refusal]) -> Moved:
+    [result] = results
+    if isinstance(result, Refusal):
+        return Moved(change, None, None, result.error.reason)
+    return Moved(change, result.value, result.value - base.value)
+
+
+Change = tuple[str, EpisodeLog, Policy, Recipe]
+
+
+def _changes(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Change]:
+    uses_ratios = not isinstance(recipe.weights, Model)
+    if uses_ratios:
+        yield from _clipped(log, target, recipe)
+    yield from _lighter(log, target, recipe)
+    shorter = math.floor(SHORTER * log.horizon)
+    if 1 <= shorter < log.horizon:
+        yield f"the first {shorter} of {log.horizon} steps", shortened(log, shorter), target, recipe
+    if _by_state(recipe) and not log.has_hidden:
+        given = GivenPolicy(target, target.probabilities(log))
+        for what, states, labels in _other_states(log):
+            yield what, _with_states(log, states, labels), given, recipe
+        finer = _halved(log)
+        if finer is not None:
+            yield "states split at their medians", finer, given, recipe
+        if log.horizon > 1:
+            yield "states together with the one before", with_previous(log), given, recipe
+
+
+def _by_state(recipe: Recipe) -> bool:
+    """Whether another state is another estimate with the ratios that there are."""
+    return isinstance(recipe.weights, Marginal) and recipe.control is None
+
+
+def _untried(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[str]:
+    """What is not tried, and why: clipping, other states."""
+    if not isinstance(recipe.weights, Model) and not any(_clipped(log, target, recipe)):
+        yield "clipping is not tried: no ratio is between 1 and the largest"
+    if recipe.uses_trajectories and recipe.control is None:
+        return  # it has no states
+    if not _by_state(recipe):
+        yield f"other states are not tried with {recipe.name}"
+    elif log.has_hidden:
+        yield "other states are not tried where some are hidden"
+    elif next(_other_states(log), None) is None:
+        yield "no coarser states are known: the state is one column, without bins"
+
+
+def _clipped(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Change]:
+    """At quantiles; where many rows share the largest ratio, as with tables, at the next one."""
+    _, rho = ratios(log, target, recipe.max_ratio)
+    highest = float(rho.max())
+    places = [float(np.quantile(rho, quantile)) for quantile in CLIPPED]
+    if min(places) >= highest:
+        places = [float(rho.max(where=rho < highest, initial=0.0))]
+    for at in places:
+        if 1 < at < highest:  # a mean of ratios is 1: below it nothing but the mean would move
+            yield f"ratios clipped at {at:.3g}", log, target, replace(recipe, max_ratio=at)
+            highest = at
+
+
+def _lighter(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Change]:
+    """Without the episodes that move the number most, by their influence."""
+    count = max(1, round(LEFT_OUT * log.n_episodes))
+    if log.n_episodes - count < 2:
+        return
+    try:
+        weight = np.abs(influence_values(log, target, recipe))
+    except RefusedError:
+        return
+    kept = np.ones(log.n_episodes, bool)
+    kept[np.argsort(-weight, kind="stable")[:count]] = False
+    episodes = "episode that moves" if count == 1 else f"{count:,} episodes that move"
+    yield f"without the {episodes} it most", log.select(kept), target, recipe
+
+
+def shortened(log: EpisodeLog, horizon: int) -> EpisodeLog:
+    """The first steps of a log; what then follows is the state there."""
+    steps = log.steps
+    rows = slice(0, int(steps.offsets[horizon]))
+    after = steps.rows(horizon)
+    ending = steps.ending.copy()
+    ending[: after.stop - after.start] = steps.state[after]
+    cut = steps.truncated & (steps.lengths < horizon)
+    short = replace(
+        steps,
+        offsets=steps.offsets[: horizon + 1],
+        state=steps.state[rows],
+        action=steps.action[rows],
+        reward=steps.reward[rows],
+        behavior_prob=None if steps.behavior_prob is None else steps.behavior_prob[rows],
+        ending=ending,
+        truncated=cut,
+        source_rows=steps.source_row[rows],
+    )
+    return replace(log, steps=short, _cache={})
+
+
+def _other_states(log: EpisodeLog) -> Iterator[tuple[str, npt.NDArray[np.int64], Labels]]:
+    """(what, new code of each old state, labels) of coarser states."""
+    values: tuple[Any, ...] = log.states.values
+    parts = len(values[0]) if values and isinstance(values[0], tuple) else 1
+    names = log.columns.state
+    if parts > 1 and all(isinstance(v, tuple) and len(v) == parts for v in values):
+        for j in range(parts):
+            name = names[j] if len(names) == parts else f"part {j + 1}"
+            merged = [tuple(p for i, p in enumerate(v) if i != j) for v in values]
+            yield (f"states without {name}", *_merged(merged))
+    if log.abstraction is not None and all(_whole(v) for v in values):
+        halves: list[Any] = [
+            tuple(p // 2 for p in v) if isinstance(v, tuple) else v // 2 for v in values
+        ]
+        yield ("states twice as coarse", *_merged(halves))
+
+
+def _whole(value: Label) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(part, int | np.integer) and not isinstance(part, bool) for part in parts)
+
+
+def _merged(labels: Sequence[Any]) -> tuple[npt.NDArray[np.int64], Labels]:
+    known: dict[Any, int] = {}
+    codes = np.array([known.setdefault(label, len(known)) for label in labels], np.int64)
+    kept = tuple(v[0] if isinstance(v, tuple) and len(v) == 1 else v for v in known)
+    return codes, Labels(kept)
+
+
+def _with_states(log: EpisodeLog, codes: npt.NDArray[np.int64], labels: Labels) -> EpisodeLog:
+    steps = log.steps
+
+    def moved(old: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        return np.where(old >= 0, codes[np.maximum(old, 0)], old).astype(np.int32)
+
+    other = replace(steps, state=moved(steps.state), ending=moved(steps.ending))
+    return replace(log, steps=other, states=labels, _cache={})
+
+
+def with_previous(log: EpisodeLog) -> EpisodeLog:
+    """The same log whose state is the state together with the one before it."""
+    return _refined(log, [_before(log.steps), log.steps.state])
+
+
+def _halved(log: EpisodeLog) -> EpisodeLog | None:
+    """The same log whose made states are split in two by each of the numbers that they were made
+    of, at its median within the state; None where there is nothing to split."""
+    if log.abstraction is None:
+        return None
+    values = log.raw_states()
+    if values.dtype.kind not in "iuf":
+        return None
+    state = log.steps.state
+    first = np.concatenate([[0], np.cumsum(np.bincount(state))])
+    middle = (first[:-1] + first[1:] - 1) // 2  # (S,) in the order of the states
+    above = [x > x[np.lexsort([x, state])][middle[state]] for x in values.reshape(len(state), -1).T]
+    if not np.any(above):
+        return None
+    return _refined(log, [state, *(half.astype(np.int64) for half in above)])
+
+
+def _refined(log: EpisodeLog, keys: list[npt.NDArray[Any]]) -> EpisodeLog:
+    """The same log whose state is all of these (N,) together."""
+    groups = group_by(keys)
+    parts = zip(*(key.tolist() for key in groups.keys), strict=True)
+    labels = Labels(tuple("|".join(map(str, each)) for each in parts))
+    # After the last row there is no such state; it is not needed after the horizon.
+    steps = log.steps
+    ending = np.where(steps.ending >= 0, UNKNOWN, steps.ending)
+    other = replace(steps, state=groups.index().astype(np.int32), ending=ending.astype(np.int32))
+    return replace(log, steps=other, states=labels, _cache={})
+
+
+def _before(steps: Steps) -> npt.NDArray[np.int64]:
+    """(N,) the state before each row's, HIDDEN at step 0."""
+    before = np.full(steps.n_rows, HIDDEN, np.int64)
+    for t in range(1, steps.horizon):
+        rows, past = steps.rows(t), steps.rows(t - 1)
+        before[rows] = steps.state[past.start : past.start + rows.stop - rows.start]
+    return before
+
+
+class GivenPolicy(WrappedPolicy):
+    """A policy's answers for the rows of one log, whatever their states are called."""
+
+    def __init__(self, policy: Policy, found: Floats) -> None:
+        super().__init__(policy)
+        self.found = found
+
+    def probabilities(self, log: EpisodeLog) -> Floats:
+        return self.found.copy()
+
+    def all_actions(self, log: EpisodeLog) -> Labels:
+        raise no_other_actions(self.name)
+
+    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
+        raise no_other_actions(self.name)
+
+    def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
+        return {}

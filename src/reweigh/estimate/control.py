@@ -1,0 +1,353 @@
+"""Control variates: a shaped reward y = r + f and a start value g.
+
+With Q and V = Σ_a π(a|s) Q(s,a):  f_t = -Q_t(s_t,a_t) + γ V_{t+1}(s_{t+1}),  g = V_0(s_0),
+V(END) = 0, V_H = 0. DR, WDR and MDR are IS, WIS and MIS on y, plus the mean of g.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import RefusedError, UsageError
+from reweigh.estimate.direct_model import RowsQ, fits
+from reweigh.estimate.recipe import ModelControl, Recipe
+from reweigh.estimate.recursion import backward
+from reweigh.estimate.solution import lacking, model_of, needs_discrete
+from reweigh.kernels.groups import group_by
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import HIDDEN, UNKNOWN
+from reweigh.policy.base import Policy
+from reweigh.policy.function import call_batch
+from reweigh.sums.moments import Moments
+from reweigh.sums.transitions import StartMoments, TransitionMoments, summed
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+IN_SAMPLE, SPLIT, CROSS_FIT = "in-sample Q", "Q of the odd blocks", "Q of the other half"
+
+
+@dataclass(frozen=True, eq=False)
+class TabularQ:
+    """Q by (t, s, a) and V by (t, s), from the direct method; 0 where nothing was seen."""
+
+    n_states: int
+    n_actions: int
+    q_key: Ints
+    q_value: Floats
+    v_key: Ints
+    v_value: Floats
+
+    def q(self, t: Ints, s: Ints, a: Ints) -> Floats:
+        return _find(self.q_key, self.q_value, (t * self.n_states + s) * self.n_actions + a)
+
+    def v(self, t: Ints, s: Ints) -> Floats:
+        """V_t(s); 0 for END and whatever is not a state."""
+        found = _find(self.v_key, self.v_value, t * self.n_states + s)
+        return np.where(s >= 0, found, 0.0)
+
+    def with_shares_of(self, part: Moments) -> TabularQ:
+        """With V_t(s) = Σ_a π̄(a|t,s) Q_t(s,a), π̄ of the part of the log on which Q is used, where
+        it is an estimate: the part's own luck in it is then in both, ρ Q and V."""
+        shares, cells = part.shares, part.model
+        assert cells is not None
+        if shares.rule == "one number":
+            return self
+        of = cells if shares.policy is None else shares.policy
+        groups = group_by([of.t, of.s, of.a])
+        t, s, a = groups.keys
+        nodes = group_by([t, s])
+        key = nodes.keys[0] * self.n_states + nodes.keys[1]
+        value = nodes.sum(shares.of(groups, cells) * self.q(t, s, a))
+        others = ~np.isin(self.v_key, key)
+        keys = np.concatenate([self.v_key[others], key])
+        order = np.argsort(keys)
+        values = np.concatenate([self.v_value[others], value])
+        return replace(self, v_key=keys[order], v_value=values[order])
+
+
+def _find(keys: Ints, values: Floats, wanted: Ints) -> Floats:
+    if len(keys) == 0:
+        return np.zeros(len(wanted))
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, values[at], 0.0)
+
+
+def fit_q(moments: Moments) -> TabularQ:
+    """Q_t(s,a) = r̂_t(s,a) + γ Σ_{s'} T̂_t(s'|s,a) V_{t+1}(s'), V_t(s) = Σ_a π(a|s) Q_t(s,a)."""
+    if moments.actions is None:
+        raise needs_discrete()
+    op = model_of(moments)
+    back = backward(op)
+    groups, c = op.groups, op.cells
+    value = np.where(op.dst >= 0, back.u[op.dst], 0.0) * op.discount**op.gap
+    moved = groups.sum(np.where(op.known, c.rho * value, 0.0))
+    q = groups.sum(c.z) / groups.visits + moved / np.maximum(groups.moves, 1)
+    n_states, n_actions = len(moments.states), len(moments.actions)
+    key = np.zeros(len(q), np.int64)
+    key[groups.of] = (c.t * n_states + c.s) * n_actions + c.a
+    order = np.argsort(key)
+    states = op.node_s >= 0
+    v_key = (op.node_t * n_states + op.node_s)[states]
+    by_node = np.argsort(v_key)
+    return TabularQ(
+        n_states, n_actions, key[order], q[order], v_key[by_node], back.u[states][by_node]
+    )
+
+
+def halves(count: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The half of a block (or of a hash): 0 sums, 1 fits Q when split."""
+    return count % 2
+
+
+@dataclass(frozen=True, eq=False)
+class Shaped:
+    """A log with shaped rewards, and the name under which its sums may be added."""
+
+    log: EpisodeLog
+    name: str
+
+
+def shape_rows(log: EpisodeLog, target: Policy, control: ModelControl) -> Shaped | None:
+    """The log whose rewards are y and whose start values are g, with Q fitted over its rows; None
+    where Q is the user's own, or where the way over the sums is better (`shape_log`)."""
+    if control.own or not fits(log, control.blocks):
+        return None
+    _refuse_if_cut(log)
+    none = np.zeros(log.n_episodes, np.int64)
+    if control.q == "in-sample":
+        found = RowsQ.fit(log, target, none, 1)
+        if found is None:
+            return None
+        return Shaped(log.with_rewards(*found.shape(none)), IN_SAMPLE)
+    half = halves(log.steps.episode_hash)
+    refuse_empty_half(half)
+    found = RowsQ.fit(log, target, half, 2)
+    if found is None:
+        return None
+    if control.q == "split":
+        return Shaped(log.with_rewards(*found.shape(none + 1)).select(half == 0), SPLIT)
+    return Shaped(log.with_rewards(*found.shape(1 - half)), CROSS_FIT)
+
+
+def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | None) -> Shaped:
+    """The same with Q from the model's sums by blocks, `fit`, or of the user's own (None).
+
+    Where the target sees more than the state, DR and WDR take V of what it sees in each row,
+    Σ_a π(a|x) Q(s,a): then E[ρ Q] = V row by row. MDR's weights are those of cells, and so is its
+    V = Σ_a π̄(a|s) Q(s,a), with π̄ of the rows that are summed.
+    """
+    control = recipe.control
+    assert control is not None
+    _refuse_if_cut(log)
+    if control.own:
+        y, g = _shape_own(log, target, control)
+        return Shaped(log.with_rewards(y, g), "own Q")
+    assert fit is not None
+    seen = target if fit.policy is not None and recipe.uses_trajectories else None
+    if control.q == "in-sample":
+        y, g = _shape_tabular(log, [fit_q(fit)], np.zeros(log.n_episodes, np.int64), seen)
+        return Shaped(log.with_rewards(y, g), IN_SAMPLE)
+    half = halves(log.steps.episode_hash)
+    refuse_empty_half(half)
+    fitted = _fit_halves(fit)
+    if control.q == "split":
+        part = log.select(half == 0)
+        y, g = _shape_tabular(part, fitted[:1], np.zeros(part.n_episodes, np.int64), seen)
+        return Shaped(part.with_rewards(y, g), SPLIT)
+    y, g = _shape_tabular(log, fitted, half, seen)
+    return Shaped(log.with_rewards(y, g), CROSS_FIT)
+
+
+def _fit_halves(moments: Moments) -> list[TabularQ]:
+    """For the episodes of the even blocks the Q of the odd ones, and the reverse."""
+    even = moments.keep_blocks(lambda block: halves(block) == 0)
+    odd = moments.keep_blocks(lambda block: halves(block) == 1)
+    return [fit_q(odd).with_shares_of(even), fit_q(even).with_shares_of(odd)]
+
+
+def refuse_empty_half(half: npt.NDArray[np.int64]) -> None:
+    if len(np.unique(half)) < 2:
+        raise RefusedError(
+            "empty-half",
+            "all episodes fall into one half, so that none is left to fit Q; use more episodes, "
+            'or q="in-sample"',
+        )
+
+
+def _refuse_if_cut(log: EpisodeLog) -> None:
+    count = log.steps.unknown_before_horizon()
+    if count:
+        raise RefusedError(
+            "truncated",
+            f"{count:,} episodes were cut off and their next state is not known: the shaped "
+            "reward r - Q + γV(s') is not either. Give next_state, drop them "
+            "(truncated='drop'), or use mis()",
+        )
+
+
+def _shape_tabular(
+    log: EpisodeLog, tables: list[TabularQ], which: Ints, seen: Policy | None
+) -> tuple[Floats, Floats]:
+    """(N,) y - Q + γV' and (n,) V_0, each episode by the table of that number. `seen`: V is that of
+    what this policy sees in a row."""
+    steps = log.steps
+    hidden = len(log.states)  # the code of the hidden state in the model's cells
+    s = np.where(steps.state == HIDDEN, hidden, steps.state).astype(np.int64)
+    after = steps.next_state.astype(np.int64)
+    after = np.where(after == HIDDEN, hidden, after)
+    last = steps.step == log.horizon - 1
+    q, v, ahead = np.zeros((3, steps.n_rows))
+    for index, table in enumerate(tables):
+        rows = which[steps.episode_index] == index
+        t = steps.step[rows]
+        q[rows] = table.q(t, s[rows], steps.action[rows].astype(np.int64))
+        v[rows] = table.v(t, s[rows])
+        ahead[rows] = np.where(last[rows], 0.0, table.v(t + 1, after[rows]))
+    if seen is not None:
+        assert log.actions is not None
+        v = np.zeros(steps.n_rows)
+        for code, action in enumerate(log.actions.values):  # never a table of rows × actions
+            pi, a = seen.of_action(log, action), np.full(steps.n_rows, code)
+            for index, table in enumerate(tables):
+                rows = which[steps.episode_index] == index
+                v[rows] += pi[rows] * table.q(steps.step[rows], s[rows], a[rows])
+        ahead = _of_following(log, v, ahead)
+    return steps.reward - q + log.discount * ahead, v[steps.rows(0)].copy()
+
+
+def _of_following(log: EpisodeLog, v: Floats, otherwise: Floats) -> Floats:
+    """(N,) v of each row's following row; `otherwise` where it is the episode's last."""
+    steps, found = log.steps, otherwise.copy()
+    for t in range(log.horizon - 1):
+        here, following = steps.rows(t), steps.rows(t + 1)
+        going_on = following.stop - following.start
+        found[here.start : here.start + going_on] = v[following]
+    return found
+
+
+def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[Floats, Floats]:
+    """A Q of the user's: q(state, action, step), or an array over states and actions 0, 1, 2, …"""
+    if log.actions is None:
+        raise needs_discrete()
+    if log.n_truncated:
+        raise RefusedError(
+            "truncated", "a Q of your own is not used on cut-off episodes; use truncated='drop'"
+        )
+    steps = log.steps
+    q = _own_q(log, control, log.raw_actions())
+    # V(s_t) = Σ_a π(a|s_t) Q(s_t,a), one action at a time: no rows × actions table
+    v, covered = np.zeros(steps.n_rows), np.zeros(steps.n_rows)
+    for action in target.all_actions(log).values:
+        pi = target.of_action(log, action)
+        v += pi * _own_q(log, control, np.full(steps.n_rows, action))
+        covered += pi
+    if np.any(covered < 1 - 1e-6):
+        raise RefusedError(
+            "target-probabilities",
+            f"the target {target.name} takes actions that the log never shows (up to "
+            f"{1 - covered.min():.1%} of the time); V = Σ π Q needs all of them: give the target "
+            "as a table",
+        )
+    ahead = _of_following(log, v, np.zeros(steps.n_rows))
+    return steps.reward - q + log.discount * ahead, v[steps.rows(0)].copy()
+
+
+def _own_q(log: EpisodeLog, control: ModelControl, values: npt.NDArray[Any]) -> Floats:
+    """(N,) the user's Q of these actions in the rows' states."""
+    steps = log.steps
+    if callable(control.q):
+        return call_batch(control.q, "the Q function", log, values)
+    table = np.asarray(control.q)
+    if table.ndim == 2:
+        table = np.broadcast_to(table, (log.horizon, *table.shape))
+    labels = log.states.array()
+    numbers = labels.dtype.kind in "iu" and labels.ndim == 1 and values.dtype.kind in "iu"
+    if not numbers or log.has_hidden:
+        raise UsageError(
+            "a Q array is for observed states and actions 0, 1, 2, …; give q(state, action, step)"
+        )
+    need = (log.horizon, int(labels.max()) + 1, int(values.max()) + 1)
+    short = any(have < want for have, want in zip(table.shape, need, strict=True))
+    if short or labels.min() < 0 or values.min() < 0:
+        raise UsageError(f"the Q array has shape {table.shape}; this log needs at least {need}")
+    return np.asarray(table[steps.step, labels[steps.state], values], np.float64)
+
+
+def shape_moments(recipe: Recipe, moments: Moments) -> Moments:
+    """The same from sums alone: MDR's shaped sums follow exactly from cells with the action.
+
+    Within a cell f is constant:  Σz' = Σz + fΣρ,  Σρz' = Σρz + fΣρ²,  Σz'² = Σz² + 2fΣρz + f²Σρ².
+    """
+    control = recipe.control
+    assert control is not None
+    cells, starts = moments.model, moments.start_model
+    if control.own:
+        raise RefusedError(
+            "needs-log", "a Q of your own is applied to the log itself, not to its moments"
+        )
+    if moments.hidden:
+        raise RefusedError(
+            "needs-log", "where states are hidden, shaped rewards need the log itself"
+        )
+    if cells is None or starts is None or not cells.has_action:
+        raise lacking("model")
+    if np.any((cells.s_next == UNKNOWN) & (cells.t_next < moments.about.horizon)):
+        raise RefusedError(
+            "truncated", "shaped rewards need the next state of episodes that were cut off"
+        )
+    if moments.about.blocks % control.blocks:
+        raise RefusedError(
+            "blocks",
+            "the episodes are split by blocks; make the moments with an even number of blocks, "
+            "such as blocks=20",
+        )
+    if control.q == "in-sample":
+        tables = [fit_q(moments)]
+        which, start_which = np.zeros(len(cells), np.int64), np.zeros(len(starts.n), np.int64)
+    else:
+        refuse_empty_half(halves(starts.block))
+        tables = _fit_halves(moments)
+        if control.q == "split":
+            cells, starts = (
+                cells.where(halves(cells.block) == 0),
+                starts.where(halves(starts.block) == 0),
+            )
+            tables = tables[:1]
+        which, start_which = halves(cells.block), halves(starts.block)
+    f, g = np.zeros(len(cells)), np.zeros(len(starts.n))
+    last = cells.t == moments.about.horizon - 1
+    for index, table in enumerate(tables):
+        e, at = which == index, start_which == index
+        ahead = np.where(last[e], 0.0, table.v(cells.t_next[e], cells.s_next[e]))
+        f[e] = moments.about.discount * ahead - table.q(cells.t[e], cells.s[e], cells.a[e])
+        g[at] = table.v(np.zeros(int(at.sum()), np.int64), starts.s[at])
+    return replace(
+        moments,
+        transitions=_shape_cells(cells, f),
+        start=_shape_starts(starts, g),
+        model=None,
+        start_model=None,
+        trajectories=None,
+    )
+
+
+def _shape_cells(cells: TransitionMoments, f: Floats) -> TransitionMoments:
+    n = cells.n.astype(np.float64)
+    shaped = replace(
+        cells,
+        a=np.full(len(cells), -1),
+        z=cells.z + f * cells.rho,
+        rhoz=cells.rhoz + f * cells.rho2,
+        z2=cells.z2 + 2 * f * cells.rhoz + f * f * cells.rho2,
+        y=cells.y + f * n,
+        y2=cells.y2 + 2 * f * cells.y + f * f * n,
+    )
+    return summed(shaped)
+
+
+def _shape_starts(starts: StartMoments, g: Floats) -> StartMoments:
+    return replace(starts, g=g * starts.n, g2=g * g * starts.n)

@@ -1,0 +1,443 @@
+"""MIS straight from the rows of a log in memory: the same Solution as from the sums.
+
+One pass forward and one backward, with work vectors of one step (`sums/kernels`), instead of a
+table of cells, which costs a sort. Everything is an array over (t, s), so that this road is taken
+where most of these occur.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import SupportError
+from reweigh.estimate import variance
+from reweigh.estimate.nodes import DenseNodes
+from reweigh.estimate.operators import covered_by
+from reweigh.estimate.recipe import Marginal, Recipe
+from reweigh.estimate.recursion import no_support
+from reweigh.estimate.solution import Solution, value_alone
+from reweigh.estimate.weakest_places import Place, largest
+from reweigh.kernels.choose import COMPILED_FROM, available, pick
+from reweigh.kernels.groups import inner, tally
+from reweigh.log.borrowed_arrays import Lent
+from reweigh.log.log import EpisodeLog
+from reweigh.log.paired_rows import Pairs
+from reweigh.log.states import END, HIDDEN, Labels
+from reweigh.log.steps import Steps
+from reweigh.policy.base import Policy
+from reweigh.policy.column import ColumnPolicy
+from reweigh.policy.table import TablePolicy
+from reweigh.sums.engines.base import about
+from reweigh.sums.moments import Moments
+from reweigh.sums.transitions import StartMoments
+
+Floats = npt.NDArray[np.float64]
+PLAIN, SIMPLEX, STATE = 0, 1, 2
+MODES = {"none": PLAIN, "simplex": SIMPLEX, "state": STATE}
+ROWS_PER_STEP = 500  # with fewer on average, NumPy is as fast over the sums
+NODES_PER_ROW, FEW_NODES = 2, 1 << 16
+NO_BITS = np.uint64(0)  # of an action: codes are those of states
+
+
+def solve_in_memory(
+    log: EpisodeLog, target: Policy, recipe: Recipe, *, errors: bool = True
+) -> Solution | None:
+    """The Solution of MIS, or its value alone; None where the road over the sums is to be taken.
+
+    That is: other estimators, hidden states, a log without behaviour probabilities, few rows, or
+    far fewer rows than (step, state) pairs.
+    """
+    fits = recipe.weights == Marginal() and recipe.reward == "logged" and recipe.control is None
+    if not (fits and _pays(log) and observed(log) and _dense(log)):
+        return None
+    return solve_rows(Rows.of(log, target, recipe.max_ratio), recipe, errors=errors)
+
+
+def solve_rows(rows: Rows, recipe: Recipe, *, errors: bool = True) -> Solution:
+    """The same for any size."""
+    mode = MODES[recipe.normalize]
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not errors:
+            return value_alone(_per_step(rows, forward(rows, mode, keep=False)))
+        if mode != STATE:
+            return _solve(rows, mode)
+        try:
+            plain = _solve(rows, PLAIN)
+            placebo, error = plain.placebo, plain.placebo_error
+            each = plain.placebo_by_step
+        except SupportError:
+            placebo, error, each = 0.0, None, np.zeros(rows.steps.horizon)
+        found = _solve(rows, STATE)
+        return replace(found, placebo=placebo, placebo_error=error, placebo_by_step=each)
+
+
+def behavior_in_memory(log: EpisodeLog, mean_return: float | None = None) -> float | None:
+    """What the behaviour itself earned, see `estimators.weights.behavior_value`; the mean return
+    if that is known."""
+    steps = log.steps
+    if not log.n_truncated:
+        if mean_return is not None:
+            return mean_return
+        earned = [float(steps.reward[steps.rows(t)].sum()) for t in range(steps.horizon)]
+        return float(log.discount ** np.arange(steps.horizon) @ np.array(earned)) / log.n_episodes
+    width = len(log.states) + 1
+    ones = Rows(steps, np.ones(steps.n_rows), log.discount, width)  # μ/μ
+    flow = forward(ones, PLAIN, keep=False)
+    if np.any(flow.total < 1 - 1e-9):
+        return None  # every episode of some state was cut off: its future is not known
+    return float(flow.powers @ flow.earned)
+
+
+def bare_moments(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
+    """Moments that hold no sums but the starts: what an estimate says of its log. Their sources
+    are not named, since that reads the whole log; they are not for adding."""
+    states = Labels((*log.states.values, None)) if log.has_hidden else log.states
+    state = log.steps.first_states()
+    count = np.bincount(np.where(state == HIDDEN, len(log.states), state))
+    seen = np.flatnonzero(count)
+    zero = np.zeros(len(seen))
+    start = StartMoments(zero.astype(np.int64), seen, count[seen], zero, zero)
+    return Moments(
+        about(log, target, recipe.needs),
+        states,
+        log.actions,
+        start,
+        truncated=log.n_truncated,
+        hidden=log.has_hidden,
+    )
+
+
+def _ratios(log: EpisodeLog, target: Policy) -> Floats:
+    """ρ = π/μ of the rows. A log from arrays has checked its column when it was made."""
+    mu = log.steps.behavior_prob
+    assert mu is not None
+    if isinstance(target, ColumnPolicy) and f"checked {target.column}" in log._cache:
+        pi = log.column(target.column)
+    else:
+        pi = target.probabilities(log)
+    own = isinstance(target, TablePolicy)  # others may hand out an array that is theirs
+    return np.divide(pi, mu, out=pi if own else None)
+
+
+def _ratios_by_code(log: EpisodeLog, target: Policy) -> Floats | None:
+    """The same of every pair of state and action that occurs; None where rows are not held as
+    pairs, or where π is not a function of them."""
+    pairs = log.steps.pairs
+    if pairs is None or log.actions is None:
+        return None
+    if isinstance(target, ColumnPolicy):
+        pi = pairs.columns.get(target.column)
+    elif isinstance(target, TablePolicy) and not target.has_steps:
+        state, action = pairs.seen >> pairs.bits, pairs.action_of[pairs.seen & pairs.mask]
+        known_as = target.all_actions(log).translate(log.actions)
+        found, known = target.find(log.states, state, None, known_as[action])
+        pi = pairs.spread(found) if known.all() else None
+    else:
+        return None
+    return None if pi is None else pi / pairs.columns["behavior_prob"]
+
+
+def observed(log: EpisodeLog) -> bool:
+    """Whether every state is observed and every action's probability was logged."""
+    steps = log.steps
+    hidden = log.has_hidden or bool(np.any(steps.ending == HIDDEN))
+    return steps.has_propensities and not hidden
+
+
+def _pays(log: EpisodeLog) -> bool:
+    """Whether this road is the faster one."""
+    rows = log.steps.n_rows
+    return rows >= ROWS_PER_STEP * log.horizon or (available() and rows >= COMPILED_FROM)
+
+
+def _dense(log: EpisodeLog) -> bool:
+    """Whether there are enough rows for arrays over all (t, s)."""
+    nodes = (log.horizon + 1) * (len(log.states) + 1)
+    return nodes <= max(NODES_PER_ROW * log.steps.n_rows, FEW_NODES)
+
+
+@dataclass(frozen=True, eq=False)
+class LentRatios:
+    """π/μ of a log whose probabilities are read where the user has them."""
+
+    lent: Lent
+    max_ratio: float | None
+
+    @cached_property
+    def all(self) -> Floats:
+        """(N,) a copy, for those who need every row at once."""
+        found = self.lent.column("target_prob")
+        with np.errstate(over="ignore"):
+            found /= self.lent.column("behavior_prob")
+        return np.asarray(found if self.max_ratio is None else np.minimum(found, self.max_ratio))
+
+    def at(self, t: int) -> Floats:
+        """Those of one step."""
+        size = int(self.lent.offsets[t + 1] - self.lent.offsets[t])
+        ratios, _ = self.lent.some(t, t + 1, self.max_ratio, np.empty(2 * size))
+        return ratios
+
+    def parts(self, n: int, *, backwards: bool) -> Iterator[tuple[Floats, Floats, int, int]]:
+        """Ratios and rewards of some steps after the other, and which these are."""
+        horizon, k = len(self.lent.offsets) - 1, self.lent.together
+        starts, room = range(0, horizon, k), np.empty(2 * k * n)
+        for since in reversed(starts) if backwards else starts:
+            until = min(since + k, horizon)
+            yield *self.lent.some(since, until, self.max_ratio, room), since, until
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What the kernels read. A state's column is its code, END's is the last of `width`. Where
+    the rows are `pairs`, rho holds the ratio of every pair, else that of every row."""
+
+    steps: Steps
+    ratios: Floats | LentRatios
+    gamma: float
+    width: int
+    pairs: Pairs | None = None
+
+    @classmethod
+    def of(cls, log: EpisodeLog, target: Policy, max_ratio: float | None) -> Rows:
+        lent = log.steps.lent
+        if lent is not None and isinstance(target, ColumnPolicy) and target.column in lent.numbers:
+            ratios = LentRatios(lent, max_ratio)
+            return cls(log.steps, ratios, log.discount, len(log.states) + 1)
+        with np.errstate(over="ignore"):
+            rho = by_code = _ratios_by_code(log, target)
+            if rho is None:
+                rho = _ratios(log, target)
+            if max_ratio is not None:
+                rho = np.minimum(rho, max_ratio)
+        pairs = None if by_code is None else log.steps.pairs
+        return cls(log.steps, _plain(rho), log.discount, len(log.states) + 1, pairs)
+
+    @property
+    def rho(self) -> Floats:
+        ratios = self.ratios
+        return ratios.all if isinstance(ratios, LentRatios) else ratios
+
+    @cached_property
+    def columns(self) -> tuple[Any, ...]:
+        """The first arguments of the recursions: see `forward`."""
+        s, pairs = self.steps, self.pairs
+        if pairs is None:
+            return (
+                s.offsets,
+                self._states,
+                NO_BITS,
+                s.ending,
+                self.rho,
+                False,
+                _plain(s.reward),
+            )
+        bits = np.uint64(pairs.bits)
+        return s.offsets, _plain(pairs.code, np.uint16), bits, s.ending, self.rho, True, s.reward
+
+    def parts(self, *, backwards: bool = False) -> Iterator[tuple[tuple[Any, ...], int, int]]:
+        """The first arguments of the recursions, and the steps that they hold the rows of."""
+        s, ratios = self.steps, self.ratios
+        if not isinstance(ratios, LentRatios):
+            yield self.columns, 0, s.horizon
+            return
+        for rho, reward, since, until in ratios.parts(s.n_episodes, backwards=backwards):
+            yield (s.offsets, self._states, NO_BITS, s.ending, rho, False, reward), since, until
+
+    def of_step(self, t: int) -> tuple[npt.NDArray[Any], Floats]:
+        """States and ratios of the rows of one step."""
+        rows = self.steps.rows(t)
+        if isinstance(self.ratios, LentRatios):
+            return self._states[rows], self.ratios.at(t)
+        if self.pairs is None:
+            return self._states[rows], self.ratios[rows]
+        return self.pairs.state(rows), self.rho[self.pairs.code[rows]]
+
+    @property
+    def unpacked(self) -> tuple[Any, ...]:
+        """The first arguments of the kernels that resample: states and ratios of the rows."""
+        s = self.steps
+        return s.offsets, self._states, s.ending, self.row_ratios, _plain(s.reward)
+
+    @property
+    def row_ratios(self) -> Floats:
+        """(N,) ρ of the rows."""
+        return self.rho if self.pairs is None else self.rho[self.pairs.code]
+
+    @property
+    def _states(self) -> npt.NDArray[np.uint32]:
+        # Unsigned codes: the compiled code need not ask whether an index counts from the end.
+        return _plain(self.steps.state, np.int32).view(np.uint32)
+
+
+def _plain(values: npt.NDArray[Any], kind: type = np.float64) -> npt.NDArray[Any]:
+    """The array, or a copy that is one piece and may be written: another kind of array would be
+    another kernel to compile."""
+    return np.require(values, kind, ["C", "W"])
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """The forward recursion: d, visits (H+1, width), and (H,) what the steps add up to. Where no
+    more was kept than the value needs, d and visits have two lines (step t in line t mod 2), and
+    `second` and `logged` are nan.
+
+    parts (H+1, width) is room for the backward recursion's parts of SE².
+    """
+
+    d: Floats
+    visits: Floats
+    parts: Floats
+    mass: Floats
+    total: Floats
+    earned: Floats
+    placebo: Floats
+    first: Floats
+    second: Floats
+    logged: Floats
+    powers: Floats
+
+
+def forward(rows: Rows, mode: int, *, keep: bool = True) -> Flow:
+    """Run forward; SupportError where no row is possible under the target. Unless all is to be kept
+    it is what the value needs."""
+    horizon = rows.steps.horizon
+    d, visits, parts = np.empty((3, horizon + 1 if keep else 2, rows.width))
+    parts[-1] = 0.0  # of the horizon, where no row is; all else is written
+    steps = np.zeros((7, horizon))
+    run = pick("forward.forward", rows.steps.n_rows)
+    for given, since, until in rows.parts():
+        failed = run(*given, mode, d, visits, steps, since, until, keep)
+        if failed >= 0:
+            raise no_support(failed)
+    powers = np.asarray(rows.gamma ** np.arange(horizon), np.float64)
+    mass, total, earned, placebo, first, second, logged = steps
+    return Flow(d, visits, parts, mass, total, earned, placebo, first, second, logged, powers)
+
+
+def _solve(rows: Rows, mode: int) -> Solution:
+    flow = forward(rows, mode)
+    horizon, n = rows.steps.horizon, rows.steps.n_episodes
+    parts, lost = flow.parts, np.zeros(horizon)
+    u, ahead = np.zeros((2, rows.width, 1 if mode == STATE else 2))
+    name = "backward.backward_state" if mode == STATE else "backward.backward"
+    back = pick(name, rows.steps.n_rows)
+    g = _start_values(rows)
+    off: float | None = None
+    scale, of_placebo = 0.0, 0.0
+    told = flow.d, flow.visits
+    for given, since, until in rows.parts(backwards=True):
+        filled = parts[:-1], lost, u, ahead, since, until
+        if mode == STATE:
+            scale += back(*given, rows.gamma, *told, *filled)
+        else:
+            squares, ones = back(*given, rows.gamma, mode, *told, flow.mass, *filled)
+            scale, of_placebo = scale + squares, of_placebo + ones
+    if mode != STATE:
+        off = float(np.sqrt(of_placebo + start_variance(u[:, 1], flow.visits[0])))
+    start = start_variance(u[:, 0], flow.visits[0], g)
+    square = start + float(parts.sum())
+    # What SE² is a difference of: below 1e-12 of it, its digits are noise.
+    scale += float(np.sum(u[:, 0] ** 2 * flow.visits[0])) / n**2
+    per_step = _per_step(rows, flow)
+    if g is not None:
+        scale += float(np.sum(2 * np.abs(u[:, 0] * g[0]) + g[1])) / n**2
+    gone = variance.lost_in_rounding(square, scale)
+    second = flow.second
+    nodes = _nodes(rows.steps, flow)
+    seldom = nodes.seldom
+    unseen = _unseen(flow, lost, conserves=mode == STATE)
+    return Solution(
+        value=float(per_step.sum()),
+        standard_error=None if gone else float(np.sqrt(square)),
+        error_method=variance.LOST if gone else "analytic",
+        per_step=per_step,
+        ess=np.where(second > 0, flow.first**2 / np.where(second > 0, second, 1.0), np.nan),
+        unseen_mass=unseen,
+        unseen_at=_unseen_at(rows, flow, unseen),
+        placebo=float(flow.powers @ flow.placebo),
+        placebo_error=off,
+        placebo_by_step=flow.powers * flow.placebo,
+        rare_mass=float(seldom.rare.sum()) / horizon,
+        rare_by_step=seldom.rare,
+        rare_at=seldom.rare_at,
+        total_mass=flow.total,
+        variance_of_start=start,
+        freedom=_freedom(nodes, start, n),
+        normalized_at=np.ones(horizon, bool) if mode == SIMPLEX else None,
+        mean_return=float(flow.powers @ flow.logged) / n,
+        by_node=nodes,
+    )
+
+
+def _per_step(rows: Rows, flow: Flow) -> Floats:
+    """(H,) γ^t <d_t, r_t>, at the start with a control's mean start value."""
+    per_step = flow.powers * flow.earned
+    if rows.steps.start_value is not None:
+        per_step[0] += float(rows.steps.start_value.sum()) / rows.steps.n_episodes
+    return per_step
+
+
+def _start_values(rows: Rows) -> Floats | None:
+    """(2, width) Σg and Σg² by first state, of a control's start value."""
+    g = rows.steps.start_value
+    if g is None:
+        return None
+    first = rows.steps.first_states()
+    return np.stack([tally(first, g, rows.width), tally(first, g * g, rows.width)])
+
+
+def start_variance(u: Floats, count: Floats, g: Floats | None = None) -> float:
+    """Var[u_0(s_0) + g(s_0)]/n."""
+    n, weighted = float(count.sum()), u * count
+    first, second = float(weighted.sum()), inner(weighted, u)
+    if g is not None:
+        first, second = first + float(g[0].sum()), second + float((2 * u * g[0] + g[1]).sum())
+    mean = first / n
+    return max(second / n - mean * mean, 0.0) / n
+
+
+def _unseen(flow: Flow, share: Floats, *, conserves: bool) -> Floats:
+    """(H,) target mass that step t loses, of the un-normalised recursion (weights.escaping)."""
+    scale = np.cumprod(flow.mass)
+    if conserves:  # d_t keeps what was lost: count no mass twice
+        kept = np.cumprod(np.maximum(1 - share, 0.0))
+        scale = scale * np.concatenate([[1.0], kept[:-1]])
+    return np.where(scale * share > 1e-9, scale * share, 0.0)
+
+
+def _unseen_at(rows: Rows, flow: Flow, unseen: Floats) -> Place | None:
+    """See `where.most_unseen`. From the rows of that step alone: the others need not be read."""
+    if not unseen.any():
+        return None
+    t = int(np.argmax(unseen))
+    here, last = rows.steps.rows(t), t + 1 == rows.steps.horizon
+    state, ratio = rows.of_step(t)
+    known = rows.steps.ending[: len(state)] >= END  # the longest episodes come first
+    known[: 0 if last else rows.steps.rows(t + 1).stop - here.stop] = True
+    state, ratio = (state, ratio) if last else (state[known], ratio[known])
+    count = np.bincount(state, minlength=rows.width).astype(np.float64)
+    sums = (tally(state, values, rows.width) for values in (ratio, ratio * ratio))
+    lost = flow.d[t] * np.maximum(1 - covered_by(count, *sums), 0.0)
+    return Place(t, largest(lost[:-1]))  # END, which loses nothing, is the last
+
+
+def _freedom(nodes: DenseNodes, start: float, n: int) -> variance.Freedom | None:
+    square, spread = nodes.seldom.corrected, nodes.seldom.spread
+    if square > 0 and not 0 < spread < np.inf:  # a square is lost: with each part by itself
+        parts = np.append(nodes.variance, start)
+        return variance.Freedom.of(parts, np.append(nodes.visits, n))
+    return variance.Freedom.of_sums(square, spread, start, n)
+
+
+def _nodes(steps: Steps, flow: Flow) -> DenseNodes:
+    """What the Solution tells by (t, s)."""
+    reached = np.zeros(flow.d.shape, np.uint8)
+    last = np.flatnonzero(steps.ending >= 0)
+    reached[steps.lengths[last], steps.ending[last]] = 1
+    return DenseNodes(flow.d, flow.visits, flow.parts, reached, steps.n_episodes, steps.n_rows)

@@ -1,0 +1,98 @@
+"""What an estimator tells by step and state: over the nodes, the (t, s) that occur."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.estimate.weakest_places import Place
+from reweigh.kernels.choose import pick
+from reweigh.kernels.groups import tally
+from reweigh.log.states import END
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """Arrays over the nodes.
+
+    t, s               step, and code of the state (END's where an episode has ended)
+    target, behavior   d_t^π(s) and d_t^μ(s)
+    visits             N_t(s), the logged rows
+    variance           the parts of SE², which with that of the start add up to it; None when
+                       pooled: no step owns them
+    """
+
+    t: Ints
+    s: Ints
+    target: Floats
+    behavior: Floats
+    visits: Floats
+    variance: Floats | None
+
+    @property
+    def made(self) -> Nodes:
+        return self
+
+    def variance_by_step(self, horizon: int) -> Floats | None:
+        """(H,) the parts of SE² of every step."""
+        if self.variance is None:
+            return None
+        return tally(self.t, self.variance, horizon + 1)[:horizon]
+
+
+@dataclass(frozen=True, eq=False)
+class DenseNodes:
+    """The same as arrays (H+1, width) over all (t, s), END's being the last column. The nodes are
+    picked out when they are asked for: with many states that takes as long as the recursions.
+
+    reached  whether it is what an episode's last row led to
+    n_rows   of the log: kernels are for many
+    """
+
+    d: Floats
+    visits: Floats
+    variance: Floats
+    reached: npt.NDArray[np.uint8]
+    n_episodes: int
+    n_rows: int
+
+    @cached_property
+    def made(self) -> Nodes:
+        size = pick("nodes.count", self.n_rows)(self.visits, self.reached)
+        columns = np.empty((6, size + 1))
+        t, s = columns[4:].view(np.int64)
+        pick("nodes.collect", self.n_rows)(
+            self.d, self.visits, self.variance, self.reached, self.n_episodes, t, s, columns[:4]
+        )
+        target, behavior, visits, variance = columns[:4, :-1]
+        return Nodes(t[:-1], s[:-1], target, behavior, visits, variance)
+
+    def variance_by_step(self, horizon: int) -> Floats | None:
+        return np.asarray(self.variance[:horizon].sum(axis=1))
+
+    @cached_property
+    def seldom(self) -> Seldom:
+        """See `Seldom`; at the horizon nothing is rare."""
+        rare, at = np.zeros(len(self.d) - 1), np.zeros(2, np.int64)
+        found = pick("nodes.seldom", self.n_rows)(self.d, self.visits, self.variance, rare, at)
+        t, column = at.tolist()
+        state = END if column + 1 == self.d.shape[1] else column
+        return Seldom(rare, None if t < 0 else Place(t, state), *found)
+
+
+@dataclass(frozen=True, eq=False)
+class Seldom:
+    """What few rows mean for an estimate: (H,) the target's mass on nodes seen fewer than 10 times,
+    and the node with the most of it; over the nodes seen twice or more the sums of
+    C = V N/(N - 1) and of C²/(N - 1), with V the variance."""
+
+    rare: Floats
+    rare_at: Place | None
+    corrected: float
+    spread: float

@@ -1,0 +1,372 @@
+"""One-step operators: how the target moves and what it earns, from the sums.
+
+MIS:  P̂_t(s'|s) = Σρ(s,s') / n_t(s)          r̂_t(s) = Σ ρ r / n_t(s)
+DM:   P̂_t(s'|s) = Σ_a π̄(a|s) n(s,a,s')/n(s,a)  r̂_t(s) = Σ_a π̄(a|s) Σr/n(s,a)
+
+Both are sums over *groups* of rows that share a divisor: (t, s) for MIS, (t, s, a) with the share
+π̄(a|s) of `sums/shares.py` for DM, (s) when pooled over time. The recursion does not know which one
+it runs on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.kernels.groups import group_by, tally
+from reweigh.log.states import END, START, UNKNOWN
+from reweigh.sums.shares import Shares
+from reweigh.sums.transitions import StartMoments, TransitionMoments
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+SEEN_ENOUGH, DEFICIT_ERRORS = 10, 4.0
+PLACES_PER_CELL = 8  # up to so many (t, s) per cell are counted in an array over all of them
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Rows that share a divisor, G of them; E cells (edges) belong to them.
+
+    of         (E,) group of each edge
+    share      (G,) probability with which the target uses the group: π(a|s), else 1
+    visits     (G,) N, rows of the group: the divisor of rewards
+    moves      (G,) M, rows whose next state is known: the divisor of transitions
+    reward_by  (G,) what reward sums are divided by: N, or Σρ when self-normalised
+    move_by    (G,) likewise for transitions
+    """
+
+    of: Ints
+    share: Floats
+    visits: Floats
+    moves: Floats
+    reward_by: Floats
+    move_by: Floats
+
+    def sum(self, values: Floats) -> Floats:
+        return tally(self.of, values, len(self.share))
+
+
+@dataclass(frozen=True, eq=False)
+class AtSteps:
+    """By (t, s), not necessarily once each: rows n, Σρ and Σρ²."""
+
+    t: Ints
+    s: Ints
+    n: Ints
+    rho: Floats
+    rho2: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class ShortEdges:
+    """Edges from one step to the next: their nodes counted from the first of their step, and P̂."""
+
+    src: Ints
+    dst: Ints
+    prob: Floats
+    bounds: Ints | None  # (H+1,) the edges of a step; None: all of them at every step
+
+    def at(self, t: int) -> tuple[Ints, Ints, Floats]:
+        if self.bounds is None:
+            return self.src, self.dst, self.prob
+        e = slice(int(self.bounds[t]), int(self.bounds[t + 1]))
+        return self.src[e], self.dst[e], self.prob[e]
+
+
+@dataclass(frozen=True, eq=False)
+class OneStep:
+    """The one-step operator over nodes: the observed (t, s), END and the states at H included.
+
+    node_t, node_s  (K,) in increasing order of t; offsets (H+2,) nodes of step t
+    initial         (K,) d_0
+    reward          (K,) r̂_t(s)
+    placebo         (K,) r̂_t(s) if every reward were 1
+    visits          (K,) logged rows (or ended episodes) at the node
+    covered         (K,) share of the target's mass at the node that the log can carry on: for
+                    MIS the mean ratio where it is below 1 beyond its error (0 where no row is
+                    possible under the target), for a model the probability of the actions seen
+    at_steps        pooled: the rows by (t, s), for what is told per step
+    conserves       True where d_t does not shrink by what is not covered (self-normalised)
+    plain           of a model whose shares were divided by their sum: the operator before that,
+                    whose placebo tells what was lost or gained; of shares by ratios that of MIS,
+                    with the same edges
+    by_ratios       True where a model's shares are Σ1{a}ρ/Σρ, which adds to the error
+    src, dst        (E,) nodes of an edge (dst -1: the next state is not known); pooled: states
+    prob            (E,) P̂(dst|src), the target's share included
+    gap             (E,) t' - t
+    complete        (H+1,) True where every living episode is observed: only there is d_t a
+                    distribution that may be normalised
+    """
+
+    horizon: int
+    discount: float
+    node_t: Ints
+    node_s: Ints
+    offsets: Ints
+    initial: Floats
+    start: StartMoments
+    start_node: Ints
+    reward: Floats
+    placebo: Floats
+    visits: Floats
+    covered: Floats
+    cells: TransitionMoments
+    groups: Groups
+    known: npt.NDArray[np.bool_]
+    src: Ints
+    dst: Ints
+    prob: Floats
+    gap: Ints
+    edge_offsets: Ints | None  # None: pooled, the same edges at every step
+    ended_to: Ints  # (H+1,) node of END at step t, -1 where there is none
+    complete: npt.NDArray[np.bool_]
+    self_normalized: bool
+    conserves: bool
+    at_steps: AtSteps | None = None
+    plain: OneStep | None = None
+    by_ratios: bool = False
+
+    def nodes(self, t: int) -> slice:
+        return slice(int(self.offsets[t]), int(self.offsets[t + 1]))
+
+    def edges(self, t: int) -> tuple[slice, Ints, Ints]:
+        """Edges that leave step t: their places, and their nodes."""
+        if self.edge_offsets is None:
+            base, after = int(self.offsets[t]), int(self.offsets[t + 1])
+            return slice(0, len(self.src)), self.src + base, _shifted(self.dst, after)
+        e = slice(int(self.edge_offsets[t]), int(self.edge_offsets[t + 1]))
+        return e, self.src[e], self.dst[e]
+
+    @cached_property
+    def short_edges(self) -> ShortEdges | None:
+        """The edges whose next state is known, if all of them lead to the next step."""
+        if np.any(self.gap != 1):
+            return None
+        known = self.dst >= 0
+        if self.edge_offsets is None:
+            return ShortEdges(self.src[known], self.dst[known], self.prob[known], None)
+        here = self.node_t[self.src]
+        src, dst = self.src - self.offsets[here], self.dst - self.offsets[here + 1]
+        if known.all():
+            return ShortEdges(src, dst, self.prob, self.edge_offsets)
+        bounds = np.concatenate([[0], np.cumsum(known)])[self.edge_offsets]
+        return ShortEdges(src[known], dst[known], self.prob[known], bounds)
+
+    @property
+    def n_episodes(self) -> int:
+        return int(self.start.n.sum())
+
+
+def _shifted(nodes: Ints, by: int) -> Ints:
+    return np.where(nodes >= 0, nodes + by, nodes)
+
+
+def importance_operator(
+    cells: TransitionMoments,
+    start: StartMoments,
+    horizon: int,
+    discount: float,
+    *,
+    per_state: bool = False,
+    reward_sums: Floats | None = None,
+) -> OneStep:
+    """The paper's operator (MIS). `reward_sums` replaces Σρr per cell (averaged rewards)."""
+    groups = group_by([cells.t, cells.s]).index()
+    share = np.ones(int(groups.max()) + 1)
+    return _operator(cells, start, horizon, discount, groups, share, per_state, reward_sums)
+
+
+def model_operator(
+    cells: TransitionMoments,
+    start: StartMoments,
+    horizon: int,
+    discount: float,
+    shares: Shares,
+    *,
+    renorm: bool,
+) -> OneStep:
+    """The model's operator (DM): every ratio is 1 within (t, s, a), whose share is π̄(a|s)."""
+    found = group_by([cells.t, cells.s, cells.a])
+    share = shares.of(found, cells)
+    n = cells.n.astype(np.float64)
+    counted = replace(cells, rho=n, rho2=n, one=n, z=cells.y, rhoz=cells.y, z2=cells.y2)
+
+    def made(share: Floats, probability: Floats) -> OneStep:
+        of = found.index()
+        return _operator(counted, start, horizon, discount, of, share, False, None, probability)
+
+    op = made(share, share)
+    if shares.rule == "ratios":
+        # Such shares add up to 1 whatever the log lacks: Σρ/n tells.
+        plain = importance_operator(cells, start, horizon, discount)
+        return replace(op, conserves=True, covered=plain.covered, plain=plain, by_ratios=True)
+    if not renorm:
+        return op
+    at = group_by([found.keys[0], found.keys[1]])
+    total = at.sum(share)[at.index()]
+    renormed = np.where(total > 0, share / np.where(total > 0, total, 1), 0.0)
+    return replace(made(renormed, share), conserves=True, plain=op)
+
+
+def _operator(
+    cells: TransitionMoments,
+    start: StartMoments,
+    horizon: int,
+    discount: float,
+    group_of: Ints,
+    share: Floats,
+    per_state: bool,
+    reward_sums: Floats | None,
+    probability: Floats | None = None,
+) -> OneStep:
+    start_t = np.zeros(len(start.s), np.int64)
+    width = max(int(v.max(initial=0)) for v in (cells.s, cells.s_next, start.s)) + 1 - START
+    by_node = cells.t * width + (cells.s - START)
+    if np.any(by_node[1:] < by_node[:-1]):
+        order = np.argsort(by_node, kind="stable")
+        cells, group_of, by_node = _reordered(cells, order), group_of[order], by_node[order]
+        reward_sums = None if reward_sums is None else reward_sums[order]
+    rewards = cells.z if reward_sums is None else reward_sums
+    # A tail that is hidden or not logged up to the horizon is known to end there, with value 0.
+    known = (cells.s_next != UNKNOWN) | (cells.t_next >= horizon)
+    groups = rows_of(cells, group_of, share, known, per_state)
+
+    at_end = np.flatnonzero(cells.s_next == END)
+    first_end = int(cells.t_next[at_end].min()) if len(at_end) else horizon + 1
+    end_t = np.arange(first_end, horizon + 1)
+    reached = cells.s_next != UNKNOWN
+    after = cells.t_next * width + (cells.s_next - START)
+    node, (src, arriving, end_node, start_node) = _nodes(
+        [by_node, after[reached], end_t * width + (END - START), start_t * width + start.s - START],
+        (horizon + 1) * width,
+    )
+    node_t, node_s = node // width, node % width + START
+    dst = np.full(len(cells), -1, np.int64)
+    dst[reached] = arriving
+    n_nodes = len(node)
+    ended_to = np.full(horizon + 1, -1, np.int64)
+    ended_to[end_t] = end_node
+    weight = groups.share[group_of]
+    prob = weight * np.where(known, cells.rho, 0.0) * inverse(groups.move_by)[group_of]
+    scale = weight * inverse(groups.reward_by)[group_of]
+    placebo = tally(src, cells.one * scale, n_nodes)
+    placebo[end_node] = 1.0  # END earns the placebo's 1 at every step, END included
+    visits = tally(src, cells.n.astype(float), n_nodes)
+    visits[end_node] = ended_by(cells, end_t)
+    covered = covered_share(cells, known, src, n_nodes)
+    if probability is not None:
+        used = groups.moves > 0
+        node_of = np.zeros(len(share), np.int64)
+        node_of[group_of] = src
+        covered = tally(node_of[used], probability[used], n_nodes)
+    covered[(node_s == END) | (node_t == horizon)] = 1.0
+    return OneStep(
+        horizon=horizon,
+        discount=discount,
+        node_t=node_t,
+        node_s=node_s,
+        offsets=np.searchsorted(node_t, np.arange(horizon + 2)),
+        initial=tally(start_node, start.n / start.n.sum(), n_nodes),
+        start=start,
+        start_node=start_node,
+        reward=tally(src, rewards * scale, n_nodes),
+        placebo=placebo,
+        visits=visits,
+        covered=covered,
+        cells=cells,
+        groups=groups,
+        known=known,
+        src=src,
+        dst=dst,
+        prob=prob,
+        gap=cells.t_next - cells.t,
+        edge_offsets=np.searchsorted(cells.t, np.arange(horizon + 1)),
+        ended_to=ended_to,
+        complete=_complete(cells, horizon),
+        self_normalized=per_state,
+        conserves=per_state,
+    )
+
+
+def _nodes(codes: list[Ints], size: int) -> tuple[Ints, list[Ints]]:
+    """The codes that occur, in their order, and the place of each given code among them."""
+    total = sum(len(part) for part in codes)
+    if size > PLACES_PER_CELL * total:
+        found = group_by([np.concatenate(codes)])
+        bounds = np.cumsum([len(part) for part in codes])[:-1]
+        return found.keys[0], np.split(found.index(), bounds)
+    occurs = np.zeros(size, bool)
+    for part in codes:
+        occurs[part] = True
+    place = np.cumsum(occurs) - 1
+    return np.flatnonzero(occurs), [place[part] for part in codes]
+
+
+def rows_of(
+    cells: TransitionMoments,
+    of: Ints,
+    share: Floats | None,
+    known: npt.NDArray[np.bool_],
+    per_state: bool,
+) -> Groups:
+    size = int(of.max()) + 1
+    if share is None:
+        share = np.ones(size)
+    visits = tally(of, cells.n, size)
+    moves = tally(of, np.where(known, cells.n, 0), size)
+    reward_by, move_by = visits, moves
+    if per_state:
+        reward_by = tally(of, cells.rho, size)
+        move_by = tally(of, np.where(known, cells.rho, 0.0), size)
+    return Groups(of, share, visits, moves, reward_by, move_by)
+
+
+def covered_share(
+    cells: TransitionMoments, known: npt.NDArray[np.bool_], node: Ints, size: int
+) -> Floats:
+    """(size,) what `covered_by` says of each node's rows."""
+    n, first, second = (
+        tally(node, np.where(known, v, 0), size) for v in (cells.n, cells.rho, cells.rho2)
+    )
+    return covered_by(n, first, second)
+
+
+def covered_by(n: Floats, first: Floats, second: Floats) -> Floats:
+    """E[ρ|s] = 1 where the log shows all that the target does. A mean ratio that stays below 1
+    by more than DEFICIT_ERRORS errors (of at least SEEN_ENOUGH rows) tells what it does not. Given
+    are the rows, Σρ and Σρ²."""
+    per_row = inverse(n)
+    mean = first * per_row
+    error = np.sqrt(np.maximum(second * per_row - mean**2, 0.0) * per_row)
+    covered = np.where(n >= SEEN_ENOUGH, np.minimum(mean + DEFICIT_ERRORS * error, 1.0), 1.0)
+    return np.where(mean > 0, covered, 0.0)
+
+
+def inverse(values: Floats) -> Floats:
+    """1/x, and 0 where x is 0: such a group passes nothing on, which the mass lost there tells."""
+    return np.where(values > 0, 1.0 / np.where(values > 0, values, 1.0), 0.0)
+
+
+def ended_by(cells: TransitionMoments, t: Ints) -> Floats:
+    """Episodes that have ended by step t."""
+    to_end = cells.s_next == END
+    last = int(t.max(initial=0)) + 1
+    ends = tally(np.minimum(cells.t_next[to_end], last), cells.n[to_end], last + 1)
+    return np.cumsum(ends)[t]
+
+
+def _complete(cells: TransitionMoments, horizon: int) -> npt.NDArray[np.bool_]:
+    """(H+1,) True where no stretch is in flight: no edge with t < step < t'."""
+    change = np.zeros(horizon + 2, np.int64)
+    long = cells.t_next - cells.t > 1
+    np.add.at(change, cells.t[long] + 1, 1)
+    np.add.at(change, cells.t_next[long], -1)
+    return np.asarray(np.cumsum(change)[: horizon + 1] == 0, bool)
+
+
+def _reordered(cells: TransitionMoments, order: Ints) -> TransitionMoments:
+    return TransitionMoments(**{name: values[order] for name, values in vars(cells).items()})

@@ -1,0 +1,133 @@
+"""MIS pooled over time: the operator of all steps together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import RefusedError
+from reweigh.estimate.operators import (
+    AtSteps,
+    OneStep,
+    covered_share,
+    ended_by,
+    inverse,
+    rows_of,
+)
+from reweigh.kernels.groups import group_by, tally
+from reweigh.log.states import END, UNKNOWN
+from reweigh.sums.transitions import StartMoments, TransitionMoments, summed
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Sums of all steps together.
+
+    cells        by (s, [a,] s') at any step; a next state that is not used is UNKNOWN
+    at_steps     what is told per step
+    ended_by     (H+1,) episodes that have ended by step t
+    reward_sums  (cells,) instead of Σρr
+    """
+
+    cells: TransitionMoments
+    at_steps: AtSteps
+    ended_by: Floats
+    reward_sums: Floats | None = None
+
+
+def pooled_operator(
+    cells: TransitionMoments,
+    start: StartMoments,
+    horizon: int,
+    discount: float,
+    *,
+    per_state: bool = False,
+    reward_sums: Floats | None = None,
+) -> OneStep:
+    """MIS pooled over time: one P̂(s'|s) and one r̂(s) from all steps, run for H steps.
+
+    Transitions of the last step count only if all of their next states are known, since they
+    would otherwise be a selection.
+    """
+    if np.any(cells.t_next - cells.t != 1):
+        raise RefusedError(
+            "hidden", "pooling over time needs every state observed; use mis() without pooled"
+        )
+    final = cells.t == horizon - 1
+    use_final = not np.any(final & (cells.s_next == UNKNOWN))
+    # From here on a cell is (s, [a,] s') at any step: the work of a step is that of the states.
+    followed = (cells.s_next != UNKNOWN) & (use_final | ~final)
+    key = [cells.s, cells.a, np.where(followed, cells.s_next, UNKNOWN)]
+    if reward_sums is not None:
+        reward_sums = group_by(key).sum(reward_sums)
+    zero = np.zeros(len(cells), np.int64)
+    pool = Pool(
+        summed(replace(cells, block=zero, t=zero, t_next=zero + 1, s_next=key[2])),
+        AtSteps(cells.t, cells.s, cells.n, cells.rho, cells.rho2),
+        ended_by(cells, np.arange(horizon + 1)),
+        reward_sums,
+    )
+    return operator_of_pool(pool, start, horizon, discount, per_state=per_state)
+
+
+def operator_of_pool(
+    pool: Pool, start: StartMoments, horizon: int, discount: float, *, per_state: bool
+) -> OneStep:
+    """The operator of `pooled_operator`, from sums that have forgotten the steps."""
+    cells, at_step, reward_sums = pool.cells, pool.at_steps, pool.reward_sums
+    known = cells.s_next != UNKNOWN
+    seen = np.unique(np.concatenate([cells.s, cells.s_next[known], start.s, [END]]))
+    n_states = len(seen)
+    src = np.searchsorted(seen, cells.s)
+    dst = np.where(known, np.searchsorted(seen, cells.s_next), -1)
+    groups = rows_of(cells, group_by([src]).index(), None, known, per_state)
+    prob = np.where(known, cells.rho, 0.0) * inverse(groups.move_by)[groups.of]
+    rewards = cells.z if reward_sums is None else reward_sums
+    scale = inverse(groups.reward_by)[groups.of]
+    placebo = tally(src, cells.one * scale, n_states)
+    end = int(np.searchsorted(seen, END))
+    placebo[end] = 1.0
+    # At the last step nothing needs to be carried on; before it a state without moves loses all.
+    last = covered_share(cells, np.ones(len(cells), bool), src, n_states)
+    covered = np.tile(np.where(tally(src, prob, n_states) > 0, last, 0.0), (horizon + 1, 1))
+    covered[horizon - 1] = last
+    covered[:, end] = covered[horizon] = 1.0
+    start_node = np.searchsorted(seen, start.s)
+    steps = horizon + 1
+    node = at_step.t * n_states + np.searchsorted(seen, at_step.s)
+    visits = tally(node, at_step.n, steps * n_states).reshape(steps, n_states)
+    visits[:, end] = pool.ended_by
+    initial = np.zeros(steps * n_states)
+    initial[:n_states] = tally(start_node, start.n / start.n.sum(), n_states)
+    return OneStep(
+        horizon=horizon,
+        discount=discount,
+        node_t=np.repeat(np.arange(steps), n_states),
+        node_s=np.tile(seen, steps),
+        offsets=np.arange(horizon + 2) * n_states,
+        initial=initial,
+        start=start,
+        start_node=start_node,
+        reward=np.tile(tally(src, rewards * scale, n_states), steps),
+        placebo=np.tile(placebo, steps),
+        visits=visits.reshape(-1),
+        covered=covered.reshape(-1),
+        cells=cells,
+        groups=groups,
+        known=known,
+        src=src,
+        dst=dst,
+        prob=prob,
+        gap=np.ones(len(cells), np.int64),
+        edge_offsets=None,
+        ended_to=np.arange(steps) * n_states + end,
+        complete=np.ones(steps, bool),
+        self_normalized=per_state,
+        conserves=per_state,
+        at_steps=at_step,
+    )

@@ -1,0 +1,283 @@
+"""Standard errors of the marginal and model estimators, from the sums alone.
+
+An estimate is a smooth function of group means. A row of group g moves it, to first order, by
+
+    R = a0 + a_ρ ρ + a_z z + a_y y   through the reward's mean (over N rows)
+    T = b ρ                          through the transition's mean (over the M rows that are known)
+
+so that  SE² = Var[u_0(s_0) + g(s_0)]/n + Σ_g [ N Var(R) + M Var(T) + 2 M Cov_M(R, T) ]
+with population variances within the group. Plain MIS: R = γ^t d z/N, T = γ^t d V' ρ/M, which is
+Theorem 4.1's leading term over n when N = M.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations_with_replacement
+from operator import iadd
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.estimate.operators import OneStep
+from reweigh.estimate.quantiles import effective_df
+from reweigh.estimate.recursion import Backward, Forward
+from reweigh.kernels.groups import tally
+from reweigh.sums.transitions import TransitionMoments
+from reweigh.system.arithmetic import divided
+
+Floats = npt.NDArray[np.float64]
+
+
+RewardTerm = Mapping[str, Floats]  # a per edge, by what it multiplies: ONE, RHO, Z or Y
+ONE, RHO, Z, Y = "one", "rho", "z", "y"
+# The sums over a cell's rows of the products of two of them. Σzy is not among the sums: no term
+# has both.
+MOMENTS = {
+    (ONE, ONE): "n", (ONE, RHO): "rho", (ONE, Z): "z", (ONE, Y): "y",
+    (RHO, RHO): "rho2", (RHO, Z): "rhoz", (RHO, Y): "z",
+    (Z, Z): "z2", (Y, Y): "y2",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Derivatives:
+    """How the value moves: per group through its reward (D), per edge through its move (U).
+
+    D_g = Σ_t γ^t d_t(s) share        U_e = Σ_t γ^t d_t(s) share γ^{t'-t} V_{t'}(s')
+    """
+
+    reward: Floats  # (G,)
+    move: Floats  # (E,)
+
+
+def derivatives(op: OneStep, flow: Forward, back: Backward) -> Derivatives:
+    groups = op.groups
+    through_reward = np.zeros(len(groups.share))
+    share = groups.share[groups.of]
+    if op.edge_offsets is not None:
+        powers = op.discount ** np.arange(op.horizon + 1)
+        # In place: a log's cells may be as many as memory allows.
+        here = np.asarray(powers[op.node_t[op.src]], np.float64)
+        here *= flow.d[op.src]
+        here *= share
+        # every edge of a group starts at the group's node: write D once, not once per edge
+        through_reward[groups.of] = here
+        arriving = np.where(op.dst >= 0, back.next_value[op.dst], 0.0)
+        arriving *= powers[op.gap]
+        here *= arriving
+        return Derivatives(through_reward, here)
+    # pooled: the same edges at every step
+    visited, moved = np.zeros(op.nodes(0).stop), np.zeros(len(op.src))
+    for t in range(op.horizon):
+        now = op.discount**t * flow.d[op.nodes(t)]
+        visited += now
+        moved += now[op.src] * back.next_value[op.nodes(t + 1)][op.dst]
+    through_reward[groups.of] = visited[op.src] * share
+    return Derivatives(through_reward, np.where(op.dst >= 0, moved * share * op.discount, 0.0))
+
+
+def logged_reward(op: OneStep, D: Floats) -> RewardTerm:
+    """R = D z/N, or D (z - r̂ρ)/Σρ when self-normalised."""
+    groups = op.groups
+    per_row = divided(D, groups.reward_by)[groups.of]
+    if not op.self_normalized:
+        return {Z: per_row}
+    mean = divided(groups.sum(op.cells.z), groups.reward_by)[groups.of]
+    return {RHO: -per_row * mean, Z: per_row}
+
+
+def pooled_reward(
+    op: OneStep, D: Floats, mean_reward: Floats, cell: npt.NDArray[np.int64]
+) -> RewardTerm:
+    """Rewards averaged over (s, a) at all times, r̄: the value is Σ_{s,a} C(s,a) r̄(s,a), with
+    C(s,a) = Σ_t γ^t d_t(s) Σρ/N. A row adds D ρ r̄/N, and C/n(s,a) (y - r̄) through r̄ itself.
+
+    `mean_reward` (E,) is r̄ of each edge, `cell` (E,) its (s, a).
+    """
+    groups = op.groups
+    per_row = divided(D, groups.reward_by)[groups.of]
+    rho = op.cells.rho
+    a_rho = per_row * mean_reward
+    if op.self_normalized:
+        mean = divided(groups.sum(rho * mean_reward), groups.reward_by)[groups.of]
+        a_rho = per_row * (mean_reward - mean)
+    use = tally(cell, per_row * rho)  # C(s,a)
+    share = (use / tally(cell, op.cells.n))[cell]
+    return {ONE: -share * mean_reward, RHO: a_rho, Y: share}
+
+
+@dataclass(frozen=True, eq=False)
+class Squared:
+    """SE², its parts per group and of the start, and whether rounding has eaten it."""
+
+    total: float
+    per_group: Floats
+    start: float
+    scale: float  # what it is a difference of
+
+    @property
+    def lost(self) -> bool:
+        return lost_in_rounding(self.total, self.scale)
+
+    @property
+    def error(self) -> float | None:
+        return None if self.lost else float(np.sqrt(self.total))
+
+
+@dataclass(frozen=True)
+class Freedom:
+    """The standard error with variances within groups over N - 1 instead of N, and how well it is
+    known.
+
+    With V_g a group's part of SE² it is the root of Σ_g V_g N_g/(N_g - 1), and its degrees of
+    freedom are those of Welch and Satterthwaite with N_g - 1 for each part (`quantiles.py`). A
+    group of one row shows no spread and adds nothing.
+    """
+
+    error: float
+    df: float
+
+    @classmethod
+    def of(cls, variance: Floats, rows: Floats) -> Freedom | None:
+        """From (G,) parts of SE² and the rows behind each; None where none shows a spread, and
+        where one overflows."""
+        told = (rows > 1) & ~(variance <= 0)
+        left = rows[told] - 1
+        parts = variance[told] * rows[told] / left
+        if not np.all(np.isfinite(parts)):
+            return None
+        df = effective_df(parts, left)
+        return None if df is None else cls(float(np.sqrt(parts.sum())), df)
+
+    @classmethod
+    def of_sums(cls, square: float, spread: float, start: float, n: int) -> Freedom | None:
+        """The same from sums over the groups, of C_g = V_g N_g/(N_g - 1) and C_g²/(N_g - 1), and
+        the part of the start. None also where the squares C_g² were lost."""
+        if square > 0 and not 0 < spread < math.inf:
+            return None
+        parts = [(square, square * (square / spread))] if square > 0 else []
+        if n > 1:
+            parts.append((start * n / (n - 1), n - 1.0))
+        total = sum(part for part, _ in parts)
+        if not 0 < total < math.inf:
+            return None
+        by = sum((part / total) ** 2 / df for part, df in parts if part > 0)
+        return cls(math.sqrt(total), 1 / by if by > 0 else math.inf)
+
+
+NOISE = 1e-12  # the share of what it is a difference of, below which a number is rounding
+OVERFLOW = "the squares of the ratios or rewards are beyond what a number can hold"
+LOST = "no spread that rounding leaves: constant, or tiny beside its size (subtract a constant)"
+
+
+def lost_in_rounding(variance: float, second_moment: float) -> bool:
+    """A variance is a difference of large sums; below this share of them its digits are noise."""
+    return variance <= NOISE * second_moment
+
+
+def nothing_left(error: float, value: float) -> bool:
+    """The same for an error that is not a difference of sums: it is rounding itself."""
+    return error <= NOISE * abs(value)
+
+
+def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardTerm) -> Squared:
+    """SE² from the sums."""
+    groups, c, known = op.groups, op.cells, op.known
+    per_row = divided(np.ones(len(groups.share)), groups.move_by)[groups.of]
+    b = moved.move * per_row
+    if op.self_normalized:
+        # T = ρ (U - mean of U)/Σρ
+        rho = np.where(known, c.rho, 0.0)
+        mean = divided(groups.sum(rho * moved.move), groups.move_by)[groups.of]
+        b = (moved.move - mean) * per_row
+    del per_row
+    if not known.all():
+        b = np.where(known, b, 0.0)
+    N, M = groups.visits, groups.moves
+    # One array over the edges at a time: a log's cells may be as many as memory allows.
+    first = _times(c, term, ONE)
+    sum_r = groups.sum(first)
+    sum_r_known = sum_r if known.all() else groups.sum(np.where(known, first, 0.0))
+    sum_t = groups.sum(b * c.rho)
+    del first
+    squares = _squared(c, term)
+    scale = float(np.abs(squares).sum())
+    var_r = groups.sum(squares) - divided(sum_r**2, N)  # N Var(R)
+    squares = b * b * c.rho2
+    scale += float(squares.sum())
+    var_t = groups.sum(squares) - divided(sum_t**2, M)
+    del squares
+    cov = groups.sum(b * _times(c, term, RHO)) - divided(sum_r_known * sum_t, M)
+    # Cancellation may leave a variance of 0 slightly negative.
+    per_group = np.maximum(var_r + var_t + 2 * cov, 0.0)
+    start = start_variance(op, back)
+    square = float(start + per_group.sum())
+    u, at = back.u[op.start_node], op.start
+    at_start = float(np.sum(u**2 * at.n + 2 * np.abs(u * at.g) + at.g2)) / op.n_episodes**2
+    return Squared(square, per_group, start, scale + at_start)
+
+
+def with_share_noise(op: OneStep, flow: Forward, back: Backward, square: Squared) -> Squared:
+    """SE² of a model whose shares are ratios, π̄(a) = Σ1{a}ρ/R with R = Σρ of the (t, s).
+
+    A row of (t, s, a) moves V_t(s) = Σ_a π̄(a) Q(a) by ρ (Q(a) - V)/R through the shares, beside
+    what it moves through Q(a):  with B = γ^t d_t(s) (Q(a) - V)/R its part of SE² grows by
+
+        B² Σρ² + 2 B γ^t d_t(s) π̄(a) [Σρ(y - r̂)/N + Σρ(γV' - m)/M],   Q = r̂ + m, m = mean γV'
+    """
+    assert op.plain is not None
+    groups, c, ratios = op.groups, op.cells, op.plain.cells
+    node = np.zeros(len(groups.share), np.int64)
+    node[groups.of] = op.src
+    visited = (op.discount**op.node_t * flow.d)[node]
+    ahead = np.where(op.dst >= 0, back.u[op.dst], 0.0) * op.discount**op.gap
+    ahead = np.where(op.known, ahead, 0.0)
+    known_rho = np.where(op.known, ratios.rho, 0.0)
+    r = divided(groups.sum(c.y), groups.visits)
+    m = divided(groups.sum(c.rho * ahead), groups.moves)
+    rho = groups.sum(ratios.rho)
+    B = visited * divided(r + m - back.u[node], tally(node, rho, len(op.node_t))[node])
+    through_q = divided(groups.sum(ratios.z) - r * rho, groups.visits)
+    through_q += divided(groups.sum(known_rho * ahead) - m * groups.sum(known_rho), groups.moves)
+    noise = B**2 * groups.sum(ratios.rho2)
+    more = noise + 2 * B * visited * groups.share * through_q
+    per_group = np.maximum(square.per_group + more, 0.0)
+    total = float(square.start + per_group.sum())
+    return Squared(total, per_group, square.start, square.scale + float(noise.sum()))
+
+
+def _times(c: TransitionMoments, term: RewardTerm, other: str) -> Floats:
+    """(E,) the sums over every cell's rows of R times ONE, or times RHO."""
+    return _added(a * moment(c, name, other) for name, a in term.items())
+
+
+def _squared(c: TransitionMoments, term: RewardTerm) -> Floats:
+    """(E,) ΣR² over every cell's rows."""
+    return _added(
+        (1.0 if one == other else 2.0) * term[one] * term[other] * moment(c, one, other)
+        for one, other in combinations_with_replacement(term, 2)
+    )
+
+
+def _added(parts: Iterable[Floats]) -> Floats:
+    """Σ parts, in the place of the first."""
+    return reduce(iadd, parts)
+
+
+def moment(c: TransitionMoments, one: str, other: str) -> Floats:
+    """(E,) the sums of the products of two of ONE, RHO, Z and Y."""
+    found: Floats = getattr(c, MOMENTS.get((one, other)) or MOMENTS[other, one])
+    return found
+
+
+def start_variance(op: OneStep, back: Backward) -> float:
+    """Var[u_0(s_0) + g(s_0)]/n."""
+    u = back.u[op.start_node]
+    start, n = op.start, op.start.n.sum()
+    mean = float(np.sum(u * start.n + start.g) / n)
+    square = float(np.sum(u * u * start.n + 2 * u * start.g + start.g2) / n)
+    return max(square - mean * mean, 0.0) / float(n)

@@ -1,0 +1,374 @@
+"""Grounds: what an estimate rests on, kept so that it can be asked more: intervals by any method,
+bounds, p-values. What is made for an answer is kept: another level costs nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import RefusedError
+from reweigh.estimate.influence import behavior_values, influence_values
+from reweigh.estimate.jackknife import (
+    GONE,
+    LEAST_BLOCKS,
+    TOO_FEW,
+    error_of_blocks,
+    jackknife_error,
+)
+from reweigh.estimate.presets import wis
+from reweigh.estimate.recipe import Recipe, Stationary, Stepwise
+from reweigh.estimate.solution import Solution
+from reweigh.estimate.variance import OVERFLOW, Freedom, nothing_left
+from reweigh.evaluation.inputs import Evidence, merged
+from reweigh.evaluation.solve import finite, solve, solve_on_sums
+from reweigh.log.log import EpisodeLog
+from reweigh.policy.base import Policy
+from reweigh.sums.moments import Moments
+from reweigh.trust import diagnose
+from reweigh.trust.decisive import heaviest
+from reweigh.trust.dependence import dependence
+from reweigh.trust.gain import Gain, bounded, error_of_returns, paired
+from reweigh.trust.gates import DECISIVE, Gate, decisive_episodes, no_interval, unknown
+from reweigh.trust.intervals import (
+    Asked,
+    Interval,
+    Situation,
+    auto_method,
+    bootstrap_t,
+    check_method,
+    check_replicates,
+    dependent,
+    from_error,
+    percentile,
+    weights_freedom,
+)
+from reweigh.trust.resampling import Replicates, delete_blocks, new_seed, resample
+from reweigh.trust.verdict import Verdict
+
+Floats = npt.NDArray[np.float64]
+OTHER_METHODS = ", or use method='analytic' or method='jackknife'"
+# Errors of the difference between an estimate and WIS. The study's Mountain Car, whose state leaves
+# something out, is biased by two of them: what chance would allow is no agreement yet.
+AGREES = 1.0
+ROUNDING = 1e-9  # of two ways to compute the same
+
+
+def errors_apart(value: float, other: float, error: float) -> float | None:
+    """How far two estimates are apart, in errors of their difference; 0 where they are the same
+    number but for rounding, as those of the behaviour itself are, None without an error."""
+    if abs(value - other) <= ROUNDING * max(abs(value), abs(other)):
+        return 0.0
+    return abs(value - other) / error if error > 0 else None
+
+
+@dataclass(frozen=True, eq=False)
+class Grounds:
+    """The evidence behind an estimate, and what its solution says about its own error.
+
+    error       the standard error, None where there is none, and `error_method` why
+    freedom     the analytic error corrected for small samples, None without an analytic error
+    note        what has to be said beside every interval
+    by_blocks   makes the sums by blocks of episodes that the jackknife needs, where the log can
+                be scanned again
+    """
+
+    evidence: Evidence
+    recipe: Recipe
+    dropped: bool
+    value: float
+    behavior_value: float | None
+    n_episodes: int
+    worst_ess: float | None
+    error: float | None
+    error_method: str
+    freedom: Freedom | None
+    note: str = ""
+    by_blocks: Callable[[], Moments] | None = None
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def moments(self) -> Moments:
+        """The sums; where the estimate was made without them, they are made now."""
+        return self.evidence.all_moments(self.recipe, dropped=self.dropped)
+
+    def verdict(self, own: tuple[Gate, ...], refused: str | None = None) -> Verdict:
+        """The worst of the estimate's own gates and of those of the log and target; `refused` is
+        why the interval that was asked for is not there."""
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no number: unknown
+            sums = self.evidence.for_gates(self.recipe, dropped=self.dropped)
+            found = diagnose.of_sums(sums, diagnose.silent_on(self.recipe))
+            history = found.get("history")
+            if history is not None and history.level == "red":
+                found["history"] = self._weighed(history)
+            if refused is not None:  # the reason says what to do
+                own = (*own, replace(no_interval(refused), advice=""))
+            elif self.n_episodes > 1 and auto_method(self.situation()) is None:
+                own = (*own, no_interval(self.error_method))
+            own = (*own, *self._dependence())
+            own = (*own, *diagnose.unseen_actions(sums, self.recipe, self.error))
+            decisive = self.decisive()
+        return Verdict((*own, *diagnose.speaking_of(found, self.recipe), *decisive))
+
+    def _dependence(self) -> list[Gate]:
+        """Whether the sums say that episodes depend on more than the state; from rows there is an
+        error that does not mind (`_dependent`)."""
+        if self.evidence.log is not None or not self._rests_on_state:
+            return []
+        if "dependence" not in self._kept:
+            sums = self.evidence.for_gates(self.recipe, dropped=self.dropped)
+            self._kept["dependence"] = dependence(sums)
+        found: list[Gate] = self._kept["dependence"]
+        return found
+
+    def decisive(self) -> list[Gate]:
+        """On how many episodes the error rests; no gate where there is no error."""
+        if self.n_episodes < 2 or self.error is None:
+            return []
+        if self.evidence.log is None:
+            return [unknown(DECISIVE, "sums hold no episodes: evaluated in memory it is told")]
+        try:
+            found = heaviest(self.influence())
+        except RefusedError as error:
+            return [unknown(DECISIVE, str(error))]
+        if found is None:
+            return []
+        log, _ = self.evidence.rows(self.dropped)
+        return [decisive_episodes(found, str(log.steps.episode[found.episode]))]
+
+    def _weighed(self, history: Gate) -> Gate:
+        """A history that matters to nothing: not red where WIS, which needs no state, agrees."""
+        if self._agrees_with_wis():
+            text = f"{history.text}, but wis, which needs no state, gives the same within one error"
+            return replace(history, level="amber", text=text)
+        if self.evidence.log is not None:
+            return history
+        advice = f"{history.advice}; evaluated in memory it is amber if wis gives the same"
+        return replace(history, advice=advice)
+
+    def _agrees_with_wis(self) -> bool:
+        """Whether WIS, which needs no state, tells the same value within one error of the
+        difference; not where it cannot be asked, or only sums are at hand, which hold no joint
+        error."""
+        if self.evidence.log is None:
+            return False
+        log, target = self.evidence.rows(self.dropped)
+        try:
+            psi = self.influence() - influence_values(log, target, wis())
+            again = replace(self.evidence, requests=merged([wis()]), made={}, asked={})
+            other = solve(again, wis(), self.dropped).solution
+        except RefusedError:
+            return False
+        apart = errors_apart(self.value, other.value, self._clustered(psi))
+        return apart is not None and apart <= AGREES
+
+    def rows(self, why: str, otherwise: str = "") -> tuple[EpisodeLog, Policy]:
+        """The log and the target; refused where there are only sums."""
+        if self.evidence.log is None:
+            raise RefusedError(
+                "needs-log",
+                f"{why}, and this estimate was made from sums, which hold no episodes: evaluate "
+                f"the log in memory (engine='arrays'){otherwise}",
+            )
+        return self.evidence.rows(self.dropped)
+
+    def interval(
+        self, asked: Asked, method: str, replicates: int, seed: int | None, threads: int = 1
+    ) -> Interval | None:
+        """None where there is one episode, or where `auto` finds no method."""
+        resampled = check_method(method) in ("percentile", "bootstrap-t")
+        if resampled:
+            check_replicates(replicates, asked.level)
+        if self.n_episodes < 2:
+            return None
+        if method == "auto":
+            chosen = auto_method(self.situation())
+            if chosen is None:
+                return None
+            if chosen == "analytic" and self._dependence():
+                return None
+            method = "cluster" if chosen == "analytic" and self._dependent() else chosen
+            try:
+                self.error_and_df(method)
+            except RefusedError:  # nothing is left to choose from
+                return None
+        if resampled:
+            found = self._from_replicates(asked, method, replicates, seed, threads)
+        else:
+            found = from_error(self.value, *self.error_and_df(method), asked, self._text(method))
+        return replace(found, method=found.method + self.note)
+
+    @property
+    def _rests_on_state(self) -> bool:
+        return not self.recipe.uses_trajectories
+
+    def _dependent(self) -> bool:
+        """Whether the error that takes the state for all that matters is too small."""
+        if self.evidence.log is None or not self._rests_on_state or self.freedom is None:
+            return False
+        try:
+            return dependent(self.freedom.error, self.error_and_df("cluster")[0])
+        except RefusedError:
+            return False
+
+    def situation(self) -> Situation:
+        """What there is, told without computing anything. An error that rounding or an overflow
+        has eaten is none, and no other method would tell more."""
+        by_blocks = self.error_method.startswith("jackknife (")
+        no_blocks = self.error_method.startswith((TOO_FEW, GONE))
+        return Situation(
+            self.recipe.name,
+            self.n_episodes,
+            self.worst_ess,
+            analytic=self.error is not None and self.freedom is not None,
+            jackknife=self.error is not None and by_blocks,
+            cluster=no_blocks and self.evidence.log is not None,
+        )
+
+    def error_and_df(self, method: str) -> tuple[float, float]:
+        """The standard error by this method and its degrees of freedom."""
+        if method == "analytic":
+            if self.error is None or self.freedom is None:
+                raise self._no_error()
+            return self.freedom.error, self.freedom.df
+        if method == "cluster":
+            error = self._clustered(self.influence())
+            if nothing_left(error, self.value):
+                raise RefusedError("no-error", "the episodes do not differ in their influence")
+            return error, self.n_episodes - 1
+        error_of, blocks = self.jackknife()
+        return error_of, blocks - 1
+
+    def _no_error(self) -> RefusedError:
+        if self.error is None:
+            return RefusedError("no-error", f"there is no standard error: {self.error_method}")
+        return RefusedError(
+            "no-error",
+            f"{self.recipe.name} has no analytic error here, only that of the jackknife; use "
+            "method='jackknife'",
+        )
+
+    def _text(self, method: str) -> str:
+        return f"jackknife ({self.jackknife()[1]} blocks)" if method == "jackknife" else method
+
+    def _clustered(self, psi: Floats) -> float:
+        """SE² = mean(ψ²)/n, times m/(m - 1) with m the episodes that are summed: all, or those
+        that a split leaves, the others having ψ = 0."""
+        m = self.n_episodes
+        with np.errstate(over="ignore"):
+            square = float(np.mean(psi**2)) / len(psi)
+        if not math.isfinite(square):
+            raise RefusedError("no-error", OVERFLOW)
+        return math.sqrt(square * m / (m - 1))
+
+    def influence(self) -> Floats:
+        """(n,) ψ of the estimate."""
+        if "influence" not in self._kept:
+            log, target = self.rows("influence values are those of episodes", OTHER_METHODS)
+            self._kept["influence"] = influence_values(log, target, self.recipe)
+        found: Floats = self._kept["influence"]
+        return found
+
+    def jackknife(self) -> tuple[float, int]:
+        """The standard error by deleting blocks of episodes, and the number of blocks."""
+        if "jackknife" not in self._kept:
+            self._kept["jackknife"] = self._jackknife()
+        error, method, blocks = self._kept["jackknife"]
+        if error is None:
+            raise RefusedError("no-error", method)
+        return error, blocks
+
+    def _jackknife(self) -> tuple[float | None, str, int]:
+        if self.evidence.log is not None:
+            log, target = self.evidence.rows(self.dropped)
+            deleted = delete_blocks(log, [(target, self.recipe)])
+            without, sizes = deleted.values[:, 0], deleted.sizes
+            return *error_of_blocks(self.value, without, sizes, deleted.reasons[0]), len(sizes)
+        sums = self.evidence.moments(self.recipe)
+        if self.by_blocks is not None and len(sums.block_sizes()[0]) < LEAST_BLOCKS:
+            sums = self.by_blocks()
+
+        def again(part: Moments) -> float:
+            evidence = Evidence(part, None, None, "refuse", {}, errors=False)
+            return finite(solve_on_sums(evidence, self.recipe, part, dropped=False)[0].value)
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = jackknife_error(sums.only(self.recipe.needs.kinds), self.value, again)
+        return *found, len(sums.block_sizes()[0])
+
+    def replicates(
+        self, count: int, seed: int | None, *, errors: bool, threads: int = 1
+    ) -> Replicates:
+        """So many replicates; those made before serve again, without a seed also theirs."""
+        log, target = self.rows("the bootstrap draws episodes", OTHER_METHODS)
+        kept: Replicates | None = self._kept.get("replicates")
+        if seed is None:
+            seed = new_seed() if kept is None else kept.seed
+        if (
+            kept is not None
+            and (kept.seed, len(kept)) == (seed, count)
+            and (kept.errors is not None or not errors)
+        ):
+            return kept
+        made = resample(
+            log, [(target, self.recipe)], count, seed=seed, errors=errors, threads=threads
+        )
+        self._kept["replicates"] = made
+        return made
+
+    def _from_replicates(
+        self, asked: Asked, method: str, count: int, seed: int | None, threads: int
+    ) -> Interval:
+        studentised = method == "bootstrap-t"
+        if studentised and self.error is None:
+            raise self._no_error()
+        made = self.replicates(count, seed, errors=studentised, threads=threads)
+        values, reasons = made.values[:, 0], made.reasons[0]
+        if not studentised:
+            return percentile(values, made.seed, reasons, asked)
+        assert self.error is not None
+        assert made.errors is not None
+        errors = made.errors[:, 0]
+        return bootstrap_t(self.value, self.error, values, errors, made.seed, reasons, asked)
+
+    def gain(self) -> Gain:
+        """How much more than the behaviour the target earns. From rows by the difference of the
+        influence values, since both are estimated from the same episodes; from sums with the most
+        that the error of the difference can be."""
+        if self.n_episodes < 2:
+            raise RefusedError("no-error", "one episode has no spread")
+        if self.behavior_value is None:
+            raise RefusedError(
+                "no-behavior", "what the behaviour itself earned cannot be told from this log"
+            )
+        if self.evidence.log is None:
+            return self._bounded_gain(self.behavior_value)
+        log, _ = self.evidence.rows(self.dropped)
+        error = self._clustered(self.influence() - behavior_values(log))
+        return paired(self.value, self.behavior_value, error, self.n_episodes)
+
+    def _bounded_gain(self, behavior: float) -> Gain:
+        returns = error_of_returns(self.evidence.for_gates(self.recipe))
+        own = self.interval(Asked(), "auto", 0, None)
+        if own is None and "jackknife" in self._kept:  # asked for, where the default tells nothing
+            own = self.interval(Asked(), "jackknife", 0, None)
+        if own is None or own.standard_error is None or own.df is None:
+            why = [gate.text for gate in self._dependence()] or [self.error_method]
+            raise RefusedError("no-error", f"the value has no default interval: {why[0]}")
+        error, df = own.standard_error, own.df
+        return bounded(self.value, error, df, behavior, returns, self.n_episodes)
+
+
+def freedom_of(recipe: Recipe, solution: Solution, n: int, in_memory: bool) -> Freedom | None:
+    """The analytic error's: of the solution, or of a mean over episodes; None where the error is
+    the jackknife's."""
+    if solution.freedom is not None:
+        return solution.freedom
+    if isinstance(recipe.weights, Stationary) or solution.standard_error is None or n < 2:
+        return None
+    if recipe.weights == Stepwise() and recipe.normalize == "step" and not in_memory:
+        return None
+    return weights_freedom(solution.standard_error, n, solution.ess)

@@ -1,0 +1,420 @@
+"""A log from arrays: (n, H+1) states and (n, H) actions, rewards and probabilities."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import Place, UsageError, check_threads, must_be
+from reweigh.log import checks
+from reweigh.log.borrowed_arrays import Lent
+from reweigh.log.columns import Columns
+from reweigh.log.large_arrays import ReadColumns, read_columns
+from reweigh.log.log import EpisodeLog
+from reweigh.log.paired_rows import Pairs, read_pairs
+from reweigh.log.states import (
+    END,
+    HIDDEN,
+    UNKNOWN,
+    Codes,
+    Labels,
+    combine,
+    encode_array,
+    exact_array,
+)
+from reweigh.log.steps import Steps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = npt.NDArray[Any]
+QUICK_FROM = 20_000  # numbers in an array
+THREADS_FROM = 10_000_000  # rows
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource:
+    """Arrays already in the order of the steps: row k of step t is that of episode order[k]."""
+
+    columns: dict[str, Array]
+    order: Array
+    offsets: Array
+    pairs: Pairs | None = None
+    lent: Lent | None = None
+
+    @property
+    def names(self) -> list[str]:
+        made = () if self.pairs is None else tuple(self.pairs.columns)
+        lent = () if self.lent is None else tuple(self.lent.numbers)
+        return [*self.columns, *made, *(name for name in lent if name != "reward")]
+
+    def describe(self) -> str:
+        return "arrays"
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        import pyarrow as pa
+
+        held = self.columns.get(name)
+        if held is None:
+            made = self.pairs if self.lent is None else self.lent
+            assert made is not None
+            held = made.column(name)
+        return pa.chunked_array([pa.array(held)])
+
+    def place(self, row: int) -> Place:
+        step = int(np.searchsorted(self.offsets, row, side="right")) - 1
+        episode = int(self.order[row - int(self.offsets[step])])
+        return Place(None, episode=episode, step=step)
+
+
+def log_from_arrays(
+    states: npt.ArrayLike,
+    actions: npt.ArrayLike,
+    rewards: npt.ArrayLike,
+    behavior_prob: npt.ArrayLike | None,
+    target_prob: npt.ArrayLike | None = None,
+    *,
+    hidden: Literal["error", "allow"] = "error",
+    continuous_actions: bool = False,
+    lengths: npt.ArrayLike | None = None,
+    truncated: npt.ArrayLike | None = None,
+    discount: float = 1.0,
+    threads: int | None = None,
+    copy: bool = True,
+) -> EpisodeLog:
+    """Make a log of n episodes from arrays; the episodes get the ids 0..n-1.
+
+    states (n, H+1), or (n, H) when the state after the last step is not known; a further axis
+    holds the columns of a state made of several. A masked state is hidden (`hidden="allow"`).
+    The other arrays are (n, H). `lengths` (n,) counts the steps before END of each episode (what
+    the arrays hold past it is ignored), and `truncated` (n,) says which of the shorter episodes
+    were cut off rather than ended. `target_prob` becomes the column "target_prob". `threads`
+    read large arrays of 64-bit numbers side by side (one below ten million rows, unless chosen);
+    the log does not depend on them.
+
+    With `copy=False` rewards and probabilities stay where they are, which may be a file
+    (`np.load(..., mmap_mode="r")`), and must not change while the log is in use. `mis` with
+    `ColumnPolicy("target_prob")` reads them there; what needs a whole column copies it.
+    """
+    threads = None if threads is None else check_threads(threads)
+    check_options(hidden, discount)
+    if not isinstance(copy, bool):
+        raise must_be("copy", "True or False", copy)
+    if not copy:
+        return _lent_log((states, actions, rewards, behavior_prob, target_prob), lengths, truncated,
+                         float(discount), threads, hidden, continuous_actions)  # fmt: skip
+    if not continuous_actions:
+        arrays = (states, actions, rewards, behavior_prob, target_prob)
+        quick = _log_from_plain_arrays(arrays, lengths, truncated, float(discount), threads)
+        if quick is not None:
+            return quick
+    # What is small, not plain, or not right: every rule, and the words for what breaks it.
+    reward_values, reward_nulls = _numbers("rewards", rewards)
+    if reward_values.ndim != 2 or 0 in reward_values.shape:
+        raise must_be("rewards", "an (n, H) array with n, H >= 1", reward_values.shape)
+    n, horizon = reward_values.shape
+    lengths_ = _lengths(lengths, n, horizon)
+    cut = _flags(truncated, n)
+
+    order = np.argsort(-lengths_, kind="stable")
+    alive = lengths_[order][None, :] > np.arange(horizon)[:, None]  # (H, n)
+    full = bool(alive.all())
+
+    def rows(name: str, values: Array) -> Array:
+        if values.shape != (n, horizon):
+            raise must_be(name, f"an array of shape {(n, horizon)}", values.shape)
+        major = np.ascontiguousarray(values[order].T)
+        return major.reshape(-1) if full else major[alive]
+
+    offsets = np.concatenate([[0], np.cumsum(alive.sum(axis=1))]).astype(np.int64)
+    n_rows = int(offsets[-1])
+    source = ArraySource({}, order, offsets)
+    faults = checks.Faults(source.place, n_rows)
+
+    def numbers(role: str, name: str, given: tuple[Array, Array]) -> tuple[Array, Array]:
+        values, nulls = rows(name, given[0]), rows(name, given[1])
+        return values, checks.finite(faults, role, values, nulls)
+
+    state_codes, last, labels = _states(states, horizon, order, alive)
+    if hidden == "error":
+        checks.null_values(
+            faults, "state", state_codes == HIDDEN, 'unmask the state, or pass hidden="allow"'
+        )
+    short = lengths_[order] < horizon
+    ending = np.where(short & ~cut[order], END, np.where(last == HIDDEN, UNKNOWN, last))
+
+    action_labels: Labels | None = None
+    if continuous_actions:
+        action_values, _ = numbers("action", "actions", _numbers("actions", actions))
+    else:
+        given, masked = _values("actions", actions)
+        nulls = rows("actions", masked)
+        checks.null_values(faults, "action", nulls)
+        action_values = np.full(n_rows, HIDDEN, np.int64)
+        action_values[~nulls], action_labels = _encode("actions", rows("actions", given)[~nulls])
+    reward_rows, _ = numbers("reward", "rewards", (reward_values, reward_nulls))
+    checks.rewards(faults, "reward", reward_rows)
+    probabilities: dict[str, Array | None] = {"behavior_prob": None, "target_prob": None}
+    for name, array in (("behavior_prob", behavior_prob), ("target_prob", target_prob)):
+        if array is None:
+            continue
+        values, fine = numbers(name, name, _numbers(name, array))
+        checks.probabilities(
+            faults,
+            name,
+            values,
+            fine,
+            zero_allowed=name == "target_prob",
+            density=continuous_actions,
+        )
+        probabilities[name] = source.columns[name] = values
+    faults.raise_if_any("the arrays")
+    return EpisodeLog(
+        steps=Steps(
+            offsets=offsets,
+            state=state_codes.astype(np.int32),
+            action=action_values if continuous_actions else action_values.astype(np.int32),
+            reward=reward_rows,
+            behavior_prob=probabilities["behavior_prob"],
+            ending=ending.astype(np.int32),
+            truncated=short & cut[order],
+            episode=order,
+            source_rows=None,
+        ),
+        states=labels,
+        actions=action_labels,
+        discount=float(discount),
+        columns=Columns(
+            behavior_prob=None if behavior_prob is None else "behavior_prob",
+            target_prob=None if target_prob is None else "target_prob",
+        ),
+        source=source,
+    )
+
+
+def _lent_log(
+    given: tuple[Any, ...],
+    lengths: npt.ArrayLike | None,
+    truncated: npt.ArrayLike | None,
+    discount: float,
+    threads: int | None,
+    hidden: Literal["error", "allow"],
+    continuous_actions: bool,
+) -> EpisodeLog:
+    """A log that does not copy; where the arrays have to be copied, it says so."""
+    arrays = tuple(a.view(np.ndarray) if isinstance(a, np.memmap) else a for a in given)
+    made = None
+    if hidden == "error" and not continuous_actions:
+        made = _log_from_plain_arrays(arrays, lengths, truncated, discount, threads, copy=False)
+    if made is not None:
+        return made
+    # What is wrong with them, if anything is, is told as always.
+    log_from_arrays(
+        *given, hidden=hidden, continuous_actions=continuous_actions, lengths=lengths,
+        truncated=truncated, discount=discount, threads=threads,
+    )  # fmt: skip
+    raise UsageError(
+        "copy=False needs (n, H) arrays that lie in memory row after row: states (n, H+1) and "
+        "actions as int64, whole numbers from 0 on without large gaps, none of them masked; "
+        f"rewards and probabilities as float64; got {', '.join(map(_kind, given))}. Convert them, "
+        "or leave copy=False out"
+    )
+
+
+def _kind(array: Any) -> str:
+    if array is None:
+        return "None"
+    found = np.asarray(array)
+    strided = "" if found.flags.c_contiguous else ", not in one piece"
+    return f"{found.dtype} {found.shape}{strided}"
+
+
+def _log_from_plain_arrays(
+    arrays: tuple[Any, ...],
+    lengths: npt.ArrayLike | None,
+    truncated: npt.ArrayLike | None,
+    discount: float,
+    threads: int | None = None,
+    *,
+    copy: bool = True,
+) -> EpisodeLog | None:
+    """The same log from large arrays of 64-bit numbers, each of them read once, in tiles.
+
+    None where the arrays are small or of another kind, or where anything is wrong with them.
+    """
+    states, actions, rewards, behavior_prob, target_prob = arrays
+    if not _plain(rewards, np.float64) or 0 in rewards.shape:
+        return None
+    if copy and rewards.size < QUICK_FROM:
+        return None
+    n, horizon = rewards.shape
+    fits = (
+        _plain(states, np.int64, (n, horizon), (n, horizon + 1))
+        and _plain(actions, np.int64, (n, horizon))
+        and all(
+            array is None or _plain(array, np.float64, (n, horizon))
+            for array in (behavior_prob, target_prob)
+        )
+    )
+    if not fits:
+        return None
+    lengths_, cut = _lengths(lengths, n, horizon), _flags(truncated, n)
+    if lengths is None:
+        order, alive = np.arange(n), np.full(horizon, n)
+    else:
+        order = np.argsort(-lengths_, kind="stable")
+        alive = n - np.cumsum(np.bincount(lengths_, minlength=horizon + 1))[:horizon]
+    offsets = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
+    n_rows = int(offsets[-1])
+    workers = _threads(threads, n_rows)
+    paired = None
+    if copy and behavior_prob is not None:
+        paired = read_pairs(
+            states, actions, rewards, behavior_prob, target_prob, order, offsets, workers
+        )
+    read = paired or read_columns(arrays, order, offsets, workers, copy=copy)
+    if read is None:
+        return None
+    short = lengths_[order] < horizon
+    ending = np.where(short & ~cut[order], END, np.where(short, UNKNOWN, read.last))
+    known: dict[str, Any] = {"has_hidden": False}
+    if target_prob is not None:  # read and checked: no policy need do it again
+        known["checked target_prob"] = True
+        if isinstance(read, ReadColumns) and copy:
+            known["column target_prob"] = read.numbers["target_prob"]
+    if isinstance(read, ReadColumns):
+        source = ArraySource(read.held, order, offsets, lent=read.lent)
+    else:
+        source = ArraySource({}, order, offsets, read.pairs)
+    steps = read.steps(
+        offsets=offsets,
+        ending=ending.astype(np.int32),
+        truncated=short & cut[order],
+        episode=order,
+        source_rows=None,
+        start_value=None,
+    )
+    return EpisodeLog(
+        steps=steps,
+        states=read.states,
+        actions=read.actions,
+        discount=discount,
+        columns=Columns(
+            behavior_prob=None if behavior_prob is None else "behavior_prob",
+            target_prob=None if target_prob is None else "target_prob",
+        ),
+        source=source,
+        _cache=known,
+    )
+
+
+def _plain(array: Any, kind: type, *shapes: tuple[int, ...]) -> bool:
+    """An (n, H) array that lies in memory as it reads, of one of these shapes if any are given."""
+    return (
+        type(array) is np.ndarray
+        and array.dtype == kind
+        and array.ndim == 2
+        and array.flags.c_contiguous
+        and (not shapes or array.shape in shapes)
+    )
+
+
+def _threads(threads: int | None, n_rows: int) -> int:
+    if threads is not None:
+        return threads
+    return 1 if n_rows < THREADS_FROM else os.cpu_count() or 1
+
+
+def check_options(hidden: str, discount: float) -> None:
+    """The options that every way of making a log shares."""
+    if hidden not in ("error", "allow"):
+        raise must_be("hidden", '"error" or "allow"', hidden)
+    number = isinstance(discount, int | float | np.integer | np.floating)
+    if not number or not 0 < discount <= 1:
+        raise must_be("discount", "a number in (0, 1]", discount)
+
+
+def _values(name: str, given: npt.ArrayLike) -> tuple[Array, Array]:
+    """An array as it was given, and where it has no value (masked, or None)."""
+    try:
+        values: Array = np.ma.getdata(given) if np.ma.isMA(given) else exact_array(given)
+    except ValueError as error:
+        raise must_be(name, "an array whose rows have one length", given) from error
+    nulls = (
+        np.array(np.ma.getmaskarray(given)) if np.ma.isMA(given) else np.zeros(values.shape, bool)
+    )
+    if values.dtype.kind == "O":
+        nulls |= np.frompyfunc(lambda value: value is None, 1, 1)(values).astype(bool)
+    return values, nulls
+
+
+def _numbers(name: str, given: npt.ArrayLike) -> tuple[Array, Array]:
+    """The same of numbers, as float64."""
+    values, nulls = _values(name, given)
+    try:
+        if values.dtype.kind not in "iufbO":
+            raise TypeError(values.dtype)
+        filled = np.where(nulls, 0, values) if np.any(nulls) else values
+        return filled.astype(np.float64, copy=False), nulls
+    except (TypeError, ValueError) as error:
+        raise must_be(name, "an array of numbers", values) from error
+
+
+def _lengths(lengths: npt.ArrayLike | None, n: int, horizon: int) -> npt.NDArray[np.int64]:
+    if lengths is None:
+        return np.full(n, horizon, np.int64)
+    array, nulls = _values("lengths", lengths)
+    if array.shape != (n,) or array.dtype.kind not in "iu" or np.any(nulls):
+        raise must_be("lengths", f"{n} whole numbers", lengths)
+    if np.any(array < 1) or np.any(array > horizon):
+        raise must_be("lengths", f"whole numbers from 1 to the horizon {horizon}", array)
+    return array.astype(np.int64)
+
+
+def _flags(truncated: npt.ArrayLike | None, n: int) -> npt.NDArray[np.bool_]:
+    if truncated is None:
+        return np.zeros(n, bool)
+    array, nulls = _values("truncated", truncated)
+    truths = array.dtype.kind in "biu" and not np.any(nulls) and np.all((array == 0) | (array == 1))
+    if array.shape != (n,) or not truths:
+        raise must_be("truncated", f"one truth value per episode ({n})", truncated)
+    return array.astype(bool)
+
+
+def _states(
+    states: npt.ArrayLike, horizon: int, order: Array, alive: Array
+) -> tuple[Codes, Codes, Labels]:
+    """Row codes, the code at H of the complete episodes (HIDDEN if not given), labels.
+
+    Past an episode's length the arrays are padding, so that nothing is read there: the state
+    after a cut episode is not known.
+    """
+    n = len(order)
+    values, mask = _values("states", states)
+    if values.ndim not in (2, 3) or values.shape[0] != n or values.shape[1] - horizon not in (0, 1):
+        raise must_be("states", f"an array of shape ({n}, {horizon + 1})", values.shape)
+    if values.ndim == 3:
+        mask = np.asarray(mask.any(axis=2), bool)
+    known = np.concatenate([alive, alive[-1:]])[: values.shape[1]]  # (H+1, n)
+    major = np.swapaxes(values[order], 0, 1)
+    shown = known & ~mask[order].T
+    picked = major[shown]
+    columns = [picked] if picked.ndim == 1 else [picked[:, j] for j in range(picked.shape[1])]
+    parts = [_encode("states", column) for column in columns]
+    codes, labels = combine(parts) if len(parts) > 1 else parts[0]
+    grid = np.full((horizon + 1, n), HIDDEN, np.int64)
+    grid[: values.shape[1]][shown] = codes
+    return grid[:horizon][alive], grid[horizon], labels
+
+
+def _encode(name: str, values: Array) -> tuple[Codes, Labels]:
+    if values.dtype.kind == "f":
+        raise UsageError(
+            f"{name} must be integers or texts; got {values.dtype} "
+            "(continuous actions: continuous_actions=True; continuous states: round or bin them)"
+        )
+    return encode_array(name, values)

@@ -1,0 +1,281 @@
+"""EpisodeLog: what was logged, checked and described."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import Place, UsageError, nearest
+from reweigh.log.columns import Columns
+from reweigh.log.identity import Identity, identity_of
+from reweigh.log.states import HIDDEN, Labels
+from reweigh.log.steps import Steps
+from reweigh.system.fingerprint import digest_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+SHOWN_LABELS = 5
+Made = TypeVar("Made")
+
+
+class Source(Protocol):
+    """Where the rows came from; columns without a role are read again only when asked for."""
+
+    @property
+    def names(self) -> list[str]: ...
+
+    def describe(self) -> str: ...
+
+    def column(self, name: str) -> pa.ChunkedArray: ...
+
+    def place(self, row: int) -> Place: ...
+
+
+class Behavior(Protocol):
+    """An estimate of μ, such as `fit_behavior` makes."""
+
+    def probabilities(self, log: EpisodeLog) -> npt.NDArray[np.float64]: ...
+
+    def describe(self) -> str: ...
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeLog:
+    """A checked log of episodes. Build it with `read_log` or `log_from_arrays`."""
+
+    steps: Steps
+    states: Labels
+    actions: Labels | None  # None: continuous actions
+    discount: float
+    columns: Columns
+    source: Source
+    abstraction: str | None = None
+    notes: tuple[str, ...] = ()
+    behavior_source: str = "logged"
+    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def horizon(self) -> int:
+        return self.steps.horizon
+
+    @property
+    def n_episodes(self) -> int:
+        return self.steps.n_episodes
+
+    @property
+    def continuous_actions(self) -> bool:
+        return self.actions is None
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """The smallest and the largest reward."""
+        lent = self.steps.lent
+        whole = bool(np.all(self.steps.lengths == self.steps.horizon))
+        rewards = lent.numbers["reward"] if lent is not None and whole else self.steps.reward
+        return float(rewards.min()), float(rewards.max())
+
+    @property
+    def has_hidden(self) -> bool:
+        return self._once("has_hidden", lambda: self.steps.has_hidden)
+
+    @property
+    def n_truncated(self) -> int:
+        return int(self.steps.truncated.sum())
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that it was read from."""
+        return tuple(getattr(self.source, "paths", ()))
+
+    def column(self, name: str) -> npt.NDArray[np.float64]:
+        """A numeric column of the source, in the order of the steps."""
+        return self._once(f"column {name}", lambda: self._read_column(name))
+
+    def _read_column(self, name: str) -> npt.NDArray[np.float64]:
+        pairs = self.steps.pairs
+        if pairs is not None and name in pairs.columns:
+            return pairs.column(name)
+        if name not in self.source.names:
+            raise UsageError(
+                f"the log has no column {name!r}{nearest(name, self.source.names)} "
+                f"(columns: {', '.join(map(repr, self.source.names))})"
+            )
+        from reweigh.log.checks import Faults, numbers_or_faults
+
+        column = self.source.column(name)
+        faults = Faults(self._source_place, len(column))
+        values = numbers_or_faults(faults, name, column)
+        faults.raise_if_any(self.source.describe())
+        assert values is not None
+        return values[self.steps.source_row]
+
+    def _source_place(self, row: int) -> Place:
+        """How to name a row of the source, which the log may not use."""
+        used = np.flatnonzero(self.steps.source_row == row)
+        return self.place(int(used[0]), None, None) if len(used) else self.source.place(row)
+
+    def raw_states(self) -> npt.NDArray[Any]:
+        """The state as logged, before any abstraction: (N,) or (N, k); None where hidden."""
+        return self._once("raw_states", self._read_raw_states)
+
+    def _read_raw_states(self) -> npt.NDArray[Any]:
+        if self.abstraction is not None:
+            parts = [
+                self.source.column(name).to_numpy(zero_copy_only=False)[self.steps.source_row]
+                for name in self.columns.state
+            ]
+            return parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
+        return states_array(self.states, self.steps.state)
+
+    def raw_actions(self) -> npt.NDArray[Any]:
+        """(N,) the actions as logged."""
+        if self.actions is None:
+            return self.steps.action
+        return np.asarray(self.actions.array()[self.steps.action])
+
+    def place(self, row: int, column: str | None, value: object) -> Place:
+        """How to name a row (of the time-major order) in a message."""
+        steps = self.steps
+        where = self.source.place(int(steps.source_row[row]))
+        episode = steps.episode[int(steps.episode_index[row])]
+        return replace(
+            where,
+            column=column,
+            value=value,
+            episode=episode.item() if hasattr(episode, "item") else episode,
+            step=int(steps.step[row]),
+        )
+
+    def select(self, keep: npt.NDArray[np.bool_]) -> EpisodeLog:
+        """The log of some of the episodes (a mask over `steps.episode`)."""
+        if not np.any(keep):
+            raise UsageError("no episode is left: the selection is empty")
+        return replace(self, steps=self.steps.select(np.asarray(keep, bool)), _cache={})
+
+    def with_rewards(
+        self, reward: npt.NDArray[np.float64], start_value: npt.NDArray[np.float64]
+    ) -> EpisodeLog:
+        """The same log with the shaped reward y = r + f and the start value g of a control."""
+        steps = replace(self.steps, reward=reward, start_value=start_value)
+        return replace(self, steps=steps, _cache=dict(self._cache))
+
+    def with_behavior(self, behavior: Behavior) -> EpisodeLog:
+        """The same log with estimated behaviour probabilities (see `fit_behavior`)."""
+        steps = replace(self.steps, behavior_prob=behavior.probabilities(self))
+        return replace(
+            self, steps=steps, behavior_source=behavior.describe(), _cache=dict(self._cache)
+        )
+
+    def drop_truncated(self) -> EpisodeLog:
+        """The log without the episodes that were cut off."""
+        return self.select(~self.steps.truncated)
+
+    def identity(self) -> Identity:
+        """Which episodes these are, however their states are read and whatever engine does it."""
+        return identity_of(self.steps)
+
+    def episodes_digest(self) -> str:
+        """A name for the episodes."""
+        return self.identity().digest()
+
+    def digest(self) -> str:
+        """A name for the content of the log."""
+        steps = self.steps
+        coded = (steps.state, steps.action, steps.ending)
+        parts: list[str | bytes] = [np.ascontiguousarray(column).tobytes() for column in coded]
+        parts += [steps.digest, self.states.digest()]
+        if self.actions is not None:
+            parts.append(self.actions.digest())
+        return digest_of(*parts)
+
+    def to_table(self) -> pa.Table:
+        """The log as a pyarrow table with one row per step, which `read_log` reads back."""
+        from reweigh.log.export import log_table
+
+        return log_table(self)
+
+    def describe(self) -> dict[str, Any]:
+        """What the log is, as plain values."""
+        steps = self.steps
+        short = steps.lengths < self.horizon
+        rewards = steps.reward
+        behavior = steps.behavior_prob
+        return {
+            "source": self.source.describe(),
+            "episodes": self.n_episodes,
+            "rows": steps.n_rows,
+            "horizon": self.horizon,
+            "discount": self.discount,
+            "states": len(self.states),
+            "state_examples": _examples(self.states),
+            "state_columns": list(self.columns.state),
+            "abstraction": self.abstraction,
+            "actions": None if self.actions is None else len(self.actions),
+            "action_examples": None if self.actions is None else _examples(self.actions),
+            "continuous_actions": self.continuous_actions,
+            "hidden_rows": int(np.sum(steps.state == HIDDEN)),
+            "terminated_early": int(np.sum(short & ~steps.truncated)),
+            "truncated": self.n_truncated,
+            "reward_range": [float(rewards.min()), float(rewards.max())],
+            "behavior_prob_range": None
+            if behavior is None
+            else [float(behavior.min()), float(behavior.max())],
+            "behavior_prob_from": self.behavior_source if behavior is not None else None,
+            "mean_return": float(
+                np.dot(rewards, self.discount ** steps.step.astype(float)) / self.n_episodes
+            ),
+            "notes": [*self.notes, *self._remarks()],
+        }
+
+    def _remarks(self) -> list[str]:
+        """What a reader of the numbers should know about the rows as they are."""
+        steps = self.steps
+        states = np.count_nonzero(np.bincount(steps.state[steps.state >= 0]))
+        remarks = []
+        if 2 * states > steps.n_rows:
+            remarks.append(
+                f"{states:,} states for {steps.n_rows:,} rows: most are seen once; "
+                "bin them (abstraction=Rounding or Grid)"
+            )
+        if self.n_truncated:
+            remarks.append(
+                f"mean_return counts only what was logged of the {self.n_truncated:,} cut-off "
+                f"episode{'s' if self.n_truncated != 1 else ''}"
+            )
+        return remarks
+
+    def __repr__(self) -> str:
+        return (
+            f"EpisodeLog({self.n_episodes:,} episodes, {self.steps.n_rows:,} rows, "
+            f"horizon {self.horizon}, {len(self.states):,} states)"
+        )
+
+    def _once(self, key: str, make: Callable[[], Made]) -> Made:
+        """Compute once: the record is frozen, what is derived from it is kept."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        made: Made = self._cache[key]
+        return made
+
+
+def _examples(labels: Labels) -> list[str]:
+    """How the first labels are spelled."""
+    return [labels.name(code) for code in range(min(SHOWN_LABELS, len(labels)))]
+
+
+def states_array(labels: Labels, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Labels of codes; an object array with None where hidden."""
+    values = labels.array()
+    if np.any(codes < 0):
+        padded = np.empty((len(values) + 1, *values.shape[1:]), object)
+        padded[:-1] = values
+        padded[-1] = None
+        return np.asarray(padded[codes])
+    return np.asarray(values[codes])

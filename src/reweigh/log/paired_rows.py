@@ -1,0 +1,225 @@
+"""Rows as pairs: where propensities are a function of (state, action), as those of a table are, a
+row is one code and its reward, 10 bytes instead of 32. The columns are made when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.kernels.choose import pick
+from reweigh.log.checks import LARGEST_REWARD, LEAST_PROBABILITY
+from reweigh.log.large_arrays import side_by_side
+from reweigh.log.states import UNKNOWN, Labels
+from reweigh.log.steps import Steps
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+BITS = 16  # of a code
+SAMPLE = 64  # episodes that are looked at to guess how many states and actions there are
+READ, TOO_LARGE, WRONG = 0, 1, 2  # as in kernels/ingest.py
+UNSEEN = np.copysign(np.nan, -1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """`code` (N,) is (state << bits) | action; `action_of` (2^bits,) is the action's label, and
+    `columns` hold a number of every code, nan for those that do not occur."""
+
+    code: npt.NDArray[np.uint16]
+    bits: int
+    action_of: npt.NDArray[np.int32]
+    columns: Mapping[str, Floats]
+
+    @cached_property
+    def seen(self) -> npt.NDArray[np.int64]:
+        """The codes that occur."""
+        return np.flatnonzero(~np.isnan(self.columns["behavior_prob"]))
+
+    @property
+    def mask(self) -> int:
+        """The bits of the action."""
+        return (1 << self.bits) - 1
+
+    def spread(self, values: Floats) -> Floats:
+        """A number of every code that occurs as one of every code, nan elsewhere."""
+        return _moved(values, len(self.columns["behavior_prob"]), self.seen)
+
+    def state(self, rows: slice = slice(None)) -> npt.NDArray[np.int32]:
+        return np.asarray(self.code[rows] >> self.bits, np.int32)
+
+    def action(self) -> npt.NDArray[np.int32]:
+        return np.asarray(self.action_of[self.code & self.mask], np.int32)
+
+    def column(self, name: str) -> Floats:
+        return np.asarray(self.columns[name][self.code], np.float64)
+
+
+class PairedSteps(Steps):
+    """Steps whose state, action and behavior_prob stand in `pairs` until they are asked for.
+
+    `dataclasses.replace` asks for them: what it makes holds columns of its own, and no pairs.
+    """
+
+    @classmethod
+    def of(cls, pairs: Pairs, **others: Any) -> Steps:
+        made = object.__new__(cls)
+        vars(made).update(others, _pairs=pairs)
+        return made
+
+    @property
+    def pairs(self) -> Pairs | None:
+        return vars(self).get("_pairs")
+
+    def first_states(self) -> npt.NDArray[np.int32]:
+        pairs = self.pairs
+        if pairs is None:
+            return super().first_states()
+        return pairs.state(slice(0, self.n_episodes))
+
+    @property
+    def has_propensities(self) -> bool:
+        return self.pairs is not None or super().has_propensities
+
+    def surely_taken(self) -> bool:
+        pairs = self.pairs
+        if pairs is None:
+            return super().surely_taken()
+        return bool(np.all(pairs.columns["behavior_prob"][pairs.seen] == 1.0))
+
+    @cached_property
+    def state(self) -> npt.NDArray[np.int32]:
+        return self._own.state()
+
+    @cached_property
+    def action(self) -> npt.NDArray[np.int32]:
+        return self._own.action()
+
+    @cached_property
+    def behavior_prob(self) -> Floats:
+        return self._own.column("behavior_prob")
+
+    @property
+    def _own(self) -> Pairs:
+        pairs = self.pairs
+        assert pairs is not None
+        return pairs
+
+
+@dataclass(frozen=True, eq=False)
+class Paired:
+    """What `read_pairs` has read: the rows' pairs and rewards, (n,) the codes of the states at H
+    (UNKNOWN where they are not given), and the labels."""
+
+    pairs: Pairs
+    reward: Floats
+    last: npt.NDArray[np.int32]
+    states: Labels
+    actions: Labels
+
+    def steps(self, **others: Any) -> Steps:
+        return PairedSteps.of(self.pairs, reward=self.reward, **others)
+
+
+def read_pairs(
+    states: Array,
+    actions: Array,
+    rewards: Array,
+    mu: Array,
+    pi: Array | None,
+    order: Array,
+    offsets: Array,
+    threads: int,
+) -> Paired | None:
+    """The rows of (n, H) arrays of 64-bit numbers; None where they cannot be held as pairs, or
+    where anything is wrong with them."""
+    horizon, n_rows = len(offsets) - 1, int(offsets[-1])
+    ends = states[order[: offsets[horizon] - offsets[horizon - 1]], horizon:].reshape(-1)
+    room = np.empty(n_rows * (8 + 2), np.uint8)  # one piece, as in arrays.py
+    reward, code = room[: 8 * n_rows].view(np.float64), room[8 * n_rows :].view(np.uint16)
+    for looked in (slice(0, SAMPLE), slice(None)):
+        most = [int(values[looked].max()) for values in (states, actions)]
+        of_state, bits = (max(largest, 1).bit_length() for largest in most)
+        if of_state + bits > BITS:
+            return None
+        given = (
+            states, actions, rewards, mu, np.empty((0, 0)) if pi is None else pi,
+            order, offsets, bits, -LARGEST_REWARD, LARGEST_REWARD, code, reward,
+        )  # fmt: skip
+        read, table = _read(given, n_rows, 1 << (of_state + bits), threads)
+        if read != TOO_LARGE:
+            break
+    if read != READ or (len(ends) and not 0 <= ends.min() <= ends.max() < 1 << BITS):
+        return None
+    seen = np.flatnonzero(~np.isnan(table[:, 0]))
+    columns = {"behavior_prob": table[:, 0], "target_prob": table[:, 1]}
+    if pi is None:
+        del columns["target_prob"]
+    columns = {name: _moved(values[seen], len(table), seen) for name, values in columns.items()}
+    if not all(_are_probabilities(values[seen], name) for name, values in columns.items()):
+        return None
+    mask = (1 << bits) - 1
+    labels, rank = _ranks(max(len(table) >> bits, int(ends.max(initial=0)) + 1), seen >> bits, ends)
+    actions_seen, action_of = _ranks(1 << bits, seen & mask)
+    if labels[-1] >= len(labels):  # codes are the ranks of the values that occur
+        to = np.arange(len(table))
+        to = (rank[to >> bits].astype(np.int64) << bits) | (to & mask)
+        code[:] = to.astype(np.uint16)[code]
+        columns = {
+            name: _moved(values[seen], len(table), to[seen]) for name, values in columns.items()
+        }
+    last = np.full(len(order), UNKNOWN, np.int32)
+    last[: len(ends)] = rank[ends]
+    return Paired(
+        Pairs(code, bits, action_of, columns),
+        reward,
+        last,
+        Labels(tuple(labels.tolist())),
+        Labels(tuple(actions_seen.tolist())),
+    )
+
+
+def _ranks(limit: int, *values: Array) -> tuple[Array, npt.NDArray[np.int32]]:
+    """The numbers below `limit` that occur, and for all of them how many smaller ones do."""
+    occurs = np.zeros(limit, bool)
+    for some in values:
+        occurs[some] = True
+    return np.flatnonzero(occurs), np.cumsum(occurs, dtype=np.int32) - occurs
+
+
+def _read(given: tuple[Any, ...], n_rows: int, codes: int, threads: int) -> tuple[int, Array]:
+    """What the kernel says, and its table; with threads every one has a table of its own."""
+    n = len(given[5])
+    run = pick("ingest.pairs", n_rows)
+    tables = np.full((threads, codes, 2), UNSEEN)
+    bounds = [n * part // threads for part in range(threads + 1)]
+    said = side_by_side(
+        [
+            partial(run, *given, table, *bounds[part : part + 2])
+            for part, table in enumerate(tables)
+        ],
+        threads,
+    )
+    table = tables[0]
+    for other in tables[1:]:
+        lacking = np.isnan(table[:, 0])
+        table[lacking] = other[lacking]
+        if np.any((other != table) & ~np.isnan(other)):
+            said.append(WRONG)
+    return max(said), table
+
+
+def _moved(values: Floats, size: int, to: Array) -> Floats:
+    """The values at these places, nan elsewhere."""
+    kept = np.full(size, np.nan)
+    kept[to] = values
+    return kept
+
+
+def _are_probabilities(values: Floats, name: str) -> bool:
+    least = LEAST_PROBABILITY if name == "behavior_prob" else 0.0
+    return bool(np.all((values >= least) & (values <= 1)))

@@ -1,0 +1,437 @@
+"""Where rows come from: files (CSV, gzip, Parquet, Arrow) and tables that speak Arrow."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pa_dataset
+import pyarrow.parquet as pq
+
+from reweigh.errors import Fault, InputError, Place, ResourceError, UsageError, input_error
+from reweigh.log import csv_files as csvfile
+from reweigh.log.column_types import plain_column, plain_table
+from reweigh.log.csv_files import CsvFormat
+from reweigh.log.file_errors import file_errors
+from reweigh.log.text_files import GZIP
+from reweigh.system.memory import require
+
+SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".arrow", ".feather")
+REFUSED_MAGIC = {
+    rb"\x80[\x02-\x05]": "a Python pickle, which can run code when it is loaded",
+    rb"\x93NUMPY": "a NumPy array file",
+    rb"PK(\x03\x04|\x05\x06)": "a zip archive",
+    rb"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    rb"BZh[1-9]1AY": "bzip2 data",
+    rb"\xfd7zXZ": "xz data",
+    rb"\x28\xb5\x2f\xfd": "zstd data",
+}
+HELD = {b"PAR1": "parquet", b"ARROW1": "arrow", GZIP: "gzip"}
+BEGINNING = 1 << 16  # bytes
+ROW_BYTES = 100  # beside the columns themselves, while rows are checked and put in order; measured
+DUCKDB = b"DUCK"  # from the ninth byte on: a checksum stands before it
+NAMED = {
+    "parquet": (".parquet", ".pq"),
+    "gzip": (".gz",),
+    "csv": (".csv", ".tsv"),
+    "arrow": (".arrow", ".feather"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class TableSource:
+    """An Arrow table in memory."""
+
+    table: pa.Table
+    kind: str
+    paths: tuple[Path, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.table.column_names)
+
+    def describe(self) -> str:
+        return f"{self.kind} of {self.table.num_rows:,} rows"
+
+    def read(self, names: Sequence[str], ids: Sequence[str]) -> pa.Table:
+        return plain_table(self.table.select(list(dict.fromkeys(names))))
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        return plain_column(self.table.column(name))
+
+    def place(self, row: int) -> Place:
+        return Place(None, row=row + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class FileSource:
+    """One or more files of one kind, read in the order of their names."""
+
+    paths: tuple[Path, ...]
+    kind: str  # "csv" | "parquet"
+    csv: CsvFormat
+    stamps: tuple[tuple[int, int], ...]
+    parts: list[tuple[int, bool]]  # rows, one line per row: filled by a read, for messages
+
+    @cached_property
+    def names(self) -> list[str]:
+        if self.kind == "csv":
+            return csvfile.header(self.paths[0], self.csv)
+        with _parquet_parts(self.paths[0]) as file:
+            names = list(file.schema_arrow.names)
+        csvfile.refuse_duplicates(names, str(self.paths[0]))
+        return names
+
+    def describe(self) -> str:
+        if len(self.paths) == 1:
+            return f"{self.kind} file {self.paths[0].name}"
+        return f"{len(self.paths)} {self.kind} files {self.paths[0].name} … {self.paths[-1].name}"
+
+    def read(self, names: Sequence[str], ids: Sequence[str]) -> pa.Table:
+        """The named columns; `ids` are those that a CSV must give as text, never as floats."""
+        names = list(dict.fromkeys(names))
+        self._refuse_change()
+        if self.kind == "csv":
+            table = self._read_csv(names, ids)
+        else:
+            schema = self.unite(self.parquet_schemas(), names)
+            self._refuse_too_many_rows(schema)
+            table = pa.concat_tables([_read_parquet(path, schema) for path in self.paths])
+        self._refuse_change()
+        return plain_table(table)
+
+    def _refuse_change(self) -> None:
+        if tuple(_stamp(path) for path in self.paths) != self.stamps:
+            raise ResourceError(f"{self.describe()} changed while it was read; read it again")
+
+    def _refuse_too_many_rows(self, schema: pa.Schema) -> None:
+        """By the rows that the files declare: a few bytes can stand for a billion equal rows."""
+        rows = sum(count for count, _ in self.parts)
+        width = sum(_width(kind) for kind in schema.types)
+        require(
+            rows * (width + ROW_BYTES),
+            f"{self.describe()} with {rows:,} rows of {len(schema)} columns",
+            "read it with engine='stream' or engine='duckdb'",
+        )
+
+    def _concatenate(self, tables: list[pa.Table]) -> pa.Table:
+        try:
+            return pa.concat_tables(tables, promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise InputError(f"{self.describe()}: the files' columns differ: {error}") from error
+
+    def parquet_schemas(self) -> list[pa.Schema]:
+        """Of every file; their rows are counted on the way."""
+        schemas = []
+        self.parts.clear()
+        for path in self.paths:
+            with _parquet_parts(path) as file:  # one after the other: there may be thousands
+                schemas.append(file.schema_arrow)
+                self.parts.append((file.metadata.num_rows, False))
+        return schemas
+
+    def refuse_damage(self) -> None:
+        """Read the Parquet files through: what another engine stumbled over is then named."""
+        for path in self.paths:
+            with _parquet_parts(path) as file:
+                for batch in file.iter_batches():
+                    batch.validate(full=True)
+
+    def unite(self, schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
+        """The types of these columns over all Parquet files, whose schemas are given: integers of
+        any width and sign are one kind as long as they fit into 64 bits with a sign, or into 64
+        without one if no file has a sign; so are floats, with integers that they hold exactly; so
+        are texts.
+
+        An engine of its own would read a column that a file lacks as null, numbers as text where
+        another file holds text, and large integers as decimals.
+        """
+        chosen = []
+        for path, known in zip(self.paths, schemas, strict=True):
+            absent = [name for name in names if name not in known.names]
+            if absent:
+                raise InputError(
+                    f"{path.name} lacks the column {absent[0]!r} that other files have"
+                )
+            chosen.append(pa.schema([known.field(name).remove_metadata() for name in names]))
+        try:
+            united = pa.unify_schemas(chosen, promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise InputError(f"{self.describe()}: the files' columns differ: {error}") from error
+        for name in names:
+            kinds = [schema.field(name).type for schema in chosen]
+            self._refuse_mixed_decimals(name, kinds)
+            for path, kind in zip(self.paths, kinds, strict=True):
+                _refuse_too_large(path, name, kind, united.field(name).type)
+        return united
+
+    def _refuse_mixed_decimals(self, name: str, kinds: list[pa.DataType]) -> None:
+        """Beside another type a decimal's digits decide whether it can be read at all."""
+        decimal = next((kind for kind in kinds if pa.types.is_decimal(kind)), None)
+        other = next(
+            (k for k in kinds if not (pa.types.is_decimal(k) or pa.types.is_null(k))), None
+        )
+        if decimal is not None and other is not None:
+            raise InputError(
+                f"{self.describe()}: the files' columns differ: Unable to merge: Field {name} has "
+                f"incompatible types: {decimal} vs {other}"
+            )
+
+    def _read_csv(self, names: list[str], ids: Sequence[str]) -> pa.Table:
+        """What a column holds is decided over all files: one word makes all of its ids texts."""
+        parts = [csvfile.read(path, self.csv, names, ids) for path in self.paths]
+        self.parts[:] = [(part.table.num_rows, part.one_line_per_row) for part in parts]
+        tables = [part.table for part in parts]
+        for i, name in enumerate(names):
+            kinds = {table.schema.field(name).type for table in tables}
+            if len(kinds) > 1:  # numbers, but for a word in one of the files
+                tables = [t.set_column(i, name, t.column(name).cast(pa.string())) for t in tables]
+        table = self._concatenate(tables)
+        for i, name in enumerate(names):
+            if name in ids:
+                table = table.set_column(i, name, csvfile.integers_if_all(table.column(name)))
+        return table
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        return self.read([name], ()).column(name)
+
+    def place(self, row: int) -> Place:
+        for path, (count, one_line_per_row) in zip(self.paths, self.parts, strict=True):
+            if row < count:
+                line = row + 2 if one_line_per_row else None
+                file = path.name if len(self.paths) > 1 else None
+                return Place(None, row=row + 1, line=line, file=file)
+            row -= count
+        raise IndexError(row)
+
+
+def open_source(data: Any, csv: CsvFormat) -> TableSource | FileSource:
+    """A source from a path, a list of paths, a directory, a pattern, or a table."""
+    if isinstance(data, str | os.PathLike):
+        return _open_files(expand(data), csv)
+    if isinstance(data, list | tuple):
+        if not data:
+            raise UsageError("the list of files is empty")
+        if all(isinstance(item, pa.RecordBatch) for item in data):
+            return _open_table(pa.Table.from_batches(data))
+        paths = [path for item in data for path in expand(item)]
+        return _open_files(paths, csv)
+    return _open_table(data)
+
+
+def _open_table(data: Any) -> TableSource:
+    kind = f"{type(data).__module__.split('.')[0]} {type(data).__name__}"
+    try:
+        if kind == "pandas DataFrame":
+            # pandas would name all columns, not those that stand twice
+            csvfile.refuse_duplicates([str(name) for name in data.columns], f"the {kind}")
+            table = pa.Table.from_pandas(data, preserve_index=False)
+        elif isinstance(data, pa.Table):
+            table = data
+        elif isinstance(data, pa.RecordBatch):
+            table = pa.Table.from_batches([data])
+        elif kind == "polars LazyFrame":
+            table = data.collect().to_arrow()
+        elif isinstance(data, pa_dataset.Dataset | pa_dataset.Scanner):
+            table = data.to_table()
+        elif hasattr(data, "__arrow_c_stream__"):
+            table = pa.table(data)
+        else:
+            raise UsageError(
+                "a log is read from a path, a list of paths, or a pandas, polars, pyarrow, Ibis or "
+                f"DuckDB table; got {type(data).__name__}"
+            )
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InputError(f"the {kind} does not convert to Arrow: {error}") from error
+    csvfile.refuse_duplicates(table.column_names, f"the {kind}")
+    return TableSource(table, kind)
+
+
+def expand(item: Any) -> list[Path]:
+    """A file of that very name wins; then a directory; then a pattern, sorted."""
+    if not isinstance(item, str | os.PathLike):
+        raise UsageError(f"a list of files holds paths; got {type(item).__name__}")
+    path = Path(item)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        found = sorted(
+            p for p in path.rglob("*") if p.is_file() and p.name.lower().endswith(SUFFIXES)
+        )
+        if not found:
+            raise ResourceError(
+                f"the directory {str(item)!r} (resolved: {path.resolve()}) holds no file ending "
+                f"in {', '.join(SUFFIXES)}"
+            )
+        return found
+    if glob.has_magic(str(item)):
+        matched = sorted(Path(p) for p in glob.glob(str(item)) if Path(p).is_file())
+        if matched:
+            return matched
+        raise ResourceError(f"no file matches the pattern {str(item)!r}")
+    raise ResourceError(f"there is no file {str(item)!r} (resolved: {path.resolve()})")
+
+
+def _open_files(paths: list[Path], csv: CsvFormat) -> TableSource | FileSource:
+    kinds = {path: _kind(path) for path in paths}
+    if len(set(kinds.values())) > 1:
+        named = ", ".join(f"{path.name} ({kind})" for path, kind in list(kinds.items())[:4])
+        raise InputError(f"the files are of different kinds: {named}; give one kind at a time")
+    _refuse_copies(paths)
+    kind = next(iter(kinds.values()))
+    if kind == "arrow":
+        return _open_arrow(paths)
+    return FileSource(tuple(paths), kind, csv, tuple(_stamp(path) for path in paths), [])
+
+
+def _open_arrow(paths: list[Path]) -> TableSource:
+    """Arrow (Feather) files are tables already: mapped into memory, not copied."""
+    tables = []
+    for path in paths:
+        with file_errors(path, "is not a whole Arrow file"):
+            tables.append(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InputError(f"the Arrow files' columns differ: {error}") from error
+    csvfile.refuse_duplicates(table.column_names, str(paths[0]))
+    return TableSource(table, f"arrow file {paths[0].name}", tuple(paths))
+
+
+def _first_bytes(path: Path) -> tuple[bytes, bytes]:
+    """The eight by which most kinds of files are told, and the four after them."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(8), stream.read(4)
+    except OSError as error:
+        raise ResourceError(f"cannot read {str(path)!r}: {error.strerror}") from error
+
+
+def is_duckdb(path: Path) -> bool:
+    return _first_bytes(path)[1] == DUCKDB
+
+
+def _kind(path: Path) -> str:
+    """The kind of a file by its first bytes; a name that says otherwise is refused."""
+    magic, mark = _first_bytes(path)
+    if not magic:
+        raise input_error(
+            str(path), [Fault("no-episodes", "the file is empty", "give a file with rows")]
+        )
+    for start, what in REFUSED_MAGIC.items():
+        if re.match(start, magic):
+            raise InputError(f"{str(path)!r} is {what}; reweigh reads CSV, gzip, Parquet and Arrow")
+    if mark == DUCKDB:
+        raise UsageError(
+            f"{str(path)!r} is a DuckDB database: name the table that is the log with table='…' "
+            "and engine='duckdb' (--table NAME --engine duckdb), and give no other file"
+        )
+    held = next((kind for start, kind in HELD.items() if magic.startswith(start)), "csv")
+    for named, suffixes in NAMED.items():
+        if path.suffix.lower() in suffixes and named != held:
+            raise InputError(
+                f"{str(path)!r} is named like {named} and holds {held} (first bytes {magic!r}); "
+                "rename the file, or export it again"
+            )
+    return "csv" if held == "gzip" else held
+
+
+def _refuse_copies(paths: list[Path]) -> None:
+    """The same content twice would count every episode twice. Files of one size that begin alike
+    are few: only those are read."""
+    alike = [paths]
+    for told_by in (_size, _beginning, _content):
+        alike = [some for group in alike for some in _by(told_by, group) if len(some) > 1]
+    if alike:
+        first, again = alike[0][:2]
+        raise InputError(
+            f"{str(again)!r} has the same content as {str(first)!r}; give each file once"
+        )
+
+
+def _by(told_by: Callable[[Path], Any], paths: list[Path]) -> list[list[Path]]:
+    """The paths in groups of which the same is told."""
+    groups: dict[Any, list[Path]] = {}
+    for path in paths:
+        groups.setdefault(told_by(path), []).append(path)
+    return list(groups.values())
+
+
+def _size(path: Path) -> int:
+    return _stamp(path)[0]
+
+
+def _beginning(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.sha256(stream.read(BEGINNING)).hexdigest()
+
+
+def _content(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ResourceError(f"cannot read {str(path)!r}: {error.strerror}") from error
+    return status.st_size, status.st_mtime_ns
+
+
+def _read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
+    with _parquet_parts(path) as file:
+        table = file.read(columns=schema.names).select(schema.names).cast(schema)
+        table.validate(full=True)  # a damaged page may hold bytes that are no text
+        return table
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bytes per row of a column, at least: of a text only where it begins."""
+    try:
+        return -(-int(kind.bit_width) // 8)
+    except ValueError:
+        return 4
+
+
+def _refuse_too_large(path: Path, name: str, kind: pa.DataType, united: pa.DataType) -> None:
+    """Integers of a file that the type of all files cannot hold."""
+    if pa.types.is_uint64(kind) and pa.types.is_int64(united):
+        limit, beside = 2**63 - 1, "signed integers"
+    elif (pa.types.is_uint64(kind) or pa.types.is_int64(kind)) and pa.types.is_floating(united):
+        limit, beside = 2**53, "floats"
+    else:
+        return
+    with _parquet_parts(path) as file:
+        for batch in file.iter_batches(columns=[name]):
+            ends = pc.min_max(batch.column(0)).as_py()
+            for found in (ends["min"], ends["max"]):
+                if found is not None and abs(found) > limit:
+                    raise InputError(
+                        f"{path.name}: column {name!r} holds {found}, which does not fit beside "
+                        f"the {beside} of other files; write one type in all files"
+                    )
+
+
+@contextmanager
+def _parquet_parts(path: Path) -> Iterator[pq.ParquetFile]:
+    """An open Parquet file; what cannot be read of it is its damage."""
+    with file_errors(path, "is damaged"), open_parquet(path) as file:
+        yield file
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    with file_errors(path, "is not a whole Parquet file"):
+        file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+        _ = file.schema_arrow.names  # types or names that a damaged file has
+        return file

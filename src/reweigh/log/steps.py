@@ -1,0 +1,221 @@
+"""The rows of a log in memory: time-major, episodes ordered from the longest to the shortest.
+
+With that order the rows of step t are one slice, and row k of the slice belongs to episode k:
+running products, next states and hidden stretches need no look-ups, only slices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.log.states import END, HIDDEN, label_text
+from reweigh.system.fingerprint import digest_of
+
+if TYPE_CHECKING:
+    from reweigh.log.borrowed_arrays import Lent
+    from reweigh.log.paired_rows import Pairs
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Row arrays of N rows, and what is known per episode (n of them).
+
+    offsets        (H+1,) rows of step t are offsets[t]:offsets[t+1]
+    state          (N,) code, HIDDEN where null
+    action         (N,) code, or the number itself when actions are continuous
+    reward         (N,) what was earned (a control variate replaces it by the shaped reward)
+    behavior_prob  (N,) μ(a|s) of the logged action, None if it was not logged
+    ending         (n,) what follows the last row: END, UNKNOWN, HIDDEN or a state code
+    truncated      (n,) True where the episode was cut off before the horizon
+    episode        (n,) ids
+    source_rows    (N,) row of the source that each row came from, None if it is the same
+    start_value    (n,) g(s_0) of a control variate, None without one
+    """
+
+    offsets: Ints
+    state: npt.NDArray[np.int32]
+    action: npt.NDArray[Any]
+    reward: Floats
+    behavior_prob: Floats | None
+    ending: npt.NDArray[np.int32]
+    truncated: npt.NDArray[np.bool_]
+    episode: npt.NDArray[Any]
+    source_rows: Ints | None
+    start_value: Floats | None = None
+
+    @property
+    def horizon(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def n_episodes(self) -> int:
+        return len(self.episode)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.reward)
+
+    @property
+    def pairs(self) -> Pairs | None:
+        """The rows as codes of (state, action), where they are held so."""
+        return None
+
+    @property
+    def lent(self) -> Lent | None:
+        """The user's arrays, where rewards and probabilities are read there."""
+        return None
+
+    @property
+    def has_propensities(self) -> bool:
+        """Whether the actions' probabilities were logged (asking for them may read them)."""
+        return self.behavior_prob is not None
+
+    def surely_taken(self) -> bool:
+        """Whether every action is logged with the probability 1."""
+        mu = self.behavior_prob
+        return mu is not None and mu[0] == 1.0 and bool(np.all(mu == 1.0))
+
+    def first_states(self) -> npt.NDArray[np.int32]:
+        """(n,) code of the episodes' first states."""
+        return self.state[: self.n_episodes]
+
+    def rows(self, t: int) -> slice:
+        """The rows of step t; row k of them belongs to episode k."""
+        return slice(int(self.offsets[t]), int(self.offsets[t + 1]))
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """(n,) rows per episode, decreasing."""
+        alive = np.diff(self.offsets)
+        # episode k is as long as the number of steps at which more than k episodes are alive
+        return np.searchsorted(-alive, -np.arange(self.n_episodes), side="left").astype(np.int64)
+
+    @cached_property
+    def source_row(self) -> Ints:
+        """(N,) row of the source that each row came from."""
+        return np.arange(self.n_rows) if self.source_rows is None else self.source_rows
+
+    @cached_property
+    def step(self) -> Ints:
+        """(N,) step of each row."""
+        return np.repeat(np.arange(self.horizon), np.diff(self.offsets))
+
+    @cached_property
+    def episode_index(self) -> Ints:
+        """(N,) episode (0..n-1) of each row."""
+        return np.arange(self.n_rows) - np.repeat(self.offsets[:-1], np.diff(self.offsets))
+
+    @cached_property
+    def next_state(self) -> npt.NDArray[np.int32]:
+        """(N,) code after each row: the next row's state, or the episode's ending."""
+        following = np.empty(self.n_rows, np.int32)
+        for t in range(self.horizon):
+            rows = self.rows(t)
+            after = self.rows(t + 1) if t + 1 < self.horizon else slice(rows.stop, rows.stop)
+            going_on = after.stop - after.start
+            following[rows.start : rows.start + going_on] = self.state[after]
+            following[rows.start + going_on : rows.stop] = self.ending[
+                going_on : rows.stop - rows.start
+            ]
+        return following
+
+    @cached_property
+    def episode_hash(self) -> Ints:
+        """(n,) first 8 hex digits of the MD5 of the id's text: blocks and folds come from it."""
+        md5 = partial(hashlib.md5, usedforsecurity=False)
+        whole = b"".join([md5(_id_text(e)).digest() for e in self.episode.tolist()])
+        return np.frombuffer(whole, ">u4")[::4].astype(np.int64)
+
+    def blocks(self, count: int) -> Ints:
+        """(n,) block of each episode: its hash modulo the number of blocks."""
+        if count == 1:
+            return np.zeros(self.n_episodes, np.int64)
+        return self.episode_hash % count
+
+    @property
+    def has_hidden(self) -> bool:
+        return bool(np.any(self.state == HIDDEN))
+
+    def unknown_before_horizon(self) -> int:
+        """Episodes whose next state is not known although steps are missing."""
+        short = self.lengths < self.horizon
+        return int(np.sum(short & (self.ending != END) & (self.ending < 0)))
+
+    def select(self, keep: npt.NDArray[np.bool_]) -> Steps:
+        """The same steps with only some of the episodes."""
+        return self.repeated(np.asarray(keep, np.int64))
+
+    def repeated(self, counts: Ints) -> Steps:
+        """The steps of a log in which episode i occurs counts[i] times, 0 being not at all. The
+        horizon stays, and copies share their id: they belong to the same block and fold."""
+        episodes = np.repeat(np.arange(self.n_episodes), counts)
+        rows = np.repeat(np.arange(self.n_rows), counts[self.episode_index])
+        # the first episodes are those alive at a step, before and after
+        alive = np.concatenate([[0], np.cumsum(counts)])[np.diff(self.offsets)]
+        made = replace(
+            self,
+            offsets=np.concatenate([[0], np.cumsum(alive)]).astype(np.int64),
+            state=self.state[rows],
+            action=self.action[rows],
+            reward=self.reward[rows],
+            behavior_prob=None if self.behavior_prob is None else self.behavior_prob[rows],
+            ending=self.ending[episodes],
+            truncated=self.truncated[episodes],
+            episode=self.episode[episodes],
+            source_rows=self.source_row[rows],
+            start_value=None if self.start_value is None else self.start_value[episodes],
+        )
+        if "episode_hash" in vars(self):  # hashing ids is slow: hand on what was hashed
+            vars(made)["episode_hash"] = self.episode_hash[episodes]
+        return made
+
+    @cached_property
+    def digest(self) -> str:
+        """A name for these episodes, the same for any order of the rows, any file format, and
+        however their states are read."""
+        total = hashlib.sha256()
+        for array in (self.offsets, self.reward, self.behavior_prob):
+            if array is not None:
+                total.update(np.ascontiguousarray(array).data)
+        ids = b"\0".join(_id_text(e) for e in self.episode.tolist())
+        return digest_of(total.digest(), ids)
+
+
+def _id_text(episode: object) -> bytes:
+    if type(episode) is int:
+        return b"%d" % episode
+    return str(label_text(episode)).encode("utf-8", "surrogatepass")
+
+
+def time_major_order(episode: Ints, step: Ints, n_episodes: int) -> tuple[Ints, Ints, Ints]:
+    """Row order, offsets and episode order (codes, longest first) of a checked log.
+
+    Ties between episodes of one length go by their code, so the result does not depend on the
+    order in which the rows came.
+    """
+    lengths = np.bincount(episode, minlength=n_episodes)
+    ranked = np.lexsort((np.arange(n_episodes), -lengths))
+    rank = np.empty(n_episodes, np.int64)
+    rank[ranked] = np.arange(n_episodes)
+    horizon = int(lengths.max()) if n_episodes else 0
+    counts = np.bincount(step, minlength=horizon)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    # the place of a row is known: its step's slice, at its episode's rank
+    order = np.empty(len(step), np.int64)
+    order[offsets[step] + rank[episode]] = np.arange(len(step))
+    return order, offsets, ranked
+
+
+def extend_offsets(offsets: Ints, horizon: int) -> Ints:
+    """Offsets for a horizon that no episode reaches."""
+    missing = horizon + 1 - len(offsets)
+    return np.concatenate([offsets, np.full(max(missing, 0), offsets[-1])]).astype(np.int64)

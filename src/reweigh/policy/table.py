@@ -1,0 +1,449 @@
+"""A policy as a table: probability of each action in each state, at every step or per step."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import (
+    KEPT_PLACES,
+    Fault,
+    InputWarning,
+    Place,
+    UsageError,
+    input_error,
+    must_be,
+    nearest,
+)
+from reweigh.kernels.choose import pick
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import HIDDEN, Label, Labels, label_text, plain_label
+from reweigh.policy.base import Floats, Scope
+from reweigh.system.fingerprint import digest_of
+
+Ints = npt.NDArray[np.int64]
+EXACT, TOLERATED, TOLERATED_FLOAT32 = 1e-9, 1e-6, 1e-4
+SMALL_TABLE = 1 << 12
+
+
+@dataclass(frozen=True, eq=False)
+class _Entries:
+    """One entry per (step, state, action); `step` is None for a policy without steps."""
+
+    step: Ints | None
+    state: Ints  # codes of `states`
+    action: Ints  # codes of `actions`
+    prob: Floats
+    states: Labels
+    actions: Labels
+
+
+class TablePolicy:
+    """π(action|state) from a table.
+
+    `table` is a mapping {state: {action: prob}} or {(state, action): prob}, a frame (pandas,
+    polars, pyarrow) with the columns state, action, prob and, if it depends on the step, step; or
+    an (S, A) or (H, S, A) array for states and actions 0, 1, 2, …. The state None is the hidden
+    state. An action that a state's row does not list has probability 0.
+    """
+
+    scope: Scope = "state"
+
+    def __init__(
+        self,
+        table: Any,
+        *,
+        state: str | Sequence[str] = "state",
+        action: str = "action",
+        prob: str = "prob",
+        step: str = "step",
+        name: str = "table",
+    ) -> None:
+        self.name = name
+        self.files = (Path(table),) if isinstance(table, str | os.PathLike) else ()
+        if isinstance(table, Mapping):
+            entries, single = _from_mapping(table), False
+        elif isinstance(table, np.ndarray | list | tuple):
+            try:
+                array = np.asarray(table)
+            except ValueError as error:
+                raise must_be("table", "rows of one length", table) from error
+            entries, single = _from_array(array)
+        else:
+            names = (state,) if isinstance(state, str) else tuple(state)
+            entries, single = _from_frame(table, names, action, prob, step)
+        self._entries = _checked(entries, TOLERATED_FLOAT32 if single else TOLERATED)
+
+    def __repr__(self) -> str:
+        e = self._entries
+        steps = "" if e.step is None else f", {int(e.step.max()) + 1} steps"
+        return f"TablePolicy({len(e.states)} states, {len(e.actions)} actions{steps})"
+
+    def probabilities(self, log: EpisodeLog) -> Floats:
+        if log.actions is None:
+            raise UsageError(
+                "a table has no densities: for continuous actions give the target as a logged "
+                "column (ColumnPolicy) or a function (FunctionPolicy)"
+            )
+        code = self._entries.actions.translate(log.actions)
+        found = self._look_up_dense(log, code)
+        return self._look_up(log, code[log.steps.action]) if found is None else found
+
+    def all_actions(self, log: EpisodeLog) -> Labels:
+        return self._entries.actions
+
+    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
+        code = self._entries.actions.code_of.get(label_text(action), -1)
+        return self._look_up(log, np.full(log.steps.n_rows, code))
+
+    def to_table(self) -> Any:
+        """A pyarrow table with the columns state (one per part), action, prob and, if it has
+        one, step: what `read_policy` reads."""
+        import pyarrow as pa
+
+        from reweigh.log.export import label_columns
+
+        e = self._entries
+        columns = {} if e.step is None else {"step": pa.array(e.step)}
+        columns |= label_columns("state", e.states, e.state)
+        columns |= label_columns("action", e.actions, e.action)
+        return pa.table(columns | {"prob": pa.array(e.prob)})
+
+    def fingerprint(self) -> str:
+        """Of the positive entries only: leaving an action out and giving it 0 is the same."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        e = self._entries
+        kept = e.prob > 0
+        step = np.full(len(e.prob), -1) if e.step is None else e.step
+        used = np.unique(e.action[kept])
+        states, state_texts = _ranked(e.states.values)
+        actions, action_texts = _ranked([e.actions.values[a] for a in used.tolist()])
+        action = actions[np.searchsorted(used, e.action[kept])]
+        rows = np.stack([step[kept], states[e.state[kept]], action])
+        order = np.lexsort(rows[::-1])
+        texts = repr(state_texts), repr(action_texts)
+        return f"table:{digest_of(*texts, rows[:, order].tobytes(), e.prob[kept][order].tobytes())}"
+
+    @property
+    def has_steps(self) -> bool:
+        return self._entries.step is not None
+
+    def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
+        """Actions that the policy takes in the log's states and the log never shows: how often."""
+        if log.actions is None:
+            return {}
+        known = log.actions.code_of
+        unlogged = [a for a in self._entries.actions.values if label_text(a) not in known]
+        found = {str(a): float(self.of_action(log, a).mean()) for a in unlogged}
+        return {action: share for action, share in found.items() if share > 0}
+
+    def _look_up(self, log: EpisodeLog, action: Ints) -> Floats:
+        """(N,) probability of these actions (codes of the table, -1 unknown) in the rows."""
+        step = log.steps.step if self.has_steps else None
+        found, known = self.find(log.states, log.steps.state, step, action)
+        if not known.all():
+            self._refuse_unknown(log, np.flatnonzero(~known))
+        return found
+
+    def find(
+        self, states: Labels, codes: npt.NDArray[Any], step: Ints | None, action: Ints
+    ) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """(N,) probabilities of these actions (codes of the table) in these states (codes of
+        `states`), and whether the table knows the state."""
+        e = self._entries
+        find = np.append(e.states.translate(states), e.states.code_of.get(None, -1))
+        state = find[codes]  # HIDDEN = -1 takes the last place
+        rows = _row_key(e.step, e.state, len(e.states))
+        wanted = _row_key(None if e.step is None else step, state, len(e.states))
+        known = (state >= 0) & np.isin(wanted, rows)
+        keys = rows * len(e.actions) + e.action
+        order = np.argsort(keys)
+        target = wanted * len(e.actions) + action
+        at = np.minimum(np.searchsorted(keys[order], target), len(keys) - 1)
+        hit = (keys[order][at] == target) & (action >= 0)
+        return np.where(hit, e.prob[order][at], 0.0), known
+
+    def _look_up_dense(self, log: EpisodeLog, code: Ints) -> Floats | None:
+        """The probabilities of the logged actions (`code` of each) out of a table over all states
+        and actions; None where that table is too large or lacks a row that the log needs."""
+        e, steps = self._entries, log.steps
+        known_steps = 1 if e.step is None else int(e.step.max()) + 1
+        n_states, n_actions = len(log.states) + 1, len(code)
+        size = known_steps * max(n_states * n_actions, (len(e.states) + 1) * (len(e.actions) + 1))
+        beyond = e.step is not None and known_steps < steps.horizon
+        if beyond or size > max(steps.n_rows, SMALL_TABLE):
+            return None
+        # NaN where the policy has no row; the last state and action are those it does not know.
+        table = np.full((known_steps, len(e.states) + 1, len(e.actions) + 1), np.nan)
+        at = np.zeros(len(e.state), np.int64) if e.step is None else e.step
+        table[at, e.state] = 0.0
+        table[at, e.state, e.action] = e.prob
+        find = np.append(e.states.translate(log.states), e.states.code_of.get(None, -1))
+        table = table[:, find][:, :, code]  # by the log's codes, the hidden state last
+        table = np.ascontiguousarray(table)
+        found = np.empty(steps.n_rows)
+        run = pick("rows.look_up", steps.n_rows)
+        run(steps.offsets, steps.state, steps.action, table, found)
+        return None if np.isnan(table).any() and np.isnan(found).any() else found
+
+    def _refuse_unknown(self, log: EpisodeLog, rows: Ints) -> None:
+        steps = log.steps
+        rows = rows[np.argsort(steps.source_row[rows], kind="stable")]
+        codes = np.unique(steps.state[rows])
+        hidden = HIDDEN in codes
+        fix = "add rows for these states to the policy"
+        names = [str(v) for v in self._entries.states.values]
+        near = nearest(log.states.name(int(codes[-1])), names)
+        if near:
+            fix += near
+        if hidden:
+            fix += "; the hidden state needs a row too (state None, an empty cell in a CSV)"
+        first = [int(rows[steps.state[rows] == code][0]) for code in codes[:KEPT_PLACES].tolist()]
+        column = ", ".join(log.columns.state)
+        places = tuple(
+            log.place(row, column, None if c == HIDDEN else log.states.values[c])
+            for row, c in ((row, int(steps.state[row])) for row in first)
+        )
+        what = "state and step" if self._entries.step is not None else "state"
+        rule = f"the policy {self.name!r} must know every {what} of the log"
+        total = len(log.states) + int(hidden)
+        raise input_error(
+            "the target policy",
+            [Fault("unknown-state", rule, fix, places, len(codes), total, "states")],
+        )
+
+
+def _ranked(labels: Sequence[Label]) -> tuple[Ints, list[str]]:
+    """The place of each label in the order of their texts, and these in their order."""
+    texts = [str(label_text(label)) for label in labels]
+    order = sorted(range(len(texts)), key=texts.__getitem__)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return rank, [texts[code] for code in order]
+
+
+def _row_key(step: Ints | None, state: Ints, n_states: int) -> Ints:
+    return state.astype(np.int64) if step is None else step * n_states + state
+
+
+def _from_mapping(table: Mapping[Any, Any]) -> _Entries:
+    flat: list[tuple[Any, Any, float]] = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat += [(key, action, prob) for action, prob in value.items()]
+        elif isinstance(key, tuple) and len(key) == 2:
+            flat.append((key[0], key[1], value))
+        else:
+            raise must_be(
+                "table", "{state: {action: prob}} or {(state, action): prob}", {key: value}
+            )
+    if not flat:
+        raise must_be("table", "a table with at least one row", table)
+    state, states = _encode([row[0] for row in flat])
+    action, actions = _encode([row[1] for row in flat])
+    try:
+        prob = np.array([row[2] for row in flat], float)
+    except (TypeError, ValueError) as error:
+        raise must_be("table", "a table of numbers", flat[:5]) from error
+    return _Entries(None, state, action, prob, states, actions)
+
+
+def _encode(values: Sequence[Any]) -> tuple[Ints, Labels]:
+    """Codes in the order of first appearance; None is a label here (the hidden state)."""
+    find: dict[Any, int] = {}
+    labels: list[Any] = []
+    codes = []
+    for value in values:
+        text = label_text(value)
+        if text not in find:
+            find[text] = len(find)
+            labels.append(plain_label(value))
+        codes.append(find[text])
+    return np.array(codes, np.int64), Labels(tuple(labels))
+
+
+def _from_array(array: npt.NDArray[Any]) -> tuple[_Entries, bool]:
+    if array.ndim not in (2, 3) or array.dtype.kind not in "fiu" or 0 in array.shape:
+        raise must_be("table", "an (S, A) or (H, S, A) array of probabilities", array.shape)
+    n_states, n_actions = array.shape[-2:]
+    index = np.indices(array.shape).reshape(array.ndim, -1)
+    entries = _Entries(
+        index[0] if array.ndim == 3 else None,
+        index[-2],
+        index[-1],
+        array.reshape(-1).astype(np.float64),
+        Labels(tuple(range(n_states))),
+        Labels(tuple(range(n_actions))),
+    )
+    return entries, array.dtype == np.float32
+
+
+def _from_frame(
+    table: Any, state: tuple[str, ...], action: str, prob: str, step: str
+) -> tuple[_Entries, bool]:
+    import pyarrow as pa
+
+    from reweigh.log import checks
+    from reweigh.log.csv_files import CsvFormat
+    from reweigh.log.roles import is_label
+    from reweigh.log.sources import open_source
+    from reweigh.log.states import combine, encode_arrow
+
+    source = open_source(table, CsvFormat())
+    has_step = step in source.names
+    wanted = [*state, action, prob, *([step] if has_step else [])]
+    missing = [name for name in wanted if name not in source.names]
+    if missing:
+        listed = ", ".join(map(repr, source.names))
+        raise input_error(
+            f"the policy ({source.describe()}, with the columns {listed})",
+            [
+                Fault(
+                    "missing-column",
+                    f"there is no column {name!r}{nearest(name, source.names)}",
+                    f"a policy has the columns {', '.join([*state, action, prob])} (and step)",
+                )
+                for name in missing
+            ],
+        )
+    data = source.read(wanted, [*state, action, *([step] if has_step else [])])
+    if data.num_rows == 0:
+        raise input_error("the policy", [Fault("empty", "there are no rows", "give a table")])
+    faults = checks.Faults(source.place, data.num_rows)
+    for name in (*state, action):
+        kind = data.column(name).type
+        if pa.types.is_floating(kind) or pa.types.is_temporal(kind):
+            faults.add("type", f"column {name!r} holds {kind}", "write integers or text")
+    if is_label(data.column(prob).type) and not pa.types.is_integer(data.column(prob).type):
+        checks.not_numbers(faults, prob, data.column(prob))
+    steps = None
+    if has_step:
+        if not pa.types.is_integer(data.column(step).type) or data.column(step).null_count:
+            faults.add("type", f"column {step!r} must hold whole numbers", "write 0, 1, 2, …")
+        else:
+            steps = data.column(step).to_numpy().astype(np.int64)
+            faults.rows(
+                "step-start",
+                step,
+                steps < 0,
+                lambda row: int(steps[row]),
+                "the steps of a policy count 0, 1, 2, …",
+                "number the steps from 0",
+            )
+    faults.raise_if_any("the policy")
+    parts = [encode_arrow(data.column(name)) for name in state]
+    codes, states = combine(parts) if len(parts) > 1 else parts[0]
+    actions, action_labels = encode_arrow(data.column(action))
+    checks.null_values(faults, action, actions < 0)
+    faults.raise_if_any("the policy")
+    if np.any(codes == HIDDEN):  # a null state is the hidden one
+        states = Labels((*states.values, None))
+        codes = np.where(codes == HIDDEN, len(states) - 1, codes)
+    single = data.column(prob).type == pa.float32()
+    values = checks.numbers(data.column(prob), prob)
+    return _Entries(steps, codes, actions, values, states, action_labels), single
+
+
+def _checked(e: _Entries, tolerance: float) -> _Entries:
+    """Probabilities in [0, 1], no entry twice, rows that sum to 1."""
+    faults: list[Fault] = []
+
+    def place(i: int, value: object) -> Place:
+        step = None if e.step is None else int(e.step[i])
+        where = (
+            f" (state {e.states.values[e.state[i]]!r}, action {e.actions.values[e.action[i]]!r})"
+        )
+        return Place(value, column="prob", row=i + 1, step=step, note=where)
+
+    bad = np.flatnonzero(~((e.prob >= 0) & (e.prob <= 1 + tolerance)))
+    if len(bad):
+        faults.append(
+            Fault(
+                "probability-range",
+                "a probability of the policy must lie in [0, 1]",
+                "correct the table",
+                tuple(place(i, float(e.prob[i])) for i in bad[:KEPT_PLACES].tolist()),
+                len(bad),
+                len(e.prob),
+                "entries",
+            )
+        )
+    row = _row_key(e.step, e.state, len(e.states))
+    key = row * len(e.actions) + e.action
+    order = np.argsort(key, kind="stable")
+    twice = order[1:][key[order][1:] == key[order][:-1]]
+    if len(twice):
+        faults.append(
+            Fault(
+                "duplicate-entry",
+                "the policy lists a state and action once",
+                "remove the duplicate",
+                tuple(place(i, float(e.prob[i])) for i in twice[:KEPT_PLACES].tolist()),
+                len(twice),
+                len(e.prob),
+                "entries",
+            )
+        )
+    unique, inverse = np.unique(row, return_inverse=True)
+    sums = np.bincount(inverse, weights=np.where(np.isfinite(e.prob), e.prob, 0.0))
+    off = np.abs(sums - 1)
+    wrong = np.flatnonzero(off > tolerance)
+    if len(wrong) and not faults:
+        first = [int(np.flatnonzero(inverse == i)[0]) for i in wrong[:KEPT_PLACES].tolist()]
+        faults.append(
+            Fault(
+                "row-sum",
+                "the probabilities of a state must sum to 1 over its actions",
+                "list every action with its probability, or normalise the row",
+                tuple(
+                    Place(
+                        float(sums[inverse[i]]),
+                        step=None if e.step is None else int(e.step[i]),
+                        note=f" (sum of the row of state {e.states.values[e.state[i]]!r})",
+                    )
+                    for i in first
+                ),
+                len(wrong),
+                len(unique),
+                "policy rows",
+            )
+        )
+    if faults:
+        raise input_error("the policy", faults)
+    if np.any(off > EXACT):
+        warnings.warn(
+            f"{int(np.sum(off > EXACT))} of {len(unique)} rows of the policy sum to 1 only within "
+            f"{off.max():.1e}; they were normalised",
+            InputWarning,
+            stacklevel=4,
+        )
+        return _Entries(e.step, e.state, e.action, e.prob / sums[inverse], e.states, e.actions)
+    return e
+
+
+def read_policy(
+    path: Any,
+    *,
+    state: str | Sequence[str] = "state",
+    action: str = "action",
+    prob: str = "prob",
+    step: str = "step",
+) -> TablePolicy:
+    """A policy from a CSV or Parquet file (or a table) with the columns state, action, prob.
+
+    A column `step` makes it depend on the step. An empty state is the hidden state. `state` may
+    name several columns.
+    """
+    name = str(path) if isinstance(path, str) or hasattr(path, "__fspath__") else "table"
+    return TablePolicy(path, state=state, action=action, prob=prob, step=step, name=name)

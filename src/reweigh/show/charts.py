@@ -1,0 +1,161 @@
+"""What all charts share: one look per estimator, one style, one way to save.
+
+Colours are told apart by colour-blind readers (Okabe and Ito's, Tol's), and no colour is the only
+signal: every estimator also has its own marker and its own dashes, for print in grey.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import altair as alt
+
+from reweigh.errors import UsageError
+from reweigh.system.output import write_atomically
+
+Format = Literal["svg", "png", "pdf", "html", "json"]
+FORMATS: tuple[Format, ...] = ("svg", "png", "pdf", "html", "json")
+
+FEW_DECADES, MOST_POWERS = 3, 10
+SOLID, DASHED, DOTTED, MIXED = [1, 0], [6, 3], [2, 2], [8, 3, 2, 3]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one estimator is drawn, everywhere."""
+
+    color: str
+    shape: str
+    dash: tuple[int, ...]
+
+
+def _look(color: str, shape: str, dash: Sequence[int] = SOLID) -> Look:
+    return Look(color, shape, tuple(dash))
+
+
+LOOKS: dict[str, Look] = {
+    "dm": _look("#4D4D4D", "diamond"),
+    "dm-renorm": _look("#000000", "diamond", DASHED),
+    "is": _look("#E69F00", "triangle-up"),
+    "trajectory-is": _look("#8C510A", "triangle-up", DASHED),
+    "wis": _look("#56B4E9", "square"),
+    "trajectory-wis": _look("#7B8FB2", "square", DASHED),
+    "ssd-is": _look("#CC79A7", "triangle-down"),
+    "ssd-is-plugin": _look("#882255", "triangle-down", DASHED),
+    "ssd-is-selfnorm": _look("#661100", "triangle-down", DOTTED),
+    "mis": _look("#0072B2", "circle"),
+    "mis-plain": _look("#332288", "circle", DOTTED),
+    "mis-state": _look("#AA4499", "cross", DASHED),
+    "mis-pooled": _look("#44AA99", "triangle-right", MIXED),
+    "dr": _look("#D55E00", "triangle-up", DOTTED),
+    "dr-split": _look("#A04000", "triangle-left", DASHED),
+    "dr-crossfit": _look("#F28E2B", "triangle-left", MIXED),
+    "wdr": _look("#999933", "square", DOTTED),
+    "wdr-split": _look("#666600", "cross", DASHED),
+    "wdr-crossfit": _look("#C7C74D", "cross", MIXED),
+    "mdr": _look("#009E73", "diamond", DASHED),
+    "mdr-crossfit": _look("#117733", "diamond", MIXED),
+}
+OTHER = _look("#777777", "stroke", DASHED)  # what is no estimator by name
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Altair scales from an estimator's name to its look."""
+
+    color: alt.Scale
+    shape: alt.Scale
+    dash: alt.Scale
+
+
+def estimator_scales(names: Sequence[str], look: str | None = None) -> Scales:
+    """The looks of these estimators, in this order in the legend; with a `look`, that estimator's
+    for all names."""
+    listed = list(names)
+    # "mis #2" is a mis
+    looks = [LOOKS.get((look or name).partition(" #")[0], OTHER) for name in listed]
+    return Scales(
+        color=alt.Scale(domain=listed, range=[look.color for look in looks]),
+        shape=alt.Scale(domain=listed, range=[look.shape for look in looks]),
+        dash=alt.Scale(domain=listed, range=[list(look.dash) for look in looks]),
+    )
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten, with 2 and 5 between them where they are few, and some left out where many."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    within = (1, 2, 5) if math.log10(high / low) <= FEW_DECADES else (1,)
+    spaced = 1 + (last - first) // MOST_POWERS
+    ticks = [m * 10.0**k for k in range(first, last + 1, spaced) for m in within]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def styled(chart: Any) -> Any:
+    """The common style: fonts, sizes and thin grids, on white."""
+    return (
+        chart.configure(background="white", font="sans-serif", padding=8)
+        .configure_view(stroke="#CCCCCC")
+        .configure_axis(
+            labelFontSize=11,
+            titleFontSize=12,
+            titleFontWeight="normal",
+            gridColor="#E6E6E6",
+            domainColor="#888888",
+            tickColor="#888888",
+        )
+        .configure_legend(labelFontSize=11, titleFontSize=11, titleFontWeight="normal")
+        .configure_title(fontSize=13, subtitleFontSize=11, anchor="start", subtitleColor="#555555")
+        .configure_header(labelFontSize=12, titleFontSize=12)
+    )
+
+
+class _WithoutTags(json.JSONEncoder):
+    """JSON that may stand inside a page: the same values, but no `<` that could close a tag."""
+
+    def encode(self, o: Any) -> str:
+        return super().encode(o).replace("<", "\\u003c")
+
+
+def rendered(chart: Any, format: Format) -> bytes:
+    """The chart as a file's content."""
+    stream = io.StringIO() if format in ("svg", "html", "json") else io.BytesIO()
+    options: dict[str, Any] = {"scale_factor": 2} if format == "png" else {}
+    if format == "html":
+        # No request to anywhere, so that it opens offline; and no name that could end the script.
+        options |= {"inline": True, "json_kwds": {"cls": _WithoutTags}}
+    chart.save(stream, format=format, **options)
+    content = stream.getvalue()
+    return content.encode() if isinstance(content, str) else content
+
+
+def save(
+    chart: Any, stem: Path, formats: Sequence[Format] = ("svg", "png"), *, overwrite: bool = False
+) -> list[Path]:
+    """Write stem.svg, stem.png, …, each whole or not at all."""
+    return [
+        save_as(chart, stem.with_name(f"{stem.name}.{format}"), overwrite=overwrite)
+        for format in formats
+    ]
+
+
+def save_as(
+    chart: Any, path: Path, *, overwrite: bool = False, inputs: Iterable[Path] = ()
+) -> Path:
+    """Write the chart in the format that the file's name ends in, over none of the inputs."""
+    format = path.suffix[1:].lower()
+    if format not in FORMATS:
+        listed = ", ".join(f".{known}" for known in FORMATS)
+        raise UsageError(f"{str(path)!r}: a chart's file name ends in one of {listed}")
+    content = rendered(chart, format)
+
+    def write(stream: BinaryIO) -> None:
+        stream.write(content)
+
+    write_atomically(path, write, overwrite=overwrite, inputs=inputs)
+    return path

@@ -1,0 +1,271 @@
+"""Sums that only diagnostics read: what came before a row, the log's order, the largest weights.
+
+Each is a kind of its own in `Moments`, with a name and a version: a file that was written without
+one lacks it, and the diagnostic that needs it says so.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.kernels.groups import group_by
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+VERSIONS = {"lagged": 1, "ordered": 1, "paced": 1, "largest": 1}
+MOST_BUCKETS = 4096
+MOST_PACED = 64  # buckets by step: enough to find the middle of a log
+MOST_STEPS = 1 << 14  # and steps of them: a million cells, 24 MiB of sums
+UNORDERED = 63  # no ids of 64 bits need this shift
+MOST_LAGGED = 500_000  # cells: a scan of any log then stays within half a GiB
+GRAIN = 2.0**-34
+
+
+@dataclass(frozen=True, eq=False)
+class LaggedMoments:
+    """The cells of `transitions` from step 1 on, split by what came before: for the history test.
+
+    Keys: step t, the state and the action of step t-1, the state s, and s' (or END, UNKNOWN).
+    n rows, rho Σρ, rho2 Σρ², z Σz, rhoz Σρz, z2 Σz² with z = ρy.
+    """
+
+    t: Ints
+    s_before: Ints
+    a_before: Ints
+    s: Ints
+    s_next: Ints
+    n: Ints
+    rho: Floats
+    rho2: Floats
+    z: Floats
+    rhoz: Floats
+    z2: Floats
+
+    KEYS = ("t", "s_before", "a_before", "s", "s_next")
+    SUMS = ("n", "rho", "rho2", "z", "rhoz", "z2")
+
+    def __len__(self) -> int:
+        return len(self.n)
+
+    def __add__(self, other: LaggedMoments) -> LaggedMoments:
+        return self.together([self, other])
+
+    @classmethod
+    def together(cls, parts: list[LaggedMoments]) -> LaggedMoments:
+        """The sum of several, which have the same codes."""
+        columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls)}
+        return cls(**{name: np.concatenate(column) for name, column in columns.items()}).summed()
+
+    def summed(self) -> LaggedMoments:
+        """One cell per key."""
+        groups = group_by([getattr(self, key) for key in self.KEYS])
+        columns: dict[str, Any] = dict(zip(self.KEYS, groups.keys, strict=True))
+        columns |= {name: groups.sum(getattr(self, name)) for name in self.SUMS}
+        return LaggedMoments(**columns)
+
+    def recode(self, states: Ints, actions: Ints | None) -> LaggedMoments:
+        """The same cells with other codes (special codes stay)."""
+
+        def moved(codes: Ints, table: Ints | None) -> Ints:
+            if table is None or not len(table):
+                return codes
+            return np.where(codes >= 0, table[np.maximum(codes, 0)], codes)
+
+        return replace(
+            self,
+            s_before=moved(self.s_before, states),
+            a_before=moved(self.a_before, actions),
+            s=moved(self.s, states),
+            s_next=moved(self.s_next, states),
+        )
+
+
+def bounded(lagged: LaggedMoments) -> tuple[LaggedMoments | None, dict[str, str]]:
+    """The cells of a log, and why they are left out where they are too many. Every engine leaves
+    out the same, because the number of cells is the log's."""
+    if len(lagged) <= MOST_LAGGED:
+        return lagged, {}
+    return None, {"lagged": too_many()}
+
+
+def too_many() -> str:
+    return f"there would be more than {MOST_LAGGED:,} cells of them; coarser states have fewer"
+
+
+@dataclass(frozen=True, eq=False)
+class Buckets:
+    """Sums of episodes in the order of their ids, by bucket.
+
+    A bucket holds the ids i with i >> shift equal to it. `shift` is the smallest for which the
+    ids span at most MOST buckets: it follows from the least and the largest id alone, so that any
+    engine, any chunking and any order of merging give the same buckets.
+    """
+
+    MOST: ClassVar[int]
+    KEYS: ClassVar[tuple[str, ...]]
+    SUMS: ClassVar[tuple[str, ...]]
+
+    shift: int
+    bucket: Ints
+    n: Ints
+
+    def __len__(self) -> int:
+        return len(self.n)
+
+    def __add__(self, other: Self) -> Self:
+        return self.together([self, other])
+
+    @classmethod
+    def together(cls, parts: list[Self]) -> Self:
+        """The sum of several."""
+        shift = max(part.shift for part in parts)
+        parts = [part.coarser(shift) for part in parts]
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in (*cls.KEYS, *cls.SUMS)
+        }
+        return replace(parts[0], **joined).summed()
+
+    @classmethod
+    def shift_of(cls, low: int, high: int) -> int:
+        """That of ids from low to high, or how much more that of buckets from low to high is."""
+        shift = 0
+        while (high >> shift) - (low >> shift) >= cls.MOST:
+            shift += 1
+        return shift
+
+    def coarser(self, shift: int) -> Self:
+        """The same episodes in wider buckets; not yet one row per bucket."""
+        bucket = self.bucket >> (shift - self.shift)
+        bucket = 0 * bucket if shift == UNORDERED else bucket
+        return replace(self, shift=shift, bucket=bucket)
+
+    def summed(self) -> Self:
+        """One row per key, and no more buckets than there may be."""
+        more = 0
+        if len(self.bucket):
+            more = self.shift_of(int(self.bucket.min()), int(self.bucket.max()))
+        wide = self.coarser(self.shift + more)
+        groups = group_by([getattr(wide, key) for key in self.KEYS])
+        columns: dict[str, Any] = dict(zip(self.KEYS, groups.keys, strict=True))
+        columns |= {name: groups.sum(getattr(wide, name)) for name in self.SUMS}
+        return replace(wide, **columns)
+
+
+@dataclass(frozen=True, eq=False)
+class OrderedMoments(Buckets):
+    """The logged returns by bucket of ids, for the drift test. Also how much the returns spread.
+
+    Where an id is no whole number they have no order: one bucket, and `shift` is UNORDERED.
+    n episodes, g ΣG, g2 ΣG² with G = Σ_t γ^t y_t.
+    """
+
+    g: Floats
+    g2: Floats
+
+    MOST = MOST_BUCKETS
+    KEYS = ("bucket",)
+    SUMS = ("n", "g", "g2")
+
+    @classmethod
+    def of(cls, ids: Ints | None, returns: Floats) -> OrderedMoments:
+        """ids: None where one is no whole number."""
+        shift, bucket = (0, ids) if ids is not None else (UNORDERED, np.zeros(len(returns), int))
+        n = np.ones(len(returns), np.int64)
+        with np.errstate(over="ignore"):
+            squares = returns * returns
+        return cls(shift, bucket, n, returns, squares).summed()
+
+    @property
+    def has_order(self) -> bool:
+        return self.shift != UNORDERED
+
+    @property
+    def variance(self) -> float:
+        """Of a return; infinite or nan where squares exceed what a number can hold."""
+        with np.errstate(over="ignore"):
+            n, g, g2 = int(self.n.sum()), float(self.g.sum()), float(self.g2.sum())
+        return g2 / n - (g / n) * (g / n)
+
+
+@dataclass(frozen=True, eq=False)
+class PacedMoments(Buckets):
+    """The logged rewards by bucket of ids and step: at which steps a log drifts.
+
+    Its buckets are wider than those of returns: that bounds what a long horizon takes. An episode
+    that is over has no rows, and earns 0; every one has a row at step 0. None where an episode was
+    cut off, or an id is no whole number.
+    n rows, y Σy, y2 Σy²; (bucket, t) without rows are left out.
+    """
+
+    t: Ints
+    y: Floats
+    y2: Floats
+
+    MOST = MOST_PACED
+    KEYS = ("bucket", "t")
+    SUMS = ("n", "y", "y2")
+
+    @classmethod
+    def dense(cls, shift: int, bucket: Ints, n: Ints, y: Floats, y2: Floats) -> PacedMoments:
+        """From arrays over (bucket, t), flat, of buckets that rise."""
+        cells = np.flatnonzero(n)
+        row, t = np.divmod(cells, max(len(n) // max(len(bucket), 1), 1))
+        return cls(shift, bucket[row], n[cells], t, y[cells], y2[cells])
+
+
+def too_long(horizon: int) -> dict[str, str]:
+    """Why the rewards of a log are not told by step; empty if they can be."""
+    if horizon <= MOST_STEPS:
+        return {}
+    return {"paced": f"the log has more than {MOST_STEPS:,} steps"}
+
+
+@dataclass(frozen=True, eq=False)
+class LargestWeights:
+    """The largest whole products ρ_{0:H-1} of the episodes, as logarithms, falling.
+
+    The list is complete above `floor` (-inf: it holds all positive ones); `n` episodes in all.
+    """
+
+    log_w: Floats
+    floor: float
+    n: int
+
+    @classmethod
+    def of(cls, log_w: Floats) -> LargestWeights:
+        positive = np.sort(log_w[log_w > -np.inf])[::-1]
+        return cls(positive, -math.inf, len(log_w)).trimmed()
+
+    def __len__(self) -> int:
+        return len(self.log_w)
+
+    def __add__(self, other: LargestWeights) -> LargestWeights:
+        floor = max(self.floor, other.floor)
+        joined = np.sort(np.concatenate([self.log_w, other.log_w]))[::-1]
+        return LargestWeights(joined[joined > floor], floor, self.n + other.n).trimmed()
+
+    def trimmed(self) -> LargestWeights:
+        """Not more than are ever used. Twice what a tail of n needs, so that parts of unequal
+        weight can be put together without losing much of it."""
+        most = self.kept(self.n)
+        if len(self.log_w) <= most:
+            return self
+        # What equals the first one left out is left out too: the list is complete above it.
+        floor = float(self.log_w[most])
+        return replace(self, log_w=self.log_w[self.log_w > floor], floor=floor)
+
+    @staticmethod
+    def even(log_w: Floats) -> Floats:
+        """In steps of 2^-34: products of the same ratios in another order, or by another engine,
+        differ in their last digits, and equal weights must be equal to be taken for it."""
+        return np.where(np.isfinite(log_w), np.round(log_w / GRAIN) * GRAIN, log_w)
+
+    @staticmethod
+    def kept(n: int) -> int:
+        return max(200, math.ceil(6 * math.sqrt(n)))

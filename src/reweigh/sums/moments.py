@@ -1,0 +1,286 @@
+"""Moments: all sums of one log under one target, and what they are sums of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import InputError
+from reweigh.log.states import Labels, unite
+from reweigh.sums.diagnostic_tables import (
+    VERSIONS,
+    LaggedMoments,
+    LargestWeights,
+    OrderedMoments,
+    PacedMoments,
+)
+from reweigh.sums.policy import PolicyMoments
+from reweigh.sums.shares import Rule, Shares, shares_of
+from reweigh.sums.trajectories import StepMoments
+from reweigh.sums.transitions import StartMoments, TransitionMoments
+
+NO_EXTRAS: dict[str, Any] = dict.fromkeys(VERSIONS)
+
+
+@dataclass(frozen=True)
+class About:
+    """What sums are of. Only sums that agree in all of this, and share no source, may be added."""
+
+    horizon: int
+    discount: float
+    target: str
+    target_has_steps: bool
+    abstraction: str | None
+    state_columns: tuple[str, ...]
+    continuous_actions: bool
+    behavior: str
+    max_ratio: float | None
+    control: str | None
+    blocks: int
+    sources: tuple[str, ...]
+
+    def refuse_if_foreign(self, other: About) -> None:
+        differing = [
+            f"{f.name}: {getattr(self, f.name)!r} and {getattr(other, f.name)!r}"
+            for f in fields(self)
+            if f.name != "sources" and getattr(self, f.name) != getattr(other, f.name)
+        ]
+        if differing:
+            raise InputError(
+                "these moments do not belong together; they differ in " + "; ".join(differing)
+            )
+        shared = sorted(set(self.sources) & set(other.sources))
+        if shared:
+            raise InputError(
+                f"the same episodes would count twice: both hold the log {shared[0]}; "
+                "merge every part once"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """The sums of one log (or of several, added), by kind; a kind that was not asked for is None.
+
+    transitions   cells without the action, a hidden stretch being one long step (MIS)
+    model         cells with the action, the hidden state being a state (DM, Q, SSD-IS)
+    policy        what a target that sees more than the state would do, beside `model`; None where
+                  its cells hold all that is known
+    trajectories  running products (IS, WIS)
+    start         first states as `transitions` sees them; `start_model`: as `model` does
+    lagged, ordered, paced, largest   what only diagnostics read (`diagnostic_tables.py`); not by
+                  blocks
+    unchecked     rules of the log's contract that the engine could not check to the end
+    sql           the queries that made them, where an engine with SQL did; `save` leaves it out
+    files         the files that they were made from, which `save` does not replace
+    """
+
+    about: About
+    states: Labels  # includes None where the log has hidden states
+    actions: Labels | None
+    start: StartMoments
+    transitions: TransitionMoments | None = None
+    start_model: StartMoments | None = None
+    model: TransitionMoments | None = None
+    policy: PolicyMoments | None = None
+    trajectories: StepMoments | None = None
+    lagged: LaggedMoments | None = None
+    ordered: OrderedMoments | None = None
+    paced: PacedMoments | None = None
+    largest: LargestWeights | None = None
+    truncated: int = 0
+    hidden: bool = False
+    left_out: dict[str, str] = field(default_factory=dict)  # kinds that could not be made, and why
+    unchecked: tuple[str, ...] = ()
+    rewards: tuple[float, float] | None = None  # the smallest and the largest; None: not known
+    share_rule: Rule | None = None  # that of the whole log, where these are the sums of a part
+    sql: str | None = field(default=None, repr=False)
+    files: tuple[Path, ...] = field(default=(), repr=False)
+
+    @cached_property
+    def n_episodes(self) -> int:
+        return int(self.start.n.sum())
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        names = ("transitions", "model", "trajectories")
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+    def __add__(self, other: Moments) -> Moments:
+        if not isinstance(other, Moments):
+            return NotImplemented
+        self.about.refuse_if_foreign(other.about)
+        if "model" in self.left_out.keys() ^ other.left_out.keys():  # one was too large for them
+            left_out = other.left_out | self.left_out
+            return self._without_model(left_out) + other._without_model(left_out)
+        if self.kinds != other.kinds or (self.policy is None) != (other.policy is None):
+            raise InputError(
+                f"these moments hold different kinds of sums: {', '.join(self.kinds)} and "
+                f"{', '.join(other.kinds)}; make both with the same estimators"
+            )
+        states = unite(self.states, other.states)
+        moved = other._with_labels(states, unite_actions(self.actions, other.actions))
+
+        def both(name: str) -> Any:
+            mine, theirs = getattr(self, name), getattr(moved, name)
+            return None if mine is None else mine + theirs
+
+        extras: dict[str, Any] = {
+            n: both(n) if getattr(other, n) is not None else None for n in VERSIONS
+        }
+        return replace(
+            self,
+            about=replace(
+                self.about, sources=tuple(sorted((*self.about.sources, *other.about.sources)))
+            ),
+            states=states,
+            actions=moved.actions,
+            truncated=self.truncated + other.truncated,
+            hidden=self.hidden or other.hidden,
+            left_out=other.left_out | self.left_out,
+            rewards=unite_ranges([self.rewards, other.rewards]),
+            unchecked=tuple(dict.fromkeys((*self.unchecked, *other.unchecked))),
+            sql=self.sql if self.sql == other.sql else None,  # or it would tell of one part only
+            files=tuple(dict.fromkeys((*self.files, *other.files))),
+            **{
+                n: both(n)
+                for n in ("start", "transitions", "start_model", "model", "policy", "trajectories")
+            },
+            **extras,
+        )
+
+    def _without_model(self, left_out: dict[str, str]) -> Moments:
+        return replace(self, model=None, start_model=None, policy=None, left_out=left_out)
+
+    def _with_labels(self, states: Labels, actions: Labels | None) -> Moments:
+        table = states.translate(self.states)
+
+        def moved(part: Any) -> Any:
+            return None if part is None else part.recode(table)
+
+        model, lagged, acts = moved(self.model), self.lagged, None
+        if actions is not None and self.actions is not None:
+            acts = actions.translate(self.actions)
+        if lagged is not None:
+            lagged = lagged.recode(table, acts)
+        policy = None if self.policy is None else self.policy.recode(table, acts)
+        if model is not None and acts is not None:
+            model = replace(model, a=np.where(model.a >= 0, acts[np.maximum(model.a, 0)], model.a))
+        return replace(
+            self,
+            states=states,
+            actions=actions,
+            start=moved(self.start),
+            transitions=moved(self.transitions),
+            start_model=moved(self.start_model),
+            model=model,
+            policy=policy,
+            lagged=lagged,
+        )
+
+    @cached_property
+    def shares(self) -> Shares:
+        """How the model's shares π̄(a|t,s) are found."""
+        assert self.model is not None
+        if self.policy is None and self.share_rule is not None:
+            return Shares(self.share_rule)
+        return shares_of(self.model, self.policy)
+
+    def only(self, kinds: Collection[str]) -> Moments:
+        """The sums of these kinds alone."""
+
+        def kept(kind: str, table: Any) -> Any:
+            return table if kind in kinds else None
+
+        return replace(
+            self,
+            transitions=kept("transitions", self.transitions),
+            start_model=kept("model", self.start_model),
+            model=kept("model", self.model),
+            policy=kept("model", self.policy),
+            trajectories=kept("trajectories", self.trajectories),
+            **NO_EXTRAS,
+        )
+
+    def keep_blocks(self, keep: Callable[[Any], npt.NDArray[np.bool_]]) -> Moments:
+        """The sums of some of the blocks; what is not held by blocks is left out."""
+
+        def part(table: Any) -> Any:
+            return None if table is None else table.where(keep(table.block))
+
+        trajectories = self.trajectories
+        if trajectories is not None:
+            trajectories = StepMoments(part(trajectories.steps), part(trajectories.episodes))
+        return replace(
+            self,
+            start=part(self.start),
+            transitions=part(self.transitions),
+            start_model=part(self.start_model),
+            model=part(self.model),
+            policy=part(self.policy),
+            share_rule=self.shares.rule if self.model is not None else None,
+            trajectories=trajectories,
+            **NO_EXTRAS,
+        )
+
+    def without(self, block: int) -> Moments:
+        """The sums without one block of episodes (the delete-a-block jackknife)."""
+        return self.keep_blocks(lambda blocks: blocks != block)
+
+    def block_sizes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Blocks that hold episodes, and how many."""
+        blocks = np.unique(self.start.block)
+        sizes = np.array([int(self.start.n[self.start.block == b].sum()) for b in blocks])
+        return blocks, sizes
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write all sums to one Parquet file (see `load_moments`)."""
+        from reweigh.sums.store import save
+
+        save(self, path, overwrite=overwrite)
+
+    def describe(self) -> dict[str, Any]:
+        """What the sums tell of the log, as plain values: some of `EpisodeLog.describe`."""
+        cells = self.model if self.model is not None else self.transitions
+        return {
+            "episodes": self.n_episodes,
+            "rows": None if cells is None or self.hidden else int(cells.n.sum()),
+            "horizon": self.about.horizon,
+            "discount": self.about.discount,
+            "states": sum(label is not None for label in self.states.values),
+            "state_columns": list(self.about.state_columns),
+            "abstraction": self.about.abstraction,
+            "actions": None if self.actions is None else len(self.actions),
+            "continuous_actions": self.about.continuous_actions,
+            "truncated": self.truncated,
+            "behavior_prob_from": self.about.behavior,
+        }
+
+    def __repr__(self) -> str:
+        cells = {name: len(getattr(self, name)) for name in ("transitions", "model")
+                 if getattr(self, name) is not None}  # fmt: skip
+        listed = ", ".join(f"{count:,} cells of {name}" for name, count in cells.items())
+        return (
+            f"Moments({self.n_episodes:,} episodes, horizon {self.about.horizon}, "
+            f"{len(self.states):,} states{', ' if listed else ''}{listed}, "
+            f"blocks {self.about.blocks})"
+        )
+
+
+def unite_ranges(ranges: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
+    """The range of all; None where one is not known."""
+    known = [part for part in ranges if part is not None]
+    if len(known) < len(ranges):
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
+
+
+def unite_actions(first: Labels | None, second: Labels | None) -> Labels | None:
+    if first is None or second is None:
+        return first
+    return unite(first, second)

@@ -1,0 +1,186 @@
+"""What an estimate's own numbers give rise to: warnings, and questions that no data answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from reweigh.errors import (
+    InputWarning,
+    LowOverlapWarning,
+    PlaceboWarning,
+    RefusedError,
+    SelectionWarning,
+    SmallSampleWarning,
+    nearest,
+)
+from reweigh.estimate.solution import Solution
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import END, UNKNOWN, Labels
+from reweigh.policy.base import Policy
+from reweigh.policy.table import TablePolicy
+from reweigh.sums.moments import Moments
+from reweigh.sums.visits import visits_of
+from reweigh.trust.gates import Gate
+from reweigh.trust.limits import Kind, Level, limit_of
+
+FEW_EPISODES = 30
+WARNINGS: dict[str, type[Warning]] = {
+    "episodes": SmallSampleWarning,
+    "support": LowOverlapWarning,
+    "effective size": LowOverlapWarning,
+    "heaviest episode": LowOverlapWarning,
+    "rare states": LowOverlapWarning,
+    "hidden states": InputWarning,
+    "placebo": PlaceboWarning,
+}
+WARNED_IF_AMBER = ("episodes", "support", "placebo")
+LONG_SINGLE_EPISODE = 1000  # rows
+
+
+def unlogged_actions(log: EpisodeLog, target: Policy) -> list[Warning]:
+    """A target that takes actions which no episode shows: a misspelled name, or no support."""
+    return _unlogged_remark(target.unlogged_actions(log), log.actions)
+
+
+def unlogged_in_sums(moments: Moments, target: Policy) -> list[Warning]:
+    """The same from sums, whose states the target knows; only a table lists its actions."""
+    visits = visits_of(moments)
+    if visits is None or moments.actions is None or not isinstance(target, TablePolicy):
+        return []
+    every = target._entries.actions
+    shares = {}
+    for code in np.flatnonzero(moments.actions.translate(every) < 0).tolist():
+        action = np.full(len(visits.n), code)
+        prob, _ = target.find(moments.states, visits.state, visits.step, action)
+        shares[str(every.values[code])] = float(prob @ visits.n / visits.n.sum())
+    return _unlogged_remark({a: share for a, share in shares.items() if share > 0}, moments.actions)
+
+
+def _unlogged_remark(found: dict[str, float], actions: Labels | None) -> list[Warning]:
+    """`found` tells how often the target takes an action that is none of `actions`."""
+    if not found or actions is None:
+        return []
+    shown = [str(value) for value in actions.values]
+    listed = ", ".join(
+        f"{action!r} ({share:.0%} of the time{nearest(action, shown)})"
+        for action, share in list(found.items())[:5]
+    )
+    return [
+        LowOverlapWarning(
+            f"the target takes actions that the log never shows: {listed}; the log's actions are "
+            f"{', '.join(map(repr, shown[:10]))}{', …' if len(shown) > 10 else ''}"
+        )
+    ]
+
+
+def hopeless(log: EpisodeLog, target: Policy) -> RefusedError | None:
+    """Questions that no estimator can answer."""
+    rows = log.steps.n_rows
+    if log.n_episodes == 1 and rows > LONG_SINGLE_EPISODE:
+        return _one_episode(rows)
+    if log.continuous_actions or not log.steps.surely_taken():
+        return None
+    return None if np.all(target.probabilities(log) == 1.0) else _deterministic()
+
+
+def hopeless_sums(moments: Moments) -> RefusedError | None:
+    """The same from sums: no probability exceeds 1, so a mean of 1 says that all are."""
+    cells = moments.model if moments.model is not None else moments.transitions
+    if cells is None:
+        return None
+    rows = int(cells.n.sum())
+    if moments.n_episodes == 1 and rows > LONG_SINGLE_EPISODE:
+        return _one_episode(rows)
+    if moments.about.continuous_actions or float(cells.mu.sum()) != rows:
+        return None
+    return None if float(cells.pi.sum()) == rows else _deterministic()
+
+
+def _one_episode(rows: int) -> RefusedError:
+    return RefusedError(
+        "one-episode",
+        f"1 episode of {rows:,} rows: episodes are the sample, and there is one. Check the "
+        "episode column",
+    )
+
+
+def _deterministic() -> RefusedError:
+    return RefusedError(
+        "deterministic-log",
+        "behavior_prob is 1 in every row: the log was made by a deterministic policy, or the "
+        "propensities were not logged. Log them, or estimate them with fit_behavior(log)",
+    )
+
+
+def remarks(
+    solution: Solution, used: Moments, own: Sequence[Gate], *, ends_too: bool = False
+) -> list[Warning]:
+    """Warnings for those who do not read verdicts: about the log, and the estimate's own gates
+    whose value is beyond the red limit, or the amber one where the answer may be another one
+    altogether. `ends_too`: see `cut_beside_ends`."""
+    few = used.n_episodes < FEW_EPISODES  # then the other gates mean little
+    told = ("episodes", "support") if few else tuple(WARNINGS)
+    found = _about_the_log(solution, used, ends_too)
+    beyond = {gate.name: _beyond(gate, solution) for gate in own}
+    for gate in own:
+        level = beyond.get(gate.name, gate.level)
+        if gate.name == "placebo" and beyond.get("effective size") == "red":
+            continue  # its own error means nothing then
+        if gate.name == "placebo" and solution.from_model and beyond.get("support") != "green":
+            continue  # the same mass, told once
+        loud = level == "red" or (level == "amber" and gate.name in WARNED_IF_AMBER)
+        if loud and gate.name in told:
+            found.append(WARNINGS[gate.name](gate.sentence))
+    return found
+
+
+def _beyond(gate: Gate, solution: Solution) -> Level:
+    """The level by the value alone; some gates are judged more strictly, or less, for others."""
+    if gate.value is None:
+        return gate.level
+    kind: Kind = "model" if solution.from_model else "states"
+    return limit_of(gate.name, kind).judge(gate.value)
+
+
+def cut_beside_ends(data: EpisodeLog | Moments) -> float:
+    """The share of the episodes that were cut off before a state that is not known while others
+    ended: a move that is not known is left out although it was no end, so that ends are
+    overestimated."""
+    if isinstance(data, EpisodeLog):
+        steps = data.steps
+        ended = (steps.ending == END) & (steps.lengths < steps.horizon)
+        return steps.unknown_before_horizon() / data.n_episodes if ended.any() else 0.0
+    cells = data.transitions if data.transitions is not None else data.model
+    if cells is None or not data.truncated:
+        return 0.0
+    early = cells.t_next < data.about.horizon
+    if not np.any(early & (cells.s_next == END)):
+        return 0.0
+    return float(cells.n[early & (cells.s_next == UNKNOWN)].sum()) / data.n_episodes
+
+
+def _about_the_log(solution: Solution, used: Moments, ends_too: bool) -> list[Warning]:
+    found: list[Warning] = [InputWarning(rule) for rule in used.unchecked]
+    if used.truncated:
+        text = (
+            f"{used.truncated:,} of {used.n_episodes:,} episodes were cut off and are used up to "
+            "there, which is right only if being cut off does not depend on what would have "
+            "followed"
+        )
+        if ends_too:
+            text += (
+                ". Others ended, and what followed a cut is not known: the chance of ending is "
+                "overestimated. Give next_state, the state after the last row too"
+            )
+        found.append(SelectionWarning(text))
+    at = solution.normalized_at
+    if at is not None and not at.all():
+        found.append(
+            InputWarning(
+                f"states are hidden: the target's distribution is normalised at {int(at.sum())} of "
+                f"{len(at)} steps, where every living episode is observed"
+            )
+        )
+    return found

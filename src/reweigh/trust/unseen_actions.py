@@ -1,0 +1,67 @@
+"""What actions that the log never shows would earn: a fitted Q counts them as 0.
+
+DR, WDR and MDR with Q of other episodes are right on average, because rows of such an action make
+up for it in the logs that have some. A log without them says too little, and cannot see it in its
+own spread. With π's probability ℓ_t(s) of the actions that (t, s) does not show, the mean ratio ρ̄,
+and d and V of the model over the actions seen, what is missing is about
+
+    Σ_t γ^t Σ_s d_t(s) V_t(s) min(max(1 - ρ̄_t(s), -ℓ_t(s)), ℓ_t(s)).
+
+ρ̄ says how much of ℓ the rows of other actions leave open: with many actions of a few rows each
+some are always missing, others are there too often, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import SupportError
+from reweigh.estimate.operators import importance_operator
+from reweigh.estimate.recipe import Recipe
+from reweigh.estimate.recursion import backward, forward
+from reweigh.estimate.solution import model_cells, model_of
+from reweigh.estimate.weakest_places import Place, most_left_out
+from reweigh.kernels.groups import tally
+from reweigh.sums.moments import Moments
+
+Floats = npt.NDArray[np.float64]
+ROUNDING = 1e-9  # of a sum of probabilities
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """(H,) the value that is missing, step by step, and where most of it is."""
+
+    per_step: Floats
+    place: Place | None
+
+
+def concerns(recipe: Recipe) -> bool:
+    """Whether an estimator subtracts a Q of other episodes. Of the same ones it has a gate of its
+    own, "fitted values", and a model "support"."""
+    control = recipe.control
+    return control is not None and not control.own and control.q != "in-sample"
+
+
+def left_out(sums: Moments) -> LeftOut | None:
+    """None where the sums hold no model of the actions, or one that ends before the horizon."""
+    if sums.about.continuous_actions or sums.model is None or sums.start_model is None:
+        return None
+    about, (cells, start) = sums.about, model_cells(sums)
+    op = model_of(sums, renorm=True)
+    unseen = np.where(1 - op.covered > ROUNDING, 1 - op.covered, 0.0)
+    if not unseen.any():
+        return LeftOut(np.zeros(about.horizon), None)
+    try:
+        d = forward(op, simplex=False).d
+    except SupportError:
+        return None
+    # The same nodes: here a reward of 1 in every row has the mean ρ̄.
+    mean_ratio = importance_operator(cells, start, about.horizon, about.discount).placebo
+    missing = np.minimum(np.maximum(1 - mean_ratio, -unseen), unseen)
+    each = about.discount**op.node_t * d * backward(op).u * missing
+    per_step = tally(op.node_t, each, about.horizon + 1)[: about.horizon]
+    return LeftOut(per_step, most_left_out(op, np.abs(each)))

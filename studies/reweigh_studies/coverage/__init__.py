@@ -1,0 +1,1 @@
+"""The coverage study: how often intervals cover, by world, size, estimator and verdict."""

@@ -1,0 +1,255 @@
+"""What the coverage study measures in one log: values, intervals, gates and verdicts.
+
+This is the only module of the study that asks the library questions. A row's columns are named by
+the estimator and a part: "mis/value", "mis/analytic low", "mis/gate support", "mis/level". Gates
+that belong to the log and not to an estimator stand under "log". What MIS says where only the
+log's sums are at hand, as from a stream or a database, stands under "mis-sums".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from reweigh.errors import RefusedError
+from reweigh.estimate.influence import behavior_values
+from reweigh.estimate.jackknife import error_of_blocks
+from reweigh.estimate.quantiles import t_interval
+from reweigh.estimate.recipe import Recipe
+from reweigh.evaluation.basis import AGREES, errors_apart
+from reweigh.evaluation.evaluate import as_recipe, evaluate_in_study
+from reweigh.evaluation.result import Estimate, Interval, Refusal
+from reweigh.kernels.choose import compiled
+from reweigh.kernels.groups import tally
+from reweigh.log.log import EpisodeLog
+from reweigh.paper.cells import PART, Row
+from reweigh.policy.base import Policy
+from reweigh.policy.cached import RowsPolicy
+from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.sums.moments import Moments
+from reweigh.trust import diagnose
+from reweigh.trust.dependence import dependence
+from reweigh.trust.gates import Gate
+from reweigh.trust.intervals import Asked, bootstrap_t, from_error, percentile
+from reweigh.trust.resampling import delete_blocks, resample
+from reweigh.trust.verdict import Verdict
+
+LEVEL = 0.95
+LOG, BEHAVIOR = "log", "behaviour"  # asked for beside estimators
+MAIN, WIS = (
+    "mis",
+    "wis",
+)  # the estimator that is used unless another is asked for; one for histories
+SUMS = "mis-sums"  # MIS from the sums of the log
+ONE_BY_ONE = ("auto", "analytic", "cluster")
+JACKKNIFE = "jackknife"
+BOOTSTRAPS = ("percentile", "bootstrap-t")
+LEVELS = ("green", "amber", "red")  # a verdict's level is stored as its place here
+LOG_GATES = (
+    "estimated propensities", "propensities", "policies", "hidden policies", "fitted values",
+    "history", "steadiness", "drift", "marginal size", "marginal support", "Pareto k",
+)  # fmt: skip
+CUT, DEPENDENCE = "cut-off episodes", "dependence"  # gates that are there only where they speak
+VALUE, ERROR, SIZE, VERDICT, GATE = "value", "error", "effective size", "level", "gate"
+APART = "apart from wis"  # in errors of the difference
+
+
+def column(asked: str, *parts: str) -> str:
+    return f"{asked}{PART}{' '.join(parts)}"
+
+
+def recipe_of(name: str) -> Recipe:
+    """Of an estimator as the study names it."""
+    return as_recipe(MAIN if name == SUMS else name)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Which intervals are made. The jackknife of the `quick` estimators is made anyway, that of
+    the others where `methods` names it."""
+
+    methods: tuple[str, ...] = ONE_BY_ONE
+    resamples: int = 399
+    quick: tuple[str, ...] = ("mis", "mis-plain", "mis-state")
+    gates: bool = True
+
+    def row(self, log: EpisodeLog, policy: Policy, asked: Sequence[str], seed: int) -> Row:
+        """All columns of one log. Estimators share its rows, and the resampled logs."""
+        names = [name for name in asked if name not in (LOG, BEHAVIOR, SUMS)]
+        found: dict[str, Any] = {}
+        with compiled():
+            # The target's probabilities are looked up once.
+            target = RowsPolicy(policy, log)
+            results = dict(zip(names, evaluate_in_study(log, target, names), strict=True))
+            from_rows = {n: r for n, r in results.items() if isinstance(r, Estimate)}
+            if self.gates or SUMS in asked:
+                sums = ArraysEngine().moments(log, target, diagnose.request(None))
+            if SUMS in asked:
+                [results[SUMS]] = evaluate_in_study(sums, target, [MAIN])
+            for name, result in results.items():
+                found |= self._of(name, result)
+            if self.gates:
+                other = from_rows.get(WIS) or evaluate_in_study(log, target, [WIS])[0]
+                answered = {n: r for n, r in results.items() if isinstance(r, Estimate)}
+                found |= _judged(sums, answered, other, tell_log=LOG in asked)
+            found |= self._deleting(log, target, from_rows)
+            found |= self._resampling(log, target, from_rows, seed)
+        if BEHAVIOR in asked:
+            found |= _logged_mean(log)
+        return {name: _plain(value) for name, value in found.items()}
+
+    def _of(self, name: str, result: Estimate | Refusal) -> dict[str, Any]:
+        if isinstance(result, Refusal):
+            return {column(name, VALUE): result}
+        error = result.standard_error
+        found: dict[str, Any] = {column(name, VALUE): result.value, column(name, ERROR): error}
+        for method in self.methods:
+            if method in ONE_BY_ONE:
+                try:
+                    found |= _ends(name, method, result.interval(LEVEL, method))
+                except RefusedError as why:
+                    found[column(name, method, "low")] = _refused(result, why)
+        return found
+
+    def _deleting(
+        self, log: EpisodeLog, target: Policy, answered: dict[str, Estimate]
+    ) -> dict[str, Any]:
+        """Jackknife intervals, as `Estimate.interval` makes them, from blocks deleted once."""
+        every = JACKKNIFE in self.methods
+        some = {n: e for n, e in answered.items() if every or n in self.quick}
+        if not some or log.n_episodes < 2:
+            return {}
+        deleted = delete_blocks(log, _pairs(target, some))
+        found: dict[str, Any] = {}
+        for j, (name, estimate) in enumerate(some.items()):
+            error, why = error_of_blocks(
+                estimate.value, deleted.values[:, j], deleted.sizes, deleted.reasons[j]
+            )
+            if error is None:
+                refusal = _refused(estimate, RefusedError("no-error", why))
+                found[column(name, JACKKNIFE, "low")] = refusal
+                continue
+            df = len(deleted.sizes) - 1
+            interval = from_error(estimate.value, error, df, Asked(LEVEL), JACKKNIFE)
+            found |= _ends(name, JACKKNIFE, interval)
+        return found
+
+    def _resampling(
+        self, log: EpisodeLog, target: Policy, answered: dict[str, Estimate], seed: int
+    ) -> dict[str, Any]:
+        """Bootstrap intervals, as `Estimate.interval` makes them, from logs resampled once."""
+        if not set(self.methods) & set(BOOTSTRAPS) or not answered:
+            return {}
+        pairs = _pairs(target, answered)
+        drawn = resample(log, pairs, self.resamples, seed=seed, errors=True)
+        assert drawn.errors is not None
+        found: dict[str, Any] = {}
+        for j, (name, estimate) in enumerate(answered.items()):
+            values, reasons = drawn.values[:, j], drawn.reasons[j]
+            for method in BOOTSTRAPS:
+                try:
+                    if method == "percentile":
+                        interval = percentile(values, seed, reasons, Asked(LEVEL))
+                    elif estimate.standard_error is None:
+                        raise RefusedError("no-error", estimate.error_method)
+                    else:
+                        interval = bootstrap_t(
+                            estimate.value, estimate.standard_error, values, drawn.errors[:, j],
+                            seed, reasons, Asked(LEVEL),
+                        )  # fmt: skip
+                    found |= _ends(name, method, interval)
+                except RefusedError as error:
+                    found[column(name, method, "low")] = _refused(estimate, error)
+        return found
+
+
+def _pairs(target: Policy, estimates: dict[str, Estimate]) -> list[tuple[Policy, Recipe]]:
+    return [(target, as_recipe(name)) for name in estimates]
+
+
+def _ends(name: str, method: str, interval: Interval | None) -> dict[str, Any]:
+    if interval is None:
+        return {}
+    found = {"low": interval.low, "high": interval.high, "df": interval.df}
+    return {column(name, method, part): value for part, value in found.items()}
+
+
+def _refused(estimate: Estimate, error: RefusedError) -> Refusal:
+    return Refusal(estimate.recipe, error, estimate.n_episodes, estimate.horizon)
+
+
+def _judged(
+    sums: Moments, answered: dict[str, Estimate], other: Estimate | Refusal, *, tell_log: bool
+) -> dict[str, Any]:
+    """Gates and verdicts; the gates of the log are computed once for all estimators. `other` is
+    WIS, which a verdict asks for."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        of_log = diagnose.of_sums(sums)
+        depends = dependence(sums) if SUMS in answered else []
+    found: dict[str, Any] = {}
+    if tell_log:
+        found = {column(LOG, GATE, gate.name): gate.value for gate in of_log.values()}
+    for name, estimate in answered.items():
+        apart = _apart(estimate, other)
+        own = estimate.gates
+        own += tuple(diagnose.unseen_actions(sums, estimate.recipe, estimate.standard_error))
+        own += tuple(depends if name == SUMS else ())
+        own += tuple(estimate.grounds.decisive())
+        level = LEVELS.index(_verdict(own, of_log, estimate.recipe, apart).level)
+        found |= {
+            column(name, SIZE): estimate.diagnostics.worst_ess,
+            column(name, APART): apart,
+            column(name, VERDICT): float(level),
+        }
+        nothing = set() if estimate.recipe.uses_trajectories else {CUT}
+        nothing |= {DEPENDENCE} if name == SUMS else set()
+        found |= {column(name, GATE, gate): 0.0 for gate in nothing}
+        found |= {column(name, GATE, gate.name): gate.value for gate in own}
+    return found
+
+
+def _apart(estimate: Estimate, other: Estimate | Refusal) -> float | None:
+    """How far an estimate is from WIS, in errors of the difference; None without a state, or
+    where one of the two has no error."""
+    if estimate.recipe.uses_trajectories or not isinstance(other, Estimate):
+        return None
+    try:
+        psi = estimate.grounds.influence() - other.grounds.influence()
+    except RefusedError:
+        return None
+    m = estimate.n_episodes
+    error = math.sqrt(float(np.mean(psi**2)) / len(psi) * m / (m - 1))
+    return errors_apart(estimate.value, other.value, error)
+
+
+def _verdict(
+    own: tuple[Gate, ...], of_log: dict[str, Gate], recipe: Recipe, apart: float | None
+) -> Verdict:
+    """`Estimate.verdict`, with the gates of the log computed once for all estimators."""
+    found = dict(of_log)
+    if found["history"].level == "red" and apart is not None and apart <= AGREES:
+        found["history"] = replace(found["history"], level="amber")
+    return Verdict((*own, *diagnose.speaking_of(found, recipe)))
+
+
+def _logged_mean(log: EpisodeLog) -> dict[str, Any]:
+    """The plain mean of the logged returns, as if the target were the behaviour."""
+    n, psi = log.n_episodes, behavior_values(log)
+    powers = log.discount ** log.steps.step.astype(np.float64)
+    value = float(tally(log.steps.episode_index, powers * log.steps.reward, n).mean())
+    error = math.sqrt(float(np.sum(psi**2)) / (n * (n - 1)))
+    ends = t_interval(value, error, LEVEL, n - 1)
+    assert ends is not None
+    interval = Interval(*ends, LEVEL, "t", error, n - 1.0)
+    found = {column(BEHAVIOR, VALUE): value, column(BEHAVIOR, ERROR): error}
+    return found | _ends(BEHAVIOR, "auto", interval)
+
+
+def _plain(value: Any) -> float | Refusal | None:
+    if value is None or isinstance(value, Refusal):
+        return value
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,214 @@
+"""The report of a comparison: what it says is what was computed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import reweigh as rw
+from reweigh.evaluation.result import rounded
+from reweigh.show.answers import span
+from reweigh.show.compared import compared
+from reweigh.show.compared_sections import SHOWN, compared_sections
+from reweigh.show.figures import Table
+from reweigh.show.page import comparison_html, spec_of
+from reweigh.show.sections import Section
+
+from .samples import HOSTILE, compared_policies, many_policies, no_policy
+
+
+@pytest.fixture(scope="module")
+def three() -> rw.Comparison:
+    return compared_policies()
+
+
+@pytest.fixture(scope="module")
+def many() -> rw.Comparison:
+    return many_policies()
+
+
+def tables(sections: tuple[Section, ...]) -> Iterator[Table]:
+    for section in sections:
+        yield from section.tables
+        yield from (figure.table for figure in section.figures)
+
+
+def texts(section: Section) -> str:
+    facts = [f"{name}: {text}" for name, text in section.facts]
+    return " ".join([section.intro, *section.notes, *section.missing, *facts])
+
+
+def test_the_answer_is_the_best_with_its_corrected_interval(three: rw.Comparison) -> None:
+    content = compared(three)
+    best = three.best
+    assert best is not None
+    assert isinstance(best.result, rw.Estimate)
+    assert best.interval is not None
+    own = best.result.interval()
+    assert own is not None
+    assert best.interval.high - best.interval.low > own.high - own.low  # it is corrected
+    answer = content.answer
+    value = rounded(best.result.value, best.result.standard_error)
+    assert answer.headline == f"{best.target}: {value} per episode"
+    assert "corrected for choosing the best of 3" in answer.interval
+    assert answer.interval.endswith(span(best.interval))
+    assert f"best of the 3 with probability {best.best:.0%}" in answer.gain
+    assert answer.verdict == best.result.verdict.level
+    assert "Which of these 3 policies" in answer.question
+    assert "500 logged episodes" in answer.question
+
+
+def test_the_policy_that_made_the_log_earns_just_what_it_earned(three: rw.Comparison) -> None:
+    assert three.best is not None
+    assert three.best.target == "as before"
+    assert "just what the log's own policy earned" in compared(three).answer.gain
+
+
+def test_the_ranking_holds_every_policy_and_the_differences_every_other(
+    three: rw.Comparison,
+) -> None:
+    content = compared(three)
+    assert [row.estimator for row in content.rows] == [c.target for c in three.ranking]
+    best = content.rows[0]
+    values = {c.target: c.result.value for c in three.ranking if isinstance(c.result, rw.Estimate)}
+    assert best.value == max(values.values())
+    for name, difference in content.to_best:
+        assert difference.value == pytest.approx(values[best.estimator] - values[name])
+        assert difference.interval.low < difference.value < difference.interval.high
+        assert difference.first == f"{best.estimator}, mis"
+    sections = {section.name: section for section in compared_sections(content)}
+    assert list(sections) == [
+        "ranking", "differences", "checks", "estimators", "tried", "log", "computed",
+    ]  # fmt: skip
+    table = sections["ranking"].figures[0].table
+    assert [row[0] for row in table.rows] == sorted(values, key=lambda name: -values[name])
+    assert [row[1] for row in table.rows] == ["1", "2", "3"]
+    assert sum(float(row[6].rstrip("%")) for row in table.rows) == pytest.approx(100, abs=2)
+    [other] = sections["estimators"].tables
+    assert other.caption == "The policies by wis"
+    for entry in tables(compared_sections(content)):
+        assert all(len(row) == len(entry.columns) for row in entry.rows)
+
+
+def test_every_chart_has_the_colour_of_the_estimator_that_ranks(three: rw.Comparison) -> None:
+    from reweigh.show.charts import LOOKS
+
+    for section in compared_sections(compared(three)):
+        for figure in section.figures:
+            drawn = json.dumps(figure.draw().to_dict())
+            assert LOOKS["mis"].color in drawn
+            assert LOOKS["wis"].color not in drawn
+
+
+def test_what_was_set_aside_is_reported() -> None:
+    found = compared_policies(holdout=0.4)
+    content = compared(found)
+    last = found.held_out
+    assert last is not None
+    assert isinstance(last.result, rw.Estimate)
+    value = rounded(last.result.value, last.result.standard_error)
+    assert content.answer.headline == f"{found.chosen}: {value} per episode"
+    assert f"{found.n_held_out:,} episodes set aside" in content.answer.interval
+    assert f"chosen on {found.n_episodes:,} episodes" in content.answer.gain
+    assert "500 logged episodes" in content.answer.question
+    [tried] = [s for s in compared_sections(content) if s.name == "tried"]
+    assert f"{found.n_held_out:,}" in texts(tried)
+    assert value in texts(tried)
+
+
+def test_one_policy_is_compared_with_the_log_alone() -> None:
+    log, targets = _one()
+    content = compared(rw.compare(log, targets, seed=1))
+    assert content.title == "Is “only” better than what was logged?"
+    assert content.to_best == ()
+    names = [section.name for section in compared_sections(content)]
+    assert "differences" not in names
+    assert "estimators" not in names
+    assert "corrected" not in content.answer.interval
+    assert "probability" not in content.answer.gain
+
+
+def _one() -> tuple[rw.EpisodeLog, dict[str, rw.TablePolicy]]:
+    from .samples import sampled
+
+    log, target, _ = sampled()
+    return log, {"only": target}
+
+
+def test_policies_that_are_not_told_apart_are_named(many: rw.Comparison) -> None:
+    content = compared(many)
+    near = [name for name, d in content.to_best if d.interval.low <= 0]
+    assert near
+    assert "apart" in content.answer.gain
+    assert any("not told apart need more episodes" in line for line in content.answer.better)
+    drawn = [f for s in compared_sections(content) for f in s.figures]
+    for figure in drawn:
+        rows = figure.draw().to_dict()["datasets"].values()
+        names = {row["estimator"] for data in rows for row in data if "estimator" in row}
+        assert len(names) == SHOWN
+    for entry in tables(compared_sections(content)):
+        if entry.caption == "The policies by mis":
+            assert len(entry.rows) == 45
+
+
+def test_a_red_winner_is_no_winner(three: rw.Comparison) -> None:
+    few = rw.compare(*_few(), seed=1)
+    content = compared(few)
+    assert content.answer.verdict == "red"
+    assert content.answer.meaning.startswith("Do not decide on this ranking")
+
+
+def _few() -> tuple[rw.EpisodeLog, dict[str, rw.TablePolicy]]:
+    from .samples import world
+
+    made = world()
+    one, other = made.target_array, made.behavior_array
+    return made.simulate(8, 1), {"a": rw.TablePolicy(one), "b": rw.TablePolicy((one + other) / 2)}
+
+
+def test_refusals_are_told() -> None:
+    content = compared(no_policy())
+    assert content.answer.verdict == "refused"
+    assert content.answer.headline == "No answer"
+    assert "elsewhere, mis, there too, mis" in content.answer.reasons[0].name
+    ranking = compared_sections(content)[0]
+    assert ranking.tables[0].rows[0][2] == "refused"
+    assert "No answer" in comparison_html(content)
+
+
+def test_the_page_is_whole_small_and_the_same_again(three: rw.Comparison) -> None:
+    page = comparison_html(compared(three, command="reweigh compare log.csv"))
+    assert page == comparison_html(compared(compared_policies(), command="reweigh compare log.csv"))
+    assert len(page.encode()) < 2_500_000
+    assert "://" not in page.split("<script")[0]
+    assert "reweigh compare log.csv" in page
+    assert "hash of new rules" in page
+
+
+def test_names_stay_text(many: rw.Comparison) -> None:
+    page = comparison_html(compared(many, title=HOSTILE[0]))
+    outside = page.split("<script")  # the page's own scripts: data, library, code
+    assert len(outside) == 4
+    assert HOSTILE[2] not in page
+    for section in compared_sections(compared(many)):
+        for figure in section.figures:
+            labels = spec_of(figure.draw())["layer"]
+            assert "undefined" not in json.dumps(labels)
+
+
+def test_the_report_is_written_from_python(three: rw.Comparison, tmp_path: Path) -> None:
+    path = three.report(tmp_path / "out.html", title="Which rules?")
+    assert "<title>Which rules?</title>" in path.read_text(encoding="utf-8")
+    with pytest.raises(rw.UsageError, match="exists"):
+        three.report(path)
+    three.report(path, overwrite=True)
+
+
+def test_what_was_tried_is_counted(three: rw.Comparison) -> None:
+    content = compared(replace(three, tried=60))
+    assert any("60 pairs" in line for line in content.answer.better)
+    assert ("tried on this log", "60 pairs of a policy and an estimator") in content.computed
