@@ -142,6 +142,49 @@ class Recipe:
         return isinstance(self.weights, Stepwise | Trajectory)
 
     @property
+    def traits(self) -> frozenset[str]:
+        """What a gate may ask of an estimator, in place of its kind:
+
+        ratios             it weighs rows with π/μ
+        products           it multiplies ratios over an episode; others rest on the state
+        states             what it says rests on the state
+        model              its value comes from a model of every action
+        stationary         it takes all steps to have one distribution of states
+        pooled steps       it takes the world to be the same at every step
+        within states      it normalises within states
+        fitted control     a Q is fitted to the log
+        fitted in sample   ... on the episodes that it is subtracted from
+        """
+        model, stationary = isinstance(self.weights, Model), isinstance(self.weights, Stationary)
+        fitted = self.control is not None and not self.control.own
+        pooled = isinstance(self.weights, Marginal) and self.weights.pooled
+        holds = {
+            "ratios": not model,
+            "products": self.uses_trajectories,
+            "states": not self.uses_trajectories,
+            "model": model,
+            "stationary": stationary,
+            "pooled steps": stationary or pooled,
+            "within states": self.normalize == "state",
+            "fitted control": fitted,
+            "fitted in sample": fitted and self.control is not None and self.control.blocks == 1,
+        }
+        return frozenset(name for name, true in holds.items() if true)
+
+    @property
+    def limits(self) -> str:
+        """Whose limits its gates have, where these differ between estimators."""
+        if isinstance(self.weights, Model):
+            return "model"
+        if self.uses_trajectories:
+            return "products"
+        if not isinstance(self.weights, Marginal):
+            return "states"
+        if self.weights.pooled:
+            return "pooled"
+        return {"none": "plain", "state": "within states"}.get(self.normalize, "states")
+
+    @property
     def may_exceed_rewards(self) -> bool:
         """Whether its value may lie outside of what the logged rewards allow by its nature: weights
         that nothing normalises, so that their sum is random."""
