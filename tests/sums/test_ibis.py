@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-from logs.samples import COLUMNS, EVERY_ROLE, ROLES, table, with_cell
-from logs.test_contract import BROKEN
+from log.samples import COLUMNS, EVERY_ROLE, ROLES, table, with_cell
+from log.test_contract import BROKEN
 from population import TARGET, population_log, random_world
 
 import reweigh as rw

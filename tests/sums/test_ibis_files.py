@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import test_ibis
-from logs.samples import EVERY_ROLE, ROLES, table, with_cell
+from log.samples import EVERY_ROLE, ROLES, table, with_cell
 
 import reweigh as rw
 

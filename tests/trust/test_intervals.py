@@ -21,7 +21,7 @@ from reweigh.estimate.direct_model import solve_model
 from reweigh.estimate.influence import behavior_values, influence_values
 from reweigh.estimate.solution import Solution, solve_recursion
 from reweigh.estimate.variance import Freedom
-from reweigh.evaluation.evaluate import basis as grounds_module
+from reweigh.evaluation import basis as grounds_module
 from reweigh.evaluation.evaluate import point_values
 from reweigh.kernels import choose as compute
 from reweigh.kernels.choose import pick
