@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from reweigh.estimate import variance
 from reweigh.estimate.recipe import Recipe, Trajectory
 from reweigh.estimate.recursion import no_support, overflow
 from reweigh.estimate.solution import Solution, lacking
+from reweigh.log.log import EpisodeLog
+from reweigh.policy.base import Policy
+from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.moments import Moments
 from reweigh.sums.trajectories import EpisodeSums, StepSums
 
@@ -132,3 +136,22 @@ def _spread(mean: float, second: float, n: int) -> tuple[float | None, str]:
     if variance.lost_in_rounding(square, second):
         return None, variance.LOST
     return float(np.sqrt(max(square, 0.0) / n)), "sample"
+
+
+def with_delta_error(
+    recipe: Recipe, solution: Solution, sums: Moments, log: EpisodeLog, target: Policy
+) -> Solution:
+    """WIS with its error: ψ_i = g_i - ḡ + Σ_t γ^t ρ_{0:t} (y_t - v_t)/mean(ρ_{0:t}),
+    SE² = mean(ψ²)/n."""
+    assert sums.trajectories is not None
+    steps, n = sums.trajectories.steps.total(), sums.n_episodes
+    request = replace(recipe.needs, blocks=sums.about.blocks)
+    center, log_mean = steps.wy / steps.w, np.log(steps.w / n) + steps.log_scale
+    psi = ArraysEngine().weighted_residuals(log, target, request, center, log_mean)
+    g = log.steps.start_value
+    if g is not None:
+        psi = psi + g - g.mean()
+    error = float(np.sqrt(np.mean(psi**2) / n))
+    if variance.nothing_left(error, solution.value):
+        return replace(solution, error_method=variance.LOST)
+    return replace(solution, standard_error=error)

@@ -1,10 +1,14 @@
-"""Recipe: weights × normalisation × reward × control. Every estimator is one."""
+"""Recipe: weights × normalisation × reward × control. Every estimator is one.
+
+The weights own what an estimator does: which sums it needs, how it solves them, what it assumes.
+Nobody else asks what kind they are. A new estimator is a class of weights, named in a Recipe.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,58 +16,267 @@ import numpy.typing as npt
 from reweigh.errors import must_be
 from reweigh.sums.engines.base import Request
 
+if TYPE_CHECKING:
+    from reweigh.estimate.solution import Solution
+    from reweigh.log.log import EpisodeLog
+    from reweigh.policy.base import Policy
+    from reweigh.sums.moments import Moments
+
 Normalize = Literal["none", "simplex", "state", "step"]
 Reward = Literal["logged", "averaged", "pooled"]
 JACKKNIFE_BLOCKS = 50
 
 
+class Weights:
+    """What an estimator of this kind is and does; a class of weights fills in what differs.
+
+    kinds            the tables of sums that it is solved on
+    normalizations   what `Recipe.normalize` may be, the first being the usual one
+    rewards          what `Recipe.reward` may be
+    takes_control    whether a control variate may replace the reward
+    uses_ratios      whether rows are weighed with π/μ
+    multiplies       whether ratios are multiplied over the episode: every reward must be there
+    pools_steps      whether the world is taken to be the same at every step
+    whole_episodes   whether cut-off episodes must be left out
+    blocks           of episodes that its sums are split into: an error by the jackknife needs them
+    """
+
+    kinds: ClassVar[frozenset[str]]
+    normalizations: ClassVar[tuple[str, ...]] = ("none",)
+    rewards: ClassVar[tuple[str, ...]] = ("logged",)
+    takes_control: ClassVar[bool] = False
+    uses_ratios: ClassVar[bool] = True
+    multiplies: ClassVar[bool] = False
+    whole_episodes: ClassVar[bool] = False
+    blocks: ClassVar[int] = 1
+
+    @property
+    def pools_steps(self) -> bool:
+        return False
+
+    def limits(self, recipe: Recipe) -> str:
+        """Whose limits its gates have, where these differ between estimators."""
+        return "states"
+
+    def traits(self, recipe: Recipe) -> set[str]:
+        """What gates may ask, beyond what the class declares; see `Recipe.traits`."""
+        return set()
+
+    def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
+        """The solution on its sums; without `errors` the value is enough."""
+        raise NotImplementedError
+
+    def solve_rows(
+        self, recipe: Recipe, log: EpisodeLog, target: Policy, *, errors: bool = True
+    ) -> Solution | None:
+        """The same straight from the rows of a log in memory, where that is faster; else None."""
+        return None
+
+    def with_error(
+        self,
+        recipe: Recipe,
+        solution: Solution,
+        sums: Moments,
+        rows: tuple[EpisodeLog, Policy] | None,
+    ) -> Solution:
+        """The solution with an error that its sums alone do not hold, from the `rows` or, without
+        them, from sums by blocks."""
+        return solution
+
+    def error_by_blocks(self, recipe: Recipe) -> bool:
+        """Whether its error without the rows at hand is the jackknife's."""
+        return self.blocks > 1
+
+
 @dataclass(frozen=True)
-class Stepwise:
+class Stepwise(Weights):
     """ρ_{0:t}: the product of the ratios up to the step (per-decision)."""
 
     kinds = frozenset({"trajectories"})
+    normalizations = ("none", "step")
+    takes_control = True
+    multiplies = whole_episodes = True
+
+    def limits(self, recipe: Recipe) -> str:
+        return "products"
+
+    def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
+        from reweigh.estimate.products import solve_products
+
+        return solve_products(recipe, sums)
+
+    def with_error(
+        self,
+        recipe: Recipe,
+        solution: Solution,
+        sums: Moments,
+        rows: tuple[EpisodeLog, Policy] | None,
+    ) -> Solution:
+        from reweigh.estimate.products import NEEDS_SCAN, with_delta_error
+
+        if solution.standard_error is not None or solution.error_method != NEEDS_SCAN:
+            return solution
+        if rows is None:
+            return with_jackknife(recipe, solution, sums)
+        return with_delta_error(recipe, solution, sums, *rows)
+
+    def error_by_blocks(self, recipe: Recipe) -> bool:
+        return recipe.normalize == "step"
 
 
 @dataclass(frozen=True)
-class Trajectory:
+class Trajectory(Weights):
     """The product of all ratios of the episode, at every step."""
 
     kinds = frozenset({"trajectories"})
+    normalizations = ("none", "step")
+    multiplies = whole_episodes = True
+
+    def limits(self, recipe: Recipe) -> str:
+        return "products"
+
+    def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
+        from reweigh.estimate.products import solve_products
+
+        return solve_products(recipe, sums)
 
 
 @dataclass(frozen=True)
-class Marginal:
+class Marginal(Weights):
     """w_t(s) = d_t^π(s)/d_t^μ(s), estimated step by step (the paper's), or pooled over time."""
 
     pooled: bool = False
     kinds = frozenset({"transitions"})
+    normalizations = ("none", "simplex", "state")
+    rewards = ("logged", "averaged", "pooled")
+    takes_control = True
+
+    @property
+    def pools_steps(self) -> bool:
+        return self.pooled
+
+    def limits(self, recipe: Recipe) -> str:
+        if self.pooled:
+            return "pooled"
+        return {"none": "plain", "state": "within states"}.get(recipe.normalize, "states")
+
+    def traits(self, recipe: Recipe) -> set[str]:
+        return {"within states"} if recipe.normalize == "state" else set()
+
+    def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
+        from reweigh.estimate.solution import solve_recursion
+
+        return solve_recursion(recipe, sums, errors=errors)
+
+    def solve_rows(
+        self, recipe: Recipe, log: EpisodeLog, target: Policy, *, errors: bool = True
+    ) -> Solution | None:
+        if recipe.reward != "logged":
+            return None
+        if self.pooled:
+            from reweigh.estimate.direct_pooled import solve_pooled
+
+            return solve_pooled(log, target, recipe, errors=errors)
+        from reweigh.estimate.direct import solve_in_memory
+
+        return solve_in_memory(log, target, recipe, errors=errors)
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Weights):
     """No weights: d_t^π from the estimated T_t(s'|s,a) and π (the direct method)."""
 
     unseen: Literal["zero", "renorm"] = "zero"
     kinds = frozenset({"model"})
+    uses_ratios = False
+
+    def limits(self, recipe: Recipe) -> str:
+        return "model"
+
+    def traits(self, recipe: Recipe) -> set[str]:
+        return {"model"}
+
+    def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
+        from reweigh.estimate.solution import solve_recursion
+
+        return solve_recursion(recipe, sums, errors=errors)
+
+    def solve_rows(
+        self, recipe: Recipe, log: EpisodeLog, target: Policy, *, errors: bool = True
+    ) -> Solution | None:
+        from reweigh.estimate.direct_model import solve_model
+
+        return solve_model(log, target, recipe, errors=errors)
+
+    def with_error(
+        self,
+        recipe: Recipe,
+        solution: Solution,
+        sums: Moments,
+        rows: tuple[EpisodeLog, Policy] | None,
+    ) -> Solution:
+        """Where its shares are means of what a policy sees, which rows a cell holds adds to the
+        error, and the sums do not hold by how much."""
+        if solution.standard_error is None or sums.policy is None:
+            return solution
+        if rows is None:
+            return with_jackknife(recipe, solution, sums)
+        from reweigh.estimate.influence import influence_values
+
+        psi = influence_values(*rows, recipe)
+        error = float(np.sqrt(np.mean(psi**2) / len(psi)))
+        by_node = solution.nodes
+        if by_node is not None:
+            by_node = replace(by_node, variance=None)
+        return replace(solution, standard_error=error, freedom=None, by_node=by_node)
 
 
 @dataclass(frozen=True)
-class Stationary:
+class Stationary(Weights):
     """d_∞^π(s)/d̄^μ(s), from the eigenvector of the pooled operator (SSD-IS)."""
 
     use: Literal["ratio", "plugin", "selfnorm"] = "ratio"
     kinds = frozenset({"model"})
+    whole_episodes = True
+    blocks = JACKKNIFE_BLOCKS
+
+    @property
+    def pools_steps(self) -> bool:
+        return True
+
+    def traits(self, recipe: Recipe) -> set[str]:
+        return {"stationary"}
+
+    def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
+        from reweigh.estimate.stationary import solve_stationary
+
+        return solve_stationary(recipe, sums)
+
+    def with_error(
+        self,
+        recipe: Recipe,
+        solution: Solution,
+        sums: Moments,
+        rows: tuple[EpisodeLog, Policy] | None,
+    ) -> Solution:
+        if solution.warnings and not abs(solution.value) > 0:
+            return replace(solution, error_method="all stationary mass is on END")
+        return with_jackknife(recipe, solution, sums)
 
 
-Weights = Stepwise | Trajectory | Marginal | Model | Stationary
-NORMALIZED: dict[type, tuple[str, ...]] = {
-    Stepwise: ("none", "step"),
-    Trajectory: ("none", "step"),
-    Marginal: ("none", "simplex", "state"),
-    Model: ("none",),
-    Stationary: ("none",),
-}
 OwnQ = npt.NDArray[Any] | Callable[..., Any]
+
+
+def with_jackknife(recipe: Recipe, solution: Solution, sums: Moments) -> Solution:
+    """The solution with the error of deleting blocks of episodes from its sums."""
+    from reweigh.estimate.jackknife import jackknife_error
+
+    error, method = jackknife_error(
+        sums.only(recipe.needs.kinds),  # of the others every block would be a copy
+        solution.value,
+        lambda part: recipe.weights.solve(recipe, part, errors=False).value,
+    )
+    return replace(solution, standard_error=error, error_method=method)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,35 +324,41 @@ class Recipe:
             raise must_be("max_ratio", "a positive finite number or None", ratio)
         if self.reward not in ("logged", "averaged", "pooled"):
             raise must_be("reward", '"logged", "averaged" or "pooled"', self.reward)
-        kind = type(self.weights)
-        if self.normalize not in NORMALIZED[kind]:
+        weights, kind = self.weights, type(self.weights).__name__
+        if self.normalize not in weights.normalizations:
             raise must_be(
-                "normalize", f"one of {NORMALIZED[kind]} with {kind.__name__}", self.normalize
+                "normalize", f"one of {weights.normalizations} with {kind}", self.normalize
             )
-        if self.reward != "logged" and (kind is not Marginal or self.control is not None):
+        fits = self.reward in weights.rewards and (self.reward == "logged" or self.control is None)
+        if not fits:
             raise must_be("reward", '"logged" but for MIS without a control variate', self.reward)
-        if self.control is not None and kind not in (Stepwise, Marginal):
-            raise must_be("control", f"None with {kind.__name__}", self.control.q)
+        if self.control is not None and not weights.takes_control:
+            raise must_be("control", f"None with {kind}", self.control.q)
 
     @property
     def needs(self) -> Request:
         """The sums that this estimator asks an engine for (on the logged reward)."""
-        kinds = set(self.weights.kinds)
-        fitted = self.control is not None and not self.control.own
-        if self.reward != "logged":
-            kinds = {"model"}
-        if fitted:
+        kinds = set(self.weights.kinds) if self.reward == "logged" else {"model"}
+        if self.fitted:
             kinds.add("model")
-        blocks = JACKKNIFE_BLOCKS if isinstance(self.weights, Stationary) else 1
-        if self.control is not None:
-            blocks = self.control.blocks
-        policy = fitted or isinstance(self.weights, Model)
+        blocks = self.weights.blocks if self.control is None else self.control.blocks
+        policy = self.fitted or not self.weights.uses_ratios
         return Request(frozenset(kinds), blocks, self.max_ratio, policy=policy)
+
+    @property
+    def fitted(self) -> bool:
+        """Whether its control variate is a Q that is fitted to the log."""
+        return self.control is not None and not self.control.own
+
+    @property
+    def plain(self) -> Recipe:
+        """The estimator that a control variate is added to."""
+        return self if self.control is None else replace(self, control=None)
 
     @property
     def uses_trajectories(self) -> bool:
         """Running products: every reward of an episode must be there."""
-        return isinstance(self.weights, Stepwise | Trajectory)
+        return self.weights.multiplies
 
     @property
     def traits(self) -> frozenset[str]:
@@ -155,41 +374,29 @@ class Recipe:
         fitted control     a Q is fitted to the log
         fitted in sample   ... on the episodes that it is subtracted from
         """
-        model, stationary = isinstance(self.weights, Model), isinstance(self.weights, Stationary)
-        fitted = self.control is not None and not self.control.own
-        pooled = isinstance(self.weights, Marginal) and self.weights.pooled
+        weights, control = self.weights, self.control
         holds = {
-            "ratios": not model,
-            "products": self.uses_trajectories,
-            "states": not self.uses_trajectories,
-            "model": model,
-            "stationary": stationary,
-            "pooled steps": stationary or pooled,
-            "within states": self.normalize == "state",
-            "fitted control": fitted,
-            "fitted in sample": fitted and self.control is not None and self.control.blocks == 1,
+            "ratios": weights.uses_ratios,
+            "products": weights.multiplies,
+            "states": not weights.multiplies,
+            "pooled steps": weights.pools_steps,
+            "fitted control": self.fitted,
+            "fitted in sample": self.fitted and control is not None and control.blocks == 1,
         }
-        return frozenset(name for name, true in holds.items() if true)
+        declared = {name for name, true in holds.items() if true}
+        return frozenset(declared | weights.traits(self))
 
     @property
     def limits(self) -> str:
         """Whose limits its gates have, where these differ between estimators."""
-        if isinstance(self.weights, Model):
-            return "model"
-        if self.uses_trajectories:
-            return "products"
-        if not isinstance(self.weights, Marginal):
-            return "states"
-        if self.weights.pooled:
-            return "pooled"
-        return {"none": "plain", "state": "within states"}.get(self.normalize, "states")
+        return self.weights.limits(self)
 
     @property
     def may_exceed_rewards(self) -> bool:
         """Whether its value may lie outside of what the logged rewards allow by its nature: weights
         that nothing normalises, so that their sum is random."""
-        weighs = isinstance(self.weights, Stepwise | Trajectory | Marginal)
-        return weighs and self.normalize == "none" and self.control is None
+        normalizes = len(self.weights.normalizations) > 1  # others have one way, which is theirs
+        return normalizes and self.normalize == "none" and self.control is None
 
     def __repr__(self) -> str:
         return f"Recipe({self.name!r})"

@@ -21,7 +21,7 @@ from reweigh.estimate.jackknife import (
     jackknife_error,
 )
 from reweigh.estimate.presets import wis
-from reweigh.estimate.recipe import Recipe, Stationary, Stepwise
+from reweigh.estimate.recipe import Recipe
 from reweigh.estimate.solution import Solution
 from reweigh.estimate.variance import OVERFLOW, Freedom, nothing_left
 from reweigh.evaluation.inputs import Evidence, merged
@@ -367,8 +367,9 @@ def freedom_of(recipe: Recipe, solution: Solution, n: int, in_memory: bool) -> F
     the jackknife's."""
     if solution.freedom is not None:
         return solution.freedom
-    if isinstance(recipe.weights, Stationary) or solution.standard_error is None or n < 2:
+    by_blocks = recipe.weights.error_by_blocks(recipe)
+    if solution.standard_error is None or n < 2 or recipe.weights.blocks > 1:
         return None
-    if recipe.weights == Stepwise() and recipe.normalize == "step" and not in_memory:
+    if by_blocks and not in_memory:
         return None
     return weights_freedom(solution.standard_error, n, solution.ess)

@@ -25,11 +25,7 @@ from reweigh.estimate.direct import behavior_in_memory
 from reweigh.estimate.presets import Estimators, estimator_list
 from reweigh.estimate.recipe import (
     JACKKNIFE_BLOCKS,
-    Marginal,
-    Model,
     Recipe,
-    Stationary,
-    Stepwise,
 )
 from reweigh.estimate.solution import Solution, behavior_value
 from reweigh.estimate.variance import OVERFLOW
@@ -201,7 +197,7 @@ def scanned_sums(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> list
                 start=products.start,
                 trajectories=products.trajectories,
             )
-    return [(by_blocks if _split(r) else whole)[r.max_ratio] for r in recipes]
+    return [(by_blocks if _products_by_blocks(r) else whole)[r.max_ratio] for r in recipes]
 
 
 def scanned_sql(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> str:
@@ -212,7 +208,11 @@ def scanned_sql(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> str:
 
 def _scans(recipes: list[Recipe]) -> dict[float | None, tuple[Request, Request | None]]:
     """By the clipping of the ratios: the scan for all, and that of products by blocks, if any."""
-    apart = {r.max_ratio: replace(r.needs, blocks=JACKKNIFE_BLOCKS) for r in recipes if _split(r)}
+    apart = {
+        r.max_ratio: replace(r.needs, blocks=JACKKNIFE_BLOCKS)
+        for r in recipes
+        if _products_by_blocks(r)
+    }
     found: dict[float | None, tuple[Request, Request | None]] = {}
     for ratio, request in merged(recipes).items():
         if ratio in apart:
@@ -221,9 +221,9 @@ def _scans(recipes: list[Recipe]) -> dict[float | None, tuple[Request, Request |
     return found
 
 
-def _split(recipe: Recipe) -> bool:
-    """Whether its error comes from sums by blocks."""
-    return recipe.weights == Stepwise() and recipe.normalize == "step"
+def _products_by_blocks(recipe: Recipe) -> bool:
+    """Whether its error comes from running products by blocks."""
+    return recipe.uses_trajectories and recipe.weights.error_by_blocks(recipe)
 
 
 def _unsplit(products: StepMoments | None) -> StepMoments | None:
@@ -299,7 +299,7 @@ def moments(
             wanted = recipe.needs
             if recipe.control is not None and recipe.uses_trajectories:
                 raise UsageError(f"{recipe.name} needs the log itself: no moments serve it")
-            if isinstance(recipe.weights, Model):
+            if not recipe.weights.uses_ratios:
                 wanted = replace(wanted, max_ratio=request.max_ratio)  # it uses no ratio
             elif request.max_ratio is None and not request.kinds:
                 request = replace(request, max_ratio=wanted.max_ratio)
@@ -370,8 +370,7 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
     if cut > 0:
         gates = (*gates, cut_off(cut))
     found += [*remarks(solution, used, gates, ends_too=cut > 0), *evidence.remarks]
-    pools = isinstance(recipe.weights, Stationary) or recipe.weights == Marginal(pooled=True)
-    if pools and base.about.target_has_steps:
+    if recipe.weights.pools_steps and base.about.target_has_steps:
         found.append(
             StationaryWarning(
                 "the target depends on the step, and this estimator pools all steps: it answers "

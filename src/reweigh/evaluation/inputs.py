@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from reweigh.errors import RefusedError, UsageError, must_be
-from reweigh.estimate.recipe import Marginal, Model, Recipe, Stationary
+from reweigh.estimate.recipe import Recipe
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy, scope_of
 from reweigh.policy.cached import RememberedPolicy
@@ -81,7 +81,7 @@ class Evidence:
         if self.stored is not None:
             stored = self.stored
             by_ratios = stored.model is not None and stored.shares.rule == "ratios"
-            ratios_matter = by_ratios or not isinstance(recipe.weights, Model)
+            ratios_matter = by_ratios or recipe.weights.uses_ratios
             if ratios_matter and self.stored.about.max_ratio != recipe.max_ratio:
                 raise RefusedError(
                     "max-ratio",
@@ -89,8 +89,7 @@ class Evidence:
                     f"{recipe.name} asks for {recipe.max_ratio}; make them again",
                 )
             return self.stored
-        fitted = recipe.control is not None and not recipe.control.own
-        kinds = frozenset({"model"}) if fitted else recipe.needs.kinds
+        kinds = frozenset({"model"}) if recipe.fitted else recipe.needs.kinds
         return self._made(kinds, recipe.max_ratio, dropped, named=False)
 
     def all_moments(self, recipe: Recipe, *, dropped: bool = False) -> Moments:
@@ -233,11 +232,11 @@ def leaves_cut_ones_out(evidence: Evidence, recipe: Recipe) -> bool:
             )
         return False
     unknown = log.steps.unknown_before_horizon() > 0
+    over_stretches = "transitions" in recipe.needs.kinds and log.has_hidden
     needs_whole = (
-        recipe.uses_trajectories
-        or isinstance(recipe.weights, Stationary)
+        recipe.weights.whole_episodes
         or (recipe.control is not None and (unknown or recipe.control.own))
-        or (unknown and isinstance(recipe.weights, Marginal) and log.has_hidden)
+        or (unknown and over_stretches)
     )
     if not needs_whole:
         return False

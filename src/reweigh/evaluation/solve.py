@@ -8,21 +8,13 @@ import numpy as np
 
 from reweigh.errors import RefusedError
 from reweigh.estimate.control import Shaped, shape_log, shape_moments, shape_rows
-from reweigh.estimate.direct import bare_moments, solve_in_memory
-from reweigh.estimate.direct_model import solve_model
-from reweigh.estimate.direct_pooled import solve_pooled
-from reweigh.estimate.influence import influence_values
-from reweigh.estimate.jackknife import jackknife_error
-from reweigh.estimate.products import NEEDS_SCAN, solve_products
-from reweigh.estimate.recipe import Marginal, Model, Recipe, Stationary
+from reweigh.estimate.direct import bare_moments
+from reweigh.estimate.recipe import Recipe
 from reweigh.estimate.recursion import overflow
-from reweigh.estimate.solution import Solution, solve_recursion
-from reweigh.estimate.stationary import solve_stationary
-from reweigh.estimate.variance import LOST, nothing_left
+from reweigh.estimate.solution import Solution
 from reweigh.evaluation.inputs import Evidence
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
-from reweigh.sums.engines.base import Engine, Request
 from reweigh.sums.moments import Moments
 
 
@@ -69,24 +61,21 @@ def _solve_in_memory(
     if recipe.control is not None:
         shaped = shape_rows(log, target, recipe.control)
         return None if shaped is None else _solve_shaped(evidence, recipe, shaped, target)
-    for solve_rows in (solve_in_memory, solve_model, solve_pooled):
-        solution = solve_rows(log, target, recipe, errors=evidence.errors)
-        if solution is not None:
-            return solution, bare_moments(log, target, recipe)
-    return None
+    solution = recipe.weights.solve_rows(recipe, log, target, errors=evidence.errors)
+    return None if solution is None else (solution, bare_moments(log, target, recipe))
 
 
 def _solve_shaped(
     evidence: Evidence, recipe: Recipe, shaped: Shaped, target: Policy, blocks: int = 1
 ) -> tuple[Solution, Moments]:
     """The estimator without its control variate, on the log that this has shaped."""
-    plain = replace(recipe, control=None)
-    solution = solve_in_memory(shaped.log, target, plain, errors=evidence.errors)
+    plain = recipe.plain
+    solution = plain.weights.solve_rows(plain, shaped.log, target, errors=evidence.errors)
     if solution is not None:
         return solution, bare_moments(shaped.log, target, plain)
     request = replace(plain.needs, blocks=blocks, control=shaped.name, named=False)
-    used = evidence.engine.moments(shaped.log, target, request)
-    return _solve_sums(evidence, plain, used, shaped.log, target, request), used
+    sums = evidence.engine.moments(shaped.log, target, request)
+    return _solve_sums(evidence, plain, sums, (shaped.log, target)), sums
 
 
 def finite(value: float) -> float:
@@ -99,97 +88,27 @@ def solve_on_sums(
     evidence: Evidence, recipe: Recipe, base: Moments, dropped: bool
 ) -> tuple[Solution, Moments]:
     """The solution, and the sums that it was found on (shaped, or of one half)."""
-    if isinstance(recipe.weights, Stationary):
-        solution = solve_stationary(recipe, base)
-        if not evidence.errors:
-            return solution, base
-        if not solution.warnings or abs(solution.value) > 0:
-            return _with_jackknife(recipe, base, solution, solve_stationary), base
-        return replace(solution, error_method="all stationary mass is on END"), base
-    log, target = (None, None) if evidence.log is None else evidence.rows(dropped)
+    rows = None if evidence.log is None else evidence.rows(dropped)
     if recipe.control is None:
-        request = replace(recipe.needs, blocks=base.about.blocks)
-        return _solve_sums(evidence, recipe, base, log, target, request), base
-    if log is not None and target is not None:
-        shaped = shape_log(log, target, recipe, base)
-        return _solve_shaped(evidence, recipe, shaped, target, base.about.blocks)
-    if isinstance(recipe.weights, Marginal):
-        used = shape_moments(recipe, base)
-        return solve_recursion(recipe, used, errors=evidence.errors), used
-    raise RefusedError(
-        "needs-log",
-        "the shaped reward of every row is weighted: that needs the log itself, not its moments; "
-        "mdr() does not",
-    )
+        return _solve_sums(evidence, recipe, base, rows), base
+    if rows is not None:
+        shaped = shape_log(*rows, recipe, base)
+        return _solve_shaped(evidence, recipe, shaped, rows[1], base.about.blocks)
+    if recipe.uses_trajectories:
+        raise RefusedError(
+            "needs-log",
+            "the shaped reward of every row is weighted: that needs the log itself, not its "
+            "moments; mdr() does not",
+        )
+    sums = shape_moments(recipe, base)
+    return _solve_sums(evidence, recipe, sums, None), sums
 
 
 def _solve_sums(
-    evidence: Evidence,
-    recipe: Recipe,
-    used: Moments,
-    log: EpisodeLog | None,
-    target: Policy | None,
-    request: Request,
+    evidence: Evidence, recipe: Recipe, sums: Moments, rows: tuple[EpisodeLog, Policy] | None
 ) -> Solution:
-    """The solution on these sums; the error of WIS takes the rows again, or the jackknife."""
-    if isinstance(recipe.weights, Marginal):
-        return solve_recursion(recipe, used, errors=evidence.errors)
-    if isinstance(recipe.weights, Model):
-        solution = solve_recursion(recipe, used, errors=evidence.errors)
-        if solution.standard_error is None or used.policy is None:
-            return solution
-        return _with_policy_noise(recipe, used, solution, log, target)
-    solution = solve_products(recipe, used)
-    unfinished = solution.standard_error is None and solution.error_method == NEEDS_SCAN
-    if not (evidence.errors and unfinished):
+    """The solution on these sums, with its error if that is asked for."""
+    solution = recipe.weights.solve(recipe, sums, errors=evidence.errors)
+    if not evidence.errors:
         return solution
-    if log is None or target is None:
-        return _with_jackknife(recipe, used, solution, solve_products)
-    error = _delta_error(evidence.engine, log, target, request, used)
-    if nothing_left(error, solution.value):
-        return replace(solution, error_method=LOST)
-    return replace(solution, standard_error=error)
-
-
-def _with_policy_noise(
-    recipe: Recipe,
-    used: Moments,
-    solution: Solution,
-    log: EpisodeLog | None,
-    target: Policy | None,
-) -> Solution:
-    """The model's error where its shares are means of what a policy sees: which rows a cell holds
-    adds to it, and the sums do not hold by how much."""
-    if log is None or target is None:
-        return _with_jackknife(recipe, used, solution, solve_recursion)
-    psi = influence_values(log, target, recipe)
-    error = float(np.sqrt(np.mean(psi**2) / len(psi)))
-    by_node = solution.nodes
-    if by_node is not None:
-        by_node = replace(by_node, variance=None)
-    return replace(solution, standard_error=error, freedom=None, by_node=by_node)
-
-
-def _with_jackknife(recipe: Recipe, base: Moments, solution: Solution, solve: object) -> Solution:
-    error, method = jackknife_error(
-        base.only(recipe.needs.kinds),  # of the others every block would be a copy
-        solution.value,
-        lambda part: solve(recipe, part).value,  # type: ignore[operator]
-    )
-    return replace(solution, standard_error=error, error_method=method)
-
-
-def _delta_error(
-    engine: Engine, log: EpisodeLog, target: Policy, request: Request, used: Moments
-) -> float:
-    """ψ_i = g_i - ḡ + Σ_t γ^t ρ_{0:t} (y_t - v_t)/mean(ρ_{0:t}),  SE² = mean(ψ²)/n."""
-    assert used.trajectories is not None
-    steps = used.trajectories.steps.total()
-    n = used.n_episodes
-    psi = engine.weighted_residuals(
-        log, target, request, steps.wy / steps.w, np.log(steps.w / n) + steps.log_scale
-    )
-    g = log.steps.start_value
-    if g is not None:
-        psi = psi + g - g.mean()
-    return float(np.sqrt(np.mean(psi**2) / n))
+    return recipe.weights.with_error(recipe, solution, sums, rows)

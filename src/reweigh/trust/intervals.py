@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from reweigh.errors import MOST_REPLICATES, RefusedError, UsageError, check_whole, must_be
 from reweigh.estimate.quantiles import range_interval, t_interval
-from reweigh.estimate.recipe import Model, Recipe
+from reweigh.estimate.recipe import Recipe
 from reweigh.estimate.variance import NOISE, Freedom
 from reweigh.system.number_format import finite_or_none, number, rounded
 
@@ -185,7 +185,7 @@ def check_replicates(replicates: int, level: float) -> None:
 def scale_for(recipe: Recipe) -> Literal["cut", "logit"]:
     """The logit scale is for averages of rewards with weights that sum to 1 (`quantiles.py`):
     WIS, the direct method, MIS normalised within states; without a control variate."""
-    averages = isinstance(recipe.weights, Model) or recipe.normalize in ("step", "state")
+    averages = not recipe.weights.uses_ratios or recipe.normalize in ("step", "state")
     return "logit" if averages and recipe.control is None else "cut"
 
 
