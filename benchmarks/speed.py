@@ -32,8 +32,8 @@ RECORD = Path(__file__).parents[1] / "tests" / "speed.json"
 RATIOS = {  # name: what is timed, over what
     "core / read": ("core", "read"),
     "value and error / core": ("value and error", "core"),
-    "core / its NumPy twin": ("core", "core, twin"),
-    "NumPy twin of the core / read": ("core, twin", "read"),
+    "whole answer / value and error": ("whole answer", "value and error"),
+    "whole answer from a file / pyarrow's read of the columns": ("whole answer, file", "pyarrow"),
     "evaluate mis / read": ("evaluate mis", "read"),
     "evaluate is / read": ("evaluate is", "read"),
     "evaluate dm / one sort of the rows": ("evaluate dm", "sort"),
@@ -64,7 +64,8 @@ def tasks(folder: Path) -> Tasks:
     path, target = file(folder), rw.TablePolicy(stream.policy()[:FEW_STATES])
     return {
         **pieces,
-        "core, twin": kernels.in_numpy(pieces["core"]),
+        "whole answer": lambda: kernels.whole_answer(log),
+        "whole answer, file": lambda: whole_answer_from(path, target),
         "evaluate mis": lambda: rw.evaluate(log, kernels.COLUMN, rw.mis()),
         "evaluate is": lambda: rw.evaluate(log, kernels.COLUMN, rw.is_()),
         "evaluate dm": lambda: rw.evaluate_all(by_state, kernels.COLUMN, ["dm"]),
@@ -100,6 +101,12 @@ def file(folder: Path) -> Path:
     path = folder / "log.parquet"
     pq.write_table(table.set_column(where, "state", few), path)
     return path
+
+
+def whole_answer_from(path: Path, target: rw.Policy) -> object:
+    """The value, its interval and the verdict, by the engine that is the default for the file."""
+    estimate = rw.evaluate(rw.read_log(str(path), engine="stream"), target, rw.mis())
+    return estimate.interval(), estimate.verdict
 
 
 def ratios(times: Times, names: Iterable[str] = RATIOS) -> dict[str, float]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.estimate import direct
+from reweigh.kernels import choose
 from reweigh.log import arrays as module
 from reweigh.log.paired_rows import Pairs
 from reweigh.log.states import END, UNKNOWN
@@ -23,7 +23,6 @@ ALL_ONES = float(np.array(-1).view(np.float64))  # a NaN of all bits
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small arrays are read as large ones are."""
     monkeypatch.setattr(module, "QUICK_FROM", 0)
-    monkeypatch.setattr(direct, "ROWS_PER_STEP", 0)
 
 
 def tables(seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -140,7 +139,8 @@ def test_the_estimates_are_the_same(case: str, code: str, monkeypatch: pytest.Mo
             assert own.verdict.level == other.verdict.level
 
 
-def test_mis_reads_the_pairs_and_makes_no_columns(code: str) -> None:
+def test_mis_reads_the_pairs_and_makes_no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "COMPILED_FROM", 0)
     log = rw.log_from_arrays(**given())
     for target in (TARGET, rw.TablePolicy(tables()[1])):
         rw.evaluate(log, target, rw.mis())
@@ -148,7 +148,8 @@ def test_mis_reads_the_pairs_and_makes_no_columns(code: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::reweigh.LowOverlapWarning")
-def test_the_mean_return_is_found_on_the_way(code: str) -> None:
+def test_the_mean_return_is_found_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "COMPILED_FROM", 0)
     made = ragged()
     estimate = rw.evaluate(rw.log_from_arrays(**made), TARGET, rw.mis())
     alive = np.arange(H) < made["lengths"][:, None]

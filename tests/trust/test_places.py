@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 import reweigh as rw
-from reweigh.estimate import direct, direct_model
 from reweigh.estimate.weakest_places import largest
 from reweigh.evaluation.evaluate import evaluate_in_study
+from reweigh.kernels import choose
 from reweigh.trust import diagnose, gates
 from reweigh.trust.gates import Gate
 
@@ -33,8 +33,7 @@ def simulated(n: int = 80, seed: int = 0) -> rw.EpisodeLog:
 @pytest.fixture(autouse=True)
 def rows_are_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a large log in memory is solved by, for these small ones too."""
-    for module in (direct, direct_model):
-        monkeypatch.setattr(module, "ROWS_PER_STEP", 0)
+    monkeypatch.setattr(choose, "COMPILED_FROM", 0)
 
 
 LOG = simulated()

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, UsageError
-from reweigh.estimate.direct_model import RowsQ, fits
 from reweigh.estimate.recipe import ModelControl, Recipe
 from reweigh.estimate.recursion import backward
 from reweigh.estimate.solution import lacking, model_of, needs_discrete
@@ -111,30 +110,9 @@ class Shaped:
     name: str
 
 
-def shape_rows(log: EpisodeLog, target: Policy, control: ModelControl) -> Shaped | None:
-    """The log whose rewards are y and whose start values are g, with Q fitted over its rows; None
-    where Q is the user's own, or where the way over the sums is better (`shape_log`)."""
-    if control.own or not fits(log, control.blocks):
-        return None
-    _refuse_if_cut(log)
-    none = np.zeros(log.n_episodes, np.int64)
-    if control.q == "in-sample":
-        found = RowsQ.fit(log, target, none, 1)
-        if found is None:
-            return None
-        return Shaped(log.with_rewards(*found.shape(none)), IN_SAMPLE)
-    half = halves(log.steps.episode_hash)
-    refuse_empty_half(half)
-    found = RowsQ.fit(log, target, half, 2)
-    if found is None:
-        return None
-    if control.q == "split":
-        return Shaped(log.with_rewards(*found.shape(none + 1)).select(half == 0), SPLIT)
-    return Shaped(log.with_rewards(*found.shape(1 - half)), CROSS_FIT)
-
-
 def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | None) -> Shaped:
-    """The same with Q from the model's sums by blocks, `fit`, or of the user's own (None).
+    """The log whose rewards are y and whose start values are g, with Q from the model's sums by
+    blocks, `fit`, or of the user's own (None).
 
     Where the target sees more than the state, DR and WDR take V of what it sees in each row,
     Σ_a π(a|x) Q(s,a): then E[ρ Q] = V row by row. MDR's weights are those of cells, and so is its

@@ -1,34 +1,34 @@
-"""MIS straight from the rows of a log in memory: the same Solution as from the sums.
+"""MIS straight from the rows of a large log in memory: the same Solution as from the sums.
 
-One pass forward and one backward, with work vectors of one step (`sums/kernels`), instead of a
-table of cells, which costs a sort. Everything is an array over (t, s), so that this road is taken
-where most of these occur.
+One compiled pass forward and one backward (`kernels/forward.py`, `backward.py`), with work vectors
+of one step, instead of a table of cells, which costs a sort; a third pass gives the influence
+values. Everything is an array over (t, s), so that this is for logs where most of these occur.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import SupportError
 from reweigh.estimate import variance
 from reweigh.estimate.nodes import DenseNodes
 from reweigh.estimate.operators import covered_by
-from reweigh.estimate.recipe import Marginal, Recipe
-from reweigh.estimate.recursion import no_support
+from reweigh.estimate.recipe import Recipe
+from reweigh.estimate.recursion import no_support, overflow
 from reweigh.estimate.solution import Solution, value_alone
 from reweigh.estimate.weakest_places import Place, largest
-from reweigh.kernels.choose import COMPILED_FROM, available, pick
+from reweigh.kernels import choose
+from reweigh.kernels.choose import kernel
 from reweigh.kernels.groups import inner, tally
 from reweigh.log.borrowed_arrays import Lent
 from reweigh.log.log import EpisodeLog
 from reweigh.log.paired_rows import Pairs
-from reweigh.log.states import END, HIDDEN, Labels
+from reweigh.log.states import HIDDEN, Labels
 from reweigh.log.steps import Steps
 from reweigh.policy.base import Policy
 from reweigh.policy.column import ColumnPolicy
@@ -38,9 +38,7 @@ from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import StartMoments
 
 Floats = npt.NDArray[np.float64]
-PLAIN, SIMPLEX, STATE = 0, 1, 2
-MODES = {"none": PLAIN, "simplex": SIMPLEX, "state": STATE}
-ROWS_PER_STEP = 500  # with fewer on average, NumPy is as fast over the sums
+MODES = {"none": 0, "simplex": 1, "state": 2}  # of the kernel that resamples
 NODES_PER_ROW, FEW_NODES = 2, 1 << 16
 NO_BITS = np.uint64(0)  # of an action: codes are those of states
 
@@ -48,50 +46,31 @@ NO_BITS = np.uint64(0)  # of an action: codes are those of states
 def solve_in_memory(
     log: EpisodeLog, target: Policy, recipe: Recipe, *, errors: bool = True
 ) -> Solution | None:
-    """The Solution of MIS, or its value alone; None where the road over the sums is to be taken.
-
-    That is: other estimators, hidden states, a log without behaviour probabilities, few rows, or
-    far fewer rows than (step, state) pairs.
-    """
-    fits = recipe.weights == Marginal() and recipe.reward == "logged" and recipe.control is None
-    if not (fits and _pays(log) and observed(log) and _dense(log)):
+    """The Solution of MIS, or its value alone; None where it is to be solved on the sums: small
+    logs, hidden states, cut-off episodes, a log without behaviour probabilities, normalising
+    within states, or far fewer rows than (step, state) pairs."""
+    large = log.steps.n_rows >= choose.COMPILED_FROM
+    if not (large and recipe.normalize != "state" and observed(log) and _dense(log)):
+        return None
+    if log.steps.unknown_before_horizon():
         return None
     return solve_rows(Rows.of(log, target, recipe.max_ratio), recipe, errors=errors)
 
 
 def solve_rows(rows: Rows, recipe: Recipe, *, errors: bool = True) -> Solution:
     """The same for any size."""
-    mode = MODES[recipe.normalize]
+    simplex = recipe.normalize == "simplex"
     with np.errstate(over="ignore", invalid="ignore"):
         if not errors:
-            return value_alone(_per_step(rows, forward(rows, mode, keep=False)))
-        if mode != STATE:
-            return _solve(rows, mode)
-        try:
-            plain = _solve(rows, PLAIN)
-            placebo, error = plain.placebo, plain.placebo_error
-            each = plain.placebo_by_step
-        except SupportError:
-            placebo, error, each = 0.0, None, np.zeros(rows.steps.horizon)
-        found = _solve(rows, STATE)
-        return replace(found, placebo=placebo, placebo_error=error, placebo_by_step=each)
+            return value_alone(_per_step(rows, forward(rows, simplex, keep=False)))
+        return _solve(rows, simplex)
 
 
-def behavior_in_memory(log: EpisodeLog, mean_return: float | None = None) -> float | None:
-    """What the behaviour itself earned, see `estimators.weights.behavior_value`; the mean return
-    if that is known."""
+def mean_return(log: EpisodeLog) -> float:
+    """What the behaviour itself earned, of a log without cut-off episodes."""
     steps = log.steps
-    if not log.n_truncated:
-        if mean_return is not None:
-            return mean_return
-        earned = [float(steps.reward[steps.rows(t)].sum()) for t in range(steps.horizon)]
-        return float(log.discount ** np.arange(steps.horizon) @ np.array(earned)) / log.n_episodes
-    width = len(log.states) + 1
-    ones = Rows(steps, np.ones(steps.n_rows), log.discount, width)  # μ/μ
-    flow = forward(ones, PLAIN, keep=False)
-    if np.any(flow.total < 1 - 1e-9):
-        return None  # every episode of some state was cut off: its future is not known
-    return float(flow.powers @ flow.earned)
+    earned = [float(steps.reward[steps.rows(t)].sum()) for t in range(steps.horizon)]
+    return float(log.discount ** np.arange(steps.horizon) @ np.array(earned)) / log.n_episodes
 
 
 def bare_moments(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
@@ -148,12 +127,6 @@ def observed(log: EpisodeLog) -> bool:
     steps = log.steps
     hidden = log.has_hidden or bool(np.any(steps.ending == HIDDEN))
     return steps.has_propensities and not hidden
-
-
-def _pays(log: EpisodeLog) -> bool:
-    """Whether this road is the faster one."""
-    rows = log.steps.n_rows
-    return rows >= ROWS_PER_STEP * log.horizon or (available() and rows >= COMPILED_FROM)
 
 
 def _dense(log: EpisodeLog) -> bool:
@@ -303,16 +276,16 @@ class Flow:
     powers: Floats
 
 
-def forward(rows: Rows, mode: int, *, keep: bool = True) -> Flow:
+def forward(rows: Rows, simplex: bool, *, keep: bool = True) -> Flow:
     """Run forward; SupportError where no row is possible under the target. Unless all is to be kept
     it is what the value needs."""
     horizon = rows.steps.horizon
     d, visits, parts = np.empty((3, horizon + 1 if keep else 2, rows.width))
     parts[-1] = 0.0  # of the horizon, where no row is; all else is written
     steps = np.zeros((7, horizon))
-    run = pick("forward.forward", rows.steps.n_rows)
-    for given, since, until in rows.parts():
-        failed = run(*given, mode, d, visits, steps, since, until, keep)
+    run = kernel("forward.forward")
+    for columns, since, until in rows.parts():
+        failed = run(*columns, simplex, d, visits, steps, since, until, keep)
         if failed >= 0:
             raise no_support(failed)
     powers = np.asarray(rows.gamma ** np.arange(horizon), np.float64)
@@ -320,38 +293,33 @@ def forward(rows: Rows, mode: int, *, keep: bool = True) -> Flow:
     return Flow(d, visits, parts, mass, total, earned, placebo, first, second, logged, powers)
 
 
-def _solve(rows: Rows, mode: int) -> Solution:
-    flow = forward(rows, mode)
+def _solve(rows: Rows, simplex: bool) -> Solution:
+    flow = forward(rows, simplex)
     horizon, n = rows.steps.horizon, rows.steps.n_episodes
     parts, lost = flow.parts, np.zeros(horizon)
-    u, ahead = np.zeros((2, rows.width, 1 if mode == STATE else 2))
-    name = "backward.backward_state" if mode == STATE else "backward.backward"
-    back = pick(name, rows.steps.n_rows)
-    g = _start_values(rows)
-    off: float | None = None
+    u, ahead = np.zeros((2, horizon + 1, rows.width, 2))
     scale, of_placebo = 0.0, 0.0
-    told = flow.d, flow.visits
-    for given, since, until in rows.parts(backwards=True):
-        filled = parts[:-1], lost, u, ahead, since, until
-        if mode == STATE:
-            scale += back(*given, rows.gamma, *told, *filled)
-        else:
-            squares, ones = back(*given, rows.gamma, mode, *told, flow.mass, *filled)
-            scale, of_placebo = scale + squares, of_placebo + ones
-    if mode != STATE:
-        off = float(np.sqrt(of_placebo + start_variance(u[:, 1], flow.visits[0])))
-    start = start_variance(u[:, 0], flow.visits[0], g)
+    run = kernel("backward.backward")
+    for columns, since, until in rows.parts(backwards=True):
+        squares, ones = run(
+            *columns, rows.gamma, simplex, flow.d, flow.visits, flow.mass, parts[:-1], lost,
+            u, ahead, since, until,
+        )  # fmt: skip
+        scale, of_placebo = scale + squares, of_placebo + ones
+    g = _start_values(rows)
+    start = start_variance(u[0, :, 0], flow.visits[0], g)
     square = start + float(parts.sum())
     # What SE² is a difference of: below 1e-12 of it, its digits are noise.
-    scale += float(np.sum(u[:, 0] ** 2 * flow.visits[0])) / n**2
+    scale += float(np.sum(u[0, :, 0] ** 2 * flow.visits[0])) / n**2
     per_step = _per_step(rows, flow)
     if g is not None:
-        scale += float(np.sum(2 * np.abs(u[:, 0] * g[0]) + g[1])) / n**2
+        scale += float(np.sum(2 * np.abs(u[0, :, 0] * g[0]) + g[1])) / n**2
     gone = variance.lost_in_rounding(square, scale)
     second = flow.second
     nodes = _nodes(rows.steps, flow)
     seldom = nodes.seldom
-    unseen = _unseen(flow, lost, conserves=mode == STATE)
+    unseen = np.cumprod(flow.mass) * lost
+    unseen = np.where(unseen > 1e-9, unseen, 0.0)
     return Solution(
         value=float(per_step.sum()),
         standard_error=None if gone else float(np.sqrt(square)),
@@ -361,7 +329,7 @@ def _solve(rows: Rows, mode: int) -> Solution:
         unseen_mass=unseen,
         unseen_at=_unseen_at(rows, flow, unseen),
         placebo=float(flow.powers @ flow.placebo),
-        placebo_error=off,
+        placebo_error=float(np.sqrt(of_placebo + start_variance(u[0, :, 1], flow.visits[0]))),
         placebo_by_step=flow.powers * flow.placebo,
         rare_mass=float(seldom.rare.sum()) / horizon,
         rare_by_step=seldom.rare,
@@ -369,10 +337,25 @@ def _solve(rows: Rows, mode: int) -> Solution:
         total_mass=flow.total,
         variance_of_start=start,
         freedom=_freedom(nodes, start, n),
-        normalized_at=np.ones(horizon, bool) if mode == SIMPLEX else None,
+        normalized_at=np.ones(horizon, bool) if simplex else None,
         mean_return=float(flow.powers @ flow.logged) / n,
         by_node=nodes,
+        influence=lambda: _influence(rows, flow, u, ahead),
     )
+
+
+def _influence(rows: Rows, flow: Flow, u: Floats, ahead: Floats) -> Floats:
+    """(n,) ψ_i = u_0(s_0) + g_i + Σ_t γ^t n d_t(s)/N_t(s) [ρ (y + γ u'(s')) - u_t(s)], less its
+    mean: how much each episode moves the value (`estimate/influence.py`)."""
+    psi = u[0, rows.steps.first_states(), 0]
+    if rows.steps.start_value is not None:
+        psi = psi + rows.steps.start_value
+    run = kernel("backward.influence")
+    for columns, since, until in rows.parts():
+        run(*columns, rows.gamma, flow.d, flow.visits, u, ahead, psi, since, until)
+    if not np.all(np.isfinite(psi)):
+        raise overflow()
+    return np.asarray(psi - psi.mean(), np.float64)
 
 
 def _per_step(rows: Rows, flow: Flow) -> Floats:
@@ -402,25 +385,12 @@ def start_variance(u: Floats, count: Floats, g: Floats | None = None) -> float:
     return max(second / n - mean * mean, 0.0) / n
 
 
-def _unseen(flow: Flow, share: Floats, *, conserves: bool) -> Floats:
-    """(H,) target mass that step t loses, of the un-normalised recursion (weights.escaping)."""
-    scale = np.cumprod(flow.mass)
-    if conserves:  # d_t keeps what was lost: count no mass twice
-        kept = np.cumprod(np.maximum(1 - share, 0.0))
-        scale = scale * np.concatenate([[1.0], kept[:-1]])
-    return np.where(scale * share > 1e-9, scale * share, 0.0)
-
-
 def _unseen_at(rows: Rows, flow: Flow, unseen: Floats) -> Place | None:
     """See `where.most_unseen`. From the rows of that step alone: the others need not be read."""
     if not unseen.any():
         return None
     t = int(np.argmax(unseen))
-    here, last = rows.steps.rows(t), t + 1 == rows.steps.horizon
     state, ratio = rows.of_step(t)
-    known = rows.steps.ending[: len(state)] >= END  # the longest episodes come first
-    known[: 0 if last else rows.steps.rows(t + 1).stop - here.stop] = True
-    state, ratio = (state, ratio) if last else (state[known], ratio[known])
     count = np.bincount(state, minlength=rows.width).astype(np.float64)
     sums = (tally(state, values, rows.width) for values in (ratio, ratio * ratio))
     lost = flow.d[t] * np.maximum(1 - covered_by(count, *sums), 0.0)
@@ -440,4 +410,4 @@ def _nodes(steps: Steps, flow: Flow) -> DenseNodes:
     reached = np.zeros(flow.d.shape, np.uint8)
     last = np.flatnonzero(steps.ending >= 0)
     reached[steps.lengths[last], steps.ending[last]] = 1
-    return DenseNodes(flow.d, flow.visits, flow.parts, reached, steps.n_episodes, steps.n_rows)
+    return DenseNodes(flow.d, flow.visits, flow.parts, reached, steps.n_episodes)

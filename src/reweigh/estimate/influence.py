@@ -40,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.control import halves, shape_log, shape_rows
+from reweigh.estimate.control import halves, shape_log
 from reweigh.estimate.influence_marginal import marginal_influence
 from reweigh.estimate.influence_model import dm_values, through_fitted_q
 from reweigh.estimate.influence_products import (
@@ -129,14 +129,11 @@ def _shaped(log: EpisodeLog, target: Policy, recipe: Recipe) -> EpisodeLog:
     """The log with shaped rewards (of the summing half when split)."""
     control = recipe.control
     assert control is not None
-    shaped = shape_rows(log, target, control)
-    if shaped is None:
-        request = Request(
-            frozenset({"model"}), control.blocks, recipe.max_ratio, policy=True, named=False
-        )
-        fit = None if control.own else ArraysEngine().moments(log, target, request)
-        shaped = shape_log(log, target, recipe, fit)
-    return shaped.log
+    request = Request(
+        frozenset({"model"}), control.blocks, recipe.max_ratio, policy=True, named=False
+    )
+    fit = None if control.own else ArraysEngine().moments(log, target, request)
+    return shape_log(log, target, recipe, fit).log
 
 
 def _through_q(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:

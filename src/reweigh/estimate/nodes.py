@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.estimate.weakest_places import Place
-from reweigh.kernels.choose import pick
+from reweigh.kernels.choose import kernel
 from reweigh.kernels.groups import tally
 from reweigh.log.states import END
 
@@ -52,7 +52,6 @@ class DenseNodes:
     picked out when they are asked for: with many states that takes as long as the recursions.
 
     reached  whether it is what an episode's last row led to
-    n_rows   of the log: kernels are for many
     """
 
     d: Floats
@@ -60,14 +59,13 @@ class DenseNodes:
     variance: Floats
     reached: npt.NDArray[np.uint8]
     n_episodes: int
-    n_rows: int
 
     @cached_property
     def made(self) -> Nodes:
-        size = pick("nodes.count", self.n_rows)(self.visits, self.reached)
+        size = kernel("nodes.count")(self.visits, self.reached)
         columns = np.empty((6, size + 1))
         t, s = columns[4:].view(np.int64)
-        pick("nodes.collect", self.n_rows)(
+        kernel("nodes.collect")(
             self.d, self.visits, self.variance, self.reached, self.n_episodes, t, s, columns[:4]
         )
         target, behavior, visits, variance = columns[:4, :-1]
@@ -80,7 +78,7 @@ class DenseNodes:
     def seldom(self) -> Seldom:
         """See `Seldom`; at the horizon nothing is rare."""
         rare, at = np.zeros(len(self.d) - 1), np.zeros(2, np.int64)
-        found = pick("nodes.seldom", self.n_rows)(self.d, self.visits, self.variance, rare, at)
+        found = kernel("nodes.seldom")(self.d, self.visits, self.variance, rare, at)
         t, column = at.tolist()
         state = END if column + 1 == self.d.shape[1] else column
         return Seldom(rare, None if t < 0 else Place(t, state), *found)

@@ -171,12 +171,8 @@ class Marginal(Weights):
     def solve_rows(
         self, recipe: Recipe, log: EpisodeLog, target: Policy, *, errors: bool = True
     ) -> Solution | None:
-        if recipe.reward != "logged":
+        if recipe.reward != "logged" or self.pooled:
             return None
-        if self.pooled:
-            from reweigh.estimate.direct_pooled import solve_pooled
-
-            return solve_pooled(log, target, recipe, errors=errors)
         from reweigh.estimate.direct import solve_in_memory
 
         return solve_in_memory(log, target, recipe, errors=errors)
@@ -200,13 +196,6 @@ class Model(Weights):
         from reweigh.estimate.solution import solve_recursion
 
         return solve_recursion(recipe, sums, errors=errors)
-
-    def solve_rows(
-        self, recipe: Recipe, log: EpisodeLog, target: Policy, *, errors: bool = True
-    ) -> Solution | None:
-        from reweigh.estimate.direct_model import solve_model
-
-        return solve_model(log, target, recipe, errors=errors)
 
     def with_error(
         self,

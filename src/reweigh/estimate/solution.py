@@ -60,6 +60,7 @@ class Solution:
     heaviest: Floats | None = None
     from_model: bool = False
     mean_return: float | None = None
+    influence: Callable[[], Floats] | None = None
     warnings: tuple[Warning, ...] = ()
 
     @property

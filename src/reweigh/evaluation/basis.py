@@ -75,6 +75,7 @@ class Grounds:
     note        what has to be said beside every interval
     by_blocks   makes the sums by blocks of episodes that the jackknife needs, where the log can
                 be scanned again
+    psi         the influence values, where the solution has them at hand
     """
 
     evidence: Evidence
@@ -89,6 +90,7 @@ class Grounds:
     freedom: Freedom | None
     note: str = ""
     by_blocks: Callable[[], Moments] | None = None
+    psi: Callable[[], Floats] | None = None
     _kept: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def moments(self) -> Moments:
@@ -268,7 +270,10 @@ class Grounds:
         """(n,) ψ of the estimate."""
         if "influence" not in self._kept:
             log, target = self.rows("influence values are those of episodes", OTHER_METHODS)
-            self._kept["influence"] = influence_values(log, target, self.recipe)
+            if self.psi is not None:
+                self._kept["influence"] = self.psi()
+            else:
+                self._kept["influence"] = influence_values(log, target, self.recipe)
         found: Floats = self._kept["influence"]
         return found
 

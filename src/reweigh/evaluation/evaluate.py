@@ -21,7 +21,7 @@ from reweigh.errors import (
     must_be,
 )
 from reweigh.estimate import presets
-from reweigh.estimate.direct import behavior_in_memory
+from reweigh.estimate.direct import mean_return
 from reweigh.estimate.presets import Estimators, estimator_list
 from reweigh.estimate.recipe import (
     JACKKNIFE_BLOCKS,
@@ -357,9 +357,11 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
         )
     solved = solve(evidence, recipe, dropped)
     solution, used, base = solved.solution, solved.used, solved.base
+    logged: float | None
     if solved.from_rows:
-        own = None if recipe.control is not None else solution.mean_return  # not of shaped rewards
-        logged = behavior_in_memory(evidence.rows(dropped)[0], own)
+        logged = solution.mean_return
+        if logged is None or recipe.control is not None:  # not of shaped rewards
+            logged = mean_return(evidence.rows(dropped)[0])
     else:
         logged = behavior_value(base)
     found += list(solution.warnings)
@@ -400,6 +402,7 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
         error_method=method,
         freedom=freedom_of(recipe, solution, n, evidence.log is not None),
         note=note,
+        psi=None if recipe.control is not None else solution.influence,
     )
     return Estimate(
         value=solution.value,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.control import Shaped, shape_log, shape_moments, shape_rows
+from reweigh.estimate.control import Shaped, shape_log, shape_moments
 from reweigh.estimate.direct import bare_moments
 from reweigh.estimate.recipe import Recipe
 from reweigh.estimate.recursion import overflow
@@ -31,38 +31,26 @@ class Solved:
 
 
 def solve(evidence: Evidence, recipe: Recipe, dropped: bool) -> Solved:
-    """The solution, by the quicker of the two roads."""
-    quick = _solve_in_memory(evidence, recipe, dropped)
-    if quick is None:
-        base = evidence.moments(recipe, dropped=dropped)
-        solution, used = solve_on_sums(evidence, recipe, base, dropped)
-        return Solved(solution, used, base, from_rows=False)
-    solution, used = quick
-    base = used if recipe.control is None else bare_moments(*evidence.rows(dropped), recipe)
-    return Solved(solution, used, base, from_rows=True)
+    """The solution: straight from the rows where its weights can, else from the sums."""
+    if evidence.log is not None:
+        log, target = evidence.rows(dropped)
+        if recipe.control is None:
+            solution = recipe.weights.solve_rows(recipe, log, target, errors=evidence.errors)
+            if solution is not None:
+                base = bare_moments(log, target, recipe)
+                return Solved(solution, base, base, from_rows=True)
+        elif recipe.control.own:
+            shaped = shape_log(log, target, recipe, None)
+            solution, used = _solve_shaped(evidence, recipe, shaped, target)
+            return Solved(solution, used, bare_moments(log, target, recipe), from_rows=True)
+    base = evidence.moments(recipe, dropped=dropped)
+    solution, used = solve_on_sums(evidence, recipe, base, dropped)
+    return Solved(solution, used, base, from_rows=False)
 
 
 def value_of(evidence: Evidence, recipe: Recipe, dropped: bool) -> float:
     """The value alone."""
-    quick = _solve_in_memory(evidence, recipe, dropped)
-    if quick is None:
-        base = evidence.moments(recipe, dropped=dropped)
-        quick = solve_on_sums(evidence, recipe, base, dropped)
-    return finite(quick[0].value)
-
-
-def _solve_in_memory(
-    evidence: Evidence, recipe: Recipe, dropped: bool
-) -> tuple[Solution, Moments] | None:
-    """The solution straight from the rows, and moments that may hold no sums: what they are of."""
-    if evidence.log is None:
-        return None
-    log, target = evidence.rows(dropped)
-    if recipe.control is not None:
-        shaped = shape_rows(log, target, recipe.control)
-        return None if shaped is None else _solve_shaped(evidence, recipe, shaped, target)
-    solution = recipe.weights.solve_rows(recipe, log, target, errors=evidence.errors)
-    return None if solution is None else (solution, bare_moments(log, target, recipe))
+    return finite(solve(evidence, recipe, dropped).solution.value)
 
 
 def _solve_shaped(

@@ -36,21 +36,6 @@ def ratio(rho: Array, by_code: bool, code: Array, k: int) -> Any:
 
 
 @compiled
-def count_cut(
-    ending: Array, going: int, alive: int, low: int, code: Array, bits: int, cut: Array
-) -> int:
-    """Rows per state after which the episode was cut off: they count for rewards only."""
-    found = 0
-    for k in range(going, alive):
-        if ending[k] < END:
-            if found == 0:
-                cut[:] = 0.0
-            cut[code[low + k] >> bits] += 1.0
-            found += 1
-    return found
-
-
-@compiled
 def short_of_one(M: float, ratio: float, square: float) -> bool:
     """Whether a mean ratio is below 1 by more than chance, as `covered` counts it, from Σρ and Σρ².
     Most are not, and that should be one branch, without a division."""

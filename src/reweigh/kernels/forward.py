@@ -10,7 +10,6 @@ from reweigh.kernels.common import (
     END,
     Array,
     compiled,
-    count_cut,
     inlined,
     total,
 )
@@ -137,7 +136,7 @@ def forward(
     rho: Array,
     by_code: bool,
     reward: Array,
-    mode: int,
+    simplex: bool,
     d: Array,
     visits: Array,
     steps: Array,
@@ -145,7 +144,7 @@ def forward(
     until: int,
     keep: bool,
 ) -> int:
-    """The forward recursion of MIS; mode 0: plain, 1: simplex, 2: normalised within states.
+    """The forward recursion of MIS, plain or on the simplex, of a log without cut-off episodes.
 
     A row's state is its code >> bits; rho is that of every row, or `by_code` of every code. From
     step `since` on, before which it was run already, up to `until`: reward, and rho by row, are
@@ -159,8 +158,7 @@ def forward(
     """
     horizon, width, lines = len(offsets) - 1, d.shape[1], len(d)
     n, end = len(ending), width - 1
-    by_reward, by_move, by_visit, cut = np.empty((4, width))
-    by_state = np.zeros((width, 2))
+    per_row = np.empty(width)
     apart = 2 * width if width <= FEW else 0
     arrived = np.zeros(2 * width + apart)
     if since == 0:
@@ -174,118 +172,44 @@ def forward(
         scale *= steps[0, t]
     for t in range(since, until):
         low, high = offsets[t], offsets[t + 1]
-        first_row = low - offsets[since]
-        alive = high - low
+        first_row, alive = low - offsets[since], high - low
         going = offsets[t + 2] - high if t + 1 < horizon else 0
         here, seen = d[t % lines], visits[t % lines]
         there, arriving = d[(t + 1) % lines], visits[(t + 1) % lines]
         seen[end] = ended
         c = total(here)
         steps[0, t], steps[1, t] = 1.0, scale * c
-        if mode == 1 and t > 0 and c > 0:
+        if simplex and t > 0 and c > 0:
             steps[0, t] = c
             scale *= c
-        cuts = 0
-        if t + 1 < horizon:
-            cuts = count_cut(ending, going, alive, low, code, bits, cut)
         each = 1.0 / steps[0, t]
         for s in range(width):
             here[s] *= each
-            by_visit[s] = here[s] / max(seen[s], 1.0)
-        plain = mode != 2 and cuts == 0
-        if not plain:
-            # divisors: N and M, or Σρ over all rows and over those whose next state is known
-            if mode == 2:
-                by_state[:] = 0.0
-                for k in range(alive):
-                    s = code[low + k] >> bits
-                    r = rho[code[low + k]] if by_code else rho[first_row + k]
-                    by_state[s, 0] += r
-                    if k < going or ending[k] >= END or t + 1 == horizon:
-                        by_state[s, 1] += r
-            for s in range(end):
-                if mode == 2:
-                    N, M = by_state[s, 0], by_state[s, 1]
-                else:
-                    N, M = seen[s], seen[s] - cut[s]
-                by_reward[s] = here[s] / N if N > 0 else 0.0
-                by_move[s] = here[s] / M if M > 0 else 0.0
-        placebo = first = 0.0
-        # d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s): each row carries d_t(s) ρ/M on to its s'
-        if plain:
-            earned, second, logged = _carry(
-                code,
-                np.uint64(low),
-                np.uint64(high),
-                np.uint64(going),
-                bits,
-                rho,
-                by_code,
-                reward,
-                np.uint64(first_row),
-                by_visit,
-                arrived,
-                np.uint64(apart),
-                keep,
-            )
-            for s in range(apart):
-                arrived[s] += arrived[apart + s]
-                arrived[apart + s] = 0.0
-            for s in range(width):
-                there[s], arriving[s] = arrived[2 * s], arrived[2 * s + 1]
-                arrived[2 * s] = arrived[2 * s + 1] = 0.0
-            placebo = first = total(there)
-            more, squared, paid, weight, over = _carry_last(
-                code,
-                low,
-                going,
-                alive,
-                bits,
-                ending,
-                rho,
-                by_code,
-                reward,
-                first_row,
-                by_visit,
-                there,
-            )
-            earned, second, logged = earned + more, second + squared, logged + paid
-            placebo, first, ended = placebo + weight, first + weight, ended + over
-        else:
-            earned = second = logged = 0.0
-            there[:], arriving[:] = 0.0, 0.0
-            for k in range(going):
-                s, to = code[low + k] >> bits, code[high + k] >> bits
-                r = rho[code[low + k]] if by_code else rho[first_row + k]
-                y = reward[first_row + k]
-                there[to] += by_move[s] * r
-                arriving[to] += 1.0
-                earned += by_reward[s] * r * y
-                logged += y
-                placebo += by_reward[s] * r
-                first += by_visit[s] * r
-                second += (by_visit[s] * r) ** 2
-            for k in range(going, alive):
-                s, after = code[low + k] >> bits, ending[k]
-                r = rho[code[low + k]] if by_code else rho[first_row + k]
-                y = reward[first_row + k]
-                if after >= 0:
-                    there[after] += by_move[s] * r
-                elif after == END:
-                    there[end] += by_move[s] * r
-                    ended += 1.0
-                earned += by_reward[s] * r * y
-                logged += y
-                placebo += by_reward[s] * r
-                first += by_visit[s] * r
-                second += (by_visit[s] * r) ** 2
+            per_row[s] = here[s] / max(seen[s], 1.0)
+        # d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s): each row carries d_t(s) ρ/N on to its s'
+        earned, second, logged = _carry(
+            code, np.uint64(low), np.uint64(high), np.uint64(going), bits, rho, by_code, reward,
+            np.uint64(first_row), per_row, arrived, np.uint64(apart), keep,
+        )  # fmt: skip
+        for s in range(apart):
+            arrived[s] += arrived[apart + s]
+            arrived[apart + s] = 0.0
+        for s in range(width):
+            there[s], arriving[s] = arrived[2 * s], arrived[2 * s + 1]
+            arrived[2 * s] = arrived[2 * s + 1] = 0.0
+        mass = total(there)
+        more, squared, paid, weight, over = _carry_last(
+            code, low, going, alive, bits, ending, rho, by_code, reward, first_row, per_row, there
+        )
+        ended += over
         there[end] += here[end]  # END stays END
-        placebo += here[end]
+        first, second = mass + weight, second + squared
+        placebo = first + here[end]
         if seen[end] > 0:
             first += here[end]
             second += here[end] ** 2 / seen[end]
-        steps[2, t], steps[3, t], steps[4, t] = earned, placebo, first
-        steps[5, t], steps[6, t] = (second, logged) if keep else (np.nan, np.nan)
+        steps[2, t], steps[3, t], steps[4, t] = earned + more, placebo, first
+        steps[5, t], steps[6, t] = (second, logged + paid) if keep else (np.nan, np.nan)
         if not placebo > 0:
             return t
     visits[until % lines, end] = ended

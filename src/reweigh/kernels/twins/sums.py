@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.kernels.groups import stable_order
-from reweigh.kernels.twins.model import following
 from reweigh.log.states import HIDDEN, START, UNKNOWN
 
 Array = npt.NDArray[Any]
@@ -119,35 +118,6 @@ def stretches(
         values[:, at] = work[:, k]
         after_t[k], after_s[k] = t, here[k]
         work[:, k] = fresh
-
-
-def pool_rows(
-    offsets: Array,
-    state: Array,
-    last: Array,
-    rho: Array,
-    reward: Array,
-    use_final: bool,
-    sums: Array,
-    at_steps: Array,
-) -> None:
-    """See `reweigh.kernels.sums.pool_rows`."""
-    horizon, (_, n_states, width) = len(offsets) - 1, sums.shape
-    for steps in _pieces(offsets, max(CHUNK // n_states, 1)):
-        rows = slice(int(offsets[steps.start]), int(offsets[steps.stop]))
-        alive = np.diff(offsets[steps.start : steps.stop + 1])
-        s, r, y = state[rows].astype(np.int64), rho[rows], reward[rows]
-        to = following(offsets, steps, state, last)
-        if steps.stop == horizon and not use_final:
-            to[int(offsets[horizon - 1]) - rows.start :] = UNKNOWN
-        z = r * y
-        cell = s * width + (to - UNKNOWN)
-        for j, values in enumerate((None, r, r * r, z, r * z, z * z, y, y * y)):
-            sums[j] += np.bincount(cell, values, n_states * width).reshape(n_states, width)
-        s += np.repeat(np.arange(steps.stop - steps.start), alive) * n_states
-        for j, values in enumerate((None, r, r * r)):
-            found = np.bincount(s, values, len(alive) * n_states)
-            at_steps[j, steps] = found.reshape(-1, n_states)
 
 
 def _pieces(offsets: Array, most: int) -> Iterator[slice]:
