@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.decide.auto import ENOUGH, RARE, choose
+from reweigh.evaluation.auto import ENOUGH, RARE, choose
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 

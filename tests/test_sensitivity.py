@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import reweigh as rw
-from reweigh.decide.sensitivity import of_log, of_sites, shortened, with_previous
+from reweigh.evaluation.sensitivity import of_log, of_sites, shortened, with_previous
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 WORLD = rw.worlds.random_mdp(1, 4, 3, 5, reward_sd=0.3, terminal=1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.decide.sensitivity import of_sites
+from reweigh.evaluation.sensitivity import of_sites
 
 from .commands import Command, log_table, write_log
 

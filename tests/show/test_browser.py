@@ -50,7 +50,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     every = sampled(horizon=12, states=6)[2]
     refused = without_overlap()
     named = hostile()
-    from reweigh.show.page import write_report
+    from reweigh.evaluation.report import write_report
 
     return {
         "plain": every[0].report(folder / "plain.html", beside=every),

@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 
 import reweigh as rw
-from reweigh.evaluation.result import rounded
-from reweigh.show.answers import span
-from reweigh.show.compared import compared
-from reweigh.show.compared_sections import SHOWN, compared_sections
-from reweigh.show.figures import Table
-from reweigh.show.page import comparison_html, spec_of
-from reweigh.show.sections import Section
+from reweigh.decide.comparison_report import SHOWN, comparison_page, ranked_rows, to_best
+from reweigh.show.html.page import Section, Table, spec_of
+from reweigh.show.text import span
+from reweigh.system.number_format import rounded
 
 from .samples import HOSTILE, compared_policies, many_policies, no_policy
 
@@ -43,7 +40,7 @@ def texts(section: Section) -> str:
 
 
 def test_the_answer_is_the_best_with_its_corrected_interval(three: rw.Comparison) -> None:
-    content = compared(three)
+    content = comparison_page(three)
     best = three.best
     assert best is not None
     assert isinstance(best.result, rw.Estimate)
@@ -65,22 +62,23 @@ def test_the_answer_is_the_best_with_its_corrected_interval(three: rw.Comparison
 def test_the_policy_that_made_the_log_earns_just_what_it_earned(three: rw.Comparison) -> None:
     assert three.best is not None
     assert three.best.target == "as before"
-    assert "just what the log's own policy earned" in compared(three).answer.gain
+    assert "just what the log's own policy earned" in comparison_page(three).answer.gain
 
 
 def test_the_ranking_holds_every_policy_and_the_differences_every_other(
     three: rw.Comparison,
 ) -> None:
-    content = compared(three)
-    assert [row.estimator for row in content.rows] == [c.target for c in three.ranking]
-    best = content.rows[0]
+    content = comparison_page(three)
+    rows = ranked_rows(three)
+    assert [row.label for row in rows] == [c.target for c in three.ranking]
+    best = rows[0]
     values = {c.target: c.result.value for c in three.ranking if isinstance(c.result, rw.Estimate)}
     assert best.value == max(values.values())
-    for name, difference in content.to_best:
-        assert difference.value == pytest.approx(values[best.estimator] - values[name])
+    for name, difference in to_best(three):
+        assert difference.value == pytest.approx(values[best.label] - values[name])
         assert difference.interval.low < difference.value < difference.interval.high
-        assert difference.first == f"{best.estimator}, mis"
-    sections = {section.name: section for section in compared_sections(content)}
+        assert difference.first == f"{best.label}, mis"
+    sections = {section.name: section for section in content.sections}
     assert list(sections) == [
         "ranking", "differences", "checks", "estimators", "tried", "log", "computed",
     ]  # fmt: skip
@@ -90,14 +88,14 @@ def test_the_ranking_holds_every_policy_and_the_differences_every_other(
     assert sum(float(row[6].rstrip("%")) for row in table.rows) == pytest.approx(100, abs=2)
     [other] = sections["estimators"].tables
     assert other.caption == "The policies by wis"
-    for entry in tables(compared_sections(content)):
+    for entry in tables(content.sections):
         assert all(len(row) == len(entry.columns) for row in entry.rows)
 
 
 def test_every_chart_has_the_colour_of_the_estimator_that_ranks(three: rw.Comparison) -> None:
     from reweigh.show.charts import LOOKS
 
-    for section in compared_sections(compared(three)):
+    for section in comparison_page(three).sections:
         for figure in section.figures:
             drawn = json.dumps(figure.draw().to_dict())
             assert LOOKS["mis"].color in drawn
@@ -106,7 +104,7 @@ def test_every_chart_has_the_colour_of_the_estimator_that_ranks(three: rw.Compar
 
 def test_what_was_set_aside_is_reported() -> None:
     found = compared_policies(holdout=0.4)
-    content = compared(found)
+    content = comparison_page(found)
     last = found.held_out
     assert last is not None
     assert isinstance(last.result, rw.Estimate)
@@ -115,17 +113,18 @@ def test_what_was_set_aside_is_reported() -> None:
     assert f"{found.n_held_out:,} episodes set aside" in content.answer.interval
     assert f"chosen on {found.n_episodes:,} episodes" in content.answer.gain
     assert "500 logged episodes" in content.answer.question
-    [tried] = [s for s in compared_sections(content) if s.name == "tried"]
+    [tried] = [s for s in content.sections if s.name == "tried"]
     assert f"{found.n_held_out:,}" in texts(tried)
     assert value in texts(tried)
 
 
 def test_one_policy_is_compared_with_the_log_alone() -> None:
     log, targets = _one()
-    content = compared(rw.compare(log, targets, seed=1))
+    found = rw.compare(log, targets, seed=1)
+    content = comparison_page(found)
     assert content.title == "Is “only” better than what was logged?"
-    assert content.to_best == ()
-    names = [section.name for section in compared_sections(content)]
+    assert not list(to_best(found))
+    names = [section.name for section in content.sections]
     assert "differences" not in names
     assert "estimators" not in names
     assert "corrected" not in content.answer.interval
@@ -140,24 +139,24 @@ def _one() -> tuple[rw.EpisodeLog, dict[str, rw.TablePolicy]]:
 
 
 def test_policies_that_are_not_told_apart_are_named(many: rw.Comparison) -> None:
-    content = compared(many)
-    near = [name for name, d in content.to_best if d.interval.low <= 0]
+    content = comparison_page(many)
+    near = [name for name, d in to_best(many) if d.interval.low <= 0]
     assert near
     assert "apart" in content.answer.gain
     assert any("not told apart need more episodes" in line for line in content.answer.better)
-    drawn = [f for s in compared_sections(content) for f in s.figures]
+    drawn = [f for s in content.sections for f in s.figures]
     for figure in drawn:
         rows = figure.draw().to_dict()["datasets"].values()
         names = {row["estimator"] for data in rows for row in data if "estimator" in row}
         assert len(names) == SHOWN
-    for entry in tables(compared_sections(content)):
+    for entry in tables(content.sections):
         if entry.caption == "The policies by mis":
             assert len(entry.rows) == 45
 
 
 def test_a_red_winner_is_no_winner(three: rw.Comparison) -> None:
     few = rw.compare(*_few(), seed=1)
-    content = compared(few)
+    content = comparison_page(few)
     assert content.answer.verdict == "red"
     assert content.answer.meaning.startswith("Do not decide on this ranking")
 
@@ -171,18 +170,18 @@ def _few() -> tuple[rw.EpisodeLog, dict[str, rw.TablePolicy]]:
 
 
 def test_refusals_are_told() -> None:
-    content = compared(no_policy())
+    content = comparison_page(no_policy())
     assert content.answer.verdict == "refused"
     assert content.answer.headline == "No answer"
     assert "elsewhere, mis, there too, mis" in content.answer.reasons[0].name
-    ranking = compared_sections(content)[0]
+    ranking = content.sections[0]
     assert ranking.tables[0].rows[0][2] == "refused"
-    assert "No answer" in comparison_html(content)
+    assert "No answer" in content.html()
 
 
 def test_the_page_is_whole_small_and_the_same_again(three: rw.Comparison) -> None:
-    page = comparison_html(compared(three, command="reweigh compare log.csv"))
-    assert page == comparison_html(compared(compared_policies(), command="reweigh compare log.csv"))
+    page = comparison_page(three, command="reweigh compare log.csv").html()
+    assert page == comparison_page(compared_policies(), command="reweigh compare log.csv").html()
     assert len(page.encode()) < 2_500_000
     assert "://" not in page.split("<script")[0]
     assert "reweigh compare log.csv" in page
@@ -190,11 +189,11 @@ def test_the_page_is_whole_small_and_the_same_again(three: rw.Comparison) -> Non
 
 
 def test_names_stay_text(many: rw.Comparison) -> None:
-    page = comparison_html(compared(many, title=HOSTILE[0]))
+    page = comparison_page(many, title=HOSTILE[0]).html()
     outside = page.split("<script")  # the page's own scripts: data, library, code
     assert len(outside) == 4
     assert HOSTILE[2] not in page
-    for section in compared_sections(compared(many)):
+    for section in comparison_page(many).sections:
         for figure in section.figures:
             labels = spec_of(figure.draw())["layer"]
             assert "undefined" not in json.dumps(labels)
@@ -209,6 +208,8 @@ def test_the_report_is_written_from_python(three: rw.Comparison, tmp_path: Path)
 
 
 def test_what_was_tried_is_counted(three: rw.Comparison) -> None:
-    content = compared(replace(three, tried=60))
+    content = comparison_page(replace(three, tried=60))
     assert any("60 pairs" in line for line in content.answer.better)
-    assert ("tried on this log", "60 pairs of a policy and an estimator") in content.computed
+    assert ("tried on this log", "60 pairs of a policy and an estimator") in content.sections[
+        -1
+    ].facts

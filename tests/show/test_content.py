@@ -10,14 +10,24 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.show import figures, places
-from reweigh.show.basis import Missing, basis_of, main_of
-from reweigh.show.content import gather
-from reweigh.show.curse import MARGINAL, PRODUCTS, weights_of
-from reweigh.show.holes import holes_of, steps_text
-from reweigh.show.places import heat_of, value_of, variance_of
-from reweigh.show.records import Heat, Holes, ValueParts, VarianceParts, Weights
+from reweigh.evaluation.report import main_of, report_of, sources_of
+from reweigh.show.html import figures
+from reweigh.show.html.answer import answer_of
+from reweigh.show.html.sections import page_of
+from reweigh.show.record import Report
 from reweigh.sums.engines.arrays import ratios
+from reweigh.trust import breakdown
+from reweigh.trust.breakdown import (
+    Heat,
+    Missing,
+    ValueParts,
+    VarianceParts,
+    state_distributions,
+    value_parts,
+    variance_parts,
+)
+from reweigh.trust.unlogged import Unlogged, steps_text, unlogged
+from reweigh.trust.weight_curves import MARGINAL, PRODUCTS, Weights, weight_curves
 
 from .samples import sampled, without_overlap, world
 
@@ -37,13 +47,21 @@ def only_moves(log: rw.EpisodeLog, target: Any) -> rw.Moments:
     return replace(rw.moments(log, target, ["mis"]), model=None, start_model=None)
 
 
+def value_of(estimate: Any) -> Any:
+    return value_parts(sources_of(estimate), estimate.estimator, estimate.value, estimate.per_step)
+
+
+def computed(report: Report) -> dict[str, str]:
+    return dict(page_of(report).sections[-1].facts)
+
+
 # the parts of the value and of the variance
 
 
 @pytest.mark.parametrize("name", ["mis", "mis-plain", "mis-state", "dm", "dm-renorm"])
 def test_parts_of_the_value_add_up_to_it(name: str) -> None:
     _, _, [estimate] = sampled((name,))
-    parts = part(value_of(basis_of([estimate])), ValueParts)
+    parts = part(value_of(estimate), ValueParts)
     states = sum(place.amount for place in parts.states) + parts.others[1]
     assert states == pytest.approx(estimate.value, rel=1e-12)
     assert parts.per_step.sum() == pytest.approx(estimate.value, rel=1e-12)
@@ -59,14 +77,14 @@ def test_parts_of_the_value_with_a_discount() -> None:
     table = made.simulate(200, 1).to_table()
     log = rw.read_log(table, discount=0.8, target_prob="target_prob")
     estimate = rw.evaluate(log, rw.ColumnPolicy("target_prob"))
-    parts = part(value_of(basis_of([estimate])), ValueParts)
+    parts = part(value_of(estimate), ValueParts)
     assert sum(p.amount for p in parts.states) == pytest.approx(estimate.value, rel=1e-12)
     assert parts.log.sum() == pytest.approx(estimate.behavior_value, rel=1e-12)
 
 
 def test_an_estimator_without_states_borrows_those_of_mis() -> None:
     _, _, [wis, mis] = sampled(("wis", "mis"))
-    parts = part(value_of(basis_of([wis])), ValueParts)
+    parts = part(value_of(wis), ValueParts)
     assert (parts.estimator, parts.states_by) == ("wis", "mis")
     assert parts.per_step.sum() == pytest.approx(wis.value)
     assert sum(p.amount for p in parts.states) == pytest.approx(mis.value)
@@ -75,7 +93,7 @@ def test_an_estimator_without_states_borrows_those_of_mis() -> None:
 @pytest.mark.parametrize("name", ["mis", "dm"])
 def test_shares_of_the_variance_add_up_to_one(name: str) -> None:
     _, _, [estimate] = sampled((name,))
-    parts = part(variance_of(basis_of([estimate])), VarianceParts)
+    parts = part(variance_parts(sources_of(estimate)), VarianceParts)
     assert parts.start + parts.by_step.sum() == pytest.approx(1)
     states = sum(place.amount for place in parts.states) + parts.others[1]
     assert parts.start + states == pytest.approx(1)
@@ -85,9 +103,9 @@ def test_shares_of_the_variance_add_up_to_one(name: str) -> None:
 
 def test_states_beyond_those_listed_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, [estimate] = sampled(("mis",), states=6)
-    every = part(value_of(basis_of([estimate])), ValueParts)
-    monkeypatch.setattr(places, "LISTED_STATES", 2)
-    some = part(value_of(basis_of([estimate])), ValueParts)
+    every = part(value_of(estimate), ValueParts)
+    monkeypatch.setattr(breakdown, "LISTED_STATES", 2)
+    some = part(value_of(estimate), ValueParts)
     assert [p.state for p in some.states] == [p.state for p in every.states[:2]]
     assert some.others[0] == 4
     assert some.others[1] == pytest.approx(sum(p.amount for p in every.states[2:]))
@@ -98,7 +116,7 @@ def test_states_beyond_those_listed_are_summed(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_heat_map_holds_both_distributions(made: Any) -> None:
     _, _, results = made
-    heat = part(heat_of(basis_of(results)), Heat)
+    heat = part(state_distributions(sources_of(results[0])), Heat)
     marginals = results[0].marginals
     for t, name, target, behavior in zip(
         marginals.step, marginals.state, marginals.target, marginals.behavior, strict=True
@@ -115,10 +133,10 @@ def test_a_large_heat_map_joins_steps_and_states_and_loses_no_mass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, _, [estimate] = sampled(("mis",), horizon=10, states=6)
-    whole = part(heat_of(basis_of([estimate])), Heat)
-    monkeypatch.setattr(places, "MOST_FIELDS", 4)
-    monkeypatch.setattr(places, "MOST_CELLS", 12)
-    heat = part(heat_of(basis_of([estimate])), Heat)
+    whole = part(state_distributions(sources_of(estimate)), Heat)
+    monkeypatch.setattr(breakdown, "MOST_FIELDS", 4)
+    monkeypatch.setattr(breakdown, "MOST_CELLS", 12)
+    heat = part(state_distributions(sources_of(estimate)), Heat)
     assert heat.wide == 3
     assert heat.last.tolist() == [2, 5, 8, 9]  # the last field has the one step that is left
     assert heat.target.shape == (3, 4)
@@ -135,7 +153,7 @@ def test_a_large_heat_map_joins_steps_and_states_and_loses_no_mass(
 
 def test_weights_are_those_of_a_loop_over_the_rows(made: Any) -> None:
     log, target, results = made
-    weights = part(weights_of(basis_of(results)), Weights)
+    weights = part(weight_curves(sources_of(results[0])), Weights)
     products, marginal = weights.curves
     assert (products.name, marginal.name) == (PRODUCTS, MARGINAL)
     _, rho = ratios(log, target, None)
@@ -159,11 +177,11 @@ def test_weights_are_those_of_a_loop_over_the_rows(made: Any) -> None:
 
 def test_weights_from_sums_are_those_from_rows(made: Any, tmp_path: Any) -> None:
     log, target, results = made
-    rows = part(weights_of(basis_of(results)), Weights)
+    rows = part(weight_curves(sources_of(results[0])), Weights)
     sums = rw.moments(log, target, ["mis", "is", "dm"])
     sums.save(tmp_path / "m.parquet")
     stored = rw.evaluate(rw.load_moments(tmp_path / "m.parquet"))
-    again = part(weights_of(basis_of([stored])), Weights)
+    again = part(weight_curves(sources_of(stored)), Weights)
     for one, other in zip(rows.curves, again.curves, strict=True):
         assert other.ess == pytest.approx(one.ess)
         assert other.largest == pytest.approx(one.largest)
@@ -179,7 +197,7 @@ def test_ended_episodes_count_with_the_weight_of_end() -> None:
     target = rw.TablePolicy({0: {0: 0.8, 1: 0.2}})
     with pytest.warns(rw.SmallSampleWarning):
         estimate = rw.evaluate(log, target)
-    marginal = part(weights_of(basis_of([estimate])), Weights).curves[1]
+    marginal = part(weight_curves(sources_of(estimate)), Weights).curves[1]
     # d_1(0) = d_1(END) = 1/2; at step 1 both living episodes take action 1: ρ = 0.4
     living, ended = 0.5 * 0.4 / 2, 0.5 / 2
     total = 2 * living + 2 * ended
@@ -189,7 +207,7 @@ def test_ended_episodes_count_with_the_weight_of_end() -> None:
 def test_weights_that_are_not_there_say_why(made: Any) -> None:
     log, target, _ = made
     estimate = rw.evaluate(only_moves(log, target))
-    weights = part(weights_of(basis_of([estimate])), Weights)
+    weights = part(weight_curves(sources_of(estimate)), Weights)
     assert [curve.name for curve in weights.curves] == [MARGINAL]
     assert weights.curves[0].largest is None
     assert "largest ratio" in weights.curves[0].why
@@ -204,7 +222,7 @@ def test_holes_are_those_of_a_loop_over_steps_states_and_actions() -> None:
     log = made.simulate(25, 3)
     estimate = rw.evaluate_all(log, made.target, ["mis"])[0]
     assert isinstance(estimate, rw.Estimate)
-    holes = part(holes_of(basis_of([estimate])), Holes)
+    holes = part(unlogged(sources_of(estimate)), Unlogged)
     d = {
         (t, s): mass
         for t, s, mass in zip(
@@ -248,12 +266,14 @@ def test_holes_are_those_of_a_loop_over_steps_states_and_actions() -> None:
 def test_holes_of_sums_and_of_a_column_name_no_actions() -> None:
     made = world(horizon=4, states=5, actions=4, seed=9)
     log = made.simulate(25, 3)
-    rows = part(holes_of(basis_of(rw.evaluate_all(log, made.target, ["mis"]))), Holes)
+    rows = part(unlogged(sources_of(main_of(rw.evaluate_all(log, made.target, ["mis"])))), Unlogged)
     column = rw.ColumnPolicy("target_prob")
     logged = rw.read_log(log.to_table(), target_prob="target_prob")
-    by_column = part(holes_of(basis_of(rw.evaluate_all(logged, column, ["mis"]))), Holes)
+    by_column = part(
+        unlogged(sources_of(main_of(rw.evaluate_all(logged, column, ["mis"])))), Unlogged
+    )
     sums = rw.moments(log, made.target, ["mis", "dm"])
-    by_sums = part(holes_of(basis_of(rw.evaluate_all(sums, None, ["mis"]))), Holes)
+    by_sums = part(unlogged(sources_of(main_of(rw.evaluate_all(sums, None, ["mis"])))), Unlogged)
     for other in (by_column, by_sums):
         assert other.mass == pytest.approx(rows.mass)
         assert {hole.action for hole in other.rows} == {None}
@@ -261,8 +281,8 @@ def test_holes_of_sums_and_of_a_column_name_no_actions() -> None:
 
 
 def test_holes_without_an_estimate_are_weighed_by_the_log() -> None:
-    log, target, results = without_overlap()
-    holes = part(holes_of(basis_of(results, log=log, target=target)), Holes)
+    log, target, _ = without_overlap()
+    holes = part(unlogged(sources_of(None, log, target)), Unlogged)
     assert holes.by == "log"
     assert {hole.action for hole in holes.rows} == {"7"}
     assert holes.mass == pytest.approx(3)  # one unlogged action at each of three steps
@@ -291,26 +311,26 @@ def test_the_answer_is_never_chosen_by_its_value(made: Any) -> None:
 
 def test_the_answer_in_words(made: Any) -> None:
     _, _, results = made
-    content = gather(basis_of(results))
+    content = report_of(results)
     estimate = results[0]
-    assert f"{estimate.n_episodes:,} logged episodes" in content.answer.question
-    assert content.answer.headline.startswith(f"{estimate.value:.2f}"[:4])
-    low, high = re.findall(r"[\d.]+", content.answer.interval.split(":")[1])
+    assert f"{estimate.n_episodes:,} logged episodes" in answer_of(content).question
+    assert answer_of(content).headline.startswith(f"{estimate.value:.2f}"[:4])
+    low, high = re.findall(r"[\d.]+", answer_of(content).interval.split(":")[1])
     assert float(low) == pytest.approx(estimate.interval().low, abs=0.001)
     assert float(high) == pytest.approx(estimate.interval().high, abs=0.001)
-    assert content.answer.verdict == estimate.verdict.level
-    assert {reason.name for reason in content.answer.reasons} == {
+    assert answer_of(content).verdict == estimate.verdict.level
+    assert {reason.name for reason in answer_of(content).reasons} == {
         gate.name for gate in estimate.verdict.reasons
     }
-    assert any("four times" in line for line in content.answer.better)
+    assert any("four times" in line for line in answer_of(content).better)
     assert content.rows[0].estimator == "mis"  # the answer first, the red ones last
-    levels = [row.verdict for row in content.rows[1:]]
+    levels = [row.level for row in content.rows[1:]]
     assert levels == sorted(levels, key=("green", "amber", "red").index)
 
 
 def test_the_gain_is_that_of_a_paired_comparison(made: Any) -> None:
     log, target, results = made
-    row = gather(basis_of(results[:1])).rows[0]
+    row = report_of(results[:1]).rows[0]
     [contender] = rw.compare(log, target, [rw.mis()], seed=0).contenders
     assert row.gain == pytest.approx(contender.over_behavior.value)
     error = contender.over_behavior.standard_error
@@ -321,15 +341,15 @@ def test_the_gain_is_that_of_a_paired_comparison(made: Any) -> None:
 
 def test_the_gain_from_sums_is_told_with_the_most_that_its_error_can_be(made: Any) -> None:
     log, target, results = made
-    paired = gather(basis_of(results[:1]))
-    sums = gather(basis_of([rw.evaluate(rw.moments(log, target))]))
+    paired = report_of(results[:1])
+    sums = report_of([rw.evaluate(rw.moments(log, target))])
     row, wide = paired.rows[0], sums.rows[0]
     assert wide.gain == pytest.approx(row.gain)
     assert wide.gain_interval.low < row.gain_interval.low < row.gain_interval.high
-    assert row.better in paired.answer.gain
+    assert row.better in answer_of(paired).gain
     assert row.better.startswith(("p = ", "p < "))
     assert wide.gain_at_most
-    assert wide.better in sums.answer.gain
+    assert wide.better in answer_of(sums).gain
     figure = figures.gains(sums)
     assert figure is not None
     assert "at most that of both values" in figure.text
@@ -338,31 +358,31 @@ def test_the_gain_from_sums_is_told_with_the_most_that_its_error_can_be(made: An
 
 def test_an_error_that_is_not_to_be_trusted_is_not_shown(made: Any) -> None:
     _, _, results = made
-    rows = {row.estimator: row for row in gather(basis_of(results)).rows}
+    rows = {row.estimator: row for row in report_of(results).rows}
     for name in ("wis", "is"):
-        assert rows[name].verdict == "red"
-        assert rows[name].interval is None
+        assert rows[name].level == "red"
+        assert rows[name].around is None
         assert rows[name].gain_interval is None
         assert rows[name].better == ""
-    assert rows["mis"].interval is not None
+    assert rows["mis"].around is not None
     [wis] = [result for result in results if result.estimator == "wis"]
-    alone = gather(basis_of([wis]))
-    assert alone.answer.interval.startswith("No interval to trust; see certify()")
-    assert "interval" not in dict(alone.computed)
+    alone = report_of([wis])
+    assert answer_of(alone).interval.startswith("No interval to trust; see certify()")
+    assert "interval" not in computed(alone)
     assert wis.interval() is not None
 
 
 def test_a_refused_question_is_explained() -> None:
     log, target, results = without_overlap()
-    content = gather(basis_of(results, log=log, target=target))
-    assert content.answer.verdict == "refused"
+    content = report_of(results, log=log, target=target)
+    assert answer_of(content).verdict == "refused"
     assert content.main is None
-    assert "elsewhere" in content.answer.question
-    [reason] = content.answer.reasons
+    assert "elsewhere" in answer_of(content).question
+    [reason] = answer_of(content).reasons
     assert reason.name == "mis, wis"
     assert "no logged episode is possible" in reason.text
     assert all(row.refused for row in content.rows)
-    for missing in (content.heat, content.value, content.variance, content.moved):
+    for missing in (content.heat, content.value, content.variance, content.changes):
         assert isinstance(missing, Missing)
         assert missing.why
 
@@ -370,28 +390,27 @@ def test_a_refused_question_is_explained() -> None:
 def test_sums_say_what_they_do_not_hold(made: Any) -> None:
     log, target, _ = made
     sums = replace(only_moves(log, target), ordered=None)
-    content = gather(basis_of([rw.evaluate(sums)]))
+    content = report_of([rw.evaluate(sums)])
     assert content.rows[0].gain_interval is None
     assert "how much the returns of the log spread" in content.rows[0].gain_why
-    assert isinstance(content.holes, Missing)
-    assert "dm" in content.holes.why
-    assert isinstance(content.moved, Missing)
+    assert isinstance(content.unlogged, Missing)
+    assert "dm" in content.unlogged.why
+    assert isinstance(content.changes, Missing)
     assert isinstance(content.heat, Heat)
-    assert dict(content.log)["episodes"] == "400"
+    assert content.log["episodes"] == 400
 
 
 def test_rows_and_sums_name_the_log_alike(made: Any) -> None:
     log, target, results = made
-    rows = dict(gather(basis_of(results)).computed)
-    sums = dict(gather(basis_of([rw.evaluate(rw.moments(log, target))])).computed)
+    rows = computed(report_of(results))
+    sums = computed(report_of([rw.evaluate(rw.moments(log, target))]))
     assert rows["hash of the log"] == sums["hash of the log"]
     assert rows["hash of the target"] == sums["hash of the target"]
 
 
 def test_every_estimator_has_a_formula() -> None:
-    from reweigh.show.facts import formula_of
-
-    found = {name: formula_of(make()) for name, make in rw.ESTIMATORS.items()}
+    recipes = {name: make() for name, make in rw.ESTIMATORS.items()}
+    found = {name: (recipe.formula, recipe.description) for name, recipe in recipes.items()}
     assert all(text and variant for text, variant in found.values())
     for one in ("mis", "mis-plain", "mis-state", "is", "wis", "dm", "dr"):
         same = [name for name, pair in found.items() if pair == found[one]]
@@ -409,7 +428,7 @@ def test_cut_off_episodes_have_no_products_but_the_rest() -> None:
     )  # fmt: skip
     assert cut.n_truncated == 60
     results = rw.evaluate_all(cut, rw.ColumnPolicy("target_prob"), ["mis", "wis"])
-    content = gather(basis_of(results))
+    content = report_of(results)
     weights = part(content.weights, Weights)
     assert "cut off" in weights.missing[0]
     assert part(content.value, ValueParts).log is None

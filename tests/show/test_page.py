@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import reweigh as rw
+from reweigh.evaluation.report import report_of, write_report
 from reweigh.show import charts
-from reweigh.show.basis import basis_of
-from reweigh.show.colors import DARK_GROUND, ENOUGH, contrast, on_dark
-from reweigh.show.content import gather
-from reweigh.show.page import PALETTE, html_of, spec_of, write_report
-from reweigh.show.sections import sections_of
+from reweigh.show.charts import DARK_GROUND, ENOUGH, PALETTE, contrast, on_dark
+from reweigh.show.html.page import spec_of
+from reweigh.show.html.sections import page_of
+from reweigh.show.record import Report
 
 from .samples import HOSTILE, hostile, sampled, without_overlap, world
 
@@ -68,6 +68,10 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
+def html_of(report: Report) -> str:
+    return page_of(report).html()
+
+
 @pytest.fixture(scope="module")
 def made() -> tuple[rw.EpisodeLog, Any, list[Any]]:
     return sampled()
@@ -75,7 +79,7 @@ def made() -> tuple[rw.EpisodeLog, Any, list[Any]]:
 
 @pytest.fixture(scope="module")
 def page(made: Any) -> str:
-    return html_of(gather(basis_of(made[2]), command="reweigh evaluate log.csv"))
+    return html_of(report_of(made[2], command="reweigh evaluate log.csv"))
 
 
 def test_the_file_is_small_and_asks_for_nothing(page: str) -> None:
@@ -104,7 +108,7 @@ def test_only_the_pages_own_scripts_may_run(page: str) -> None:
 
 def test_the_same_results_make_the_same_bytes(made: Any, page: str) -> None:
     again = sampled()[2]
-    assert html_of(gather(basis_of(again), command="reweigh evaluate log.csv")) == page
+    assert html_of(report_of(again, command="reweigh evaluate log.csv")) == page
 
 
 def test_every_chart_has_words_and_a_table(page: str) -> None:
@@ -143,7 +147,7 @@ def test_what_is_told(made: Any, page: str) -> None:
 @pytest.mark.parametrize("make", [sampled, without_overlap, hostile])
 def test_nothing_that_is_no_number_is_shown(make: Any) -> None:
     log, target, results = make()
-    parsed = Page(html_of(gather(basis_of(results, log=log, target=target))))
+    parsed = Page(html_of(report_of(results, log=log, target=target)))
     shown = " ".join(parsed.texts)
     assert not re.search(r"\b(nan|inf|infinity|none,|undefined|NaT)\b", shown, re.IGNORECASE)
 
@@ -155,8 +159,10 @@ def test_nothing_that_is_no_number_is_shown(make: Any) -> None:
 
 def test_names_cannot_attack() -> None:
     log, target, results = hostile()
-    about = gather(
-        basis_of(results, log=log, target=target),
+    about = report_of(
+        results,
+        log=log,
+        target=target,
         title="<script>alert('title')</script>",
         command="reweigh evaluate '<script>alert(0)</script>'",
         remarks=["<img src=x onerror=alert(9)>"],
@@ -219,13 +225,13 @@ def test_many_states_and_steps_stay_small(tmp_path: Path) -> None:
 
 
 def test_colours_are_those_of_the_estimators_and_variables_in_the_page(made: Any) -> None:
-    content = gather(basis_of(made[2]))
-    for section in sections_of(content):
+    content = report_of(made[2])
+    for section in page_of(content).sections:
         for figure in section.figures:
             chart = figure.draw()
             text = json.dumps(spec_of(chart))
             assert not re.search(r'"#[0-9A-Fa-f]{6}"', text), figure.name
-    forest = json.dumps(sections_of(content)[0].figures[0].draw().to_dict())
+    forest = json.dumps(page_of(content).sections[0].figures[0].draw().to_dict())
     for name in ("mis", "wis", "dm", "is"):
         assert charts.LOOKS[name].color in forest
 
@@ -247,12 +253,12 @@ def test_contrast_is_that_of_the_guidelines() -> None:
 def test_short_horizons(horizon: int) -> None:
     made = world(horizon=horizon)
     log = made.simulate(100, 0)
-    page = html_of(gather(basis_of(rw.evaluate_all(log, made.target, ["mis", "wis"]))))
+    page = html_of(report_of(rw.evaluate_all(log, made.target, ["mis", "wis"])))
     assert Page(page).data["heat"]["first"] == list(range(horizon))
 
 
 def test_one_episode_has_a_value_and_no_interval() -> None:
     made = world(horizon=2)
     results = rw.evaluate_all(made.simulate(1, 0), made.target, ["mis"])
-    text = " ".join(Page(html_of(gather(basis_of(results)))).texts)
+    text = " ".join(Page(html_of(report_of(results))).texts)
     assert "No interval: one episode has no spread." in text

@@ -11,7 +11,7 @@ import pytest
 
 import reweigh as rw
 from reweigh.show import charts
-from reweigh.show.draw import TITLES
+from reweigh.show.charts import TITLES
 
 from .samples import sampled
 

@@ -18,7 +18,7 @@ import reweigh as rw
 from reweigh import theory
 from reweigh.estimate.influence import behavior_values, influence_values
 from reweigh.show.charts import log_ticks
-from reweigh.theory.plan_text import shown_names
+from reweigh.show.text import shown_names
 from reweigh.theory.spread import spread
 from reweigh.worlds import ModelFail, ModelWin, TabularMDP, random_mdp
 

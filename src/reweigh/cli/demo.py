@@ -76,7 +76,7 @@ def demo(
     from reweigh.cli.demo_icu import files_of, icu_sepsis
     from reweigh.cli.tables import estimates_table, remarks
     from reweigh.errors import ResourceError, UsageError
-    from reweigh.show.page import write_report
+    from reweigh.evaluation.report import write_report
     from reweigh.system.output import write_atomically
 
     if world not in (None, "icu-sepsis"):

@@ -37,12 +37,13 @@ def icu_sepsis(folder: Path, overwrite: bool, voice: Voice) -> None:
     import reweigh as rw
     from reweigh.cli.compare import comparison_remarks, comparison_table, comparison_warnings
     from reweigh.cli.tables import estimates_table, remarks
+    from reweigh.decide.comparison_report import write_comparison
+    from reweigh.evaluation.report import write_report
     from reweigh.policy.base import Policy
-    from reweigh.show.page import write_comparison, write_report
     from reweigh.system.output import write_atomically
     from reweigh.system.progress import each
     from reweigh.theory import plan
-    from reweigh.theory.plan_text import plan_text
+    from reweigh.theory.plan_result import plan_text
     from reweigh.worlds import ICUSepsis
 
     log_path, *policy_paths, report_path, compared_path = files_of(folder)

@@ -35,7 +35,7 @@ def merge(
     import reweigh as rw
     from reweigh.cli.sensitivity import say_moved
     from reweigh.cli.tables import noted
-    from reweigh.decide.sensitivity import of_sites
+    from reweigh.evaluation.sensitivity import of_sites
     from reweigh.system.progress import each
 
     if len(paths) < 2:

@@ -15,7 +15,7 @@ from reweigh.cli.terminal import Json, Quiet, Voice
 from reweigh.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
-    from reweigh.theory.plan_records import Need
+    from reweigh.theory.plan_result import Need
 
 GOAL = "What the episodes must be enough for"
 POWER = 0.8
@@ -78,7 +78,7 @@ def plan(
     from reweigh import theory
     from reweigh.cli.messages import for_terminal
     from reweigh.cli.tables import noted, print_json
-    from reweigh.theory.plan_text import plan_text, remarks
+    from reweigh.theory.plan_result import plan_text, remarks
     from reweigh.theory.planning import as_goal
 
     if power is not None and difference is None:

@@ -62,8 +62,8 @@ class ReportOptions:
         if self.report is None:
             return
         from reweigh.errors import RefusedError
+        from reweigh.evaluation.report import write_report
         from reweigh.log.log import EpisodeLog
-        from reweigh.show.page import write_report
 
         certificate = sure.certificate
         if isinstance(certificate, RefusedError):
@@ -92,7 +92,7 @@ class ReportOptions:
         """The same for a comparison."""
         if self.report is None:
             return
-        from reweigh.show.page import write_comparison
+        from reweigh.decide.comparison_report import write_comparison
 
         with voice.working("writing the report"):
             write_comparison(

@@ -9,8 +9,8 @@ from reweigh.cli.terminal import Voice
 from reweigh.errors import RefusedError
 
 if TYPE_CHECKING:
-    from reweigh.decide.sensitivity import Sensitivity
     from reweigh.evaluation.result import Estimate
+    from reweigh.evaluation.sensitivity import Sensitivity
 
 
 def sensitivities(results: Sequence[Estimate]) -> dict[str, Sensitivity]:

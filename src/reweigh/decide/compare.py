@@ -12,7 +12,6 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.decide.auto import CommonChoice, choose_common
 from reweigh.decide.comparison_result import NOT_KNOWN, Comparison, Contender, Difference, label_of
 from reweigh.decide.ledger import WHOLE, key_of, trial, tried
 from reweigh.errors import RefusedError, SelectionWarning, UsageError, must_be
@@ -20,6 +19,7 @@ from reweigh.estimate.influence import behavior_values
 from reweigh.estimate.presets import Estimators, estimator_list, mis
 from reweigh.estimate.recipe import Recipe
 from reweigh.estimate.variance import nothing_left
+from reweigh.evaluation.auto import CommonChoice, choose_common
 from reweigh.evaluation.evaluate import AUTO, as_recipe, evaluate_all
 from reweigh.evaluation.inputs import Truncated, check_target
 from reweigh.evaluation.result import Estimate, Interval, Refusal
@@ -53,9 +53,9 @@ def compare(
     (`Estimate.interval`). An estimate whose episodes show no spread has none. The targets are
     ranked by the first of the estimators.
 
-    "auto" among the estimators is one for all targets, by the rule of `decide/auto.py`, which looks
-    at no reward: wis where the rule says wis of every target, else mis. `Comparison.auto` tells
-    why.
+    "auto" among the estimators is one for all targets, by the rule of `evaluation/auto.py`, which
+    looks at no reward: wis where the rule says wis of every target, else mis. `Comparison.auto`
+    tells why.
 
     With `holdout` (a share) that part of the episodes is set aside, the best target is chosen on
     the others, and its value is reported on those set aside. With `truncated="drop"` cut-off

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from reweigh.estimate.recipe import Model, Recipe
 from reweigh.evaluation.result import Estimate, Interval, Refusal, number, rounded
+from reweigh.show.record import Evaluation
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from reweigh.decide.auto import CommonChoice
+    from reweigh.evaluation.auto import CommonChoice
     from reweigh.trust.gates import Gate
 
 NOT_KNOWN = "not known"
@@ -106,6 +108,26 @@ class Contender:
         """The gates that speak against it, the worst first."""
         return self.result.verdict.reasons if isinstance(self.result, Estimate) else ()
 
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """What a report shows of it, called by its target; intervals are simultaneous."""
+        record, over = self.result.record_with(self.interval), self.over_behavior
+        if isinstance(self.result, Refusal):
+            return replace(record, label=self.target)
+        around = None
+        if over is not None and self.trusted:
+            around = replace(over.interval, standard_error=over.standard_error)
+        hidden = self.interval is not None and not self.trusted
+        return replace(
+            record,
+            label=self.target,
+            error=self.result.standard_error,
+            no_interval=record.no_interval if hidden else self.no_interval or "",
+            gain=None if over is None else over.value,
+            gain_interval=around,
+            best=self.best,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         return self.result.to_dict() | {
             "name": self.name,
@@ -181,7 +203,7 @@ class Comparison:
         """Write a report as one HTML file that needs nothing else: which target is best, with its
         corrected interval and probability, every target's verdict, paired differences, and how all
         of it was computed."""
-        from reweigh.show.page import write_comparison
+        from reweigh.decide.comparison_report import write_comparison
 
         return write_comparison(self, path, title=title, overwrite=overwrite)
 
@@ -274,7 +296,7 @@ class Comparison:
     __repr__ = __str__
 
 
-def chance(contender: Contender) -> str:
+def chance(contender: Contender | Evaluation) -> str:
     """How likely it is the best, in words."""
     return NOT_KNOWN if contender.best is None else f"{contender.best:.0%}"
 

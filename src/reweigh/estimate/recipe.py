@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 Normalize = Literal["none", "simplex", "state", "step"]
 Reward = Literal["logged", "averaged", "pooled"]
 JACKKNIFE_BLOCKS = 50
+NORMALIZED = {
+    "none": "dₜ is not normalised (the estimator of the paper’s theorem)",
+    "simplex": "dₜ is divided by its sum at every step (the paper’s algorithm and experiments)",
+    "state": "the ratios are divided by their own sum within every state",
+}
 
 
 class Weights:
@@ -61,6 +66,14 @@ class Weights:
     def traits(self, recipe: Recipe) -> set[str]:
         """What gates may ask, beyond what the class declares; see `Recipe.traits`."""
         return set()
+
+    def formula(self, recipe: Recipe) -> str:
+        """What it computes, in the letters of a report (`NOTATION`)."""
+        raise NotImplementedError
+
+    def description(self, recipe: Recipe) -> str:
+        """Which variant it is, in words."""
+        raise NotImplementedError
 
     def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
         """The solution on its sums; without `errors` the value is enough."""
@@ -100,6 +113,14 @@ class Stepwise(Weights):
     def limits(self, recipe: Recipe) -> str:
         return "products"
 
+    def formula(self, recipe: Recipe) -> str:
+        return f"v̂ = Σₜ γᵗ Σᵢ ρ₀…ρₜ rₜ / {'n' if recipe.normalize == 'none' else 'Σᵢ ρ₀…ρₜ'}"
+
+    def description(self, recipe: Recipe) -> str:
+        plain = "step-wise importance sampling"
+        weighted = f"{plain}, weighted: divided by the sum of the weights"
+        return plain if recipe.normalize == "none" else weighted
+
     def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
         from reweigh.estimate.products import solve_products
 
@@ -135,6 +156,14 @@ class Trajectory(Weights):
     def limits(self, recipe: Recipe) -> str:
         return "products"
 
+    def formula(self, recipe: Recipe) -> str:
+        over = "n" if recipe.normalize == "none" else "Σᵢ ρ₀…ρ_H₋₁"
+        return f"v̂ = Σᵢ (ρ₀…ρ_H₋₁) Σₜ γᵗ rₜ / {over}"
+
+    def description(self, recipe: Recipe) -> str:
+        weighted = "" if recipe.normalize == "none" else ", weighted"
+        return f"trajectory-wise importance sampling{weighted}"
+
     def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
         from reweigh.estimate.products import solve_products
 
@@ -162,6 +191,21 @@ class Marginal(Weights):
 
     def traits(self, recipe: Recipe) -> set[str]:
         return {"within states"} if recipe.normalize == "state" else set()
+
+    def formula(self, recipe: Recipe) -> str:
+        over = "Σ ρ" if recipe.normalize == "state" else "nₜ(s)"
+        return (
+            "v̂ = Σₜ γᵗ Σₛ dₜ(s) r̂ₜ(s),  dₜ₊₁(s′) = Σₛ P̂ₜ(s′|s) dₜ(s),"
+            f"  P̂ₜ(s′|s) = Σ ρ 1[s→s′] / {over},  r̂ₜ(s) = Σ ρ r / {over}"
+        )
+
+    def description(self, recipe: Recipe) -> str:
+        text = f"marginalized importance sampling; {NORMALIZED[recipe.normalize]}"
+        if self.pooled:
+            text += "; the estimates of all steps are pooled"
+        if recipe.reward != "logged":
+            text += f"; rewards are {recipe.reward} over rows of the same state and action"
+        return text
 
     def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
         from reweigh.estimate.solution import solve_recursion
@@ -191,6 +235,16 @@ class Model(Weights):
 
     def traits(self, recipe: Recipe) -> set[str]:
         return {"model"}
+
+    def formula(self, recipe: Recipe) -> str:
+        return (
+            "v̂ = Σₜ γᵗ Σₛ dₜ(s) Σₐ π(a|s) r̄ₜ(s,a),  dₜ₊₁(s′) = Σₛ Σₐ dₜ(s) π(a|s) T̂ₜ(s′|s,a), "
+            "with T̂ and r̄ from counts"
+        )
+
+    def description(self, recipe: Recipe) -> str:
+        unseen = "has no mass" if self.unseen == "zero" else "is left out, π renormalised"
+        return f"direct method, a model per step; an action never seen {unseen}"
 
     def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
         from reweigh.estimate.solution import solve_recursion
@@ -235,6 +289,12 @@ class Stationary(Weights):
 
     def traits(self, recipe: Recipe) -> set[str]:
         return {"stationary"}
+
+    def formula(self, recipe: Recipe) -> str:
+        return "the stationary distribution d^π of the pooled model against that of the log, d^μ"
+
+    def description(self, recipe: Recipe) -> str:
+        return f"importance sampling with stationary distributions, read as “{self.use}”"
 
     def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
         from reweigh.estimate.stationary import solve_stationary
@@ -386,6 +446,23 @@ class Recipe:
         that nothing normalises, so that their sum is random."""
         normalizes = len(self.weights.normalizations) > 1  # others have one way, which is theirs
         return normalizes and self.normalize == "none" and self.control is None
+
+    @property
+    def formula(self) -> str:
+        """What it computes."""
+        text = self.weights.formula(self)
+        if self.control is None:
+            return text
+        return f"Σₛ d₀(s) V(s) + the same on y = r − Q(s,a) + γ V(s′):  {text}"
+
+    @property
+    def description(self) -> str:
+        """Which variant it is, in words."""
+        text = self.weights.description(self)
+        if self.control is not None:
+            fit = "of one’s own" if self.control.own else f"fitted {self.control.q}"
+            text += f"; with a control variate, Q {fit} (doubly robust)"
+        return text if self.max_ratio is None else f"{text}; ratios clipped at {self.max_ratio:g}"
 
     def __repr__(self) -> str:
         return f"Recipe({self.name!r})"

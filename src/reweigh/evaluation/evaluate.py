@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from reweigh.decide.auto import choose
 from reweigh.errors import (
     MOST_BLOCKS,
     InputWarning,
@@ -29,6 +28,7 @@ from reweigh.estimate.recipe import (
 )
 from reweigh.estimate.solution import Solution, behavior_value
 from reweigh.estimate.variance import OVERFLOW
+from reweigh.evaluation.auto import choose
 from reweigh.evaluation.basis import Grounds, freedom_of
 from reweigh.evaluation.inputs import (
     Evidence,
@@ -70,9 +70,9 @@ def evaluate(
     """Estimate what `target` would have earned on average per episode.
 
     `data` is a log, or moments (which already know their target). The default estimator is
-    `mis()`; "auto" chooses by a rule that does not look at rewards (`decide/auto.py`) and says why
-    in `Estimate.chosen`. Estimators with running products refuse logs with cut-off episodes unless
-    `truncated="drop"` leaves these out, with a warning.
+    `mis()`; "auto" chooses by a rule that does not look at rewards (`evaluation/auto.py`) and says
+    why in `Estimate.chosen`. Estimators with running products refuse logs with cut-off episodes
+    unless `truncated="drop"` leaves these out, with a warning.
     """
     asked = presets.mis() if estimator is None else estimator
     [result] = evaluate_all(data, target, [asked], truncated=truncated)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from reweigh.errors import RefusedError, UsageError, must_be
 from reweigh.estimate.recipe import Recipe
 from reweigh.log.log import EpisodeLog
@@ -47,6 +49,7 @@ class Evidence:
     whole: EpisodeLog | None = None  # the log without cut-off episodes, once asked for
     gated: dict[tuple[bool, float | None], Moments] = field(default_factory=dict)
     ranges: dict[bool, Allowed | None] = field(default_factory=dict)
+    wide: dict[float | None, Moments | None] = field(default_factory=dict)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -136,6 +139,14 @@ class Evidence:
             self.made[key] = made = with_name(made, log.identity())
         return made
 
+    def every_kind(self, max_ratio: float | None) -> Moments | None:
+        """All kinds of sums that the rows allow, made once, or those that there are."""
+        if self.stored is not None:
+            return self.stored
+        if max_ratio not in self.wide:
+            self.wide[max_ratio] = every_kind(self.log, self.target, max_ratio)
+        return self.wide[max_ratio]
+
     def allowed(self, dropped: bool) -> Allowed | None:
         """What the logged rewards allow, found once for all estimators."""
         if dropped not in self.ranges:
@@ -156,6 +167,22 @@ class Evidence:
         """Forget what was kept for the next estimator; sums stay for the user."""
         if isinstance(self.target, RememberedPolicy):
             self.target.forget()
+
+
+def every_kind(
+    log: EpisodeLog | None, target: Policy | None, max_ratio: float | None
+) -> Moments | None:
+    """All kinds of sums that these rows allow; None without rows or propensities."""
+    if log is None or target is None or not log.steps.has_propensities:
+        return None
+    kinds = {"transitions", "model", "trajectories"}
+    if log.continuous_actions:
+        kinds.discard("model")
+    if log.n_truncated:  # the products of cut-off episodes mean nothing
+        kinds.discard("trajectories")
+    request = Request(frozenset(kinds), max_ratio=max_ratio, policy=True)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return ArraysEngine().moments(log, target, request)
 
 
 def gather(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,8 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError, StationaryWarning, check_threads
-from reweigh.system.number_format import finite_or_none, number, rounded, two_digits
+from reweigh.errors import RefusedError, check_threads, must_be
+from reweigh.show.frame import evaluation_row, frame_of, rows_frame, steps_frame
+from reweigh.show.json import evaluation_json
+from reweigh.show.record import NO_TRUST, Diagnostics, Evaluation, value_text
+from reweigh.show.text import aligned, evaluation_lines, html_table
+from reweigh.system.number_format import number, rounded, two_digits
 from reweigh.trust.gain import Gain
 from reweigh.trust.intervals import Asked, Interval, scale_for
 
@@ -19,18 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from reweigh.decide.sensitivity import Sensitivity
     from reweigh.estimate.nodes import DenseNodes, Nodes
     from reweigh.estimate.recipe import Recipe
     from reweigh.evaluation.basis import Grounds
+    from reweigh.evaluation.report import Plots
+    from reweigh.evaluation.sensitivity import Sensitivity
     from reweigh.log.states import Labels
-    from reweigh.show.plots import Plots
     from reweigh.sums.moments import Moments
     from reweigh.trust.gates import Gate
     from reweigh.trust.verdict import Verdict
 
 Floats = npt.NDArray[np.float64]
-NO_TRUST = "no interval to trust"
 NOT_TO_TRUST = f"{NO_TRUST}; see certify() for a bound that holds"
 OF_THE_WEIGHTS = ("effective size", "heaviest episode")  # gates
 __all__ = [
@@ -93,55 +95,6 @@ class Marginals:
 
     def __repr__(self) -> str:
         return f"Marginals({len(self.step):,} (step, state) pairs)"
-
-
-@dataclass(frozen=True, eq=False)
-class Diagnostics:
-    """What the estimate rests on, computed before any normalisation.
-
-    ess                (H,) effective number of episodes at each step, nan where there is none
-    unseen_mass        (H,) target mass lost at each step for want of data, None where the
-                       estimator has no state distribution
-    placebo            the value if every reward were 1, END included, with its error; it
-                       should be
-    placebo_expected   Σ_t γ^t
-    rare_mass          share of the target's mass on (step, state) pairs seen fewer than 10 times
-    total_mass         (H,) Σ_s d_t(s) without normalisation, nan inside hidden stretches
-    """
-
-    ess: Floats
-    unseen_mass: Floats | None
-    placebo: float
-    placebo_error: float | None
-    placebo_expected: float
-    rare_mass: float | None
-    total_mass: Floats | None
-    variance_by_step: Floats | None
-
-    @property
-    def worst_step(self) -> int | None:
-        """The step with the smallest effective number of episodes."""
-        return None if np.all(np.isnan(self.ess)) else int(np.nanargmin(self.ess))
-
-    @property
-    def worst_ess(self) -> float | None:
-        return None if self.worst_step is None else float(self.ess[self.worst_step])
-
-    @property
-    def total_unseen(self) -> float | None:
-        return None if self.unseen_mass is None else float(self.unseen_mass.sum())
-
-    def to_dict(self) -> dict[str, Any]:
-        found = {
-            "worst_ess": self.worst_ess,
-            "worst_step": self.worst_step,
-            "unseen_mass": self.total_unseen,
-            "rare_mass": self.rare_mass,
-            "placebo": self.placebo,
-            "placebo_error": self.placebo_error,
-            "placebo_expected": self.placebo_expected,
-        }
-        return {name: finite_or_none(value) for name, value in found.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,8 +246,8 @@ class Estimate:
     def sensitivity(self) -> Sensitivity:
         """How far the number moves when a choice behind it is changed: ratios clipped, the
         episodes that matter most left out, fewer steps, coarser and finer states."""
-        from reweigh.decide.sensitivity import of_log
         from reweigh.evaluation.evaluate import evaluate_all
+        from reweigh.evaluation.sensitivity import of_log
 
         log, target = self.grounds.rows("sensitivity changes the log")
         return of_log(log, target, self.recipe, evaluate_all)
@@ -303,7 +256,7 @@ class Estimate:
     def plot(self) -> Plots:
         """Charts: `est.plot.forest()`, `.gains()`, `.weights()`, `.marginals()`, `.value()`,
         `.variance()`, `.sensitivity()`; `est.plot.save(chart, path)` writes one."""
-        from reweigh.show.plots import Plots
+        from reweigh.evaluation.report import Plots
 
         return Plots(self)
 
@@ -318,99 +271,79 @@ class Estimate:
         """Write a report as one HTML file that needs nothing else: the answer and its verdict,
         what they rest on, and how they were computed. `beside` are other estimators' results on
         the same log, as `evaluate_all` gives them."""
-        from reweigh.show.page import write_report
+        from reweigh.evaluation.report import write_report
 
         results = [self, *(result for result in beside if result is not self)]
         return write_report(results, path, main=self, title=title, overwrite=overwrite)
 
+    def record(self) -> Evaluation:
+        """What every face shows of it, with its default interval."""
+        return self.record_with(self.interval())
+
+    def record_with(self, interval: Interval | None) -> Evaluation:
+        """The same with this interval."""
+        why = "" if self.trusted else self.not_to_trust
+        if interval is None:
+            why = self.no_interval or self.error_method
+        return Evaluation(
+            label=self.estimator,
+            recipe=self.recipe,
+            n_episodes=self.n_episodes,
+            horizon=self.horizon,
+            discount=self.discount,
+            value=self.value,
+            standard_error=self.standard_error,
+            error=self.error_beside(interval),
+            error_method=self.error_method,
+            interval=interval,
+            trusted=self.trusted,
+            no_interval=why,
+            behavior_value=self.behavior_value,
+            verdict=self.verdict,
+            diagnostics=self.diagnostics,
+            per_step=self.per_step,
+            warnings=self.warnings,
+            chosen=self.chosen,
+            sql=self.sql,
+        ).with_gain(self.gain_or_why())
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `reweigh evaluate --json` prints them."""
-        interval, gain = self.interval(), self.gain_or_why()
-        verdict = self.verdict.to_dict()
-        return {
-            "estimator": self.estimator,
-            "value": self.value,
-            "standard_error": self.standard_error,
-            "error_method": self.error_method,
-            "interval": None if interval is None else interval.to_dict(),
-            "p_value": finite_or_none(gain.p_value) if isinstance(gain, Gain) else None,
-            "gain": gain.to_dict() if isinstance(gain, Gain) else refused_entry(gain),
-            "chosen": self.chosen,
-            "verdict": verdict["level"],
-            "unchecked": verdict["unchecked"],
-            "gates": verdict["gates"],
-            "warnings": [str(warning) for warning in self.warnings],
-            "n_episodes": self.n_episodes,
-            "horizon": self.horizon,
-            "discount": self.discount,
-            "behavior_value": self.behavior_value,
-            "diagnostics": self.diagnostics.to_dict(),
-            "sql": self.sql,
-        }
+        return evaluation_json(self.record())
+
+    def to_frame(self, by: Literal["estimate", "step", "state", "gate"] = "estimate") -> Any:
+        """A pandas DataFrame, or an Arrow table where pandas is not installed: the estimate as one
+        row; or a row per step, per step and state (where the estimator has a distribution of
+        states), or per gate."""
+        if by == "estimate":
+            return rows_frame([evaluation_row(self.record())])
+        if by == "gate":
+            return rows_frame([gate.to_dict() for gate in self.verdict.gates])
+        if by == "step":
+            return steps_frame(self.per_step, self.diagnostics)
+        if by != "state":
+            raise must_be("by", '"estimate", "step", "state" or "gate"', by)
+        m = self.marginals
+        if m is None:
+            raise RefusedError("no-states", f"{self.estimator} has no distribution of states")
+        names = ("step", "state", "target", "behavior", "weight")
+        return frame_of({name: getattr(m, name) for name in names})
 
     def value_text(self, error: float | None) -> str:
-        """The value as it is printed beside this error. Where all stationary mass is on END the
-        value is 0 whatever was earned, and must not be taken for one."""
-        on_end = self.value == 0 and any(isinstance(w, StationaryWarning) for w in self.warnings)
-        return "0 (END)" if on_end else rounded(self.value, error)
+        """The value as it is printed beside this error."""
+        return value_text(self.value, error, self.warnings)
 
     def rows(self) -> list[tuple[str, str]]:
         """What is printed, as (label, text)."""
-        interval = self.interval()
-        error, how = self.error_beside(interval), self.error_method
-        if error != self.standard_error:
-            how = f"of the episodes; {two_digits(self.standard_error)} if the state were all"
-        d = self.diagnostics
-        worst = "none"
-        if d.worst_ess is not None:
-            worst = f"{d.worst_ess:,.0f} of {self.n_episodes:,} episodes at step {d.worst_step}"
-        unseen = "not computed" if d.total_unseen is None else number(d.total_unseen)
-        lines = [
-            ("value", self.value_text(error)),
-            ("95 % interval", self._interval_text(interval)),
-            ("standard error", _error_text(error, how)),
-            ("behaviour's own value", number(self.behavior_value)),
-            ("better than behaviour", self._better()),
-            ("episodes, horizon", f"{self.n_episodes:,}, {self.horizon}"),
-            ("effective size, worst", worst),
-            ("mass on unseen states", unseen),
-            ("placebo (reward 1)", f"{number(d.placebo)} (should be {number(d.placebo_expected)})"),
-        ]
-        lines.append(("verdict", str(self.verdict)))
-        if self.verdict.unchecked:
-            lines.append(("not checked", "; ".join(self.verdict.unchecked_lines())))
-        if self.chosen is not None:
-            lines.append(("chosen", self.chosen))
-        return lines + [("warning", str(warning)) for warning in self.warnings]
-
-    def _interval_text(self, interval: Interval | None) -> str:
-        if interval is None:
-            return "none"
-        return str(interval) if self.trusted else self.not_to_trust
-
-    def _better(self) -> str:
-        if not self.trusted:
-            return "not told: the error is not to be trusted"
-        found = self.gain_or_why()
-        return str(found) if isinstance(found, Gain) else f"not told: {found.reason}"
+        return evaluation_lines(self.record())
 
     def __str__(self) -> str:
-        lines = self.rows()
-        width = max(len(label) for label, _ in lines)
-        return "\n".join(
-            [self.estimator, *(f"  {label:<{width}}  {text}" for label, text in lines)]
-        )
+        return "\n".join([self.estimator, *aligned(self.rows(), indent="  ")])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><th style='text-align:left;white-space:nowrap'>{html.escape(label)}</th>"
-            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for label, text in self.rows()
-        )
-        name = f"<caption style='text-align:left'>{html.escape(self.estimator)}</caption>"
-        return f"<table>{name}<tbody>{cells}</tbody></table>"
+        return html_table(self.estimator, self.rows())
 
 
 @dataclass(frozen=True, eq=False)
@@ -426,23 +359,15 @@ class Refusal:
     def estimator(self) -> str:
         return self.recipe.name
 
+    def record(self) -> Evaluation:
+        """What every face shows of it."""
+        return Evaluation(
+            self.estimator, self.recipe, self.n_episodes, self.horizon, refused=self.error
+        )
+
+    def record_with(self, interval: Interval | None) -> Evaluation:
+        """The same: a refusal has no interval."""
+        return self.record()
+
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "estimator": self.estimator,
-            "value": None,
-            "standard_error": None,
-            "interval": None,
-            "verdict": None,
-            "warnings": [],
-            "n_episodes": self.n_episodes,
-            "horizon": self.horizon,
-            **refused_entry(self.error),
-        }
-
-
-def refused_entry(error: RefusedError) -> dict[str, Any]:
-    return {"refused": {"code": error.code, "reason": error.reason}}
-
-
-def _error_text(error: float | None, method: str) -> str:
-    return f"none: {method}" if error is None else f"{two_digits(error)} ({method})"
+        return evaluation_json(self.record())

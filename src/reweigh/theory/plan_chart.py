@@ -7,11 +7,12 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from reweigh.evaluation.result import number
 from reweigh.show import charts
-from reweigh.theory.decomposition import LISTED, Decomposition
-from reweigh.theory.plan_records import Need, Plan
-from reweigh.theory.plan_text import episodes_text, origin, plain, question, shown_names, source
+from reweigh.show.charts import chart_of
+from reweigh.show.text import plain, shown_names
+from reweigh.system.number_format import number
+from reweigh.theory.plan_result import Need, Plan, episodes_text, origin, question, source
+from reweigh.trust.variance_parts import LISTED, Decomposition
 
 POINTS, MOST_BINS = 60, 50
 FARTHEST = 1e4  # times the reference's episodes: beyond, a curve is drawn without its point
@@ -26,10 +27,7 @@ def plan_chart(plan: Plan) -> Any:
     if plan.decomposition is None:
         return charts.styled(left)
     right = _origins(plan, plan.decomposition)
-    both = alt.hconcat(left, right, spacing=40)
-    # shared scales would tear the left chart's legend apart
-    own = both.resolve_scale(color="independent", shape="independent", strokeDash="independent")
-    return charts.styled(own)
+    return charts.styled(charts.beside(left, right, own_legends=True))
 
 
 def _curves(plan: Plan) -> Any:
@@ -57,8 +55,8 @@ def _curves(plan: Plan) -> Any:
     )
     y = _y_axis(goal.half_width is None, aim, max(row["reached"] for row in curves))
     looks = _looks(answered)
-    lines = _chart(curves).mark_line(strokeWidth=2, clip=True)
-    marks = _chart(points).mark_point(filled=True, size=80, opacity=1)
+    lines = chart_of(curves).mark_line(strokeWidth=2, clip=True)
+    marks = chart_of(points).mark_point(filled=True, size=80, opacity=1)
     shown = [
         alt.Tooltip("estimator:N"),
         alt.Tooltip("n:Q", title="episodes", format=",.0f"),
@@ -123,19 +121,15 @@ def _label(need: Need) -> str:
     return f"{need.estimator}: {episodes_text(need)}{' !' if need.warnings else ''}"
 
 
-def _chart(rows: list[dict[str, Any]]) -> alt.Chart:
-    return alt.Chart(alt.InlineData(values=rows))
-
-
 def _goal_rule(aim: float) -> Any:
-    rule = _chart([{"reached": aim}]).mark_rule(color="#555555", strokeDash=[4, 3])
+    rule = chart_of([{"reached": aim}]).mark_rule(color="#555555", strokeDash=[4, 3])
     return rule.encode(y="reached:Q")
 
 
 def _pilot_rule(episodes: int) -> Any:
     row = [{"n": episodes, "text": f"pilot: {episodes:,}"}]
-    rule = _chart(row).mark_rule(color="#AAAAAA", strokeWidth=1.5).encode(x="n:Q")
-    note = _chart(row).mark_text(align="left", dx=4, dy=10, color="#777777", fontSize=11)
+    rule = chart_of(row).mark_rule(color="#AAAAAA", strokeWidth=1.5).encode(x="n:Q")
+    note = chart_of(row).mark_text(align="left", dx=4, dy=10, color="#777777", fontSize=11)
     return rule + note.encode(x="n:Q", y=alt.value(0), text="text:N")
 
 
@@ -161,7 +155,7 @@ def _origins(plan: Plan, parts: Decomposition) -> Any:
     shade = alt.Scale(scheme="blues", domainMin=0)
     title = alt.Title(origin(plan, parts), subtitle=note)
     return (
-        _chart(cells)
+        chart_of(cells)
         .mark_rect()
         .encode(
             x=alt.X("from:Q", title="step", scale=scale, axis=alt.Axis(tickMinStep=1, grid=False)),

@@ -42,12 +42,12 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.moments import Moments
 from reweigh.sums.scanned_log import ScannedLog
-from reweigh.theory.decomposition import Decomposition, from_parts, from_solution, from_world
 from reweigh.theory.exact import quantities
-from reweigh.theory.plan_records import Goal, Need, Plan
-from reweigh.theory.spread import spread
+from reweigh.theory.plan_result import Goal, Need, Plan
+from reweigh.theory.spread import decomposition, spread
 from reweigh.trust.diagnostics import FEW_EPISODES
 from reweigh.trust.limits import LIMITS
+from reweigh.trust.variance_parts import Decomposition, from_parts, from_solution
 from reweigh.worlds.tabular import TabularMDP
 
 FEW_WEIGHTS = 100  # effective episodes below which running products have not shown their tail
@@ -166,8 +166,9 @@ def _from_world(world: TabularMDP, goal: Goal, recipes: list[Recipe]) -> Plan:
                 difference=q.value - q.behavior_value,
             )
         )
-        if exact.by_state is not None:
-            parts[recipe.name] = from_world(recipe.name, world, q, exact, difference=difference)
+        part = decomposition(recipe.name, world, q, exact, difference=difference)
+        if part is not None:
+            parts[recipe.name] = part
     return _finished(goal, needs, parts, "world", None, q.horizon, [])
 
 

@@ -23,9 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
+from reweigh.log.states import END
 from reweigh.system.arithmetic import divided
-from reweigh.theory.exact import Quantities
-from reweigh.theory.products import covariance, plain_return, product_return
+from reweigh.theory.exact import Quantities, covariance, plain_return, product_return
+from reweigh.trust.variance_parts import Decomposition, decomposed
 from reweigh.worlds.tabular import TabularMDP
 
 Floats = npt.NDArray[np.float64]
@@ -95,3 +96,19 @@ def _products(mdp: TabularMDP, q: Quantities, estimator: str, difference: bool) 
         own, plain = product_return(mdp, q.d_pi, weighted=weighted), plain_return(mdp)
         total += covariance(mdp, plain, plain) - 2 * covariance(mdp, own, plain)
     return max(total, 0.0)
+
+
+def decomposition(
+    estimator: str, mdp: TabularMDP, q: Quantities, exact: Spread, *, difference: bool
+) -> Decomposition | None:
+    """The exact variance by step and state; terminal states are END, which has none. None where no
+    state owns a part."""
+    if exact.start is None or exact.by_state is None:
+        return None
+    step, state = (index.reshape(-1) for index in np.indices(exact.by_state.shape))
+    d_pi, d_mu = (d[: q.horizon].reshape(-1) for d in (q.d_pi, q.d_mu))
+    at = step, np.where(np.isin(state, mdp.terminal), END, state), d_pi
+    variance = exact.by_state.reshape(-1)
+    return decomposed(
+        estimator, exact.start, variance, at, d_mu, str, q.horizon, difference=difference
+    )

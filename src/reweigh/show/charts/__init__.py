@@ -1,7 +1,8 @@
-"""What all charts share: one look per estimator, one style, one way to save.
+"""What all charts share: one look per estimator, one style, their questions, one way to save.
 
 Colours are told apart by colour-blind readers (Okabe and Ito's, Tol's), and no colour is the only
-signal: every estimator also has its own marker and its own dashes, for print in grey.
+signal: every estimator also has its own marker and its own dashes, for print in grey. A colour
+stands for the same thing everywhere: an estimator's own, grey for the log.
 """
 
 from __future__ import annotations
@@ -63,6 +64,91 @@ LOOKS: dict[str, Look] = {
     "mdr-crossfit": _look("#117733", "diamond", MIXED),
 }
 OTHER = _look("#777777", "stroke", DASHED)  # what is no estimator by name
+GREY, INK, MORE, LESS = "#777777", "#333333", "#0072B2", "#D55E00"
+PALETTE = tuple(
+    dict.fromkeys([*(look.color for look in (*LOOKS.values(), OTHER)), GREY, INK, MORE, LESS])
+)
+DARK_GROUND = "#16191D"
+ENOUGH, MIXTURES = 4.5, 50  # contrast with the dark ground (WCAG 2), and steps on the way to it
+WIDTH, HEIGHT, ROW_HEIGHT = 620, 220, 24
+POINTS_UP_TO = 40  # steps: beyond, points would hide the line
+TITLES = {
+    "forest": "What do the estimators say?",
+    "targets": "What would each policy earn?",
+    "over_log": "Which policies are better than the one that made the log?",
+    "to_best": "How much better is the best one than each of the others?",
+    "gains": "Is the target better than the policy that made the log?",
+    "ess": "How many episodes speak for the target at each step?",
+    "largest": "How heavy does a single episode get?",
+    "difference": "Where would the target go more, or less, often than the log did?",
+    "target": "Where would the target go?",
+    "log": "Where did the log go?",
+    "value_steps": "When is the value earned?",
+    "value_states": "Where is the value earned?",
+    "variance_steps": "Which steps make the answer uncertain?",
+    "variance_states": "Which states make the answer uncertain?",
+    "sensitivity": "How far does the answer move with the choices behind it?",
+}
+
+
+def look_of(estimator: str) -> Look:
+    """ "mis #2" is a mis."""
+    return LOOKS.get(estimator.partition(" #")[0], OTHER)
+
+
+def chart_of(rows: Sequence[dict[str, Any]]) -> alt.Chart:
+    return alt.Chart(alt.InlineData(values=list(rows)))
+
+
+def sized(chart: Any, height: int = HEIGHT) -> Any:
+    return chart.properties(width=WIDTH, height=height)
+
+
+def step_axis() -> alt.X:
+    """Steps from the first to the last, without empty room."""
+    return alt.X(
+        "step:Q",
+        title="step",
+        scale=alt.Scale(nice=False, zero=False, padding=8),
+        axis=alt.Axis(tickMinStep=1, grid=False, format="d"),
+    )
+
+
+def beside(left: Any, right: Any, *, own_legends: bool = False) -> Any:
+    """Two charts side by side; shared scales would tear apart the legends of different things."""
+    both = alt.hconcat(left, right, spacing=40)
+    if not own_legends:
+        return both
+    return both.resolve_scale(color="independent", shape="independent", strokeDash="independent")
+
+
+def on_dark(color: str) -> str:
+    """The colour, mixed with as little white as makes it visible on the dark ground."""
+    for k in range(MIXTURES + 1):
+        mixed = [round(c + (255 - c) * k / MIXTURES) for c in _channels(color)]
+        text = "#" + "".join(f"{c:02X}" for c in mixed)
+        if contrast(text, DARK_GROUND) >= ENOUGH:
+            break
+    return text
+
+
+def contrast(one: str, other: str) -> float:
+    """(L₁ + 0.05)/(L₂ + 0.05) of the relative luminances, the larger above."""
+    high, low = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(color: str) -> float:
+    """0.2126 R + 0.7152 G + 0.0722 B of the linear channels."""
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (channel / 255 for channel in _channels(color))
+    ]
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def _channels(color: str) -> list[int]:
+    return [int(color[k : k + 2], 16) for k in (1, 3, 5)]
 
 
 @dataclass(frozen=True)
@@ -78,8 +164,7 @@ def estimator_scales(names: Sequence[str], look: str | None = None) -> Scales:
     """The looks of these estimators, in this order in the legend; with a `look`, that estimator's
     for all names."""
     listed = list(names)
-    # "mis #2" is a mis
-    looks = [LOOKS.get((look or name).partition(" #")[0], OTHER) for name in listed]
+    looks = [look_of(look or name) for name in listed]
     return Scales(
         color=alt.Scale(domain=listed, range=[look.color for look in looks]),
         shape=alt.Scale(domain=listed, range=[look.shape for look in looks]),

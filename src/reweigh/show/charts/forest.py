@@ -10,22 +10,30 @@ from typing import Any
 
 import altair as alt
 
-from reweigh.decide.comparison_result import Difference
-from reweigh.show import charts
-from reweigh.show.answers import percent, span
-from reweigh.show.draw import GREY, INK, ROW_HEIGHT, chart_of, sized
-from reweigh.show.records import Moved, Row
+from reweigh.show.charts import (
+    GREY,
+    INK,
+    ROW_HEIGHT,
+    chart_of,
+    estimator_scales,
+    look_of,
+    sized,
+)
+from reweigh.show.record import Change, Evaluation
+from reweigh.show.text import percent, plain, shown_names, span
 from reweigh.system.number_format import rounded
-from reweigh.theory.plan_text import plain, shown_names
 from reweigh.trust.intervals import Interval
+
+# name, value, interval, error, verdict
+Bar = tuple[str, float | None, Interval | None, float | None, str | None]
 
 TRUTH = "the truth"
 WRAPPED = 24  # letters of a line
 FARTHEST = 1.0  # spans of the middle interval that a forest plot shows beyond it
 
 
-def forest(
-    rows: Sequence[Row],
+def values(
+    rows: Sequence[Evaluation],
     behavior: float | None,
     truth: float | None = None,
     *,
@@ -33,51 +41,25 @@ def forest(
 ) -> Any:
     """Every estimator's value and interval, beside the log's own value (and the truth). With a
     `look`, that of an estimator, the rows are targets, and all of them look like it."""
-    told = [(row.estimator, row.value, row.interval, row.error, row.verdict) for row in rows]
-    marks = [(behavior, "the log's policy"), (truth, TRUTH)]
-    return _forest(told, marks, "value per episode", look)
+    bars = [(e.label, e.value, e.around, e.error, e.level) for e in rows]
+    return forest(bars, [(behavior, "the log's policy"), (truth, TRUTH)], "value per episode", look)
 
 
-def gains(rows: Sequence[Row], *, look: str | None = None) -> Any:
-    """Target - behaviour, each with its paired interval."""
-    told = [
-        (
-            row.estimator,
-            row.gain,
-            row.gain_interval,
-            None if row.gain_interval is None else row.gain_interval.standard_error,
-            row.verdict,
-        )
-        for row in rows
-    ]
-    return _forest(told, [(0.0, "no difference")], "target − behaviour, per episode", look)
+def gains(rows: Sequence[Evaluation], *, look: str | None = None) -> Any:
+    """Target - behaviour, each with its interval."""
+    bars = [(e.label, e.gain, e.gain_interval, e.gain_error, e.level) for e in rows]
+    return forest(bars, [(0.0, "no difference")], "target − behaviour, per episode", look)
 
 
-def to_best(best: str, others: Sequence[tuple[str, Difference]], look: str) -> Any:
-    """The best target less each of the others."""
-    told: list[Told] = [
-        (name, d.value, d.interval, d.standard_error, "told apart" if _apart(d) else "not told")
-        for name, d in others
-    ]
-    title = f"{shown_names([best])[best]} − the other, per episode"
-    return _forest(told, [(0.0, "no difference")], title, look)
-
-
-def _apart(difference: Difference) -> bool:
-    return not difference.interval.low <= 0 <= difference.interval.high
-
-
-Told = tuple[str, float | None, Interval | None, float | None, str | None]
-
-
-def _forest(
-    rows: Sequence[Told],
+def forest(
+    rows: Sequence[Bar],
     marks: Sequence[tuple[float | None, str]],
     title: str,
     look: str | None = None,
 ) -> Any:
+    """Values with their intervals, one below the other, and lines at known values."""
     shown = shown_names([row[0] for row in rows])
-    known: list[Told] = [(shown[row[0]], *row[1:]) for row in rows if row[1] is not None]
+    known: list[Bar] = [(shown[row[0]], *row[1:]) for row in rows if row[1] is not None]
     by = "estimator" if look is None else "target"
     names = [name for name, *_ in known]
     lines = [(at, text) for at, text in marks if at is not None]
@@ -88,7 +70,7 @@ def _forest(
         for row in data
         for side in row["beyond"]
     ]
-    scales = charts.estimator_scales(names, look)
+    scales = estimator_scales(names, look)
     x = alt.X(
         "at:Q",
         title=title,
@@ -125,7 +107,7 @@ def _forest(
     return sized(alt.layer(*layers), ROW_HEIGHT * len(known))
 
 
-def _forest_row(row: Told, low: float, high: float) -> dict[str, Any]:
+def _forest_row(row: Bar, low: float, high: float) -> dict[str, Any]:
     name, value, interval, error, verdict = row
     assert value is not None
     ends = (value, value) if interval is None else (interval.low, interval.high)
@@ -150,7 +132,7 @@ def _crossed(names: Sequence[str]) -> str:
     return f"indexof([{listed}], datum.label) >= 0 ? '✕ ' + datum.label : datum.label"
 
 
-def _window(rows: Sequence[Told], marks: Sequence[float]) -> tuple[float, float]:
+def _window(rows: Sequence[Bar], marks: Sequence[float]) -> tuple[float, float]:
     """The values to show. An interval that is far wider than most would squeeze the others: what
     lies farther out than FARTHEST spans of the middle interval is cut, and marked as cut."""
     finite = [value for _, value, *_ in rows if value is not None]
@@ -194,10 +176,10 @@ def _rules(marks: Sequence[tuple[float, str]], low: float, high: float) -> list[
     return found
 
 
-def sensitivity(moved: Sequence[Moved], row: Row) -> Any:
+def sensitivity(changes: Sequence[Change], row: Evaluation) -> Any:
     """The value under each changed choice, beside the answer and its interval."""
     assert row.value is not None
-    known = [change for change in moved if change.value is not None]
+    known = [change for change in changes if change.value is not None]
     names = {c.change: "\n".join(textwrap.wrap(plain(c.change), WRAPPED)) for c in known}
     lines = max((name.count("\n") + 1 for name in names.values()), default=1)
     rows = [
@@ -209,10 +191,10 @@ def sensitivity(moved: Sequence[Moved], row: Row) -> Any:
         }
         for change in known
     ]
-    color = charts.LOOKS.get(row.estimator, charts.OTHER).color
+    color = look_of(row.label).color
     layers = []
-    if row.interval is not None and math.isfinite(row.interval.high - row.interval.low):
-        band = {"low": row.interval.low, "high": row.interval.high, "text": span(row.interval)}
+    if row.around is not None and math.isfinite(row.around.high - row.around.low):
+        band = {"low": row.around.low, "high": row.around.high, "text": span(row.around)}
         layers.append(
             chart_of([band]).mark_rect(color=color, opacity=0.15).encode(
                 x="low:Q", x2="high:Q",

@@ -1,4 +1,4 @@
-"""Charts over steps and states: where the target goes, and parts of the value and the variance."""
+"""Charts over steps and states: the weights, where the target goes, parts of value and variance."""
 
 from __future__ import annotations
 
@@ -8,23 +8,96 @@ from typing import Any, Literal
 
 import altair as alt
 
-from reweigh.show import charts
-from reweigh.show.draw import (
+from reweigh.show.charts import (
     GREY,
     LESS,
+    LOOKS,
     MORE,
     POINTS_UP_TO,
     WIDTH,
     chart_of,
+    log_ticks,
+    look_of,
     sized,
     step_axis,
 )
-from reweigh.show.records import Floats, Heat, Place, ValueParts, VarianceParts
-from reweigh.theory.plan_text import plain, shown_names
+from reweigh.show.text import plain, shown_names
+from reweigh.trust.breakdown import Floats, Heat, StatePart, ValueParts, VarianceParts
+from reweigh.trust.weight_curves import MARGINAL, PRODUCTS, Weights
 
 SHOWN_STATES = 40  # rows of a heat map at once
 STATE_HEIGHT = 14
 Show = Literal["difference", "target", "log"]
+SHOWS: tuple[Show, ...] = ("difference", "target", "log")
+KINDS = {PRODUCTS: LOOKS["is"], MARGINAL: LOOKS["mis"]}
+
+
+def ess(weights: Weights) -> Any:
+    """The effective number of episodes, step by step, of both kinds of weights."""
+    rows = _curve_rows(weights, "ess")
+    top = {"value": weights.n_episodes, "what": f"all {weights.n_episodes:,} episodes"}
+    rule = chart_of([top]).mark_rule(color=GREY, strokeDash=[5, 4]).encode(y="value:Q")
+    lines = _curves(rows, "effective number of episodes", weights.n_episodes)
+    return sized(alt.layer(rule, *lines))
+
+
+def largest(weights: Weights) -> Any:
+    """The largest weight of a step as a multiple of the mean weight."""
+    rows = _curve_rows(weights, "largest")
+    return sized(alt.layer(*_curves(rows, "largest weight / mean weight", None)))
+
+
+def has_largest(weights: Weights) -> bool:
+    return bool(_curve_rows(weights, "largest"))
+
+
+def _curve_rows(weights: Weights, what: Literal["ess", "largest"]) -> list[dict[str, Any]]:
+    found = []
+    for curve in weights.curves:
+        values = getattr(curve, what)
+        for step, value in enumerate([] if values is None else values.tolist()):
+            if math.isfinite(value) and value > 0:
+                share = value / weights.n_episodes
+                found.append({"weights": curve.name, "step": step, "value": value, "share": share})
+    return found
+
+
+def _curves(rows: list[dict[str, Any]], title: str, most: float | None) -> list[Any]:
+    names = [name for name in KINDS if any(row["weights"] == name for row in rows)]
+    values = [row["value"] for row in rows] + ([] if most is None else [most])
+    low, high = min(values, default=1.0), max(values, default=1.0)
+    low, high = min(low, 1.0) if low >= 0.5 else low, max(high, 10.0)
+    legend = alt.Legend(orient="top", title=None, labelLimit=300, direction="horizontal", columns=1)
+
+    def scale(attribute: str) -> alt.Scale:
+        looks = [getattr(KINDS[name], attribute) for name in names]
+        return alt.Scale(domain=names, range=[list(v) if attribute == "dash" else v for v in looks])
+
+    x = step_axis()
+    y = alt.Y(
+        "value:Q",
+        title=title,
+        scale=alt.Scale(type="log", domain=[low, high * 1.1], nice=False),
+        axis=alt.Axis(values=log_ticks(low, high * 1.1), format="~s"),
+    )
+    tooltip = [
+        alt.Tooltip("weights:N"),
+        alt.Tooltip("step:Q"),
+        alt.Tooltip("value:Q", title=title, format=",.4~g"),
+        alt.Tooltip("share:Q", title="of all episodes", format=".1~%"),
+    ]
+    shared = {"x": x, "y": y, "tooltip": tooltip}
+    color = alt.Color("weights:N", scale=scale("color"), legend=legend)
+    line = chart_of(rows).mark_line(strokeWidth=2.5).encode(
+        color=color,
+        strokeDash=alt.StrokeDash("weights:N", scale=scale("dash"), legend=legend),
+        **shared,
+    )  # fmt: skip
+    if len(rows) > 2 * POINTS_UP_TO:
+        return [line]
+    shape = alt.Shape("weights:N", scale=scale("shape"), legend=legend)
+    points = chart_of(rows).mark_point(filled=True, size=45, opacity=1)
+    return [line, points.encode(color=color, shape=shape, **shared)]
 
 
 def heat_rows(heat: Heat, shown: int = SHOWN_STATES) -> list[dict[str, Any]]:
@@ -57,7 +130,7 @@ def marginals(rows: list[dict[str, Any]] | None, show: Show = "difference", *, l
     count = 1 if rows is None else len({row["state"] for row in rows})
     data = alt.NamedData("cells") if rows is None else alt.InlineData(values=rows)
     field = {"difference": "difference", "target": "target", "log": "log"}[show]
-    color = {"difference": MORE, "target": charts.LOOKS["mis"].color, "log": GREY}[show]
+    color = {"difference": MORE, "target": LOOKS["mis"].color, "log": GREY}[show]
     title = "share of episodes" if show != "difference" else "share, target − log"
     chart = alt.Chart(data).transform_calculate(size=f"abs(datum.{field})")
     x = alt.X(
@@ -105,7 +178,7 @@ def value_steps(parts: ValueParts) -> Any:
     if parts.log is not None:
         rows += _steps("log", parts.log)
     names = [target, "log"] if parts.log is not None else [target]
-    look = charts.LOOKS.get(parts.estimator, charts.OTHER)
+    look = look_of(parts.estimator)
     colors = [look.color, GREY][: len(names)]
     legend = alt.Legend(orient="top", title=None, labelLimit=300)
     shared = {
@@ -137,17 +210,17 @@ def _steps(name: str, values: Floats) -> list[dict[str, Any]]:
 
 def value_states(parts: ValueParts) -> Any:
     """What is earned in each state, over all steps."""
-    color = charts.LOOKS.get(parts.states_by, charts.OTHER).color
+    color = look_of(parts.states_by).color
     return _bars(parts.states, color, "value per episode", ",.4~g")
 
 
 def variance_states(parts: VarianceParts) -> Any:
     """Share of the variance of each state, over all steps."""
-    color = charts.LOOKS.get(parts.estimator, charts.OTHER).color
+    color = look_of(parts.estimator).color
     return _bars(parts.states, color, "share of the variance", ".1~%")
 
 
-def _bars(states: Sequence[Place], color: str, title: str, format: str) -> Any:
+def _bars(states: Sequence[StatePart], color: str, title: str, format: str) -> Any:
     names = shown_names([place.state for place in states], plain)
     rows = [
         {"state": names[p.state], "value": p.amount, "target": p.target, "log": p.log}
@@ -171,7 +244,7 @@ def _bars(states: Sequence[Place], color: str, title: str, format: str) -> Any:
 
 def variance_steps(parts: VarianceParts) -> Any:
     """Share of the variance of each step."""
-    color = charts.LOOKS.get(parts.estimator, charts.OTHER).color
+    color = look_of(parts.estimator).color
     rows = [
         {"step": t, "to": t + 1, "share": share} for t, share in enumerate(parts.by_step.tolist())
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,19 +13,11 @@ from reweigh.estimate.influence import Parts
 from reweigh.estimate.solution import Solution
 from reweigh.kernels.groups import tally
 from reweigh.log.states import END, Labels
-from reweigh.theory.exact import Quantities
-from reweigh.theory.spread import Spread
-from reweigh.worlds.tabular import TabularMDP
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 LISTED = 20
-OTHERS = "others"
 DIGITS = 9  # of a share: less is rounding
-WANTED = (
-    "wanted/logged: the share of a step's visits that would serve best (the target's mass times "
-    "the spread there) over the share that the log has; above 1, more data there helps most"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +65,7 @@ class Decomposition:
 
     def to_dict(self, listed: int = LISTED) -> dict[str, Any]:
         """Plain values: the `listed` largest pairs, what the others have, and every step."""
-        names = ["step", "share", "target", "visits"]
-        if self.wanted is not None:
-            names.append("wanted")
+        names = ["step", "share", "target", "visits"] + ["wanted"] * (self.wanted is not None)
         columns = [getattr(self, name)[:listed].tolist() for name in names]
         return {
             "estimator": self.estimator,
@@ -83,7 +74,7 @@ class Decomposition:
                 {"state": state, **dict(zip(names, values, strict=True))}
                 for state, *values in zip(self.state[:listed], *columns, strict=True)
             ],
-            OTHERS: {
+            "others": {
                 "pairs": max(len(self.state) - listed, 0),
                 "share": float(self.share[listed:].sum()),
             },
@@ -95,86 +86,45 @@ def from_solution(
     estimator: str, solution: Solution, states: Labels, n: int
 ) -> Decomposition | None:
     """Of a value's SE², from the sums; None for estimators without a part per state."""
-    nodes = solution.nodes
+    nodes, start = solution.nodes, solution.variance_of_start
     if nodes is None or nodes.variance is None:
         return None
-    assert solution.variance_of_start is not None
-    return _decomposed(
-        estimator,
-        solution.variance_of_start,
-        nodes.variance,
-        nodes.t,
-        nodes.s,
-        [states.name(code) for code in nodes.s.tolist()],
-        nodes.target,
-        nodes.visits / n,
-        len(solution.ess),
-        difference=False,
-    )
+    assert start is not None
+    at, visits = (nodes.t, nodes.s, nodes.target), nodes.visits / n
+    return decomposed(estimator, start, nodes.variance, at, visits, states.name, len(solution.ess))
 
 
 def from_parts(estimator: str, parts: Parts, states: Labels, horizon: int) -> Decomposition:
     """Of a difference's mean(ψ²), from influence values."""
-    n = len(parts.start)
     start, by_node = parts.variances()
-    return _decomposed(
-        estimator,
-        start,
-        by_node,
-        parts.node_t,
-        parts.node_s,
-        [states.name(code) for code in parts.node_s.tolist()],
-        parts.target,
-        np.bincount(parts.node, minlength=len(by_node)) / n,
-        horizon,
-        difference=True,
-    )
+    at = parts.node_t, parts.node_s, parts.target
+    visits = np.bincount(parts.node, minlength=len(by_node)) / len(parts.start)
+    return decomposed(estimator, start, by_node, at, visits, states.name, horizon, difference=True)
 
 
-def from_world(
-    estimator: str, mdp: TabularMDP, q: Quantities, exact: Spread, *, difference: bool
-) -> Decomposition:
-    """Of the exact variance of a world; terminal states are END, which has none."""
-    assert exact.start is not None
-    assert exact.by_state is not None
-    step, state = (index.reshape(-1) for index in np.indices(exact.by_state.shape))
-    return _decomposed(
-        estimator,
-        exact.start,
-        exact.by_state.reshape(-1),
-        step,
-        np.where(np.isin(state, mdp.terminal), END, state),
-        [str(s) for s in state.tolist()],
-        q.d_pi[: q.horizon].reshape(-1),
-        q.d_mu[: q.horizon].reshape(-1),
-        q.horizon,
-        difference=difference,
-    )
-
-
-def _decomposed(
+def decomposed(
     estimator: str,
     start: float,
     variance: Floats,
-    step: Ints,
-    code: Ints,
-    names: list[str],
-    target: Floats,
+    at: tuple[Ints, Ints, Floats],
     visits: Floats,
+    name: Callable[[int], str],
     horizon: int,
     *,
-    difference: bool,
+    difference: bool = False,
 ) -> Decomposition:
-    kept = np.flatnonzero((visits > 0) & (code != END) & (step < horizon))
-    variance, step, target, visits = variance[kept], step[kept], target[kept], visits[kept]
+    """`at` are the step, the state's code and the target's mass of each part."""
+    kept = np.flatnonzero((visits > 0) & (at[1] != END) & (at[0] < horizon))
+    variance, visits = variance[kept], visits[kept]
+    step, code, target = at[0][kept], at[1][kept], at[2][kept]
     total = start + float(variance.sum())
     # parts that differ by rounding alone stand in the order of their steps
-    order = np.lexsort((code[kept], step, -np.round(variance / total, DIGITS)))
+    order = np.lexsort((code, step, -np.round(variance / total, DIGITS)))
     return Decomposition(
         estimator=estimator,
         start=start / total,
         step=step[order],
-        state=[names[k] for k in kept[order]],
+        state=[name(one) for one in code[order].tolist()],
         share=variance[order] / total,
         target=target[order],
         visits=visits[order],

@@ -1,17 +1,158 @@
-"""A plan as text of at most 80 columns."""
+"""What a plan is: its goal, what every estimator needs, and the plan as text of 80 columns."""
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
 
-from reweigh.evaluation.result import number, rounded, two_digits
-from reweigh.theory.decomposition import WANTED, Decomposition
-from reweigh.theory.plan_records import Goal, Need, Plan
+from reweigh.errors import RefusedError, must_be
+from reweigh.show.json import refusal_json
+from reweigh.show.text import shown_names
+from reweigh.system.number_format import number, rounded, two_digits
+from reweigh.trust.variance_parts import Decomposition
 
+NORMAL = NormalDist()
 WIDTH = 80
-SHOWN_PAIRS, SHOWN_STEPS, LONGEST_NAME = 8, 5, 20
-ENDS = (9, 14, 18, 4)  # characters that a cut name keeps of its end, in the order of trial
+SHOWN_PAIRS, SHOWN_STEPS = 8, 5
+WANTED = (
+    "wanted/logged: the share of a step's visits that would serve best (the target's mass times "
+    "the spread there) over the share that the log has; above 1, more data there helps most"
+)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is asked for: a half-width, or a difference that is to be found with some power."""
+
+    level: float
+    half_width: float | None = None
+    difference: float | None = None
+    power: float | None = None
+
+    @property
+    def quantile(self) -> float:
+        return NORMAL.inv_cdf(0.5 + self.level / 2)
+
+    def episodes(self, variance: float) -> int:
+        """n, at least 1."""
+        z, size = self.quantile, self.half_width
+        if size is None:
+            assert self.difference is not None
+            assert self.power is not None
+            z, size = z + NORMAL.inv_cdf(self.power), self.difference
+        root = math.sqrt(variance) * z / size
+        if not root < 1e150:
+            raise RefusedError("too-many", "more episodes than a number can hold would be needed")
+        return max(math.ceil(root * root), 1)
+
+    def reached(self, variance: float, n: float) -> float:
+        """What n episodes give: the half-width, or the power (of both sides)."""
+        error = math.sqrt(variance / n)
+        if self.difference is None:
+            return self.quantile * error
+        if error == 0:
+            return 1.0
+        z, shift = self.quantile, self.difference / error
+        return NORMAL.cdf(shift - z) + NORMAL.cdf(-shift - z)
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("half_width", "difference", "power", "level")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, eq=False)
+class Need:
+    """What one estimator needs; without an answer, `refused` tells why.
+
+    episodes    n
+    variance    σ², per episode: of the value, or of the difference to the behaviour
+    times       n as a multiple of the reference's
+    value       of the pilot, or exact
+    difference  value less the behaviour's own (None where it cannot be told)
+    now         half-width or power that the pilot itself has; None for a world
+    ess         effective number of the pilot's episodes at the worst step
+    """
+
+    estimator: str
+    episodes: int | None = None
+    variance: float | None = None
+    times: float | None = None
+    value: float | None = None
+    difference: float | None = None
+    now: float | None = None
+    ess: float | None = None
+    refused: RefusedError | None = None
+    warnings: tuple[Warning, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("estimator", "episodes", "variance", "times", "value", "difference", "now", "ess")
+        found = {name: getattr(self, name) for name in names}
+        found["warnings"] = [str(warning) for warning in self.warnings]
+        if self.refused is not None:
+            found |= refusal_json(self.refused)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How many episodes every estimator needs, and where the variance comes from.
+
+    reference       the estimator that the others are compared with: mis, or the first that answered
+    source          "log", "moments" or "world"
+    pilot_episodes  None for a world
+    """
+
+    goal: Goal
+    needs: tuple[Need, ...]
+    reference: str
+    source: str
+    pilot_episodes: int | None
+    horizon: int
+    decomposition: Decomposition | None
+    warnings: tuple[Warning, ...] = ()
+
+    def need(self, estimator: str) -> Need:
+        for need in self.needs:
+            if need.estimator == estimator:
+                return need
+        listed = ", ".join(need.estimator for need in self.needs)
+        raise must_be("estimator", f"one of {listed}", estimator)
+
+    @property
+    def episodes(self) -> int:
+        """What the reference needs."""
+        found = self.need(self.reference).episodes
+        assert found is not None
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `reweigh plan --json` prints them."""
+        return {
+            "goal": self.goal.to_dict(),
+            "source": self.source,
+            "pilot_episodes": self.pilot_episodes,
+            "horizon": self.horizon,
+            "reference": self.reference,
+            "episodes": self.episodes,
+            "estimators": [need.to_dict() for need in self.needs],
+            "decomposition": None if self.decomposition is None else self.decomposition.to_dict(),
+            "warnings": [str(warning) for warning in self.warnings],
+        }
+
+    def chart(self) -> Any:
+        """An Altair chart: what n episodes give, and where the variance comes from."""
+        from reweigh.theory.plan_chart import plan_chart
+
+        return plan_chart(self)
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+    __repr__ = __str__
 
 
 def plan_text(plan: Plan, words: Callable[[str], str] = str) -> str:
@@ -167,41 +308,6 @@ def _count(n: int) -> str:
 def _times(times: float | None) -> str:
     assert times is not None
     return f"{times:,.1f}" if 0.05 <= times < 1e6 else f"{times:.1e}"
-
-
-def plain(name: str) -> str:
-    """A name from the data without characters that a terminal obeys."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
-
-
-def shown_names(names: Iterable[str], safe: Callable[[str], str] = plain) -> dict[str, str]:
-    """Names from the data as they are shown: harmless (`safe`), not too long, and distinct.
-
-    Long ones are cut in the middle, since names of a kind differ at their end; where that makes
-    two of them alike, elsewhere; and where no place tells them apart they are numbered.
-    """
-    texts = {name: safe(name) for name in names}
-    for end in ENDS:
-        shown = {name: _cut(text, end) for name, text in texts.items()}
-        if len(set(shown.values())) == len(shown):
-            return shown
-    numbered: dict[str, str] = {}
-    taken: set[str] = set()
-    for name, text in texts.items():
-        found, k = _cut(text, ENDS[0]), 1
-        while found in taken:
-            k += 1
-            mark = f" #{k}"
-            found = _cut(text, ENDS[0], LONGEST_NAME - len(mark)) + mark
-        taken.add(found)
-        numbered[name] = found
-    return numbered
-
-
-def _cut(text: str, end: int, longest: int = LONGEST_NAME) -> str:
-    if len(text) <= longest:
-        return text
-    return f"{text[: longest - end - 1].rstrip()}…{text[-end:].lstrip()}"
 
 
 def _table(rows: list[list[str]], left: Sequence[int]) -> list[str]:

@@ -16,15 +16,18 @@ import numpy.typing as npt
 from reweigh.errors import RefusedError
 from reweigh.estimate.influence import influence_values
 from reweigh.estimate.recipe import Marginal, Model, Recipe
-from reweigh.evaluation.result import Estimate, Refusal, rounded
+from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.kernels.groups import group_by
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN, Label, Labels
 from reweigh.log.steps import Steps
 from reweigh.policy.base import Floats, Policy, no_other_actions
 from reweigh.policy.cached import WrappedPolicy
+from reweigh.show.record import Change
+from reweigh.show.text import change_cells
 from reweigh.sums.engines.arrays import ratios
 from reweigh.sums.moments import Moments
+from reweigh.system.number_format import rounded
 from reweigh.system.progress import each
 
 CLIPPED = (0.999, 0.99)  # quantiles of the ratios
@@ -35,20 +38,6 @@ Data = EpisodeLog | Moments
 Evaluate = Callable[[Any, Policy | None, list[Recipe]], list[Estimate | Refusal]]
 
 
-@dataclass(frozen=True)
-class Moved:
-    """A changed choice, the value then, and by how much it moved; None with the reason, where the
-    estimator refuses."""
-
-    change: str
-    value: float | None
-    moved: float | None
-    why: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"change": self.change, "value": self.value, "moved": self.moved, "why": self.why}
-
-
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
     """The number, and where it moves to; `untried` says what could not be changed."""
@@ -56,11 +45,11 @@ class Sensitivity:
     estimator: str
     value: float
     standard_error: float | None
-    changes: tuple[Moved, ...]
+    changes: tuple[Change, ...]
     untried: str = ""
 
     @property
-    def largest(self) -> Moved | None:
+    def largest(self) -> Change | None:
         known = [change for change in self.changes if change.moved is not None]
         return max(known, key=lambda change: abs(change.moved or 0.0), default=None)
 
@@ -75,14 +64,7 @@ class Sensitivity:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """(change, value, moved by) as they are printed."""
-        error = self.standard_error
-        return [
-            (c.change, f"none: {c.why}", "")
-            if c.value is None or c.moved is None
-            else (c.change, rounded(c.value, error), ("+" if c.moved >= 0 else "")
-                  + rounded(c.moved, error))
-            for c in self.changes
-        ]  # fmt: skip
+        return [change_cells(change, self.standard_error) for change in self.changes]
 
     def __str__(self) -> str:
         width = max((len(change) for change, _, _ in self.rows()), default=0)
@@ -97,8 +79,8 @@ def of_log(log: EpisodeLog, target: Policy, recipe: Recipe, evaluate_all: Evalua
     """Every change that this log and estimator allow."""
     base = _answer(evaluate_all(log, target, [recipe])[0])
 
-    def moved(change: Change) -> Moved:
-        what, data, policy, how = change
+    def moved(variant: Variant) -> Change:
+        what, data, policy, how = variant
         return _moved(what, base, evaluate_all(data, policy, [how]))
 
     at_most = MOST_CHANGES + len(log.columns.state)
@@ -125,7 +107,7 @@ def of_sites(
 
     base = _answer(evaluate_all(added(sites), None, [recipe])[0])
 
-    def without(i: int) -> Moved:
+    def without(i: int) -> Change:
         rest = added([site for j, site in enumerate(sites) if j != i])
         site = f"site {i + 1}" if names is None else names[i]
         change = f"without {site} ({sites[i].n_episodes:,} episodes)"
@@ -141,17 +123,17 @@ def _answer(result: Estimate | Refusal) -> Estimate:
     return result
 
 
-def _moved(change: str, base: Estimate, results: list[Estimate | Refusal]) -> Moved:
+def _moved(change: str, base: Estimate, results: list[Estimate | Refusal]) -> Change:
     [result] = results
     if isinstance(result, Refusal):
-        return Moved(change, None, None, result.error.reason)
-    return Moved(change, result.value, result.value - base.value)
+        return Change(change, None, None, result.error.reason)
+    return Change(change, result.value, result.value - base.value)
 
 
-Change = tuple[str, EpisodeLog, Policy, Recipe]
+Variant = tuple[str, EpisodeLog, Policy, Recipe]
 
 
-def _changes(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Change]:
+def _changes(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Variant]:
     uses_ratios = not isinstance(recipe.weights, Model)
     if uses_ratios:
         yield from _clipped(log, target, recipe)
@@ -189,7 +171,7 @@ def _untried(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[str]:
         yield "no coarser states are known: the state is one column, without bins"
 
 
-def _clipped(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Change]:
+def _clipped(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Variant]:
     """At quantiles; where many rows share the largest ratio, as with tables, at the next one."""
     _, rho = ratios(log, target, recipe.max_ratio)
     highest = float(rho.max())
@@ -202,7 +184,7 @@ def _clipped(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Change
             highest = at
 
 
-def _lighter(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Change]:
+def _lighter(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Variant]:
     """Without the episodes that move the number most, by their influence."""
     count = max(1, round(LEFT_OUT * log.n_episodes))
     if log.n_episodes - count < 2:

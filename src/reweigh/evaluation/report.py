@@ -1,0 +1,297 @@
+"""A report of results: everything that it tells is gathered here once, and shown by show/."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
+
+import numpy as np
+
+from reweigh.errors import RefusedError
+from reweigh.estimate.presets import mis
+from reweigh.evaluation.inputs import every_kind
+from reweigh.evaluation.result import Estimate, Refusal
+from reweigh.log.log import EpisodeLog
+from reweigh.policy.base import Policy
+from reweigh.show import charts
+from reweigh.show.charts import forest, steps
+from reweigh.show.html.sections import page_of
+from reweigh.show.record import Change, Evaluation, Facts, Report, ranked
+from reweigh.sums.moments import Moments
+from reweigh.system.output import files_behind
+from reweigh.system.progress import stage
+from reweigh.trust.breakdown import (
+    Missing,
+    Sources,
+    ValueParts,
+    state_distributions,
+    value_parts,
+    variance_parts,
+)
+from reweigh.trust.intervals import Interval
+from reweigh.trust.unlogged import unlogged
+from reweigh.trust.weight_curves import weight_curves
+
+FILE = re.compile(r"\.\w{1,8}$")  # what the names of files end in
+MOST_ROWS_CHANGED = 1_000_000  # beyond, the evaluations of the sensitivity would take minutes
+Result = Estimate | Refusal
+Part = TypeVar("Part")
+
+
+def write_report(
+    results: Sequence[Result],
+    path: str | Path,
+    *,
+    overwrite: bool = False,
+    words: Callable[[str], str] = str,
+    **parts: Any,
+) -> Path:
+    """Write the report of these results. `parts` are the parameters of `report_of`; `words` puts a
+    message, which is written for Python, into the words of the reader."""
+    report, sources = _gathered(results, **parts)
+    inputs = files_behind(sources.log, sources.target, sources.sums)
+    return page_of(report).write(path, inputs, overwrite=overwrite, words=words)
+
+
+def report_of(results: Sequence[Result], **parts: Any) -> Report:
+    """Everything that a report tells.
+
+    main          the estimate that gives the answer; see `main_of`
+    intervals     one per result, in the place of their own
+    log, target   for results that all refused: an estimate knows its own; `target` also for
+                  estimates from sums, which do not
+    title, truth, command, remarks, certificate   what stands beside the numbers
+    about         describes a log that is not in memory
+    """
+    return _gathered(results, **parts)[0]
+
+
+def _gathered(
+    results: Sequence[Result],
+    *,
+    main: Estimate | None = None,
+    intervals: Sequence[Interval | None] | None = None,
+    log: EpisodeLog | None = None,
+    target: Policy | None = None,
+    title: str | None = None,
+    about: Mapping[str, Any] | None = None,
+    remarks: Sequence[str] = (),
+    **beside: Any,
+) -> tuple[Report, Sources]:
+    main = main_of(results) if main is None else main
+    sources = sources_of(main, log, target)
+    log, sums = sources.log, sources.sums
+    parts = 7
+    with stage(0, parts):
+        records = records_of(results, intervals)
+    answer = next((k for k, result in enumerate(results) if result is main), None)
+    shown = None if answer is None else records[answer]
+    with stage(1, parts):
+        variance = _part(lambda: variance_parts(sources))
+    with stage(2, parts):
+        weights = _part(lambda: weight_curves(sources))
+    with stage(3, parts):
+        heat = _part(lambda: state_distributions(sources))
+    with stage(4, parts):
+        value = _part(lambda: _value(sources, main))
+    with stage(5, parts):
+        lacks = _part(lambda: unlogged(sources))
+    with stage(6, parts):
+        changes = _changes(main, log)
+    name = policy_name(sources.target)
+    facts: Mapping[str, Any] = {} if about is None else about
+    if log is not None:
+        facts = log.describe()
+    elif sums is not None:
+        facts = {**facts, **sums.describe()}
+    n, horizon, discount = _size(shown or records[0], log)
+    report = Report(
+        title=title or f"What would {name} earn?",
+        target=name,
+        n_episodes=n,
+        horizon=horizon,
+        discount=discount,
+        results=records,
+        answer=answer,
+        weights=weights,
+        heat=heat,
+        value=value,
+        variance=variance,
+        unlogged=lacks,
+        changes=changes,
+        log=facts,
+        hashes=_hashes(sums),
+        remarks=tuple(remarks),
+        **beside,
+    )
+    return report, sources
+
+
+def sources_of(
+    main: Estimate | None, log: EpisodeLog | None = None, target: Policy | None = None
+) -> Sources:
+    """What the answer rests on; where every estimator refused, this log and target."""
+    if main is None:
+        return Sources(every_kind(log, target, None), log, target)
+    evidence, ratio = main.grounds.evidence, main.recipe.max_ratio
+    sums = evidence.every_kind(ratio)
+    return Sources(sums, evidence.log, evidence.target or target, main.recipe)
+
+
+def records_of(
+    results: Sequence[Result], intervals: Sequence[Interval | None] | None = None
+) -> tuple[Evaluation, ...]:
+    """The record of each, with these intervals or their own."""
+    if intervals is None:
+        return tuple(result.record() for result in results)
+    pairs = zip(results, intervals, strict=True)
+    return tuple(result.record_with(interval) for result, interval in pairs)
+
+
+def main_of(results: Sequence[Result]) -> Estimate | None:
+    """The one whose number is the answer: what "auto" chose, else MIS, the default, else the
+    first that answered. It is never chosen by its value."""
+    answered = [result for result in results if isinstance(result, Estimate)]
+    chosen = [result for result in answered if result.chosen is not None]
+    default = [result for result in answered if result.estimator == mis().name]
+    return next(iter([*chosen, *default, *answered]), None)
+
+
+def policy_name(target: Policy | None) -> str:
+    """The target in words; a file by its name alone."""
+    if target is None or target.name == "table":
+        return "the target policy"
+    name = target.name
+    return f"the policy “{PurePath(name).name if FILE.search(name) else name}”"
+
+
+def _size(e: Evaluation, log: EpisodeLog | None) -> tuple[int, int, float]:
+    """Episodes, horizon and discount."""
+    if e.refused is None or log is None:
+        return e.n_episodes, e.horizon, e.discount
+    return log.n_episodes, log.horizon, log.discount
+
+
+def _hashes(sums: Moments | None) -> Facts:
+    if sums is None:
+        return ()
+    log = (("hash of the log", ", ".join(sums.about.sources)),) if sums.about.sources else ()
+    return (*log, ("hash of the target", sums.about.target))
+
+
+def _part(make: Callable[[], Part | Missing]) -> Part | Missing:
+    """A part whose sums overflow, or that the log cannot answer, does not take the others along."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            return make()
+    except RefusedError as error:
+        return Missing(error.reason)
+
+
+def _value(sources: Sources, main: Estimate | None) -> ValueParts | Missing:
+    if main is None:
+        return Missing("there is no estimate")
+    return value_parts(sources, main.estimator, main.value, main.per_step)
+
+
+def _changes(main: Estimate | None, log: EpisodeLog | None) -> tuple[Change, ...] | Missing:
+    """How far the answer moves with the choices behind it."""
+    if main is None:
+        return Missing("there is no estimate")
+    if log is None:
+        return Missing("it changes the log, and there are only sums: read it with engine='arrays'")
+    if log.steps.n_rows > MOST_ROWS_CHANGED:
+        return Missing(
+            f"it evaluates the log about ten times, and {log.steps.n_rows:,} rows would take long; "
+            "ask for it: estimate.sensitivity()"
+        )
+    return _part(lambda: main.sensitivity().changes)
+
+
+@dataclass(frozen=True, eq=False)
+class Plots:
+    """The charts of one estimate, for notebooks and files: `est.plot.forest()` shows itself, and
+    `est.plot.save(chart, path)` writes it. What cannot be drawn from what it rests on is refused,
+    with the reason."""
+
+    estimate: Estimate
+
+    @cached_property
+    def _sources(self) -> Sources:
+        return sources_of(self.estimate)
+
+    def forest(self, beside: Sequence[Result] = ()) -> Any:
+        """This estimate, and others beside it, with intervals and the log's own value."""
+        rows = [row for row in self._rows(beside) if row.value is not None]
+        return _titled("forest", forest.values(rows, self.estimate.behavior_value))
+
+    def gains(self, beside: Sequence[Result] = ()) -> Any:
+        """Target - behaviour with paired intervals."""
+        every = self._rows(beside)
+        rows = [row for row in every if row.gain_interval is not None]
+        if not rows:
+            raise RefusedError("chart", every[0].gain_why)
+        return _titled("gains", forest.gains(rows))
+
+    def weights(self) -> Any:
+        """Effective episodes and largest weights per step: products against marginalized."""
+        weights = _known(lambda: weight_curves(self._sources))
+        left = _titled("ess", steps.ess(weights), style=False)
+        if not steps.has_largest(weights):
+            return charts.styled(left)
+        right = _titled("largest", steps.largest(weights), style=False)
+        return charts.styled(charts.beside(left, right))
+
+    def marginals(self, show: steps.Show = "difference") -> Any:
+        """State distributions over the steps: "difference", "target" or "log"; the states with the
+        most mass."""
+        heat = _known(lambda: state_distributions(self._sources))
+        return _titled(show, steps.marginals(steps.heat_rows(heat), show, longest=180))
+
+    def value(self) -> Any:
+        """Where the value comes from: by step, and by state."""
+        parts = _known(lambda: _value(self._sources, self.estimate))
+        by_state = _titled("value_states", steps.value_states(parts), style=False)
+        if parts.per_step is None:
+            return charts.styled(by_state)
+        by_step = _titled("value_steps", steps.value_steps(parts), style=False)
+        return charts.styled(charts.beside(by_step, by_state, own_legends=True))
+
+    def variance(self) -> Any:
+        """Where the variance comes from: by step, and by state."""
+        parts = _known(lambda: variance_parts(self._sources))
+        by_step = _titled("variance_steps", steps.variance_steps(parts), style=False)
+        by_state = _titled("variance_states", steps.variance_states(parts), style=False)
+        return charts.styled(charts.beside(by_step, by_state, own_legends=True))
+
+    def sensitivity(self) -> Any:
+        """The value under other choices."""
+        changes = self.estimate.sensitivity().changes
+        return _titled("sensitivity", forest.sensitivity(changes, self._rows()[0]))
+
+    def save(self, chart: Any, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write a chart in the format that the file's name ends in: .svg, .png, .pdf, .html or
+        .json."""
+        inputs = files_behind(self.estimate.grounds.evidence)
+        return charts.save_as(chart, Path(path), overwrite=overwrite, inputs=inputs)
+
+    def _rows(self, beside: Sequence[Result] = ()) -> tuple[Evaluation, ...]:
+        others = [result for result in beside if result is not self.estimate]
+        return ranked(records_of([self.estimate, *others]), 0)
+
+
+def _known(make: Callable[[], Part | Missing]) -> Part:
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        part = make()
+    if isinstance(part, Missing):
+        raise RefusedError("chart", part.why)
+    return part
+
+
+def _titled(name: str, chart: Any, *, style: bool = True) -> Any:
+    titled = chart.properties(title=charts.TITLES[name])
+    return charts.styled(titled) if style else titled

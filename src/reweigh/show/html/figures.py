@@ -1,0 +1,298 @@
+"""The figures of an evaluation: each a chart, its answer in words, and its data as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from reweigh.show.charts import forest, steps
+from reweigh.show.html.page import LONGEST_LABEL, Cells, Figure, Table
+from reweigh.show.record import Change, Evaluation, Report
+from reweigh.show.text import change_cells, interval_cell, signed, span
+from reweigh.system.number_format import number, two_digits
+from reweigh.trust.breakdown import Floats, Heat, StatePart, ValueParts, VarianceParts
+from reweigh.trust.gain import same
+from reweigh.trust.weight_curves import Weights
+
+LISTED_FIELDS = 60  # of a heat map, in its table
+
+
+def _right(columns: Cells, *left: int) -> frozenset[int]:
+    return frozenset(k for k in range(len(columns)) if k not in left)
+
+
+# --- estimators
+
+
+def values(report: Report) -> Figure:
+    rows = [row for row in report.rows if row.value is not None]
+    behavior = None if report.main is None else report.main.behavior_value
+    text = f"{rows[0].estimator}, the answer: {_value(rows[0])}.{_agreement(rows)}"
+    if behavior is not None:
+        text += f" The log's own policy earned {number(behavior)}."
+    if report.truth is not None:
+        text += f" The truth, known here from the simulation, is {number(report.truth)}."
+    refused = [row.label for row in report.rows if row.refused]
+    if refused:
+        text += f" Refused: {', '.join(refused)}."
+    table = estimates_table(report)
+    return Figure("forest", text, table, lambda: forest.values(rows, behavior, report.truth))
+
+
+def _agreement(rows: list[Evaluation]) -> str:
+    """Between what values the others lie, those with a red verdict apart."""
+    fine = [row.value for row in rows[1:] if row.value is not None and row.level != "red"]
+    red = sum(row.level == "red" for row in rows[1:])
+    text = ""
+    if fine:
+        low, high = number(min(fine)), number(max(fine))
+        between = f"at {low}" if low == high else f"between {low} and {high}"
+        count, lie = (f"The {len(fine)} others", "lie") if len(fine) > 1 else ("The other", "is")
+        text = f" {count} without a red verdict {lie} {between}."
+    if red:
+        text += f" {red} {'has' if red == 1 else 'have'} a red verdict (✕) and should not count."
+    return text
+
+
+def _value(row: Evaluation) -> str:
+    return row.text if row.around is None else f"{row.text} ({span(row.around)})"
+
+
+def estimates_table(report: Report) -> Table:
+    columns = ("estimator", "value", "interval", "std. error", "fewest effective episodes",
+               "verdict", "because of")  # fmt: skip
+    rows = tuple(
+        (row.label, "refused", "", "", "", "refused", row.refused.reason)
+        if row.refused is not None
+        else (
+            row.label,
+            row.text,
+            interval_cell(row),
+            two_digits(row.error),
+            "" if row.ess is None else f"{row.ess:,.0f}",
+            row.level or "",
+            ", ".join(row.reasons) or row.no_interval,
+        )
+        for row in report.rows
+    )
+    return Table("The estimators", columns, rows, frozenset({1, 2, 3, 4}), folded=False)
+
+
+def gain_cells(rows: Sequence[Evaluation]) -> list[Cells]:
+    """(label, gain, interval) of those that have an interval of the gain."""
+    return [
+        (row.label, signed(row.gain, row.gain_error), span(row.gain_interval))
+        for row in rows
+        if row.gain is not None and row.gain_interval is not None
+    ]
+
+
+def gains(report: Report) -> Figure | None:
+    """None where no estimator has an interval for the difference."""
+    rows = [row for row in report.rows if row.gain_interval is not None]
+    if not rows:
+        return None
+    columns = ("estimator", "target − behaviour", "interval", "one-sided p")
+    cells = tuple((*cell, row.better) for cell, row in zip(gain_cells(rows), rows, strict=True))
+    name, gain, around, p = cells[0]
+    why = "Both values come from the same episodes, so what they have in common cancels"
+    if rows[0].gain_at_most:
+        why = "Sums hold no episodes: the error of the difference is at most that of both values"
+    text = (
+        f"{name}: {gain} ({around}), one-sided {p} of no gain. {why}; an interval without 0 tells "
+        "them apart."
+    )
+    # Cut-off episodes may have been left out by some.
+    whole = None if report.main is None else report.main.behavior_value
+    own = {row.label: row.value - row.gain for row in rows if row.value and row.gain}
+    other = [row for row, earned in own.items() if whole is not None and not same(earned, whole)]
+    if other:
+        earned = number(own[other[0]])
+        text += f" {', '.join(other)}: over {earned}, earned in the episodes that are used there."
+    table = Table("Target − behaviour", columns, cells, _right(columns, 0))
+    return Figure("gains", text, table, lambda: forest.gains(rows))
+
+
+def sensitivity(report: Report, changes: tuple[Change, ...]) -> Figure | None:
+    known = [change for change in changes if change.value is not None]
+    if report.main is None or not known:
+        return None
+    row = report.rows[0]
+    columns = ("change", "value", "moved by")
+    cells = tuple(change_cells(change, row.error) for change in changes)
+    most = max(known, key=lambda change: abs(change.moved or 0.0))
+    text = (
+        f"The answer is {_value(row)}. It moves most with “{most.change}”: by "
+        f"{change_cells(most, row.error)[2]}. Fewer steps earn less by themselves; the other "
+        "changes should move it by little more than its interval."
+    )
+    table = Table("The answer under other choices", columns, cells, frozenset({1, 2}))
+    return Figure("sensitivity", text, table, lambda: forest.sensitivity(known, row))
+
+
+# --- weights
+
+
+def ess(weights: Weights) -> Figure:
+    texts = []
+    for curve in weights.curves:
+        fewest = "none"
+        if np.any(np.isfinite(curve.ess)):
+            step = int(np.nanargmin(curve.ess))
+            fewest = f"{curve.ess[step]:,.0f} of {weights.n_episodes:,} at step {step}"
+        texts.append(f"{curve.name}: {fewest}")
+    table = _steps_table(weights, "ess", "Effective episodes by step")
+    text = f"Fewest effective episodes. {_joined(texts)}"
+    return Figure("ess", text, table, lambda: steps.ess(weights))
+
+
+def largest(weights: Weights) -> Figure | None:
+    texts = []
+    for curve in weights.curves:
+        if curve.largest is not None and np.any(np.isfinite(curve.largest)):
+            step = int(np.nanargmax(curve.largest))
+            top = curve.largest[step]
+            texts.append(
+                f"{curve.name}: at most {number(float(top))} times the mean, at step {step}, where "
+                f"one episode holds {top / weights.n_episodes:.1%} of the weight"
+            )
+    if not steps.has_largest(weights):
+        return None
+    table = _steps_table(weights, "largest", "Largest weight by step, as a multiple of the mean")
+    text = f"The largest weight. {_joined(texts)}"
+    return Figure("largest", text, table, lambda: steps.largest(weights))
+
+
+def _joined(texts: list[str]) -> str:
+    return f"{'; '.join(texts)}." if texts else ""
+
+
+def _steps_table(weights: Weights, what: str, caption: str) -> Table:
+    columns = ("step", *(curve.name for curve in weights.curves))
+    arrays: list[Floats | None] = [getattr(curve, what) for curve in weights.curves]
+
+    def cell(array: Floats | None, t: int) -> str:
+        if array is None or not math.isfinite(array[t]):
+            return "none"
+        return f"{array[t]:,.1f}" if what == "ess" else number(float(array[t]))
+
+    horizon = len(weights.curves[0].ess)
+    rows = tuple((str(t), *(cell(array, t) for array in arrays)) for t in range(horizon))
+    return Table(caption, columns, rows, _right(columns))
+
+
+# --- steps and states
+
+
+def marginals(heat: Heat) -> Figure:
+    gap = heat.target - heat.behavior
+    single = gap[: len(gap) - 1] if heat.others else gap
+    order = np.argsort(-np.abs(single), axis=None, kind="stable")[:LISTED_FIELDS]
+    rows = tuple(
+        (
+            heat.names[r],
+            steps.field_text(heat, c),
+            f"{heat.target[r, c]:.2%}",
+            f"{heat.behavior[r, c]:.2%}",
+            f"{gap[r, c]:+.2%}",
+        )
+        for r, c in (divmod(field, single.shape[1]) for field in order.tolist())
+    )
+    columns = ("state", "step", "target's share", "log's share", "difference")
+    caption = "The largest differences between target and log"
+    table = Table(caption, columns, rows, _right(columns, 0))
+    text = "Each field is a state at a step; its shade is the share of the episodes that are there."
+    if rows:
+        state, step, target, log, _ = rows[0]
+        text += (
+            f" The largest difference: in state {state} at step {step} there would be {target} of "
+            f"the target's episodes, and there are {log} of the log's."
+        )
+    return Figure("difference", text, table, lambda: steps.marginals(None, longest=LONGEST_LABEL))
+
+
+def value_steps(parts: ValueParts) -> Figure | None:
+    if parts.per_step is None:
+        return None
+    step = int(np.argmax(np.abs(parts.per_step)))
+    text = f"Most is earned at step {step}: {number(float(parts.per_step[step]))} per episode"
+    text += f", of {number(parts.value)} in all."
+    series = [parts.per_step]
+    columns: Cells = ("step", "target")
+    if parts.log is not None:
+        series, columns = [parts.per_step, parts.log], ("step", "target", "log")
+        far = int(np.argmax(np.abs(parts.per_step - parts.log)))
+        text += (
+            f" Target and log differ most at step {far}: {number(float(parts.per_step[far]))} "
+            f"against {number(float(parts.log[far]))}."
+        )
+    rows = tuple(
+        (str(t), *(number(float(each[t])) for each in series)) for t in range(len(parts.per_step))
+    )
+    table = Table("Reward per episode by step, discounted", columns, rows, _right(columns))
+    return Figure("value_steps", text, table, lambda: steps.value_steps(parts))
+
+
+def value_states(parts: ValueParts) -> Figure | None:
+    if not parts.states:
+        return None
+    top = parts.states[0]
+    text = (
+        f"Most is earned in state {top.state}: {number(top.amount)} per episode, by "
+        f"{parts.states_by}.{_rest(parts.others, number)}"
+    )
+    table = _states_table("Value by state", "value", parts.states, parts.others, number)
+    return Figure("value_states", text, table, lambda: steps.value_states(parts))
+
+
+def variance_steps(parts: VarianceParts) -> Figure:
+    step = int(np.argmax(parts.by_step))
+    text = (
+        f"Step {step} has the largest share of the variance, {parts.by_step[step]:.1%}; the spread "
+        f"of the first states has {parts.start:.1%}."
+    )
+    rows = tuple((str(t), f"{share:.2%}") for t, share in enumerate(parts.by_step.tolist()))
+    table = Table("Share of the variance by step", ("step", "share"), rows, frozenset({0, 1}))
+    return Figure("variance_steps", text, table, lambda: steps.variance_steps(parts))
+
+
+def variance_states(parts: VarianceParts) -> Figure | None:
+    if not parts.states:
+        return None
+    top = parts.states[0]
+    text = f"The state {top.state} has the largest share of the variance, {top.amount:.1%}."
+    text += _rest(parts.others, "{:.1%}".format)
+    table = _states_table("Variance by state", "share", parts.states, parts.others, "{:.2%}".format)
+    return Figure("variance_states", text, table, lambda: steps.variance_states(parts))
+
+
+def _rest(others: tuple[int, float], text: Callable[[float], str]) -> str:
+    if not others[0]:
+        return ""
+    return f" Not shown: {others[0]:,} other states, with {text(others[1])} together."
+
+
+def _states_table(
+    caption: str,
+    what: str,
+    states: tuple[StatePart, ...],
+    others: tuple[int, float],
+    text: Callable[[float], str],
+) -> Table:
+    columns = ("state", what, "visits per episode, target", "visits per episode, log")
+    rows = [(p.state, text(p.amount), number(p.target), number(p.log)) for p in states]
+    if others[0]:
+        rows.append((f"{others[0]:,} others", text(others[1]), "", ""))
+    return Table(caption, columns, tuple(rows), _right(columns, 0))
+
+
+def pairs_table(parts: VarianceParts) -> Table:
+    columns = ("step", "state", "share", "logged rows", "wanted / logged")
+    rows = tuple(
+        (str(t), state, f"{share:.2%}", f"{visits:,.0f}", "" if more is None else f"{more:.2f}")
+        for t, state, share, visits, more in parts.pairs
+    )
+    caption = "The steps and states with the most variance"
+    return Table(caption, columns, rows, _right(columns, 1))

@@ -1,0 +1,251 @@
+"""The page of an evaluation: what each section says, shows and lists."""
+
+from __future__ import annotations
+
+from reweigh.show.html import figures
+from reweigh.show.html.answer import answer_of
+from reweigh.show.html.facts import computation, computed_section, log_section
+from reweigh.show.html.page import MARKS, Cells, Figure, Page, Section, Table
+from reweigh.show.record import Report
+from reweigh.trust.breakdown import Missing
+from reweigh.trust.unlogged import Unlogged
+from reweigh.trust.verdict import Verdict
+
+ARROWS = "An arrow (◂ ▸) at the edge of a chart: the interval goes on beyond it."
+CHECKS = "Checks of every {}: ✓ green, ! amber, ✕ red, ? not checked"
+
+
+def page_of(report: Report) -> Page:
+    """The page; what was not computed says so in its place."""
+    sections = (
+        _estimates(report),
+        _weights(report),
+        _marginals(report),
+        _value(report),
+        _variance(report),
+        _unlogged(report),
+        _checks(report),
+        _sensitivity(report),
+        log_section(report.log),
+        computed_section(
+            computation(report), [(e.estimator, e.recipe) for e in report.results], report.command
+        ),
+    )
+    simulated = report.truth is not None
+    return Page(report.title, answer_of(report), sections, report.remarks, simulated)
+
+
+def checks_table(whose: str, verdicts: list[tuple[str, Verdict]], *, folded: bool = True) -> Table:
+    """The level of every gate by estimator or policy, empty where a gate does not concern it;
+    those of policies with their verdicts."""
+    names = tuple(dict.fromkeys(gate.name for _, v in verdicts for gate in v.gates))
+    own = ("verdict",) if whose == "policy" else ()
+    rows = []
+    for label, verdict in verdicts:
+        levels = {"verdict": verdict.level} | {gate.name: gate.level for gate in verdict.gates}
+        rows.append((label, *(levels.get(name, "") for name in (*own, *names))))
+    columns = (whose, *own, *names)
+    return Table(CHECKS.format(whose), columns, tuple(rows), folded=folded, marks=True)
+
+
+def _some(*found: Figure | None) -> tuple[Figure, ...]:
+    return tuple(figure for figure in found if figure is not None)
+
+
+def _estimates(report: Report) -> Section:
+    title = "All estimators, and target against log"
+    table = figures.estimates_table(report)
+    if report.main is None:
+        return Section("estimates", title, "Every estimator refused.", tables=(table,))
+    intro = (
+        f"The answer above is that of {report.main.estimator}. Different estimators make different "
+        "mistakes: that they agree is a good sign; one whose verdict is red should not count."
+    )
+    notes = []
+    if any(row.value is not None for row in report.rows):
+        notes.append(ARROWS)
+    gains = figures.gains(report)
+    lacking = {row.gain_why for row in report.rows if row.value is not None and row.gain_why}
+    missing = tuple(f"Target − behaviour: {why}." for why in sorted(lacking))
+    return Section(
+        "estimates", title, intro, _some(figures.values(report), gains), notes=tuple(notes),
+        missing=missing, wide=True,
+    )  # fmt: skip
+
+
+def _weights(report: Report) -> Section:
+    name, title = "weights", "The curse of horizon on this log"
+    intro = (
+        "Ordinary importance sampling multiplies one ratio per step; soon a few episodes carry all "
+        "of the weight. Marginalized weights compare state distributions step by step instead."
+    )
+    found = report.weights
+    if isinstance(found, Missing):
+        return Section(name, title, intro, missing=(_because(found),))
+    why = [
+        *found.missing,
+        *(f"largest weight of the {c.name}: {c.why}" for c in found.curves if c.why),
+    ]
+    missing = tuple(f"Not computed: {text}." for text in why)
+    return Section(
+        name, title, intro, _some(figures.ess(found), figures.largest(found)), missing=missing
+    )
+
+
+def _marginals(report: Report) -> Section:
+    name, title = "marginals", "Where the target goes, and where the log went"
+    heat = report.heat
+    if isinstance(heat, Missing):
+        return Section(name, title, missing=(_because(heat),))
+    notes = [
+        f"State distributions by {heat.estimator}; {heat.n_states:,} states, those with the most "
+        "mass first; END, where it is among them: the episode is over."
+    ]
+    if heat.wide > 1:
+        notes.append(f"A field is the mean over {heat.wide} steps.")
+    if heat.others:
+        notes.append(
+            f"The {heat.n_states - heat.others:,} states with the most mass are shown one by one; "
+            f"the {heat.others:,} others are left out as such and stand together in one row, as "
+            "the sum of their shares."
+        )
+    return Section(name, title, "", (figures.marginals(heat),), notes=tuple(notes), heat=heat)
+
+
+def _value(report: Report) -> Section:
+    name, title = "value", "Where the value comes from"
+    parts = report.value
+    if isinstance(parts, Missing):
+        return Section(name, title, missing=(_because(parts),))
+    missing = []
+    if parts.per_step is None:
+        missing.append(f"Not computed: {parts.estimator} has no value per step.")
+    if parts.log is None:
+        missing.append(
+            "Not computed: what the log earned per step (episodes were cut off, or states hidden)."
+        )
+    return Section(
+        name, title, "", _some(figures.value_steps(parts), figures.value_states(parts)),
+        missing=tuple(missing),
+    )  # fmt: skip
+
+
+def _variance(report: Report) -> Section:
+    name, title = "variance", "Where the uncertainty comes from"
+    parts = report.variance
+    if isinstance(parts, Missing):
+        return Section(name, title, missing=(_because(parts),))
+    intro = (
+        f"The squared standard error of {parts.estimator}, split by step and state: where more "
+        "data would help most."
+    )
+    note = (
+        "Wanted / logged: the share of a step's visits that would serve best over the share that "
+        "the log has; above 1, more data there helps most."
+    )
+    shown = _some(figures.variance_steps(parts), figures.variance_states(parts))
+    return Section(name, title, intro, shown, tables=(figures.pairs_table(parts),), notes=(note,))
+
+
+def _unlogged(report: Report) -> Section:
+    name, title = "holes", "What the target wants and the log lacks"
+    lacks = report.unlogged
+    if isinstance(lacks, Missing):
+        return Section(name, title, missing=(_because(lacks),))
+    if not lacks.rows:
+        text = "Nothing: at every step and state, the log shows every action that the target takes."
+        return Section(name, title, text)
+    columns: Cells = ("state", "action", "at steps", "target's uses per episode",
+                      "log's visits there", "logged at any step")  # fmt: skip
+    rows = [
+        (
+            pair.state,
+            pair.action or ("any: no row there" if not pair.visits else "not known"),
+            pair.steps,
+            _small(pair.mass),
+            f"{pair.visits:,}",
+            f"{pair.logged:,}" if pair.action is not None else "",
+        )
+        for pair in lacks.rows
+    ]
+    if lacks.others[0]:
+        rows.append((f"{lacks.others[0]:,} others", "", "", _small(lacks.others[1]), "", ""))
+    right = frozenset({3, 4, 5})
+    caption = "Missing in the log, the largest first"
+    table = Table(caption, columns, tuple(rows), right, folded=False)
+    missing = (f"Not computed: {lacks.note}.",) if lacks.note else ()
+    return Section(name, title, _how_often(lacks), tables=(table,), missing=missing)
+
+
+def _how_often(lacks: Unlogged) -> str:
+    whose = "the target" if lacks.by == "target" else "the log (the target's own are not known)"
+    text = (
+        f"Weighed by the visits of {whose}, the target takes an action where the log never shows "
+        f"it {_small(lacks.mass)} times per episode"
+    )
+    if lacks.note:
+        pass
+    elif lacks.never <= 0:
+        text += "; each of these the log shows at another step"
+    elif lacks.never < (1 - 1e-9) * lacks.mass:
+        text += f"; all but {_small(lacks.never)} times the log shows it at another step"
+    else:
+        text += "; none of these the log shows at any step"
+    return text + (
+        ". For mis only missing states and actions that the log never takes matter; a model (dm) "
+        "misses every one of these."
+    )
+
+
+def _small(mass: float) -> str:
+    return f"{mass:.3g}" if mass >= 1e-4 else f"{mass:.1e}"
+
+
+def _checks(report: Report) -> Section:
+    name, title, main = "checks", "Checks", report.main
+    if main is None or main.verdict is None:
+        return Section(name, title, missing=("Not computed: there is no estimate to check.",))
+    intro = (
+        f"Every check of {main.estimator}, on numbers before any normalisation. What no check can "
+        "see: episodes selected by their outcome, a propensity that belongs to another action, "
+        "duplicated episodes."
+    )
+    columns: Cells = ("check", "result", "what was found", "limits", "what to do")
+    rows = tuple(
+        (
+            gate.name,
+            f"{MARKS[gate.level]} {'not checked' if gate.level == 'unknown' else gate.level}",
+            gate.text,
+            gate.limit,
+            gate.advice,
+        )
+        for gate in main.verdict.gates
+    )
+    tables = [Table(f"Checks of {main.estimator}", columns, rows, folded=False)]
+    verdicts = [(e.estimator, e.verdict) for e in report.results if e.verdict is not None]
+    if len(verdicts) > 1:
+        tables.append(checks_table("estimator", verdicts))
+    note = (
+        "“total mass” is a hint and makes no verdict; an empty field: the check does not "
+        "concern that estimator."
+    )
+    return Section(name, title, intro, tables=tuple(tables), notes=(note,))
+
+
+def _sensitivity(report: Report) -> Section:
+    name, title = "sensitivity", "Sensitivity"
+    if isinstance(report.changes, Missing):
+        return Section(name, title, missing=(_because(report.changes),))
+    figure = figures.sensitivity(report, report.changes)
+    if figure is None:
+        return Section(name, title, missing=("Not computed: no choice can be changed here.",))
+    missing = tuple(
+        f"“{change.change}” gave no number: {change.why}."
+        for change in report.changes
+        if change.value is None
+    )
+    return Section(name, title, "", (figure,), missing=missing)
+
+
+def _because(missing: Missing) -> str:
+    return f"Not computed: {missing.why}."

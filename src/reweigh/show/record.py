@@ -1,0 +1,264 @@
+"""The record that every face shows: the terminal, JSON, tables, HTML and notebooks compute nothing.
+
+An `Evaluation` is one estimator's answer; a `Report` has several of them, and where they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import RefusedError, StationaryWarning
+from reweigh.estimate.recipe import Recipe
+from reweigh.system.number_format import finite_or_none, p_text, rounded
+from reweigh.trust.breakdown import Heat, Missing, ValueParts, VarianceParts
+from reweigh.trust.gain import Gain
+from reweigh.trust.intervals import Asked, Interval, from_error
+from reweigh.trust.limits import Level
+from reweigh.trust.unlogged import Unlogged
+from reweigh.trust.verdict import Verdict
+from reweigh.trust.weight_curves import Weights
+
+Floats = npt.NDArray[np.float64]
+LEVEL = 0.95
+NO_TRUST = "no interval to trust"
+UNTRUSTED = "the error is not to be trusted"
+Facts = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnostics:
+    """What the estimate rests on, computed before any normalisation.
+
+    ess                (H,) effective number of episodes at each step, nan where there is none
+    unseen_mass        (H,) target mass lost at each step for want of data, None where the
+                       estimator has no state distribution
+    placebo            the value if every reward were 1, END included, with its error; it
+                       should be
+    placebo_expected   Σ_t γ^t
+    rare_mass          share of the target's mass on (step, state) pairs seen fewer than 10 times
+    total_mass         (H,) Σ_s d_t(s) without normalisation, nan inside hidden stretches
+    """
+
+    ess: Floats
+    unseen_mass: Floats | None
+    placebo: float
+    placebo_error: float | None
+    placebo_expected: float
+    rare_mass: float | None
+    total_mass: Floats | None
+    variance_by_step: Floats | None
+
+    @property
+    def worst_step(self) -> int | None:
+        """The step with the smallest effective number of episodes."""
+        return None if np.all(np.isnan(self.ess)) else int(np.nanargmin(self.ess))
+
+    @property
+    def worst_ess(self) -> float | None:
+        return None if self.worst_step is None else float(self.ess[self.worst_step])
+
+    @property
+    def total_unseen(self) -> float | None:
+        return None if self.unseen_mass is None else float(self.unseen_mass.sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {
+            "worst_ess": self.worst_ess,
+            "worst_step": self.worst_step,
+            "unseen_mass": self.total_unseen,
+            "rare_mass": self.rare_mass,
+            "placebo": self.placebo,
+            "placebo_error": self.placebo_error,
+            "placebo_expected": self.placebo_expected,
+        }
+        return {name: finite_or_none(value) for name, value in values.items()}
+
+
+def value_text(value: float, error: float | None, warnings: Iterable[Warning]) -> str:
+    """A value as it is printed beside this error. Where all stationary mass is on END the value is
+    0 whatever was earned, and must not be taken for one."""
+    on_end = value == 0 and any(isinstance(w, StationaryWarning) for w in warnings)
+    return "0 (END)" if on_end else rounded(value, error)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """One estimator's answer, or why there is none (`refused`); in a comparison one target's.
+
+    label          what a row of it is called: the estimator, or the target
+    error          the standard error to print beside the interval
+    interval       the one that was asked for, also where it is not to be `trusted`
+    no_interval    what is said where no interval is shown
+    gain           target - behaviour, and its interval; None with `gain_why`
+    tested         the gain with its error and p, or why there is none
+    per_step       (H,) what each step adds to the value
+    best           how likely the target is the best, in a comparison
+    """
+
+    label: str
+    recipe: Recipe
+    n_episodes: int
+    horizon: int
+    refused: RefusedError | None = None
+    discount: float = 1.0
+    value: float | None = None
+    standard_error: float | None = None
+    error: float | None = None
+    error_method: str = ""
+    interval: Interval | None = None
+    trusted: bool = True
+    no_interval: str = ""
+    behavior_value: float | None = None
+    gain: float | None = None
+    gain_interval: Interval | None = None
+    gain_why: str = ""
+    tested: Gain | RefusedError | None = None
+    verdict: Verdict | None = None
+    diagnostics: Diagnostics | None = None
+    per_step: Floats | None = None
+    warnings: tuple[Warning, ...] = ()
+    chosen: str | None = None
+    sql: str | None = None
+    best: float | None = None
+
+    @property
+    def estimator(self) -> str:
+        return self.recipe.name
+
+    @property
+    def text(self) -> str:
+        """The value as it is printed."""
+        return self.text_of(self.error)
+
+    def text_of(self, error: float | None) -> str:
+        """The same beside this error."""
+        return "" if self.value is None else value_text(self.value, error, self.warnings)
+
+    @property
+    def around(self) -> Interval | None:
+        """The interval, as far as it may be shown."""
+        return self.interval if self.trusted else None
+
+    @property
+    def level(self) -> Level | None:
+        """That of the verdict."""
+        return None if self.verdict is None else self.verdict.level
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The gates that speak against it, the worst first."""
+        return () if self.verdict is None else tuple(g.name for g in self.verdict.reasons)
+
+    @property
+    def ess(self) -> float | None:
+        return None if self.diagnostics is None else self.diagnostics.worst_ess
+
+    @property
+    def gain_error(self) -> float | None:
+        return None if self.gain_interval is None else self.gain_interval.standard_error
+
+    @property
+    def gain_at_most(self) -> bool:
+        """Whether the error of the gain is at most what its interval was made with."""
+        return isinstance(self.tested, Gain) and self.tested.at_most
+
+    @property
+    def better(self) -> str:
+        """p of "the target is not better", in words; empty where there is none to show."""
+        if self.gain_interval is None or not isinstance(self.tested, Gain):
+            return ""
+        return p_text(self.tested.p_value, at_most=self.tested.at_most)
+
+    def with_gain(self, tested: Gain | RefusedError) -> Evaluation:
+        """With target - behaviour: its interval at the level of the value's, as far as it may be
+        shown."""
+        gain = None
+        if self.value is not None and self.behavior_value is not None:
+            gain = self.value - self.behavior_value
+        if not self.trusted:
+            return replace(self, gain=gain, gain_why=UNTRUSTED, tested=tested)
+        if isinstance(tested, RefusedError):
+            return replace(self, gain=gain, gain_why=tested.reason, tested=tested)
+        around, why = None, "the difference shows no spread"
+        if tested.standard_error:
+            level = LEVEL if self.interval is None else self.interval.level
+            method, why = "at most both errors" if tested.at_most else "paired", ""
+            error = tested.standard_error
+            around = from_error(tested.value, error, tested.df, Asked(level), method)
+        return replace(self, gain=tested.value, gain_interval=around, gain_why=why, tested=tested)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A changed choice, the value then, and by how much it moved; None with the reason, where the
+    estimator refuses."""
+
+    change: str
+    value: float | None
+    moved: float | None
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"change": self.change, "value": self.value, "moved": self.moved, "why": self.why}
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """An evaluation by several estimators with all that a report tells; a part that was not
+    computed is Missing, with the reason.
+
+    target     the policy in words
+    results    one per estimator, in the order asked for; `answer` is the place of the one whose
+               number is the answer, None where every estimator refused
+    changes    the answer under other choices
+    truth      the true value where a simulation knows it
+    log        the log, as it describes itself; hashes: of the log and of the target
+    """
+
+    title: str
+    target: str
+    n_episodes: int
+    horizon: int
+    discount: float
+    results: tuple[Evaluation, ...]
+    answer: int | None
+    weights: Weights | Missing
+    heat: Heat | Missing
+    value: ValueParts | Missing
+    variance: VarianceParts | Missing
+    unlogged: Unlogged | Missing
+    changes: tuple[Change, ...] | Missing
+    log: Mapping[str, Any]
+    hashes: Facts = ()
+    truth: float | None = None
+    command: str | None = None
+    certificate: str | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def main(self) -> Evaluation | None:
+        return None if self.answer is None else self.results[self.answer]
+
+    @cached_property
+    def rows(self) -> tuple[Evaluation, ...]:
+        return ranked(self.results, self.answer)
+
+
+def ranked(results: Sequence[Evaluation], answer: int | None) -> tuple[Evaluation, ...]:
+    """The answer first, then by their verdicts, those of one verdict in the order asked for. The
+    same estimator may be there twice, with other options: the later ones are numbered."""
+    order = {"green": 0, "amber": 1, "red": 2}
+    places = range(len(results))
+    count: dict[str, int] = {}
+    rows = []
+    for k in sorted(places, key=lambda k: (k != answer, order.get(results[k].level or "", 3))):
+        e = results[k]
+        times = count[e.label] = count.get(e.label, 0) + 1
+        rows.append(e if times == 1 else replace(e, label=f"{e.label} #{times}"))
+    return tuple(rows)

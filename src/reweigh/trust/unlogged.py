@@ -1,0 +1,203 @@
+"""What the target does and the log never shows: states and actions, with counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import RefusedError
+from reweigh.kernels.groups import group_by
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import HIDDEN, Labels
+from reweigh.sums.moments import Moments
+from reweigh.sums.transitions import TransitionMoments
+from reweigh.trust.breakdown import Missing, Sources, node_of_each
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Gaps = tuple[Ints, Ints, Ints, Floats, Ints]  # t, s, a, the target's mass, logged visits to (t, s)
+LISTED = 25
+NOTHING = 1e-9  # probability: less is rounding
+MOST_LOOKUPS = 50_000_000  # rows × actions
+ANY = -1  # no action in particular
+
+
+@dataclass(frozen=True, eq=False)
+class UnloggedPair:
+    """A state and an action that the target takes where the log does not show it.
+
+    action  None where only the mass is known, or where the log has no row of the state at all
+    mass    how often per episode the target does it where the log does not show it
+    visits  logged visits to the state at those steps; logged: how often the log shows the pair at
+            any step
+    """
+
+    state: str
+    action: str | None
+    steps: str
+    mass: float
+    visits: int
+    logged: int
+
+
+@dataclass(frozen=True, eq=False)
+class Unlogged:
+    """What the target does and the log never shows, the largest first.
+
+    others   pairs that are not listed: how many, with how much mass
+    mass     all of it, per episode; `never` the part that the log shows at no step at all
+    by       whose visits weigh it: the target's own, or the log's
+    note     why the actions are not named
+    """
+
+    rows: tuple[UnloggedPair, ...]
+    others: tuple[int, float]
+    mass: float
+    never: float
+    by: Literal["target", "log"]
+    note: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Logged:
+    """What the log shows: its (t, s, a) cells; its K pairs (t, s) with the visits, and the mass
+    that the target has there."""
+
+    sums: Moments
+    cells: TransitionMoments
+    t: Ints
+    s: Ints
+    visits: Ints
+    mass: Floats
+
+
+def unlogged(sources: Sources) -> Unlogged | Missing:
+    """π's mass on (t, s, a) that the log never shows, weighed by d_t^π(s), or by d_t^μ(s) where the
+    target's own distribution is not known."""
+    sums = sources.sums
+    if sums is None:
+        return Missing("there are neither rows nor sums to look at")
+    if sums.model is None:
+        why = "the sums hold no actions (evaluate with dm as well)"
+        continuous = "actions are continuous: every one of them is seen once"
+        return Missing(continuous if sums.about.continuous_actions else why)
+    cells = sums.model.forget("block", "t_next", "s_next")
+    pairs = group_by([cells.t, cells.s])
+    (t, s), visits = pairs.keys, pairs.sum(cells.n)
+    solved = sources.solved(sources.by_state)
+    by: Literal["target", "log"] = "log"
+    mass: Floats = visits / sums.n_episodes
+    gaps: list[Gaps] = []
+    if not isinstance(solved, Missing) and not sums.hidden:
+        nodes = solved[0].nodes
+        assert nodes is not None
+        node = node_of_each(nodes, t, s)
+        by, mass = "target", np.where(node >= 0, nodes.target[node], 0.0)
+        # states that the target reaches before the horizon and in which the log shows no row
+        bare = (nodes.visits == 0) & (nodes.t < sums.about.horizon)
+        bare &= (nodes.target > NOTHING) & (nodes.s >= 0)
+        nobody = np.zeros(int(bare.sum()), np.int64)
+        gaps = [(nodes.t[bare], nodes.s[bare], nobody + ANY, nodes.target[bare], nobody)]
+    logged = _Logged(sums, cells, t, s, visits, mass)
+    # 1 - Σ_a π̄(a|s) over the actions that the log shows at (t, s)
+    share = sums.shares.of(group_by([cells.t, cells.s, cells.a]), cells)
+    lacking = np.maximum(1 - pairs.sum(share), 0.0)
+    by_action, actions, note = _by_action(sources, logged)
+    if not by_action:
+        lacking = np.where(lacking > NOTHING, lacking, 0.0) * mass
+        by_action = [_where(lacking > NOTHING, logged, ANY, lacking)]
+    return _summed(logged, [*by_action, *gaps], actions, by, note)
+
+
+def _where(keep: npt.NDArray[np.bool_], logged: _Logged, action: int, mass: Floats) -> Gaps:
+    code = np.full(int(keep.sum()), action)
+    return logged.t[keep], logged.s[keep], code, mass[keep], logged.visits[keep]
+
+
+def _by_action(sources: Sources, logged: _Logged) -> tuple[list[Gaps], Labels | None, str]:
+    """The gaps of each action where the target tells its other actions, and the actions' names;
+    else why they are not known."""
+    log, target, known = sources.log, sources.target, logged.sums.actions
+    if log is None or target is None or known is None:
+        return [], None, "which actions they are is not known: sums hold the logged ones only"
+    try:
+        actions = target.all_actions(log)
+        if len(actions) * log.steps.n_rows > MOST_LOOKUPS:
+            why = f"{len(actions):,} actions in {log.steps.n_rows:,} rows are too many to look up"
+            return [], None, f"which actions they are is not told: {why}"
+        span, cells = len(logged.sums.states), logged.cells
+        row, code = _row_of_each(log, logged, span), known.translate(actions)
+        gaps: list[Gaps] = []
+        for k, value in enumerate(actions.values):
+            shown = (cells.t * span + cells.s)[cells.a == code[k]] if code[k] >= 0 else []
+            mass = logged.mass * target.of_action(log, value)[row]
+            lacks = ~np.isin(logged.t * span + logged.s, shown) & (mass > NOTHING)
+            gaps.append(_where(lacks, logged, k, mass))
+    except RefusedError as error:
+        return [], None, f"which actions they are is not known: {error.reason}"
+    return gaps, actions, ""
+
+
+def _row_of_each(log: EpisodeLog, logged: _Logged, span: int) -> Ints:
+    """(K,) a row of the log at each (t, s)."""
+    steps = log.steps
+    state = np.where(steps.state == HIDDEN, span - 1, steps.state)  # as the model's cells have it
+    keys, first = np.unique(steps.step * span + state, return_index=True)
+    return np.asarray(first[np.searchsorted(keys, logged.t * span + logged.s)], np.int64)
+
+
+def _summed(
+    logged: _Logged,
+    gaps: list[Gaps],
+    actions: Labels | None,
+    by: Literal["target", "log"],
+    note: str,
+) -> Unlogged:
+    """The gaps summed over the steps, the largest first."""
+    gap_t, gap_s, gap_a, gap_mass, gap_visits = map(np.concatenate, zip(*gaps, strict=True))
+    pairs = group_by([gap_s, gap_a])
+    s, a = pairs.keys
+    mass, visits = pairs.sum(gap_mass), pairs.sum(gap_visits)
+    count = _times_logged(logged, s, a, actions)
+    order = np.lexsort((a, s, -np.round(mass, 12)))
+    never = (count == 0) & ((a != ANY) | (visits == 0))
+    rows = tuple(
+        UnloggedPair(
+            state=logged.sums.states.name(int(s[k])),
+            action=None if actions is None or a[k] == ANY else actions.name(int(a[k])),
+            steps=steps_text(gap_t[(gap_s == s[k]) & (gap_a == a[k])]),
+            mass=float(mass[k]),
+            visits=int(visits[k]),
+            logged=int(count[k]),
+        )
+        for k in order[:LISTED]
+    )
+    rest = order[LISTED:]
+    others = (len(rest), float(mass[rest].sum()))
+    return Unlogged(rows, others, float(mass.sum()), float(mass[never].sum()), by, note)
+
+
+def _times_logged(logged: _Logged, s: Ints, a: Ints, actions: Labels | None) -> Ints:
+    """How often the log shows each pair, at any step."""
+    known = logged.sums.actions
+    if actions is None or known is None:
+        return np.zeros(len(s), np.int64)
+    span, code = len(known) + 1, known.translate(actions)
+    theirs = np.where(a >= 0, code[np.maximum(a, 0)], ANY) if len(code) else a
+    cells = group_by([logged.cells.s * span + logged.cells.a])
+    wanted = np.where(theirs >= 0, s * span + theirs, -1)
+    keys, n = cells.keys[0], cells.sum(logged.cells.n)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, n[at], 0)
+
+
+def steps_text(t: Ints) -> str:
+    """Steps in words: 3, 0–4, or how many where they are scattered."""
+    steps = np.unique(t)
+    low, high = int(steps[0]), int(steps[-1])
+    if len(steps) == high - low + 1:
+        return str(low) if low == high else f"{low}–{high}"
+    return f"{len(steps)} of {low}–{high}"
