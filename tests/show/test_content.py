@@ -11,6 +11,7 @@ import pytest
 
 import reweigh as rw
 from reweigh.evaluation.report import main_of, report_of, sources_of
+from reweigh.show.charts import steps
 from reweigh.show.html import figures
 from reweigh.show.html.answer import answer_of
 from reweigh.show.html.sections import page_of
@@ -21,12 +22,12 @@ from reweigh.trust.breakdown import (
     Heat,
     Missing,
     ValueParts,
-    VarianceParts,
     state_distributions,
     value_parts,
     variance_parts,
 )
 from reweigh.trust.unlogged import Unlogged, steps_text, unlogged
+from reweigh.trust.variance_parts import Decomposition
 from reweigh.trust.weight_curves import MARGINAL, PRODUCTS, Weights, weight_curves
 
 from .samples import sampled, without_overlap, world
@@ -62,7 +63,7 @@ def computed(report: Report) -> dict[str, str]:
 def test_parts_of_the_value_add_up_to_it(name: str) -> None:
     _, _, [estimate] = sampled((name,))
     parts = part(value_of(estimate), ValueParts)
-    states = sum(place.amount for place in parts.states) + parts.others[1]
+    states = sum(part.amount for part in parts.states)
     assert states == pytest.approx(estimate.value, rel=1e-12)
     assert parts.per_step.sum() == pytest.approx(estimate.value, rel=1e-12)
     assert parts.log.sum() == pytest.approx(estimate.behavior_value, rel=1e-12)
@@ -93,9 +94,9 @@ def test_an_estimator_without_states_borrows_those_of_mis() -> None:
 @pytest.mark.parametrize("name", ["mis", "dm"])
 def test_shares_of_the_variance_add_up_to_one(name: str) -> None:
     _, _, [estimate] = sampled((name,))
-    parts = part(variance_parts(sources_of(estimate)), VarianceParts)
+    parts = part(variance_parts(sources_of(estimate)), Decomposition)
     assert parts.start + parts.by_step.sum() == pytest.approx(1)
-    states = sum(place.amount for place in parts.states) + parts.others[1]
+    states = sum(part.amount for part in parts.by_state())
     assert parts.start + states == pytest.approx(1)
     steps = estimate.diagnostics.variance_by_step
     assert parts.by_step == pytest.approx(steps[1:] / steps.sum())
@@ -103,12 +104,16 @@ def test_shares_of_the_variance_add_up_to_one(name: str) -> None:
 
 def test_states_beyond_those_listed_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, [estimate] = sampled(("mis",), states=6)
-    every = part(value_of(estimate), ValueParts)
-    monkeypatch.setattr(breakdown, "LISTED_STATES", 2)
-    some = part(value_of(estimate), ValueParts)
-    assert [p.state for p in some.states] == [p.state for p in every.states[:2]]
-    assert some.others[0] == 4
-    assert some.others[1] == pytest.approx(sum(p.amount for p in every.states[2:]))
+    parts = part(value_of(estimate), ValueParts)
+    monkeypatch.setattr(steps, "LISTED_STATES", 2)
+    figure = figures.value_states(parts)
+    assert figure is not None
+    rows = figure.table.rows
+    assert [row[0] for row in rows] == [*(p.state for p in parts.states[:2]), "4 others"]
+    assert float(rows[2][1]) == pytest.approx(sum(p.amount for p in parts.states[2:]), abs=1e-3)
+    assert "4 other states" in figure.text
+    [data] = figure.draw().to_dict()["datasets"].values()
+    assert len(data) == 2
 
 
 # the heat map

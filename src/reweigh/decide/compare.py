@@ -192,130 +192,24 @@ class _Asking:
     auto: CommonChoice | None = None
 
     def on(self, log: EpisodeLog, count: int) -> Comparison:
-        contenders: list[Contender] = []
-        psi: dict[int, Floats] = {}  # by the contender's place, of those with an interval
-        behavior: float | None = None
-
-        def add(named: tuple[str, Policy]) -> None:
-            nonlocal behavior
-            name, target = named
-            results = evaluate_all(log, target, list(self.recipes.values()))
-            for called, result in zip(self.recipes, results, strict=True):
-                told = self._with_reason(name, result)
-                contender, values = self._alone(Contender(name, told, called=called))
-                if contender.interval is not None:
-                    psi[len(contenders)] = values
-                contenders.append(contender)
-                if isinstance(contender.result, Estimate):
-                    behavior = contender.result.behavior_value
-
-        each("targets", self.targets.items(), add)
-        if behavior is None and any(isinstance(c.result, Estimate) for c in contenders):
+        """Compared on this log; `count` is how much was tried on it."""
+        asked = each("targets", self.targets.items(), lambda named: self._alone(log, *named))
+        contenders = [contender for one in asked for contender, _ in one]
+        psi = [values for one in asked for _, values in one]  # None without an interval
+        answered = [c.result for c in contenders if isinstance(c.result, Estimate)]
+        behavior = answered[-1].behavior_value if answered else None
+        if behavior is None and answered:
             raise RefusedError(
                 "behavior", "the behaviour's own value is unknown: every episode of some state "
                 "was cut off. Leave the cut ones out (truncated='drop')"
             )  # fmt: skip
-        if behavior is None or not psi:
-            return self._made(log, contenders, behavior, (), (), count)
-        joint = Joint.of(np.stack([behavior_values(log), *psi.values()], axis=1), DRAWS, self.seed)
-        return self._judged(log, contenders, behavior, list(psi), joint, count)
-
-    def _with_reason(self, target: str, result: Estimate | Refusal) -> Estimate | Refusal:
-        """With the reason for its estimator, where that is what auto chose."""
-        if self.auto is None or isinstance(result, Refusal):
-            return result
-        chosen = key_of(result.recipe) == key_of(self.auto.recipe)
-        return replace(result, chosen=self.auto.why(target)) if chosen else result
-
-    def _alone(self, contender: Contender) -> tuple[Contender, Floats]:
-        """With its own interval, or why there is none, and its ψ; an estimator that has no ψ is
-        refused here."""
-        result, none = contender.result, np.zeros(0)
-        if isinstance(result, Refusal):
-            return contender, none
-        own = result.interval(self.level)
-        if own is None:
-            known = result.standard_error is not None
-            why = NO_SPREAD if known else result.error_method
-            return replace(contender, no_interval=why), none
-        try:
-            psi = result.grounds.influence()
-        except RefusedError as error:
-            refused = Refusal(result.recipe, error, result.n_episodes, result.horizon)
-            return replace(contender, result=refused), none
-        if nothing_left(float(np.std(psi)) / math.sqrt(len(psi)), result.value):
-            return replace(contender, no_interval=NO_SPREAD), none
-        return replace(contender, interval=own), psi
-
-    def _judged(
-        self,
-        log: EpisodeLog,
-        contenders: list[Contender],
-        behavior: float,
-        at: list[int],
-        joint: Joint,
-        count: int,
-    ) -> Comparison:
-        """`at` are the contenders with an interval, in the order of `joint` after the behaviour."""
-        values = np.array([behavior, *(_value(contenders[i]) for i in at)])
-        k = len(values)
-        names = [BEHAVIOR, *(contenders[i].name for i in at)]
-        own, over = np.eye(k)[1:], np.eye(k)[1:] - np.eye(k)[0]
-        gains = _differences(joint, values, over, self.level, names)
-        margins = joint.critical(own, self.level) * joint.errors(own)
-        leading = next(iter(self.recipes))
-        ranking = [
-            i for i, c in enumerate(contenders)
-            if c.estimator == leading and isinstance(c.result, Estimate)
-        ]  # fmt: skip
-        first = np.array([False, *(i in ranking for i in at)])
-        chances = joint.best(values, first)
-        known = set(ranking) <= set(at)  # else one would be taken for free of error
-        for place, i in enumerate(at):
-            contenders[i] = replace(
-                contenders[i],
-                interval=self._widened(contenders[i], float(margins[place])),
-                over_behavior=gains[place],
-                best=float(chances[place + 1]) if known and first[place + 1] else None,
-            )
-        pairs = self._pairs(joint, values, names, list(combinations(np.flatnonzero(first), 2)))
-        same = [
-            (a + 1, b + 1)
-            for a, b in combinations(range(len(at)), 2)
-            if contenders[at[a]].target == contenders[at[b]].target
-        ]
-        beyond = [
-            d
-            for d in self._pairs(joint, values, names, same)
-            if not d.interval.low <= 0 <= d.interval.high
-        ]
-        return self._made(log, contenders, behavior, pairs, tuple(beyond), count)
-
-    def _widened(self, contender: Contender, margin: float) -> Interval:
-        """The simultaneous interval, nowhere within the estimate's own."""
-        own, value = contender.interval, _value(contender)
-        assert own is not None
-        low, high = min(value - margin, own.low), max(value + margin, own.high)
-        return Interval(low, high, self.level, "simultaneous, max-t")
-
-    def _pairs(
-        self, joint: Joint, values: Floats, names: list[str], which: Sequence[tuple[int, int]]
-    ) -> tuple[Difference, ...]:
-        if not which:
-            return ()
-        rows = np.stack([np.eye(len(values))[a] - np.eye(len(values))[b] for a, b in which])
-        found = _differences(joint, values, rows, self.level, names)
-        return tuple(d for d in found if d is not None)
-
-    def _made(
-        self,
-        log: EpisodeLog,
-        contenders: list[Contender],
-        behavior: float | None,
-        pairs: tuple[Difference, ...],
-        beyond: tuple[Difference, ...],
-        count: int,
-    ) -> Comparison:
+        at = [i for i, values in enumerate(psi) if values is not None]
+        pairs: tuple[Difference, ...] = ()
+        beyond: tuple[Difference, ...] = ()
+        if behavior is not None and at:
+            columns = [behavior_values(log), *(values for values in psi if values is not None)]
+            joint = Joint.of(np.stack(columns, axis=1), DRAWS, self.seed)
+            pairs, beyond = self._judged(contenders, behavior, at, joint)
         said = [
             f"{d.first} and {d.second} differ by {d.value:.4g}, more than their joint error "
             f"({d.standard_error:.2g}) explains: one of them is biased here, or its error is not "
@@ -333,6 +227,90 @@ class _Asking:
             tuple(contenders), behavior, self.level, pairs, beyond, count, self.seed,
             log.n_episodes, warnings=tuple(said), auto=self.auto,
         )  # fmt: skip
+
+    def _alone(
+        self, log: EpisodeLog, name: str, target: Policy
+    ) -> list[tuple[Contender, Floats | None]]:
+        """The estimates of one target, each with its own interval, or why there is none, and its
+        ψ; an estimator that has no ψ is refused here."""
+        results = evaluate_all(log, target, list(self.recipes.values()))
+        return [
+            self._with_interval(Contender(name, self._with_reason(name, result), called=called))
+            for called, result in zip(self.recipes, results, strict=True)
+        ]
+
+    def _with_reason(self, target: str, result: Estimate | Refusal) -> Estimate | Refusal:
+        """With the reason for its estimator, where that is what auto chose."""
+        if self.auto is None or isinstance(result, Refusal):
+            return result
+        chosen = key_of(result.recipe) == key_of(self.auto.recipe)
+        return replace(result, chosen=self.auto.why(target)) if chosen else result
+
+    def _with_interval(self, contender: Contender) -> tuple[Contender, Floats | None]:
+        result = contender.result
+        if isinstance(result, Refusal):
+            return contender, None
+        own = result.interval(self.level)
+        if own is None:
+            why = result.error_method if result.standard_error is None else NO_SPREAD
+            return replace(contender, no_interval=why), None
+        try:
+            psi = result.grounds.influence()
+        except RefusedError as error:
+            refused = Refusal(result.recipe, error, result.n_episodes, result.horizon)
+            return replace(contender, result=refused), None
+        if nothing_left(float(np.std(psi)) / math.sqrt(len(psi)), result.value):
+            return replace(contender, no_interval=NO_SPREAD), None
+        return replace(contender, interval=own), psi
+
+    def _judged(
+        self, contenders: list[Contender], behavior: float, at: list[int], joint: Joint
+    ) -> tuple[tuple[Difference, ...], tuple[Difference, ...]]:
+        """The contenders get their joint intervals and probabilities in place; what the targets
+        differ by, and estimators of one target that differ beyond chance. `at` are the contenders
+        with an interval, in the order of `joint` after the behaviour."""
+        values = np.array([behavior, *(contenders[i].value for i in at)])
+        names = [BEHAVIOR, *(contenders[i].name for i in at)]
+        unit = np.eye(len(values))
+        gains = _differences(joint, values, unit[1:] - unit[0], self.level, names)
+        margins = joint.critical(unit[1:], self.level) * joint.errors(unit[1:])
+        leading = next(iter(self.recipes))
+        ranking = {
+            i for i, c in enumerate(contenders)
+            if c.estimator == leading and isinstance(c.result, Estimate)
+        }  # fmt: skip
+        first = np.array([False, *(i in ranking for i in at)])
+        chances = joint.best(values, first)
+        known = ranking <= set(at)  # else one would be taken for free of error
+        for place, i in enumerate(at):
+            contenders[i] = replace(
+                contenders[i],
+                interval=self._widened(contenders[i], float(margins[place])),
+                over_behavior=gains[place],
+                best=float(chances[place + 1]) if known and first[place + 1] else None,
+            )
+        target = [None, *(contenders[i].target for i in at)]
+        same = [(a, b) for a, b in combinations(range(len(values)), 2) if target[a] == target[b]]
+        alike = self._pairs(joint, values, names, same)
+        beyond = tuple(d for d in alike if not d.interval.low <= 0 <= d.interval.high)
+        ranked = list(combinations(np.flatnonzero(first).tolist(), 2))
+        return self._pairs(joint, values, names, ranked), beyond
+
+    def _widened(self, contender: Contender, margin: float) -> Interval:
+        """The simultaneous interval, nowhere within the estimate's own."""
+        own, value = contender.interval, contender.value
+        assert own is not None
+        low, high = min(value - margin, own.low), max(value + margin, own.high)
+        return Interval(low, high, self.level, "simultaneous, max-t")
+
+    def _pairs(
+        self, joint: Joint, values: Floats, names: list[str], which: Sequence[tuple[int, int]]
+    ) -> tuple[Difference, ...]:
+        if not which:
+            return ()
+        rows = np.stack([np.eye(len(values))[a] - np.eye(len(values))[b] for a, b in which])
+        found = _differences(joint, values, rows, self.level, names)
+        return tuple(d for d in found if d is not None)
 
 
 def _differences(
@@ -355,8 +333,3 @@ def _differences(
             Difference(first, second, value, error, interval, p_value(value, error, joint.n))
         )
     return found
-
-
-def _value(contender: Contender) -> float:
-    assert isinstance(contender.result, Estimate)
-    return contender.result.value

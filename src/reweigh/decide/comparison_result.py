@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from reweigh.estimate.recipe import Model, Recipe
 from reweigh.evaluation.result import Estimate, Interval, Refusal, number, rounded
-from reweigh.show.record import Evaluation
+from reweigh.show.frame import evaluation_row, rows_frame
+from reweigh.show.record import NO_TRUST, Evaluation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,6 +85,10 @@ class Contender:
         return f"{self.target}, {self.estimator}"
 
     @property
+    def value(self) -> float:
+        return self.result.value if isinstance(self.result, Estimate) else math.nan
+
+    @property
     def trusted(self) -> bool:
         """Whether its errors may be shown (`Estimate.trusted`)."""
         return isinstance(self.result, Estimate) and self.result.trusted
@@ -92,7 +98,7 @@ class Contender:
         """Its interval in words, as far as it may be shown."""
         if self.interval is None:
             return "no interval"
-        return str(self.interval) if self.trusted else "no interval to trust"
+        return str(self.interval) if self.trusted else NO_TRUST
 
     @property
     def gained(self) -> str:
@@ -173,7 +179,7 @@ class Comparison:
     def ranking(self) -> tuple[Contender, ...]:
         """The targets under the first estimator, the largest value first."""
         ranked = [c for c in self.answered if self.ranks(c)]
-        return tuple(sorted(ranked, key=lambda c: -_value(c)))
+        return tuple(sorted(ranked, key=lambda c: -c.value))
 
     def ranks(self, contender: Contender) -> bool:
         """Whether it is one of the first estimator."""
@@ -224,53 +230,54 @@ class Comparison:
             "warnings": list(self.warnings),
         }
 
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, or an Arrow table where pandas is not installed: a row per target
+        and estimator, with the simultaneous intervals of the value and of what it gains over the
+        behaviour, and the probability of being best."""
+        return rows_frame([
+            {"target": c.target, **evaluation_row(c.evaluation), "estimator": c.estimator,
+             "probability_best": c.best}
+            for c in self.contenders
+        ])  # fmt: skip
+
     def rows(self) -> list[tuple[str, ...]]:
         """(target, estimator, value, interval, over the behaviour, best, verdict) as printed."""
-        found: list[tuple[str, ...]] = []
-        for c in self.contenders:
-            if not isinstance(c.result, Estimate):
-                found.append((c.target, c.estimator, f"refused: {c.result.error.reason}"))
-                continue
-            found.append(
-                (
-                    c.target,
-                    c.estimator,
-                    c.result.value_text(c.result.standard_error),
-                    c.around.replace("no interval", "none"),
-                    c.gained,
-                    chance(c) if self.ranks(c) else "",
-                    c.result.verdict.level,
-                )
+        return [
+            (c.target, c.estimator, f"refused: {c.result.error.reason}")
+            if isinstance(c.result, Refusal)
+            else (
+                c.target,
+                c.estimator,
+                c.result.value_text(c.result.standard_error),
+                c.around.replace("no interval", "none"),
+                c.gained,
+                chance(c) if self.ranks(c) else "",
+                c.result.verdict.level,
             )
-        return found
+            for c in self.contenders
+        ]
 
     def __str__(self) -> str:
-        level = f"{self.level:.4g}"
+        at_once = f" (all at once at level {self.level:.4g})"
         lines = [f"{self.n_episodes:,} episodes, behaviour {number(self.behavior_value)}"]
-        for row in self.rows():
-            lines.append(f"  {row[0]}, {row[1]}: {row[2]}")
-            if len(row) > 3:
-                at_once = f" (all at once at level {level})"
-                lines.append(f"    interval {row[3]}{'' if row[3].startswith('none') else at_once}")
-                lines.append(f"    over the behaviour {row[4]}")
-            if len(row) > 5 and row[5]:
-                lines.append(f"    best with probability {row[5]}")
-            if len(row) > 6:
-                lines.append(f"    verdict {row[6]}")
+        for target, estimator, value, *rest in self.rows():
+            lines.append(f"  {target}, {estimator}: {value}")
+            if rest:
+                around, gained, best, verdict = rest
+                lines.append(f"    interval {around}{'' if around.startswith('none') else at_once}")
+                lines.append(f"    over the behaviour {gained}")
+                lines += [f"    best with probability {best}"] if best else []
+                lines.append(f"    verdict {verdict}")
         last = self.held_out
-        if last is not None and isinstance(last.result, Refusal):
-            lines.append(
-                f"chosen: {self.chosen}; refused on {self.n_held_out:,} other episodes: "
-                f"{last.result.error.reason}"
-            )
-        elif last is not None and isinstance(last.result, Estimate):
-            lines.append(
-                f"chosen: {self.chosen}; on {self.n_held_out:,} other episodes "
-                f"{last.result.value_text(last.result.standard_error)} "
-                f"{last.around}, verdict {last.result.verdict.level}"
-            )
-        if self.auto is not None:
-            lines += self.auto.lines()
+        if last is not None:
+            others = f"{self.n_held_out:,} other episodes"
+            if isinstance(last.result, Refusal):
+                told = f"refused on {others}: {last.result.error.reason}"
+            else:
+                value = last.result.value_text(last.result.standard_error)
+                told = f"on {others} {value} {last.around}, verdict {last.result.verdict.level}"
+            lines.append(f"chosen: {self.chosen}; {told}")
+        lines += [] if self.auto is None else self.auto.lines()
         lines += [f"  warning  {text}" for text in self.warnings]
         return "\n".join([*lines, *(f"  {text}" for text in self.remarks())])
 
@@ -315,8 +322,3 @@ def _remarks_on(contender: Contender) -> list[str]:
     if contender.interval is not None and not contender.trusted:
         lines.append(result.not_to_trust)
     return lines + [f"not checked: {line}" for line in result.verdict.unchecked_lines()]
-
-
-def _value(contender: Contender) -> float:
-    assert isinstance(contender.result, Estimate)
-    return contender.result.value

@@ -19,9 +19,10 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.show import charts
 from reweigh.show.charts import forest, steps
+from reweigh.show.html import figures
+from reweigh.show.html.page import LONGEST_LABEL, Figure
 from reweigh.show.html.sections import page_of
-from reweigh.show.record import Change, Evaluation, Facts, Report, ranked
-from reweigh.sums.moments import Moments
+from reweigh.show.record import Change, Evaluation, Report, ranked
 from reweigh.system.output import files_behind
 from reweigh.system.progress import stage
 from reweigh.trust.breakdown import (
@@ -84,48 +85,43 @@ def _gathered(
 ) -> tuple[Report, Sources]:
     main = main_of(results) if main is None else main
     sources = sources_of(main, log, target)
-    log, sums = sources.log, sources.sums
-    parts = 7
-    with stage(0, parts):
+    makers: dict[str, Callable[[], Any]] = {
+        "variance": lambda: variance_parts(sources),
+        "weights": lambda: weight_curves(sources),
+        "heat": lambda: state_distributions(sources),
+        "value": lambda: _value(sources, main),
+        "unlogged": lambda: unlogged(sources),
+        "changes": lambda: _changes(main, sources.log),
+    }
+    with stage(0, len(makers) + 1):
         records = records_of(results, intervals)
+    parts: dict[str, Any] = {}
+    for k, (part, make) in enumerate(makers.items(), 1):
+        with stage(k, len(makers) + 1):
+            parts[part] = _part(make)
     answer = next((k for k, result in enumerate(results) if result is main), None)
-    shown = None if answer is None else records[answer]
-    with stage(1, parts):
-        variance = _part(lambda: variance_parts(sources))
-    with stage(2, parts):
-        weights = _part(lambda: weight_curves(sources))
-    with stage(3, parts):
-        heat = _part(lambda: state_distributions(sources))
-    with stage(4, parts):
-        value = _part(lambda: _value(sources, main))
-    with stage(5, parts):
-        lacks = _part(lambda: unlogged(sources))
-    with stage(6, parts):
-        changes = _changes(main, log)
-    name = policy_name(sources.target)
+    log, sums, name = sources.log, sources.sums, policy_name(sources.target)
     facts: Mapping[str, Any] = {} if about is None else about
     if log is not None:
         facts = log.describe()
     elif sums is not None:
         facts = {**facts, **sums.describe()}
-    n, horizon, discount = _size(shown or records[0], log)
+    size = next(each for each in (main, log, records[0]) if each is not None)
+    hashes = [] if sums is None else [("hash of the target", sums.about.target)]
+    if sums is not None and sums.about.sources:
+        hashes.insert(0, ("hash of the log", ", ".join(sums.about.sources)))
     report = Report(
         title=title or f"What would {name} earn?",
         target=name,
-        n_episodes=n,
-        horizon=horizon,
-        discount=discount,
+        n_episodes=size.n_episodes,
+        horizon=size.horizon,
+        discount=size.discount,
         results=records,
         answer=answer,
-        weights=weights,
-        heat=heat,
-        value=value,
-        variance=variance,
-        unlogged=lacks,
-        changes=changes,
         log=facts,
-        hashes=_hashes(sums),
+        hashes=tuple(hashes),
         remarks=tuple(remarks),
+        **parts,
         **beside,
     )
     return report, sources
@@ -167,20 +163,6 @@ def policy_name(target: Policy | None) -> str:
         return "the target policy"
     name = target.name
     return f"the policy “{PurePath(name).name if FILE.search(name) else name}”"
-
-
-def _size(e: Evaluation, log: EpisodeLog | None) -> tuple[int, int, float]:
-    """Episodes, horizon and discount."""
-    if e.refused is None or log is None:
-        return e.n_episodes, e.horizon, e.discount
-    return log.n_episodes, log.horizon, log.discount
-
-
-def _hashes(sums: Moments | None) -> Facts:
-    if sums is None:
-        return ()
-    log = (("hash of the log", ", ".join(sums.about.sources)),) if sums.about.sources else ()
-    return (*log, ("hash of the target", sums.about.target))
 
 
 def _part(make: Callable[[], Part | Missing]) -> Part | Missing:
@@ -240,33 +222,23 @@ class Plots:
     def weights(self) -> Any:
         """Effective episodes and largest weights per step: products against marginalized."""
         weights = _known(lambda: weight_curves(self._sources))
-        left = _titled("ess", steps.ess(weights), style=False)
-        if not steps.has_largest(weights):
-            return charts.styled(left)
-        right = _titled("largest", steps.largest(weights), style=False)
-        return charts.styled(charts.beside(left, right))
+        return _drawn(figures.ess(weights), figures.largest(weights), own_legends=False)
 
     def marginals(self, show: steps.Show = "difference") -> Any:
         """State distributions over the steps: "difference", "target" or "log"; the states with the
         most mass."""
         heat = _known(lambda: state_distributions(self._sources))
-        return _titled(show, steps.marginals(steps.heat_rows(heat), show, longest=180))
+        return _titled(show, steps.marginals(steps.heat_rows(heat), show, longest=LONGEST_LABEL))
 
     def value(self) -> Any:
         """Where the value comes from: by step, and by state."""
         parts = _known(lambda: _value(self._sources, self.estimate))
-        by_state = _titled("value_states", steps.value_states(parts), style=False)
-        if parts.per_step is None:
-            return charts.styled(by_state)
-        by_step = _titled("value_steps", steps.value_steps(parts), style=False)
-        return charts.styled(charts.beside(by_step, by_state, own_legends=True))
+        return _drawn(figures.value_steps(parts), figures.value_states(parts))
 
     def variance(self) -> Any:
         """Where the variance comes from: by step, and by state."""
         parts = _known(lambda: variance_parts(self._sources))
-        by_step = _titled("variance_steps", steps.variance_steps(parts), style=False)
-        by_state = _titled("variance_states", steps.variance_states(parts), style=False)
-        return charts.styled(charts.beside(by_step, by_state, own_legends=True))
+        return _drawn(figures.variance_steps(parts), figures.variance_states(parts))
 
     def sensitivity(self) -> Any:
         """The value under other choices."""
@@ -292,6 +264,12 @@ def _known(make: Callable[[], Part | Missing]) -> Part:
     return part
 
 
-def _titled(name: str, chart: Any, *, style: bool = True) -> Any:
-    titled = chart.properties(title=charts.TITLES[name])
-    return charts.styled(titled) if style else titled
+def _titled(name: str, chart: Any) -> Any:
+    return charts.styled(chart.properties(title=charts.TITLES[name]))
+
+
+def _drawn(*shown: Figure | None, own_legends: bool = True) -> Any:
+    """Two figures side by side, or the one that there is."""
+    drawn = [figure.draw().properties(title=figure.title) for figure in shown if figure]
+    both = drawn[0] if len(drawn) == 1 else charts.beside(*drawn, own_legends=own_legends)
+    return charts.styled(both)

@@ -6,8 +6,10 @@ A change that should not matter and moves the number by more than its error is a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,11 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError
 from reweigh.estimate.influence import influence_values
-from reweigh.estimate.recipe import Marginal, Model, Recipe
+from reweigh.estimate.recipe import Marginal, Recipe
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.kernels.groups import group_by
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN, Label, Labels
-from reweigh.log.steps import Steps
 from reweigh.policy.base import Floats, Policy, no_other_actions
 from reweigh.policy.cached import WrappedPolicy
 from reweigh.show.record import Change
@@ -34,7 +35,8 @@ CLIPPED = (0.999, 0.99)  # quantiles of the ratios
 LEFT_OUT = 0.01  # of the episodes
 SHORTER = 0.9  # of the horizon
 MOST_CHANGES = len(CLIPPED) + 5  # and one for each column of the state
-Data = EpisodeLog | Moments
+# what was changed, the log or its sums, the target, the estimator
+Variant = tuple[str, EpisodeLog | Moments, Policy | None, Recipe]
 Evaluate = Callable[[Any, Policy | None, list[Recipe]], list[Estimate | Refusal]]
 
 
@@ -77,16 +79,10 @@ class Sensitivity:
 
 def of_log(log: EpisodeLog, target: Policy, recipe: Recipe, evaluate_all: Evaluate) -> Sensitivity:
     """Every change that this log and estimator allow."""
-    base = _answer(evaluate_all(log, target, [recipe])[0])
-
-    def moved(variant: Variant) -> Change:
-        what, data, policy, how = variant
-        return _moved(what, base, evaluate_all(data, policy, [how]))
-
     at_most = MOST_CHANGES + len(log.columns.state)
-    changes = each("other choices", _changes(log, target, recipe), moved, at_most)
-    untried = "; ".join(_untried(log, target, recipe))
-    return Sensitivity(recipe.name, base.value, base.standard_error, tuple(changes), untried)
+    variants = _variants(log, target, recipe)
+    found = _moved("other choices", (log, target, recipe), variants, evaluate_all, at_most)
+    return replace(found, untried="; ".join(_untried(log, target, recipe)))
 
 
 def of_sites(
@@ -99,44 +95,42 @@ def of_sites(
     if len(sites) < 2:
         raise RefusedError("sites", "one site cannot be left out: there is no other")
 
-    def added(parts: Sequence[Moments]) -> Moments:
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        return total
+    def without(i: int) -> Variant:
+        rest = reduce(add, [site for j, site in enumerate(sites) if j != i])
+        name = f"site {i + 1}" if names is None else names[i]
+        return f"without {name} ({sites[i].n_episodes:,} episodes)", rest, None, recipe
 
-    base = _answer(evaluate_all(added(sites), None, [recipe])[0])
-
-    def without(i: int) -> Change:
-        rest = added([site for j, site in enumerate(sites) if j != i])
-        site = f"site {i + 1}" if names is None else names[i]
-        change = f"without {site} ({sites[i].n_episodes:,} episodes)"
-        return _moved(change, base, evaluate_all(rest, None, [recipe]))
-
-    changes = each("sites", range(len(sites)), without)
-    return Sensitivity(recipe.name, base.value, base.standard_error, tuple(changes))
+    whole, variants = (reduce(add, sites), None, recipe), map(without, range(len(sites)))
+    return _moved("sites", whole, variants, evaluate_all, len(sites))
 
 
-def _answer(result: Estimate | Refusal) -> Estimate:
-    if isinstance(result, Refusal):
-        raise result.error
-    return result
+def _moved(
+    what: str,
+    whole: tuple[Any, Policy | None, Recipe],
+    variants: Iterable[Variant],
+    evaluate_all: Evaluate,
+    at_most: int,
+) -> Sensitivity:
+    """The value of the whole, and by how much it moves with each variant."""
+    data, target, recipe = whole
+    [base] = evaluate_all(data, target, [recipe])
+    if isinstance(base, Refusal):
+        raise base.error
+    value = base.value
+
+    def change(variant: Variant) -> Change:
+        name, other_data, other_target, other_recipe = variant
+        [result] = evaluate_all(other_data, other_target, [other_recipe])
+        if isinstance(result, Refusal):
+            return Change(name, None, None, result.error.reason)
+        return Change(name, result.value, result.value - value)
+
+    changes = tuple(each(what, variants, change, at_most))
+    return Sensitivity(recipe.name, value, base.standard_error, changes)
 
 
-def _moved(change: str, base: Estimate, results: list[Estimate | Refusal]) -> Change:
-    [result] = results
-    if isinstance(result, Refusal):
-        return Change(change, None, None, result.error.reason)
-    return Change(change, result.value, result.value - base.value)
-
-
-Variant = tuple[str, EpisodeLog, Policy, Recipe]
-
-
-def _changes(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Variant]:
-    uses_ratios = not isinstance(recipe.weights, Model)
-    if uses_ratios:
-        yield from _clipped(log, target, recipe)
+def _variants(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Variant]:
+    yield from _clipped(log, target, recipe)
     yield from _lighter(log, target, recipe)
     shorter = math.floor(SHORTER * log.horizon)
     if 1 <= shorter < log.horizon:
@@ -159,7 +153,7 @@ def _by_state(recipe: Recipe) -> bool:
 
 def _untried(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[str]:
     """What is not tried, and why: clipping, other states."""
-    if not isinstance(recipe.weights, Model) and not any(_clipped(log, target, recipe)):
+    if "ratios" in recipe.traits and not any(_clipped(log, target, recipe)):
         yield "clipping is not tried: no ratio is between 1 and the largest"
     if recipe.uses_trajectories and recipe.control is None:
         return  # it has no states
@@ -173,15 +167,17 @@ def _untried(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[str]:
 
 def _clipped(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Variant]:
     """At quantiles; where many rows share the largest ratio, as with tables, at the next one."""
+    if "ratios" not in recipe.traits:
+        return
     _, rho = ratios(log, target, recipe.max_ratio)
     highest = float(rho.max())
-    places = [float(np.quantile(rho, quantile)) for quantile in CLIPPED]
-    if min(places) >= highest:
-        places = [float(rho.max(where=rho < highest, initial=0.0))]
-    for at in places:
-        if 1 < at < highest:  # a mean of ratios is 1: below it nothing but the mean would move
-            yield f"ratios clipped at {at:.3g}", log, target, replace(recipe, max_ratio=at)
-            highest = at
+    limits = [float(np.quantile(rho, quantile)) for quantile in CLIPPED]
+    if min(limits) >= highest:
+        limits = [float(rho.max(where=rho < highest, initial=0.0))]
+    for limit in limits:
+        if 1 < limit < highest:  # a mean of ratios is 1: below it nothing but the mean would move
+            yield f"ratios clipped at {limit:.3g}", log, target, replace(recipe, max_ratio=limit)
+            highest = limit
 
 
 def _lighter(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Variant]:
@@ -224,30 +220,27 @@ def shortened(log: EpisodeLog, horizon: int) -> EpisodeLog:
 def _other_states(log: EpisodeLog) -> Iterator[tuple[str, npt.NDArray[np.int64], Labels]]:
     """(what, new code of each old state, labels) of coarser states."""
     values: tuple[Any, ...] = log.states.values
-    parts = len(values[0]) if values and isinstance(values[0], tuple) else 1
+    tuples = [value if isinstance(value, tuple) else (value,) for value in values]
+    parts = len(tuples[0]) if tuples else 1
     names = log.columns.state
-    if parts > 1 and all(isinstance(v, tuple) and len(v) == parts for v in values):
+    if parts > 1 and all(len(each) == parts for each in tuples):
         for j in range(parts):
             name = names[j] if len(names) == parts else f"part {j + 1}"
-            merged = [tuple(p for i, p in enumerate(v) if i != j) for v in values]
-            yield (f"states without {name}", *_merged(merged))
-    if log.abstraction is not None and all(_whole(v) for v in values):
-        halves: list[Any] = [
-            tuple(p // 2 for p in v) if isinstance(v, tuple) else v // 2 for v in values
-        ]
+            yield (
+                f"states without {name}",
+                *_merged([each[:j] + each[j + 1 :] for each in tuples]),
+            )
+    numbers = [part for each in tuples for part in each]
+    whole = all(isinstance(p, int | np.integer) and not isinstance(p, bool) for p in numbers)
+    if log.abstraction is not None and whole:
+        halves = [tuple(part // 2 for part in each) for each in tuples]
         yield ("states twice as coarse", *_merged(halves))
 
 
-def _whole(value: Label) -> bool:
-    parts = value if isinstance(value, tuple) else (value,)
-    return all(isinstance(part, int | np.integer) and not isinstance(part, bool) for part in parts)
-
-
-def _merged(labels: Sequence[Any]) -> tuple[npt.NDArray[np.int64], Labels]:
+def _merged(labels: Sequence[tuple[Any, ...]]) -> tuple[npt.NDArray[np.int64], Labels]:
     known: dict[Any, int] = {}
     codes = np.array([known.setdefault(label, len(known)) for label in labels], np.int64)
-    kept = tuple(v[0] if isinstance(v, tuple) and len(v) == 1 else v for v in known)
-    return codes, Labels(kept)
+    return codes, Labels(tuple(label[0] if len(label) == 1 else label for label in known))
 
 
 def _with_states(log: EpisodeLog, codes: npt.NDArray[np.int64], labels: Labels) -> EpisodeLog:
@@ -261,8 +254,13 @@ def _with_states(log: EpisodeLog, codes: npt.NDArray[np.int64], labels: Labels) 
 
 
 def with_previous(log: EpisodeLog) -> EpisodeLog:
-    """The same log whose state is the state together with the one before it."""
-    return _refined(log, [_before(log.steps), log.steps.state])
+    """The same log whose state is the state together with the one before it, HIDDEN at step 0."""
+    steps = log.steps
+    before = np.full(steps.n_rows, HIDDEN, np.int64)
+    for t in range(1, steps.horizon):
+        rows, past = steps.rows(t), steps.rows(t - 1)
+        before[rows] = steps.state[past.start : past.start + rows.stop - rows.start]
+    return _refined(log, [before, steps.state])
 
 
 def _halved(log: EpisodeLog) -> EpisodeLog | None:
@@ -292,15 +290,6 @@ def _refined(log: EpisodeLog, keys: list[npt.NDArray[Any]]) -> EpisodeLog:
     ending = np.where(steps.ending >= 0, UNKNOWN, steps.ending)
     other = replace(steps, state=groups.index().astype(np.int32), ending=ending.astype(np.int32))
     return replace(log, steps=other, states=labels, _cache={})
-
-
-def _before(steps: Steps) -> npt.NDArray[np.int64]:
-    """(N,) the state before each row's, HIDDEN at step 0."""
-    before = np.full(steps.n_rows, HIDDEN, np.int64)
-    for t in range(1, steps.horizon):
-        rows, past = steps.rows(t), steps.rows(t - 1)
-        before[rows] = steps.state[past.start : past.start + rows.stop - rows.start]
-    return before
 
 
 class GivenPolicy(WrappedPolicy):

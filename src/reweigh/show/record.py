@@ -16,11 +16,12 @@ import numpy.typing as npt
 from reweigh.errors import RefusedError, StationaryWarning
 from reweigh.estimate.recipe import Recipe
 from reweigh.system.number_format import finite_or_none, p_text, rounded
-from reweigh.trust.breakdown import Heat, Missing, ValueParts, VarianceParts
+from reweigh.trust.breakdown import Heat, Missing, ValueParts
 from reweigh.trust.gain import Gain
 from reweigh.trust.intervals import Asked, Interval, from_error
 from reweigh.trust.limits import Level
 from reweigh.trust.unlogged import Unlogged
+from reweigh.trust.variance_parts import Decomposition
 from reweigh.trust.verdict import Verdict
 from reweigh.trust.weight_curves import Weights
 
@@ -231,7 +232,7 @@ class Report:
     weights: Weights | Missing
     heat: Heat | Missing
     value: ValueParts | Missing
-    variance: VarianceParts | Missing
+    variance: Decomposition | Missing
     unlogged: Unlogged | Missing
     changes: tuple[Change, ...] | Missing
     log: Mapping[str, Any]

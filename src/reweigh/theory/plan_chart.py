@@ -102,18 +102,13 @@ def _y_axis(power: bool, aim: float, largest: float) -> alt.Y:
 
 def _looks(answered: list[Need]) -> dict[str, Any]:
     """Colour, marker and dashes of the estimators, in one legend that tells their episodes."""
-    scales = charts.estimator_scales([need.estimator for need in answered])
-    labels = [_label(need) for need in answered]
+    looks = [charts.look_of(need.estimator) for need in answered]
+    scales = charts.scales([_label(need) for need in answered], looks)
     legend = alt.Legend(orient="bottom", title="episodes needed", columns=3, labelLimit=200)
-
-    def look(channel: Any, scale: alt.Scale) -> Any:
-        relabelled = alt.Scale(domain=labels, range=scale.to_dict()["range"])
-        return channel("estimator:N", scale=relabelled, legend=legend)
-
     return {
-        "color": look(alt.Color, scales.color),
-        "shape": look(alt.Shape, scales.shape),
-        "dash": look(alt.StrokeDash, scales.dash),
+        "color": alt.Color("estimator:N", scale=scales.color, legend=legend),
+        "shape": alt.Shape("estimator:N", scale=scales.shape, legend=legend),
+        "dash": alt.StrokeDash("estimator:N", scale=scales.dash, legend=legend),
     }
 
 
@@ -176,7 +171,7 @@ def _origins(plan: Plan, parts: Decomposition) -> Any:
 
 def _heat_rows(parts: Decomposition, wide: int, columns: int) -> list[tuple[str, list[float]]]:
     """(label, share per field) of the heaviest states, and the mean of the others."""
-    totals = parts.by_state()
+    totals = {part.state: part.amount for part in parts.by_state()}
     shown = list(totals)[:LISTED] if len(totals) > LISTED + 1 else list(totals)
     place = {name: row for row, name in enumerate(shown)}
     row = np.array([place.get(name, len(shown)) for name in parts.state])

@@ -11,7 +11,9 @@ where σ_D² is the variance of ψ_target - ψ_behaviour: both values come from 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -37,11 +39,12 @@ from reweigh.estimate.solution import solve_recursion
 from reweigh.estimate.variance import nothing_left
 from reweigh.evaluation.evaluate import evaluate_all, scanned_sums
 from reweigh.evaluation.inputs import check_target
-from reweigh.evaluation.result import Estimate, Refusal, number
+from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.moments import Moments
 from reweigh.sums.scanned_log import ScannedLog
+from reweigh.system.number_format import number
 from reweigh.theory.exact import quantities
 from reweigh.theory.plan_result import Goal, Need, Plan
 from reweigh.theory.spread import decomposition, spread
@@ -142,58 +145,44 @@ def _from_world(world: TabularMDP, goal: Goal, recipes: list[Recipe]) -> Plan:
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
         q = quantities(world)
     difference = goal.difference is not None
-    needs: list[Need] = []
-    parts: dict[str, Decomposition] = {}
-    for recipe in recipes:
-        try:
-            if recipe.max_ratio is not None:
-                raise RefusedError(
-                    "max-ratio", "clipped ratios have a bias that no exact variance speaks of"
-                )
-            with np.errstate(over="ignore", invalid="ignore"):
-                exact = spread(world, q, recipe.name, difference=difference)
-            _refuse_nothing(exact.total, q.value)
-            episodes = goal.episodes(exact.total)
-        except RefusedError as error:
-            needs.append(Need(recipe.name, refused=error))
-            continue
-        needs.append(
-            Need(
-                recipe.name,
-                episodes=episodes,
-                variance=exact.total,
-                value=q.value,
-                difference=q.value - q.behavior_value,
+
+    def exactly(recipe: Recipe) -> tuple[Need, Decomposition | None]:
+        if recipe.max_ratio is not None:
+            raise RefusedError(
+                "max-ratio", "clipped ratios have a bias that no exact variance speaks of"
             )
+        name = recipe.name
+        with np.errstate(over="ignore", invalid="ignore"):
+            exact = spread(world, q, name, difference=difference)
+        _refuse_nothing(exact.total, q.value)
+        need = Need(
+            name,
+            episodes=goal.episodes(exact.total),
+            variance=exact.total,
+            value=q.value,
+            difference=q.value - q.behavior_value,
         )
-        part = decomposition(recipe.name, world, q, exact, difference=difference)
-        if part is not None:
-            parts[recipe.name] = part
-    return _finished(goal, needs, parts, "world", None, q.horizon, [])
+        return need, decomposition(name, world, q, exact, difference=difference)
+
+    needs = [_tried(recipe.name, partial(exactly, recipe)) for recipe in recipes]
+    return _finished(goal, needs, "world", None, q.horizon, [])
 
 
 def _from_pilot(
     pilot: EpisodeLog | Moments, target: Policy | None, goal: Goal, recipes: list[Recipe]
 ) -> Plan:
-    needs: list[Need] = []
-    parts: dict[str, Decomposition] = {}
-    results = evaluate_all(pilot, target, recipes)
-    for result in results:
-        try:
-            if isinstance(result, Refusal):
-                raise result.error
-            variance, part = _pilot_variance(pilot, target, goal, result)
-            need = _need(goal, result, variance, pilot.n_episodes)
-        except RefusedError as error:
-            needs.append(Need(result.estimator, refused=_reworded(error)))
-            continue
-        if part is not None:
-            parts[result.estimator] = part
-        needs.append(need)
-    n, horizon = pilot.n_episodes, results[0].horizon
-    found: list[Warning] = []
+    results, n = evaluate_all(pilot, target, recipes), pilot.n_episodes
+
+    def estimated(result: Estimate | Refusal) -> tuple[Need, Decomposition | None]:
+        if isinstance(result, Refusal):
+            raise result.error
+        variance, part = _pilot_variance(pilot, target, goal, result)
+        return _need(goal, result, variance, n), part
+
+    needs = [_tried(result.estimator, partial(estimated, result)) for result in results]
+    remarks: list[Warning] = []
     if n < FEW_EPISODES:
-        found.append(
+        remarks.append(
             SmallSampleWarning(
                 f"the pilot has {n} episodes: below {FEW_EPISODES} its variances, and so this "
                 "plan, are rough"
@@ -203,11 +192,23 @@ def _from_pilot(
         (r.moments.about.behavior for r in results if isinstance(r, Estimate)), "logged"
     )
     if behavior != "logged":
-        found.append(
+        remarks.append(
             InputWarning(f"behaviour probabilities: {behavior}; the plan takes them for the truth")
         )
     kind = "log" if isinstance(pilot, EpisodeLog) else "moments"
-    return _finished(goal, needs, parts, kind, n, horizon, found)
+    return _finished(goal, needs, kind, n, results[0].horizon, remarks)
+
+
+def _tried(
+    estimator: str, need: Callable[[], tuple[Need, Decomposition | None]]
+) -> tuple[Need, Decomposition | None]:
+    """What an estimator needs and where its variance comes from, or why it cannot answer. A plan is
+    made on the log as it is; cut-off episodes are left out before."""
+    try:
+        return need()
+    except RefusedError as error:
+        reason = error.reason.replace("truncated='drop'", "log.drop_truncated()")
+        return Need(estimator, refused=RefusedError(error.code, reason)), None
 
 
 def _need(goal: Goal, estimate: Estimate, variance: float, n: int) -> Need:
@@ -271,13 +272,6 @@ def _refuse_nothing(variance: float, value: float) -> None:
         raise RefusedError("no-variance", "there is no variance: any number of episodes will do")
 
 
-def _reworded(error: RefusedError) -> RefusedError:
-    """A plan is made on the log as it is; cut-off episodes are left out before."""
-    return RefusedError(
-        error.code, error.reason.replace("truncated='drop'", "log.drop_truncated()")
-    )
-
-
 def _low_weights(estimate: Estimate, need: Need) -> list[Warning]:
     """A pilot whose weights are heavy has not seen the heaviest: its variance is too small."""
     ess = need.ess
@@ -295,41 +289,36 @@ def _low_weights(estimate: Estimate, need: Need) -> list[Warning]:
 
 def _finished(
     goal: Goal,
-    needs: list[Need],
-    parts: dict[str, Decomposition],
+    needs: list[tuple[Need, Decomposition | None]],
     source: str,
     pilot: int | None,
     horizon: int,
-    found: list[Warning],
+    remarks: list[Warning],
 ) -> Plan:
-    answered = [need for need in needs if need.variance is not None]
+    answered = [(need, part) for need, part in needs if need.variance is not None]
     if not answered:
-        reasons = [f"{need.estimator}: {need.refused}" for need in needs]
-        code = needs[0].refused.code if needs[0].refused is not None else "refused"
+        reasons = [f"{need.estimator}: {need.refused}" for need, _ in needs]
+        first = needs[0][0].refused
+        code = "refused" if first is None else first.code
         raise RefusedError(code, "\n  ".join(["no estimator can be planned for", *reasons]))
-    base = next((need for need in answered if need.estimator == "mis"), answered[0])
+    base, part = next((pair for pair in answered if pair[0].estimator == "mis"), answered[0])
+    part = part or next((part for _, part in answered if part is not None), None)
     assert base.variance is not None
-    finished = []
-    for need in needs:
-        if need.variance is None:
-            finished.append(need)
-            continue
-        own = (*need.warnings, *_too_few(need))
-        finished.append(replace(need, times=need.variance / base.variance, warnings=own))
-    part = parts.get(base.estimator) or next(iter(parts.values()), None)
-    found = [*found, *_about_the_goal(goal, base, part)]
-    return Plan(goal, tuple(finished), base.estimator, source, pilot, horizon, part, tuple(found))
+    finished = tuple(_compared(need, base.variance) for need, _ in needs)
+    remarks = [*remarks, *_about_the_goal(goal, base, part)]
+    return Plan(goal, finished, base.estimator, source, pilot, horizon, part, tuple(remarks))
 
 
-def _too_few(need: Need) -> list[Warning]:
-    if need.episodes is None or need.episodes >= FEW_EPISODES:
-        return []
-    return [
-        SmallSampleWarning(
-            f"{need.episodes} episodes would do by the formula, which is not to be trusted below "
-            f"{FEW_EPISODES}"
-        )
-    ]
+def _compared(need: Need, variance: float) -> Need:
+    """With its episodes as a multiple of the reference's, and a warning where they are few."""
+    if need.variance is None or need.episodes is None:
+        return need
+    few = SmallSampleWarning(
+        f"{need.episodes} episodes would do by the formula, which is not to be trusted below "
+        f"{FEW_EPISODES}"
+    )
+    own = need.warnings if need.episodes >= FEW_EPISODES else (*need.warnings, few)
+    return replace(need, times=need.variance / variance, warnings=own)
 
 
 def _about_the_goal(goal: Goal, base: Need, part: Decomposition | None) -> list[Warning]:

@@ -18,13 +18,13 @@ from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
 from reweigh.policy.base import Policy
 from reweigh.sums.moments import Moments
-from reweigh.trust.variance_parts import from_solution
+from reweigh.trust.variance_parts import Decomposition, StatePart, from_solution
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 MOST_FIELDS = 100  # columns of the heat map: beyond, steps are joined
 MOST_CELLS = 20_000  # of the heat map: beyond, states are joined
-LISTED_STATES, LISTED_PAIRS = 15, 20
+NO_SUMS = "there are neither rows nor sums to look at"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Sources:
     def _solve(self, recipe: Recipe) -> tuple[Solution, OneStep] | Missing:
         sums = self.sums
         if sums is None:
-            return Missing("there are neither rows nor sums to look at")
+            return Missing(NO_SUMS)
         operators: dict[str, Operators] = {}
 
         def make(variant: Recipe) -> Operators:
@@ -130,45 +130,20 @@ class Heat:
 
 
 @dataclass(frozen=True, eq=False)
-class StatePart:
-    """A state's part of the value, or of the variance, with an episode's expected visits to the
-    state: under the target, and in the log."""
-
-    state: str
-    amount: float
-    target: float
-    log: float
-
-
-@dataclass(frozen=True, eq=False)
 class ValueParts:
     """Where the value comes from.
 
     per_step  γ^t times the mean reward of step t, under the target; `log` that of the log, None
               where it cannot be told
-    states    the largest parts, and `others` (how many, how much); `states_by` whose they are
+    states    the largest part first; `states_by` whose they are
     """
 
     estimator: str
     value: float
     per_step: Floats | None
     log: Floats | None
-    states: tuple[StatePart, ...]
-    others: tuple[int, float]
+    states: list[StatePart]
     states_by: str
-
-
-@dataclass(frozen=True, eq=False)
-class VarianceParts:
-    """Where the variance comes from: shares that with `start` add up to 1. `pairs` are (step,
-    state, share, logged rows, wanted/logged), the largest first."""
-
-    estimator: str
-    start: float
-    by_step: Floats
-    states: tuple[StatePart, ...]
-    others: tuple[int, float]
-    pairs: tuple[tuple[int, str, float, float, float | None], ...]
 
 
 def state_distributions(sources: Sources) -> Heat | Missing:
@@ -221,30 +196,15 @@ def value_parts(
     t, s, target, behavior = _inside(solved[0])
     earned = op.discount**t * target * op.reward[op.node_t < op.horizon]
     codes, row = np.unique(s, return_inverse=True)
-    amount, visits, logged = (
-        np.bincount(row, each, len(codes)) for each in (earned, target, behavior)
-    )
-    order = np.argsort(-np.abs(amount), kind="stable")
-    order = order[codes[order] != END]
-    listed, rest = np.split(order, [_listed(len(order))])
-    return ValueParts(
-        estimator=estimator,
-        value=value,
-        per_step=per_step,
-        log=_logged_per_step(sources.sums),
-        states=tuple(
-            StatePart(sources.sums.states.name(int(codes[k])), *(float(x[k]) for x in columns))
-            for columns in [(amount, visits, logged)]
-            for k in listed
-        ),
-        others=(len(rest), float(amount[rest].sum())),
-        states_by=sources.by_state.name,
-    )
-
-
-def _listed(count: int) -> int:
-    """How many of so many states are listed: one more than the most needs no row of others."""
-    return LISTED_STATES if count > LISTED_STATES + 1 else count
+    columns = [np.bincount(row, each, len(codes)) for each in (earned, target, behavior)]
+    order = np.argsort(-np.abs(columns[0]), kind="stable")
+    states = [
+        StatePart(sources.sums.states.name(int(codes[k])), *(float(x[k]) for x in columns))
+        for k in order
+        if codes[k] != END
+    ]
+    log = _logged_per_step(sources.sums)
+    return ValueParts(estimator, value, per_step, log, states, sources.by_state.name)
 
 
 def _logged_per_step(sums: Moments) -> Floats | None:
@@ -257,33 +217,14 @@ def _logged_per_step(sums: Moments) -> Floats | None:
     return np.asarray(powers * tally(cells.t, cells.y, horizon) / sums.n_episodes, np.float64)
 
 
-def variance_parts(sources: Sources) -> VarianceParts | Missing:
-    """SE² by step and by state."""
-    name, solved = sources.by_state.name, sources.solved(sources.by_state)
+def variance_parts(sources: Sources) -> Decomposition | Missing:
+    """SE² by step and state."""
+    name, solved, sums = sources.by_state.name, sources.solved(sources.by_state), sources.sums
     if isinstance(solved, Missing):
         return solved
-    solution, sums = solved[0], sources.sums
-    if solution.standard_error is None or not solution.standard_error > 0:
-        return Missing(f"there is no error to take apart: {solution.error_method}")
     assert sums is not None
-    parts = from_solution(name, solution, sums.states, sums.n_episodes)
-    if parts is None:
-        return Missing(f"the error of {name} has no parts per state")
-    visits = {state: np.zeros(2) for state in parts.state}
-    for state, *pair in zip(parts.state, parts.target, parts.visits, strict=True):
-        visits[state] += pair
-    totals = list(parts.by_state().items())
-    count = _listed(len(totals))
-    wanted = [None] * len(parts.state) if parts.wanted is None else parts.wanted.tolist()
-    rows = (parts.visits * sums.n_episodes).tolist()
-    columns = parts.step.tolist(), parts.state, parts.share.tolist(), rows, wanted
-    return VarianceParts(
-        estimator=name,
-        start=parts.start,
-        by_step=parts.by_step,
-        states=tuple(
-            StatePart(state, share, *visits[state].tolist()) for state, share in totals[:count]
-        ),
-        others=(len(totals) - count, float(sum(share for _, share in totals[count:]))),
-        pairs=tuple(zip(*columns, strict=True))[:LISTED_PAIRS],
-    )
+    error = solved[0].standard_error
+    if error is None or not error > 0:
+        return Missing(f"there is no error to take apart: {solved[0].error_method}")
+    parts = from_solution(name, solved[0], sums.states, sums.n_episodes)
+    return parts or Missing(f"the error of {name} has no parts per state")

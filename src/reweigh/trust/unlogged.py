@@ -14,7 +14,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, Labels
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import TransitionMoments
-from reweigh.trust.breakdown import Missing, Sources, node_of_each
+from reweigh.trust.breakdown import NO_SUMS, Missing, Sources, node_of_each
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -79,7 +79,7 @@ def unlogged(sources: Sources) -> Unlogged | Missing:
     target's own distribution is not known."""
     sums = sources.sums
     if sums is None:
-        return Missing("there are neither rows nor sums to look at")
+        return Missing(NO_SUMS)
     if sums.model is None:
         why = "the sums hold no actions (evaluate with dm as well)"
         continuous = "actions are continuous: every one of them is seen once"

@@ -21,6 +21,17 @@ DIGITS = 9  # of a share: less is rounding
 
 
 @dataclass(frozen=True, eq=False)
+class StatePart:
+    """A state's part of the value, or of the variance, with an episode's expected visits to the
+    state: under the target, and in the log."""
+
+    state: str
+    amount: float
+    target: float
+    log: float
+
+
+@dataclass(frozen=True, eq=False)
 class Decomposition:
     """The variance of an estimate by (t, s), for K visited pairs, the largest share first.
 
@@ -34,6 +45,7 @@ class Decomposition:
              the spread at s) over the visits as they are. None of a difference: other visits would
              be another behaviour, and so another difference
     by_step  (H,) share of each step
+    episodes how many were logged, None of a world
     """
 
     estimator: str
@@ -45,13 +57,16 @@ class Decomposition:
     visits: Floats
     wanted: Floats | None
     by_step: Floats
+    episodes: int | None = None
 
-    def by_state(self) -> dict[str, float]:
+    def by_state(self) -> list[StatePart]:
         """Share of each state, summed over the steps, the largest first."""
-        total: dict[str, float] = {}
-        for name, share in zip(self.state, self.share.tolist(), strict=True):
-            total[name] = total.get(name, 0.0) + share
-        return dict(sorted(total.items(), key=lambda item: -round(item[1], DIGITS)))
+        place = {name: k for k, name in enumerate(dict.fromkeys(self.state))}
+        row = [place[name] for name in self.state]
+        columns = (self.share, self.target, self.visits)
+        sums = [np.bincount(row, each, len(place)).tolist() for each in columns]
+        parts = [StatePart(name, *values) for name, *values in zip(place, *sums, strict=True)]
+        return sorted(parts, key=lambda part: -round(part.amount, DIGITS))
 
     def heaviest_steps(self, count: int) -> Ints:
         """The steps with the largest shares."""
@@ -91,7 +106,9 @@ def from_solution(
         return None
     assert start is not None
     at, visits = (nodes.t, nodes.s, nodes.target), nodes.visits / n
-    return decomposed(estimator, start, nodes.variance, at, visits, states.name, len(solution.ess))
+    return decomposed(
+        estimator, start, nodes.variance, at, visits, states.name, len(solution.ess), episodes=n
+    )
 
 
 def from_parts(estimator: str, parts: Parts, states: Labels, horizon: int) -> Decomposition:
@@ -112,6 +129,7 @@ def decomposed(
     horizon: int,
     *,
     difference: bool = False,
+    episodes: int | None = None,
 ) -> Decomposition:
     """`at` are the step, the state's code and the target's mass of each part."""
     kept = np.flatnonzero((visits > 0) & (at[1] != END) & (at[0] < horizon))
@@ -130,6 +148,7 @@ def decomposed(
         visits=visits[order],
         wanted=None if difference else _wanted(variance, visits, step, horizon)[order],
         by_step=tally(step, variance, horizon) / total,
+        episodes=episodes,
     )
 
 

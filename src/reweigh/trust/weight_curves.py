@@ -11,7 +11,7 @@ from reweigh.estimate.solution import Solution
 from reweigh.log.states import END
 from reweigh.sums.engines.arrays import ratios
 from reweigh.sums.moments import Moments
-from reweigh.trust.breakdown import Missing, Sources, node_of_each
+from reweigh.trust.breakdown import NO_SUMS, Missing, Sources, node_of_each
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -47,7 +47,7 @@ def weight_curves(sources: Sources) -> Weights | Missing:
     """Effective sizes and largest weights of both kinds, as far as there are sums."""
     sums = sources.sums
     if sums is None:
-        return Missing("there are neither rows nor sums to look at")
+        return Missing(NO_SUMS)
     kinds = [_products(sums), _marginal(sources, sums)]
     curves = tuple(curve for curve in kinds if isinstance(curve, Curve))
     missing = tuple(kind.why for kind in kinds if isinstance(kind, Missing))

@@ -163,8 +163,12 @@ class Scales:
 def estimator_scales(names: Sequence[str], look: str | None = None) -> Scales:
     """The looks of these estimators, in this order in the legend; with a `look`, that estimator's
     for all names."""
-    listed = list(names)
-    looks = [look_of(look or name) for name in listed]
+    return scales(names, [look_of(look or name) for name in names])
+
+
+def scales(labels: Sequence[str], looks: Sequence[Look]) -> Scales:
+    """From a label in the legend to its look."""
+    listed = list(labels)
     return Scales(
         color=alt.Scale(domain=listed, range=[look.color for look in looks]),
         shape=alt.Scale(domain=listed, range=[look.shape for look in looks]),

@@ -18,15 +18,18 @@ from reweigh.show.charts import (
     chart_of,
     log_ticks,
     look_of,
+    scales,
     sized,
     step_axis,
 )
 from reweigh.show.text import plain, shown_names
-from reweigh.trust.breakdown import Floats, Heat, StatePart, ValueParts, VarianceParts
+from reweigh.trust.breakdown import Heat, ValueParts
+from reweigh.trust.variance_parts import Decomposition, Floats, StatePart
 from reweigh.trust.weight_curves import MARGINAL, PRODUCTS, Weights
 
 SHOWN_STATES = 40  # rows of a heat map at once
 STATE_HEIGHT = 14
+LISTED_STATES = 15
 Show = Literal["difference", "target", "log"]
 SHOWS: tuple[Show, ...] = ("difference", "target", "log")
 KINDS = {PRODUCTS: LOOKS["is"], MARGINAL: LOOKS["mis"]}
@@ -68,12 +71,7 @@ def _curves(rows: list[dict[str, Any]], title: str, most: float | None) -> list[
     low, high = min(values, default=1.0), max(values, default=1.0)
     low, high = min(low, 1.0) if low >= 0.5 else low, max(high, 10.0)
     legend = alt.Legend(orient="top", title=None, labelLimit=300, direction="horizontal", columns=1)
-
-    def scale(attribute: str) -> alt.Scale:
-        looks = [getattr(KINDS[name], attribute) for name in names]
-        return alt.Scale(domain=names, range=[list(v) if attribute == "dash" else v for v in looks])
-
-    x = step_axis()
+    looks = scales(names, [KINDS[name] for name in names])
     y = alt.Y(
         "value:Q",
         title=title,
@@ -86,16 +84,16 @@ def _curves(rows: list[dict[str, Any]], title: str, most: float | None) -> list[
         alt.Tooltip("value:Q", title=title, format=",.4~g"),
         alt.Tooltip("share:Q", title="of all episodes", format=".1~%"),
     ]
-    shared = {"x": x, "y": y, "tooltip": tooltip}
-    color = alt.Color("weights:N", scale=scale("color"), legend=legend)
+    shared = {"x": step_axis(), "y": y, "tooltip": tooltip}
+    color = alt.Color("weights:N", scale=looks.color, legend=legend)
     line = chart_of(rows).mark_line(strokeWidth=2.5).encode(
         color=color,
-        strokeDash=alt.StrokeDash("weights:N", scale=scale("dash"), legend=legend),
+        strokeDash=alt.StrokeDash("weights:N", scale=looks.dash, legend=legend),
         **shared,
     )  # fmt: skip
     if len(rows) > 2 * POINTS_UP_TO:
         return [line]
-    shape = alt.Shape("weights:N", scale=scale("shape"), legend=legend)
+    shape = alt.Shape("weights:N", scale=looks.shape, legend=legend)
     points = chart_of(rows).mark_point(filled=True, size=45, opacity=1)
     return [line, points.encode(color=color, shape=shape, **shared)]
 
@@ -210,17 +208,21 @@ def _steps(name: str, values: Floats) -> list[dict[str, Any]]:
 
 def value_states(parts: ValueParts) -> Any:
     """What is earned in each state, over all steps."""
-    color = look_of(parts.states_by).color
-    return _bars(parts.states, color, "value per episode", ",.4~g")
+    return _bars(parts.states, parts.states_by, "value per episode", ",.4~g")
 
 
-def variance_states(parts: VarianceParts) -> Any:
+def variance_states(parts: Decomposition) -> Any:
     """Share of the variance of each state, over all steps."""
-    color = look_of(parts.estimator).color
-    return _bars(parts.states, color, "share of the variance", ".1~%")
+    return _bars(parts.by_state(), parts.estimator, "share of the variance", ".1~%")
 
 
-def _bars(states: Sequence[StatePart], color: str, title: str, format: str) -> Any:
+def listed(states: Sequence[StatePart]) -> int:
+    """How many of the states are listed: one more than the most needs no row of others."""
+    return LISTED_STATES if len(states) > LISTED_STATES + 1 else len(states)
+
+
+def _bars(every: Sequence[StatePart], estimator: str, title: str, format: str) -> Any:
+    states = every[: listed(every)]
     names = shown_names([place.state for place in states], plain)
     rows = [
         {"state": names[p.state], "value": p.amount, "target": p.target, "log": p.log}
@@ -231,7 +233,7 @@ def _bars(states: Sequence[StatePart], color: str, title: str, format: str) -> A
     bars = chart_of(rows).mark_bar(height={"band": 0.7}).encode(
         x=alt.X("value:Q", title=title, axis=axis, stack=None),
         y=alt.Y("state:N", title="state", sort=order, axis=alt.Axis(labelLimit=220, grid=False)),
-        color=alt.value(color),
+        color=alt.value(look_of(estimator).color),
         tooltip=[
             alt.Tooltip("state:N"),
             alt.Tooltip("value:Q", title=title, format=format),
@@ -242,7 +244,7 @@ def _bars(states: Sequence[StatePart], color: str, title: str, format: str) -> A
     return sized(bars, 20 * len(rows))
 
 
-def variance_steps(parts: VarianceParts) -> Any:
+def variance_steps(parts: Decomposition) -> Any:
     """Share of the variance of each step."""
     color = look_of(parts.estimator).color
     rows = [

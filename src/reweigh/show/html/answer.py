@@ -161,9 +161,10 @@ def _better(report: Report, main: Evaluation) -> list[str]:
             f"An interval half as wide takes about four times as many episodes: "
             f"{4 * n:,} like these {n:,}."
         )
-    if isinstance(spread, Missing) or not spread.states:
+    states = [] if isinstance(spread, Missing) else spread.by_state()
+    if not states:
         return lines
-    top = spread.states[0]
+    top = states[0]
     few = f"The state {top.state} causes {top.amount:.0%} of the error (variance): more data there "
     any_kind = "No single state dominates the error: more episodes of any kind help."
     return [*lines, any_kind if top.amount < 0.05 else f"{few}helps most."]

@@ -12,11 +12,12 @@ from reweigh.show.html.page import LONGEST_LABEL, Cells, Figure, Table
 from reweigh.show.record import Change, Evaluation, Report
 from reweigh.show.text import change_cells, interval_cell, signed, span
 from reweigh.system.number_format import number, two_digits
-from reweigh.trust.breakdown import Floats, Heat, StatePart, ValueParts, VarianceParts
+from reweigh.trust.breakdown import Heat, ValueParts
 from reweigh.trust.gain import same
+from reweigh.trust.variance_parts import Decomposition, Floats, StatePart
 from reweigh.trust.weight_curves import Weights
 
-LISTED_FIELDS = 60  # of a heat map, in its table
+LISTED_FIELDS, LISTED_PAIRS = 60, 20  # rows of tables
 
 
 def _right(columns: Cells, *left: int) -> frozenset[int]:
@@ -239,15 +240,13 @@ def value_states(parts: ValueParts) -> Figure | None:
     if not parts.states:
         return None
     top = parts.states[0]
-    text = (
-        f"Most is earned in state {top.state}: {number(top.amount)} per episode, by "
-        f"{parts.states_by}.{_rest(parts.others, number)}"
-    )
-    table = _states_table("Value by state", "value", parts.states, parts.others, number)
+    text = f"Most is earned in state {top.state}: {number(top.amount)} per episode, by "
+    text += f"{parts.states_by}.{_rest(parts.states, number)}"
+    table = _states_table("Value by state", "value", parts.states, number)
     return Figure("value_states", text, table, lambda: steps.value_states(parts))
 
 
-def variance_steps(parts: VarianceParts) -> Figure:
+def variance_steps(parts: Decomposition) -> Figure:
     step = int(np.argmax(parts.by_step))
     text = (
         f"Step {step} has the largest share of the variance, {parts.by_step[step]:.1%}; the spread "
@@ -258,41 +257,48 @@ def variance_steps(parts: VarianceParts) -> Figure:
     return Figure("variance_steps", text, table, lambda: steps.variance_steps(parts))
 
 
-def variance_states(parts: VarianceParts) -> Figure | None:
-    if not parts.states:
+def variance_states(parts: Decomposition) -> Figure | None:
+    states = parts.by_state()
+    if not states:
         return None
-    top = parts.states[0]
-    text = f"The state {top.state} has the largest share of the variance, {top.amount:.1%}."
-    text += _rest(parts.others, "{:.1%}".format)
-    table = _states_table("Variance by state", "share", parts.states, parts.others, "{:.2%}".format)
+    text = f"The state {states[0].state} has the largest share of the variance, "
+    text += f"{states[0].amount:.1%}.{_rest(states, '{:.1%}'.format)}"
+    table = _states_table("Variance by state", "share", states, "{:.2%}".format)
     return Figure("variance_states", text, table, lambda: steps.variance_states(parts))
 
 
-def _rest(others: tuple[int, float], text: Callable[[float], str]) -> str:
-    if not others[0]:
-        return ""
-    return f" Not shown: {others[0]:,} other states, with {text(others[1])} together."
+def _others(states: Sequence[StatePart]) -> tuple[int, float]:
+    """How many are not listed, and how much they have."""
+    rest = states[steps.listed(states) :]
+    return len(rest), sum(part.amount for part in rest)
+
+
+def _rest(states: Sequence[StatePart], text: Callable[[float], str]) -> str:
+    count, amount = _others(states)
+    return f" Not shown: {count:,} other states, with {text(amount)} together." if count else ""
 
 
 def _states_table(
-    caption: str,
-    what: str,
-    states: tuple[StatePart, ...],
-    others: tuple[int, float],
-    text: Callable[[float], str],
+    caption: str, what: str, states: Sequence[StatePart], text: Callable[[float], str]
 ) -> Table:
     columns = ("state", what, "visits per episode, target", "visits per episode, log")
-    rows = [(p.state, text(p.amount), number(p.target), number(p.log)) for p in states]
-    if others[0]:
-        rows.append((f"{others[0]:,} others", text(others[1]), "", ""))
+    shown, (count, amount) = states[: steps.listed(states)], _others(states)
+    rows = [(p.state, text(p.amount), number(p.target), number(p.log)) for p in shown]
+    rows += [(f"{count:,} others", text(amount), "", "")] if count else []
     return Table(caption, columns, tuple(rows), _right(columns, 0))
 
 
-def pairs_table(parts: VarianceParts) -> Table:
+def pairs_table(parts: Decomposition) -> Table:
     columns = ("step", "state", "share", "logged rows", "wanted / logged")
     rows = tuple(
-        (str(t), state, f"{share:.2%}", f"{visits:,.0f}", "" if more is None else f"{more:.2f}")
-        for t, state, share, visits, more in parts.pairs
+        (
+            str(parts.step[k]),
+            parts.state[k],
+            f"{parts.share[k]:.2%}",
+            f"{parts.visits[k] * (parts.episodes or 0):,.0f}",
+            "" if parts.wanted is None else f"{parts.wanted[k]:.2f}",
+        )
+        for k in range(min(LISTED_PAIRS, len(parts.state)))
     )
     caption = "The steps and states with the most variance"
     return Table(caption, columns, rows, _right(columns, 1))

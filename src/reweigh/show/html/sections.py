@@ -2,37 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
 from reweigh.show.html import figures
 from reweigh.show.html.answer import answer_of
 from reweigh.show.html.facts import computation, computed_section, log_section
 from reweigh.show.html.page import MARKS, Cells, Figure, Page, Section, Table
-from reweigh.show.record import Report
-from reweigh.trust.breakdown import Missing
+from reweigh.show.record import Change, Report
+from reweigh.trust.breakdown import Heat, Missing, ValueParts
 from reweigh.trust.unlogged import Unlogged
+from reweigh.trust.variance_parts import Decomposition
 from reweigh.trust.verdict import Verdict
+from reweigh.trust.weight_curves import Weights
 
+CURSE = (
+    "Ordinary importance sampling multiplies one ratio per step; soon a few episodes carry all "
+    "of the weight. Marginalized weights compare state distributions step by step instead."
+)
 ARROWS = "An arrow (◂ ▸) at the edge of a chart: the interval goes on beyond it."
 CHECKS = "Checks of every {}: ✓ green, ! amber, ✕ red, ? not checked"
+Part = TypeVar("Part")
 
 
 def page_of(report: Report) -> Page:
     """The page; what was not computed says so in its place."""
+    recipes = [(e.estimator, e.recipe) for e in report.results]
+    curse = Section("weights", "The curse of horizon on this log", CURSE)
+    states = Section("marginals", "Where the target goes, and where the log went")
+    lacks = Section("holes", "What the target wants and the log lacks")
+    error = Section("variance", "Where the uncertainty comes from")
     sections = (
         _estimates(report),
-        _weights(report),
-        _marginals(report),
-        _value(report),
-        _variance(report),
-        _unlogged(report),
+        _part(curse, report.weights, _weights),
+        _part(states, report.heat, _marginals),
+        _part(Section("value", "Where the value comes from"), report.value, _value),
+        _part(error, report.variance, _variance),
+        _part(lacks, report.unlogged, _unlogged),
         _checks(report),
-        _sensitivity(report),
-        log_section(report.log),
-        computed_section(
-            computation(report), [(e.estimator, e.recipe) for e in report.results], report.command
+        _part(
+            Section("sensitivity", "Sensitivity"),
+            report.changes,
+            lambda section, changes: _sensitivity(section, report, changes),
         ),
+        log_section(report.log),
+        computed_section(computation(report), recipes, report.command),
     )
     simulated = report.truth is not None
     return Page(report.title, answer_of(report), sections, report.remarks, simulated)
+
+
+def _part(
+    section: Section, part: Part | Missing, fill: Callable[[Section, Part], Section]
+) -> Section:
+    """The section with what this part shows, or why it was not computed."""
+    if isinstance(part, Missing):
+        return replace(section, missing=(f"Not computed: {part.why}.",))
+    return fill(section, part)
 
 
 def checks_table(whose: str, verdicts: list[tuple[str, Verdict]], *, folded: bool = True) -> Table:
@@ -73,30 +100,15 @@ def _estimates(report: Report) -> Section:
     )  # fmt: skip
 
 
-def _weights(report: Report) -> Section:
-    name, title = "weights", "The curse of horizon on this log"
-    intro = (
-        "Ordinary importance sampling multiplies one ratio per step; soon a few episodes carry all "
-        "of the weight. Marginalized weights compare state distributions step by step instead."
-    )
-    found = report.weights
-    if isinstance(found, Missing):
-        return Section(name, title, intro, missing=(_because(found),))
-    why = [
-        *found.missing,
-        *(f"largest weight of the {c.name}: {c.why}" for c in found.curves if c.why),
-    ]
+def _weights(section: Section, weights: Weights) -> Section:
+    why = [*weights.missing]
+    why += [f"largest weight of the {c.name}: {c.why}" for c in weights.curves if c.why]
     missing = tuple(f"Not computed: {text}." for text in why)
-    return Section(
-        name, title, intro, _some(figures.ess(found), figures.largest(found)), missing=missing
-    )
+    charts = _some(figures.ess(weights), figures.largest(weights))
+    return replace(section, figures=charts, missing=missing)
 
 
-def _marginals(report: Report) -> Section:
-    name, title = "marginals", "Where the target goes, and where the log went"
-    heat = report.heat
-    if isinstance(heat, Missing):
-        return Section(name, title, missing=(_because(heat),))
+def _marginals(section: Section, heat: Heat) -> Section:
     notes = [
         f"State distributions by {heat.estimator}; {heat.n_states:,} states, those with the most "
         "mass first; END, where it is among them: the episode is over."
@@ -109,14 +121,10 @@ def _marginals(report: Report) -> Section:
             f"the {heat.others:,} others are left out as such and stand together in one row, as "
             "the sum of their shares."
         )
-    return Section(name, title, "", (figures.marginals(heat),), notes=tuple(notes), heat=heat)
+    return replace(section, figures=(figures.marginals(heat),), notes=tuple(notes), heat=heat)
 
 
-def _value(report: Report) -> Section:
-    name, title = "value", "Where the value comes from"
-    parts = report.value
-    if isinstance(parts, Missing):
-        return Section(name, title, missing=(_because(parts),))
+def _value(section: Section, parts: ValueParts) -> Section:
     missing = []
     if parts.per_step is None:
         missing.append(f"Not computed: {parts.estimator} has no value per step.")
@@ -124,17 +132,11 @@ def _value(report: Report) -> Section:
         missing.append(
             "Not computed: what the log earned per step (episodes were cut off, or states hidden)."
         )
-    return Section(
-        name, title, "", _some(figures.value_steps(parts), figures.value_states(parts)),
-        missing=tuple(missing),
-    )  # fmt: skip
+    charts = _some(figures.value_steps(parts), figures.value_states(parts))
+    return replace(section, figures=charts, missing=tuple(missing))
 
 
-def _variance(report: Report) -> Section:
-    name, title = "variance", "Where the uncertainty comes from"
-    parts = report.variance
-    if isinstance(parts, Missing):
-        return Section(name, title, missing=(_because(parts),))
+def _variance(section: Section, parts: Decomposition) -> Section:
     intro = (
         f"The squared standard error of {parts.estimator}, split by step and state: where more "
         "data would help most."
@@ -143,18 +145,15 @@ def _variance(report: Report) -> Section:
         "Wanted / logged: the share of a step's visits that would serve best over the share that "
         "the log has; above 1, more data there helps most."
     )
-    shown = _some(figures.variance_steps(parts), figures.variance_states(parts))
-    return Section(name, title, intro, shown, tables=(figures.pairs_table(parts),), notes=(note,))
+    charts = _some(figures.variance_steps(parts), figures.variance_states(parts))
+    tables = (figures.pairs_table(parts),)
+    return replace(section, intro=intro, figures=charts, tables=tables, notes=(note,))
 
 
-def _unlogged(report: Report) -> Section:
-    name, title = "holes", "What the target wants and the log lacks"
-    lacks = report.unlogged
-    if isinstance(lacks, Missing):
-        return Section(name, title, missing=(_because(lacks),))
+def _unlogged(section: Section, lacks: Unlogged) -> Section:
     if not lacks.rows:
         text = "Nothing: at every step and state, the log shows every action that the target takes."
-        return Section(name, title, text)
+        return replace(section, intro=text)
     columns: Cells = ("state", "action", "at steps", "target's uses per episode",
                       "log's visits there", "logged at any step")  # fmt: skip
     rows = [
@@ -170,11 +169,10 @@ def _unlogged(report: Report) -> Section:
     ]
     if lacks.others[0]:
         rows.append((f"{lacks.others[0]:,} others", "", "", _small(lacks.others[1]), "", ""))
-    right = frozenset({3, 4, 5})
     caption = "Missing in the log, the largest first"
-    table = Table(caption, columns, tuple(rows), right, folded=False)
+    table = Table(caption, columns, tuple(rows), frozenset({3, 4, 5}), folded=False)
     missing = (f"Not computed: {lacks.note}.",) if lacks.note else ()
-    return Section(name, title, _how_often(lacks), tables=(table,), missing=missing)
+    return replace(section, intro=_how_often(lacks), tables=(table,), missing=missing)
 
 
 def _how_often(lacks: Unlogged) -> str:
@@ -232,20 +230,13 @@ def _checks(report: Report) -> Section:
     return Section(name, title, intro, tables=tuple(tables), notes=(note,))
 
 
-def _sensitivity(report: Report) -> Section:
-    name, title = "sensitivity", "Sensitivity"
-    if isinstance(report.changes, Missing):
-        return Section(name, title, missing=(_because(report.changes),))
-    figure = figures.sensitivity(report, report.changes)
+def _sensitivity(section: Section, report: Report, changes: tuple[Change, ...]) -> Section:
+    figure = figures.sensitivity(report, changes)
     if figure is None:
-        return Section(name, title, missing=("Not computed: no choice can be changed here.",))
+        return replace(section, missing=("Not computed: no choice can be changed here.",))
     missing = tuple(
         f"“{change.change}” gave no number: {change.why}."
-        for change in report.changes
+        for change in changes
         if change.value is None
     )
-    return Section(name, title, "", (figure,), missing=missing)
-
-
-def _because(missing: Missing) -> str:
-    return f"Not computed: {missing.why}."
+    return replace(section, figures=(figure,), missing=missing)
