@@ -96,7 +96,7 @@ def test_shares_of_the_variance_add_up_to_one(name: str) -> None:
     _, _, [estimate] = sampled((name,))
     parts = part(variance_parts(sources_of(estimate)), Decomposition)
     assert parts.start + parts.by_step.sum() == pytest.approx(1)
-    states = sum(part.amount for part in parts.by_state())
+    states = sum(part.amount for part in parts.states())
     assert parts.start + states == pytest.approx(1)
     steps = estimate.diagnostics.variance_by_step
     assert parts.by_step == pytest.approx(steps[1:] / steps.sum())

@@ -171,7 +171,7 @@ def _origins(plan: Plan, parts: Decomposition) -> Any:
 
 def _heat_rows(parts: Decomposition, wide: int, columns: int) -> list[tuple[str, list[float]]]:
     """(label, share per field) of the heaviest states, and the mean of the others."""
-    totals = {part.state: part.amount for part in parts.by_state()}
+    totals = parts.by_state()
     shown = list(totals)[:LISTED] if len(totals) > LISTED + 1 else list(totals)
     place = {name: row for row, name in enumerate(shown)}
     row = np.array([place.get(name, len(shown)) for name in parts.state])

@@ -264,8 +264,8 @@ def _beside(plan: Plan, base: Need) -> list[str]:
 def _decomposition(plan: Plan, parts: Decomposition) -> list[str]:
     logged = "log there" if plan.pilot_episodes is not None else "behaviour there"
     head = ["step", "state", "variance", "target there", logged]
-    by_state = parts.by_state()[:SHOWN_STEPS]
-    names = shown_names([*parts.state[:SHOWN_PAIRS], *(part.state for part in by_state)])
+    by_state = dict(list(parts.by_state().items())[:SHOWN_STEPS])
+    names = shown_names([*parts.state[:SHOWN_PAIRS], *by_state])
     rows = [
         [
             str(parts.step[k]),
@@ -289,7 +289,7 @@ def _decomposition(plan: Plan, parts: Decomposition) -> list[str]:
     lines = [origin(plan, parts), *_table([head, *rows], left=(1,))]
     heavy = parts.heaviest_steps(SHOWN_STEPS).tolist()
     steps = ", ".join(f"{t} ({parts.by_step[t]:.1%})" for t in heavy)
-    states = ", ".join(f"{names[part.state]} ({part.amount:.1%})" for part in by_state)
+    states = ", ".join(f"{names[name]} ({share:.1%})" for name, share in by_state.items())
     sentences = [f"by step: {steps}", f"by state: {states}"]
     if parts.wanted is not None:
         sentences.append(WANTED)

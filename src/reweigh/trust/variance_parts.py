@@ -59,8 +59,12 @@ class Decomposition:
     by_step: Floats
     episodes: int | None = None
 
-    def by_state(self) -> list[StatePart]:
+    def by_state(self) -> dict[str, float]:
         """Share of each state, summed over the steps, the largest first."""
+        return {part.state: part.amount for part in self.states()}
+
+    def states(self) -> list[StatePart]:
+        """The same, with the visits to each state."""
         place = {name: k for k, name in enumerate(dict.fromkeys(self.state))}
         row = [place[name] for name in self.state]
         columns = (self.share, self.target, self.visits)

@@ -213,7 +213,7 @@ def value_states(parts: ValueParts) -> Any:
 
 def variance_states(parts: Decomposition) -> Any:
     """Share of the variance of each state, over all steps."""
-    return _bars(parts.by_state(), parts.estimator, "share of the variance", ".1~%")
+    return _bars(parts.states(), parts.estimator, "share of the variance", ".1~%")
 
 
 def listed(states: Sequence[StatePart]) -> int:

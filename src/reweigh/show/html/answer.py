@@ -161,7 +161,7 @@ def _better(report: Report, main: Evaluation) -> list[str]:
             f"An interval half as wide takes about four times as many episodes: "
             f"{4 * n:,} like these {n:,}."
         )
-    states = [] if isinstance(spread, Missing) else spread.by_state()
+    states = [] if isinstance(spread, Missing) else spread.states()
     if not states:
         return lines
     top = states[0]

@@ -258,7 +258,7 @@ def variance_steps(parts: Decomposition) -> Figure:
 
 
 def variance_states(parts: Decomposition) -> Figure | None:
-    states = parts.by_state()
+    states = parts.states()
     if not states:
         return None
     text = f"The state {states[0].state} has the largest share of the variance, "
