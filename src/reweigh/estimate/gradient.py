@@ -52,10 +52,9 @@ import numpy.typing as npt
 from reweigh.errors import RefusedError
 from reweigh.estimate import variance
 from reweigh.estimate.control import shaping
-from reweigh.estimate.gradient_stationary import stationary_gradient
 from reweigh.estimate.operators import OneStep, importance_operator
 from reweigh.estimate.presets import mis
-from reweigh.estimate.recipe import Marginal, Model, Recipe, Stationary, Trajectory
+from reweigh.estimate.recipe import Marginal, Recipe, Trajectory
 from reweigh.estimate.recursion import Backward, Forward, backward, forward, no_support
 from reweigh.estimate.solution import (
     lacking,
@@ -82,13 +81,7 @@ def gradient_of(recipe: Recipe, sums: Moments) -> Gradient:
     variate MDR has one where Q is fitted and every state observed."""
     if recipe.control is not None:
         return shaped_gradient(recipe, sums)
-    if isinstance(recipe.weights, Marginal):
-        return marginal_gradient(recipe, sums).gradient
-    if isinstance(recipe.weights, Model):
-        return model_gradient(sums, renorm=recipe.weights.unseen == "renorm")
-    if isinstance(recipe.weights, Stationary):
-        return stationary_gradient(recipe, sums)
-    return product_gradient(recipe, sums)
+    return recipe.weights.gradient(recipe, sums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,11 +128,14 @@ def _of_operator(
     simplex = recipe.normalize == "simplex"
     flow = forward(op, simplex=simplex)
     back = backward(op, flow if simplex else None)
-    columns = _marginal_columns(recipe, op, flow, back)
+    columns, n = _marginal_columns(recipe, op, flow, back), op.n_episodes
     gradient = CellGradient(
         "stretches" if recipe.reward == "logged" else "actions",
         cells,
-        *(op.n_episodes * columns[name][edge] for name in ("one", "rho", "z", "y")),
+        one=n * columns["one"][edge],
+        rho=n * columns["rho"][edge],
+        z=n * columns["z"][edge],
+        y=n * columns["y"][edge],
         start=_start(cells, back.u[op.src[edge]]),
     )
     return MarginalGradient(gradient, op, op.src[edge], flow.d)
@@ -314,7 +310,7 @@ def shaped_gradient(recipe: Recipe, sums: Moments) -> CellGradient:
         model = sums.model
         sums = sums if model is None else replace(sums, model=model.forget("block"))
     shape = shaping(recipe, sums)
-    plain = marginal_gradient(replace(recipe, control=None), shape.sums).gradient
+    plain = marginal_gradient(recipe.plain, shape.sums).gradient
     cells = shape.cells
     of, edges = group_by([cells.t, cells.s, cells.s_next]), plain.cells
     assert len(of) == len(edges)  # both in the order of their keys

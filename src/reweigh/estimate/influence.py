@@ -83,7 +83,7 @@ def fixed_q_values(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
         raise cut_off(log.n_truncated)  # whichever half they are in
     with np.errstate(over="ignore", invalid="ignore"):
         shaped = _shaped(log, target, recipe)
-        psi = _finite(_values(shaped, target, replace(recipe, control=None)))
+        psi = _finite(_values(shaped, target, recipe.plain))
     if _fit(recipe) != "split":
         return psi
     # v = (1/n_0) Σ over the n_0 episodes that sum: each counts n/n_0 times
@@ -119,8 +119,7 @@ def returns_of(log: EpisodeLog) -> Floats:
 def _sums(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
     if recipe.uses_trajectories and log.n_truncated:
         raise cut_off(log.n_truncated)
-    request = replace(recipe.needs, blocks=recipe.control.blocks if recipe.control else 1)
-    return ArraysEngine().moments(log, target, replace(request, named=False))
+    return ArraysEngine().moments(log, target, replace(recipe.needs, blocks=1, named=False))
 
 
 def _values(log: EpisodeLog, target: Policy, recipe: Recipe, sums: Moments | None = None) -> Floats:
@@ -153,7 +152,7 @@ def _through_q(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
     and WDR take V of what the policy sees in a row, κ_Q(t+1,s',a) is γ Σ W π(a|x') in place of κ_V,
     and κ_Q(0,s,a) = Σ π(a|x_0)."""
     _, rho = ratios(log, target, recipe.max_ratio)
-    plain = replace(recipe, control=None)
+    plain = recipe.plain
     if isinstance(recipe.weights, Stepwise):
         gradient = gradient_of(plain, _sums(log, target, plain))
         assert isinstance(gradient, ProductGradient)
