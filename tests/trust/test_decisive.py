@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
+
 import numpy as np
 import pytest
 
 import reweigh as rw
+from reweigh.estimate.spread import Spread
 from reweigh.trust.decisive import heaviest
 
 TARGET = rw.ColumnPolicy("target_prob")
+
+
+def spread_of(psi: np.ndarray, parts: int = 1) -> Spread:
+    """Of these values, added up over so many parts of them."""
+    every = [Spread.of(psi[k::parts], np.arange(len(psi))[k::parts]) for k in range(parts)]
+    return reduce(add, every)
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 50])
@@ -16,19 +26,20 @@ TARGET = rw.ColumnPolicy("target_prob")
 def test_k_equal_values_among_zeros_are_k(k: int, scale: float) -> None:
     psi = np.zeros(100)
     psi[:k] = scale
-    found = heaviest(psi)
-    assert found is not None
-    assert found.size == pytest.approx(k)
-    assert (found.episode, found.share) == (0, pytest.approx(1 / k))
-    assert found.moved == pytest.approx(-scale / 100)
+    for parts in (1, 3):
+        found = heaviest(spread_of(psi, parts))
+        assert found is not None
+        assert found.size == pytest.approx(k)
+        assert (found.episode, found.share) == ("0", pytest.approx(1 / k))
+        assert found.moved == pytest.approx(-scale / 100)
 
 
 def test_what_is_not_skewed_rests_on_all() -> None:
-    found = heaviest(np.array([1.0, -1.0, 2.0, -2.0]))
+    found = heaviest(spread_of(np.array([1.0, -1.0, 2.0, -2.0])))
     assert found is not None
     assert found.size == 4
-    assert heaviest(np.zeros(5)) is None
-    assert heaviest(np.empty(0)) is None
+    assert heaviest(spread_of(np.zeros(5))) is None
+    assert heaviest(spread_of(np.empty(0))) is None
 
 
 def clicks(n: int, rng: np.random.Generator) -> rw.EpisodeLog:

@@ -255,10 +255,32 @@ def _own_q(log: EpisodeLog, control: ModelControl, values: npt.NDArray[Any]) -> 
     return np.asarray(table[steps.step, labels[steps.state], values], np.float64)
 
 
-def shape_moments(recipe: Recipe, moments: Moments) -> Moments:
-    """The same from sums alone: MDR's shaped sums follow exactly from cells with the action.
+@dataclass(frozen=True, eq=False)
+class Shaping:
+    """Shaped sums, and what they were made of.
 
-    Within a cell f is constant:  Σz' = Σz + fΣρ,  Σρz' = Σρz + fΣρ²,  Σz'² = Σz² + 2fΣρz + f²Σρ².
+    sums         with shaped rewards and start values, without the action
+    cells        with the action, of the episodes that are summed
+    f            (E,) what the reward of a cell grew by
+    start_value  (E,) g of the cell's state, if an episode starts there
+    """
+
+    sums: Moments
+    cells: TransitionMoments
+    starts: StartMoments
+    f: Floats
+    start_value: Floats
+
+
+def shape_moments(recipe: Recipe, moments: Moments) -> Moments:
+    """The same from sums alone: MDR's shaped sums follow exactly from cells with the action."""
+    return shaping(recipe, moments).sums
+
+
+def shaping(recipe: Recipe, moments: Moments) -> Shaping:
+    """Within a cell f is constant:
+
+    Σz' = Σz + fΣρ,  Σρz' = Σρz + fΣρ²,  Σz'² = Σz² + 2fΣρz + f²Σρ².
     """
     control = recipe.control
     assert control is not None
@@ -296,14 +318,15 @@ def shape_moments(recipe: Recipe, moments: Moments) -> Moments:
             )
             tables = tables[:1]
         which, start_which = halves(cells.block), halves(starts.block)
-    f, g = np.zeros(len(cells)), np.zeros(len(starts.n))
+    f, g, start_value = np.zeros(len(cells)), np.zeros(len(starts.n)), np.zeros(len(cells))
     last = cells.t == moments.about.horizon - 1
     for index, table in enumerate(tables):
         e, at = which == index, start_which == index
         ahead = np.where(last[e], 0.0, table.v(cells.t_next[e], cells.s_next[e]))
         f[e] = moments.about.discount * ahead - table.q(cells.t[e], cells.s[e], cells.a[e])
         g[at] = table.v(np.zeros(int(at.sum()), np.int64), starts.s[at])
-    return replace(
+        start_value[e] = table.v(np.zeros(int(e.sum()), np.int64), cells.s[e])
+    sums = replace(
         moments,
         transitions=_shape_cells(cells, f),
         start=_shape_starts(starts, g),
@@ -311,6 +334,7 @@ def shape_moments(recipe: Recipe, moments: Moments) -> Moments:
         start_model=None,
         trajectories=None,
     )
+    return Shaping(sums, cells, starts, f, start_value)
 
 
 def _shape_cells(cells: TransitionMoments, f: Floats) -> TransitionMoments:

@@ -3,19 +3,19 @@
     v̂ - v ≈ (1/n) Σ_i ψ_i        SE² = mean(ψ²)/n
 
 ψ_i = n ∂v̂/∂ω_i, the derivative by the number of times ω_i that episode i counts, at ω = 1: the
-estimate is a smooth function of sums over episodes, and this is its exact derivative (the
-infinitesimal jackknife). The mean of ψ is 0. mean(ψ²)/n is clustered by episode; where the state
-is Markov it is the error that the sums give. Two estimates on one log depend on each other: the
-error of their difference is that of ψ_A - ψ_B.
+estimate is a smooth function of sums over episodes, v̂ = f(Σ_i x_i), and ψ_i = n ∇f · x_i is its
+exact derivative (the infinitesimal jackknife). `gradient.py` makes ∇f from the sums, and
+`sums/gather.py` gathers it over the rows. As f does not change when every episode counts twice,
+the sum of ψ is 0. mean(ψ²)/n is clustered by episode; where the state is Markov it is the error
+that the sums give. Two estimates on one log depend on each other: the error of their difference is
+that of ψ_A - ψ_B.
 
 MIS, and the behaviour's own value (every ratio 1):
 
     ψ_i = u_0(s_0) - <d_0, u_0> + Σ_t γ^t w_t(s_t) [ρ_t (y_t + γ u'_{t+1}(s_{t+1})) - u_t(s_t)]
 
 with w_t(s) = n d_t(s)/N_t(s) and u' what arriving in a state is worth: V, or the adjoint
-(u - <d, u>)/c where d was divided by c. A hidden stretch is one long step; END adds nothing. The
-other formulas stand in the modules: `influence_marginal` (MIS and its variants),
-`influence_model` (DM, a fitted Q), `influence_products` (IS, WIS), `influence_stationary` (SSD-IS).
+(u - <d, u>)/c where d was divided by c. A hidden stretch is one long step; END adds nothing.
 
 DR, WDR and MDR are IS, WIS and MIS on shaped rewards. A Q of the user's own is fixed, and so is,
 for an episode, the Q that the other half has fitted (split, cross-fit): given that half the
@@ -28,8 +28,6 @@ that differ by less than 1 %; at three rows both are too small (0.7 and 0.8 of t
 estimate that is itself off by more than its error: there use cross-fit.
 
 Ratios are taken as they are, also where the behaviour was estimated.
-Cost for N rows: O(N log N) time, 0.03 to 0.8 s per million rows (SSD-IS 2 s with 200 states);
-O(N) memory, 25 to 280 bytes per row. Nothing is as large as states × episodes.
 """
 
 from __future__ import annotations
@@ -41,47 +39,51 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError
 from reweigh.estimate.control import halves, shape_log
-from reweigh.estimate.influence_marginal import marginal_influence
-from reweigh.estimate.influence_model import dm_values, through_fitted_q
-from reweigh.estimate.influence_products import (
-    refuse_cut,
-    stepwise_values,
-    stepwise_weights,
-    trajectory_values,
+from reweigh.estimate.gradient import (
+    FittedModel,
+    MarginalGradient,
+    behavior_gradient,
+    cut_off,
+    gradient_of,
+    marginal_gradient,
 )
-from reweigh.estimate.influence_stationary import stationary_values
-from reweigh.estimate.presets import mis
-from reweigh.estimate.recipe import Marginal, Model, Recipe, Stationary, Stepwise
+from reweigh.estimate.recipe import Marginal, Recipe, Stepwise
 from reweigh.estimate.recursion import overflow
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
+from reweigh.log.states import HIDDEN, START
+from reweigh.policy.base import Policy, scope_of
+from reweigh.sums import cells
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
-from reweigh.sums.engines.base import Request
+from reweigh.sums.gather import CellGradient, ProductGradient, gathered, moves_of
+from reweigh.sums.moments import Moments
+from reweigh.sums.products import running_weights
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-def influence_values(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
-    """(n,) ψ of an estimator on a log."""
+def influence_values(
+    log: EpisodeLog, target: Policy, recipe: Recipe, sums: Moments | None = None
+) -> Floats:
+    """(n,) ψ of an estimator on a log; `sums` are what it needs, where they were made before."""
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
         if recipe.control is None:
-            return _finished(_values(log, target, recipe))
+            return _finite(_values(log, target, recipe, sums))
         psi = fixed_q_values(log, target, recipe)
         if _fit(recipe) == "in-sample":
-            psi = _finished(psi + _through_q(log, target, recipe))
+            psi = _finite(psi + _through_q(log, target, recipe))
     return psi
 
 
 def fixed_q_values(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
     """(n,) ψ of DR, WDR or MDR with Q as it is: where Q was fitted, without its own influence."""
     assert recipe.control is not None
-    if recipe.uses_trajectories:
-        refuse_cut(log)  # whichever half they are in
+    if recipe.uses_trajectories and log.n_truncated:
+        raise cut_off(log.n_truncated)  # whichever half they are in
     with np.errstate(over="ignore", invalid="ignore"):
         shaped = _shaped(log, target, recipe)
-        psi = _finished(_values(shaped, target, replace(recipe, control=None)))
+        psi = _finite(_values(shaped, target, recipe.plain))
     if _fit(recipe) != "split":
         return psi
     # v = (1/n_0) Σ over the n_0 episodes that sum: each counts n/n_0 times
@@ -104,48 +106,99 @@ def behavior_values(log: EpisodeLog) -> Floats:
     """
     if log.n_truncated:
         return behavior_parts(log).values()
+    returns = returns_of(log)
+    return np.asarray(returns - returns.mean(), np.float64)
+
+
+def returns_of(log: EpisodeLog) -> Floats:
+    """(n,) Σ_t γ^t y_t"""
     powers = log.discount ** log.steps.step.astype(np.float64)
-    returns = tally(log.steps.episode_index, powers * log.steps.reward, log.n_episodes)
-    return _centred(returns)
+    return tally(log.steps.episode_index, powers * log.steps.reward, log.n_episodes)
 
 
-def _values(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
-    """(n,) ψ of an estimator without a control, not yet centred."""
-    weights, weighted = recipe.weights, recipe.normalize == "step"
-    pi, rho = ratios(log, target, recipe.max_ratio)
-    if isinstance(weights, Model):
-        return dm_values(log, target, rho, renorm=weights.unseen == "renorm")
-    if isinstance(weights, Stationary):
-        return stationary_values(log, target, recipe, pi, rho)
-    if isinstance(weights, Marginal):
-        found = marginal_influence(log, recipe, pi, rho)
-        return found.start + tally(found.moves.episode, found.term, log.n_episodes)
-    if isinstance(weights, Stepwise):
-        return stepwise_values(log, rho, weighted=weighted)
-    return trajectory_values(log, rho, weighted=weighted)
+def _sums(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
+    if recipe.uses_trajectories and log.n_truncated:
+        raise cut_off(log.n_truncated)
+    return ArraysEngine().moments(log, target, replace(recipe.needs, blocks=1, named=False))
+
+
+def _values(log: EpisodeLog, target: Policy, recipe: Recipe, sums: Moments | None = None) -> Floats:
+    """(n,) ψ of an estimator without a control."""
+    gradient = gradient_of(recipe, _sums(log, target, recipe) if sums is None else sums)
+    psi = gathered(gradient, log, target, ratios(log, target, recipe.max_ratio)[1])
+    g = log.steps.start_value
+    return psi if g is None or isinstance(gradient, ProductGradient) else psi + g - g.mean()
 
 
 def _shaped(log: EpisodeLog, target: Policy, recipe: Recipe) -> EpisodeLog:
     """The log with shaped rewards (of the summing half when split)."""
     control = recipe.control
     assert control is not None
-    request = Request(
-        frozenset({"model"}), control.blocks, recipe.max_ratio, policy=True, named=False
-    )
-    fit = None if control.own else ArraysEngine().moments(log, target, request)
+    fit = None if control.own else _fitting_sums(log, target, recipe)
     return shape_log(log, target, recipe, fit).log
 
 
+def _fitting_sums(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
+    request = replace(recipe.needs, kinds=frozenset({"model"}), named=False)
+    return ArraysEngine().moments(log, target, request)
+
+
 def _through_q(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
-    """(n,) the part of ψ through Q that was fitted on the same log."""
-    pi, rho = ratios(log, target, recipe.max_ratio)
+    """(n,) the part of ψ through a Q that was fitted on the same log. W = n ∂v/∂y of every row is
+    γ^t ρ_{0:t}, for WIS over its mean, and for MIS n ∂v/∂Σz times ρ since its move began. Where DR
+    and WDR take V of what the policy sees in a row, κ_Q(t+1,s',a) is γ Σ W π(a|x') in place of κ_V,
+    and κ_Q(0,s,a) = Σ π(a|x_0)."""
+    _, rho = ratios(log, target, recipe.max_ratio)
+    plain = recipe.plain
     if isinstance(recipe.weights, Stepwise):
-        weight = stepwise_weights(log, rho, weighted=recipe.normalize == "step")
+        gradient = gradient_of(plain, _sums(log, target, plain))
+        assert isinstance(gradient, ProductGradient)
+        weight = running_weights(log.steps, rho, log.discount, gradient.log_mean)
     else:
-        plain = replace(recipe, control=None)
-        weight = marginal_influence(log, plain, pi, rho).row_weights()
-    by_row = recipe.uses_trajectories
-    return through_fitted_q(log, target, rho, weight, by_row=by_row)
+        of_marginal = marginal_gradient(plain, _sums(log, target, plain)).gradient
+        moves = moves_of(log, rho, of_marginal.moves)
+        weight = moves.within * moves.by_row(of_marginal.z[of_marginal.cell_of(moves)])
+    model = FittedModel.of(_fitting_sums(log, target, recipe))
+    table = model.gradient(np.zeros(len(model.Q)), np.zeros(len(model.V)))
+    cell = table.cell_of(moves_of(log, rho, "actions"))
+    by_cell = tally(cell, weight, len(table.cells))
+    if recipe.uses_trajectories and scope_of(target) == "row":
+        found = _through_rows(log, target, model, cell, weight, by_cell)
+    else:
+        found = model.through_q(by_cell)
+    return gathered(found, log, target, rho)
+
+
+def _through_rows(
+    log: EpisodeLog,
+    target: Policy,
+    model: FittedModel,
+    cell: Ints,
+    weight: Floats,
+    by_cell: Floats,
+) -> CellGradient:
+    """The same where V is that of what the policy sees in a row."""
+    steps, op = log.steps, model.op
+    # γ times the weight of the row before; of first rows the start value's, 1
+    arriving, last = np.ones(len(weight)), np.ones(len(weight), bool)
+    for t in range(log.horizon - 1):
+        here, following = steps.rows(t), steps.rows(t + 1)
+        before = slice(here.start, here.start + following.stop - following.start)
+        arriving[following] = log.discount * weight[before]
+        last[before] = False
+    kappa_q = model.leaving(by_cell)
+    action = np.zeros(len(model.node), np.int64)
+    action[op.groups.of] = op.cells.a
+    assert log.actions is not None
+    for code, value in enumerate(log.actions.values):
+        groups = np.flatnonzero(action == code)
+        of_node = np.full(len(model.V), len(model.Q))
+        of_node[model.node[groups]] = groups
+        pi = target.of_action(log, value)
+        kappa_q += tally(of_node[op.src[cell]], arriving * pi, len(model.Q) + 1)[:-1]
+    # states that are known, and have no row
+    kappa_v = model.arriving(tally(cell[last], weight[last], len(op.cells)))
+    return model.gradient(kappa_q, kappa_v)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,15 +227,8 @@ class Parts:
 
     def minus(self, other: Parts) -> Parts:
         """The influence on a difference of two values of one log. d_t(s) is that of the first."""
-        return Parts(
-            self.start - other.start,
-            self.episode,
-            self.node,
-            self.term - other.term,
-            self.node_t,
-            self.node_s,
-            self.target,
-        )
+        start, term = self.start - other.start, self.term - other.term
+        return replace(self, start=start, term=term)
 
     def variances(self) -> tuple[float, Floats]:
         """mean(ψ²) by its origin: of the start, and (K,) of the nodes.
@@ -206,39 +252,47 @@ def influence_parts(log: EpisodeLog, target: Policy, recipe: Recipe) -> Parts:
             f"the influence values of {recipe.name} are not told by step and state; those of mis, "
             "mis-plain and mis-state are",
         )
-    pi, rho = ratios(log, target, recipe.max_ratio)
-    return _parts(log, recipe, pi, rho)
+    rho = ratios(log, target, recipe.max_ratio)[1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = marginal_gradient(recipe, _sums(log, target, recipe))
+    return _parts(log, found, rho)
 
 
 def behavior_parts(log: EpisodeLog) -> Parts:
     """ψ of the behaviour's own value, part by part: MIS with every ratio 1."""
-    ones = np.ones(log.steps.n_rows)
-    return _parts(log, mis("none"), ones, ones)
+    steps, none = log.steps, np.zeros(log.n_episodes, np.int64)
+    rho = np.ones(steps.n_rows)
+    if log.has_hidden:
+        table = cells.stretch_cells(steps, none, rho, log.discount)
+    else:
+        with_mu = replace(steps, behavior_prob=rho)
+        table = cells.one_step_cells(with_mu, none, rho, rho, None, HIDDEN)
+    first = steps.state[steps.rows(0)]
+    start = cells.starts(
+        replace(steps, start_value=None), none, np.where(first == HIDDEN, START, first)
+    )
+    hidden = log.has_hidden
+    found = behavior_gradient(table, start, log.horizon, log.discount, hidden=hidden)
+    return _parts(log, found, rho)
 
 
-def _parts(log: EpisodeLog, recipe: Recipe, pi: Floats, rho: Floats) -> Parts:
+def _parts(log: EpisodeLog, found: MarginalGradient, rho: Floats) -> Parts:
     with np.errstate(over="ignore", invalid="ignore"):
-        found = marginal_influence(log, recipe, pi, rho)
+        moves = moves_of(log, rho, found.gradient.moves)
+        cell = found.gradient.cell_of(moves)
+        term = found.gradient.terms(moves, cell)
     return Parts(
-        start=_finished(found.start),
-        episode=found.moves.episode,
-        node=found.op.src[found.edge],
-        term=_finite(found.term),
+        start=_finite(found.gradient.start[cell[: log.n_episodes]]),
+        episode=moves.episode,
+        node=found.node[cell],
+        term=_finite(term),
         node_t=found.op.node_t,
         node_s=found.op.node_s,
-        target=found.flow.d,
+        target=found.target,
     )
-
-
-def _finished(psi: Floats) -> Floats:
-    return _centred(_finite(psi))
 
 
 def _finite(values: Floats) -> Floats:
     if not np.all(np.isfinite(values)):
         raise overflow()
     return values
-
-
-def _centred(values: Floats) -> Floats:
-    return np.asarray(values - values.mean(), np.float64)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from reweigh.estimate.solution import Solution
     from reweigh.log.log import EpisodeLog
     from reweigh.policy.base import Policy
+    from reweigh.sums.gather import Gradient
     from reweigh.sums.moments import Moments
 
 Normalize = Literal["none", "simplex", "state", "step"]
@@ -85,6 +86,10 @@ class Weights:
         """The same straight from the rows of a log in memory, where that is faster; else None."""
         return None
 
+    def gradient(self, recipe: Recipe, sums: Moments) -> Gradient:
+        """n ∂v/∂(sum), which a second scan gathers into influence values."""
+        raise NotImplementedError
+
     def with_error(
         self,
         recipe: Recipe,
@@ -125,6 +130,11 @@ class Stepwise(Weights):
         from reweigh.estimate.products import solve_products
 
         return solve_products(recipe, sums)
+
+    def gradient(self, recipe: Recipe, sums: Moments) -> Gradient:
+        from reweigh.estimate.gradient import product_gradient
+
+        return product_gradient(recipe, sums)
 
     def with_error(
         self,
@@ -169,6 +179,11 @@ class Trajectory(Weights):
 
         return solve_products(recipe, sums)
 
+    def gradient(self, recipe: Recipe, sums: Moments) -> Gradient:
+        from reweigh.estimate.gradient import product_gradient
+
+        return product_gradient(recipe, sums)
+
 
 @dataclass(frozen=True)
 class Marginal(Weights):
@@ -212,6 +227,11 @@ class Marginal(Weights):
 
         return solve_recursion(recipe, sums, errors=errors)
 
+    def gradient(self, recipe: Recipe, sums: Moments) -> Gradient:
+        from reweigh.estimate.gradient import marginal_gradient
+
+        return marginal_gradient(recipe, sums).gradient
+
     def solve_rows(
         self, recipe: Recipe, log: EpisodeLog, target: Policy, *, errors: bool = True
     ) -> Solution | None:
@@ -250,6 +270,11 @@ class Model(Weights):
         from reweigh.estimate.solution import solve_recursion
 
         return solve_recursion(recipe, sums, errors=errors)
+
+    def gradient(self, recipe: Recipe, sums: Moments) -> Gradient:
+        from reweigh.estimate.gradient import model_gradient
+
+        return model_gradient(sums, renorm=self.unseen == "renorm")
 
     def with_error(
         self,
@@ -300,6 +325,11 @@ class Stationary(Weights):
         from reweigh.estimate.stationary import solve_stationary
 
         return solve_stationary(recipe, sums)
+
+    def gradient(self, recipe: Recipe, sums: Moments) -> Gradient:
+        from reweigh.estimate.gradient_stationary import stationary_gradient
+
+        return stationary_gradient(recipe, sums)
 
     def with_error(
         self,

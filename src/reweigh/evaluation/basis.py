@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.influence import behavior_values, influence_values
 from reweigh.estimate.jackknife import (
     GONE,
     LEAST_BLOCKS,
@@ -20,12 +19,20 @@ from reweigh.estimate.jackknife import (
     error_of_blocks,
     jackknife_error,
 )
-from reweigh.estimate.presets import wis
 from reweigh.estimate.recipe import Recipe
 from reweigh.estimate.solution import Solution
+from reweigh.estimate.spread import Spread
 from reweigh.estimate.variance import OVERFLOW, Freedom, nothing_left
-from reweigh.evaluation.inputs import Evidence, merged
-from reweigh.evaluation.solve import finite, solve, solve_on_sums
+from reweigh.evaluation.influence_source import (
+    BEHAVIOR,
+    WIS,
+    Column,
+    InfluenceSource,
+    RowsInfluence,
+    ScanInfluence,
+)
+from reweigh.evaluation.inputs import Evidence
+from reweigh.evaluation.solve import finite, solve_on_sums
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.moments import Moments
@@ -76,6 +83,7 @@ class Grounds:
     by_blocks   makes the sums by blocks of episodes that the jackknife needs, where the log can
                 be scanned again
     psi         the influence values, where the solution has them at hand
+    scan        the influence values by a second scan, where the log can be scanned again
     """
 
     evidence: Evidence
@@ -91,7 +99,28 @@ class Grounds:
     note: str = ""
     by_blocks: Callable[[], Moments] | None = None
     psi: Callable[[], Floats] | None = None
+    scan: ScanInfluence | None = None
     _kept: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def influences(self) -> InfluenceSource | None:
+        """Where the influence values come from: the rows, a second scan, or nothing."""
+        if self.evidence.log is None:
+            return self.scan
+        if "rows" not in self._kept:
+            at_hand: dict[Column, Callable[[], Floats]] = {}
+            if self.psi is not None:
+                at_hand[self.recipe] = self.psi
+            self._kept["rows"] = RowsInfluence(self.evidence, self.dropped, at_hand)
+        rows: RowsInfluence = self._kept["rows"]
+        return rows
+
+    def spread(self, minus: Column | None = None) -> Spread:
+        """Of the estimate's influence values, or of their difference to others."""
+        if self.influences is None:
+            self.rows("influence values are those of episodes", OTHER_METHODS)  # refuses
+        assert self.influences is not None
+        return self.influences.spread(self.recipe, minus)
 
     def moments(self) -> Moments:
         """The sums; where the estimate was made without them, they are made now."""
@@ -116,9 +145,9 @@ class Grounds:
         return Verdict((*own, *diagnose.speaking_of(found, self.recipe), *decisive))
 
     def _dependence(self) -> list[Gate]:
-        """Whether the sums say that episodes depend on more than the state; from rows there is an
-        error that does not mind (`_dependent`)."""
-        if self.evidence.log is not None or not self._rests_on_state:
+        """Whether the sums say that episodes depend on more than the state; with influence values
+        there is an error that does not mind (`_dependent`)."""
+        if self.influences is not None or not self._rests_on_state:
             return []
         if "dependence" not in self._kept:
             sums = self.evidence.for_gates(self.recipe, dropped=self.dropped)
@@ -130,23 +159,20 @@ class Grounds:
         """On how many episodes the error rests; no gate where there is no error."""
         if self.n_episodes < 2 or self.error is None:
             return []
-        if self.evidence.log is None:
+        if self.influences is None:
             return [unknown(DECISIVE, "sums hold no episodes: evaluated in memory it is told")]
         try:
-            found = heaviest(self.influence())
+            found = heaviest(self.spread())
         except RefusedError as error:
             return [unknown(DECISIVE, str(error))]
-        if found is None:
-            return []
-        log, _ = self.evidence.rows(self.dropped)
-        return [decisive_episodes(found, str(log.steps.episode[found.episode]))]
+        return [] if found is None else [decisive_episodes(found)]
 
     def _weighed(self, history: Gate) -> Gate:
         """A history that matters to nothing: not red where WIS, which needs no state, agrees."""
         if self._agrees_with_wis():
             text = f"{history.text}, but wis, which needs no state, gives the same within one error"
             return replace(history, level="amber", text=text)
-        if self.evidence.log is not None:
+        if self.influences is not None:
             return history
         advice = f"{history.advice}; evaluated in memory it is amber if wis gives the same"
         return replace(history, advice=advice)
@@ -155,16 +181,13 @@ class Grounds:
         """Whether WIS, which needs no state, tells the same value within one error of the
         difference; not where it cannot be asked, or only sums are at hand, which hold no joint
         error."""
-        if self.evidence.log is None:
+        if self.influences is None:
             return False
-        log, target = self.evidence.rows(self.dropped)
         try:
-            psi = self.influence() - influence_values(log, target, wis())
-            again = replace(self.evidence, requests=merged([wis()]), made={}, asked={})
-            other = solve(again, wis(), self.dropped).solution
+            error = self._clustered(self.spread(WIS))
+            apart = errors_apart(self.value, self.influences.wis_value(), error)
         except RefusedError:
             return False
-        apart = errors_apart(self.value, other.value, self._clustered(psi))
         return apart is not None and apart <= AGREES
 
     def rows(self, why: str, otherwise: str = "") -> tuple[EpisodeLog, Policy]:
@@ -209,7 +232,7 @@ class Grounds:
 
     def _dependent(self) -> bool:
         """Whether the error that takes the state for all that matters is too small."""
-        if self.evidence.log is None or not self._rests_on_state or self.freedom is None:
+        if self.influences is None or not self._rests_on_state or self.freedom is None:
             return False
         try:
             return dependent(self.freedom.error, self.error_and_df("cluster")[0])
@@ -227,7 +250,7 @@ class Grounds:
             self.worst_ess,
             analytic=self.error is not None and self.freedom is not None,
             jackknife=self.error is not None and by_blocks,
-            cluster=no_blocks and self.evidence.log is not None,
+            cluster=no_blocks and self.influences is not None,
         )
 
     def error_and_df(self, method: str) -> tuple[float, float]:
@@ -237,7 +260,7 @@ class Grounds:
                 raise self._no_error()
             return self.freedom.error, self.freedom.df
         if method == "cluster":
-            error = self._clustered(self.influence())
+            error = self._clustered(self.spread())
             if nothing_left(error, self.value):
                 raise RefusedError("no-error", "the episodes do not differ in their influence")
             return error, self.n_episodes - 1
@@ -256,26 +279,38 @@ class Grounds:
     def _text(self, method: str) -> str:
         return f"jackknife ({self.jackknife()[1]} blocks)" if method == "jackknife" else method
 
-    def _clustered(self, psi: Floats) -> float:
+    def _clustered(self, psi: Spread) -> float:
         """SE² = mean(ψ²)/n, times m/(m - 1) with m the episodes that are summed: all, or those
         that a split leaves, the others having ψ = 0."""
         m = self.n_episodes
-        with np.errstate(over="ignore"):
-            square = float(np.mean(psi**2)) / len(psi)
-        if not math.isfinite(square):
+        if not math.isfinite(psi.square):
             raise RefusedError("no-error", OVERFLOW)
-        return math.sqrt(square * m / (m - 1))
+        return math.sqrt(psi.square * m / (m - 1))
 
     def influence(self) -> Floats:
-        """(n,) ψ of the estimate."""
-        if "influence" not in self._kept:
-            log, target = self.rows("influence values are those of episodes", OTHER_METHODS)
-            if self.psi is not None:
-                self._kept["influence"] = self.psi()
+        """(n,) ψ of the estimate, of a log in memory."""
+        self.rows("influence values are those of episodes", OTHER_METHODS)
+        assert isinstance(self.influences, RowsInfluence)
+        return self.influences.values(self.recipe)
+
+    def joint_error(self, other: Grounds) -> float | None:
+        """Of the difference to another estimate on the same log: 0 where rounding alone is left of
+        it, nan where they are not of the same episodes, None where it cannot be told."""
+        try:
+            own, others = self.spread(), other.spread()
+            if own.n != others.n:
+                return math.nan
+            if self.evidence.log is None:
+                apart = self.spread(other.recipe)
             else:
-                self._kept["influence"] = influence_values(log, target, self.recipe)
-        found: Floats = self._kept["influence"]
-        return found
+                with np.errstate(over="ignore", invalid="ignore"):
+                    difference = self.influence() - other.influence()
+                apart = Spread.of(difference, self.evidence.rows(self.dropped)[0].steps.episode)
+        except RefusedError:
+            return None
+        if not apart.square > 1e-14 * (own.square + others.square):
+            return 0.0
+        return math.sqrt(apart.square * own.n / (own.n - 1))
 
     def jackknife(self) -> tuple[float, int]:
         """The standard error by deleting blocks of episodes, and the number of blocks."""
@@ -340,7 +375,7 @@ class Grounds:
         return bootstrap_t(self.value, self.error, values, errors, made.seed, reasons, asked)
 
     def gain(self) -> Gain:
-        """How much more than the behaviour the target earns. From rows by the difference of the
+        """How much more than the behaviour the target earns. By the difference of the
         influence values, since both are estimated from the same episodes; from sums with the most
         that the error of the difference can be."""
         if self.n_episodes < 2:
@@ -349,10 +384,9 @@ class Grounds:
             raise RefusedError(
                 "no-behavior", "what the behaviour itself earned cannot be told from this log"
             )
-        if self.evidence.log is None:
+        if self.influences is None:
             return self._bounded_gain(self.behavior_value)
-        log, _ = self.evidence.rows(self.dropped)
-        error = self._clustered(self.influence() - behavior_values(log))
+        error = self._clustered(self.spread(BEHAVIOR))
         return paired(self.value, self.behavior_value, error, self.n_episodes)
 
     def _bounded_gain(self, behavior: float) -> Gain:

@@ -30,6 +30,7 @@ from reweigh.estimate.solution import Solution, behavior_value
 from reweigh.estimate.variance import OVERFLOW
 from reweigh.evaluation.auto import choose
 from reweigh.evaluation.basis import Grounds, freedom_of
+from reweigh.evaluation.influence_source import Column, ScanInfluence
 from reweigh.evaluation.inputs import (
     Evidence,
     Truncated,
@@ -44,6 +45,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
+from reweigh.sums.engines.second_scan import can_scan_again
 from reweigh.sums.moments import Moments
 from reweigh.sums.scanned_log import ScannedLog
 from reweigh.sums.trajectories import StepMoments
@@ -164,15 +166,27 @@ def _evaluate_scanned(
     found = [
         evaluate_all(own, target, [recipe])[0] for own, recipe in zip(sums, recipes, strict=True)
     ]
-    return [_scannable(log, target, result) for result in found]
+    by_recipe: dict[Column, Moments] = {
+        result.recipe: own
+        for own, result in zip(sums, found, strict=True)
+        if isinstance(result, Estimate)
+    }
+    scan = None
+    if can_scan_again(log):
+        wis = presets.wis()
+        scan = ScanInfluence(log, target, by_recipe, lambda: scanned_sums(log, target, [wis])[0])
+    return [_scannable(log, target, result, scan) for result in found]
 
 
-def _scannable(log: ScannedLog, target: Policy, result: Estimate | Refusal) -> Estimate | Refusal:
-    """An estimate that may have the log scanned again: the jackknife needs sums by blocks."""
+def _scannable(
+    log: ScannedLog, target: Policy, result: Estimate | Refusal, scan: ScanInfluence | None
+) -> Estimate | Refusal:
+    """An estimate that may have the log scanned again: the jackknife needs sums by blocks, and
+    influence values a second scan."""
     if isinstance(result, Refusal):
         return result
     request = replace(result.recipe.needs, blocks=JACKKNIFE_BLOCKS)
-    again = replace(result.grounds, by_blocks=lambda: log.moments(target, request))
+    again = replace(result.grounds, by_blocks=lambda: log.moments(target, request), scan=scan)
     return replace(result, grounds=again)
 
 

@@ -25,16 +25,11 @@ LOG_UNIT = 256 * float(np.log(2.0))  # the logarithm of one exponent
 
 def trajectories(steps: Steps, block: Ints, rho: Floats, gamma: float) -> StepMoments:
     """Σw, Σw², Σwy of w = ρ_{0:t} by (block, t), and what whole episodes add up to by block."""
-    n, horizon = steps.n_episodes, steps.horizon
+    horizon = steps.horizon
     groups = group_by([block])
     index, blocks = groups.index(), len(groups)
-    g = np.zeros(n) if steps.start_value is None else steps.start_value
-    m, e = np.ones(n), np.zeros(n, np.int64)
-    x, plain = g.copy(), np.zeros(n)
-    top, sums = np.zeros((blocks, horizon), np.int64), np.zeros((4, blocks, horizon))
-    run = pick("products.running", steps.n_rows)
     with np.errstate(over="ignore", invalid="ignore"):
-        run(steps.offsets, rho, steps.reward, gamma, index, m, e, x, plain, top, sums)
+        g, m, e, x, plain, top, sums = _run(steps, rho, gamma, index, blocks)
         scale, by = _to_largest(top.reshape(-1), sums[3].reshape(-1))
         w, w2, wy, wmax = sums.reshape(4, -1) * np.stack([by, by * by, by, by])
         episodes = _episodes(groups.keys[0], index, m, e, x, plain, g)
@@ -51,6 +46,29 @@ def trajectories(steps: Steps, block: Ints, rho: Floats, gamma: float) -> StepMo
         ),
         episodes,
     )
+
+
+def _run(
+    steps: Steps, rho: Floats, gamma: float, index: Ints, blocks: int
+) -> tuple[Floats, Floats, Ints, Floats, Floats, Ints, Floats]:
+    """(n,) g, the products as m·2^(256 e), x and the returns; by (block, t) the sums and their
+    exponent."""
+    n, horizon = steps.n_episodes, steps.horizon
+    g = np.zeros(n) if steps.start_value is None else steps.start_value
+    m, e = np.ones(n), np.zeros(n, np.int64)
+    x, plain = g.copy(), np.zeros(n)
+    top, sums = np.zeros((blocks, horizon), np.int64), np.zeros((4, blocks, horizon))
+    run = pick("products.running", steps.n_rows)
+    run(steps.offsets, rho, steps.reward, gamma, index, m, e, x, plain, top, sums)
+    return g, m, e, x, plain, top, sums
+
+
+def of_episodes(steps: Steps, rho: Floats, gamma: float) -> tuple[Floats, Floats, Floats]:
+    """(n,) the logarithm of the whole product, g + Σ_t γ^t ρ_{0:t} y_t, and Σ_t γ^t y_t."""
+    everyone = np.zeros(steps.n_episodes, np.int64)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        _, m, e, x, plain, _, _ = _run(steps, rho, gamma, everyone, 1)
+        return np.log(m) + e * LOG_UNIT, x, plain
 
 
 def _to_largest(top: Ints, largest: Floats) -> tuple[Floats, Floats]:
@@ -86,6 +104,20 @@ def weighted_residuals(
     with np.errstate(over="ignore", invalid="ignore"):
         run(steps.offsets, rho, steps.reward, center, scale, exponent, m, e, total)
     return total
+
+
+def running_weights(steps: Steps, rho: Floats, gamma: float, log_mean: Floats) -> Floats:
+    """(N,) γ^t ρ_{0:t}/exp(log_mean_t) of every row; `log_mean` is (H,), or (1,) for all steps."""
+    log_mean = np.broadcast_to(log_mean, steps.horizon)
+    log_w, weight = np.zeros(steps.n_episodes), np.empty(steps.n_rows)
+    with np.errstate(divide="ignore", over="ignore"):
+        log_rho = np.log(rho)
+        for t in range(steps.horizon):
+            rows = steps.rows(t)
+            alive = rows.stop - rows.start
+            log_w[:alive] += log_rho[rows]
+            weight[rows] = gamma**t * np.exp(log_w[:alive] - log_mean[t])
+    return weight
 
 
 def _steps_scale(gamma: float, center: Floats, log_mean: Floats) -> tuple[Floats, Ints]:

@@ -7,12 +7,10 @@ equal ones among zeros the skewness of the sum, Σψ³/(Σψ²)^(3/2), is 1/√k
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-Floats = npt.NDArray[np.float64]
+from reweigh.estimate.spread import Spread
 
 
 @dataclass(frozen=True)
@@ -23,18 +21,16 @@ class Decisive:
     """
 
     size: float
-    episode: int
+    episode: str
     share: float
     moved: float
 
 
-def heaviest(psi: Floats) -> Decisive | None:
-    """Of (n,) influence values; None where they have no spread."""
-    top = float(np.max(np.abs(psi), initial=0.0))
-    if not 0 < top < np.inf:
+def heaviest(psi: Spread) -> Decisive | None:
+    """Of influence values; None where they have no spread."""
+    if not 0 < abs(psi.top) < math.inf:
         return None
-    scaled = psi / top
-    second, third = float(np.sum(scaled**2)), float(np.sum(scaled**3))
-    most = int(np.argmax(np.abs(psi)))
-    size = min(second**3 / third**2, len(psi)) if abs(third) > 1e-150 else float(len(psi))
-    return Decisive(size, most, float(scaled[most] ** 2) / second, -float(psi[most]) / len(psi))
+    size = float(psi.n)
+    if abs(psi.third) > 1e-150:
+        size = min(psi.second**3 / psi.third**2, size)
+    return Decisive(size, psi.episode, 1 / psi.second, -psi.top / psi.n)

@@ -357,9 +357,9 @@ def episodes(n: int, kind: Kind = "states") -> Gate:
     )
 
 
-def decisive_episodes(found: Decisive, name: str) -> Gate:
-    """On how many episodes the error rests; `name` is the id of the heaviest one."""
-    share = f"episode {name} has {found.share:.0%} of it"
+def decisive_episodes(found: Decisive) -> Gate:
+    """On how many episodes the error rests."""
+    share = f"episode {found.episode} has {found.share:.0%} of it"
     few = LIMITS[DECISIVE].judge(found.size) != "green"
     one = f"{found.size:.0f} episode{'' if round(found.size) == 1 else 's'}"
     return gate(

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from reweigh.estimate.control import halves
 from reweigh.estimate.direct import Rows, observed
-from reweigh.estimate.influence_moves import single_moves
 from reweigh.estimate.recipe import Marginal, Model, Recipe, Stationary, Stepwise
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy, scope_of
+from reweigh.sums.cells import one_step_cells
 from reweigh.sums.shares import shares_of
 from reweigh.trust import mixed_cells, mixed_control, mixed_pooled
 from reweigh.trust.draws import Draws
@@ -148,7 +148,10 @@ class Ready:
         """Whether the target follows from step and state: these roads know no other model."""
         if scope_of(self.target) != "logged action" or self.log.actions is None:
             return scope_of(self.target) == "state"
-        cells, _ = single_moves(self.log, self.of_rows["π"], self.rho, action=True).cells()
+        steps, none = self.log.steps, np.zeros(self.log.n_episodes, np.int64)
+        as_state = len(self.log.states)
+        pi, rho = self.of_rows["π"], self.rho
+        cells = one_step_cells(steps, none, pi, rho, steps.action, as_state)
         return shares_of(cells, None).rule == "one number"
 
     @cached_property

@@ -74,7 +74,7 @@ def add_up(parts: list[Moments]) -> Moments:
             total = total + table
         return total.summed() if isinstance(total, StartMoments) else total
 
-    names = ("start", "transitions", "start_model", "model", "trajectories", *VERSIONS)
+    names = ("start", "transitions", "start_model", "model", "policy", "trajectories", *VERSIONS)
     made = {name: together(name) for name in names}
     left_out = {kind: why for part in reversed(parts) for kind, why in part.left_out.items()}
     if made["lagged"] is not None:

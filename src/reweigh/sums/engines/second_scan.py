@@ -1,0 +1,135 @@
+"""Logs that stay where they are, scanned again: as small logs of whole episodes, one by one.
+
+A stream is read in its order where episodes stand together. Rows in any other order are sorted by
+DuckDB first, which spills to disk what memory does not hold; so are those of the engine duckdb.
+Spark and warehouses keep their rows: there is no second scan of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from reweigh.errors import Place, RefusedError
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import Labels
+from reweigh.policy.base import Policy
+from reweigh.sums.engines.stream_chunks import RowOrderError, Visit, scan
+from reweigh.sums.moments import Moments
+from reweigh.sums.scanned_log import Reading, ScannedLog
+
+BATCH = 1 << 18  # rows
+
+
+def can_scan_again(log: ScannedLog) -> bool:
+    """Whether the engine of this log gives its rows a second time."""
+    if log.scanner.name in ("stream", "duckdb"):
+        return True
+    return log.scanner.name == "ibis" and log.data.get_backend().name == "duckdb"
+
+
+def visit_episodes(
+    log: ScannedLog, target: Policy, sums: Moments, begin: Callable[[], Visit]
+) -> None:
+    """Show all episodes, as small logs with the codes of these sums, to what `begin` gives; where
+    the rows turn out to stand in no order, it is asked for a second time."""
+
+    def recoded(visit: Visit) -> Visit:
+        return lambda part: visit(with_codes_of(part, sums))
+
+    horizon = sums.about.horizon
+    with np.errstate(over="ignore", invalid="ignore"):
+        if log.scanner.name == "stream":
+            try:
+                _visit_stream(log, target, horizon, recoded(begin()))
+            except RowOrderError:
+                _visit_sorted(log, "duckdb", target, horizon, recoded(begin()))
+            return
+        engine = None if log.scanner.name == "ibis" else log.scanner.name
+        _visit_sorted(log, engine, target, horizon, recoded(begin()))
+
+
+def with_codes_of(log: EpisodeLog, sums: Moments) -> EpisodeLog:
+    """The same episodes, with the codes that states and actions have in these sums."""
+    states = Labels(tuple(value for value in sums.states.values if value is not None))
+    code = states.translate(log.states)
+    steps = log.steps
+    state, ending = (_coded(codes, code) for codes in (steps.state, steps.ending))
+    action = steps.action
+    if sums.actions is not None and log.actions is not None:
+        action = sums.actions.translate(log.actions)[action].astype(action.dtype)
+    steps = replace(steps, state=state, ending=ending, action=action)
+    return replace(log, steps=steps, states=states, actions=sums.actions, _cache={})
+
+
+def _coded(codes: npt.NDArray[np.int32], table: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    return np.where(codes >= 0, table[np.maximum(codes, 0)], codes).astype(codes.dtype)
+
+
+def _visit_stream(log: ScannedLog, target: Policy, horizon: int, visit: Visit) -> None:
+    engine: Any = log.scanner
+    opened, rows = engine._open(log.data, log.reading, target)
+    found = scan(opened, rows, log.reading, horizon, visit)
+    _refuse_change(bool(found.faults or found.target_faults))
+
+
+def _visit_sorted(
+    log: ScannedLog, engine: str | None, target: Policy, horizon: int, visit: Visit
+) -> None:
+    from reweigh.sums.engines.ibis_connect import open_home
+    from reweigh.sums.engines.ibis_rows import wanted_columns
+    from reweigh.sums.engines.ibis_target import policy_column
+
+    reading, column = log.reading, policy_column(target)
+    with open_home(engine, log.data, reading, column) as home:
+        named = [name for _, name in wanted_columns(reading.columns, column)]
+        names = list(dict.fromkeys(named))
+        rows = SortedRows.of(home, names, reading)
+        found = scan(rows, rows, reading, horizon, visit)  # type: ignore[arg-type]
+    _refuse_change(bool(found.faults or found.target_faults))
+
+
+def _refuse_change(broken: bool) -> None:
+    if broken:
+        raise RefusedError("changed", "the log changed between its first scan and the second")
+
+
+@dataclass(frozen=True, eq=False)
+class SortedRows:
+    """The columns of a log in DuckDB, sorted by episode and step. Has the faces of an opened log
+    and of its rows, as `scan` knows them."""
+
+    home: Any
+    names: list[str]
+    schema: pa.Schema
+    query: str
+
+    @classmethod
+    def of(cls, home: Any, names: list[str], reading: Reading) -> SortedRows:
+        table, kinds = home.open(tuple(names))
+        by = [f"c{names.index(name)}" for name in (reading.columns.episode, reading.columns.step)]
+        query = home.sql(table.order_by([table[name] for name in by]))
+        plain = [k.value_type if pa.types.is_dictionary(k) else k for k in kinds]
+        return cls(home, names, pa.schema(list(zip(names, plain, strict=True))), query)
+
+    def batches(self, names: list[str] | None = None) -> Iterator[pa.Table]:
+        from reweigh.sums.engines.ibis_duckdb import duckdb_errors
+
+        connection = getattr(self.home, "connection", None) or self.home.backend.con
+        with duckdb_errors(self.describe(), None):
+            reader = connection.sql(self.query).to_arrow_reader(BATCH)
+            for batch in reader:
+                if batch.num_rows:
+                    table = pa.Table.from_batches([batch]).rename_columns(self.names)
+                    yield table.cast(self.schema).select(names or self.names)
+
+    def describe(self) -> str:
+        return str(self.home.describe())
+
+    def place(self, row: int) -> Place:
+        return Place(None)

@@ -1,0 +1,280 @@
+"""The second scan: what each episode adds to a value that is a function of sums.
+
+A value is a smooth function of sums over episodes, v = f(Σ_i x_i). The influence of an episode is
+∇f · x_i, gathered over its rows: here are the tables of gradients by cell and by step, and the one
+place where they meet rows. `estimate/gradient.py` makes the tables.
+
+A move is a row, or a hidden stretch of rows from one observed state to the next. Moves stand in
+the order of the rows that they begin with, so that the first n of them are the episodes' first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.kernels.groups import tally
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import HIDDEN, START, UNKNOWN
+from reweigh.policy.base import Policy
+from reweigh.sums import products
+from reweigh.sums.transitions import NO_ACTION, TransitionMoments
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[Any]
+MoveKind = Literal["stretches", "rows", "actions"]
+DENSE_CELLS = 1 << 22  # up to so many possible cells have a place each; else keys are searched
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyGradient:
+    """n ∂v/∂Σπ(a|x) by (t, s, a), where a policy sees more than the state.
+
+    node    (E,) the (t, s) of each cell, of `nodes`
+    at, action, value  (G,) node and action of an entry, and the derivative
+    """
+
+    nodes: int
+    node: Ints
+    at: Ints
+    action: Ints
+    value: Floats
+
+    def terms(self, log: EpisodeLog, target: Policy, cell: Ints) -> Floats:
+        """(N,) Σ_a π(a|x) n ∂v/∂Σπ(a|x) of each row, action by action."""
+        assert log.actions is not None
+        found, node = np.zeros(len(cell)), self.node[cell]
+        for code, action in enumerate(log.actions.values):
+            of = self.action == code
+            by_node = np.zeros(self.nodes)
+            by_node[self.at[of]] = self.value[of]
+            found += target.of_action(log, action) * by_node[node]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class CellGradient:
+    """n ∂v/∂(sum) by cell.
+
+    moves  what the cells are sums of: "stretches" (no action), "rows" (no action, the hidden state
+           is a state) or "actions" (the same with the action)
+    cells  their keys; `block` is the half of the episode where `halves` says so, else 0
+    one, rho, z, y  (E,) by the count of the cell, Σρ, Σz and Σy
+    start  (E,) by the count of the first state, for cells of step 0; else 0
+    """
+
+    moves: MoveKind
+    cells: TransitionMoments
+    one: Floats
+    rho: Floats
+    z: Floats
+    y: Floats
+    start: Floats
+    policy: PolicyGradient | None = None
+    halves: bool = False
+
+    @cached_property
+    def _sizes(self) -> tuple[int, int, int]:
+        """Places of a state (special codes included), of an action, and of a step."""
+        c = self.cells
+        states = max(int(v.max(initial=0)) for v in (c.s, c.s_next)) + 1 - START
+        return states, int(c.a.max(initial=0)) + 1 - NO_ACTION, int(c.t_next.max(initial=0)) + 1
+
+    def _keys(self, moves: Moves | TransitionMoments, block: Ints | None) -> Ints:
+        """One number per cell: block, t, s, a, t', s'."""
+        states, actions, steps = self._sizes
+        key = moves.t.astype(np.int64) if block is None else block * steps + moves.t
+        key = key * states + moves.s
+        key -= START
+        if self.moves == "actions":
+            key *= actions
+            key += moves.a
+            key -= NO_ACTION
+        elif self.moves == "stretches" and np.any(self.cells.t_next - self.cells.t != 1):
+            key *= steps
+            key += moves.t_next
+        key *= states
+        key += moves.s_next
+        key -= START
+        return np.asarray(key, np.int64)
+
+    @cached_property
+    def _sorted(self) -> tuple[Ints, Ints]:
+        keys = self._keys(self.cells, self.cells.block if self.halves else None)
+        order = np.argsort(keys, kind="stable")
+        return keys[order], order
+
+    @cached_property
+    def _place(self) -> npt.NDArray[np.int32] | None:
+        keys, order = self._sorted
+        size = int(keys[-1]) + 1
+        if size > max(DENSE_CELLS, 8 * len(keys)):
+            return None
+        place = np.full(size, len(keys), np.int32)
+        place[keys] = order
+        return place
+
+    def cell_of(self, moves: Moves) -> Ints:
+        """(L,) the cell of each move; E, beyond the last, where the table has none."""
+        keys = self._keys(moves, moves.half[moves.episode] if self.halves else None)
+        if self._place is not None:
+            inside = np.minimum(keys, len(self._place) - 1)
+            return np.where(keys == inside, self._place[inside], len(self.cells))
+        known, order = self._sorted
+        at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        return np.where(known[at] == keys, order[at], len(self.cells))
+
+    def terms(self, moves: Moves, cell: Ints) -> Floats:
+        """(L,) what each move adds, without the episode's start."""
+        found = _extended(self.one)[cell]
+        for of_cell, of_move in ((self.rho, moves.rho), (self.z, moves.z), (self.y, moves.y)):
+            if np.any(of_cell):
+                found += _extended(of_cell)[cell] * of_move
+        return found
+
+
+def _extended(values: Floats) -> Floats:
+    return np.append(values, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class ProductGradient:
+    """Of a value from running products w_t = ρ_{0:t}, or whole ones W = ρ_{0:H-1}:
+
+        step-wise        Σ_t γ^t w_t (y_t - center_t)/exp(log_mean_t) + g + constant
+        trajectory-wise  W (G - center)/exp(log_mean) + constant,   G = Σ_t γ^t y_t
+
+    with ∂v/∂Σw_t y_t = γ^t/Σw_t and ∂v/∂Σw_t = - γ^t v_t/Σw_t; not weighted, both centres and the
+    logarithms are 0.
+    """
+
+    whole: bool
+    weighted: bool
+    center: Floats
+    log_mean: Floats
+    constant: float
+
+
+Gradient = CellGradient | ProductGradient
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """L moves (t, s) → (t', s'); ρ, z, y as in `TransitionMoments`, of one move each.
+
+    half        (n,) of the episodes
+    within, of  (N,) per row: ρ_{t:t+j} γ^j since its move began, and the move (None: row k is
+                move k, and within is ρ)
+    """
+
+    half: Ints
+    episode: Ints
+    t: Ints
+    s: Codes
+    a: Codes
+    t_next: Ints
+    s_next: Codes
+    rho: Floats
+    z: Floats
+    y: Floats
+    within: Floats
+    of: Ints | None = None
+
+    def by_row(self, values: Floats) -> Floats:
+        """(N,) of (L,) values by move."""
+        return values if self.of is None else values[self.of]
+
+
+def moves_of(log: EpisodeLog, rho: Floats, kind: MoveKind, *, halves: bool = False) -> Moves:
+    """The moves of a log: one per row, or from each observed state to the next."""
+    half = log.steps.blocks(2) if halves else np.zeros(0, np.int64)
+    if kind == "stretches" and log.has_hidden:
+        return _stretch_moves(log, rho, half)
+    steps, as_state = log.steps, len(log.states)
+    state, after = steps.state, steps.next_state
+    if log.has_hidden:  # the hidden state is a state of its own, but after the horizon
+        final = steps.step == steps.horizon - 1
+        state = np.where(state == HIDDEN, as_state, state)
+        after = np.where(after == HIDDEN, np.where(final, UNKNOWN, as_state), after)
+    elif np.any(after[steps.rows(steps.horizon - 1)] == HIDDEN):
+        after = np.where(after == HIDDEN, UNKNOWN, after)
+    return Moves(
+        half=half,
+        episode=steps.episode_index,
+        t=steps.step,
+        s=state,
+        a=steps.action if kind == "actions" else np.zeros(0, np.int64),
+        t_next=steps.step + 1,
+        s_next=after,
+        rho=rho,
+        z=rho * steps.reward,
+        y=steps.reward,
+        within=rho,
+    )
+
+
+def _stretch_moves(log: EpisodeLog, rho: Floats, half: Ints) -> Moves:
+    """From each observed state to the next; a hidden first state is START.
+
+    R = ρ_{t:t+j},   z = Σ_j γ^j ρ_{t:t+j} y_{t+j}
+    """
+    steps = log.steps
+    begins = steps.state != HIDDEN
+    begins[steps.rows(0)] = True
+    of, product = np.cumsum(begins) - 1, rho.copy()
+    for t in range(1, steps.horizon):
+        hidden = np.flatnonzero(~begins[steps.rows(t)])
+        here, before = steps.offsets[t] + hidden, steps.offsets[t - 1] + hidden
+        product[here] *= product[before]
+        of[here] = of[before]
+    begin = np.flatnonzero(begins)
+    last = np.zeros(len(begin), np.int64)
+    np.maximum.at(last, of, np.arange(steps.n_rows))
+    power = log.discount ** (steps.step - steps.step[begin][of]).astype(np.float64)
+    within = power * product
+    state, after = steps.state[begin], steps.next_state[last]
+    return Moves(
+        half=half,
+        episode=steps.episode_index[begin],
+        t=steps.step[begin],
+        s=np.where(state == HIDDEN, START, state),
+        a=np.zeros(0, np.int64),
+        t_next=steps.step[last] + 1,
+        s_next=np.where(after == HIDDEN, UNKNOWN, after),
+        rho=product[last],
+        z=tally(of, within * steps.reward, len(begin)),
+        y=tally(of, power * steps.reward, len(begin)),
+        within=within,
+        of=of,
+    )
+
+
+def gathered(gradient: Gradient, log: EpisodeLog, target: Policy, rho: Floats) -> Floats:
+    """(n,) ∇f · x_i of the episodes of a log, times n of the whole log."""
+    if isinstance(gradient, ProductGradient):
+        return _of_products(gradient, log, rho)
+    moves = moves_of(log, rho, gradient.moves, halves=gradient.halves)
+    cell, n = gradient.cell_of(moves), log.n_episodes
+    terms = gradient.terms(moves, cell)
+    if gradient.policy is not None:
+        terms += gradient.policy.terms(log, target, cell)
+    return _extended(gradient.start)[cell[:n]] + tally(moves.episode, terms, n)
+
+
+def _of_products(gradient: ProductGradient, log: EpisodeLog, rho: Floats) -> Floats:
+    steps, constant = log.steps, gradient.constant
+    if gradient.weighted and not gradient.whole:
+        center, log_mean = gradient.center, gradient.log_mean
+        psi = products.weighted_residuals(steps, rho, log.discount, center, log_mean)
+        return psi + constant if steps.start_value is None else psi + steps.start_value + constant
+    log_w, earned, returns = products.of_episodes(steps, rho, log.discount)
+    if not gradient.whole:
+        return earned + constant
+    centred = returns - gradient.center
+    weight = np.exp(np.where(centred == 0, -np.inf, log_w - gradient.log_mean))
+    return np.where(centred == 0, 0.0, weight * centred) + constant
