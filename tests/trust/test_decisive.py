@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.trust.decisive import heaviest
+from reweigh.trust.gates import GateResult
+from reweigh.trust.gates.decisive_episodes import heaviest
 
 TARGET = rw.ColumnPolicy("target_prob")
 
@@ -41,7 +42,7 @@ def clicks(n: int, rng: np.random.Generator) -> rw.EpisodeLog:
     )
 
 
-def gate_of(estimate: rw.Estimate) -> rw.Gate:
+def gate_of(estimate: rw.Estimate) -> GateResult:
     [found] = [gate for gate in estimate.verdict.gates if gate.name == "decisive episodes"]
     return found
 
