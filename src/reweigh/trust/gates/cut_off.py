@@ -10,17 +10,16 @@ from reweigh.sums.moments import Moments
 from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
 
 
-class CutOff(Gate):
+class CutOff(
+    Gate,
+    name="cut-off episodes",
+    question="Were episodes cut off before an unknown state while others ended?",
+    fault="cut-off",
+    reads="solution",
+    limits=limits_by(Limit(0.0, 0.05)),
+    of={"states"},
+):
     """Episodes cut off before a state that is not known, while others end: these are overrated."""
-
-    name = "cut-off episodes"
-    question = "Were episodes cut off before an unknown state while others ended?"
-    fault = "cut-off"
-    reads = "solution"
-    limits = limits_by(Limit(0.0, 0.05))
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        return "states" in traits
 
     def measure(self, context: Context) -> GateResult | None:
         share = cut_beside_ends(context.whole)

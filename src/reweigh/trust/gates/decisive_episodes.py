@@ -15,13 +15,14 @@ from reweigh.errors import RefusedError
 from reweigh.trust.gates.gate import Context, Floats, Gate, GateResult, Limit, limits_by
 
 
-class DecisiveEpisodes(Gate):
-    name = "decisive episodes"
-    question = "On how many episodes does the error rest?"
-    fault = "outlier"
-    limits = limits_by(Limit(20, 5, above=False))  # a sum of so few is skewed
-    assumption = True
-
+class DecisiveEpisodes(
+    Gate,
+    name="decisive episodes",
+    question="On how many episodes does the error rest?",
+    fault="outlier",
+    limits=limits_by(Limit(20, 5, above=False)),  # a sum of so few is skewed
+    assumption=True,
+):
     def measure(self, context: Context) -> GateResult | None:
         if context.error is None:
             return None

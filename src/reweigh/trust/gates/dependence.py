@@ -28,18 +28,17 @@ BY_BLOCKS = (
 )
 
 
-class Dependence(Gate):
+class Dependence(
+    Gate,
+    name="dependence",
+    question="Do episodes depend on more than their states, where only sums are at hand?",
+    fault="fate",
+    needs={"ordered", "transitions"},
+    limits=limits_by(Limit(0.05, None)),
+    of={"states"},
+):
     """Where it cannot be told it is amber, as if it were so: then there is no interval but by
     deleting blocks."""
-
-    name = "dependence"
-    question = "Do episodes depend on more than their states, where only sums are at hand?"
-    fault = "fate"
-    needs = frozenset({"ordered", "transitions"})
-    limits = limits_by(Limit(0.05, None))
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        return "states" in traits
 
     def measure(self, context: Context) -> GateResult | None:
         if context.log is not None or context.n_episodes < 2:

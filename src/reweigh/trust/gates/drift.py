@@ -26,17 +26,18 @@ NO_SPREAD = 1e-12  # of a sum of squares
 TINY = np.finfo(np.float64).tiny
 
 
-class Drift(AssumptionGate):
-    name = "drift"
-    question = "Did both halves of the log, by id, earn the same?"
-    fault = "drift"
-    needs = frozenset({"ordered", "paced"})
-    limits = limits_by(Limit(0.01, None, above=False))
-    holds = "both halves of the log, by id, earned the same"
-    fails = "the two halves of the log, by id, earned differently"
-    advice = "evaluate recent episodes alone, or each period apart"
-    most = "strongest"
-
+class Drift(
+    AssumptionGate,
+    name="drift",
+    question="Did both halves of the log, by id, earn the same?",
+    fault="drift",
+    needs={"ordered", "paced"},
+    limits=limits_by(Limit(0.01, None, above=False)),
+    holds="both halves of the log, by id, earned the same",
+    fails="the two halves of the log, by id, earned differently",
+    advice="evaluate recent episodes alone, or each period apart",
+    most="strongest",
+):
     def test(self, context: Context) -> Outcome:
         sums = context.sums
         if sums.ordered is None:

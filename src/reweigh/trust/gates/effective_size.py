@@ -12,21 +12,22 @@ NEARLY_ALL = 0.9  # of the episodes: then it is not the target that is far
 LONG_STRETCH = 3  # hidden steps, from which on the limits are those of running products
 
 
-class EffectiveSize(Gate):
-    """The smallest effective number of episodes over the steps."""
-
-    name = "effective size"
-    question = "On how many episodes does the estimate effectively rest?"
-    fault = "far-target"
-    reads = "solution"
-    limits = limits_by(
+class EffectiveSize(
+    Gate,
+    name="effective size",
+    question="On how many episodes does the estimate effectively rest?",
+    fault="logarithms",
+    reads="solution",
+    limits=limits_by(
         Limit(100, 30, above=False),
         products=Limit(1000, 600, above=False),  # a log may lack their tail by luck
         plain=Limit(300, 100, above=False),  # their mass is noise too
         model=Limit(100, None, above=False),  # by luck a rare action is no rare one
         pooled=Limit(300, 200, above=False),  # below, no test sees steps differ
-    )
-    warning = LowOverlapWarning
+    ),
+    warning=LowOverlapWarning,
+):
+    """The smallest effective number of episodes over the steps."""
 
     def measure(self, context: Context) -> GateResult:
         ess, sums, n = context.solved.ess, context.sums, context.n_episodes

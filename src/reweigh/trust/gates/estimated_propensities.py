@@ -5,16 +5,15 @@ from __future__ import annotations
 from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
 
 
-class EstimatedPropensities(Gate):
+class EstimatedPropensities(
+    Gate,
+    name="estimated propensities",
+    question="Were the propensities logged, or estimated from this log?",
+    fault="fitted-behavior",
+    limits=limits_by(Limit(0.0, None)),
+    of={"ratios"},
+):
     """Errors take estimated propensities for the truth."""
-
-    name = "estimated propensities"
-    question = "Were the propensities logged, or estimated from this log?"
-    fault = "fitted-behavior"
-    limits = limits_by(Limit(0.0, None))
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        return "ratios" in traits
 
     def measure(self, context: Context) -> GateResult:
         estimated = context.sums.about.behavior != "logged"

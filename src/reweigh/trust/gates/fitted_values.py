@@ -11,19 +11,18 @@ from reweigh.estimate.weakest_places import most_unfounded, rare_share
 from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
 
 
-class FittedValues(Gate):
+class FittedValues(
+    Gate,
+    name="fitted values",
+    question="Is Q fitted to few rows, of the episodes that it is subtracted from?",
+    fault="action-missing",
+    needs={"model"},
+    limits=limits_by(Limit(0.01, 0.05)),
+    of={"fitted in sample"},
+):
     """How much of what a model would say rests on few rows: the target's mass, as the model has it,
     on (t, s, a) that were seen fewer than 10 times (on average over the steps) or never (all that
     is lost). Per step what it adds to that."""
-
-    name = "fitted values"
-    question = "Is Q fitted to few rows, of the episodes that it is subtracted from?"
-    fault = "many-states"
-    needs = frozenset({"model"})
-    limits = limits_by(Limit(0.01, 0.05))
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        return "fitted in sample" in traits
 
     def measure(self, context: Context) -> GateResult:
         return context.once(self.name, lambda: self.of_model(context))

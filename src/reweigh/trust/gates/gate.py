@@ -12,10 +12,10 @@ no interval) is judged by what must be so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -199,15 +199,17 @@ class Context:
 
 
 class Gate:
-    """One question about an estimate. A gate is a subclass of this with one instance in a table.
+    """One question about an estimate: a subclass declares it, an instance stands in a table.
 
     name, question  what is asked
+    fault           what it is meant to notice
     reads           "solution": measured with the estimate, whose numbers it reads; "sums": measured
                     when the verdict is asked for
     needs           tables of sums that it reads ("transitions", "model", "lagged", "ordered",
                     "paced", "largest")
-    limits          by `Recipe.limits`; "" is for all others
-    fault           what it is meant to notice
+    limits          by `Recipe.limits`; "" is for all others (`limits_by`)
+    of, unless      traits of estimators that it concerns, one of these, and that it does not
+                    (`Recipe.traits`); without them it concerns all
     softened        in which case its level is below that of its limit
     hint            shown, but never a reason of a verdict
     assumption      named beside the verdict where it could not be checked
@@ -215,21 +217,45 @@ class Gate:
                     `warns_if_amber`, amber
     """
 
-    name: ClassVar[str]
-    question: ClassVar[str]
-    fault: ClassVar[str]
-    reads: ClassVar[Reads] = "sums"
-    needs: ClassVar[frozenset[str]] = frozenset()
-    limits: ClassVar[Mapping[str, Limit]] = MappingProxyType({})
-    softened: ClassVar[str] = ""
-    hint: ClassVar[bool] = False
-    assumption: ClassVar[bool] = False
-    warning: ClassVar[type[Warning] | None] = None
-    warns_if_amber: ClassVar[bool] = False
+    name: str
+    question: str
+    fault: str
+    reads: Reads
+    needs: frozenset[str]
+    limits: Mapping[str, Limit]
+    of: frozenset[str]
+    unless: frozenset[str]
+    softened: str
+    hint: bool
+    assumption: bool
+    warning: type[Warning] | None
+    warns_if_amber: bool
+
+    def __init_subclass__(
+        cls,
+        name: str = "",
+        question: str = "",
+        fault: str = "",
+        reads: Reads = "sums",
+        needs: Collection[str] = (),
+        limits: Mapping[str, Limit] = MappingProxyType({}),
+        of: Collection[str] = (),
+        unless: Collection[str] = (),
+        softened: str = "",
+        hint: bool = False,
+        assumption: bool = False,
+        warning: type[Warning] | None = None,
+        warns_if_amber: bool = False,
+    ) -> None:
+        cls.name, cls.question, cls.fault, cls.softened = name, question, fault, softened
+        cls.reads, cls.needs, cls.limits = reads, frozenset(needs), limits
+        cls.of, cls.unless = frozenset(of), frozenset(unless)
+        cls.hint, cls.assumption = hint, assumption
+        cls.warning, cls.warns_if_amber = warning, warns_if_amber
 
     def concerns(self, traits: frozenset[str]) -> bool:
-        """Whether it is asked of an estimator with these traits (`Recipe.traits`)."""
-        return True
+        """Whether it is asked of an estimator with these traits."""
+        return bool(not self.of or self.of & traits) and not self.unless & traits
 
     def measure(self, context: Context) -> GateResult | None:
         """The answer; None where there is nothing to say."""

@@ -8,18 +8,17 @@ from reweigh.errors import LowOverlapWarning
 from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
 
 
-class HeaviestEpisode(Gate):
+class HeaviestEpisode(
+    Gate,
+    name="heaviest episode",
+    question="How much of the weight does one episode hold?",
+    fault="logarithms",
+    reads="solution",
+    limits=limits_by(Limit(None, 0.05)),
+    warning=LowOverlapWarning,
+    of={"products"},
+):
     """Of estimators with running products, at the step with the fewest effective episodes."""
-
-    name = "heaviest episode"
-    question = "How much of the weight does one episode hold?"
-    fault = "far-target"
-    reads = "solution"
-    limits = limits_by(Limit(None, 0.05))
-    warning = LowOverlapWarning
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        return "products" in traits
 
     def measure(self, context: Context) -> GateResult:
         share, ess = context.solved.heaviest, context.solved.ess

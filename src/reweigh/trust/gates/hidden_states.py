@@ -6,19 +6,18 @@ from reweigh.errors import InputWarning
 from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
 
 
-class HiddenStates(Gate):
+class HiddenStates(
+    Gate,
+    name="hidden states",
+    question="Are states hidden that a model takes for one?",
+    fault="states-lost",
+    reads="solution",
+    limits=limits_by(Limit(None, 0.0)),
+    warning=InputWarning,
+    of={"model", "stationary"},
+):
     """A model takes the hidden state for a state like any other; MIS and running products do not
     look at it."""
-
-    name = "hidden states"
-    question = "Are states hidden that a model takes for one?"
-    fault = "states-lost"
-    reads = "solution"
-    limits = limits_by(Limit(None, 0.0))
-    warning = InputWarning
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        return bool(traits & {"model", "stationary"})
 
     def measure(self, context: Context) -> GateResult:
         hidden = context.sums.hidden

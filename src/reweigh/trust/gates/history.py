@@ -23,24 +23,23 @@ AGREES = 1.0
 ROUNDING = 1e-9  # of two ways to compute the same
 
 
-class History(AssumptionGate):
-    """A history that matters to nothing is not red: where WIS, which needs no state, agrees."""
-
-    name = "history"
-    question = "Is the state Markov, so that earlier steps predict nothing more?"
-    fault = "coarse"
-    needs = frozenset({"transitions", "lagged"})
-    limits = limits_by(Limit(0.01, 0.001, above=False))
-    softened = "amber at most where wis, which needs no state, gives the same within one error"
-    holds = "what came before a state adds nothing"
-    fails = "what came before a state still predicts what follows it"
-    advice = (
+class History(
+    AssumptionGate,
+    name="history",
+    question="Is the state Markov, so that earlier steps predict nothing more?",
+    fault="rows-shuffled",
+    needs={"transitions", "lagged"},
+    limits=limits_by(Limit(0.01, 0.001, above=False)),
+    softened="amber at most where wis, which needs no state, gives the same within one error",
+    holds="what came before a state adds nothing",
+    fails="what came before a state still predicts what follows it",
+    advice=(
         "the state leaves something out: add what came before to it (the previous state or "
         "action), or use wis, which needs no state"
-    )
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        return "states" in traits
+    ),
+    of={"states"},
+):
+    """A history that matters to nothing is not red: where WIS, which needs no state, agrees."""
 
     def test(self, context: Context) -> Outcome:
         sums, values = context.sums, state_values(context)

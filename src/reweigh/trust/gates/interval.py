@@ -5,13 +5,14 @@ from __future__ import annotations
 from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
 
 
-class HasInterval(Gate):
+class HasInterval(
+    Gate,
+    name="interval",
+    question="Is there an interval?",
+    fault="no-spread",
+    limits=limits_by(Limit(0.0, None)),
+):
     """Without one nobody can say how sure the value is; a refusal says itself what to do."""
-
-    name = "interval"
-    question = "Is there an interval?"
-    fault = "no-spread"
-    limits = limits_by(Limit(0.0, None))
 
     def measure(self, context: Context) -> GateResult | None:
         why = context.refused

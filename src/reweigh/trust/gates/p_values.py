@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,11 +51,16 @@ class AssumptionGate(Gate):
     """A gate of a p-value: what it says where the assumption holds and where it fails, what to do
     then, and the word before its place, where that is told."""
 
-    holds: ClassVar[str]
-    fails: ClassVar[str]
-    advice: ClassVar[str]
-    most: ClassVar[str] = ""
-    assumption = True
+    def __init_subclass__(
+        cls, holds: str = "", fails: str = "", advice: str = "", most: str = "", **declared: Any
+    ) -> None:
+        super().__init_subclass__(assumption=True, **declared)
+        cls.holds, cls.fails, cls.advice, cls.most = holds, fails, advice, most
+
+    holds: str
+    fails: str
+    advice: str
+    most: str
 
     def test(self, context: Context) -> Outcome:
         raise NotImplementedError

@@ -25,19 +25,18 @@ PRIOR_SHAPE, PRIOR_WEIGHTS = 0.5, 10.0
 FAR = 600.0  # e^600: what lies further from the lower quartile is set to there
 
 
-class ParetoK(Gate):
+class ParetoK(
+    Gate,
+    name="Pareto k",
+    question="How heavy is the tail of the weights?",
+    fault="logarithms",
+    needs={"largest"},
+    limits=limits_by(Limit(0.7, 1.0)),
+    assumption=True,
+    of={"products"},
+):
     """The tail of the whole products: above min(1 - 1/log10 n, 0.7) their mean is slow to
     settle."""
-
-    name = "Pareto k"
-    question = "How heavy is the tail of the weights?"
-    fault = "far-target"
-    needs = frozenset({"largest"})
-    limits = limits_by(Limit(0.7, 1.0))
-    assumption = True
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        return "products" in traits
 
     def measure(self, context: Context) -> GateResult:
         largest = context.sums.largest

@@ -21,18 +21,19 @@ GAINED = "check that the propensities are those of the logged actions: some are 
 LOST_BY_MODEL = "the target takes actions that the log never shows there: log them, or use mis"
 
 
-class Placebo(Gate):
+class Placebo(
+    Gate,
+    name="placebo",
+    question="Does a constant reward of 1 give what it must?",
+    fault="swapped",
+    reads="solution",
+    limits=limits_by(Limit(3.0, 6.0)),  # six errors from a number that is known are no luck
+    softened="amber at most where it is off by less than 1 % of what it should be",
+    warning=PlaceboWarning,
+    warns_if_amber=True,
+):
     """The value if every reward were 1, END included, which is known: off by how many errors? Per
     step what it adds to that value, which should be γ^t."""
-
-    name = "placebo"
-    question = "Does a constant reward of 1 give what it must?"
-    fault = "propensities-low"
-    reads = "solution"
-    limits = limits_by(Limit(3.0, 6.0))  # six errors from a number that is known are no luck
-    softened = "amber at most where it is off by less than 1 % of what it should be"
-    warning = PlaceboWarning
-    warns_if_amber = True
 
     def measure(self, context: Context) -> GateResult:
         about, solution = context.sums.about, context.solved

@@ -27,23 +27,23 @@ from reweigh.trust.gates.gate import (
 )
 
 
-class Policies(Gate):
-    name = "policies"
-    question = "Do the policies look at more than the state?"
-    fault = "coarse-better"
-    needs = frozenset({"model"})
-    limits = limits_by(Limit(0.01, 0.10))
-    assumption = True
+class Policies(
+    Gate,
+    name="policies",
+    question="Do the policies look at more than the state?",
+    fault="states-shuffled",
+    needs={"model"},
+    limits=limits_by(Limit(0.01, 0.10)),
+    assumption=True,
+    # A fitted V(s) = Σ_a π(a|s) Q(s,a) is only right where π follows from the state.
+    of={"states", "fitted control"},
+):
     at_hidden = False
     keys = "step, state and action"
     advice = (
         "the policies look at something that the state leaves out: add it to the state, or use "
         "wis, which needs no state"
     )
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        # A fitted V(s) = Σ_a π(a|s) Q(s,a) is only right where π follows from the state.
-        return bool(traits & {"states", "fitted control"})
 
     def measure(self, context: Context) -> GateResult:
         return context.once(self.name, lambda: self.of_ratios(context))
@@ -90,15 +90,17 @@ class Policies(Gate):
         )
 
 
-class HiddenPolicies(Policies):
-    name = "hidden policies"
-    question = "Do the policies see what is hidden from the state?"
-    fault = "states-lost"
-    limits = limits_by(Limit(None, 0.01))  # what a fitted Q says of hidden states is wrong then
+class HiddenPolicies(
+    Policies,
+    name="hidden policies",
+    question="Do the policies see what is hidden from the state?",
+    fault="states-lost",
+    needs={"model"},
+    limits=limits_by(Limit(None, 0.01)),  # what a fitted Q says of hidden states is wrong then
+    assumption=True,
+    # Others do not look at a hidden state, or have a gate that is red there.
+    of={"fitted control"},
+):
     at_hidden = True
     keys = "step and action, the state being hidden,"
     advice = "Q takes all hidden states for one, the policies do not: use mis, which fits no Q"
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        # Others do not look at a hidden state, or have a gate that is red there.
-        return "fitted control" in traits

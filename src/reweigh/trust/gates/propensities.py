@@ -35,24 +35,25 @@ NO_VARIANCE = 1e-9  # of the rows
 TINY = np.finfo(np.float64).tiny
 
 
-class Propensities(AssumptionGate):
-    """A model has no ratios, but where the logged actions deny their propensities altogether, the
-    target's probabilities may be those of the behaviour."""
-
-    name = "propensities"
-    question = "Are the propensities those of the logged actions?"
-    fault = "propensities-low"
-    needs = frozenset({"transitions", "model"})
-    limits = limits_by(
+class Propensities(
+    AssumptionGate,
+    name="propensities",
+    question="Are the propensities those of the logged actions?",
+    fault="propensities-low",
+    needs={"transitions", "model"},
+    limits=limits_by(
         Limit(None, 0.01, above=False),
         model=Limit(1e-6, None, above=False),  # it has no ratios: denied beyond doubt
-    )
-    holds = "the ratios of each state average to 1"
-    fails = "the ratios do not average to 1 within states"
-    advice = (
+    ),
+    holds="the ratios of each state average to 1",
+    fails="the ratios do not average to 1 within states",
+    advice=(
         "check that the propensities are those of the logged actions (not swapped, not "
         "logarithms, not rounded), and that the target's actions are in the log"
-    )
+    ),
+):
+    """A model has no ratios, but where the logged actions deny their propensities altogether, the
+    target's probabilities may be those of the behaviour."""
 
     def test(self, context: Context) -> Outcome:
         sums = context.sums

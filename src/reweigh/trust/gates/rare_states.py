@@ -9,19 +9,20 @@ from reweigh.trust.gates.effective_size import EffectiveSize
 from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
 
 
-class RareStates(Gate):
+class RareStates(
+    Gate,
+    name="rare states",
+    question="How much of the target's mass is on states seen fewer than 10 times?",
+    fault="action-missing",
+    reads="solution",
+    limits=limits_by(Limit(0.01, 0.05), model=Limit(0.01, 0.20)),
+    softened="amber at most with enough effective episodes, but for models and weights that are "
+    "normalised within states",
+    warning=LowOverlapWarning,
+):
     """Target mass on (t, s), of a model on (t, s, a), seen fewer than 10 times: the mean over the
     steps. Without a model, and without weights that are normalised within a state, which few rows
     bias, it is red only with few effective episodes."""
-
-    name = "rare states"
-    question = "How much of the target's mass is on states seen fewer than 10 times?"
-    fault = "many-states"
-    reads = "solution"
-    limits = limits_by(Limit(0.01, 0.05), model=Limit(0.01, 0.20))
-    softened = "amber at most where enough episodes effectively remain, but for models and weights "
-    softened += "that are normalised within states"
-    warning = LowOverlapWarning
 
     def measure(self, context: Context) -> GateResult:
         solution, ess = context.solved, context.solved.ess

@@ -58,14 +58,15 @@ def allowed_by(data: EpisodeLog | Moments) -> Allowed | None:
     return Allowed(rewards, value_range(rewards, ends, horizon, discount), horizon, ends)
 
 
-class RewardRange(Gate):
+class RewardRange(
+    Gate,
+    name="reward range",
+    question="Do the logged rewards allow the value?",
+    fault="propensities-low",
+    reads="solution",
+):
     """Amber where the value is outside of what the rewards allow, and refused where it is outside
     by more than its error explains; support and placebo may know why."""
-
-    name = "reward range"
-    question = "Do the logged rewards allow the value?"
-    fault = "propensities-low"
-    reads = "solution"
 
     def measure(self, context: Context) -> GateResult | None:
         if not context.within_rewards:

@@ -14,20 +14,19 @@ from reweigh.estimate.weakest_places import Place, largest, worst_node
 from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
 
 
-class Stationarity(Gate):
+class Stationarity(
+    Gate,
+    name="stationarity",
+    question="Do all steps have one distribution of states?",
+    fault="states-renamed",
+    reads="solution",
+    needs={"model"},
+    limits=limits_by(Limit(0.0, 0.02)),  # not in the study: never green
+    of={"stationary"},
+):
     """SSD-IS gives every step the distribution of the long run. By how much those of the steps
     differ MIS tells, luck included: without a great many episodes this is red. In total variation,
     averaged over the steps."""
-
-    name = "stationarity"
-    question = "Do all steps have one distribution of states?"
-    fault = "one-start"
-    reads = "solution"
-    needs = frozenset({"model"})
-    limits = limits_by(Limit(0.0, 0.02))  # not in the study: never green
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        return "stationary" in traits
 
     def measure(self, context: Context) -> GateResult:
         if context.sums.model is None or context.sums.start_model is None:

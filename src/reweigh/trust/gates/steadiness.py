@@ -21,19 +21,18 @@ from reweigh.trust.gates.p_values import (
 SURE = 0.999  # of logs: a larger share is printed as this one, after "more than"
 
 
-class Steadiness(AssumptionGate):
+class Steadiness(
+    AssumptionGate,
+    name="steadiness",
+    question="Is the world the same at every step, as pooling takes it to be?",
+    fault="states-renamed",
+    needs={"transitions"},
+    limits=limits_by(Limit(0.5, 0.8)),  # of little power, so no p-value; mis costs little more
+    of={"pooled steps"},
+):
     """Whether steps differ, for estimators that pool them. The test has little power, so it speaks
     up long before a p-value would be small; the value is the share of logs of a steady world whose
     steps differ less than these, 1 - p, which nobody compares with 0.05."""
-
-    name = "steadiness"
-    question = "Is the world the same at every step, as pooling takes it to be?"
-    fault = "states-renamed"
-    needs = frozenset({"transitions"})
-    limits = limits_by(Limit(0.5, 0.8))  # of little power, so no p-value; mis costs little more
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        return "pooled steps" in traits
 
     def test(self, context: Context) -> Outcome:
         cells, values, about = context.sums.transitions, state_values(context), context.sums.about

@@ -55,18 +55,19 @@ class _LostMass(Gate):
         )
 
 
-class Support(_LostMass):
-    name = "support"
-    question = "Does the log show what the target does?"
-    fault = "action-missing"
-    reads = "solution"
-    limits = limits_by(
+class Support(
+    _LostMass,
+    name="support",
+    question="Does the log show what the target does?",
+    fault="action-missing",
+    reads="solution",
+    limits=limits_by(
         Limit(0.01, 0.10),
         model=Limit(0.0001, 0.001),  # what a model has not seen counts as 0
-    )
-    warning = LowOverlapWarning
-    warns_if_amber = True
-
+    ),
+    warning=LowOverlapWarning,
+    warns_if_amber=True,
+):
     def measure(self, context: Context) -> GateResult:
         unseen = context.solved.unseen_mass
         if unseen is None:
@@ -74,17 +75,16 @@ class Support(_LostMass):
         return self.of_mass(unseen, context, **context.place(context.solved.unseen_at))
 
 
-class MarginalSupport(_LostMass):
-    name = "marginal support"
-    question = "Does the log show what the target does, by the marginal weights?"
-    fault = "action-missing"
-    reads = "sums"
-    needs = frozenset({"transitions"})
-    limits = limits_by(Limit(0.01, 0.10))
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        return "products" in traits
-
+class MarginalSupport(
+    _LostMass,
+    name="marginal support",
+    question="Does the log show what the target does, by the marginal weights?",
+    fault="action-missing",
+    reads="sums",
+    needs={"transitions"},
+    limits=limits_by(Limit(0.01, 0.10)),
+    of={"products"},
+):
     def measure(self, context: Context) -> GateResult:
         weights = context.once("marginal weights", lambda: _marginal(context))
         if isinstance(weights, str):
@@ -92,18 +92,17 @@ class MarginalSupport(_LostMass):
         return self.of_mass(weights[1], context, **weights[2])
 
 
-class MarginalSize(Gate):
+class MarginalSize(
+    Gate,
+    name="marginal size",
+    question="On how many episodes would marginal weights rest?",
+    fault="logarithms",
+    needs={"transitions"},
+    limits=limits_by(Limit(300, 100, above=False)),
+    of={"products"},
+):
     """Products vary more than marginal weights, so that a larger size of theirs only says that the
     log does not show their tail."""
-
-    name = "marginal size"
-    question = "On how many episodes would marginal weights rest?"
-    fault = "far-target"
-    needs = frozenset({"transitions"})
-    limits = limits_by(Limit(300, 100, above=False))
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        return "products" in traits
 
     def measure(self, context: Context) -> GateResult:
         weights = context.once("marginal weights", lambda: _marginal(context))

@@ -9,20 +9,19 @@ import numpy as np
 from reweigh.trust.gates.gate import ROUNDING, Context, Gate, GateResult, Limit, limits_by
 
 
-class TotalMass(Gate):
+class TotalMass(
+    Gate,
+    name="total mass",
+    question="Is the target's mass 1 before it is normalised?",
+    fault="propensities-low",
+    reads="solution",
+    limits=limits_by(Limit(0.10, 0.50)),
+    softened="amber at most: it fires on clean logs with large weights",
+    hint=True,
+    unless={"products", "model"},
+):
     """Σ_s d_t(s) of the un-normalised recursion, which should be 1: a hint, never more, since it
     fires on clean logs with large weights."""
-
-    name = "total mass"
-    question = "Is the target's mass 1 before it is normalised?"
-    fault = "propensities-low"
-    reads = "solution"
-    limits = limits_by(Limit(0.10, 0.50))
-    softened = "amber at most: it fires on clean logs with large weights"
-    hint = True
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        return not traits & {"products", "model"}
 
     def measure(self, context: Context) -> GateResult:
         mass = context.solved.total_mass

@@ -37,18 +37,18 @@ class LeftOut:
     place: Place | None
 
 
-class UnseenActions(Gate):
+class UnseenActions(
+    Gate,
+    name="unseen actions",
+    question="How much value is missing for want of actions?",
+    fault="action-missing",
+    needs={"model"},
+    limits=limits_by(Limit(0.5, 1.0)),  # in errors: what is missing moves the whole interval
+    of={"fitted control"},
+    unless={"fitted in sample"},
+):
     """What a Q of other episodes leaves out, in errors of the estimate. Of the same episodes it has
     a gate of its own, "fitted values", and a model "support"."""
-
-    name = "unseen actions"
-    question = "How much value is missing for want of actions?"
-    fault = "rare-action"
-    needs = frozenset({"model"})
-    limits = limits_by(Limit(0.5, 1.0))  # in errors: what is missing moves the whole interval
-
-    def concerns(self, traits: frozenset[str]) -> bool:
-        return "fitted control" in traits and "fitted in sample" not in traits
 
     def measure(self, context: Context) -> GateResult:
         missing = context.once(self.name, lambda: left_out(context.sums))
