@@ -13,7 +13,7 @@ class RareStates(
     Gate,
     name="rare states",
     question="How much of the target's mass is on states seen fewer than 10 times?",
-    fault="action-missing",
+    fault="fine-states",
     reads="solution",
     limits=limits_by(Limit(0.01, 0.05), model=Limit(0.01, 0.20)),
     softened="amber at most with enough effective episodes, but for models and weights that are "

@@ -62,7 +62,7 @@ class RewardRange(
     Gate,
     name="reward range",
     question="Do the logged rewards allow the value?",
-    fault="propensities-low",
+    fault="constant-reward",
     reads="solution",
 ):
     """Amber where the value is outside of what the rewards allow, and refused where it is outside
