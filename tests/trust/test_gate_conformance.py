@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,6 +85,12 @@ def test_every_gate_conforms(gate: Gate) -> None:
     n = 200 if gate.name == "effective size" else 1000
     faulty = OTHERS.get(gate.fault) or from_world(world, gate.fault, n)
     check_gate(gate, faulty, clean=from_world(world, "clean", n), logs=4)
+
+
+def test_the_page_of_gates_says_what_they_declare() -> None:
+    script = Path(__file__).parents[2] / "scripts" / "gates.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 class Careless(Gate, name="careless", question="Is it?", fault="none", needs={"rows"}):

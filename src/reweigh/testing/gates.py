@@ -69,8 +69,8 @@ def check_gate(
 def table_row(gate: Gate) -> str:
     """The gate's row in the docs' table, as Markdown."""
     limits = "; ".join(f"{kind}: {at}" if kind else str(at) for kind, at in gate.limits.items())
-    concerned = [name for name, make in ESTIMATORS.items() if gate.concerns(make().traits)]
-    of = "all" if len(concerned) == len(ESTIMATORS) else ", ".join(f"`{n}`" for n in concerned)
+    of = f"with {' or '.join(sorted(gate.of))}" if gate.of else "all"
+    of += f", not with {' or '.join(sorted(gate.unless))}" if gate.unless else ""
     needs = ", ".join(sorted(gate.needs)) or "–"
     notes = ["a hint"] if gate.hint else []
     notes += [gate.softened] if gate.softened else []
