@@ -19,17 +19,14 @@ from reweigh.policy import ColumnPolicy
 from reweigh.policy.base import Policy
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
-from reweigh.trust import diagnose
+from reweigh.trust.gates import Context, measured
+from reweigh.trust.gates.propensities import Propensities
 from reweigh.worlds import Taxi
 from reweigh_studies.coverage.faults import FAULTS, Grid
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 KINDS = Request(frozenset({"transitions", "model"}), named=False)
-OTHERS = {
-    "estimated propensities", "policies", "hidden policies", "fitted values", "history",
-    "steadiness", "drift", "marginal size", "marginal support", "Pareto k",
-}  # fmt: skip
 WRONG = ("propensities-low", "propensities-noisy", "swapped", "logarithms")
 REFUSED = {("certain target, by step", "swapped")}  # propensities of 0: such a log is not read
 BRANCHES = 3  # next states of a (state, action)
@@ -204,7 +201,8 @@ SETTINGS: dict[str, Sparse | SparseTaxi | CartPole] = {
 def propensity_p(log: EpisodeLog, target: Policy) -> float | None:
     """The p-value of the gate `propensities`; None where it is unknown."""
     sums = ArraysEngine().moments(log, target, KINDS)
-    return diagnose.of_sums(sums, OTHERS)[diagnose.RATIOS].value
+    [result] = measured("sums", Context(sums), (Propensities(),))
+    return result.value
 
 
 def p_value(setting: str, replicate: int, fault: str = "clean", seed: int = 0) -> float | None:

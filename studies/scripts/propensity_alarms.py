@@ -29,8 +29,7 @@ from reweigh_studies.sparse_logs import REFUSED, SETTINGS, WRONG, p_value, prope
 
 from reweigh.kernels.choose import compiled
 from reweigh.paper.cells import seed_sequence
-from reweigh.trust.diagnose import RATIOS
-from reweigh.trust.limits import kind_of, limit_of
+from reweigh.trust.gates.propensities import Propensities
 
 DOCS = Path(__file__).parents[2] / "docs" / "trust"
 FOLDER = Path("build") / "propensity-alarms"
@@ -94,7 +93,7 @@ def _of_cell(cell: TrustCell) -> Callable[[int], float | None]:
 
 
 def _shares(found: list[float | None], estimator: str = "mis") -> dict[str, Any]:
-    limit = limit_of(RATIOS, kind_of(recipe_of(estimator)))
+    limit = Propensities().limit(recipe_of(estimator).limits)
     levels = [limit.judge(1.0 if p is None else p) for p in found]
     return {
         "unknown": float(np.mean([p is None for p in found])),
@@ -118,12 +117,12 @@ def _write() -> None:
     for row in gates:
         name = TrustCell(row["world"], row["n"], row["fault"]).name
         path = FOLDER / f"study/{name}.json"
-        if row["gate"] == RATIOS and path.exists():
+        if row["gate"] == Propensities.name and path.exists():
             found = json.loads(path.read_text())
             row |= {"replicates": len(found)} | _shares(found, row["estimator"])
             new += 1
     write_csv(DOCS / "gates.csv", GATES, gates)
-    print(f"{len(rows)} rows of sparse logs, {new} of the gate {RATIOS!r} in the study")
+    print(f"{len(rows)} rows of sparse logs, {new} of the gate {Propensities.name!r} in the study")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from reweigh.log.states import END, HIDDEN
 from reweigh.paper import sweep
 from reweigh.paper.backends import Backend
 from reweigh.paper.cells import CellResult, Setting, in_order, run_replicates
-from reweigh.trust.limits import LIMITS, Limit
+from reweigh.trust.gates import LIMITS, Limit
 from reweigh.worlds import RandomWorld
 
 RNG = np.random.default_rng

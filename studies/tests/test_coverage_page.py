@@ -21,7 +21,7 @@ from reweigh_studies.coverage.published import Study
 from reweigh_studies.sparse_logs import SETTINGS
 
 from reweigh.show.charts import save
-from reweigh.trust.limits import LIMITS
+from reweigh.trust.gates import LIMITS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "trust"

@@ -28,7 +28,7 @@ from reweigh_studies.coverage.worlds import WORLDS
 import reweigh as rw
 from reweigh.paper.backends import Backend
 from reweigh.paper.cells import run_replicates
-from reweigh.trust import limits
+from reweigh.trust.gates import LIMITS, Limit
 
 DOCS = Path(__file__).parents[2] / "docs" / "trust"
 NAMES = ("coverage", "gates", "best_of_many", "bins", "worlds")
@@ -118,7 +118,7 @@ def test_tables_by_other_limits_or_of_other_logs_are_not_joined(tmp_path: Path) 
     with pytest.raises(rw.UsageError, match="seed differ"):
         joined(found, docs, 1)
     told = about(0)
-    told["limits"]["support"] = str(limits.Limit(0.02, 0.2))
+    told["limits"]["support"] = str(Limit(0.02, 0.2))
     (docs / ABOUT).write_text(json.dumps(told))
     with pytest.raises(rw.UsageError, match=r"another study \(limits differ\)"):
         joined(found, docs, 0)
@@ -256,7 +256,7 @@ NEWER = ("decisive episodes", "hidden policies", "propensities, model")
 def test_newer_gates_hardly_change_a_verdict_on_clean_logs() -> None:
     """Of a log of every well-overlapped world, of 1,000 episodes: what is green without them stays
     green, but for one in a hundred. A seed of its own for each, so that luck decides nothing."""
-    older = limits.LIMITS | dict.fromkeys(NEWER, limits.Limit(None, None))
+    older = LIMITS | dict.fromkeys(NEWER, Limit(None, None))
     before = after = 0
     for number, world in enumerate(w for w in WORLDS.values() if w.group == "well"):
         cell = TrustCell(world.name, 1000, measure=Measure(("auto",), quick=()))
@@ -289,5 +289,5 @@ def test_one_step_does_not_loosen_the_limits_of_products() -> None:
     assert isinstance(mis, rw.Estimate)
     assert isinstance(plain, rw.Estimate)
     assert plain.value == pytest.approx(mis.value, rel=1e-12)
-    assert limits.LIMITS["effective size"].judge(plain.diagnostics.worst_ess or 0.0) == "green"
+    assert LIMITS["effective size"].judge(plain.diagnostics.worst_ess or 0.0) == "green"
     assert "rare states" in {gate.name for gate in mis.verdict.reasons}

@@ -15,15 +15,11 @@ from reweigh.estimate.recursion import backward
 from reweigh.sums.diagnostic_tables import OrderedMoments, PacedMoments
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
-from reweigh.trust.assumptions import (
-    Outcome,
-    Worth,
-    drift_by_step,
-    drift_test,
-    history_test,
-    steadiness_test,
-)
-from reweigh.trust.propensities import ratio_test
+from reweigh.trust.gates.drift import drift_by_step, drift_test
+from reweigh.trust.gates.history import history_test
+from reweigh.trust.gates.p_values import Outcome, StateValues
+from reweigh.trust.gates.propensities import ratio_test
+from reweigh.trust.gates.steadiness import steadiness_test
 from reweigh.worlds.described import RandomWorld
 
 KINDS = Request(frozenset({"transitions", "model", "lagged", "ordered"}))
@@ -35,10 +31,10 @@ WORLDS = {
 }
 
 
-def worth(m: rw.Moments) -> Worth:
+def worth(m: rw.Moments) -> StateValues:
     assert m.transitions is not None
     op = importance_operator(m.transitions, m.start, m.about.horizon, m.about.discount)
-    return Worth(op.node_t, op.node_s, backward(op).u)
+    return StateValues(op.node_t, op.node_s, backward(op).u)
 
 
 def outcomes(log: rw.EpisodeLog, target: rw.Policy) -> dict[str, Outcome]:
@@ -295,7 +291,7 @@ def test_a_difference_without_any_noise_is_beyond_doubt() -> None:
 
 def test_what_a_state_is_worth_is_read_from_its_own_node() -> None:
     """END and what is not known stand among the nodes, with codes below 0."""
-    worth = Worth(
+    worth = StateValues(
         np.array([0, 0, 0, 1, 1, 1, 1, 2, 2]),
         np.array([0, 1, 2, -2, 0, 1, 2, -2, 1]),
         np.array([1.0, 2.0, 3.0, 0.0, 4.0, 5.0, 6.0, 0.0, 7.0]),

@@ -10,7 +10,8 @@ import pytest
 
 import reweigh as rw
 from reweigh.estimate.spread import Spread
-from reweigh.trust.decisive import heaviest
+from reweigh.trust.gates import GateResult
+from reweigh.trust.gates.decisive_episodes import heaviest
 
 TARGET = rw.ColumnPolicy("target_prob")
 
@@ -52,7 +53,7 @@ def clicks(n: int, rng: np.random.Generator) -> rw.EpisodeLog:
     )
 
 
-def gate_of(estimate: rw.Estimate) -> rw.Gate:
+def gate_of(estimate: rw.Estimate) -> GateResult:
     [found] = [gate for gate in estimate.verdict.gates if gate.name == "decisive episodes"]
     return found
 

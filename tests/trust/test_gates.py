@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +16,24 @@ import pytest
 
 import reweigh as rw
 from reweigh.cli.app import run
-from reweigh.trust import gates, log_gates
-from reweigh.trust.assumptions import Outcome
-from reweigh.trust.gates import Gate
-from reweigh.trust.limits import LIMITS, Limit, kind_of
+from reweigh.estimate.solution import Solution
+from reweigh.estimate.weakest_places import Place
+from reweigh.sums.diagnostic_tables import LargestWeights
+from reweigh.trust.gates import LIMITS, Context, Gate, GateResult, Limit, Outcome
+from reweigh.trust.gates.drift import Drift
+from reweigh.trust.gates.effective_size import EffectiveSize
+from reweigh.trust.gates.episodes import Episodes
+from reweigh.trust.gates.gate import Floats
+from reweigh.trust.gates.heaviest_episode import HeaviestEpisode
+from reweigh.trust.gates.hidden_states import HiddenStates
+from reweigh.trust.gates.history import History
+from reweigh.trust.gates.pareto_k import ParetoK
+from reweigh.trust.gates.placebo import Placebo
+from reweigh.trust.gates.propensities import Propensities
+from reweigh.trust.gates.rare_states import RareStates
+from reweigh.trust.gates.steadiness import Steadiness
+from reweigh.trust.gates.support import Support
+from reweigh.trust.gates.total_mass import TotalMass
 from reweigh.trust.verdict import Verdict
 
 ESS = np.array([200.0, 150.0, np.nan])
@@ -40,50 +56,96 @@ def test_limits(limit: Limit, value: float, level: str) -> None:
     assert limit.judge(value) == level
 
 
-CASES: dict[str, tuple[Gate, str]] = {
-    "all is seen": (gates.support(np.zeros(3), from_model=False), "green"),
-    "a little unseen": (gates.support(np.array([0.0, 0.02, 0.0]), from_model=False), "amber"),
-    "much unseen, in small parts": (gates.support(np.full(20, 0.006), from_model=True), "red"),
-    "no distribution": (gates.support(None, from_model=False), "unknown"),
-    "enough": (gates.effective_size(ESS, 300), "green"),
-    "few": (gates.effective_size(np.array([99.0, 300.0]), 300), "amber"),
-    "too few": (gates.effective_size(np.array([300.0, 3.0]), 300), "red"),
-    "none": (gates.effective_size(np.array([np.nan]), 300), "unknown"),
-    "a model's rare pairs": (gates.rare_states(0.21, ESS, "s", 3, from_model=True), "red"),
-    "unseen by a model": (gates.support(np.array([0.0, 0.02]), from_model=True), "red"),
-    "hidden": (gates.hidden(True), "red"),
-    "none hidden": (gates.hidden(False), "green"),
-    "rare": (gates.rare_states(0.02, ESS, "s", 3, from_model=False), "amber"),
-    "rare, but many effective": (gates.rare_states(0.2, ESS, "s", 3, from_model=False), "amber"),
-    "rare and few": (gates.rare_states(0.2, np.array([10.0]), "s", 3, from_model=False), "red"),
-    "mass": (gates.total_mass(np.array([1.0, 1.05, np.nan])), "green"),
-    "mass is a hint only": (gates.total_mass(np.array([1.0, 9.0])), "amber"),
-    "no mass": (gates.total_mass(None), "unknown"),
-    "heavy": (gates.heaviest_episode(np.array([0.5, 0.06]), np.array([40.0, 30.0])), "red"),
-    "light": (gates.heaviest_episode(np.array([0.04]), np.array([30.0])), "green"),
-    "k": (gates.pareto_k(0.5, 1000, ""), "green"),
-    "k of few": (gates.pareto_k(0.5, 50, ""), "amber"),
-    "large k": (gates.pareto_k(1.2, 10**6, ""), "red"),
-    "no k": (gates.pareto_k(None, 3, "too few"), "unknown"),
-    "p": (gates.assumption("propensities", Outcome(0.02), None), "green"),
-    "small p": (gates.assumption("propensities", Outcome(0.002), "s"), "red"),
-    "history": (gates.assumption("history", Outcome(0.005), "s"), "amber"),
-    "drift never red": (gates.assumption("drift", Outcome(1e-30), None), "amber"),
-    "steps alike": (log_gates.steadiness(Outcome(0.6)), "green"),
-    "steps perhaps not alike": (log_gates.steadiness(Outcome(0.4)), "amber"),
-    "steps not alike": (log_gates.steadiness(Outcome(0.14)), "red"),
-    "one step": (log_gates.steadiness(Outcome(None, "one step")), "unknown"),
-    "no test": (gates.assumption("drift", Outcome(None, "no order"), None), "unknown"),
-    "placebo": (gates.placebo(10.1, 0.1, 10.0), "green"),
-    "placebo off": (gates.placebo(10.3, 0.1, 10.0), "amber"),
-    "placebo far off": (gates.placebo(10.7, 0.1, 10.0), "red"),
-    "placebo off, no spread": (gates.placebo(5.0, 0.0, 10.0), "red"),
-    "placebo off by rounding": (gates.placebo(9.9999998, 1e-9, 10.0), "amber"),
-    "placebo exact, no spread": (gates.placebo(10.0, 0.0, 10.0), "green"),
-    "placebo without error": (gates.placebo(10.0, None, 10.0), "unknown"),
-    "episodes": (gates.episodes(30), "green"),
-    "few episodes": (gates.episodes(29), "amber"),
-    "one episode": (gates.episodes(1), "red"),
+SUMS = rw.moments(
+    rw.log_from_arrays(
+        np.zeros((1, 2), int), np.zeros((1, 1), int), np.ones((1, 1)), np.ones((1, 1))
+    ),
+    rw.TablePolicy([[1.0]]),
+)
+ESTIMATED = {"": rw.mis(), "model": rw.dm(), "within states": rw.mis(normalize="state")}
+
+
+def of(gate: Gate, limits: str = "", n: int = 300, horizon: int = 10, **told: Any) -> GateResult:
+    """A gate's answer on a solution that tells this, of n episodes."""
+    usual = {"value": 0.0, "standard_error": 1.0, "error_method": "", "per_step": None}
+    usual |= {"ess": ESS, "unseen_mass": None, "placebo": float(horizon)}
+    start = replace(SUMS.start, n=np.array([n]))
+    sums = replace(SUMS, start=start, about=replace(SUMS.about, horizon=horizon))
+    context = Context(sums, ESTIMATED[limits], Solution(**(usual | told)))
+    result = gate.measure(context)
+    assert result is not None
+    return result
+
+
+def tail(k: float | None, n: int, why: str = "") -> GateResult:
+    """Pareto k where the fit gave this."""
+    largest = LargestWeights(np.zeros(0), -math.inf, n)
+    sums = replace(SUMS, largest=largest)
+    return ParetoK().measure(Context(sums, shared={"Pareto k": (k, why)}))
+
+
+def steadiness(outcome: Outcome) -> GateResult:
+    return Steadiness().measure(Context(SUMS, shared={"steadiness": outcome}))
+
+
+def placebo(
+    value: float, error: float | None, per_step: Floats | None = None, horizon: int = 10
+) -> GateResult:
+    told = {"placebo": value, "placebo_error": error, "placebo_by_step": per_step}
+    return of(Placebo(), horizon=horizon, **told)
+
+
+def rare(share: float, ess: Floats = ESS, limits: str = "") -> GateResult:
+    return of(RareStates(), limits, ess=ess, rare_mass=share, rare_at=Place(3, 0))
+
+
+CASES: dict[str, tuple[GateResult, str]] = {
+    "all is seen": (of(Support(), unseen_mass=np.zeros(3)), "green"),
+    "a little unseen": (of(Support(), unseen_mass=np.array([0.0, 0.02, 0.0])), "amber"),
+    "much unseen, in small parts": (of(Support(), "model", unseen_mass=np.full(20, 0.006)), "red"),
+    "no distribution": (of(Support()), "unknown"),
+    "enough": (of(EffectiveSize()), "green"),
+    "few": (of(EffectiveSize(), ess=np.array([99.0, 300.0])), "amber"),
+    "too few": (of(EffectiveSize(), ess=np.array([300.0, 3.0])), "red"),
+    "none": (of(EffectiveSize(), ess=np.array([np.nan])), "unknown"),
+    "a model's rare pairs": (rare(0.21, limits="model"), "red"),
+    "unseen by a model": (of(Support(), "model", unseen_mass=np.array([0.0, 0.02])), "red"),
+    "none hidden": (of(HiddenStates(), "model"), "green"),
+    "rare": (rare(0.02), "amber"),
+    "rare, but many effective": (rare(0.2), "amber"),
+    "rare, normalised within states": (rare(0.2, limits="within states"), "red"),
+    "rare and few": (rare(0.2, np.array([10.0])), "red"),
+    "mass": (of(TotalMass(), total_mass=np.array([1.0, 1.05, np.nan])), "green"),
+    "mass is a hint only": (of(TotalMass(), total_mass=np.array([1.0, 9.0])), "amber"),
+    "no mass": (of(TotalMass()), "unknown"),
+    "heavy": (
+        of(HeaviestEpisode(), heaviest=np.array([0.5, 0.06]), ess=np.array([40.0, 30.0])),
+        "red",
+    ),
+    "light": (of(HeaviestEpisode(), heaviest=np.array([0.04]), ess=np.array([30.0])), "green"),
+    "k": (tail(0.5, 1000), "green"),
+    "k of few": (tail(0.5, 50), "amber"),
+    "large k": (tail(1.2, 10**6), "red"),
+    "no k": (tail(None, 3, "too few"), "unknown"),
+    "p": (Propensities().of_outcome(Outcome(0.02)), "green"),
+    "small p": (Propensities().of_outcome(Outcome(0.002), "s"), "red"),
+    "history": (History().of_outcome(Outcome(0.005), "s"), "amber"),
+    "drift never red": (Drift().of_outcome(Outcome(1e-30)), "amber"),
+    "steps alike": (steadiness(Outcome(0.6)), "green"),
+    "steps perhaps not alike": (steadiness(Outcome(0.4)), "amber"),
+    "steps not alike": (steadiness(Outcome(0.14)), "red"),
+    "one step": (steadiness(Outcome(None, "one step")), "unknown"),
+    "no test": (Drift().of_outcome(Outcome(None, "no order")), "unknown"),
+    "placebo": (placebo(10.1, 0.1), "green"),
+    "placebo off": (placebo(10.31, 0.1), "amber"),
+    "placebo far off": (placebo(10.7, 0.1), "red"),
+    "placebo off, no spread": (placebo(5.0, 0.0), "red"),
+    "placebo off by rounding": (placebo(9.9999998, 1e-9), "amber"),
+    "placebo exact, no spread": (placebo(10.0, 0.0), "green"),
+    "placebo without error": (placebo(10.0, None), "unknown"),
+    "episodes": (of(Episodes(), n=30), "green"),
+    "few episodes": (of(Episodes(), n=29), "amber"),
+    "one episode": (of(Episodes(), n=1), "red"),
 }
 
 
@@ -104,31 +166,31 @@ def test_levels(name: str) -> None:
 
 
 def test_places_are_told() -> None:
-    gate = gates.support(np.array([0.0, 0.3, 0.1]), from_model=False)
+    gate = of(Support(), unseen_mass=np.array([0.0, 0.3, 0.1]))
     assert gate.step == 1
     assert gate.per_step is not None
     assert "step 1" in gate.text
-    assert gates.effective_size(np.array([5.0, 2.0]), 9).step == 1
+    assert of(EffectiveSize(), ess=np.array([5.0, 2.0])).step == 1
 
 
 def test_steadiness_shows_no_p_value() -> None:
     """Red at p = 0.14 reads like a bug: the share of logs that differ less, beside its limit."""
-    red = log_gates.steadiness(Outcome(0.14), "s")
+    red = steadiness(Outcome(0.14, state=0))
     assert "more than in 86% of logs where the step does not matter" in red.text
     assert "p =" not in red.sentence
     assert red.to_dict()["value"] == pytest.approx(0.86)
     assert red.to_dict()["limit"] == "amber > 0.5, red > 0.8"
-    assert "more than in more" not in log_gates.steadiness(Outcome(1e-9)).text
+    assert "more than in more" not in steadiness(Outcome(1e-9)).text
 
 
 def test_drift_tells_its_steps_or_why_not() -> None:
     each = np.array([0.3, 1e-9])
-    moved = gates.assumption("drift", Outcome(1e-5, per_step=each, step=1))
+    moved = Drift().of_outcome(Outcome(1e-5, per_step=each, step=1))
     assert moved.text.endswith(" earned differently (p = 1e-05), strongest at step 1")
     assert moved.to_dict()["per_step"] == [0.3, 1e-9]
-    steady = gates.assumption("drift", Outcome(0.3, per_step=each, step=1))
+    steady = Drift().of_outcome(Outcome(0.3, per_step=each, step=1))
     assert "step" not in steady.text
-    untold = gates.assumption("drift", Outcome(0.3, "no such sums"))
+    untold = Drift().of_outcome(Outcome(0.3, "no such sums"))
     assert untold.text.endswith("earned the same (p = 0.3; by step it is not told: no such sums)")
 
 
@@ -147,11 +209,19 @@ def test_the_worst_gate_is_the_verdict() -> None:
     assert verdict.level == "red"
     assert verdict.reasons == (red, amber)
     assert verdict.unchecked == ()  # it has nothing to speak of
-    untested = gates.unknown("drift", "the log has no order")
+    untested = Drift().unknown("the log has no order")
     assert Verdict((green, unknown, untested)).unchecked == (untested,)
     assert str(verdict) == "red: effective size, effective size"
     assert str(Verdict((green,))) == "green"
     assert verdict.to_dict()["level"] == "red"
+
+
+def test_a_placebo_that_is_off_tells_where() -> None:
+    each = np.array([1.0, 0.4, 1.1])
+    assert placebo(2.5, 0.1, each, 3).text.endswith(", furthest off at step 1")
+    assert "step" not in placebo(2.95, 0.1, each, 3).text  # green
+    exact = placebo(3.0, 0.1, np.ones(3), 3)
+    assert (exact.step, exact.per_step.tolist()) == (None, [1.0, 1.0, 1.0])
 
 
 @pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -182,20 +252,20 @@ def test_support_names_the_state_that_has_no_rows() -> None:
 
 
 def test_few_episodes_are_amber_to_what_normalises_within_states() -> None:
-    assert gates.episodes(200).level == "green"
-    assert gates.episodes(200, "within states").level == "amber"
-    assert gates.episodes(300, "within states").level == "green"
-    assert kind_of(rw.mis(normalize="state")) == "within states"
-    assert kind_of(rw.mis()) == "states"
-    assert kind_of(rw.mis(normalize="none")) == "plain"
-    assert kind_of(rw.mdr()) == "states"
+    assert of(Episodes(), n=200).level == "green"
+    assert of(Episodes(), "within states", n=200).level == "amber"
+    assert of(Episodes(), "within states", n=300).level == "green"
+    assert rw.mis(normalize="state").limits == "within states"
+    assert rw.mis().limits == "states"
+    assert rw.mis(normalize="none").limits == "plain"
+    assert rw.mdr().limits == "states"
 
 
 def test_a_mass_that_is_1_but_for_rounding_has_no_worst_step() -> None:
     """Engines add up in other orders: each would name another step."""
-    found = gates.total_mass(np.array([1.0, 1 + 1e-15, 1 - 1e-15]))
+    found = of(TotalMass(), total_mass=np.array([1.0, 1 + 1e-15, 1 - 1e-15]))
     assert (found.level, found.value, found.step) == ("green", 0.0, None)
-    off = gates.total_mass(np.array([1.0, 1.2, 1.0]))
+    off = of(TotalMass(), total_mass=np.array([1.0, 1.2, 1.0]))
     assert (off.level, off.step) == ("amber", 1)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.evaluation.basis import errors_apart
-from reweigh.trust.gates import Gate
+from reweigh.trust.gates import GateResult
+from reweigh.trust.gates.history import errors_apart
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 TARGET = rw.TablePolicy([[0.4, 0.6], [0.3, 0.7], [0.5, 0.5]])
@@ -27,7 +27,7 @@ def log_of(n: int = 600, horizon: int = 4, seed: int = 0, **more: Any) -> rw.Epi
     return rw.log_from_arrays(**(given | more))
 
 
-def gate(estimate: rw.Estimate, name: str) -> Gate | None:
+def gate(estimate: rw.Estimate, name: str) -> GateResult | None:
     return next((g for g in estimate.verdict.gates if g.name == name), None)
 
 

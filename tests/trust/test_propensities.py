@@ -15,8 +15,8 @@ from reweigh.log.states import Labels
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
 from reweigh.sums.transitions import TransitionMoments
-from reweigh.trust import propensities
-from reweigh.trust.propensities import _counts, _groups, ratio_test
+from reweigh.trust.gates import propensities
+from reweigh.trust.gates.propensities import _counts, _groups, ratio_test
 
 KINDS = Request(frozenset({"transitions", "model"}))
 LOGS = 40  # of each sparse setting

@@ -11,8 +11,10 @@ import pytest
 
 import reweigh as rw
 from reweigh.cli.app import run
+from reweigh.estimate.solution import Solution
 from reweigh.evaluation.evaluate import evaluate_in_study
-from reweigh.trust.reward_range import Allowed, reward_range, value_range
+from reweigh.trust.gates import Context, GateResult
+from reweigh.trust.gates.reward_range import Allowed, RewardRange, value_range
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 UNBOUNDED = {"is", "trajectory-is", "mis-plain"}
@@ -52,6 +54,17 @@ def test_only_weights_that_nothing_normalises_may_exceed_it() -> None:
 ALLOWED = Allowed((0.0, 1.0), (0.0, 10.0), 10, False)
 
 
+def of_range(value: float, error: float | None, estimator: rw.Recipe) -> GateResult:
+    none = np.zeros(10)
+    solution = Solution(value, error, "", None, none + 100, none, 10.0, 1.0)
+    target = rw.TablePolicy([[0.5, 0.5]])
+    log = rw.log_from_arrays(
+        np.zeros((4, 11), int), np.zeros((4, 10), int), np.ones((4, 10)), np.full((4, 10), 0.5)
+    )
+    context = Context(rw.moments(log, target), estimator, solution, error=error)
+    return RewardRange().of_range(context, ALLOWED)
+
+
 @pytest.mark.parametrize(
     ("value", "error", "level"),
     [
@@ -68,11 +81,11 @@ ALLOWED = Allowed((0.0, 1.0), (0.0, 10.0), 10, False)
 def test_levels(value: float, error: float | None, level: str) -> None:
     if level == "refused":
         with pytest.raises(rw.RefusedError, match="what the logged rewards allow") as caught:
-            reward_range(value, error, ALLOWED, rw.mis())
+            of_range(value, error, rw.mis())
         assert caught.value.code == "out-of-range"
     else:
-        assert reward_range(value, error, ALLOWED, rw.mis()).level == level
-    said = reward_range(value, error, ALLOWED, rw.is_())
+        assert of_range(value, error, rw.mis()).level == level
+    said = of_range(value, error, rw.is_())
     assert said.level == "green"
     assert ("may be outside" in said.text) == (level != "green")
 

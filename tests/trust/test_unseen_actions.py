@@ -9,9 +9,8 @@ from reweigh_studies.coverage.worlds import WORLDS
 import reweigh as rw
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
-from reweigh.trust import diagnose
-from reweigh.trust.gates import Gate
-from reweigh.trust.unseen_actions import left_out
+from reweigh.trust.gates import Context, GateResult, measured
+from reweigh.trust.gates.unseen_actions import UnseenActions, left_out
 
 NAME = "unseen actions"
 
@@ -29,7 +28,7 @@ def estimate_of(data: EpisodeLog | rw.Moments, target: Policy | None, name: str)
     return found
 
 
-def gate_of(estimate: rw.Estimate) -> Gate:
+def gate_of(estimate: rw.Estimate) -> GateResult:
     [found] = [gate for gate in estimate.verdict.gates if gate.name == NAME]
     return found
 
@@ -155,10 +154,11 @@ def test_it_is_silent_of_the_others(name: str) -> None:
 def test_a_q_of_ones_own_leaves_nothing_out() -> None:
     log, target = rare_log()
     own = rw.mdr(q=np.zeros((log.horizon, len(log.states), len(log.actions))))
-    assert diagnose.unseen_actions(rw.moments(log, target), own, 0.1) == []
+    context = Context(rw.moments(log, target), own, error=0.1)
+    assert measured("sums", context, [UnseenActions()]) == ()
 
 
 def test_without_an_error_it_is_unknown() -> None:
     log, target = rare_log()
-    [found] = diagnose.unseen_actions(rw.moments(log, target), rw.mdr(), None)
+    found = UnseenActions().measure(Context(rw.moments(log, target), rw.mdr()))
     assert (found.level, found.value) == ("unknown", None)

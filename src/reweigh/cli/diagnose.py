@@ -87,13 +87,13 @@ def gates_table(results: Sequence[Estimate | Refusal]) -> Table:
 
     from reweigh.cli.messages import printable
     from reweigh.evaluation.result import Refusal
-    from reweigh.trust.limits import HINTS, ORDER
+    from reweigh.trust.gates.gate import ORDER
 
     found: dict[tuple[str, str, str], list[str]] = {}
     for result in results:
         if not isinstance(result, Refusal):
             for gate in result.verdict.gates:
-                level = "hint" if gate.name in HINTS and gate.level == "amber" else gate.level
+                level = "hint" if gate.hint and gate.level == "amber" else gate.level
                 against = gate.level in ("amber", "red")
                 text = f"{gate.text} [{gate.limit}]" if against else gate.text
                 found.setdefault((level, gate.name, text), []).append(result.estimator)

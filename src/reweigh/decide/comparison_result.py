@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reweigh.evaluation.auto import CommonChoice
-    from reweigh.trust.gates import Gate
+    from reweigh.trust.gates import GateResult
 
 NOT_KNOWN = "not known"
 
@@ -110,7 +110,7 @@ class Contender:
         return f"{value} {over.interval}" if self.trusted else value
 
     @property
-    def reasons(self) -> tuple[Gate, ...]:
+    def reasons(self) -> tuple[GateResult, ...]:
         """The gates that speak against it, the worst first."""
         return self.result.verdict.reasons if isinstance(self.result, Estimate) else ()
 

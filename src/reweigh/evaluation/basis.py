@@ -36,11 +36,10 @@ from reweigh.evaluation.solve import finite, solve_on_sums
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.moments import Moments
-from reweigh.trust import diagnose
-from reweigh.trust.decisive import heaviest
-from reweigh.trust.dependence import dependence
 from reweigh.trust.gain import Gain, bounded, error_of_returns, paired
-from reweigh.trust.gates import DECISIVE, Gate, decisive_episodes, no_interval, unknown
+from reweigh.trust.gates import Context, GateResult, measured
+from reweigh.trust.gates.dependence import Dependence
+from reweigh.trust.gates.history import errors_apart
 from reweigh.trust.intervals import (
     Asked,
     Interval,
@@ -59,18 +58,6 @@ from reweigh.trust.verdict import Verdict
 
 Floats = npt.NDArray[np.float64]
 OTHER_METHODS = ", or use method='analytic' or method='jackknife'"
-# Errors of the difference between an estimate and WIS. The study's Mountain Car, whose state leaves
-# something out, is biased by two of them: what chance would allow is no agreement yet.
-AGREES = 1.0
-ROUNDING = 1e-9  # of two ways to compute the same
-
-
-def errors_apart(value: float, other: float, error: float) -> float | None:
-    """How far two estimates are apart, in errors of their difference; 0 where they are the same
-    number but for rounding, as those of the behaviour itself are, None without an error."""
-    if abs(value - other) <= ROUNDING * max(abs(value), abs(other)):
-        return 0.0
-    return abs(value - other) / error if error > 0 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,69 +113,44 @@ class Grounds:
         """The sums; where the estimate was made without them, they are made now."""
         return self.evidence.all_moments(self.recipe, dropped=self.dropped)
 
-    def verdict(self, own: tuple[Gate, ...], refused: str | None = None) -> Verdict:
-        """The worst of the estimate's own gates and of those of the log and target; `refused` is
-        why the interval that was asked for is not there."""
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no number: unknown
-            sums = self.evidence.for_gates(self.recipe, dropped=self.dropped)
-            found = diagnose.of_sums(sums, diagnose.silent_on(self.recipe))
-            history = found.get("history")
-            if history is not None and history.level == "red":
-                found["history"] = self._weighed(history)
-            if refused is not None:  # the reason says what to do
-                own = (*own, replace(no_interval(refused), advice=""))
-            elif self.n_episodes > 1 and auto_method(self.situation()) is None:
-                own = (*own, no_interval(self.error_method))
-            own = (*own, *self._dependence())
-            own = (*own, *diagnose.unseen_actions(sums, self.recipe, self.error))
-            decisive = self.decisive()
-        return Verdict((*own, *diagnose.speaking_of(found, self.recipe), *decisive))
+    def verdict(self, own: tuple[GateResult, ...], refused: str | None = None) -> Verdict:
+        """The worst of the gates of the solution and of those that read sums; `refused` is why the
+        interval that was asked for is not there."""
+        return Verdict((*own, *measured("sums", self.context(refused))))
 
-    def _dependence(self) -> list[Gate]:
+    def context(self, refused: str | None = None) -> Context:
+        """What gates that read sums may look at."""
+        with np.errstate(over="ignore", invalid="ignore"):  # gates say what overflows
+            sums = self.evidence.for_gates(self.recipe, dropped=self.dropped)
+        log = self.evidence.log
+        return Context(
+            sums,
+            self.recipe,
+            data=None if log is None else self.evidence.rows(self.dropped)[0],
+            error=self.error,
+            error_method=self.error_method,
+            has_interval=self.n_episodes < 2 or auto_method(self.situation()) is not None,
+            refused=refused,
+            spread=None if self.influences is None else self.spread,
+            apart_from_wis=self._apart_from_wis,
+            shared=self.evidence.measured.setdefault(id(sums), {}),
+        )
+
+    def _dependence(self) -> tuple[GateResult, ...]:
         """Whether the sums say that episodes depend on more than the state; with influence values
         there is an error that does not mind (`_dependent`)."""
-        if self.influences is not None or not self._rests_on_state:
-            return []
-        if "dependence" not in self._kept:
-            sums = self.evidence.for_gates(self.recipe, dropped=self.dropped)
-            self._kept["dependence"] = dependence(sums)
-        found: list[Gate] = self._kept["dependence"]
-        return found
+        return measured("sums", self.context(), (Dependence(),))
 
-    def decisive(self) -> list[Gate]:
-        """On how many episodes the error rests; no gate where there is no error."""
-        if self.n_episodes < 2 or self.error is None:
-            return []
+    def _apart_from_wis(self) -> float | None:
+        """How far WIS, which needs no state, is from the value, in errors of the difference; None
+        where it refuses, or only sums are at hand, which hold no joint error."""
         if self.influences is None:
-            return [unknown(DECISIVE, "sums hold no episodes: evaluated in memory it is told")]
-        try:
-            found = heaviest(self.spread())
-        except RefusedError as error:
-            return [unknown(DECISIVE, str(error))]
-        return [] if found is None else [decisive_episodes(found)]
-
-    def _weighed(self, history: Gate) -> Gate:
-        """A history that matters to nothing: not red where WIS, which needs no state, agrees."""
-        if self._agrees_with_wis():
-            text = f"{history.text}, but wis, which needs no state, gives the same within one error"
-            return replace(history, level="amber", text=text)
-        if self.influences is not None:
-            return history
-        advice = f"{history.advice}; evaluated in memory it is amber if wis gives the same"
-        return replace(history, advice=advice)
-
-    def _agrees_with_wis(self) -> bool:
-        """Whether WIS, which needs no state, tells the same value within one error of the
-        difference; not where it cannot be asked, or only sums are at hand, which hold no joint
-        error."""
-        if self.influences is None:
-            return False
+            return None
         try:
             error = self._clustered(self.spread(WIS))
-            apart = errors_apart(self.value, self.influences.wis_value(), error)
+            return errors_apart(self.value, self.influences.wis_value(), error)
         except RefusedError:
-            return False
-        return apart is not None and apart <= AGREES
+            return None
 
     def rows(self, why: str, otherwise: str = "") -> tuple[EpisodeLog, Policy]:
         """The log and the target; refused where there are only sums."""
@@ -226,13 +188,9 @@ class Grounds:
             found = from_error(self.value, *self.error_and_df(method), asked, self._text(method))
         return replace(found, method=found.method + self.note)
 
-    @property
-    def _rests_on_state(self) -> bool:
-        return not self.recipe.uses_trajectories
-
     def _dependent(self) -> bool:
         """Whether the error that takes the state for all that matters is too small."""
-        if self.influences is None or not self._rests_on_state or self.freedom is None:
+        if self.influences is None or self.recipe.uses_trajectories or self.freedom is None:
             return False
         try:
             return dependent(self.freedom.error, self.error_and_df("cluster")[0])

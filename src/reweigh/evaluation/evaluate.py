@@ -51,11 +51,8 @@ from reweigh.sums.scanned_log import ScannedLog
 from reweigh.sums.trajectories import StepMoments
 from reweigh.system.memory import require_steps
 from reweigh.system.progress import each
-from reweigh.trust.diagnose import of_solution
-from reweigh.trust.diagnose import request as gate_request
-from reweigh.trust.diagnostics import cut_beside_ends, hopeless_sums, remarks
-from reweigh.trust.gates import cut_off
-from reweigh.trust.reward_range import reward_range
+from reweigh.trust.diagnostics import hopeless_sums, remarks
+from reweigh.trust.gates import Context, measured, tables_needed
 
 Data = EpisodeLog | ScannedLog | Moments
 AUTO = "auto"
@@ -249,7 +246,7 @@ def _unsplit(products: StepMoments | None) -> StepMoments | None:
 
 def _with_gates(request: Request) -> Request:
     """With the sums that only gates read; the cells with actions, which can be many, are spare."""
-    asked = gate_request(request.max_ratio)
+    asked = tables_needed(request.max_ratio)
     return request | replace(asked, spare=asked.kinds & {"model"})
 
 
@@ -379,20 +376,6 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
     else:
         logged = behavior_value(base)
     found += list(solution.warnings)
-    gates = of_solution(solution, used, recipe)
-    cut = 0.0
-    if not recipe.uses_trajectories:
-        cut = cut_beside_ends(base if evidence.log is None else evidence.rows(dropped)[0])
-    if cut > 0:
-        gates = (*gates, cut_off(cut))
-    found += [*remarks(solution, used, gates, ends_too=cut > 0), *evidence.remarks]
-    if recipe.weights.pools_steps and base.about.target_has_steps:
-        found.append(
-            StationaryWarning(
-                "the target depends on the step, and this estimator pools all steps: it answers "
-                "for a mixture of them. Use mis()"
-            )
-        )
     n, error, method, note = used.n_episodes, solution.standard_error, solution.error_method, ""
     finite(solution.value)
     if error is not None and not np.isfinite(error):
@@ -401,9 +384,25 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
         error, method = None, "one episode has no spread"
     elif error is not None and base.about.behavior != "logged":
         note = ", taking the estimated behaviour for the truth"
-    if evidence.within_rewards:
-        allowed = evidence.allowed(dropped)
-        gates = (*gates, reward_range(solution.value, error, allowed, recipe, gates))
+    gates = measured(
+        "solution",
+        Context(
+            used,
+            recipe,
+            solution,
+            data=base if evidence.log is None else evidence.rows(dropped)[0],
+            error=error,
+            within_rewards=evidence.within_rewards,
+        ),
+    )
+    found += [*remarks(solution, used, gates), *evidence.remarks]
+    if recipe.weights.pools_steps and base.about.target_has_steps:
+        found.append(
+            StationaryWarning(
+                "the target depends on the step, and this estimator pools all steps: it answers "
+                "for a mixture of them. Use mis()"
+            )
+        )
     grounds = Grounds(
         evidence,
         recipe,

@@ -72,7 +72,10 @@ class RowsInfluence:
             return behavior_values(log)
         recipe = wis() if isinstance(column, str) else column
         sums = None
-        if recipe.control is None and (self.dropped, recipe.max_ratio) in self.evidence.gated:
+        if (
+            recipe.control is None
+            and (self.dropped, recipe.max_ratio, False) in self.evidence.gated
+        ):
             sums = self.evidence.for_gates(recipe, dropped=self.dropped)
         if sums is not None and not recipe.needs.kinds <= set(sums.kinds):
             sums = None

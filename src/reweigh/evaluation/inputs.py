@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,14 +18,13 @@ from reweigh.sums.engines.base import Engine, Request
 from reweigh.sums.moments import Moments
 from reweigh.sums.sources import named as with_name
 from reweigh.system.output import files_behind
-from reweigh.trust.diagnose import request as gate_request
 from reweigh.trust.diagnostics import (
     hopeless,
     hopeless_sums,
     unlogged_actions,
     unlogged_in_sums,
 )
-from reweigh.trust.reward_range import Allowed, allowed_by
+from reweigh.trust.gates import tables_needed
 
 Truncated = Literal["refuse", "drop"]
 
@@ -47,8 +46,9 @@ class Evidence:
     hopeless: RefusedError | None = None
     remarks: list[Warning] = field(default_factory=list)
     whole: EpisodeLog | None = None  # the log without cut-off episodes, once asked for
-    gated: dict[tuple[bool, float | None], Moments] = field(default_factory=dict)
-    ranges: dict[bool, Allowed | None] = field(default_factory=dict)
+    gated: dict[tuple[bool, float | None, bool], Moments] = field(default_factory=dict)
+    # what gates computed from these sums, by their identity, for all estimators
+    measured: dict[int, dict[str, Any]] = field(default_factory=dict)
     wide: dict[float | None, Moments | None] = field(default_factory=dict)
 
     @property
@@ -106,14 +106,17 @@ class Evidence:
         """The sums that the gates of the log and target read, made once for all estimators."""
         if self.stored is not None:
             return self.stored
-        key = (dropped, recipe.max_ratio)
+        log, target = self.rows(dropped)
+        key = (dropped, recipe.max_ratio, False)
         if key not in self.gated:
-            log, target = self.rows(dropped)
-            self.gated[key] = self.engine.moments(log, target, gate_request(recipe.max_ratio))
-        if recipe.needs.policy and scope_of(self.rows(dropped)[1]) == "row":
+            self.gated[key] = self.engine.moments(log, target, tables_needed(recipe.max_ratio))
+        if not recipe.needs.policy or scope_of(target) != "row":
+            return self.gated[key]
+        of_rows = (dropped, recipe.max_ratio, True)
+        if of_rows not in self.gated:
             policy = self.moments(recipe, dropped=dropped).policy
-            return replace(self.gated[key], policy=policy)
-        return self.gated[key]
+            self.gated[of_rows] = replace(self.gated[key], policy=policy)
+        return self.gated[of_rows]
 
     def _made(
         self, kinds: frozenset[str], max_ratio: float | None, dropped: bool, *, named: bool
@@ -146,13 +149,6 @@ class Evidence:
         if max_ratio not in self.wide:
             self.wide[max_ratio] = every_kind(self.log, self.target, max_ratio)
         return self.wide[max_ratio]
-
-    def allowed(self, dropped: bool) -> Allowed | None:
-        """What the logged rewards allow, found once for all estimators."""
-        if dropped not in self.ranges:
-            data = self.rows(dropped)[0] if self.stored is None else self.stored
-            self.ranges[dropped] = allowed_by(data)
-        return self.ranges[dropped]
 
     def rows(self, dropped: bool = False) -> tuple[EpisodeLog, Policy]:
         assert self.log is not None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from reweigh.evaluation.sensitivity import Sensitivity
     from reweigh.log.states import Labels
     from reweigh.sums.moments import Moments
-    from reweigh.trust.gates import Gate
+    from reweigh.trust.gates import GateResult
     from reweigh.trust.verdict import Verdict
 
 Floats = npt.NDArray[np.float64]
@@ -113,7 +113,7 @@ class Estimate:
     marginals: Marginals | None
     diagnostics: Diagnostics
     grounds: Grounds
-    gates: tuple[Gate, ...]  # those of its own numbers; the verdict has the log's as well
+    gates: tuple[GateResult, ...]  # those of its own numbers; the verdict has the log's as well
     warnings: tuple[Warning, ...] = field(default=())
     chosen: str | None = None  # why "auto" took this estimator
     no_interval: str | None = None  # why the interval that was asked for was refused

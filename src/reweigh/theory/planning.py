@@ -49,7 +49,7 @@ from reweigh.theory.exact import quantities
 from reweigh.theory.plan_result import Goal, Need, Plan
 from reweigh.theory.spread import decomposition, spread
 from reweigh.trust.diagnostics import FEW_EPISODES
-from reweigh.trust.limits import LIMITS
+from reweigh.trust.gates import LIMITS
 from reweigh.trust.variance_parts import Decomposition, from_parts, from_solution
 from reweigh.worlds.tabular import TabularMDP
 

@@ -9,33 +9,20 @@ import numpy as np
 from reweigh.errors import (
     InputWarning,
     LowOverlapWarning,
-    PlaceboWarning,
     RefusedError,
     SelectionWarning,
-    SmallSampleWarning,
     nearest,
 )
 from reweigh.estimate.solution import Solution
 from reweigh.log.log import EpisodeLog
-from reweigh.log.states import END, UNKNOWN, Labels
+from reweigh.log.states import Labels
 from reweigh.policy.base import Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.moments import Moments
 from reweigh.sums.visits import visits_of
-from reweigh.trust.gates import Gate
-from reweigh.trust.limits import Kind, Level, limit_of
+from reweigh.trust.gates import Gate, GateResult, Level, all_gates
 
 FEW_EPISODES = 30
-WARNINGS: dict[str, type[Warning]] = {
-    "episodes": SmallSampleWarning,
-    "support": LowOverlapWarning,
-    "effective size": LowOverlapWarning,
-    "heaviest episode": LowOverlapWarning,
-    "rare states": LowOverlapWarning,
-    "hidden states": InputWarning,
-    "placebo": PlaceboWarning,
-}
-WARNED_IF_AMBER = ("episodes", "support", "placebo")
 LONG_SINGLE_EPISODE = 1000  # rows
 
 
@@ -114,51 +101,32 @@ def _deterministic() -> RefusedError:
     )
 
 
-def remarks(
-    solution: Solution, used: Moments, own: Sequence[Gate], *, ends_too: bool = False
-) -> list[Warning]:
-    """Warnings for those who do not read verdicts: about the log, and the estimate's own gates
+def remarks(solution: Solution, used: Moments, results: Sequence[GateResult]) -> list[Warning]:
+    """Warnings for those who do not read verdicts: about the log, and the gates of the solution
     whose value is beyond the red limit, or the amber one where the answer may be another one
-    altogether. `ends_too`: see `cut_beside_ends`."""
+    altogether."""
+    rules = {gate.name: gate for gate in all_gates()}
     few = used.n_episodes < FEW_EPISODES  # then the other gates mean little
-    told = ("episodes", "support") if few else tuple(WARNINGS)
-    found = _about_the_log(solution, used, ends_too)
-    beyond = {gate.name: _beyond(gate, solution) for gate in own}
-    for gate in own:
-        level = beyond.get(gate.name, gate.level)
-        if gate.name == "placebo" and beyond.get("effective size") == "red":
+    beyond = {result.name: _beyond(result, rules[result.name], solution) for result in results}
+    warnings = _about_the_log(solution, used, ends_too="cut-off episodes" in beyond)
+    for result in results:
+        gate, level = rules[result.name], beyond[result.name]
+        if gate.warning is None or (few and gate.name not in ("episodes", "support")):
+            continue
+        if gate.name == "placebo" and beyond["effective size"] == "red":
             continue  # its own error means nothing then
-        if gate.name == "placebo" and solution.from_model and beyond.get("support") != "green":
+        if gate.name == "placebo" and solution.from_model and beyond["support"] != "green":
             continue  # the same mass, told once
-        loud = level == "red" or (level == "amber" and gate.name in WARNED_IF_AMBER)
-        if loud and gate.name in told:
-            found.append(WARNINGS[gate.name](gate.sentence))
-    return found
+        if level == "red" or (level == "amber" and gate.warns_if_amber):
+            warnings.append(gate.warning(result.sentence))
+    return warnings
 
 
-def _beyond(gate: Gate, solution: Solution) -> Level:
+def _beyond(result: GateResult, gate: Gate, solution: Solution) -> Level:
     """The level by the value alone; some gates are judged more strictly, or less, for others."""
-    if gate.value is None:
-        return gate.level
-    kind: Kind = "model" if solution.from_model else "states"
-    return limit_of(gate.name, kind).judge(gate.value)
-
-
-def cut_beside_ends(data: EpisodeLog | Moments) -> float:
-    """The share of the episodes that were cut off before a state that is not known while others
-    ended: a move that is not known is left out although it was no end, so that ends are
-    overestimated."""
-    if isinstance(data, EpisodeLog):
-        steps = data.steps
-        ended = (steps.ending == END) & (steps.lengths < steps.horizon)
-        return steps.unknown_before_horizon() / data.n_episodes if ended.any() else 0.0
-    cells = data.transitions if data.transitions is not None else data.model
-    if cells is None or not data.truncated:
-        return 0.0
-    early = cells.t_next < data.about.horizon
-    if not np.any(early & (cells.s_next == END)):
-        return 0.0
-    return float(cells.n[early & (cells.s_next == UNKNOWN)].sum()) / data.n_episodes
+    if result.value is None or not gate.limits:
+        return result.level
+    return gate.limit("model" if solution.from_model else "").judge(result.value)
 
 
 def _about_the_log(solution: Solution, used: Moments, ends_too: bool) -> list[Warning]:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from reweigh.trust.gates import Gate
-from reweigh.trust.limits import HINTS, ORDER, Level
-
-# Gates of the log, which a verdict should have; others may have nothing to speak of.
-ASSUMPTIONS = (
-    "propensities", "policies", "hidden policies", "history", "steadiness", "drift", "Pareto k",
-    "decisive episodes",
-)  # fmt: skip
+from reweigh.trust.gates.gate import ORDER, GateResult, Level
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,25 +13,22 @@ class Verdict:
     """green: no gate speaks against the estimate; amber: use it with the reasons at hand; red: do
     not decide on it. Gates that could not be computed are told, and never make a verdict better."""
 
-    gates: tuple[Gate, ...]
+    gates: tuple[GateResult, ...]
 
     @property
     def level(self) -> Level:
-        levels = {gate.level for gate in self.gates if gate.name not in HINTS}
-        return next((level for level in ("red", "amber") if level in levels), "green")
+        return self.reasons[0].level if self.reasons else "green"
 
     @property
-    def reasons(self) -> tuple[Gate, ...]:
+    def reasons(self) -> tuple[GateResult, ...]:
         """The gates that speak against the estimate, the worst first."""
-        against = [
-            gate for gate in self.gates if gate.level in ("amber", "red") and gate.name not in HINTS
-        ]
+        against = [g for g in self.gates if g.level in ("amber", "red") and not g.hint]
         return tuple(sorted(against, key=lambda gate: -ORDER.index(gate.level)))
 
     @property
-    def unchecked(self) -> tuple[Gate, ...]:
+    def unchecked(self) -> tuple[GateResult, ...]:
         """The assumptions that could not be tested."""
-        return tuple(g for g in self.gates if g.level == "unknown" and g.name in ASSUMPTIONS)
+        return tuple(g for g in self.gates if g.level == "unknown" and g.assumption)
 
     def unchecked_lines(self) -> list[str]:
         """These, each with the reason: a green verdict rests on what was checked."""

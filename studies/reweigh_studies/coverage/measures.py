@@ -20,7 +20,6 @@ from reweigh.estimate.influence import behavior_values
 from reweigh.estimate.jackknife import error_of_blocks
 from reweigh.estimate.quantiles import t_interval
 from reweigh.estimate.recipe import Recipe
-from reweigh.evaluation.basis import AGREES, errors_apart
 from reweigh.evaluation.evaluate import as_recipe, evaluate_in_study
 from reweigh.evaluation.result import Estimate, Interval, Refusal
 from reweigh.kernels.choose import compiled
@@ -31,9 +30,8 @@ from reweigh.policy.base import Policy
 from reweigh.policy.cached import RowsPolicy
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.moments import Moments
-from reweigh.trust import diagnose
-from reweigh.trust.dependence import dependence
-from reweigh.trust.gates import Gate
+from reweigh.trust.gates import Context, GateResult, measured, tables_needed
+from reweigh.trust.gates.history import errors_apart
 from reweigh.trust.intervals import Asked, bootstrap_t, from_error, percentile
 from reweigh.trust.resampling import delete_blocks, resample
 from reweigh.trust.verdict import Verdict
@@ -87,7 +85,7 @@ class Measure:
             results = dict(zip(names, evaluate_in_study(log, target, names), strict=True))
             from_rows = {n: r for n, r in results.items() if isinstance(r, Estimate)}
             if self.gates or SUMS in asked:
-                sums = ArraysEngine().moments(log, target, diagnose.request(None))
+                sums = ArraysEngine().moments(log, target, tables_needed(None))
             if SUMS in asked:
                 [results[SUMS]] = evaluate_in_study(sums, target, [MAIN])
             for name, result in results.items():
@@ -185,21 +183,17 @@ def _refused(estimate: Estimate, error: RefusedError) -> Refusal:
 def _judged(
     sums: Moments, answered: dict[str, Estimate], other: Estimate | Refusal, *, tell_log: bool
 ) -> dict[str, Any]:
-    """Gates and verdicts; the gates of the log are computed once for all estimators. `other` is
-    WIS, which a verdict asks for."""
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        of_log = diagnose.of_sums(sums)
-        depends = dependence(sums) if SUMS in answered else []
+    """Gates and verdicts; what gates compute from the sums alone is computed once for all
+    estimators. `other` is WIS, which a verdict asks for."""
+    of_sums = Context(sums)
     found: dict[str, Any] = {}
     if tell_log:
-        found = {column(LOG, GATE, gate.name): gate.value for gate in of_log.values()}
+        results = measured("sums", of_sums)
+        found = {column(LOG, GATE, g.name): g.value for g in results if g.name in LOG_GATES}
     for name, estimate in answered.items():
         apart = _apart(estimate, other)
-        own = estimate.gates
-        own += tuple(diagnose.unseen_actions(sums, estimate.recipe, estimate.standard_error))
-        own += tuple(depends if name == SUMS else ())
-        own += tuple(estimate.grounds.decisive())
-        level = LEVELS.index(_verdict(own, of_log, estimate.recipe, apart).level)
+        judged = _measured(estimate, of_sums, apart)
+        level = LEVELS.index(Verdict(judged).level)
         found |= {
             column(name, SIZE): estimate.diagnostics.worst_ess,
             column(name, APART): apart,
@@ -208,8 +202,21 @@ def _judged(
         nothing = set() if estimate.recipe.uses_trajectories else {CUT}
         nothing |= {DEPENDENCE} if name == SUMS else set()
         found |= {column(name, GATE, gate): 0.0 for gate in nothing}
+        own = [gate for gate in judged if gate.name not in LOG_GATES]
         found |= {column(name, GATE, gate.name): gate.value for gate in own}
     return found
+
+
+def _measured(estimate: Estimate, of_sums: Context, apart: float | None) -> tuple[GateResult, ...]:
+    """The gates of `Estimate.verdict`, but for that of the interval, which the cells hold."""
+    context = replace(
+        estimate.grounds.context(),
+        sums=of_sums.sums,
+        shared=of_sums.shared,
+        apart_from_wis=lambda: apart,
+        has_interval=True,
+    )
+    return (*estimate.gates, *measured("sums", context))
 
 
 def _apart(estimate: Estimate, other: Estimate | Refusal) -> float | None:
@@ -224,16 +231,6 @@ def _apart(estimate: Estimate, other: Estimate | Refusal) -> float | None:
     m = estimate.n_episodes
     error = math.sqrt(float(np.mean(psi**2)) / len(psi) * m / (m - 1))
     return errors_apart(estimate.value, other.value, error)
-
-
-def _verdict(
-    own: tuple[Gate, ...], of_log: dict[str, Gate], recipe: Recipe, apart: float | None
-) -> Verdict:
-    """`Estimate.verdict`, with the gates of the log computed once for all estimators."""
-    found = dict(of_log)
-    if found["history"].level == "red" and apart is not None and apart <= AGREES:
-        found["history"] = replace(found["history"], level="amber")
-    return Verdict((*own, *diagnose.speaking_of(found, recipe)))
 
 
 def _logged_mean(log: EpisodeLog) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from reweigh.trust.limits import LIMITS, MATERIAL
+from reweigh.trust.gates import LIMITS
+from reweigh.trust.gates.placebo import MATERIAL
 from reweigh_studies.coverage.faults_page import faults, sparse
 from reweigh_studies.coverage.goals import (
     ERRORS,

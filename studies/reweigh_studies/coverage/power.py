@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reweigh.trust.limits import LIMITS
+from reweigh.trust.gates import LIMITS
 from reweigh_studies.coverage.cells import CLEAN
 from reweigh_studies.coverage.faults import FAULTS
 from reweigh_studies.coverage.goals import pick

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from reweigh.errors import UsageError
-from reweigh.evaluation.basis import AGREES
 from reweigh.system.json_files import parse_object
 from reweigh.system.output import write_atomically
-from reweigh.trust.limits import LIMITS
+from reweigh.trust.gates import LIMITS
+from reweigh.trust.gates.history import AGREES
 from reweigh_studies.coverage.cells import CLEAN, STUDY, TrustCell
 from reweigh_studies.coverage.goals import pick, read_csv
 from reweigh_studies.coverage.measures import BOOTSTRAPS, JACKKNIFE, LEVEL, MAIN, WIS

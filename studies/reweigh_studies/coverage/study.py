@@ -20,7 +20,7 @@ from reweigh.errors import UsageError, nearest
 from reweigh.paper import sweep
 from reweigh.paper.backends import Backend
 from reweigh.paper.cells import CellResult, Setting, load
-from reweigh.trust.gates import DECISIVE
+from reweigh.trust.gates.decisive_episodes import DecisiveEpisodes
 from reweigh_studies.coverage import tables
 from reweigh_studies.coverage.cells import CLEAN, BestCell, TrustCell
 from reweigh_studies.coverage.faults import FAULTS
@@ -44,7 +44,7 @@ QUICK = Measure().quick
 JUDGED = ("mis", "dm", "wis")  # one of each kind: whose gates are told
 # Of others the verdict is told, and the gates that those have not: with faults, and on clean logs.
 ALSO = {
-    "dr": ("fitted values", "hidden policies", DECISIVE),
+    "dr": ("fitted values", "hidden policies", DecisiveEpisodes.name),
     "mdr": ("unseen actions",),
     SUMS: (DEPENDENCE, CUT),
 }

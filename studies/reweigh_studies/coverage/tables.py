@@ -19,8 +19,8 @@ from scipy import special
 
 from reweigh.paper.cells import CellResult
 from reweigh.system.output import write_atomically
+from reweigh.trust.gates import LIMITS, Limit
 from reweigh.trust.intervals import METHODS
-from reweigh.trust.limits import LIMITS, Limit
 from reweigh_studies.coverage.cells import BestCell, TrustCell
 from reweigh_studies.coverage.measures import BEHAVIOR, GATE, LEVEL, LOG, VALUE, column
 from reweigh_studies.coverage.verdicts import AMBER, GREEN, RED, gate_levels, verdicts

@@ -1,6 +1,6 @@
 """Verdicts of many replicates at once, from the gates' values that the cells hold.
 
-The rules are those of `trust/gates.py` and `trust/diagnose.py`, for arrays, so that other
+The rules are those of `trust/gates/`, for arrays, so that other
 limits can be tried without running the study again. A test holds both to the same levels. By how
 much a placebo is off the cells do not hold: here it is red by its errors alone.
 """
@@ -14,10 +14,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.estimate.recipe import Model
-from reweigh.evaluation.basis import AGREES
-from reweigh.trust.diagnose import silent_on
-from reweigh.trust.limits import HINTS, LIMITS, Limit, kind_of, limit_of
+from reweigh.trust.gates import GATES, LIMITS, Limit
+from reweigh.trust.gates.history import AGREES
 from reweigh_studies.coverage.measures import (
     APART,
     DEPENDENCE,
@@ -34,6 +32,18 @@ Floats = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int64]
 Columns = Mapping[str, Floats]
 REFUSED, GREEN, AMBER, RED = -1, 0, 1, 2
+HINTS = {gate.name for gate in GATES if gate.hint}
+
+
+def limit_of(gate: str, kind: str, limits: Mapping[str, Limit] = LIMITS) -> Limit:
+    """The limit of a gate for estimators of this kind (`Recipe.limits`), among these."""
+    return limits.get(f"{gate}, {kind}", limits[gate])
+
+
+def gates_of_log(name: str) -> set[str]:
+    """The gates of the log that concern an estimator."""
+    traits = recipe_of(name).traits
+    return {g.name for g in GATES if g.name in LOG_GATES and g.concerns(traits)}
 
 
 def gate_levels(
@@ -46,20 +56,19 @@ def gate_levels(
         for gate in limits
         if column(name, GATE, gate) in columns
     }
-    if kind_of(recipe) == "model" and column(name, SIZE) in columns:
+    if recipe.limits == "model" and column(name, SIZE) in columns:
         values["effective size"] = columns[column(name, SIZE)]  # older cells hold it as no gate
-    speaking = set(LOG_GATES) - silent_on(recipe)
-    for gate in sorted(speaking):
+    for gate in sorted(gates_of_log(name)):
         if column(LOG, GATE, gate) in columns:
             values[gate] = columns[column(LOG, GATE, gate)]
     tail = limits["Pareto k"]
     usual = min(1 - 1 / math.log10(max(n, 11)), tail.amber if tail.amber is not None else math.inf)
-    from_model = isinstance(recipe.weights, Model)
-    kind = kind_of(recipe)
     found = {
         gate: judged(
             value,
-            replace(tail, amber=usual) if gate == "Pareto k" else limit_of(gate, kind, limits),
+            replace(tail, amber=usual)
+            if gate == "Pareto k"
+            else limit_of(gate, recipe.limits, limits),
         )
         for gate, value in values.items()
     }
@@ -68,7 +77,7 @@ def gate_levels(
         found["history"] = np.where(agrees, np.minimum(found["history"], AMBER), found["history"])
     if "total mass" in found:  # a hint, never more
         found["total mass"] = np.minimum(found["total mass"], AMBER)
-    softened = not from_model and recipe.normalize != "state"
+    softened = not recipe.traits & {"model", "within states"}
     if "rare states" in found and softened:  # red only with few effective episodes
         size = np.nan_to_num(_column(columns, name, SIZE))
         few = judged(size, limits["effective size"]) == RED

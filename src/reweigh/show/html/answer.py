@@ -11,7 +11,7 @@ from reweigh.show.record import NO_TRUST, Evaluation, Report
 from reweigh.show.text import percent, sentence, span
 from reweigh.system.number_format import rounded
 from reweigh.trust.breakdown import Missing
-from reweigh.trust.gates import Gate
+from reweigh.trust.gates import GateResult
 from reweigh.trust.intervals import Interval
 from reweigh.trust.verdict import Verdict
 
@@ -96,7 +96,7 @@ def no_answer(
         verdict="refused",
         meaning=MEANING["refused"],
         reasons=tuple(
-            Gate(name=", ".join(names), level="red", value=None, text=reason)
+            GateResult(name=", ".join(names), level="red", value=None, text=reason)
             for reason, names in why.items()
         ),
         unchecked=(),

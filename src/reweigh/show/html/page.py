@@ -20,7 +20,7 @@ from reweigh.show.record import Facts
 from reweigh.show.text import plain, shown_names
 from reweigh.system.output import write_atomically
 from reweigh.trust.breakdown import Heat
-from reweigh.trust.gates import Gate
+from reweigh.trust.gates import GateResult
 
 DIGITS = 4  # of the shares in the heat map
 LONGEST_SEARCHED = 120  # characters of a state's name
@@ -45,7 +45,7 @@ class Answer:
     gain: str
     verdict: Literal["green", "amber", "red", "refused"]
     meaning: str
-    reasons: tuple[Gate, ...]
+    reasons: tuple[GateResult, ...]
     unchecked: tuple[str, ...]
     better: tuple[str, ...]
     warnings: tuple[str, ...]

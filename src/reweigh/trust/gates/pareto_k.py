@@ -1,4 +1,4 @@
-"""The tail of the importance weights: the shape k of a generalised Pareto law, from the largest.
+"""How heavy is the tail of the weights: the shape k of a generalised Pareto law, from the largest.
 
 Fitted as in Pareto-smoothed importance sampling (Vehtari, Simpson, Gelman, Yao and Gabry, "Pareto
 smoothed importance sampling", JMLR 2024): to what the largest M = min(n/5, 3√n) weights exceed
@@ -16,14 +16,43 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.sums.diagnostic_tables import LargestWeights
+from reweigh.trust.gates.gate import Context, Floats, Gate, GateResult, Limit, limits_by
 
-Floats = npt.NDArray[np.float64]
 LEAST = 5  # weights in the tail, as in the paper
 PRIOR_SHAPE, PRIOR_WEIGHTS = 0.5, 10.0
 FAR = 600.0  # e^600: what lies further from the lower quartile is set to there
+
+
+class ParetoK(
+    Gate,
+    name="Pareto k",
+    question="How heavy is the tail of the weights?",
+    fault="logarithms",
+    needs={"largest"},
+    limits=limits_by(Limit(0.7, 1.0)),
+    assumption=True,
+    of={"products"},
+):
+    """The tail of the whole products: above min(1 - 1/log10 n, 0.7) their mean is slow to
+    settle."""
+
+    def measure(self, context: Context) -> GateResult:
+        largest = context.sums.largest
+        if largest is None:
+            return self.unknown(context.lacking("largest", "the largest weights"))
+        k, why = context.once(self.name, lambda: shape(largest))
+        if k is None or not math.isfinite(k):
+            return self.unknown(why)
+        amber = min(1 - 1 / math.log10(max(largest.n, 11)), 0.7)
+        return self.judge(
+            k,
+            f"the weights' tail has the shape k = {k:.2f}",
+            "their mean is slow to settle: use mis, or log more episodes",
+            limit=Limit(amber, self.limit().red),
+            step=context.sums.about.horizon - 1,
+        )
 
 
 def tail_length(n: int) -> int:
@@ -86,5 +115,5 @@ def pareto_shape(log_x: Floats) -> float:
     k = np.log1p(-theta[:, None] * x).mean(axis=1)
     likelihood = count * (np.log(-theta / k) - k - 1)
     weight = np.exp(likelihood - likelihood.max())
-    found = np.log1p(-x * (weight @ theta / weight.sum())).mean()
-    return float((count * found + PRIOR_WEIGHTS * PRIOR_SHAPE) / (count + PRIOR_WEIGHTS))
+    k_hat = np.log1p(-x * (weight @ theta / weight.sum())).mean()
+    return float((count * k_hat + PRIOR_WEIGHTS * PRIOR_SHAPE) / (count + PRIOR_WEIGHTS))

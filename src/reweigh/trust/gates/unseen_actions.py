@@ -1,4 +1,4 @@
-"""What actions that the log never shows would earn: a fitted Q counts them as 0.
+"""How much would actions earn that the log never shows? A fitted Q counts them as 0.
 
 DR, WDR and MDR with Q of other episodes are right on average, because rows of such an action make
 up for it in the logs that have some. A log without them says too little, and cannot see it in its
@@ -16,18 +16,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.errors import SupportError
 from reweigh.estimate.operators import importance_operator
-from reweigh.estimate.recipe import Recipe
 from reweigh.estimate.recursion import backward, forward
 from reweigh.estimate.solution import model_cells, model_of
 from reweigh.estimate.weakest_places import Place, most_left_out
 from reweigh.kernels.groups import tally
 from reweigh.sums.moments import Moments
+from reweigh.trust.gates.gate import Context, Floats, Gate, GateResult, Limit, limits_by
 
-Floats = npt.NDArray[np.float64]
 ROUNDING = 1e-9  # of a sum of probabilities
 
 
@@ -39,11 +37,40 @@ class LeftOut:
     place: Place | None
 
 
-def concerns(recipe: Recipe) -> bool:
-    """Whether an estimator subtracts a Q of other episodes. Of the same ones it has a gate of its
-    own, "fitted values", and a model "support"."""
-    control = recipe.control
-    return control is not None and not control.own and control.q != "in-sample"
+class UnseenActions(
+    Gate,
+    name="unseen actions",
+    question="How much value is missing for want of actions?",
+    fault="action-missing",
+    needs={"model"},
+    limits=limits_by(Limit(0.5, 1.0)),  # in errors: what is missing moves the whole interval
+    of={"fitted control"},
+    unless={"fitted in sample"},
+):
+    """What a Q of other episodes leaves out, in errors of the estimate. Of the same episodes it has
+    a gate of its own, "fitted values", and a model "support"."""
+
+    def measure(self, context: Context) -> GateResult:
+        missing = context.once(self.name, lambda: left_out(context.sums))
+        if missing is None:
+            return self.unknown(
+                "these sums hold no model of the actions, or one that ends before the horizon"
+            )
+        value, error = abs(float(missing.per_step.sum())), context.error
+        if not value > 0:
+            text = "no value is missing for want of actions"
+            return self.judge(0.0, text, per_step=missing.per_step)
+        if error is None or not error > 0:
+            return self.unknown("the estimate has no error to compare with")
+        return self.judge(
+            value / error,
+            f"actions that the log never shows there would earn about {value:.3g}, "
+            f"{value / error:.1f} standard errors, which the fitted Q counts as 0",
+            "use mis, which fits no Q, or log more of these actions",
+            most="most",
+            per_step=missing.per_step / error,
+            **context.place(missing.place),
+        )
 
 
 def left_out(sums: Moments) -> LeftOut | None:

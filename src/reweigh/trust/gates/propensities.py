@@ -1,8 +1,9 @@
-"""The test of the propensities: within states the ratios ρ = π/μ must average to 1.
+"""Are the propensities those of the logged actions?
 
-From sums alone. Which way the rows are compared with their propensities depends on what the whole
-log shows, never on single cells: in sparse logs a cell looks constant, or complete, by luck, and
-choosing cells by what was drawn in them makes right propensities look wrong.
+Within states the ratios ρ = π/μ must then average to 1, which is tested from sums alone. Which way
+the rows are compared with their propensities depends on what the whole log shows, never on single
+cells: in sparse logs a cell looks constant, or complete, by luck, and choosing cells by what was
+drawn in them makes right propensities look wrong.
 
 counts    π and μ follow from (t, s, a): how often was each action taken, against N μ(a|s)?
 averages  elsewhere: how far is Σ(ρ - 1) from 0?
@@ -12,11 +13,10 @@ Both are summed over groups of at least 100 rows, which are chosen without a loo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.estimate.variance import OVERFLOW
 from reweigh.kernels.groups import group_by, tally
@@ -24,16 +24,53 @@ from reweigh.log.states import Labels, label_text
 from reweigh.sums.shares import is_constant, is_one_number
 from reweigh.sums.transitions import TransitionMoments
 from reweigh.system.arithmetic import divided
-from reweigh.trust.assumptions import Outcome
+from reweigh.trust.gates.gate import Context, GateResult, Limit, limits_by
+from reweigh.trust.gates.p_values import NO_TRANSITIONS, AssumptionGate, Floats, Ints, Outcome
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 GROUP_ROWS = 100  # of a state before its sums are near normal; smaller states are merged
 STEP_ROWS = 20  # of a step before it has a p-value, which no verdict rests on
 EXPECTED = 10.0  # rows of an action that its propensity must promise in the group's rows
 LIKELY = 0.99  # the least chance that a counted action shows up among the rows of its (t, s)
 NO_VARIANCE = 1e-9  # of the rows
 TINY = np.finfo(np.float64).tiny
+
+
+class Propensities(
+    AssumptionGate,
+    name="propensities",
+    question="Are the propensities those of the logged actions?",
+    fault="propensities-low",
+    needs={"transitions", "model"},
+    limits=limits_by(
+        Limit(None, 0.01, above=False),
+        model=Limit(1e-6, None, above=False),  # it has no ratios: denied beyond doubt
+    ),
+    holds="the ratios of each state average to 1",
+    fails="the ratios do not average to 1 within states",
+    advice=(
+        "check that the propensities are those of the logged actions (not swapped, not "
+        "logarithms, not rounded), and that the target's actions are in the log"
+    ),
+):
+    """A model has no ratios, but where the logged actions deny their propensities altogether, the
+    target's probabilities may be those of the behaviour."""
+
+    def test(self, context: Context) -> Outcome:
+        sums = context.sums
+        if sums.transitions is None:
+            return Outcome(None, NO_TRANSITIONS)
+        if sums.about.max_ratio is not None:
+            return Outcome(None, "the ratios were clipped, and clipped ones need not average to 1")
+        if sums.about.behavior != "logged":
+            return Outcome(None, "the propensities were estimated from this log: they fit it")
+        return ratio_test(sums.model or sums.transitions, sums.about.horizon, sums.states)
+
+    def measure(self, context: Context) -> GateResult:
+        result = self.of_outcome(*self.outcome(context), limit=self.limit(context.limits))
+        if context.limits == "model" and result.level == "amber":
+            text = f"{result.text}: a model needs no propensities, but the columns may have been "
+            return replace(result, text=f"{text}swapped")
+        return result
 
 
 def ratio_test(cells: TransitionMoments, horizon: int, states: Labels) -> Outcome:
@@ -47,7 +84,7 @@ def ratio_test(cells: TransitionMoments, horizon: int, states: Labels) -> Outcom
     Rows whose state is hidden are a part of their own, because policies may follow from every
     state that is shown and not from this one.
     """
-    from scipy import stats
+    from scipy.special import chdtrc, ndtr
 
     if not np.isfinite(cells.rho2.sum()):
         return Outcome(None, OVERFLOW)
@@ -59,8 +96,8 @@ def ratio_test(cells: TransitionMoments, horizon: int, states: Labels) -> Outcom
         return Outcome(
             None, f"fewer than {GROUP_ROWS} rows can be compared, or all ratios are the same"
         )
-    by_groups = stats.chi2.sf(sum(part.chi2 for part in parts), sum(part.df for part in parts))
-    by_means = stats.chi2.sf(sum(part.overall() for part in parts), len(parts))
+    by_groups = chdtrc(sum(part.df for part in parts), sum(part.chi2 for part in parts))
+    by_means = chdtrc(len(parts), sum(part.overall() for part in parts))
     p = min(float(by_groups), float(by_means))
     t, n, D, V = (np.concatenate(c) for c in zip(*(part.used() for part in parts), strict=True))
     steps = group_by([t])
@@ -68,7 +105,7 @@ def ratio_test(cells: TransitionMoments, horizon: int, states: Labels) -> Outcom
     usable = (rows >= STEP_ROWS) & (NO_VARIANCE * rows < V) & (steps.keys[0] < horizon)
     step, z = steps.keys[0][usable], np.abs(D[usable]) / np.sqrt(V[usable])
     per_step = np.full(horizon, np.nan)
-    per_step[step] = 2 * stats.norm.sf(z)
+    per_step[step] = 2 * ndtr(-z)
     return Outcome(
         min(2 * p, 1.0),
         per_step=per_step,

@@ -1,0 +1,244 @@
+"""check_gate: does a gate keep to what every gate promises?
+
+    from reweigh.testing import check_gate
+    check_gate(MyGate(), faulty=lambda rng: (log, target))
+
+Every check raises AssertionError with a sentence that says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from reweigh.errors import RefusedError
+from reweigh.estimate.presets import ESTIMATORS, dm, mdr, mis, ssd_is, wis
+from reweigh.estimate.recipe import Recipe
+from reweigh.evaluation.evaluate import as_recipe, evaluate_in_study, moments
+from reweigh.evaluation.result import Refusal
+from reweigh.evaluation.solve import solve
+from reweigh.log.log import EpisodeLog
+from reweigh.log.read import read_log
+from reweigh.policy.base import Policy
+from reweigh.sums.diagnostic_tables import VERSIONS
+from reweigh.sums.moments import Moments
+from reweigh.trust.gates import Context, Gate, GateResult, Limit, all_gates
+from reweigh.trust.gates.gate import ORDER
+from reweigh.worlds import random_mdp
+
+Logs = Callable[[np.random.Generator], tuple[EpisodeLog, Policy]]
+TABLES = {"transitions", "model", "trajectories", *VERSIONS}
+ENGINES = ("arrays", "stream", "duckdb")
+# each answers from sums too
+TRIED = (mis(), wis(), dm(), mdr(), mdr("in-sample"), mis(pooled=True), ssd_is())
+LONGEST_TEXT = 400  # characters
+EPISODES = 300
+
+
+def check_gate(
+    gate: Gate,
+    faulty: Logs | None = None,
+    *,
+    clean: Logs | None = None,
+    estimator: Recipe | str | None = None,
+    logs: int = 6,
+    seed: int = 0,
+) -> None:
+    """Check a gate's declaration, its answers where sums are lacking, the same answers from the
+    sums of every engine, and, where `faulty` makes logs with its fault, that it speaks up more
+    often on these than on clean ones.
+
+    `estimator` is one that it concerns, else the first of the usual ones; `faulty` and `clean`
+    make a log and its target from a random generator.
+    """
+    check_declaration(gate)
+    recipe = _estimator_for(gate, estimator)
+    check_lacking(gate, recipe)
+    check_engines(gate, recipe)
+    if faulty is not None:
+        check_fault(gate, recipe, faulty, clean or clean_log, logs, seed)
+
+
+def table_row(gate: Gate) -> str:
+    """The gate's row in the docs' table, as Markdown."""
+    limits = "; ".join(f"{kind}: {at}" if kind else str(at) for kind, at in gate.limits.items())
+    of = f"with {' or '.join(sorted(gate.of))}" if gate.of else "all"
+    of += f", not with {' or '.join(sorted(gate.unless))}" if gate.unless else ""
+    needs = ", ".join(sorted(gate.needs)) or "–"
+    notes = ["a hint"] if gate.hint else []
+    notes += [gate.softened] if gate.softened else []
+    cells = (gate.name, gate.question, of, limits or "–", needs, gate.fault, "; ".join(notes))
+    return "| " + " | ".join(cells) + " |"
+
+
+def check_declaration(gate: Gate) -> None:
+    """Names, limits, tables and traits are real ones."""
+    every = [make() for make in ESTIMATORS.values()]
+    for what in ("name", "question", "fault"):
+        assert getattr(gate, what), f"{gate!r} declares no {what}"
+    assert gate.question.endswith("?"), f"{gate.name}: the question does not end with '?'"
+    others = [other for other in all_gates() if type(other) is not type(gate)]
+    assert gate.name not in {other.name for other in others}, f"two gates are named {gate.name!r}"
+    unknown = gate.needs - TABLES
+    assert not unknown, f"{gate.name} needs tables that there are not: {sorted(unknown)}"
+    traits = frozenset().union(*(recipe.traits for recipe in every))
+    unknown = (gate.of | gate.unless) - traits
+    assert not unknown, f"{gate.name} asks for traits that no estimator has: {sorted(unknown)}"
+    unknown = frozenset(gate.limits) - {"", *(recipe.limits for recipe in every)}
+    assert not unknown, f"{gate.name} has limits of no estimator: {sorted(unknown)}"
+    assert not gate.limits or "" in gate.limits, f"{gate.name} has no usual limit"
+    for limit in gate.limits.values():
+        both = limit.amber is not None and limit.red is not None
+        if both and limit.judge(limit.red or 0.0) == "green":
+            raise AssertionError(f"{gate.name}: red comes before amber ({limit})")
+        assert str(limit) in table_row(gate), f"{gate.name}: a limit is not in the docs' row"
+
+
+def check_lacking(gate: Gate, recipe: Recipe) -> None:
+    """Without its tables a gate has no value and says why."""
+    if gate.reads != "sums" or not gate.needs:
+        return
+    log, target = clean_log(np.random.default_rng(0))
+    none: dict[str, Any] = dict.fromkeys(gate.needs)
+    bare = replace(moments(log, target), start_model=None, hidden=True, **none)
+    result = gate.measure(Context(bare, recipe, error=1.0))
+    assert result is not None, f"{gate.name} says nothing where its sums are lacking"
+    check_result(gate, result)
+    assert result.value is None, f"{gate.name} has a value without the sums that it needs"
+    assert result.level != "green", f"{gate.name} is green without the sums that it needs"
+
+
+def check_engines(gate: Gate, recipe: Recipe) -> None:
+    """The sums of every engine give the same answer."""
+    answers = {}
+    for engine, (sums, target) in _sums_of_engines().items():
+        result = measure(gate, sums, target, recipe)
+        if result is not None:
+            check_result(gate, result)
+        answers[engine] = result
+    first = answers[ENGINES[0]]
+    for engine, other in answers.items():
+        said = f"{gate.name} says another thing from {engine} than from {ENGINES[0]}"
+        assert (first is None) == (other is None), said
+        if first is None or other is None:
+            continue
+        a, b = first.to_dict(), other.to_dict()
+        a.pop("per_step"), b.pop("per_step")
+        x, y = a.pop("value"), b.pop("value")
+        assert a == b, f"{said}: {a} and {b}"
+        close = x == y or math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-12)
+        assert close, f"{said}: {x} and {y}"
+
+
+def check_result(gate: Gate, result: GateResult) -> None:
+    """A result's texts fit, no number is nan, and its level follows from its value and limit."""
+    assert result.name == gate.name, f"{gate.name} answers as {result.name!r}"
+    text = result.text
+    assert text, f"{gate.name}: the text is empty"
+    assert "\n" not in text, f"{gate.name}: the text has several lines"
+    assert len(text) <= LONGEST_TEXT, f"{gate.name}: the text has {len(text)} characters"
+    assert not text.endswith("."), f"{gate.name}: the text ends with a full stop: {text!r}"
+    json.dumps(result.to_dict(), allow_nan=False)
+    if result.level in ("green", "unknown"):
+        assert not result.advice, f"{gate.name} gives advice at the level {result.level}"
+    if result.level == "unknown":
+        assert result.value is None, f"{gate.name} is unknown, and has a value"
+    if result.value is None or not result.limit:
+        return
+    judged = _limit_in(result.limit).judge(result.value)
+    softer = bool(gate.softened) and ORDER.index(result.level) < ORDER.index(judged)
+    assert result.level == judged or softer, (
+        f"{gate.name} is {result.level} at {result.value}, which is {judged} by {result.limit}"
+    )
+
+
+def check_fault(
+    gate: Gate, recipe: Recipe, faulty: Logs, clean: Logs, logs: int = 6, seed: int = 0
+) -> None:
+    """On logs with its fault it speaks up more often than on clean ones, red counting more than
+    amber; where it always is as loud, its values are further beyond its limit."""
+    loudness, values = {}, {}
+    for kind, make in (("clean", clean), ("faulty", faulty)):
+        streams = np.random.default_rng(seed).spawn(logs)
+        results = [r for r in (_worst(gate, *make(rng), recipe) for rng in streams) if r]
+        for result in results:
+            check_result(gate, result)
+        loudness[kind] = sum(max(ORDER.index(result.level) - 1, 0) for result in results)
+        values[kind] = [result.value for result in results if result.value is not None]
+    quiet, loud = loudness["clean"], loudness["faulty"]
+    noticed = loud > quiet
+    if loud == quiet > 0 and gate.limits:
+        above = np.mean(values["faulty"]) > np.mean(values["clean"])
+        noticed = bool(above == gate.limit().above)
+    assert noticed, (
+        f"{gate.name} does not notice {gate.fault}: of {logs} logs each, with 1 for amber and 2 "
+        f"for red, {loud} with the fault and {quiet} without"
+    )
+
+
+def measure(
+    gate: Gate, data: EpisodeLog | Moments, target: Policy | None, recipe: Recipe
+) -> GateResult | None:
+    """The gate's answer for one estimate, whether or not it is among the gates of a verdict. A
+    value that the gate refuses is red."""
+    [estimate] = evaluate_in_study(data, target, [recipe])
+    if isinstance(estimate, Refusal):
+        return None
+    grounds, context = estimate.grounds, estimate.grounds.context()
+    if gate.reads == "solution":
+        solved = solve(grounds.evidence, recipe, grounds.dropped)
+        context = Context(
+            solved.used,
+            recipe,
+            solved.solution,
+            data=data,
+            error=estimate.standard_error,
+            within_rewards=True,
+        )
+    try:
+        with np.errstate(all="ignore"):
+            return gate.measure(context)
+    except RefusedError as error:
+        return gate.result("red", None, str(error).rstrip("."))
+
+
+def clean_log(rng: np.random.Generator) -> tuple[EpisodeLog, Policy]:
+    """A log without any fault."""
+    world = random_mdp(1, 4, 2, 5, reward_sd=0.3)
+    return world.simulate(EPISODES, rng), world.target
+
+
+def _worst(gate: Gate, log: EpisodeLog, target: Policy, recipe: Recipe) -> GateResult | None:
+    """The worse of its answers from rows and from sums: some gates are asked of one of them."""
+    of_rows = measure(gate, log, target, recipe)
+    sums = moments(log, target)
+    results = [r for r in (of_rows, measure(gate, sums, None, recipe)) if r is not None]
+    return max(results, key=lambda result: ORDER.index(result.level), default=None)
+
+
+def _estimator_for(gate: Gate, asked: Recipe | str | None) -> Recipe:
+    tried = TRIED if asked is None else (as_recipe(asked),)
+    names = ", ".join(recipe.name for recipe in tried)
+    concerned = [recipe for recipe in tried if gate.concerns(recipe.traits)]
+    assert concerned, f"{gate.name} does not concern {names}"
+    return concerned[0]
+
+
+def _limit_in(text: str) -> Limit:
+    """The limit that a result prints."""
+    at = {name: float(value) for name, value in re.findall(r"(amber|red) [<>] (\S+?)(?:,|$)", text)}
+    return Limit(at.get("amber"), at.get("red"), above=">" in text)
+
+
+@cache
+def _sums_of_engines() -> dict[str, tuple[Moments, Policy]]:
+    log, target = clean_log(np.random.default_rng(0))
+    table = log.to_table()
+    return {engine: (moments(read_log(table, engine=engine), target), target) for engine in ENGINES}

@@ -1,0 +1,127 @@
+"""Every gate passes the public conformance check, on the fault that it declares."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reweigh_studies.coverage.faults import FAULTS, Grid
+from reweigh_studies.coverage.worlds import WORLDS
+
+import reweigh as rw
+from reweigh.policy.base import Policy
+from reweigh.testing.gates import Logs, check_declaration, check_gate, check_result
+from reweigh.trust.gates import GATES, Context, Gate, GateResult, Limit, limits_by
+
+pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+TARGET = rw.ColumnPolicy("target_prob")
+Rng = np.random.Generator
+Made = tuple[rw.EpisodeLog, Policy]
+
+
+def from_world(world: str, fault: str, n: int) -> Logs:
+    def make(rng: Rng) -> Made:
+        log, _ = WORLDS[world].log(n, rng)
+        return FAULTS[fault](Grid.of(log), rng).log(), TARGET
+
+    return make
+
+
+def few_episodes(rng: Rng) -> Made:
+    return from_world("default", "clean", 20)(rng)
+
+
+def no_spread(rng: Rng) -> Made:
+    log, target = from_world("default", "clean", 100)(rng)
+    return log.with_rewards(np.zeros(log.steps.n_rows), None), target
+
+
+def fitted_behavior(rng: Rng) -> Made:
+    log, target = WORLDS["default"].log(200, rng)
+    return log.with_behavior(rw.fit_behavior(log)), target
+
+
+def fine_states(rng: Rng) -> Made:
+    """Every state has fifty names."""
+    log, _ = WORLDS["default"].log(1000, rng)
+    grid = Grid.of(log)
+    names = 50 * grid.states + rng.integers(0, 50, grid.states.shape)
+    return replace(grid, states=np.where(grid.states >= 0, names, grid.states)).log(), TARGET
+
+
+def constant_reward(rng: Rng) -> Made:
+    """A reward of 1 in every row, of which propensities that are too low make more."""
+    log, target = from_world("default", "propensities-low", 1000)(rng)
+    return log.with_rewards(np.ones(log.steps.n_rows), None), target
+
+
+# Faults that the study does not have, by the names that gates declare.
+OTHERS: dict[str, Callable[[Rng], Made]] = {
+    "few-episodes": few_episodes,
+    "no-spread": no_spread,
+    "fitted-behavior": fitted_behavior,
+    "fine-states": fine_states,
+    "constant-reward": constant_reward,
+}
+# The worlds of those that the study has; its "default" where none is named.
+IN_WORLD = {
+    "propensities": "long-better",
+    "drift": "long-better",
+    "history": "long-better",
+    "cut-off episodes": "ending",
+    "steadiness": "steady",
+    "stationarity": "steady",
+}
+
+
+@pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
+def test_every_gate_conforms(gate: Gate) -> None:
+    world = IN_WORLD.get(gate.name, "default")
+    n = 200 if gate.name == "effective size" else 1000
+    faulty = OTHERS.get(gate.fault) or from_world(world, gate.fault, n)
+    check_gate(gate, faulty, clean=from_world(world, "clean", n), logs=4)
+
+
+def test_the_page_of_gates_says_what_they_declare() -> None:
+    script = Path(__file__).parents[2] / "scripts" / "gates.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Careless(Gate, name="careless", question="Is it?", fault="none", needs={"rows"}):
+    pass
+
+
+class Louder(
+    Gate,
+    name="louder",
+    question="Is it red where its limit says amber?",
+    fault="none",
+    limits=limits_by(Limit(1.0, 2.0)),
+):
+    def measure(self, context: Context) -> GateResult:
+        return self.result("red", 1.5, "a text", advice="none", limit=str(self.limit()))
+
+
+class Deaf(
+    Louder, name="deaf", question="Does it hear?", fault="drift", limits=limits_by(Limit(1, 2))
+):
+    def measure(self, context: Context) -> GateResult:
+        return self.judge(0.0, "all is well")
+
+
+def test_what_does_not_conform_is_named() -> None:
+    with pytest.raises(AssertionError, match=r"needs tables that there are not: \['rows'\]"):
+        check_declaration(Careless())
+    with pytest.raises(AssertionError, match=r"louder is red at 1.5, which is amber by amber > 1"):
+        check_gate(Louder())
+    for text in ("", "two\nlines", "a sentence."):
+        with pytest.raises(AssertionError, match="the text"):
+            check_result(Deaf(), replace(Deaf().measure(Context(None)), text=text))
+    with pytest.raises(AssertionError, match="deaf does not notice drift"):
+        check_gate(Deaf(), from_world("default", "drift", 200), logs=2)
