@@ -142,7 +142,7 @@ def log_from_arrays(
     state_codes, last, labels = _states(states, horizon, order, alive)
     if hidden == "error":
         checks.null_values(
-            faults, "state", state_codes == HIDDEN, 'unmask the state, or pass hidden="allow"'
+            faults, "state", state_codes == HIDDEN, fix='unmask the state, or pass hidden="allow"'
         )
     short = lengths_[order] < horizon
     ending = np.where(short & ~cut[order], END, np.where(last == HIDDEN, UNKNOWN, last))
@@ -156,20 +156,16 @@ def log_from_arrays(
         checks.null_values(faults, "action", nulls)
         action_values = np.full(n_rows, HIDDEN, np.int64)
         action_values[~nulls], action_labels = _encode("actions", rows("actions", given)[~nulls])
-    reward_rows, _ = numbers("reward", "rewards", (reward_values, reward_nulls))
-    checks.rewards(faults, "reward", reward_rows)
+    reward_rows = rows("rewards", reward_values)
+    checks.rewards(faults, "reward", reward_rows, rows("rewards", reward_nulls))
     probabilities: dict[str, Array | None] = {"behavior_prob": None, "target_prob": None}
     for name, array in (("behavior_prob", behavior_prob), ("target_prob", target_prob)):
         if array is None:
             continue
-        values, fine = numbers(name, name, _numbers(name, array))
+        all_values, all_nulls = _numbers(name, array)
+        values = rows(name, all_values)
         checks.probabilities(
-            faults,
-            name,
-            values,
-            fine,
-            zero_allowed=name == "target_prob",
-            density=continuous_actions,
+            faults, name, values, rows(name, all_nulls), role=name, density=continuous_actions
         )
         probabilities[name] = source.columns[name] = values
     faults.raise_if_any("the arrays")

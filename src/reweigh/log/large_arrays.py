@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from reweigh.kernels.choose import pick
 from reweigh.log.borrowed_arrays import Lent, LentSteps
-from reweigh.log.checks import LARGEST_REWARD, LEAST_PROBABILITY
+from reweigh.log.rules import LARGEST_REWARD, LEAST_PROBABILITY
 from reweigh.log.states import UNKNOWN, Labels
 from reweigh.log.steps import Steps
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.kernels.choose import pick
-from reweigh.log.checks import LARGEST_REWARD, LEAST_PROBABILITY
 from reweigh.log.large_arrays import side_by_side
+from reweigh.log.rules import LARGEST_REWARD, LEAST_PROBABILITY
 from reweigh.log.states import UNKNOWN, Labels
 from reweigh.log.steps import Steps
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from reweigh.errors import Fault, UsageError, input_error, nearest
-from reweigh.log import checks
+from reweigh.log import rules
 from reweigh.log.column_types import is_number, is_text
 from reweigh.sums.engines.ibis_connect import ROW, Home
 from reweigh.sums.engines.ibis_faults import Rule
@@ -34,7 +34,7 @@ SHOW_STATE = 'fill in the state, or pass hidden="allow" if it could not be obser
 
 def refuse_missing(home: Home, wanted: list[tuple[str, str]]) -> None:
     """Every role's column must be there, and the one that the target reads."""
-    from reweigh.log.read import _missing_fix
+    from reweigh.log.rules import missing_column_fix
 
     known = home.names
     listed = ", ".join(map(repr, known))
@@ -47,7 +47,7 @@ def refuse_missing(home: Home, wanted: list[tuple[str, str]]) -> None:
             Fault(
                 "missing-column",
                 f"there is no column {name!r} for the role {spoken}{nearest(name, known)}",
-                _missing_fix(spoken),
+                missing_column_fix(spoken),
             )
         )
     if faults:
@@ -192,9 +192,9 @@ def _not_finite(x: Any, name: str, shown: Any) -> Rule:
 
 
 def _reward_rule(y: Any, name: str) -> Rule:
-    large = finite(y) & (y.abs() > checks.LARGEST_REWARD)
-    rule = checks.reward_range_rule(name)
-    return Rule("reward-range", name, large, y, rule, checks.REAL_REWARD)
+    large = finite(y) & (y.abs() > rules.LARGEST_REWARD)
+    rule = rules.REWARD_RANGE.says(name)
+    return Rule("reward-range", name, large, y, rule, rules.REWARD_RANGE.fix)
 
 
 def _text_rules(
@@ -219,7 +219,7 @@ def _text_rules(
 def probability_rule(p: Any, name: str, zero_allowed: bool, reading: Reading) -> Rule:
     """behavior_prob lies in (0, 1], target_prob in [0, 1]; a density may exceed 1."""
     density = reading.continuous_actions
-    low = p < 0 if zero_allowed else p <= 0 if density else p < checks.LEAST_PROBABILITY
+    low = p < 0 if zero_allowed else p <= 0 if density else p < rules.LEAST_PROBABILITY
     bad = finite(p) & (low if density else low | (p > 1))
     interval = f"{'[' if zero_allowed else '('}0, {'∞)' if density else '1]'}"
     fix = "log the probability of the logged action"
@@ -238,14 +238,7 @@ def probability_sums(p: Any, role: str) -> dict[str, Any]:
 
 def advise(fault: Fault, role: str, low: float, high: float, density: bool) -> Fault:
     """A fault of probabilities with the advice that its range suggests, as in memory."""
-    fix = fault.fix
-    if high <= 0 and low < 0:
-        fix = "these look like log-probabilities: write exp() of them"
-    elif not density and low >= 0 and 2 < high <= 100:
-        fix = "if these are percentages, divide them by 100"
-    elif role == "behavior_prob" and 0 <= low < checks.LEAST_PROBABILITY and (density or high <= 1):
-        fix = checks.NEVER_TAKEN
-    return replace(fault, fix=fix)
+    return replace(fault, fix=rules.probability_fix(role, density, low, high))
 
 
 def flag_faults(home: Home, rows: Any, layout: Layout) -> list[Fault]:
@@ -284,8 +277,8 @@ def float_states(home: Home, rows: Any, layout: Layout, reading: Reading) -> lis
         [row] = home.run(shown.aggregate(n=shown.count(), unique=shown["x"].nunique())).to_pylist()
         rule = f"column {layout.name(role)!r} holds floats, which make no table of states"
         code = "float-state"
-        if row["unique"] > checks.MANY_UNIQUE * row["n"]:
-            code = checks.CONTINUOUS_STATE
+        if row["unique"] > rules.MANY_UNIQUE * row["n"]:
+            code = rules.CONTINUOUS_STATE.code
             rule += (
                 f": {row['unique']:,} of {row['n']:,} values are unique, so MIS would equal "
                 "step-wise importance sampling"
