@@ -17,15 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import UsageError, must_be
+from reweigh.kernels import codes as kernel_codes
 from reweigh.system.fingerprint import digest_of, digest_of_callable
 
 Label = int | str | tuple["int | str", ...] | None
 Text = str | tuple[str, ...] | None
 Codes = npt.NDArray[Any]  # int32 where they are made of a column, else int64
 
-# Codes that are not states of the log. END absorbs (reward 0, ratio 1); UNKNOWN is a next state
-# that was not logged; START stands for a hidden first state.
-HIDDEN, END, UNKNOWN, START = -1, -2, -3, -4
+HIDDEN, END = kernel_codes.HIDDEN, kernel_codes.END
+UNKNOWN, START = kernel_codes.UNKNOWN, kernel_codes.START
 IN_CACHE = 1 << 15  # rows
 SPECIAL_NAMES = {HIDDEN: "?", END: "END", UNKNOWN: "UNKNOWN", START: "START"}
 
