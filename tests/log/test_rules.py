@@ -4,6 +4,7 @@ import string
 
 import ibis
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from reweigh.log import rules
@@ -33,7 +34,7 @@ ARGUMENTS = {  # a column for each argument of a condition, by rule
 @pytest.mark.parametrize("rule", ARGUMENTS, ids=lambda rule: rule.code)
 def test_a_condition_is_the_same_in_numpy_and_in_sql(rule) -> None:
     columns = {f"c{i}": column for i, column in enumerate(ARGUMENTS[rule])}
-    table = ibis.memtable(columns | {"row": np.arange(len(STEPS))})
+    table = ibis.memtable(pa.table(columns | {"row": np.arange(len(STEPS))}))
     bad = rule.broken(*(table[name] for name in columns))
     answer = table.select("row", bad=bad).order_by("row").to_pyarrow()["bad"].to_pylist()
     assert answer == rule.broken(*columns.values()).tolist()
@@ -46,7 +47,7 @@ def test_ranges_of_probabilities(role, density) -> None:
     outside = rules.PROBABILITY_RANGE.broken(PROBABILITY, True, allowed)
     zero = role == "target_prob"
     assert outside.tolist() == [False, not zero, False, not density, True, not (zero or density)]
-    table = ibis.memtable({"p": PROBABILITY})
+    table = ibis.memtable(pa.table({"p": PROBABILITY}))
     assert table.select(bad=allowed.outside(table["p"])).to_pyarrow()["bad"].to_pylist() == list(
         outside
     )
