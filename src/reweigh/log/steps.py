@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,9 @@ class Steps:
     source_rows: Rows | None
     start_value: Floats | None = None
 
+    pairs: ClassVar[Pairs | None] = None  # the rows as codes of (state, action)
+    lent: ClassVar[Lent | None] = None  # the user's arrays, where columns are read there
+
     @property
     def horizon(self) -> int:
         return len(self.offsets) - 1
@@ -64,17 +67,7 @@ class Steps:
 
     @property
     def n_rows(self) -> int:
-        return len(self.reward)
-
-    @property
-    def pairs(self) -> Pairs | None:
-        """The rows as codes of (state, action), where they are held so."""
-        return None
-
-    @property
-    def lent(self) -> Lent | None:
-        """The user's arrays, where rewards and probabilities are read there."""
-        return None
+        return int(self.offsets[-1])
 
     @property
     def has_propensities(self) -> bool:
@@ -192,6 +185,57 @@ class Steps:
                 total.update(np.ascontiguousarray(array).data)
         ids = b"\0".join(_id_text(e) for e in self.episode.tolist())
         return digest_of(total.digest(), ids)
+
+
+class LazySteps(Steps):
+    """Steps that hold `pairs` or `lent` in the place of some columns, which are made when they are
+    asked for. `dataclasses.replace` asks for them: what it makes holds columns of its own."""
+
+    @classmethod
+    def of(cls, **columns: Any) -> Steps:
+        made = object.__new__(cls)
+        vars(made).update(columns)
+        return made
+
+    @property
+    def _held(self) -> Pairs | Lent | None:
+        return self.pairs or self.lent
+
+    def _column(self, name: str) -> npt.NDArray[Any]:
+        assert self._held is not None
+        return self._held.column(name)
+
+    @property
+    def has_propensities(self) -> bool:
+        held = self._held
+        return super().has_propensities if held is None else "behavior_prob" in held.names
+
+    def surely_taken(self) -> bool:
+        held = self._held
+        if held is None or not self.has_propensities:
+            return super().surely_taken()
+        return held.surely_taken()
+
+    def first_states(self) -> npt.NDArray[np.int32]:
+        if self.pairs is None:
+            return super().first_states()
+        return self.pairs.state(slice(0, self.n_episodes))
+
+    @cached_property
+    def state(self) -> npt.NDArray[np.int32]:
+        return self._column("state")
+
+    @cached_property
+    def action(self) -> npt.NDArray[np.int32]:
+        return self._column("action")
+
+    @cached_property
+    def reward(self) -> Floats:
+        return self._column("reward")
+
+    @cached_property
+    def behavior_prob(self) -> Floats | None:
+        return self._column("behavior_prob") if self.has_propensities else None
 
 
 def _id_text(episode: object) -> bytes:
