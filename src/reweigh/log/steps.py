@@ -308,10 +308,9 @@ def time_major(episode: Rows, step: Rows, n_episodes: int) -> TimeMajor | None:
     """
     if len(episode) == 0 or episode.min() < 0 or step.min() < 0:
         return None
-    parts = [slice(row, row + PART) for row in range(0, len(episode), PART)]
     lengths = np.zeros(n_episodes, np.int64)
-    for part in parts:
-        lengths += np.bincount(episode[part], minlength=n_episodes)
+    for row in range(0, len(episode), PART):
+        lengths += np.bincount(episode[row : row + PART], minlength=n_episodes)
     longest = int(lengths.max())
     if step.max() >= longest:
         return None
@@ -321,9 +320,9 @@ def time_major(episode: Rows, step: Rows, n_episodes: int) -> TimeMajor | None:
     alive = n_episodes - np.cumsum(np.bincount(lengths, minlength=longest))[:longest]
     offsets = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
     order = np.full(len(step), -1, np.int32 if len(step) < 2**31 else np.int64)
-    for part in parts:
-        t, k = step[part], rank[episode[part]]
+    for row in range(0, len(episode), IN_CACHE):
+        t, k = step[row : row + IN_CACHE], rank[episode[row : row + IN_CACHE]]
         if np.any(k >= alive[t]):
             return None
-        order[offsets[t] + k] = np.arange(part.start, part.start + len(t))
+        order[offsets[t] + k] = np.arange(row, row + len(t))
     return TimeMajor(order, offsets, ranked) if order.min() >= 0 else None
