@@ -45,6 +45,7 @@ RATIOS = {  # name: what is timed, over what
     "log_from_arrays / a copy of the arrays": ("log_from_arrays", "copy"),
     "arrays to mis, as pairs / a copy of the arrays": ("arrays to mis, as pairs", "copy"),
     "arrays to its value alone / a copy of the arrays": ("arrays to the value", "copy"),
+    "read_log / pyarrow's read of the columns": ("read_log", "pyarrow"),
     "stream / pyarrow's read of the columns": ("stream", "pyarrow"),
     "stream with all gates / stream": ("stream with gates", "stream"),
 }
@@ -82,6 +83,7 @@ def tasks(folder: Path) -> Tasks:
         "arrays to the value": lambda: rw.point_values(
             rw.log_from_arrays(*of_table), kernels.COLUMN, ["mis"]
         ),
+        "read_log": lambda: rw.read_log(str(path), engine="arrays"),
         "copy": lambda: [array.copy() for array in given],
         "stream": lambda: rw.evaluate(
             rw.moments(rw.read_log(str(path), engine="stream"), target, ["mis"], gates=False)

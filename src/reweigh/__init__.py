@@ -110,7 +110,6 @@ if TYPE_CHECKING:
     from reweigh.log.arrays import log_from_arrays
     from reweigh.log.columns import Columns
     from reweigh.log.log import EpisodeLog
-    from reweigh.log.read import read_log
     from reweigh.log.states import Grid, Rounding
     from reweigh.policy import (
         ColumnPolicy,
@@ -121,6 +120,7 @@ if TYPE_CHECKING:
         read_policy,
     )
     from reweigh.sums.moments import Moments
+    from reweigh.sums.read import read_log
     from reweigh.sums.store import load_moments
     from reweigh.sums.trajectories import StepMoments
     from reweigh.sums.transitions import TransitionMoments
@@ -143,7 +143,7 @@ _HOMES = {
     "reweigh.log.arrays": "log_from_arrays",
     "reweigh.log.columns": "Columns",
     "reweigh.log.log": "EpisodeLog",
-    "reweigh.log.read": "read_log",
+    "reweigh.sums.read": "read_log",
     "reweigh.log.states": "Grid Rounding",
     "reweigh.sums.moments": "Moments",
     "reweigh.sums.store": "load_moments",

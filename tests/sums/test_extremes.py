@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import reweigh as rw
-from reweigh.log.checks import LARGEST_REWARD
+from reweigh.log.rules import LARGEST_REWARD
 
 ENGINES = ("arrays", "stream", "duckdb")
 NAMES = [name for name in rw.ESTIMATORS if not name.startswith(("dr", "wdr"))]

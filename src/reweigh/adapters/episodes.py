@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from reweigh.errors import InputError, UsageError
 from reweigh.log.log import EpisodeLog
-from reweigh.log.read import read_log
 from reweigh.log.sources import TableSource
 from reweigh.log.states import AnyAbstraction
+from reweigh.sums.read import read_log
 
 Array = npt.NDArray[Any]
 Features = Callable[[Any], Any]

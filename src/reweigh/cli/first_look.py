@@ -19,8 +19,8 @@ from reweigh.errors import Fault, InputError, input_error
 from reweigh.log import csv_files as csvfile
 from reweigh.log.column_types import floats, is_number, is_text, plain_column, texts
 from reweigh.log.csv_files import CsvFormat
-from reweigh.log.file_errors import file_errors
-from reweigh.log.sources import FileSource, open_parquet, open_source
+from reweigh.log.parquet_files import file_errors, open_parquet
+from reweigh.log.sources import FileSource, open_source
 from reweigh.log.states import encode_arrow
 from reweigh.log.text_files import BLOCK, TextStream, open_stream
 

@@ -291,6 +291,21 @@ def _across(
             to[Word(starts[t]) + first + Word(k)] = values[places[k] + t]
 
 
+@inlined
+def _write_codes(
+    coded: Array, codes: Array, offsets: Array, k0: int, k1: int, t0: int, t1: int
+) -> None:
+    """The codes of a tile, in runs of the episodes that have a row at a step."""
+    for t in range(t0, t1):
+        alive = min(k1, offsets[t + 1] - offsets[t]) - k0
+        if alive <= 0:
+            break
+        count = Word(alive)
+        start, part = Word(offsets[t] + k0), Word(t - t0) * ACROSS
+        for k in range(count):
+            codes[start + k] = coded[part + k]
+
+
 @compiled
 def transpose_numbers(
     values: Array, order: Array, offsets: Array, low: float, high: float, rows: Array
@@ -391,12 +406,5 @@ def pairs(
             # Eight rewards fill a line of memory, which is written once; codes are collected.
             _across(rewards, places, counts, many, rows, offsets[t0:], Word(k0))
             _across(found, lines, counts, many, coded, in_tile, Word(0))
-            for t in range(t0, t1):
-                alive = min(k1, offsets[t + 1] - offsets[t]) - k0
-                if alive <= 0:
-                    break
-                count = Word(alive)
-                start, part = Word(offsets[t] + k0), Word(t - t0) * ACROSS
-                for k in range(count):
-                    codes[start + k] = coded[part + k]
+            _write_codes(coded, codes, offsets, k0, k1, t0, t1)
     return READ

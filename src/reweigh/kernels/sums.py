@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from reweigh.kernels.codes import HIDDEN, START, UNKNOWN
 from reweigh.kernels.common import Array, compiled
-from reweigh.log.states import HIDDEN, START, UNKNOWN
 
 CHUNK = 1 << 13  # rows: short steps are sorted together
 DIGIT = 11  # bits

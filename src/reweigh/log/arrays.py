@@ -13,7 +13,7 @@ from reweigh.errors import Place, UsageError, check_threads, must_be
 from reweigh.log import checks
 from reweigh.log.borrowed_arrays import Lent
 from reweigh.log.columns import Columns
-from reweigh.log.large_arrays import ReadColumns, read_columns
+from reweigh.log.large_arrays import ArrayRows, read_columns
 from reweigh.log.log import EpisodeLog
 from reweigh.log.paired_rows import Pairs, read_pairs
 from reweigh.log.states import (
@@ -26,7 +26,7 @@ from reweigh.log.states import (
     encode_array,
     exact_array,
 )
-from reweigh.log.steps import Steps
+from reweigh.log.steps import LazySteps, Steps
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,19 +38,18 @@ THREADS_FROM = 10_000_000  # rows
 
 @dataclass(frozen=True, eq=False)
 class ArraySource:
-    """Arrays already in the order of the steps: row k of step t is that of episode order[k]."""
+    """Arrays in the order of the steps: row k of step t is that of episode order[k]. `held` makes
+    the columns that are not there."""
 
     columns: dict[str, Array]
     order: Array
     offsets: Array
-    pairs: Pairs | None = None
-    lent: Lent | None = None
+    held: Pairs | Lent | None = None
 
     @property
     def names(self) -> list[str]:
-        made = () if self.pairs is None else tuple(self.pairs.columns)
-        lent = () if self.lent is None else tuple(self.lent.numbers)
-        return [*self.columns, *made, *(name for name in lent if name != "reward")]
+        made = () if self.held is None else self.held.names
+        return [*self.columns, *(name for name in made if name != "reward")]
 
     def describe(self) -> str:
         return "arrays"
@@ -58,17 +57,74 @@ class ArraySource:
     def column(self, name: str) -> pa.ChunkedArray:
         import pyarrow as pa
 
-        held = self.columns.get(name)
-        if held is None:
-            made = self.pairs if self.lent is None else self.lent
-            assert made is not None
-            held = made.column(name)
-        return pa.chunked_array([pa.array(held)])
+        values = self.columns.get(name)
+        if values is None:
+            assert self.held is not None
+            values = self.held.column(name)
+        return pa.chunked_array([pa.array(values)])
 
     def place(self, row: int) -> Place:
         step = int(np.searchsorted(self.offsets, row, side="right")) - 1
         episode = int(self.order[row - int(self.offsets[step])])
         return Place(None, episode=episode, step=step)
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """How the (n, H) arrays become rows: the longest episodes first. `cut` and `short` (n,) are in
+    that order."""
+
+    order: Array
+    offsets: Array
+    cut: Array
+    short: Array
+
+    @classmethod
+    def of(cls, n: int, horizon: int, lengths: Any, truncated: Any) -> Episodes:
+        lengths_, cut = _lengths(lengths, n, horizon), _flags(truncated, n)
+        order = np.arange(n) if lengths is None else np.argsort(-lengths_, kind="stable")
+        alive = n - np.cumsum(np.bincount(lengths_, minlength=horizon + 1))[:horizon]
+        offsets = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
+        return cls(order, offsets, cut[order], lengths_[order] < horizon)
+
+    @property
+    def alive(self) -> Array:
+        """(H, n) whether an episode has a row at a step."""
+        return np.arange(len(self.order))[None, :] < np.diff(self.offsets)[:, None]
+
+    def log(self, read: ArrayRows, given: tuple[Any, ...], discount: float) -> EpisodeLog:
+        """The log of what was read of the arrays that were given."""
+        columns = dict(read.columns)
+        target_prob = columns.pop("target_prob", None)
+        named = {"behavior_prob": columns.get("behavior_prob"), "target_prob": target_prob}
+        unknown = self.short | (read.last == HIDDEN)
+        ending = np.where(self.short & ~self.cut, END, np.where(unknown, UNKNOWN, read.last))
+        held = columns.get("pairs") or columns.get("lent")
+        make = Steps if held is None else LazySteps.of
+        return EpisodeLog(
+            steps=make(
+                offsets=self.offsets,
+                ending=ending.astype(np.int32),
+                truncated=self.short & self.cut,
+                episode=self.order,
+                source_rows=None,
+                start_value=None,
+                **columns,
+            ),
+            states=read.states,
+            actions=read.actions,
+            discount=discount,
+            columns=Columns(
+                behavior_prob=None if given[3] is None else "behavior_prob",
+                target_prob=None if given[4] is None else "target_prob",
+            ),
+            source=ArraySource(
+                {name: values for name, values in named.items() if values is not None},
+                self.order,
+                self.offsets,
+                held,
+            ),
+        )
 
 
 def log_from_arrays(
@@ -104,125 +160,79 @@ def log_from_arrays(
     check_options(hidden, discount)
     if not isinstance(copy, bool):
         raise must_be("copy", "True or False", copy)
-    if not copy:
-        return _lent_log((states, actions, rewards, behavior_prob, target_prob), lengths, truncated,
-                         float(discount), threads, hidden, continuous_actions)  # fmt: skip
-    if not continuous_actions:
-        arrays = (states, actions, rewards, behavior_prob, target_prob)
-        quick = _log_from_plain_arrays(arrays, lengths, truncated, float(discount), threads)
-        if quick is not None:
-            return quick
-    # What is small, not plain, or not right: every rule, and the words for what breaks it.
-    reward_values, reward_nulls = _numbers("rewards", rewards)
-    if reward_values.ndim != 2 or 0 in reward_values.shape:
-        raise must_be("rewards", "an (n, H) array with n, H >= 1", reward_values.shape)
-    n, horizon = reward_values.shape
-    lengths_ = _lengths(lengths, n, horizon)
-    cut = _flags(truncated, n)
-
-    order = np.argsort(-lengths_, kind="stable")
-    alive = lengths_[order][None, :] > np.arange(horizon)[:, None]  # (H, n)
-    full = bool(alive.all())
-
-    def rows(name: str, values: Array) -> Array:
-        if values.shape != (n, horizon):
-            raise must_be(name, f"an array of shape {(n, horizon)}", values.shape)
-        major = np.ascontiguousarray(values[order].T)
-        return major.reshape(-1) if full else major[alive]
-
-    offsets = np.concatenate([[0], np.cumsum(alive.sum(axis=1))]).astype(np.int64)
-    n_rows = int(offsets[-1])
-    source = ArraySource({}, order, offsets)
-    faults = checks.Faults(source.place, n_rows)
-
-    def numbers(role: str, name: str, given: tuple[Array, Array]) -> tuple[Array, Array]:
-        values, nulls = rows(name, given[0]), rows(name, given[1])
-        return values, checks.finite(faults, role, values, nulls)
-
-    state_codes, last, labels = _states(states, horizon, order, alive)
-    if hidden == "error":
-        checks.null_values(
-            faults, "state", state_codes == HIDDEN, 'unmask the state, or pass hidden="allow"'
+    given = (states, actions, rewards, behavior_prob, target_prob)
+    log = None
+    if not continuous_actions and (copy or hidden == "error"):
+        log = _log_from_plain_arrays(given, lengths, truncated, float(discount), threads, copy=copy)
+    if log is None:  # what is small, not plain, or not right: every rule, and its words
+        log = _log_from_any_arrays(
+            given, lengths, truncated, float(discount), hidden == "allow", continuous_actions
         )
-    short = lengths_[order] < horizon
-    ending = np.where(short & ~cut[order], END, np.where(last == HIDDEN, UNKNOWN, last))
-
-    action_labels: Labels | None = None
-    if continuous_actions:
-        action_values, _ = numbers("action", "actions", _numbers("actions", actions))
-    else:
-        given, masked = _values("actions", actions)
-        nulls = rows("actions", masked)
-        checks.null_values(faults, "action", nulls)
-        action_values = np.full(n_rows, HIDDEN, np.int64)
-        action_values[~nulls], action_labels = _encode("actions", rows("actions", given)[~nulls])
-    reward_rows, _ = numbers("reward", "rewards", (reward_values, reward_nulls))
-    checks.rewards(faults, "reward", reward_rows)
-    probabilities: dict[str, Array | None] = {"behavior_prob": None, "target_prob": None}
-    for name, array in (("behavior_prob", behavior_prob), ("target_prob", target_prob)):
-        if array is None:
-            continue
-        values, fine = numbers(name, name, _numbers(name, array))
-        checks.probabilities(
-            faults,
-            name,
-            values,
-            fine,
-            zero_allowed=name == "target_prob",
-            density=continuous_actions,
-        )
-        probabilities[name] = source.columns[name] = values
-    faults.raise_if_any("the arrays")
-    return EpisodeLog(
-        steps=Steps(
-            offsets=offsets,
-            state=state_codes.astype(np.int32),
-            action=action_values if continuous_actions else action_values.astype(np.int32),
-            reward=reward_rows,
-            behavior_prob=probabilities["behavior_prob"],
-            ending=ending.astype(np.int32),
-            truncated=short & cut[order],
-            episode=order,
-            source_rows=None,
-        ),
-        states=labels,
-        actions=action_labels,
-        discount=float(discount),
-        columns=Columns(
-            behavior_prob=None if behavior_prob is None else "behavior_prob",
-            target_prob=None if target_prob is None else "target_prob",
-        ),
-        source=source,
-    )
+        if not copy:
+            raise UsageError(
+                "copy=False needs (n, H) arrays that lie in memory row after row: states (n, H+1) "
+                "and actions as int64, whole numbers from 0 on without large gaps, none of them "
+                "masked; rewards and probabilities as float64; got "
+                f"{', '.join(map(_kind, given))}. Convert them, or leave copy=False out"
+            )
+    return log
 
 
-def _lent_log(
+def _log_from_any_arrays(
     given: tuple[Any, ...],
     lengths: npt.ArrayLike | None,
     truncated: npt.ArrayLike | None,
     discount: float,
-    threads: int | None,
-    hidden: Literal["error", "allow"],
+    allow_hidden: bool,
     continuous_actions: bool,
 ) -> EpisodeLog:
-    """A log that does not copy; where the arrays have to be copied, it says so."""
-    arrays = tuple(a.view(np.ndarray) if isinstance(a, np.memmap) else a for a in given)
-    made = None
-    if hidden == "error" and not continuous_actions:
-        made = _log_from_plain_arrays(arrays, lengths, truncated, discount, threads, copy=False)
-    if made is not None:
-        return made
-    # What is wrong with them, if anything is, is told as always.
-    log_from_arrays(
-        *given, hidden=hidden, continuous_actions=continuous_actions, lengths=lengths,
-        truncated=truncated, discount=discount, threads=threads,
-    )  # fmt: skip
-    raise UsageError(
-        "copy=False needs (n, H) arrays that lie in memory row after row: states (n, H+1) and "
-        "actions as int64, whole numbers from 0 on without large gaps, none of them masked; "
-        f"rewards and probabilities as float64; got {', '.join(map(_kind, given))}. Convert them, "
-        "or leave copy=False out"
-    )
+    """Arrays of any kind, checked by every rule."""
+    states, actions, rewards, *probabilities = given
+    reward_values, reward_nulls = _numbers("rewards", rewards)
+    if reward_values.ndim != 2 or 0 in reward_values.shape:
+        raise must_be("rewards", "an (n, H) array with n, H >= 1", reward_values.shape)
+    n, horizon = reward_values.shape
+    episodes = Episodes.of(n, horizon, lengths, truncated)
+    alive, n_rows = episodes.alive, int(episodes.offsets[-1])
+    place = ArraySource({}, episodes.order, episodes.offsets).place
+    faults = checks.Faults(place, n_rows)
+
+    def rows(name: str, pair: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Values and nulls, time-major."""
+        if pair[0].shape != (n, horizon):
+            raise must_be(name, f"an array of shape {(n, horizon)}", pair[0].shape)
+        values, nulls = (np.ascontiguousarray(part[episodes.order].T)[alive] for part in pair)
+        return values, nulls
+
+    state, last, labels = _states(states, horizon, episodes.order, alive)
+    if not allow_hidden:
+        fix = 'unmask the state, or pass hidden="allow"'
+        checks.null_values(faults, "state", state == HIDDEN, fix=fix)
+    action_labels: Labels | None = None
+    if continuous_actions:
+        action, nulls = rows("actions", _numbers("actions", actions))
+        checks.finite(faults, "action", action, nulls)
+    else:
+        values, nulls = rows("actions", _values("actions", actions))
+        checks.null_values(faults, "action", nulls)
+        action = np.full(n_rows, HIDDEN, np.int32)
+        action[~nulls], action_labels = _encode("actions", values[~nulls])
+    reward, nulls = rows("rewards", (reward_values, reward_nulls))
+    checks.rewards(faults, "reward", reward, nulls)
+    columns: dict[str, Any] = {
+        "state": state.astype(np.int32),
+        "action": action,
+        "reward": reward,
+        "behavior_prob": None,
+    }
+    for name, array in zip(("behavior_prob", "target_prob"), probabilities, strict=True):
+        if array is not None:
+            columns[name], nulls = rows(name, _numbers(name, array))
+            checks.probabilities(
+                faults, name, columns[name], nulls, role=name, density=continuous_actions
+            )
+    faults.raise_if_any("the arrays")
+    return episodes.log(ArrayRows(columns, last, labels, action_labels), given, discount)
 
 
 def _kind(array: Any) -> str:
@@ -246,6 +256,8 @@ def _log_from_plain_arrays(
 
     None where the arrays are small or of another kind, or where anything is wrong with them.
     """
+    if not copy:
+        arrays = tuple(a.view(np.ndarray) if isinstance(a, np.memmap) else a for a in arrays)
     states, actions, rewards, behavior_prob, target_prob = arrays
     if not _plain(rewards, np.float64) or 0 in rewards.shape:
         return None
@@ -262,54 +274,24 @@ def _log_from_plain_arrays(
     )
     if not fits:
         return None
-    lengths_, cut = _lengths(lengths, n, horizon), _flags(truncated, n)
-    if lengths is None:
-        order, alive = np.arange(n), np.full(horizon, n)
-    else:
-        order = np.argsort(-lengths_, kind="stable")
-        alive = n - np.cumsum(np.bincount(lengths_, minlength=horizon + 1))[:horizon]
-    offsets = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
-    n_rows = int(offsets[-1])
-    workers = _threads(threads, n_rows)
-    paired = None
+    episodes = Episodes.of(n, horizon, lengths, truncated)
+    order, offsets = episodes.order, episodes.offsets
+    workers = _threads(threads, int(offsets[-1]))
+    read = None
     if copy and behavior_prob is not None:
-        paired = read_pairs(
+        read = read_pairs(
             states, actions, rewards, behavior_prob, target_prob, order, offsets, workers
         )
-    read = paired or read_columns(arrays, order, offsets, workers, copy=copy)
+    read = read or read_columns(arrays, order, offsets, workers, copy=copy)
     if read is None:
         return None
-    short = lengths_[order] < horizon
-    ending = np.where(short & ~cut[order], END, np.where(short, UNKNOWN, read.last))
-    known: dict[str, Any] = {"has_hidden": False}
+    log = episodes.log(read, arrays, discount)
+    log._cache["has_hidden"] = False
     if target_prob is not None:  # read and checked: no policy need do it again
-        known["checked target_prob"] = True
-        if isinstance(read, ReadColumns) and copy:
-            known["column target_prob"] = read.numbers["target_prob"]
-    if isinstance(read, ReadColumns):
-        source = ArraySource(read.held, order, offsets, lent=read.lent)
-    else:
-        source = ArraySource({}, order, offsets, read.pairs)
-    steps = read.steps(
-        offsets=offsets,
-        ending=ending.astype(np.int32),
-        truncated=short & cut[order],
-        episode=order,
-        source_rows=None,
-        start_value=None,
-    )
-    return EpisodeLog(
-        steps=steps,
-        states=read.states,
-        actions=read.actions,
-        discount=discount,
-        columns=Columns(
-            behavior_prob=None if behavior_prob is None else "behavior_prob",
-            target_prob=None if target_prob is None else "target_prob",
-        ),
-        source=source,
-        _cache=known,
-    )
+        log._cache["checked target_prob"] = True
+        if "target_prob" in read.columns:
+            log._cache["column target_prob"] = read.columns["target_prob"]
+    return log
 
 
 def _plain(array: Any, kind: type, *shapes: tuple[int, ...]) -> bool:

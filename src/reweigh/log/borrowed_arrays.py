@@ -6,16 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from reweigh.kernels.choose import pick
-from reweigh.log.steps import Steps
 
-Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 LARGEST = float(np.finfo(np.float64).max)
 TOGETHER = 8  # steps: as many numbers of an episode lie in one line of a processor's cache
@@ -34,6 +30,14 @@ class Lent:
     @property
     def n_rows(self) -> int:
         return int(self.offsets[-1])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.numbers)
+
+    def surely_taken(self) -> bool:
+        mu = self.numbers["behavior_prob"]
+        return bool(mu[self.order[0], 0] == 1.0 and np.all(self.column("behavior_prob") == 1.0))
 
     @property
     def together(self) -> int:
@@ -58,50 +62,3 @@ class Lent:
         most = np.inf if limit is None else limit
         run(mu, pi, reward, self.order, self.offsets, since, until, most, ratios, rewards)
         return ratios, rewards
-
-
-class LentSteps(Steps):
-    """Steps whose reward and behavior_prob are copied when they are asked for.
-
-    `dataclasses.replace` asks for them: what it makes holds columns of its own.
-    """
-
-    @classmethod
-    def of(cls, lent: Lent, **others: Any) -> Steps:
-        made = object.__new__(cls)
-        vars(made).update(others, _lent=lent)
-        return made
-
-    @property
-    def lent(self) -> Lent | None:
-        return vars(self).get("_lent")
-
-    @property
-    def n_rows(self) -> int:
-        return int(self.offsets[-1])
-
-    @property
-    def has_propensities(self) -> bool:
-        lent = self.lent
-        return super().has_propensities if lent is None else "behavior_prob" in lent.numbers
-
-    def surely_taken(self) -> bool:
-        lent = self.lent
-        if lent is not None and self.has_propensities:
-            first = lent.numbers["behavior_prob"][lent.order[0], 0]
-            return bool(first == 1.0) and super().surely_taken()
-        return super().surely_taken()
-
-    @cached_property
-    def reward(self) -> Floats:
-        return self._own.column("reward")
-
-    @cached_property
-    def behavior_prob(self) -> Floats | None:
-        return self._own.column("behavior_prob") if self.has_propensities else None
-
-    @property
-    def _own(self) -> Lent:
-        lent = self.lent
-        assert lent is not None
-        return lent

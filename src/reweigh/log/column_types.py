@@ -6,6 +6,11 @@ and plain texts pass as they are, without a copy.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -69,3 +74,46 @@ def floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
         wide = pc.cast(column, pa.decimal256(DIGITS, column.type.scale))
         column = pc.cast(wide, pa.string())
     return pc.cast(column, pa.float64(), safe=False)
+
+
+def float_rows(
+    pieces: Iterable[pa.Array], count: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_] | None]:
+    """(count,) numbers as float64, NaN where null; and the nulls, if there are any."""
+    values, nulls, row = np.empty(count), None, 0
+    for piece in pieces:
+        rows = slice(row, row + len(piece))
+        if piece.null_count:
+            nulls = np.zeros(count, bool) if nulls is None else nulls
+            nulls[rows] = piece.is_null().to_numpy(zero_copy_only=False)
+        values[rows] = floats(piece).to_numpy(zero_copy_only=False)
+        row = rows.stop
+    return values, nulls
+
+
+def integer_rows(
+    pieces: Iterable[pa.Array], count: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+    """(count,) integers or truth values, in 32 bits where they fit, 0 where null; and the nulls."""
+    values: npt.NDArray[Any] = np.empty(count, np.int32)
+    nulls, row = None, 0
+    for piece in pieces:
+        rows = slice(row, row + len(piece))
+        row = rows.stop
+        if piece.null_count:
+            nulls = np.zeros(count, bool) if nulls is None else nulls
+            nulls[rows] = piece.is_null().to_numpy(zero_copy_only=False)
+            piece = piece.fill_null(0 if pa.types.is_integer(piece.type) else False)
+        numbers = piece.to_numpy(zero_copy_only=False)
+        if len(numbers) and values.dtype == np.int32 and not _fits(numbers):
+            wide = np.uint64 if numbers.dtype == np.uint64 else np.int64
+            values = values.astype(wide)
+        values[rows] = numbers
+    return values, nulls
+
+
+def _fits(numbers: npt.NDArray[Any]) -> bool:
+    limits = np.iinfo(np.int32)
+    if numbers.dtype.itemsize < limits.bits // 8 or numbers.dtype == np.int32:
+        return True
+    return bool(numbers.min() >= limits.min and numbers.max() <= limits.max)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from reweigh.errors import UsageError, must_be
 
 Names = str | Sequence[str]
+ShortEpisodes = Literal["error", "terminal", "truncated"]
 
 
 @dataclass(frozen=True)

@@ -58,14 +58,16 @@ class Identity:
 
 def identity_of(steps: Steps) -> Identity:
     """Of the rows of a log in memory, or of a part of one."""
-    y, mu, t = steps.reward, steps.behavior_prob, steps.step
+    y, mu, offsets = steps.reward, steps.behavior_prob, steps.offsets
     total = 0
     for low in range(0, steps.n_rows, IN_CACHE):
         part = slice(low, low + IN_CACHE)
-        total += int(marks(base(y[part], None if mu is None else mu[part], t[part])).sum())
+        ends = np.clip(offsets, low, part.stop)
+        t = np.repeat(np.arange(steps.horizon), ends[1:] - ends[:-1])
+        total += int(marks(base(y[part], None if mu is None else mu[part], t)).sum())
     first = steps.rows(0)
-    ids = numbers_of(steps.episode)[steps.episode_index[first]]
-    d = base(y[first], None if mu is None else mu[first], t[first])
+    ids = numbers_of(steps.episode)[steps.first_episodes()]
+    d = base(y[first], None if mu is None else mu[first], 0.0)
     g = fraction((folded(ids) + 1.0) * (d + 2.0) * SPREAD)
     return Identity(len(ids), total, int(marks(g).sum()))
 

@@ -12,49 +12,29 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.kernels.choose import pick
-from reweigh.log.borrowed_arrays import Lent, LentSteps
-from reweigh.log.checks import LARGEST_REWARD, LEAST_PROBABILITY
+from reweigh.log.borrowed_arrays import Lent
+from reweigh.log.rules import REWARDS, Range, probability_range
 from reweigh.log.states import UNKNOWN, Labels
-from reweigh.log.steps import Steps
 
 Array = npt.NDArray[Any]
 FEW_CODES, MANY_CODES = 1 << 12, 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
-class ReadColumns:
-    """What was read column by column, as `Paired` is of pairs: `numbers` are the columns, or are
-    `lent`."""
+class ArrayRows:
+    """What was read of a user's arrays: the time-major columns of `Steps` by name, or `pairs` or
+    `lent` in their place, and `target_prob`; (n,) the codes of the states at H, UNKNOWN where they
+    are not given; and the labels."""
 
-    numbers: dict[str, Array | None]
-    lent: Lent | None
-    state: Array
-    action: Array
+    columns: dict[str, Any]
     last: Array
     states: Labels
-    actions: Labels
-
-    def steps(self, **others: Any) -> Steps:
-        if self.lent is not None:
-            return LentSteps.of(self.lent, state=self.state, action=self.action, **others)
-        reward, mu = self.numbers["reward"], self.numbers["behavior_prob"]
-        assert reward is not None
-        return Steps(
-            state=self.state, action=self.action, reward=reward, behavior_prob=mu, **others
-        )
-
-    @property
-    def held(self) -> dict[str, Array]:
-        """The columns of the probabilities that were given."""
-        if self.lent is not None:
-            return {}
-        numbers = {name: values for name, values in self.numbers.items() if name != "reward"}
-        return {name: values for name, values in numbers.items() if values is not None}
+    actions: Labels | None
 
 
 def read_columns(
     arrays: tuple[Any, ...], order: Array, offsets: Array, threads: int, *, copy: bool = True
-) -> ReadColumns | None:
+) -> ArrayRows | None:
     """The columns; without `copy` rewards and probabilities stay where they are."""
     states, actions, rewards, behavior_prob, target_prob = arrays
     n_rows = int(offsets[-1])
@@ -62,16 +42,16 @@ def read_columns(
     numbers = sum(a is not None for a in (rewards, behavior_prob, target_prob)) if copy else 0
     room = _Room(np.empty(n_rows * (2 * 4 + 8 * numbers), np.uint8))
     ranges = {
-        "reward": (rewards, -LARGEST_REWARD, LARGEST_REWARD),
-        "behavior_prob": (behavior_prob, LEAST_PROBABILITY, 1.0),
-        "target_prob": (target_prob, 0.0, 1.0),
+        "reward": (rewards, REWARDS),
+        "behavior_prob": (behavior_prob, probability_range("behavior_prob", density=False)),
+        "target_prob": (target_prob, probability_range("target_prob", density=False)),
     }
     last = np.full(len(order), UNKNOWN, np.int32)
     jobs: list[Callable[[], Any]] = [
-        partial(_transposed, values, order, offsets, low, high, room.take(n_rows, np.float64))
+        partial(_transposed, values, order, offsets, limits, room.take(n_rows, np.float64))
         if copy
-        else partial(_checked, values, order, offsets, low, high)
-        for values, low, high in ranges.values()
+        else partial(_checked, values, order, offsets, limits)
+        for values, limits in ranges.values()
         if values is not None
     ]
     jobs += [
@@ -82,10 +62,13 @@ def read_columns(
     if any(column is None for column in (*made, coded_states, coded_actions)):
         return None
     (state, labels), (action, action_labels) = coded_states, coded_actions
-    given = [name for name, (values, _, _) in ranges.items() if values is not None]
-    columns = dict.fromkeys(ranges) | dict(zip(given, made, strict=True))
-    lent = None if copy else Lent({name: ranges[name][0] for name in given}, order, offsets)
-    return ReadColumns(columns, lent, state, action, last, labels, action_labels)
+    given = [name for name, (values, _) in ranges.items() if values is not None]
+    columns: dict[str, Any] = {"state": state, "action": action}
+    if copy:
+        columns |= {"behavior_prob": None} | dict(zip(given, made, strict=True))
+    else:
+        columns["lent"] = Lent({name: ranges[name][0] for name in given}, order, offsets)
+    return ArrayRows(columns, last, labels, action_labels)
 
 
 def side_by_side(jobs: list[Callable[[], Any]], threads: int) -> list[Any]:
@@ -111,17 +94,17 @@ class _Room:
 
 
 def _transposed(
-    values: Array, order: Array, offsets: Array, low: float, high: float, rows: Array
+    values: Array, order: Array, offsets: Array, limits: Range, rows: Array
 ) -> Array | None:
-    """`rows`, filled time-major; None if a value is outside [low, high]."""
+    """`rows`, filled time-major; None if a value is outside the limits."""
     run = pick("ingest.transpose_numbers", len(rows))
-    return rows if run(values, order, offsets, low, high, rows) else None
+    return rows if run(values, order, offsets, limits.low, limits.high, rows) else None
 
 
-def _checked(values: Array, order: Array, offsets: Array, low: float, high: float) -> Array | None:
-    """The array itself; None if a value is outside [low, high]."""
+def _checked(values: Array, order: Array, offsets: Array, limits: Range) -> Array | None:
+    """The array itself; None if a value is outside the limits."""
     run = pick("ingest.within", int(offsets[-1]))
-    return values if run(values, order, offsets, low, high) else None
+    return values if run(values, order, offsets, limits.low, limits.high) else None
 
 
 def _coded(

@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.kernels.choose import pick
-from reweigh.log.checks import LARGEST_REWARD, LEAST_PROBABILITY
-from reweigh.log.large_arrays import side_by_side
+from reweigh.log.large_arrays import ArrayRows, side_by_side
+from reweigh.log.rules import LARGEST_REWARD, probability_range
 from reweigh.log.states import UNKNOWN, Labels
-from reweigh.log.steps import Steps
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -55,74 +54,18 @@ class Pairs:
     def action(self) -> npt.NDArray[np.int32]:
         return np.asarray(self.action_of[self.code & self.mask], np.int32)
 
-    def column(self, name: str) -> Floats:
-        return np.asarray(self.columns[name][self.code], np.float64)
-
-
-class PairedSteps(Steps):
-    """Steps whose state, action and behavior_prob stand in `pairs` until they are asked for.
-
-    `dataclasses.replace` asks for them: what it makes holds columns of its own, and no pairs.
-    """
-
-    @classmethod
-    def of(cls, pairs: Pairs, **others: Any) -> Steps:
-        made = object.__new__(cls)
-        vars(made).update(others, _pairs=pairs)
-        return made
-
     @property
-    def pairs(self) -> Pairs | None:
-        return vars(self).get("_pairs")
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.columns)
 
-    def first_states(self) -> npt.NDArray[np.int32]:
-        pairs = self.pairs
-        if pairs is None:
-            return super().first_states()
-        return pairs.state(slice(0, self.n_episodes))
-
-    @property
-    def has_propensities(self) -> bool:
-        return self.pairs is not None or super().has_propensities
+    def column(self, name: str) -> Array:
+        """(N,) the column of the rows."""
+        if name == "state":
+            return self.state()
+        return self.action() if name == "action" else self.columns[name][self.code]
 
     def surely_taken(self) -> bool:
-        pairs = self.pairs
-        if pairs is None:
-            return super().surely_taken()
-        return bool(np.all(pairs.columns["behavior_prob"][pairs.seen] == 1.0))
-
-    @cached_property
-    def state(self) -> npt.NDArray[np.int32]:
-        return self._own.state()
-
-    @cached_property
-    def action(self) -> npt.NDArray[np.int32]:
-        return self._own.action()
-
-    @cached_property
-    def behavior_prob(self) -> Floats:
-        return self._own.column("behavior_prob")
-
-    @property
-    def _own(self) -> Pairs:
-        pairs = self.pairs
-        assert pairs is not None
-        return pairs
-
-
-@dataclass(frozen=True, eq=False)
-class Paired:
-    """What `read_pairs` has read: the rows' pairs and rewards, (n,) the codes of the states at H
-    (UNKNOWN where they are not given), and the labels."""
-
-    pairs: Pairs
-    reward: Floats
-    last: npt.NDArray[np.int32]
-    states: Labels
-    actions: Labels
-
-    def steps(self, **others: Any) -> Steps:
-        return PairedSteps.of(self.pairs, reward=self.reward, **others)
+        return bool(np.all(self.columns["behavior_prob"][self.seen] == 1.0))
 
 
 def read_pairs(
@@ -134,7 +77,7 @@ def read_pairs(
     order: Array,
     offsets: Array,
     threads: int,
-) -> Paired | None:
+) -> ArrayRows | None:
     """The rows of (n, H) arrays of 64-bit numbers; None where they cannot be held as pairs, or
     where anything is wrong with them."""
     horizon, n_rows = len(offsets) - 1, int(offsets[-1])
@@ -160,7 +103,7 @@ def read_pairs(
     if pi is None:
         del columns["target_prob"]
     columns = {name: _moved(values[seen], len(table), seen) for name, values in columns.items()}
-    if not all(_are_probabilities(values[seen], name) for name, values in columns.items()):
+    if not all(probability_range(n, False).holds(v[seen]) for n, v in columns.items()):
         return None
     mask = (1 << bits) - 1
     labels, rank = _ranks(max(len(table) >> bits, int(ends.max(initial=0)) + 1), seen >> bits, ends)
@@ -174,12 +117,10 @@ def read_pairs(
         }
     last = np.full(len(order), UNKNOWN, np.int32)
     last[: len(ends)] = rank[ends]
-    return Paired(
-        Pairs(code, bits, action_of, columns),
-        reward,
-        last,
-        Labels(tuple(labels.tolist())),
-        Labels(tuple(actions_seen.tolist())),
+    held = Pairs(code, bits, action_of, columns)
+    actions_ = Labels(tuple(actions_seen.tolist()))
+    return ArrayRows(
+        {"reward": reward, "pairs": held}, last, Labels(tuple(labels.tolist())), actions_
     )
 
 
@@ -218,8 +159,3 @@ def _moved(values: Floats, size: int, to: Array) -> Floats:
     kept = np.full(size, np.nan)
     kept[to] = values
     return kept
-
-
-def _are_probabilities(values: Floats, name: str) -> bool:
-    least = LEAST_PROBABILITY if name == "behavior_prob" else 0.0
-    return bool(np.all((values >= least) & (values <= 1)))

@@ -1,4 +1,8 @@
-"""The columns of a log, one role at a time: checked, and as arrays."""
+"""The columns of a log, one role at a time: checked, and as arrays.
+
+A column of numbers is decoded some cells at a time, and integers are held in 32 bits where they
+fit: a log takes little more room while it is read than afterwards.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reweigh.errors import Place
-from reweigh.log import checks
-from reweigh.log.column_types import is_number, is_text, texts
+from reweigh.log import checks, rules
+from reweigh.log.column_types import float_rows, integer_rows, is_number, is_text, texts
 from reweigh.log.columns import Columns
 from reweigh.log.csv_files import floats_if_most, truth
+from reweigh.log.parquet_files import ParquetRows, pieces_of
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import (
     HIDDEN,
@@ -26,16 +31,18 @@ from reweigh.log.states import (
     abstract_states,
     combine,
     encode_arrow,
+    encode_with_nulls,
 )
 
 Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass
 class RoleReader:
     """Reads the columns of one table; what breaks the contract is added to `faults`."""
 
-    table: pa.Table
+    table: pa.Table | ParquetRows
     source: TableSource | FileSource
     columns: Columns
     allow_hidden: bool
@@ -44,189 +51,189 @@ class RoleReader:
     csv_decimal: str | None = None  # how a CSV file writes fractions; None: not a CSV file
 
     def __post_init__(self) -> None:
-        self.faults = checks.Faults(self._place, self.table.num_rows)
-        self.flags_known = np.ones(self.table.num_rows, bool)  # no flag of the row has a fault
+        self.count: int = self.table.num_rows
+        self.faults = checks.Faults(self._place, self.count)
+        self.flags_known: Any = np.True_  # rows whose flags have no fault
+        self._cells: dict[str, pa.ChunkedArray] = {}  # columns that messages quote
+
+    def kind(self, name: str) -> pa.DataType:
+        return self.table.schema.field(name).type
+
+    def value(self, name: str, row: int) -> object:
+        """A cell, for messages."""
+        if name not in self._cells:
+            self._cells[name] = self.table.column(name)
+        return checks.value_of(self._cells[name], row)
 
     def _place(self, row: int) -> Place:
         """File, line, episode and step of a row."""
-        step = checks.value_of(self.table.column(self.columns.step), row)
+        step = self.value(self.columns.step, row)
         return replace(
             self.source.place(row),
-            episode=checks.value_of(self.table.column(self.columns.episode), row),
+            episode=self.value(self.columns.episode, row),
             step=step if isinstance(step, int) else None,
         )
 
+    def _none(self) -> tuple[Codes, Labels]:
+        """The codes of a column that cannot be read."""
+        return np.full(self.count, HIDDEN, np.int32), Labels(())
+
+    def _encoded(self, name: str) -> tuple[Codes, Labels]:
+        kind = self.kind(name)
+        if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+            return encode_with_nulls(*integer_rows(pieces_of(self.table, name), self.count))
+        return encode_arrow(self.table.column(name))
+
     def ids(self, role: str, name: str) -> tuple[Codes, Labels]:
-        column = self.table.column(name)
-        if not is_label(column.type):
-            self._wrong_type(role, name, column.type)
-            return np.full(len(column), HIDDEN, np.int64), Labels(())
-        codes, labels = encode_arrow(column)
-        checks.null_values(self.faults, name, codes < 0)
+        if not is_label(self.kind(name)):
+            self._wrong_type(role, name)
+            return self._none()
+        codes, labels = self._encoded(name)
+        checks.null_values(self.faults, name, _hidden(codes))
         return codes, labels
 
-    def _wrong_type(self, role: str, name: str, kind: pa.DataType) -> None:
-        fix = "write it as integers" + ("" if role == "step" else " or text")
-        if pa.types.is_floating(kind):
-            fix += " (an integer column with a missing value may have become float)"
-        self.faults.add("type", f"column {name!r} ({role}) holds {kind}", fix)
+    def _wrong_type(self, role: str, name: str) -> None:
+        kind = self.kind(name)
+        fix = rules.type_fix(role, pa.types.is_floating(kind))
+        self.faults.column(rules.TYPE, name, fix=fix, role=role, kind=kind)
 
-    def steps(self) -> npt.NDArray[np.int64]:
+    def steps(self) -> Codes:
         """The steps; a negative number where they are not known."""
         name = self.columns.step
-        column = self.table.column(name)
-        nulls = _nulls(column)
-        if pa.types.is_null(column.type):
-            column = column.cast(pa.int64())
-        if pa.types.is_integer(column.type):
-            given = column.fill_null(0).to_numpy()
-            wrong = given > np.iinfo(np.int64).max  # of unsigned numbers
-            values = np.where(wrong, 0, given).astype(np.int64)
-        elif is_text(column.type):
-            written = pc.match_substring_regex(texts(column), "^(0|[1-9][0-9]{0,17})$")
-            wrong = ~np.asarray(written.fill_null(True).to_numpy(), bool)
-            values = np.full(len(column), HIDDEN, np.int64)
+        kind = self.kind(name)
+        if pa.types.is_integer(kind):
+            values, nulls = integer_rows(pieces_of(self.table, name), self.count)
+            wrong = None
+            if values.dtype == np.uint64:
+                wrong = rules.NOT_A_STEP.broken(values)
+                values = np.where(wrong, 0, values).astype(np.int64)
         else:
-            wrong = values = np.zeros(len(column), np.int64)
-        if not pa.types.is_integer(column.type) and not np.any(wrong):
-            self._wrong_type("step", name, column.type)
-            return np.full(len(column), HIDDEN, np.int64)
+            column = self.table.column(name)
+            values, nulls, wrong = self._none()[0], _nulls(column), None
+            if is_text(kind):
+                written = pc.match_substring_regex(texts(column), rules.STEP)
+                wrong = ~np.asarray(written.fill_null(True).to_numpy(), bool)
+            if not pa.types.is_null(kind) and (wrong is None or not np.any(wrong)):
+                self._wrong_type("step", name)
+                return values
         checks.null_values(self.faults, name, nulls)
-        negative = (values < 0) & pa.types.is_integer(column.type)
-        for code, bad in (("step-start", negative), ("not-a-step", wrong)):
-            self.faults.rows(
-                code,
-                name,
-                bad,
-                partial(checks.value_of, column),
-                "a step is a whole number 0, 1, 2, …",
-                "number the steps of each episode from 0",
-            )
-        return np.where(nulls | wrong, HIDDEN, values)
+        if pa.types.is_integer(kind) and self.count and values.min() < 0:
+            negative = rules.NEGATIVE_STEP.broken(values)
+            self.faults.rows(rules.NEGATIVE_STEP, name, negative, partial(self.value, name))
+        if wrong is not None:
+            self.faults.rows(rules.NOT_A_STEP, name, wrong, partial(self.value, name))
+        for unknown in (nulls, wrong):
+            if unknown is not None:
+                values[unknown] = HIDDEN
+        return values
 
     def states(self, names: tuple[str, ...], null_allowed: bool = False) -> tuple[Codes, Labels]:
-        parts = [self.table.column(name) for name in names]
         if self.abstraction is not None:
-            return self._abstract(names, parts, null_allowed)
-        encoded = []
-        for name, column in zip(names, parts, strict=True):
-            if self.csv_decimal is not None:
-                column = floats_if_most(column, self.csv_decimal)
-            if pa.types.is_floating(column.type):
-                checks.unlikely_states(self.faults, name, checks.numbers(column, name))
-                encoded.append((np.full(len(column), HIDDEN, np.int64), Labels(())))
-                continue
-            if not is_label(column.type):
-                self._wrong_type("state", name, column.type)
-                encoded.append((np.full(len(column), HIDDEN, np.int64), Labels(())))
-                continue
-            codes, labels = encode_arrow(column)
-            if not (self.allow_hidden or null_allowed):
-                self._null_state(name, codes < 0)
-            encoded.append((codes, labels))
-        return combine(encoded) if len(encoded) > 1 else encoded[0]
+            return self._abstract(names, null_allowed)
+        parts = [self._state(name, null_allowed or self.allow_hidden) for name in names]
+        return combine(parts) if len(parts) > 1 else parts[0]
 
-    def _abstract(
-        self, names: tuple[str, ...], parts: list[pa.ChunkedArray], null_allowed: bool
-    ) -> tuple[Codes, Labels]:
+    def _state(self, name: str, null_allowed: bool) -> tuple[Codes, Labels]:
+        kind = self.kind(name)
+        column = None
+        if self.csv_decimal is not None and is_text(kind):
+            column = floats_if_most(self.table.column(name), self.csv_decimal)
+            kind = column.type
+        if pa.types.is_floating(kind):
+            column = self.table.column(name) if column is None else column
+            checks.float_states(self.faults, name, checks.numbers(column, name))
+            return self._none()
+        if not is_label(kind):
+            self._wrong_type("state", name)
+            return self._none()
+        codes, labels = self._encoded(name)
+        if not null_allowed:
+            checks.null_values(self.faults, name, _hidden(codes), rules.NULL_STATE)
+        return codes, labels
+
+    def _abstract(self, names: tuple[str, ...], null_allowed: bool) -> tuple[Codes, Labels]:
         assert self.abstraction is not None
-        shown = ~np.logical_or.reduce([_nulls(column) for column in parts])
+        columns = [self.table.column(name) for name in names]
+        nulls = [_nulls(column) for column in columns]
+        known = np.ones(self.count, bool)
+        for missing in nulls:
+            known &= True if missing is None else ~missing
         arrays = []
-        for name, column in zip(names, parts, strict=True):
-            values = self._raw_values(name, column, shown)
+        for name, column, missing in zip(names, columns, nulls, strict=True):
+            values = self._raw_values(name, column, known)
             if values is None:
-                return np.full(len(shown), HIDDEN, np.int64), Labels(())
+                return self._none()
             arrays.append(values)
             if not (self.allow_hidden or null_allowed):
-                self._null_state(name, _nulls(column))
-        chosen = np.stack([values[shown] for values in arrays], axis=1)
-        codes = np.full(len(shown), HIDDEN, np.int64)
-        if len(chosen) == 0:
-            return codes, Labels(())
-        codes[shown], labels = abstract_states(self.abstraction, chosen)
+                checks.null_values(self.faults, name, missing, rules.NULL_STATE)
+        chosen = np.stack([values[known] for values in arrays], axis=1)
+        codes, labels = self._none()
+        if len(chosen):
+            codes[known], labels = abstract_states(self.abstraction, chosen)
         return codes, labels
 
     def _raw_values(
-        self, name: str, column: pa.ChunkedArray, shown: Mask
+        self, name: str, column: pa.ChunkedArray, known: Mask
     ) -> npt.NDArray[Any] | None:
-        """What the abstraction gets of a column; rows that have a fault are no longer `shown`."""
+        """What the abstraction gets of a column; rows that have a fault are no longer `known`."""
         if is_number(column.type):
             values = checks.numbers(column, name)
-            bad = shown & ~np.isfinite(values)
-            self.faults.rows(
-                "not-finite",
-                name,
-                bad,
-                partial(_cell, values),
-                f"{name!r} must be a finite number",
-                "write the real number, or leave the episode out",
-            )
-            shown &= ~bad
+            bad = rules.NOT_FINITE.broken(known, np.isfinite(values))
+            self.faults.rows(rules.NOT_FINITE, name, bad, lambda row: float(values[row]))
+            known &= ~bad
             return values
         if isinstance(self.abstraction, Abstraction) and not pa.types.is_boolean(column.type):
             return checks.numbers_or_faults(self.faults, name, column)
         return np.asarray(texts(column).to_numpy(zero_copy_only=False))
 
-    def _null_state(self, name: str, nulls: Mask) -> None:
-        fix = 'fill in the state, or pass hidden="allow" if it could not be observed'
-        checks.null_values(self.faults, name, nulls, fix)
-
     def actions(self) -> tuple[npt.NDArray[Any], Labels | None]:
         name = self.columns.action
-        column = self.table.column(name)
         if self.continuous:
-            return self.numbers(name), None
-        if pa.types.is_floating(column.type):
-            self.faults.add(
-                "float-action",
-                f"column {name!r} holds floats",
-                "write integers or text; for continuous actions with logged densities pass "
-                "continuous_actions=True",
-            )
-            return np.zeros(len(column), np.int64), Labels(())
+            values, nulls = self._numbers(name)
+            checks.finite(self.faults, name, values, nulls)
+            return values, None
+        if pa.types.is_floating(self.kind(name)):
+            self.faults.column(rules.FLOAT_ACTION, name)
+            return self._none()
         return self.ids("action", name)
 
-    def numbers(self, name: str) -> npt.NDArray[np.float64]:
-        column = self.table.column(name)
-        values = checks.numbers_or_faults(self.faults, name, column)
-        if values is None:
-            return np.full(len(column), np.nan)
-        checks.finite(self.faults, name, values, _nulls(column))
+    def _numbers(self, name: str) -> tuple[Floats, Mask | None]:
+        """The numbers of a column; NaN, which is no further fault, where it holds none."""
+        if is_number(self.kind(name)):
+            return float_rows(pieces_of(self.table, name), self.count)
+        checks.not_numbers(self.faults, name, self.table.column(name))
+        return np.zeros(self.count), None
+
+    def rewards(self) -> Floats:
+        values, nulls = self._numbers(self.columns.reward)
+        checks.rewards(self.faults, self.columns.reward, values, nulls)
         return values
 
-    def probability(self, role: str) -> npt.NDArray[np.float64] | None:
+    def probability(self, role: str) -> Floats | None:
         name = getattr(self.columns, role)
         if name is None:
             return None
-        values = self.numbers(name)
-        checks.probabilities(
-            self.faults,
-            name,
-            values,
-            np.isfinite(values),
-            zero_allowed=role == "target_prob",
-            density=self.continuous,
-        )
+        values, nulls = self._numbers(name)
+        if is_number(self.kind(name)):
+            checks.probabilities(
+                self.faults, name, values, nulls, role=role, density=self.continuous
+            )
         return values
 
     def truths(self, name: str | None) -> Mask:
         if name is None:
-            return np.zeros(self.table.num_rows, bool)
+            return np.zeros(self.count, bool)
         column = self.table.column(name)
         values = truth(column)
         if values is None:
-            self.faults.add(
-                "type", f"column {name!r} must hold true/false or 1/0", "write truth values"
-            )
-            self.flags_known[:] = False
-            return np.zeros(len(column), bool)
-        checks.null_values(self.faults, name, _nulls(column))
-        self.flags_known &= ~_nulls(column)
+            self.faults.column(rules.NOT_TRUTHS, name)
+            self.flags_known = np.False_
+            return np.zeros(self.count, bool)
+        nulls = _nulls(column)
+        if nulls is not None:
+            checks.null_values(self.faults, name, nulls)
+            self.flags_known = self.flags_known & ~nulls
         return np.asarray(values.fill_null(False).to_numpy(zero_copy_only=False), bool)
-
-
-def _cell(values: npt.NDArray[np.float64], row: int) -> float:
-    return float(values[row])
 
 
 def is_label(kind: pa.DataType) -> bool:
@@ -240,7 +247,12 @@ def is_label(kind: pa.DataType) -> bool:
     )
 
 
-def _nulls(column: pa.ChunkedArray) -> Mask:
+def _hidden(codes: Codes) -> Mask | None:
+    """Where there is no code; None if there is one everywhere."""
+    return codes < 0 if len(codes) and codes.min() < 0 else None
+
+
+def _nulls(column: pa.ChunkedArray) -> Mask | None:
     if column.null_count == 0:
-        return np.zeros(len(column), bool)
+        return None
     return np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool)

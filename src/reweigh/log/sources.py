@@ -6,23 +6,20 @@ import glob
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
-import pyarrow.parquet as pq
 
 from reweigh.errors import Fault, InputError, Place, ResourceError, UsageError, input_error
 from reweigh.log import csv_files as csvfile
 from reweigh.log.column_types import plain_column, plain_table
 from reweigh.log.csv_files import CsvFormat
-from reweigh.log.file_errors import file_errors
+from reweigh.log.parquet_files import ParquetRows, file_errors, parquet_parts, refuse_too_large
 from reweigh.log.text_files import GZIP
 from reweigh.system.memory import require
 
@@ -38,7 +35,7 @@ REFUSED_MAGIC = {
 }
 HELD = {b"PAR1": "parquet", b"ARROW1": "arrow", GZIP: "gzip"}
 BEGINNING = 1 << 16  # bytes
-ROW_BYTES = 100  # beside the columns themselves, while rows are checked and put in order; measured
+ROW_BYTES = 40  # beside the columns themselves, while rows are checked and put in order; measured
 DUCKDB = b"DUCK"  # from the ninth byte on: a checksum stands before it
 NAMED = {
     "parquet": (".parquet", ".pq"),
@@ -87,7 +84,7 @@ class FileSource:
     def names(self) -> list[str]:
         if self.kind == "csv":
             return csvfile.header(self.paths[0], self.csv)
-        with _parquet_parts(self.paths[0]) as file:
+        with parquet_parts(self.paths[0]) as file:
             names = list(file.schema_arrow.names)
         csvfile.refuse_duplicates(names, str(self.paths[0]))
         return names
@@ -104,11 +101,19 @@ class FileSource:
         if self.kind == "csv":
             table = self._read_csv(names, ids)
         else:
-            schema = self.unite(self.parquet_schemas(), names)
-            self._refuse_too_many_rows(schema)
-            table = pa.concat_tables([_read_parquet(path, schema) for path in self.paths])
+            rows = self.open_rows(names, ids)
+            table = pa.table([rows.column(name) for name in names], names=names)
         self._refuse_change()
         return plain_table(table)
+
+    def open_rows(self, names: Sequence[str], ids: Sequence[str]) -> pa.Table | ParquetRows:
+        """The same columns; those of Parquet are decoded one by one, when they are needed."""
+        if self.kind == "csv":
+            return self.read(names, ids)
+        schema = self.unite(self.parquet_schemas(), list(dict.fromkeys(names)))
+        self._refuse_too_many_rows(schema)
+        rows = sum(count for count, _ in self.parts)
+        return ParquetRows(self.paths, schema, rows, self._refuse_change)
 
     def _refuse_change(self) -> None:
         if tuple(_stamp(path) for path in self.paths) != self.stamps:
@@ -135,7 +140,7 @@ class FileSource:
         schemas = []
         self.parts.clear()
         for path in self.paths:
-            with _parquet_parts(path) as file:  # one after the other: there may be thousands
+            with parquet_parts(path) as file:  # one after the other: there may be thousands
                 schemas.append(file.schema_arrow)
                 self.parts.append((file.metadata.num_rows, False))
         return schemas
@@ -143,7 +148,7 @@ class FileSource:
     def refuse_damage(self) -> None:
         """Read the Parquet files through: what another engine stumbled over is then named."""
         for path in self.paths:
-            with _parquet_parts(path) as file:
+            with parquet_parts(path) as file:
                 for batch in file.iter_batches():
                     batch.validate(full=True)
 
@@ -172,7 +177,7 @@ class FileSource:
             kinds = [schema.field(name).type for schema in chosen]
             self._refuse_mixed_decimals(name, kinds)
             for path, kind in zip(self.paths, kinds, strict=True):
-                _refuse_too_large(path, name, kind, united.field(name).type)
+                refuse_too_large(path, name, kind, united.field(name).type)
         return united
 
     def _refuse_mixed_decimals(self, name: str, kinds: list[pa.DataType]) -> None:
@@ -389,49 +394,9 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
-    with _parquet_parts(path) as file:
-        table = file.read(columns=schema.names).select(schema.names).cast(schema)
-        table.validate(full=True)  # a damaged page may hold bytes that are no text
-        return table
-
-
 def _width(kind: pa.DataType) -> int:
     """Bytes per row of a column, at least: of a text only where it begins."""
     try:
         return -(-int(kind.bit_width) // 8)
     except ValueError:
         return 4
-
-
-def _refuse_too_large(path: Path, name: str, kind: pa.DataType, united: pa.DataType) -> None:
-    """Integers of a file that the type of all files cannot hold."""
-    if pa.types.is_uint64(kind) and pa.types.is_int64(united):
-        limit, beside = 2**63 - 1, "signed integers"
-    elif (pa.types.is_uint64(kind) or pa.types.is_int64(kind)) and pa.types.is_floating(united):
-        limit, beside = 2**53, "floats"
-    else:
-        return
-    with _parquet_parts(path) as file:
-        for batch in file.iter_batches(columns=[name]):
-            ends = pc.min_max(batch.column(0)).as_py()
-            for found in (ends["min"], ends["max"]):
-                if found is not None and abs(found) > limit:
-                    raise InputError(
-                        f"{path.name}: column {name!r} holds {found}, which does not fit beside "
-                        f"the {beside} of other files; write one type in all files"
-                    )
-
-
-@contextmanager
-def _parquet_parts(path: Path) -> Iterator[pq.ParquetFile]:
-    """An open Parquet file; what cannot be read of it is its damage."""
-    with file_errors(path, "is damaged"), open_parquet(path) as file:
-        yield file
-
-
-def open_parquet(path: Path) -> pq.ParquetFile:
-    with file_errors(path, "is not a whole Parquet file"):
-        file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
-        _ = file.schema_arrow.names  # types or names that a damaged file has
-        return file

@@ -17,15 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import UsageError, must_be
+from reweigh.kernels import codes as kernel_codes
 from reweigh.system.fingerprint import digest_of, digest_of_callable
 
 Label = int | str | tuple["int | str", ...] | None
 Text = str | tuple[str, ...] | None
-Codes = npt.NDArray[np.int64]
+Codes = npt.NDArray[Any]  # int32 where they are made of a column, else int64
 
-# Codes that are not states of the log. END absorbs (reward 0, ratio 1); UNKNOWN is a next state
-# that was not logged; START stands for a hidden first state.
-HIDDEN, END, UNKNOWN, START = -1, -2, -3, -4
+HIDDEN, END = kernel_codes.HIDDEN, kernel_codes.END
+UNKNOWN, START = kernel_codes.UNKNOWN, kernel_codes.START
+IN_CACHE = 1 << 15  # rows
 SPECIAL_NAMES = {HIDDEN: "?", END: "END", UNKNOWN: "UNKNOWN", START: "START"}
 
 
@@ -127,22 +128,27 @@ def unite(first: Labels, second: Labels) -> Labels:
     return Labels(first.values + tuple(v for v in second.values if label_text(v) not in known))
 
 
-def encode_integers(values: npt.NDArray[Any]) -> tuple[Codes, Labels]:
-    """Codes of integers, in increasing order of the integers."""
+def encode_integers(
+    values: npt.NDArray[Any], codes: npt.NDArray[np.int32] | None = None
+) -> tuple[npt.NDArray[np.int32], Labels]:
+    """Codes of integers, in increasing order of the integers; `codes`, which may be the values
+    themselves, takes them."""
     if len(values) == 0:
-        return np.zeros(0, np.int64), Labels(())
-    values = values.astype(np.uint64 if values.dtype.kind == "u" else np.int64, copy=False)
-    low, high = values.min(), values.max()
-    span = int(high) - int(low)
-    if span < 4 * len(values) + 1024:  # a table of the range is cheaper than a sort
-        offset = (values - low).astype(np.int64)
-        present = np.zeros(span + 1, bool)
-        present[offset] = True
-        codes = (np.cumsum(present) - 1)[offset]
-        unique = np.flatnonzero(present).astype(values.dtype) + low
-    else:
-        unique, codes = np.unique(values, return_inverse=True)
-    return codes.astype(np.int64), Labels(tuple(unique.tolist()))
+        return np.zeros(0, np.int32), Labels(())
+    low, span = values.min(), int(values.max()) - int(values.min())
+    if span >= 4 * len(values) + 1024:  # a table of the range would be larger than the rows
+        unique, ranks = np.unique(values, return_inverse=True)
+        return ranks.astype(np.int32), Labels(tuple(unique.tolist()))
+    codes = np.empty(len(values), np.int32) if codes is None else codes
+    wide = np.uint64 if values.dtype.kind == "u" else np.int64
+    present = np.zeros(span + 1, bool)
+    parts = [slice(first, first + IN_CACHE) for first in range(0, len(values), IN_CACHE)]
+    for part in parts:
+        present[values[part].astype(wide) - wide(low)] = True
+    rank = np.cumsum(present, dtype=np.int32) - np.int32(1)
+    for part in parts:
+        codes[part] = rank[values[part].astype(wide) - wide(low)]
+    return codes, Labels(tuple((np.flatnonzero(present).astype(wide) + wide(low)).tolist()))
 
 
 def encode_array(what: str, values: npt.NDArray[Any]) -> tuple[Codes, Labels]:
@@ -172,7 +178,7 @@ def encode_array(what: str, values: npt.NDArray[Any]) -> tuple[Codes, Labels]:
 def combine(parts: Sequence[tuple[Codes, Labels]]) -> tuple[Codes, Labels]:
     """One code for several columns; hidden where any of them is."""
     codes, labels = parts[0]
-    hidden = codes < 0
+    codes, hidden = codes.astype(np.int64), codes < 0
     values: list[tuple[Any, ...]] = [(value,) for value in labels.values]
     for more, more_labels in parts[1:]:
         hidden = hidden | (more < 0)
@@ -313,33 +319,40 @@ def encode_arrow(column: Any) -> tuple[Codes, Labels]:
     codes do not depend on the order of the rows.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    from reweigh.log.column_types import integer_rows
+
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    if pa.types.is_boolean(column.type) or pa.types.is_integer(column.type):
+        return encode_with_nulls(*integer_rows(chunks, len(column)))
+    whole = pa.chunked_array(chunks, column.type)
     if pa.types.is_null(column.type):
-        column = column.cast(pa.string())
-    kind = column.type
-    nulls = column.null_count
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
-        shown = column.is_valid().to_numpy(zero_copy_only=False) if nulls else None
-        values = column.drop_null() if nulls else column
-        if pa.types.is_boolean(kind):
-            values = pc.cast(values, pa.int64())
-        packed, labels = encode_integers(values.to_numpy(zero_copy_only=False))
-        if shown is None:
-            return packed, labels
-        codes = np.full(len(column), HIDDEN, np.int64)
-        codes[shown] = packed
-        return codes, labels
-    if not pa.types.is_dictionary(kind):
-        column = column.dictionary_encode()
-    raw = column.indices.cast(pa.int64()).fill_null(HIDDEN).to_numpy(zero_copy_only=False)
-    words = column.dictionary.to_pylist()
+        whole = whole.cast(pa.string())
+    if not pa.types.is_dictionary(whole.type):
+        whole = whole.dictionary_encode()
+    whole = whole.unify_dictionaries()
+    words = whole.chunk(0).dictionary.to_pylist() if whole.num_chunks else []
+    codes = np.empty(len(column), np.int32)
+    row = 0
+    for chunk in whole.chunks:
+        codes[row : row + len(chunk)] = (
+            chunk.indices.cast(pa.int64()).fill_null(len(words)).to_numpy()
+        )
+        row += len(chunk)
     used = np.zeros(len(words) + 1, bool)
-    used[raw] = True
-    used = used[:-1]
-    unique = sorted({w for w, keep in zip(words, used, strict=True) if keep and w is not None})
-    find = {word: code for code, word in enumerate(unique)}
-    recode = np.array([find.get(word, HIDDEN) for word in words] + [HIDDEN], np.int64)
-    return recode[raw], Labels(tuple(unique))
+    used[codes] = True
+    unique = sorted({w for w, keep in zip(words, used, strict=False) if keep and w is not None})
+    code_of = {word: code for code, word in enumerate(unique)}
+    recode = np.array([code_of.get(word, HIDDEN) for word in words] + [HIDDEN], np.int32)
+    return recode[codes], Labels(tuple(unique))
+
+
+def encode_with_nulls(
+    values: npt.NDArray[Any], nulls: npt.NDArray[np.bool_] | None
+) -> tuple[Codes, Labels]:
+    """Codes of integers that may be overwritten; HIDDEN where null."""
+    if nulls is None:
+        return encode_integers(values, values if values.dtype == np.int32 else None)
+    codes = np.full(len(values), HIDDEN, np.int32)
+    codes[~nulls], labels = encode_integers(values[~nulls])
+    return codes, labels

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Rows = npt.NDArray[Any]  # numbers of rows: int32 where they fit
+PART, IN_CACHE = 1 << 20, 1 << 16  # rows that are looked at together
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +51,11 @@ class Steps:
     ending: npt.NDArray[np.int32]
     truncated: npt.NDArray[np.bool_]
     episode: npt.NDArray[Any]
-    source_rows: Ints | None
+    source_rows: Rows | None
     start_value: Floats | None = None
+
+    pairs: ClassVar[Pairs | None] = None  # the rows as codes of (state, action)
+    lent: ClassVar[Lent | None] = None  # the user's arrays, where columns are read there
 
     @property
     def horizon(self) -> int:
@@ -62,17 +67,7 @@ class Steps:
 
     @property
     def n_rows(self) -> int:
-        return len(self.reward)
-
-    @property
-    def pairs(self) -> Pairs | None:
-        """The rows as codes of (state, action), where they are held so."""
-        return None
-
-    @property
-    def lent(self) -> Lent | None:
-        """The user's arrays, where rewards and probabilities are read there."""
-        return None
+        return int(self.offsets[-1])
 
     @property
     def has_propensities(self) -> bool:
@@ -88,6 +83,10 @@ class Steps:
         """(n,) code of the episodes' first states."""
         return self.state[: self.n_episodes]
 
+    def first_episodes(self) -> Ints:
+        """The episode (0..n-1) of each row of step 0."""
+        return np.arange(self.offsets[1])
+
     def rows(self, t: int) -> slice:
         """The rows of step t; row k of them belongs to episode k."""
         return slice(int(self.offsets[t]), int(self.offsets[t + 1]))
@@ -95,12 +94,10 @@ class Steps:
     @cached_property
     def lengths(self) -> Ints:
         """(n,) rows per episode, decreasing."""
-        alive = np.diff(self.offsets)
-        # episode k is as long as the number of steps at which more than k episodes are alive
-        return np.searchsorted(-alive, -np.arange(self.n_episodes), side="left").astype(np.int64)
+        return lengths_of(self.offsets, self.n_episodes)
 
     @cached_property
-    def source_row(self) -> Ints:
+    def source_row(self) -> Rows:
         """(N,) row of the source that each row came from."""
         return np.arange(self.n_rows) if self.source_rows is None else self.source_rows
 
@@ -190,32 +187,142 @@ class Steps:
         return digest_of(total.digest(), ids)
 
 
+class LazySteps(Steps):
+    """Steps that hold `pairs` or `lent` in the place of some columns, which are made when they are
+    asked for. `dataclasses.replace` asks for them: what it makes holds columns of its own."""
+
+    @classmethod
+    def of(cls, **columns: Any) -> Steps:
+        made = object.__new__(cls)
+        vars(made).update(columns)
+        return made
+
+    @property
+    def _held(self) -> Pairs | Lent | None:
+        return self.pairs or self.lent
+
+    def _column(self, name: str) -> npt.NDArray[Any]:
+        assert self._held is not None
+        return self._held.column(name)
+
+    @property
+    def has_propensities(self) -> bool:
+        held = self._held
+        return super().has_propensities if held is None else "behavior_prob" in held.names
+
+    def surely_taken(self) -> bool:
+        held = self._held
+        if held is None or not self.has_propensities:
+            return super().surely_taken()
+        return held.surely_taken()
+
+    def first_states(self) -> npt.NDArray[np.int32]:
+        if self.pairs is None:
+            return super().first_states()
+        return self.pairs.state(slice(0, self.n_episodes))
+
+    @cached_property
+    def state(self) -> npt.NDArray[np.int32]:
+        return self._column("state")
+
+    @cached_property
+    def action(self) -> npt.NDArray[np.int32]:
+        return self._column("action")
+
+    @cached_property
+    def reward(self) -> Floats:
+        return self._column("reward")
+
+    @cached_property
+    def behavior_prob(self) -> Floats | None:
+        return self._column("behavior_prob") if self.has_propensities else None
+
+
 def _id_text(episode: object) -> bytes:
     if type(episode) is int:
         return b"%d" % episode
     return str(label_text(episode)).encode("utf-8", "surrogatepass")
 
 
-def time_major_order(episode: Ints, step: Ints, n_episodes: int) -> tuple[Ints, Ints, Ints]:
-    """Row order, offsets and episode order (codes, longest first) of a checked log.
+@dataclass(frozen=True, eq=False)
+class TimeMajor:
+    """Where the rows of a log stand in `Steps`: `order` (N,) are rows, `ranked` (n,) the codes of
+    the episodes, the longest first."""
+
+    order: Rows
+    offsets: Ints
+    ranked: Ints
+
+    @property
+    def lengths(self) -> Ints:
+        """(n,) rows per episode, in the order of `ranked`."""
+        return lengths_of(self.offsets, len(self.ranked))
+
+    @property
+    def last_rows(self) -> Rows:
+        """(n,) each episode's last row, in the order of `ranked`."""
+        last: Rows = self.order[self.offsets[self.lengths - 1] + np.arange(len(self.ranked))]
+        return last
+
+    def next_rows(self) -> Rows:
+        """(N,) the row after each row, -1 after an episode's last one."""
+        after = np.full(len(self.order), -1, self.order.dtype)
+        for t in range(len(self.offsets) - 2):
+            next_rows = self.order[self.offsets[t + 1] : self.offsets[t + 2]]
+            first = self.offsets[t]
+            after[self.order[first : first + len(next_rows)]] = next_rows
+        return after
+
+    def until(self, horizon: int, episode: Rows, step: Rows) -> TimeMajor:
+        """The same for the first steps alone, or with steps that no episode reaches."""
+        steps = len(self.offsets) - 1
+        if horizon < steps:
+            rows = np.flatnonzero(step < horizon)
+            shorter = time_major(episode[rows], step[rows], len(self.ranked))
+            assert shorter is not None
+            return replace(shorter, order=rows[shorter.order])
+        missing = np.full(horizon - steps, self.offsets[-1])
+        return replace(self, offsets=np.concatenate([self.offsets, missing]).astype(np.int64))
+
+
+def in_order(values: npt.NDArray[Any], order: Rows) -> npt.NDArray[Any]:
+    """values[order], without the copy of `order` in 64 bits that NumPy would make."""
+    taken = np.empty(len(order), values.dtype)
+    for first in range(0, len(order), IN_CACHE):
+        part = slice(first, first + IN_CACHE)
+        taken[part] = values[order[part]]
+    return taken
+
+
+def lengths_of(offsets: Ints, episodes: int) -> Ints:
+    """Episode k is as long as the number of steps at which more than k episodes are alive."""
+    return np.searchsorted(-np.diff(offsets), -np.arange(episodes), side="left").astype(np.int64)
+
+
+def time_major(episode: Rows, step: Rows, n_episodes: int) -> TimeMajor | None:
+    """The order of the rows; None unless each episode has one row for each of its steps 0, 1, 2, …
 
     Ties between episodes of one length go by their code, so the result does not depend on the
-    order in which the rows came.
+    order in which the rows came. A row's place is known: its step's slice, at its episode's rank.
+    As many rows as places, each inside its step's slice, are in order if every place is taken.
     """
-    lengths = np.bincount(episode, minlength=n_episodes)
-    ranked = np.lexsort((np.arange(n_episodes), -lengths))
+    if len(episode) == 0 or episode.min() < 0 or step.min() < 0:
+        return None
+    lengths = np.zeros(n_episodes, np.int64)
+    for row in range(0, len(episode), PART):
+        lengths += np.bincount(episode[row : row + PART], minlength=n_episodes)
+    longest = int(lengths.max())
+    if step.max() >= longest:
+        return None
+    ranked = np.argsort(-lengths, kind="stable")
     rank = np.empty(n_episodes, np.int64)
     rank[ranked] = np.arange(n_episodes)
-    horizon = int(lengths.max()) if n_episodes else 0
-    counts = np.bincount(step, minlength=horizon)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    # the place of a row is known: its step's slice, at its episode's rank
-    order = np.empty(len(step), np.int64)
-    order[offsets[step] + rank[episode]] = np.arange(len(step))
-    return order, offsets, ranked
-
-
-def extend_offsets(offsets: Ints, horizon: int) -> Ints:
-    """Offsets for a horizon that no episode reaches."""
-    missing = horizon + 1 - len(offsets)
-    return np.concatenate([offsets, np.full(max(missing, 0), offsets[-1])]).astype(np.int64)
+    alive = n_episodes - np.cumsum(np.bincount(lengths, minlength=longest))[:longest]
+    offsets = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
+    order = np.full(len(step), -1, np.int32 if len(step) < 2**31 else np.int64)
+    for row in range(0, len(episode), IN_CACHE):
+        t, k = step[row : row + IN_CACHE], rank[episode[row : row + IN_CACHE]]
+        if np.any(k >= alive[t]):
+            return None
+        order[offsets[t] + k] = np.arange(row, row + len(t))
+    return TimeMajor(order, offsets, ranked) if order.min() >= 0 else None

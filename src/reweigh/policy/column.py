@@ -59,6 +59,5 @@ def check_rows(log: EpisodeLog, column: str, values: Floats) -> None:
     order = np.argsort(log.steps.source_row, kind="stable")  # faults are listed as the log is
     values = values[order]
     faults = checks.Faults(lambda row: log.place(int(order[row]), column, None), len(values))
-    fine = checks.finite(faults, column, values, np.zeros(len(values), bool))
-    checks.probabilities(faults, column, values, fine, zero_allowed=True, density=density)
+    checks.probabilities(faults, column, values, role="target_prob", density=density)
     faults.raise_if_any(f"the target policy ({column})")

@@ -294,9 +294,10 @@ def _from_frame(
 ) -> tuple[_Entries, bool]:
     import pyarrow as pa
 
-    from reweigh.log import checks
+    from reweigh.log import checks, rules
     from reweigh.log.csv_files import CsvFormat
     from reweigh.log.roles import is_label
+    from reweigh.log.rules import Rule
     from reweigh.log.sources import open_source
     from reweigh.log.states import combine, encode_arrow
 
@@ -333,14 +334,14 @@ def _from_frame(
             faults.add("type", f"column {step!r} must hold whole numbers", "write 0, 1, 2, …")
         else:
             steps = data.column(step).to_numpy().astype(np.int64)
-            faults.rows(
-                "step-start",
-                step,
-                steps < 0,
-                lambda row: int(steps[row]),
+            rule = Rule(
+                rules.NEGATIVE_STEP.code,
+                "row",
+                ("step",),
                 "the steps of a policy count 0, 1, 2, …",
                 "number the steps from 0",
             )
+            faults.rows(rule, step, steps < 0, lambda row: int(steps[row]))
     faults.raise_if_any("the policy")
     parts = [encode_arrow(data.column(name)) for name in state]
     codes, states = combine(parts) if len(parts) > 1 else parts[0]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from reweigh.errors import UsageError
-from reweigh.log.columns import Columns
+from reweigh.log.columns import Columns, ShortEpisodes
 from reweigh.sums.engines.choose import is_ibis_table
 from reweigh.system.output import files_behind
 
@@ -29,7 +29,7 @@ class Reading:
     columns: Columns
     horizon: int | None
     discount: float
-    short_episodes: str
+    short_episodes: ShortEpisodes
     hidden: bool
     continuous_actions: bool
     abstraction: AnyAbstraction | None

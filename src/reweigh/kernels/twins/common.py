@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.log.states import END
+from reweigh.kernels.codes import END
 
 Array = npt.NDArray[Any]
 CHUNK = 1 << 13  # rows: pieces of 64 KiB, which a system hands out again without clearing them

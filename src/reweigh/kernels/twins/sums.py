@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.kernels.codes import HIDDEN, START, UNKNOWN
 from reweigh.kernels.groups import stable_order
-from reweigh.log.states import HIDDEN, START, UNKNOWN
 
 Array = npt.NDArray[Any]
 CHUNK = 1 << 15  # rows

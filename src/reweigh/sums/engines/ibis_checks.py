@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
 
 from reweigh.errors import Fault, UsageError, input_error, nearest
-from reweigh.log import checks
+from reweigh.log import rules
+from reweigh.log.checks import column_fault
 from reweigh.log.column_types import is_number, is_text
+from reweigh.log.read import missing_column
 from reweigh.sums.engines.ibis_connect import ROW, Home
 from reweigh.sums.engines.ibis_faults import Rule
 from reweigh.sums.engines.ibis_rows import (
@@ -23,33 +27,18 @@ from reweigh.sums.engines.ibis_rows import (
 )
 from reweigh.sums.scanned_log import Reading
 
-NUMBER = r"^[ \t]*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[ \t]*$"
-NAMED_NUMBER = r"^[-+]?(nan|inf|infinity)$"
-STEP = "^(0|[1-9][0-9]{0,17})$"
-FILL_IN = "fill in the value, or leave the episode out"
-REAL_NUMBER = "write the real number, or leave the episode out"
 SEQUENCE = ("step-start", "duplicate-step", "missing-step")  # what breaks an episode's order
-SHOW_STATE = 'fill in the state, or pass hidden="allow" if it could not be observed'
 
 
 def refuse_missing(home: Home, wanted: list[tuple[str, str]]) -> None:
     """Every role's column must be there, and the one that the target reads."""
-    from reweigh.log.read import _missing_fix
-
     known = home.names
     listed = ", ".join(map(repr, known))
-    faults = []
-    for role, name in wanted:
-        if name in known or role == "policy":
-            continue
-        spoken = role.rstrip("0123456789")
-        faults.append(
-            Fault(
-                "missing-column",
-                f"there is no column {name!r} for the role {spoken}{nearest(name, known)}",
-                _missing_fix(spoken),
-            )
-        )
+    faults = [
+        missing_column(role.rstrip("0123456789"), name, known)
+        for role, name in wanted
+        if name not in known and role != "policy"
+    ]
     if faults:
         raise input_error(f"{home.describe()} with the columns {listed}", faults)
     for _, name in wanted:  # a column of the policy alone is no part of the log's contract
@@ -61,171 +50,130 @@ def refuse_missing(home: Home, wanted: list[tuple[str, str]]) -> None:
 
 def row_rules(rows: Any, layout: Layout, reading: Reading) -> tuple[list[Rule], list[Fault]]:
     """What is wrong with a row by itself, and with the types of columns."""
-    rules: list[Rule] = []
-    faults: list[Fault] = []
-
-    def raw(role: str) -> tuple[Any, pa.DataType, str]:
-        return rows[layout.column(role)], layout.kind(role), layout.name(role)
-
-    def null(role: str, fix: str = FILL_IN) -> None:
-        column, _, name = raw(role)
-        rules.append(_null(column, name, fix))
-
-    def ids(role: str, spoken: str) -> None:
-        _, kind, name = raw(role)
-        if is_label_kind(kind):
-            null(role)
-        else:
-            faults.append(_wrong_type(spoken, name, kind))
-
-    ids("episode", "episode")
-    _step_rules(*raw("step"), rules, faults)
-    for role in layout.parts("state"):
-        _state_rules(rows, layout, reading, role, rules, faults, not reading.hidden)
-    for role in layout.parts("next_state"):
-        _state_rules(rows, layout, reading, role, rules, faults, False)
+    found = RowRules(rows, layout, reading)
+    found.ids("episode")
+    found.steps()
+    for role in (*layout.parts("state"), *layout.parts("next_state")):
+        found.state(role)
     if reading.continuous_actions:
-        _number_rules(*raw("action"), rows["a"], rules, faults)
+        found.numbers("action", rows["a"])
     elif pa.types.is_floating(layout.kind("action")):
-        name = layout.name("action")
-        fix = (
-            "write integers or text; for continuous actions with logged densities pass "
-            "continuous_actions=True"
-        )
-        faults.append(Fault("float-action", f"column {name!r} holds floats", fix))
+        found.faults.append(column_fault(rules.FLOAT_ACTION, layout.name("action")))
     else:
-        ids("action", "action")
-    if _number_rules(*raw("reward"), rows["y"], rules, faults):
-        rules.append(_reward_rule(rows["y"], layout.name("reward")))
+        found.ids("action")
+    y = rows["y"]
+    if found.numbers("reward", y):
+        bad = rules.REWARD_RANGE.broken(y, finite(y))
+        found.asked.append(Rule.of(rules.REWARD_RANGE, layout.name("reward"), bad, y))
     for role, short in (("behavior_prob", "mu"), ("target_prob", "tp")):
-        if layout.has(role) and _number_rules(*raw(role), rows[short], rules, faults):
-            rules.append(
-                probability_rule(rows[short], layout.name(role), role == "target_prob", reading)
-            )
+        if layout.has(role) and found.numbers(role, rows[short]):
+            density = reading.continuous_actions
+            found.asked.append(probability_rule(rows[short], layout.name(role), role, density))
     for role in ("terminated", "truncated"):
         if layout.has(role):
-            null(role)
-    return rules, faults
+            found.null(role)
+    return found.asked, found.faults
 
 
-def _null(column: Any, name: str, fix: str) -> Rule:
-    import ibis
+@dataclass
+class RowRules:
+    """Collects the rules of the columns, by role."""
 
-    rule = f"{name!r} must not be null"
-    return Rule("null", name, is_null(column), ibis.null("string"), rule, fix)
+    rows: Any
+    layout: Layout
+    reading: Reading
+    asked: list[Rule] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
 
+    def raw(self, role: str) -> tuple[Any, pa.DataType, str]:
+        layout = self.layout
+        return self.rows[layout.column(role)], layout.kind(role), layout.name(role)
 
-def _wrong_type(role: str, name: str, kind: pa.DataType) -> Fault:
-    fix = "write it as integers" + ("" if role == "step" else " or text")
-    if pa.types.is_floating(kind):
-        fix += " (an integer column with a missing value may have become float)"
-    return Fault("type", f"column {name!r} ({role}) holds {kind}", fix)
+    def null(self, role: str, rule: rules.Rule = rules.NULL) -> None:
+        column, _, name = self.raw(role)
+        self.asked.append(Rule.of(rule, name, is_null(column)))
 
+    def ids(self, role: str) -> None:
+        if is_label_kind(self.layout.kind(role)):
+            self.null(role)
+        else:
+            self.faults.append(self._wrong_type(role))
 
-def _step_rules(
-    column: Any, kind: pa.DataType, name: str, rules: list[Rule], faults: list[Fault]
-) -> None:
-    rule, fix = "a step is a whole number 0, 1, 2, …", "number the steps of each episode from 0"
-    if pa.types.is_integer(kind):
-        rules.append(_null(column, name, FILL_IN))
-        rules.append(Rule("step-start", name, column < 0, column, rule, fix))
-        if str(kind) == "uint64":
-            rules.append(Rule("not-a-step", name, column > 2**63 - 1, column, rule, fix))
-    elif is_text(kind):
-        bad = column.notnull() & ~column.re_search(STEP)
-        text = _wrong_type("step", name, kind)
-        rules.append(Rule("not-a-step", name, bad, column, rule, fix, otherwise=text))
-    elif pa.types.is_null(kind):
-        rules.append(_null(column, name, FILL_IN))
-    else:
-        faults.append(_wrong_type("step", name, kind))
+    def _wrong_type(self, role: str) -> Fault:
+        _, kind, name = self.raw(role)
+        role = role.rstrip("0123456789").removeprefix("next_")
+        fix = rules.type_fix(role, pa.types.is_floating(kind))
+        return column_fault(rules.TYPE, name, fix=fix, role=role, kind=kind)
 
+    def steps(self) -> None:
+        column, kind, name = self.raw("step")
+        if pa.types.is_integer(kind):
+            self.null("step")
+            asked = [rules.NEGATIVE_STEP]
+            if str(kind) == "uint64":
+                asked.append(rules.NOT_A_STEP)
+            self.asked += [Rule.of(rule, name, rule.broken(column), column) for rule in asked]
+        elif is_text(kind):
+            bad = column.notnull() & ~column.re_search(rules.STEP)
+            text = self._wrong_type("step")
+            self.asked.append(Rule.of(rules.NOT_A_STEP, name, bad, column, otherwise=text))
+        elif pa.types.is_null(kind):
+            self.null("step")
+        else:
+            self.faults.append(self._wrong_type("step"))
 
-def _state_rules(
-    rows: Any,
-    layout: Layout,
-    reading: Reading,
-    role: str,
-    rules: list[Rule],
-    faults: list[Fault],
-    null_refused: bool,
-) -> None:
-    column, kind, name = rows[layout.column(role)], layout.kind(role), layout.name(role)
-    if reading.abstraction is not None:
-        if not is_number(kind) and not pa.types.is_boolean(kind) and not pa.types.is_null(kind):
-            _text_rules(column, kind, name, rules, faults)
+    def state(self, role: str) -> None:
+        column, kind, name = self.raw(role)
+        if self.reading.abstraction is not None:
+            if not is_number(kind) and not pa.types.is_boolean(kind) and not pa.types.is_null(kind):
+                self.texts(role)
+                return
+            parts = self.layout.parts(role.rstrip("0123456789"))
+            known = reduce(and_, [~is_null(self.rows[self.layout.column(p)]) for p in parts])
+            self._finite(number(column, kind), name, known)
+        elif pa.types.is_floating(kind) or not is_label_kind(kind):
+            if not pa.types.is_floating(kind):
+                self.faults.append(self._wrong_type(role))
             return
-        parts = layout.parts(role.rstrip("0123456789"))
-        shown = _all([~is_null(rows[layout.column(part)]) for part in parts])
-        x = number(column, kind)
-        rules.append(_not_finite(x, name, shown))
-    elif pa.types.is_floating(kind) or not is_label_kind(kind):
-        if not pa.types.is_floating(kind):
-            faults.append(_wrong_type("state", name, kind))
-        return
-    if null_refused:
-        rules.append(_null(column, name, SHOW_STATE))
+        if role.startswith("state") and not self.reading.hidden:
+            self.null(role, rules.NULL_STATE)
+
+    def numbers(self, role: str, x: Any) -> bool:
+        """Null, NaN and infinity; False where the column holds no numbers."""
+        column, kind, name = self.raw(role)
+        if not is_number(kind):
+            self.texts(role)
+            return False
+        self.null(role)
+        self._finite(x, name, ~is_null(column))
+        return True
+
+    def _finite(self, x: Any, name: str, known: Any) -> None:
+        bad = rules.NOT_FINITE.broken(known, finite(x))
+        self.asked.append(Rule.of(rules.NOT_FINITE, name, bad, x))
+
+    def texts(self, role: str) -> None:
+        """A column that should hold numbers and does not."""
+        column, kind, name = self.raw(role)
+        self.null(role)
+        if pa.types.is_null(kind):
+            return
+        no_numbers = column_fault(rules.NOT_NUMERIC, name, kind=kind)
+        if not is_text(kind):
+            self.faults.append(no_numbers)
+            return
+        lower = column.lower()
+        written = column.re_search(rules.NUMBER) | lower.re_search(rules.NAMED_NUMBER)
+        bad = column.notnull() & ~written
+        self.asked.append(Rule.of(rules.NOT_A_NUMBER, name, bad, column, otherwise=no_numbers))
 
 
-def _all(conditions: list[Any]) -> Any:
-    found = conditions[0]
-    for condition in conditions[1:]:
-        found = found & condition
-    return found
-
-
-def _number_rules(
-    column: Any, kind: pa.DataType, name: str, x: Any, rules: list[Rule], faults: list[Fault]
-) -> bool:
-    """Null, NaN and infinity; False where the column holds no numbers."""
-    if not is_number(kind):
-        _text_rules(column, kind, name, rules, faults)
-        return False
-    rules.append(_null(column, name, FILL_IN))
-    rules.append(_not_finite(x, name, ~is_null(column)))
-    return True
-
-
-def _not_finite(x: Any, name: str, shown: Any) -> Rule:
-    rule = f"{name!r} must be a finite number"
-    return Rule("not-finite", name, shown & ~finite(x), x, rule, REAL_NUMBER)
-
-
-def _reward_rule(y: Any, name: str) -> Rule:
-    large = finite(y) & (y.abs() > checks.LARGEST_REWARD)
-    rule = checks.reward_range_rule(name)
-    return Rule("reward-range", name, large, y, rule, checks.REAL_REWARD)
-
-
-def _text_rules(
-    column: Any, kind: pa.DataType, name: str, rules: list[Rule], faults: list[Fault]
-) -> None:
-    """A column that should hold numbers and does not."""
-    rules.append(_null(column, name, FILL_IN))
-    if pa.types.is_null(kind):
-        return
-    rule = f"column {name!r} must hold numbers; it holds {kind}"
-    no_numbers = Fault("type", rule, "write the column as numbers")
-    if not is_text(kind):
-        faults.append(no_numbers)
-        return
-    written = column.re_search(NUMBER) | column.lower().re_search(NAMED_NUMBER)
-    rule = f"{name!r} must be a number"
-    fix = "write the number, or leave the episode out"
-    bad = column.notnull() & ~written
-    rules.append(Rule("not-a-number", name, bad, column, rule, fix, otherwise=no_numbers))
-
-
-def probability_rule(p: Any, name: str, zero_allowed: bool, reading: Reading) -> Rule:
+def probability_rule(p: Any, name: str, role: str, density: bool) -> Rule:
     """behavior_prob lies in (0, 1], target_prob in [0, 1]; a density may exceed 1."""
-    density = reading.continuous_actions
-    low = p < 0 if zero_allowed else p <= 0 if density else p < checks.LEAST_PROBABILITY
-    bad = finite(p) & (low if density else low | (p > 1))
-    interval = f"{'[' if zero_allowed else '('}0, {'∞)' if density else '1]'}"
-    fix = "log the probability of the logged action"
-    if not density:
-        fix += "; densities of continuous actions need continuous_actions=True"
-    return Rule("probability-range", name, bad, p, f"{name!r} must lie in {interval}", fix)
+    allowed = rules.probability_range(role, density)
+    bad = rules.PROBABILITY_RANGE.broken(p, finite(p), allowed)
+    interval = rules.interval(role, density)
+    return Rule.of(rules.PROBABILITY_RANGE, name, bad, p, interval=interval)
 
 
 def probability_sums(p: Any, role: str) -> dict[str, Any]:
@@ -238,14 +186,7 @@ def probability_sums(p: Any, role: str) -> dict[str, Any]:
 
 def advise(fault: Fault, role: str, low: float, high: float, density: bool) -> Fault:
     """A fault of probabilities with the advice that its range suggests, as in memory."""
-    fix = fault.fix
-    if high <= 0 and low < 0:
-        fix = "these look like log-probabilities: write exp() of them"
-    elif not density and low >= 0 and 2 < high <= 100:
-        fix = "if these are percentages, divide them by 100"
-    elif role == "behavior_prob" and 0 <= low < checks.LEAST_PROBABILITY and (density or high <= 1):
-        fix = checks.NEVER_TAKEN
-    return replace(fault, fix=fix)
+    return replace(fault, fix=rules.probability_fix(role, density, low, high))
 
 
 def flag_faults(home: Home, rows: Any, layout: Layout) -> list[Fault]:
@@ -266,8 +207,7 @@ def flag_faults(home: Home, rows: Any, layout: Layout) -> list[Fault]:
             fine = column.isin([0, 1])
         others = rows.aggregate(n=count_if(~is_null(column) & ~fine))
         if home.run(others).column("n")[0].as_py():
-            rule = f"column {name!r} must hold true/false or 1/0"
-            faults.append(Fault("type", rule, "write truth values"))
+            faults.append(column_fault(rules.NOT_TRUTHS, name))
     return faults
 
 
@@ -282,18 +222,14 @@ def float_states(home: Home, rows: Any, layout: Layout, reading: Reading) -> lis
         x = rows[layout.column(role)].cast("float64")
         shown = rows.select(x=x).filter(finite(x))
         [row] = home.run(shown.aggregate(n=shown.count(), unique=shown["x"].nunique())).to_pylist()
-        rule = f"column {layout.name(role)!r} holds floats, which make no table of states"
-        code = "float-state"
-        if row["unique"] > checks.MANY_UNIQUE * row["n"]:
-            code = checks.CONTINUOUS_STATE
-            rule += (
-                f": {row['unique']:,} of {row['n']:,} values are unique, so MIS would equal "
-                "step-wise importance sampling"
-            )
-        fix = (
-            "pass abstraction=Rounding(scale) or Grid(edges) to read_log, or write integers or text"
+        rule = rules.FLOAT_STATE
+        if rules.continuous(row["unique"], row["n"]):
+            rule = rules.CONTINUOUS_STATE
+        name, fix = (
+            layout.name(role),
+            rule.fix.replace(", Grid(edges) or any callable", " or Grid(edges)"),
         )
-        faults.append(Fault(code, rule, fix))
+        faults.append(column_fault(rule, name, fix=fix, unique=row["unique"], values=row["n"]))
     return faults
 
 
@@ -313,40 +249,30 @@ def sequence_rules(rows: Any, layout: Layout, reading: Reading) -> tuple[Any, li
         made |= {f"l{j}": rows[f"s{j}"].lead().over(window) for j in range(width)}
         made["lt"] = rows["t"].lead().over(window)
     rows = rows.mutate(**made)
-    name = layout.name("step")
     due, t = rows["due"], rows["t"]
-    first = due.isnull() | (due == 0)
-    rules = [
-        Rule(
-            "step-start",
-            name,
-            first & (t != 0),
-            t,
-            "the steps of an episode must start at 0",
-            "number the steps of each episode 0, 1, 2, … (subtract the first one)",
-        ),
-        Rule(
-            "duplicate-step",
-            name,
-            ~first & (t == due - 1),
-            t,
-            "an episode has one row per step",
-            "remove the duplicate; if an id was used for two episodes, make the ids distinct",
+    notes: dict[rules.Rule, Any] = {
+        rules.STEP_START: ({}, lambda row, _: ""),
+        rules.DUPLICATE_STEP: (
             {"before": rows[ROW].lag().over(window)} if ROW in rows.columns else {},
             _as_in_row,
         ),
-        Rule(
-            "missing-step",
-            name,
-            ~first & (t > due),
-            t,
-            "the steps of an episode must have no gap",
-            "add the missing step, or leave the episode out",
+        rules.MISSING_STEP: (
             {"due": due},
             lambda row, _: f" (step {int(row['due'])} is missing)",
         ),
+    }
+    first = due.isnull() | (due == 0)
+    return rows, [
+        Rule.of(
+            rule,
+            layout.name("step"),
+            rule.broken(t, due - 1, first),
+            t,
+            more=more,
+            note=note,
+        )
+        for rule, (more, note) in notes.items()
     ]
-    return rows, rules
 
 
 def _as_in_row(row: dict[str, Any], home: Home) -> str:
@@ -355,8 +281,6 @@ def _as_in_row(row: dict[str, Any], home: Home) -> str:
 
 def next_rules(rows: Any, layout: Layout, reading: Reading) -> list[Rule]:
     """Of rows with `lt` and l0, l1, …: next_state(t) must be state(t+1), where both are known."""
-    import ibis
-
     width = len(layout.parts("state"))
     name = layout.name("next_state0")
     parts = range(width)
@@ -371,24 +295,15 @@ def next_rules(rows: Any, layout: Layout, reading: Reading) -> list[Rule]:
         shown = tuple(row[f"l{j}"] for j in parts)
         return f" (the next row's state is {shown[0] if width == 1 else shown!r})"
 
-    agree = Rule(
-        "next-state",
+    agree = Rule.of(
+        rules.NEXT_STATE,
         name,
-        goes_on & both & differ,
+        rules.NEXT_STATE.broken(goes_on, both, differ),
         rows["n0"],
-        "next_state must equal the state of the next row",
-        "check that rows are aligned: next_state of step t is the state of step t+1",
-        more,
-        said,
+        more=more,
+        note=said,
     )
     if reading.hidden:
         return [agree]
-    missing = Rule(
-        "null",
-        name,
-        goes_on & rows["n0"].isnull(),
-        ibis.null("string"),
-        f"{name!r} must not be null",
-        "write the state of the next row",
-    )
-    return [agree, missing]
+    bad = rules.NULL_NEXT_STATE.broken(goes_on, rows["n0"].isnull())
+    return [agree, Rule.of(rules.NULL_NEXT_STATE, name, bad)]

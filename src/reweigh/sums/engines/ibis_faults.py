@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from reweigh.errors import KEPT_PLACES, Fault, InputError, Place
+from reweigh.log import rules
 from reweigh.sums.engines.ibis_connect import ROW, Home
 from reweigh.sums.engines.ibis_rows import count_if, one_if
 
@@ -32,22 +33,42 @@ class Rule:
     note: Callable[[dict[str, Any], Home], str] = lambda row, home: ""
     otherwise: Fault | None = None  # what is wrong if no row meets the condition
 
+    @classmethod
+    def of(
+        cls,
+        declared: rules.Rule,
+        column: str | None,
+        bad: Any,
+        value: Any = None,
+        fix: str | None = None,
+        more: dict[str, Any] | None = None,
+        note: Callable[[dict[str, Any], Home], str] = lambda row, home: "",
+        otherwise: Fault | None = None,
+        **words: object,
+    ) -> Rule:
+        """A rule of the contract, with its condition on the columns of a table."""
+        import ibis
+
+        value = ibis.null("string") if value is None else value
+        sentence, fix = declared.says(column, **words), fix or declared.fix
+        return cls(declared.code, column, bad, value, sentence, fix, more or {}, note, otherwise)
+
 
 def find(
-    home: Home, rows: Any, rules: list[Rule], **sums: Any
+    home: Home, rows: Any, asked: list[Rule], **sums: Any
 ) -> tuple[list[Fault], dict[str, Any]]:
     """The faults that the rules find, and other sums of the same query."""
-    asked = {f"k{i}": count_if(rule.bad) for i, rule in enumerate(rules)}
-    [counts] = home.run(rows.aggregate(total=rows.count(), **asked, **sums)).to_pylist()
+    counted = {f"k{i}": count_if(rule.bad) for i, rule in enumerate(asked)}
+    [counts] = home.run(rows.aggregate(total=rows.count(), **counted, **sums)).to_pylist()
     faults = []
-    for i, rule in enumerate(rules):
+    for i, rule in enumerate(asked):
         count = int(counts[f"k{i}"] or 0)
         if count:
             places = _places(home, rows, rule)
             total = int(counts["total"])
             fix = rule.fix
-            if rule.code == "not-a-number" and any("," in str(p.value) for p in places):
-                fix = "the decimal sign looks like a comma: pass decimal=','"
+            if rule.code == rules.NOT_A_NUMBER.code and any("," in str(p.value) for p in places):
+                fix = rules.DECIMAL_COMMA
             faults.append(Fault(rule.code, rule.rule, fix, places, count, total))
         elif rule.otherwise is not None:
             faults.append(rule.otherwise)

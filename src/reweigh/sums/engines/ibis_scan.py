@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from reweigh.errors import Fault, Place, RefusedError, UsageError, input_error
-from reweigh.log import checks
+from reweigh.log import checks, rules
 from reweigh.log.identity import Identity
 from reweigh.log.states import Grid, Labels, Rounding, unite
 from reweigh.sums.engines import ibis_checks as contract
@@ -64,12 +64,12 @@ def check_abstraction(reading: Reading) -> None:
 def look(home: Home, rows: Any, layout: Layout, reading: Reading) -> Facts:
     """Check the whole contract, and tell what the log is."""
     marked = with_marks(rows, layout, reading, home.dialect)
-    rules, faults = contract.row_rules(marked, layout, reading)
+    row_rules, faults = contract.row_rules(marked, layout, reading)
     with stage(0, CHECKS, "checks"):
         flags = contract.flag_faults(home, rows, layout)
         faults += flags
         faults += contract.float_states(home, rows, layout, reading)
-        found, told = find(home, marked, rules, **_row_sums(marked, layout, reading))
+        found, told = find(home, marked, row_rules, **_row_sums(marked, layout, reading))
     if not told["total"]:
         fault = Fault("no-episodes", "there are no rows", "give a log with rows")
         raise input_error(home.describe(), [fault])
@@ -166,14 +166,14 @@ def _episodes(
 
     known = rows.filter(rows["e"].notnull() & (rows["t"] >= 0)) if some_unknown else rows
     sound = _sound(rows) if some_unknown else rows
-    ordered, rules = contract.sequence_rules(sound, layout, reading)
+    ordered, sequence = contract.sequence_rules(sound, layout, reading)
     following = contract.next_rules(ordered, layout, reading) if layout.has("next_state0") else []
     with stage(1, CHECKS, "checks"):
-        found, _ = find(home, ordered, [*rules, *following])
+        found, _ = find(home, ordered, [*sequence, *following])
     steps = [fault for fault in found if fault.code in contract.SEQUENCE]
     after = [fault for fault in found if fault.code not in contract.SEQUENCE]
     if steps:  # later rules look at the other episodes only
-        wrong = rules[0].bad | rules[1].bad | rules[2].bad
+        wrong = sequence[0].bad | sequence[1].bad | sequence[2].bad
         marked = ordered.mutate(wrong=one_if(wrong))
         worst = marked["wrong"].max().over(ibis.window(group_by=[marked["e"]]))
         marked = marked.mutate(worst=worst)
@@ -228,15 +228,15 @@ def _after_end(rows: Any, column: str, flag: str) -> tuple[Any, list[Rule]]:
 
     at = ibis.ifelse(rows[flag], rows["t"], ibis.null("int64"))
     rows = rows.mutate(end_at=at.min().over(ibis.window(group_by=[rows["e"]])))
-    rule = Rule(
-        "rows-after-end",
+    rule = Rule.of(
+        rules.ROWS_AFTER_END,
         column,
-        rows["t"] > rows["end_at"],
+        rules.ROWS_AFTER_END.broken(rows["t"], rows["end_at"]),
         rows["t"],
-        f"no row may follow the row where {column!r} is true",
-        "cut the rows after the end, or correct the flag",
-        {"end_at": rows["end_at"]},
-        lambda row, _: f" (a row at this step; the episode ended at step {int(row['end_at'])})",
+        more={"end_at": rows["end_at"]},
+        note=lambda row, _: (
+            f" (a row at this step; the episode ended at step {int(row['end_at'])})"
+        ),
     )
     return rows, [rule]
 
@@ -259,11 +259,7 @@ def _short(
     ]
     if reading.short_episodes != "error" or not unexplained:
         return []
-    fix = "name a terminated or truncated column, or pass short_episodes='terminal' or 'truncated'"
-    present = [n for n in ("terminated", "truncated", "done") if n in home.names]
-    unused = [n for n in present if n not in layout.names]
-    if unused:
-        fix += f" (not used yet: the log has a column {', '.join(map(repr, unused))})"
+    fix = rules.short_episode_fix(home.names, *layout.names)
     whole = ibis.window(group_by=[rows["e"]])
     rows = rows.mutate(
         length=rows["t"].count().over(whole), over=one_if(rows["ended"] | rows["cut"])
@@ -273,14 +269,7 @@ def _short(
     for role in ("terminated", "truncated"):
         if layout.has(role):
             last = last & rows[layout.column(role)].notnull()
-    rule = Rule(
-        "short-episode",
-        layout.name("step"),
-        last,
-        rows["t"],
-        "an episode ends before the horizon and nothing says whether it ended or was cut off",
-        fix,
-    )
+    rule = Rule.of(rules.SHORT_EPISODE, layout.name("step"), last, rows["t"], fix=fix)
     return find(home, rows, [rule])[0]
 
 

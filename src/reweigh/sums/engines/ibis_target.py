@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from reweigh.errors import KEPT_PLACES, Fault, RefusedError, UsageError, input_error, nearest
 from reweigh.log.column_types import is_number
+from reweigh.log.rules import NOT_FINITE
 from reweigh.log.states import HIDDEN, Labels, label_text
 from reweigh.policy.base import Policy
 from reweigh.policy.column import ColumnPolicy
@@ -147,24 +148,16 @@ def check_column(
     """The logged probabilities of the target: numbers in [0, 1], or densities."""
     name, kind = target.column, layout.kind("policy")
     if not is_number(kind):
-        rules: list[Rule] = []
-        faults: list[Fault] = []
-        contract._text_rules(rows[layout.column("policy")], kind, name, rules, faults)
-        found, _ = find(home, rows, rules)
-        raise input_error(home.describe(), [*found, *faults])
+        texts = contract.RowRules(rows, layout, reading)
+        texts.texts("policy")
+        found, _ = find(home, rows, texts.asked)
+        raise input_error(home.describe(), [*found, *texts.faults])
     q = rows["q"]
-    rules = [
-        Rule(
-            "not-finite",
-            name,
-            ~finite(q),
-            q.fill_null(float("nan")),
-            f"{name!r} must be a finite number",
-            contract.REAL_NUMBER,
-        ),
-        contract.probability_rule(q, name, True, reading),
+    asked = [
+        Rule.of(NOT_FINITE, name, ~finite(q), q.fill_null(float("nan"))),
+        contract.probability_rule(q, name, "target_prob", reading.continuous_actions),
     ]
-    found, sums = find(home, rows, rules, **contract.probability_sums(q, "q"))
+    found, sums = find(home, rows, asked, **contract.probability_sums(q, "q"))
     if found:
         low, high = sums["low_q"], sums["high_q"]
         density = reading.continuous_actions

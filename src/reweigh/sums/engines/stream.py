@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 from reweigh.errors import Fault, UsageError, input_error
 from reweigh.log.checks import Faults
 from reweigh.log.log import EpisodeLog
-from reweigh.log.read import _read_roles
+from reweigh.log.read import read_roles
 from reweigh.log.states import describe_abstraction
 from reweigh.policy.base import Policy
 from reweigh.policy.cached import RememberedPolicy
@@ -136,7 +136,7 @@ class StreamEngine:
         wanted = (target.column,) if isinstance(target, ColumnPolicy) else ()
         states = (*columns.state, *(columns.next_state or ()))
         opened = Opened(data, self.batch, wanted, states, self.report)
-        _read_roles(opened, columns, reading.abstraction is not None, reading.continuous_actions)  # type: ignore[arg-type]
+        read_roles(opened, columns, reading.abstraction is not None, reading.continuous_actions)  # type: ignore[arg-type]
         return opened, opened.made[0]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from reweigh.kernels.common import compiled
-from reweigh.log.checks import LEAST_PROBABILITY
+from reweigh.log.rules import LEAST_PROBABILITY
 
 Word = np.uint64
 

@@ -19,7 +19,7 @@ from reweigh.errors import Fault, InputError, Place, RefusedError, UsageError
 from reweigh.log.checks import value_of
 from reweigh.log.identity import Identity, identity_of, key_of
 from reweigh.log.log import EpisodeLog
-from reweigh.log.read import _assemble
+from reweigh.log.read import assemble
 from reweigh.log.roles import RoleReader, is_label
 from reweigh.log.states import Codes, Label, Labels
 from reweigh.sums.engines.stream_rows import Opened, RowSource
@@ -172,7 +172,7 @@ def scan(opened: Opened, rows: RowSource, reading: Reading, horizon: int, visit:
         )
         reader.faults.total = table.num_rows
         try:
-            log = _assemble(reader, horizon, reading.discount, reading.short_episodes)  # type: ignore[arg-type]
+            log = assemble(reader, horizon, reading.discount, reading.short_episodes)
         except (InputError, RefusedError):
             gather(found.faults, reader.faults.found)
             continue

@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from reweigh.kernels.common import compiled, inlined
 from reweigh.kernels.vectors import add_at, prefetch
-from reweigh.log.checks import LARGEST_REWARD
 from reweigh.log.identity import Identity
+from reweigh.log.rules import LARGEST_REWARD
 from reweigh.sums.engines.stream_checks import (
     below,
     last_rows,

@@ -22,6 +22,7 @@ from reweigh.kernels.groups import group_by
 from reweigh.log import checks
 from reweigh.log.identity import identity_of
 from reweigh.log.log import EpisodeLog
+from reweigh.log.rules import NULL_NEXT_STATE
 from reweigh.log.states import (
     END,
     HIDDEN,
@@ -68,6 +69,9 @@ class LooseSteps(Steps):
     @cached_property
     def episode_index(self) -> Ints:
         return self.of_row
+
+    def first_episodes(self) -> Ints:
+        return self.of_row[self.rows(0)]
 
     @cached_property
     def next_state(self) -> npt.NDArray[np.int32]:
@@ -203,14 +207,14 @@ def _read_batch(
     """A batch with its rows by step; None if a rule is broken."""
     columns, faults = reader.columns, reader.faults
     episode, episodes = reader.ids("episode", columns.episode)
-    step = reader.steps()
+    step = reader.steps().astype(np.int64)
     state, states = reader.states(columns.state)
     assert columns.next_state is not None
     codes, labels = reader.states(columns.next_state, null_allowed=True)
     joint = unite(states, labels)
     following = np.append(joint.translate(labels), HIDDEN)[codes]
     action, actions = reader.actions()
-    reward = reader.numbers(columns.reward)
+    reward = reader.rewards()
     behavior = reader.probability("behavior_prob")
     reader.probability("target_prob")
     ended, cut = reader.truths(columns.terminated), reader.truths(columns.truncated)
@@ -219,7 +223,7 @@ def _read_batch(
         faults,
         columns.next_state[0],
         (following < 0) & ~last & (step >= 0) & (step < horizon - 1) & reader.flags_known,
-        "write the state of the next row; at the end of an episode, set terminated or truncated",
+        fix=f"{NULL_NEXT_STATE.fix}; at the end of an episode, set terminated or truncated",
     )
     if faults.found:
         return None
@@ -243,7 +247,7 @@ def _read_batch(
         truncated=np.zeros(0, bool),
         episode=label_array(episodes.values),
         source_rows=order,
-        of_row=episode[order],
+        of_row=episode[order].astype(np.int64),
         following=after[order].astype(np.int32),
         cut_early=(cut & ~ended & (step < horizon - 1))[order],
     )
