@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from dataclasses import replace
@@ -15,10 +14,10 @@ from build import random_log, to_reweigh
 from repeated import repeated
 
 import reweigh as rw
+from reweigh.estimate import resampled_log
+from reweigh.estimate.replicates import Draws, UnitTable, without_one
 from reweigh.kernels import choose as compute
-from reweigh.kernels.twins.mixtures import without_one
-from reweigh.trust import mixtures, resampling
-from reweigh.trust.draws import Draws
+from reweigh.trust import resampling
 from reweigh.trust.resampling import BLOCK, THRESHOLDS, Again, delete_blocks, resample
 from reweigh.worlds import ModelFail, TimeVarying, random_mdp
 
@@ -52,18 +51,21 @@ def draws(n: int, seed: int, block: int) -> np.ndarray:
 def slowly(
     log: rw.EpisodeLog, target: Any, recipe: rw.Recipe, counts: np.ndarray, errors: bool = True
 ) -> Any:
-    """The general road, for an estimator that has a quick one."""
+    """The general way: one replicate after the other."""
     again = Again.of(log, [(target, recipe)], errors=errors, runs=1)
-    vars(again)["at_once"], vars(again)["ready"] = {}, []
+    vars(again)["by_kernel"], vars(again)["by_sums"] = {}, []
     return again.run(Draws(counts), counts.shape[1])
 
 
-def by_the_road(again: Again, counts: np.ndarray) -> int:
-    """How many mixtures need not be looked at again."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found, spread = again.ready[0][0](Draws(counts), {})
-    assert (spread is not None) == again.errors
-    return int(np.sum(np.isfinite(found) & (True if spread is None else np.isfinite(spread))))
+def together(again: Again, counts: np.ndarray) -> int:
+    """How many replicates of the first pair are solved together."""
+    [(log, of_pairs)] = again.by_sums
+    assert list(of_pairs) == [0]
+    with np.errstate(all="ignore"):
+        solved = log.solve(again.pairs[0][1], Draws(counts), errors=again.errors)
+    assert solved is not None
+    assert (solved.errors is not None) == again.errors
+    return int(np.sum(solved.refused != "again"))
 
 
 def same(found: np.ndarray, expected: np.ndarray, rel: float = 1e-9) -> None:
@@ -198,7 +200,6 @@ def test_sums_of_many_mixtures_give_what_each_gives(name: str, errors: bool) -> 
         shaped = log.with_rewards(log.steps.reward, g)
         for data in (log, shaped) if name in ("is", "wis") else (log,):
             again = Again.of(data, [(world.target, recipe)], errors=errors, runs=1)
-            assert [list(roads) for roads in again.ready] == [[0]]
             counts = draws(n, seed, 0)
             found = again.run(Draws(counts), 40)
             general = slowly(data, world.target, recipe, counts[:, :40], errors)
@@ -206,8 +207,9 @@ def test_sums_of_many_mixtures_give_what_each_gives(name: str, errors: bool) -> 
             if errors:
                 same(found.errors, general.errors, 1e-7)
             assert found.reasons == general.reasons
-            compared += by_the_road(again, counts)
-    assert compared > 3 * 40  # most were not looked at again
+            compared += together(again, counts)
+    # pooled MIS: whether the last step's moves count depends on the replicate
+    assert compared >= (3 if recipe.weights.pools_steps else 4) * BLOCK
 
 
 @pytest.mark.parametrize("discount", [1.0, 0.8])
@@ -254,7 +256,7 @@ def test_mixtures_without_overlap_are_refused_as_ever(errors: bool) -> None:
         assert sum(found.reasons[0].values()) == np.isnan(found.values).sum()
 
 
-def test_estimators_that_the_sums_do_not_know_take_the_general_road() -> None:
+def test_combinations_that_only_a_recipe_makes_are_solved_together() -> None:
     """Combinations that only a Recipe makes, and rewards with a start value."""
     log = WORLD.simulate(40, 0)
     shaped = log.with_rewards(log.steps.reward, np.random.default_rng(0).normal(size=40))
@@ -267,7 +269,7 @@ def test_estimators_that_the_sums_do_not_know_take_the_general_road() -> None:
         (shaped, rw.mis(pooled=True)),
     ):
         again = Again.of(data, [(WORLD.target, recipe)], errors=False, runs=1)
-        assert again.ready == []
+        assert together(again, counts) > BLOCK // 2
         found = again.run(Draws(counts), 6).values
         same(found, slowly(data, WORLD.target, recipe, counts[:, :6], errors=False).values)
 
@@ -308,7 +310,7 @@ def test_products_that_a_float_cannot_hold_take_the_general_road() -> None:
         target_prob=rng.uniform(0.1, 1, (n, horizon)),
     )
     again = Again.of(log, [(TARGET, rw.wis()), (TARGET, rw.wdr())], errors=False, runs=1)
-    assert again.ready == []
+    assert again.by_sums == []
     assert np.isfinite(again.run(Draws(draws(n, 0, 0)), 4).values).all()
 
 
@@ -323,21 +325,20 @@ def test_hidden_states_are_one_to_a_model(name: str) -> None:
         log, recipe, counts = to_reweigh(made), OTHERS[name], draws(60, seed, 0)
         for errors in (False, True):
             again = Again.of(log, [(shown, recipe)], errors=errors, runs=1)
-            assert [list(roads) for roads in again.ready] == [[0]]
             found = again.run(Draws(counts), 40)
             general = slowly(log, shown, recipe, counts[:, :40], errors)
             same(found.values, general.values)
             if errors:
                 same(found.errors, general.errors, 1e-7)
-            assert by_the_road(again, counts) > 40
+            assert together(again, counts) == BLOCK
 
 
 def test_tables_that_are_too_large_take_the_general_road(monkeypatch: pytest.MonkeyPatch) -> None:
     log = WORLD.simulate(30, 0)
     pairs = [(WORLD.target, OTHERS[name]) for name in ("wis", "dm", "mdr", "mis-pooled")]
     quick = resample(log, pairs, 5, seed=1)
-    monkeypatch.setattr(mixtures, "MOST_KEPT", 0)
-    assert Again.of(log, pairs, errors=False, runs=5).ready == []
+    monkeypatch.setattr(resampled_log, "MOST_KEPT", 0)
+    assert Again.of(log, pairs, errors=False, runs=5).by_sums == []
     same(resample(log, pairs, 5, seed=1).values, quick.values)
 
 
@@ -350,11 +351,11 @@ def test_as_many_mixtures_as_fit_are_run_at_once(
     whole = resample(log, pairs, 70, seed=1, errors=errors)  # six of the last 64
     blocks = delete_blocks(log, pairs, 10)
     again = Again.of(log, pairs, errors=errors, runs=70)
-    roads = [list(some) for some in again.ready]
-    monkeypatch.setattr(mixtures, "MOST_KEPT", 1 << 17)
+    of_pairs = [list(together) for _, together in again.by_sums]
+    monkeypatch.setattr(resampled_log, "MOST_KEPT", 1 << 17)
     few = Again.of(log, pairs, errors=errors, runs=70)
-    assert [list(some) for some in few.ready] == roads
-    assert {cells.together for cells in few._cells.values()} <= {4, 8}
+    assert [list(together) for _, together in few.by_sums] == of_pairs
+    assert all(min(together.values()) in (4, 8) for _, together in few.by_sums)
     found = resample(log, pairs, 70, seed=1, errors=errors)
     same(found.values, whole.values)
     if errors:
@@ -362,15 +363,25 @@ def test_as_many_mixtures_as_fit_are_run_at_once(
     same(delete_blocks(log, pairs, 10).values, blocks.values)
 
 
-def test_what_the_quick_road_cannot_do_takes_the_general_one() -> None:
-    """Hidden states, and errors of logs with cut-off episodes."""
+@pytest.mark.parametrize("normalize", ["none", "simplex", "state"])
+def test_hidden_stretches_and_cut_off_episodes_are_solved_together(normalize: Any) -> None:
+    """Which steps are complete, and may be normalised, depends on the replicate."""
     hidden = ModelFail(4)
     cut = rw.log_from_arrays(**arrays(30, 2))
-    for log, target in ((hidden.simulate(30, 0), hidden.target), (cut, TARGET)):
-        again = Again.of(log, [(target, rw.mis())], errors=True, runs=1)
-        assert not again.at_once
-        assert not again.ready
-        assert np.isfinite(again.run(Draws(draws(30, 0, 0)), 5).errors).sum() >= 4
+    stretches = to_reweigh(random_log(random.Random(3), n=40, horizon=5, hide=0.3))
+    for log, target in (
+        (hidden.simulate(30, 0), hidden.target),
+        (cut, TARGET),
+        (stretches, rw.ColumnPolicy("pi")),
+    ):
+        recipe, counts = rw.mis(normalize), draws(log.n_episodes, 0, 0)
+        again = Again.of(log, [(target, recipe)], errors=True, runs=1)
+        assert not again.by_kernel
+        assert together(again, counts) == BLOCK
+        found, general = again.run(Draws(counts), 20), slowly(log, target, recipe, counts[:, :20])
+        same(found.values, general.values, 1e-10)
+        same(found.errors, general.errors, 1e-8)
+        assert found.reasons == general.reasons
 
 
 # Draws
@@ -564,28 +575,31 @@ def test_more_blocks_than_are_run_at_once() -> None:
         assert found.values[at] == pytest.approx(expected, rel=1e-11)
 
 
-def test_sums_without_one_block_are_the_same_by_kernel_and_twin() -> None:
-    pytest.importorskip("numba")
-    from reweigh.kernels import mixtures as kernel
-    from reweigh.kernels.twins import mixtures as twin
-
-    rng = np.random.default_rng(0)
-    starts = np.concatenate([[0], np.cumsum(rng.integers(1, 5, 40))])
-    block, weights = rng.integers(0, 7, starts[-1]), rng.normal(size=starts[-1])  # 6: never
-    one, other = np.empty((2, 40, 6))
-    kernel.left_out(starts, block, weights, one)
-    twin.left_out(starts, block, weights, other)
-    by_hand = [
-        [sum(weights[k] for k in range(low, high) if block[k] != b) for b in range(6)]
-        for low, high in itertools.pairwise(starts)
-    ]
-    np.testing.assert_allclose(one, by_hand, rtol=1e-13, atol=1e-13)
-    np.testing.assert_allclose(other, one, rtol=1e-13, atol=1e-13)
+def test_sums_by_unit_are_those_of_a_loop() -> None:
+    """Drawn or left out, by block and by episode."""
+    log = WORLD.simulate(30, 0)
+    cells = rw.moments(log, WORLD.target, ["dm"], blocks=7).model
+    assert cells is not None
+    table = UnitTable(cells, cells.block)
+    keys = list(zip(*(key.tolist() for key in table.cells.keys), strict=True))
+    assert keys == sorted(set(keys))
+    blocks = np.array([0, 2, 5])
+    drawn = np.random.default_rng(0).poisson(1, (7, 4)).astype(np.uint8)
+    for mixture in (Draws(drawn), Draws.without_each(np.arange(7), blocks)):
+        found = table.mixed(mixture, ("n", "rho", "z"))
+        assert found.y.shape == (len(keys), 1)  # was not asked for
+        for name in ("n", "rho", "z"):
+            expected = np.zeros((len(keys), mixture.many))
+            for row in range(len(cells)):
+                own = tuple(int(key[row]) for key in table.keys.values())
+                times = mixture.counts[cells.block[row]]
+                expected[keys.index(own)] += getattr(cells, name)[row] * times
+            np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-13, atol=1e-13)
 
 
 def test_what_is_left_out_is_not_subtracted() -> None:
-    parts = np.array([[1e30, 0.0], [1.0, 5.0], [2.0, 0.0], [4.0, 0.0]])
-    assert without_one(parts).tolist() == [[7, 5], [1e30, 0], [1e30, 5]]
+    parts = np.array([[1e30, 1.0, 2.0, 4.0], [0.0, 5.0, 0.0, 0.0]])
+    assert without_one(parts).tolist() == [[7, 1e30, 1e30], [5, 0, 5]]
 
 
 def test_continuous_actions_and_estimated_behaviour_are_resampled() -> None:
@@ -603,8 +617,7 @@ def test_labels_that_do_not_occur_cost_no_memory_but_where_they_are_counted() ->
     states = np.arange(1200).reshape(400, 3)
     ones = np.ones((400, 2))
     log = rw.log_from_arrays(states, ones.astype(int), ones, ones * 0.5, ones * 0.5)
-    few = mixtures.LogCells(log.select(np.arange(400) < 5))
-    assert few.whole is not None
-    assert few.whole.largest < 40
-    assert few.of_all_steps is not None
-    assert few.of_all_steps.largest == 1201
+    few = log.select(np.arange(400) < 5)
+    for recipe in (rw.mis(), rw.dm(), rw.mis(pooled=True)):
+        units = resampled_log.ResampledLog(few, TARGET, None).units(recipe)
+        assert units.largest < 40

@@ -16,13 +16,14 @@ from reweigh.errors import RefusedError, UsageError
 from reweigh.estimate.recipe import ModelControl, Recipe
 from reweigh.estimate.recursion import backward
 from reweigh.estimate.solution import lacking, model_of, needs_discrete
-from reweigh.kernels.groups import group_by
+from reweigh.kernels.groups import group_by, rowwise
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN
 from reweigh.policy.base import Policy
 from reweigh.policy.function import call_batch
 from reweigh.sums.moments import Moments
-from reweigh.sums.transitions import StartMoments, TransitionMoments, summed
+from reweigh.sums.transitions import NO_ACTION, StartMoments, TransitionMoments, summed
+from reweigh.system.arithmetic import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -45,8 +46,9 @@ class TabularQ:
 
     def v(self, t: Ints, s: Ints) -> Floats:
         """V_t(s); 0 for END and whatever is not a state."""
-        found = _find(self.v_key, self.v_value, t * self.n_states + s)
-        return np.where(s >= 0, found, 0.0)
+        value = _find(self.v_key, self.v_value, t * self.n_states + s)
+        value[s < 0] = 0.0
+        return value
 
     def with_shares_of(self, part: Moments) -> TabularQ:
         """With V_t(s) = Σ_a π̄(a|t,s) Q_t(s,a), π̄ of the part of the log on which Q is used, where
@@ -61,6 +63,8 @@ class TabularQ:
         nodes = group_by([t, s])
         key = nodes.keys[0] * self.n_states + nodes.keys[1]
         value = nodes.sum(shares.of(groups, cells) * self.q(t, s, a))
+        if value.ndim > 1:  # a replicate may lack what the part shows
+            value = np.where(nodes.sum(groups.sum(of.n)) > 0, value, self.v(*nodes.keys))
         others = ~np.isin(self.v_key, key)
         keys = np.concatenate([self.v_key[others], key])
         order = np.argsort(keys)
@@ -70,9 +74,11 @@ class TabularQ:
 
 def _find(keys: Ints, values: Floats, wanted: Ints) -> Floats:
     if len(keys) == 0:
-        return np.zeros(len(wanted))
+        return np.zeros((len(wanted), *values.shape[1:]))
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[at] == wanted, values[at], 0.0)
+    value = values[at]
+    value[keys[at] != wanted] = 0.0
+    return value
 
 
 def fit_q(moments: Moments) -> TabularQ:
@@ -82,9 +88,12 @@ def fit_q(moments: Moments) -> TabularQ:
     op = model_of(moments)
     back = backward(op)
     groups, c = op.groups, op.cells
-    value = np.where(op.dst >= 0, back.u[op.dst], 0.0) * op.discount**op.gap
-    moved = groups.sum(np.where(op.known, c.rho * value, 0.0))
-    q = groups.sum(c.z) / groups.visits + moved / np.maximum(groups.moves, 1)
+    ahead = back.u[op.dst]
+    ahead[op.dst < 0] = 0.0
+    ahead *= op.discount if np.all(op.gap == 1) else rowwise(op.discount**op.gap, ahead)
+    ahead *= c.rho
+    moved = groups.sum(ahead if op.known.all() else np.where(op.known, ahead, 0.0))
+    q = divided(groups.sum(c.z), groups.visits) + moved / np.maximum(groups.moves, 1)
     n_states, n_actions = len(moments.states), len(moments.actions)
     key = np.zeros(len(q), np.int64)
     key[groups.of] = (c.t * n_states + c.s) * n_actions + c.a
@@ -142,9 +151,17 @@ def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | No
 
 def _fit_halves(moments: Moments) -> list[TabularQ]:
     """For the episodes of the even blocks the Q of the odd ones, and the reverse."""
-    even = moments.keep_blocks(lambda block: halves(block) == 0)
-    odd = moments.keep_blocks(lambda block: halves(block) == 1)
+    even = moments.keep_blocks(lambda block: _of_half(block, 0))
+    odd = moments.keep_blocks(lambda block: _of_half(block, 1))
     return [fit_q(odd).with_shares_of(even), fit_q(even).with_shares_of(odd)]
+
+
+def _of_half(block: Ints, half: int) -> Any:
+    """The rows of the blocks of a half; a slice where they stand together, which copies nothing."""
+    rows = np.flatnonzero(halves(block) == half)
+    if len(rows) == 0 or rows[-1] - rows[0] >= len(rows):
+        return rows
+    return slice(int(rows[0]), int(rows[-1]) + 1)
 
 
 def refuse_empty_half(half: npt.NDArray[np.int64]) -> None:
@@ -256,43 +273,55 @@ def _own_q(log: EpisodeLog, control: ModelControl, values: npt.NDArray[Any]) -> 
 
 
 @dataclass(frozen=True, eq=False)
-class Shaping:
-    """Shaped sums, and what they were made of.
+class Control:
+    """The control variate by cell: f = γV_{t+1}(s') - Q_t(s,a) of the model's cells (E,) that are
+    summed, and g = V_0(s_0) of their first states; `which` (E,) of the tables has a cell's Q."""
 
-    sums         with shaped rewards and start values, without the action
-    cells        with the action, of the episodes that are summed
-    f            (E,) what the reward of a cell grew by
-    start_value  (E,) g of the cell's state, if an episode starts there
-    """
-
-    sums: Moments
     cells: TransitionMoments
     starts: StartMoments
     f: Floats
-    start_value: Floats
+    g: Floats
+    tables: list[TabularQ]
+    which: Ints
+
+    @property
+    def start_value(self) -> Floats:
+        """(E,) g of the cell's state, if an episode starts there."""
+        value = np.zeros_like(self.f)
+        for index, table in enumerate(self.tables):
+            e = self.which == index
+            value[e] = table.v(np.zeros(int(e.sum()), np.int64), self.cells.s[e])
+        return value
+
+    def shaped(self, moments: Moments, *, errors: bool = True) -> Moments:
+        """The sums with shaped rewards and start values, without the action; without `errors` those
+        that a value needs. Within a cell f is constant:
+
+        Σz' = Σz + fΣρ,  Σρz' = Σρz + fΣρ²,  Σz'² = Σz² + 2fΣρz + f²Σρ².
+        """
+        cells, f, n = self.cells, self.f, self.starts.n
+        columns: dict[str, Any] = {"z": cells.z + f * cells.rho}
+        if errors:
+            columns["rhoz"] = cells.rhoz + f * cells.rho2
+            columns["z2"] = cells.z2 + 2 * f * cells.rhoz + f * f * cells.rho2
+        if f.ndim == 1:
+            columns["y"] = cells.y + f * cells.n
+            columns["y2"] = cells.y2 + 2 * f * cells.y + f * f * cells.n
+        else:  # MDR reads neither y nor π: of replicates these are not summed on
+            columns |= dict.fromkeys(("y", "y2", "pi", "pi2"), np.zeros((len(cells), 1)))
+        return replace(
+            moments,
+            transitions=summed(replace(cells, a=np.full(len(cells), NO_ACTION), **columns)),
+            start=replace(self.starts, g=self.g * n, g2=self.g**2 * n),
+            model=None,
+            start_model=None,
+            trajectories=None,
+        )
 
 
-def shape_moments(recipe: Recipe, moments: Moments) -> Moments:
-    """The same from sums alone: MDR's shaped sums follow exactly from cells with the action."""
-    return shaping(recipe, moments).sums
-
-
-def shaping(recipe: Recipe, moments: Moments) -> Shaping:
-    """Within a cell f is constant:
-
-    Σz' = Σz + fΣρ,  Σρz' = Σρz + fΣρ²,  Σz'² = Σz² + 2fΣρz + f²Σρ².
-    """
-    control = recipe.control
-    assert control is not None
+def fit_control(control: ModelControl, moments: Moments) -> Control:
+    """f and g with the Q of all episodes, or of the other half of the blocks."""
     cells, starts = moments.model, moments.start_model
-    if control.own:
-        raise RefusedError(
-            "needs-log", "a Q of your own is applied to the log itself, not to its moments"
-        )
-    if moments.hidden:
-        raise RefusedError(
-            "needs-log", "where states are hidden, shaped rewards need the log itself"
-        )
     if cells is None or starts is None or not cells.has_action:
         raise lacking("model")
     if np.any((cells.s_next == UNKNOWN) & (cells.t_next < moments.about.horizon)):
@@ -312,44 +341,38 @@ def shaping(recipe: Recipe, moments: Moments) -> Shaping:
         refuse_empty_half(halves(starts.block))
         tables = _fit_halves(moments)
         if control.q == "split":
-            cells, starts = (
-                cells.where(halves(cells.block) == 0),
-                starts.where(halves(starts.block) == 0),
-            )
+            cells = cells.where(_of_half(cells.block, 0))
+            starts = starts.where(_of_half(starts.block, 0))
             tables = tables[:1]
         which, start_which = halves(cells.block), halves(starts.block)
-    f, g, start_value = np.zeros(len(cells)), np.zeros(len(starts.n)), np.zeros(len(cells))
+    per_replicate = tables[0].v_value.shape[1:]
+    f, g = np.zeros((len(cells), *per_replicate)), np.zeros((len(starts.n), *per_replicate))
     last = cells.t == moments.about.horizon - 1
     for index, table in enumerate(tables):
         e, at = which == index, start_which == index
-        ahead = np.where(last[e], 0.0, table.v(cells.t_next[e], cells.s_next[e]))
-        f[e] = moments.about.discount * ahead - table.q(cells.t[e], cells.s[e], cells.a[e])
+        ahead = table.v(cells.t_next[e], cells.s_next[e])
+        ahead[last[e]] = 0.0
+        ahead *= moments.about.discount
+        ahead -= table.q(cells.t[e], cells.s[e], cells.a[e])
+        f[e] = ahead
         g[at] = table.v(np.zeros(int(at.sum()), np.int64), starts.s[at])
-        start_value[e] = table.v(np.zeros(int(e.sum()), np.int64), cells.s[e])
-    sums = replace(
-        moments,
-        transitions=_shape_cells(cells, f),
-        start=_shape_starts(starts, g),
-        model=None,
-        start_model=None,
-        trajectories=None,
-    )
-    return Shaping(sums, cells, starts, f, start_value)
+    return Control(cells, starts, f, g, tables, which)
 
 
-def _shape_cells(cells: TransitionMoments, f: Floats) -> TransitionMoments:
-    n = cells.n.astype(np.float64)
-    shaped = replace(
-        cells,
-        a=np.full(len(cells), -1),
-        z=cells.z + f * cells.rho,
-        rhoz=cells.rhoz + f * cells.rho2,
-        z2=cells.z2 + 2 * f * cells.rhoz + f * f * cells.rho2,
-        y=cells.y + f * n,
-        y2=cells.y2 + 2 * f * cells.y + f * f * n,
-    )
-    return summed(shaped)
+def marginal_control(recipe: Recipe, moments: Moments) -> Control:
+    """The control variate of MDR, whose shaped sums follow exactly from cells with the action."""
+    assert recipe.control is not None
+    if recipe.control.own:
+        raise RefusedError(
+            "needs-log", "a Q of your own is applied to the log itself, not to its moments"
+        )
+    if moments.hidden:
+        raise RefusedError(
+            "needs-log", "where states are hidden, shaped rewards need the log itself"
+        )
+    return fit_control(recipe.control, moments)
 
 
-def _shape_starts(starts: StartMoments, g: Floats) -> StartMoments:
-    return replace(starts, g=g * starts.n, g2=g * g * starts.n)
+def shape_moments(recipe: Recipe, moments: Moments, *, errors: bool = True) -> Moments:
+    """`shape_log` from sums alone."""
+    return marginal_control(recipe, moments).shaped(moments, errors=errors)

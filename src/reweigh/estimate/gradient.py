@@ -51,7 +51,7 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError
 from reweigh.estimate import variance
-from reweigh.estimate.control import shaping
+from reweigh.estimate.control import marginal_control
 from reweigh.estimate.operators import OneStep, importance_operator
 from reweigh.estimate.presets import mis
 from reweigh.estimate.recipe import Marginal, Recipe, Trajectory
@@ -309,8 +309,8 @@ def shaped_gradient(recipe: Recipe, sums: Moments) -> CellGradient:
     if recipe.control.q == "in-sample":
         model = sums.model
         sums = sums if model is None else replace(sums, model=model.forget("block"))
-    shape = shaping(recipe, sums)
-    plain = marginal_gradient(recipe.plain, shape.sums).gradient
+    shape = marginal_control(recipe, sums)
+    plain = marginal_gradient(recipe.plain, shape.shaped(sums)).gradient
     cells = shape.cells
     of, edges = group_by([cells.t, cells.s, cells.s_next]), plain.cells
     assert len(of) == len(edges)  # both in the order of their keys

@@ -6,20 +6,26 @@ DM:   P̂_t(s'|s) = Σ_a π̄(a|s) n(s,a,s')/n(s,a)  r̂_t(s) = Σ_a π̄(a|s) �
 Both are sums over *groups* of rows that share a divisor: (t, s) for MIS, (t, s, a) with the share
 π̄(a|s) of `sums/shares.py` for DM, (s) when pooled over time. The recursion does not know which one
 it runs on.
+
+Columns of the sums may have a second axis, m replicates of the log (`replicates.py`): then every
+number of an operator has it too, and what it is about (nodes and edges) is common to all. A cell
+that a replicate lacks has n = 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels.groups import group_by, tally
+from reweigh.kernels.groups import group_by, rowwise, tally
 from reweigh.log.states import END, START, UNKNOWN
 from reweigh.sums.shares import Shares
 from reweigh.sums.transitions import StartMoments, TransitionMoments
+from reweigh.system.arithmetic import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -100,6 +106,9 @@ class OneStep:
     gap             (E,) t' - t
     complete        (H+1,) True where every living episode is observed: only there is d_t a
                     distribution that may be normalised
+
+    Of replicates what is a float has a second axis, where states are hidden also `complete`; visits
+    and covered, which only gates read, are left empty.
     """
 
     horizon: int
@@ -157,8 +166,10 @@ class OneStep:
         return ShortEdges(src[known], dst[known], self.prob[known], bounds)
 
     @property
-    def n_episodes(self) -> int:
-        return int(self.start.n.sum())
+    def n_episodes(self) -> Any:
+        """How many there are; of replicates (m,)."""
+        n = self.start.n.sum(axis=0)
+        return int(n) if n.ndim == 0 else n
 
 
 def _shifted(nodes: Ints, by: int) -> Ints:
@@ -176,7 +187,7 @@ def importance_operator(
 ) -> OneStep:
     """The paper's operator (MIS). `reward_sums` replaces Σρr per cell (averaged rewards)."""
     groups = group_by([cells.t, cells.s]).index()
-    share = np.ones(int(groups.max()) + 1)
+    share = rowwise(np.ones(int(groups.max()) + 1), cells.n)
     return _operator(cells, start, horizon, discount, groups, share, per_state, reward_sums)
 
 
@@ -190,26 +201,25 @@ def model_operator(
     renorm: bool,
 ) -> OneStep:
     """The model's operator (DM): every ratio is 1 within (t, s, a), whose share is π̄(a|s)."""
-    found = group_by([cells.t, cells.s, cells.a])
-    share = shares.of(found, cells)
+    by_action = group_by([cells.t, cells.s, cells.a])
+    share = shares.of(by_action, cells)
     n = cells.n.astype(np.float64)
     counted = replace(cells, rho=n, rho2=n, one=n, z=cells.y, rhoz=cells.y, z2=cells.y2)
 
-    def made(share: Floats, probability: Floats) -> OneStep:
-        of = found.index()
-        return _operator(counted, start, horizon, discount, of, share, False, None, probability)
+    def with_shares(used: Floats) -> OneStep:
+        of = by_action.index()
+        return _operator(counted, start, horizon, discount, of, used, False, None, share)
 
-    op = made(share, share)
+    op = with_shares(share)
     if shares.rule == "ratios":
         # Such shares add up to 1 whatever the log lacks: Σρ/n tells.
         plain = importance_operator(cells, start, horizon, discount)
         return replace(op, conserves=True, covered=plain.covered, plain=plain, by_ratios=True)
     if not renorm:
         return op
-    at = group_by([found.keys[0], found.keys[1]])
-    total = at.sum(share)[at.index()]
-    renormed = np.where(total > 0, share / np.where(total > 0, total, 1), 0.0)
-    return replace(made(renormed, share), conserves=True, plain=op)
+    at = group_by([by_action.keys[0], by_action.keys[1]])
+    renormed = divided(share, at.sum(share)[at.index()])
+    return replace(with_shares(renormed), conserves=True, plain=op)
 
 
 def _operator(
@@ -232,7 +242,7 @@ def _operator(
         reward_sums = None if reward_sums is None else reward_sums[order]
     rewards = cells.z if reward_sums is None else reward_sums
     # A tail that is hidden or not logged up to the horizon is known to end there, with value 0.
-    known = (cells.s_next != UNKNOWN) | (cells.t_next >= horizon)
+    known = rowwise((cells.s_next != UNKNOWN) | (cells.t_next >= horizon), cells.n)
     groups = rows_of(cells, group_of, share, known, per_state)
 
     at_end = np.flatnonzero(cells.s_next == END)
@@ -250,27 +260,33 @@ def _operator(
     n_nodes = len(node)
     ended_to = np.full(horizon + 1, -1, np.int64)
     ended_to[end_t] = end_node
-    weight = groups.share[group_of]
-    prob = weight * np.where(known, cells.rho, 0.0) * inverse(groups.move_by)[group_of]
-    scale = weight * inverse(groups.reward_by)[group_of]
-    placebo = tally(src, cells.one * scale, n_nodes)
+    scale = (groups.share * inverse(groups.reward_by))[group_of]
+    if groups.move_by is groups.reward_by:
+        prob = scale * cells.rho
+    else:
+        moved = (groups.share * inverse(groups.move_by))[group_of]
+        prob = np.where(known, moved * cells.rho, 0.0)
+    same = cells.one is cells.rho and groups.move_by is groups.reward_by
+    placebo = tally(src, prob if same else cells.one * scale, n_nodes)
     placebo[end_node] = 1.0  # END earns the placebo's 1 at every step, END included
-    visits = tally(src, cells.n.astype(float), n_nodes)
-    visits[end_node] = ended_by(cells, end_t)
-    covered = covered_share(cells, known, src, n_nodes)
-    if probability is not None:
-        used = groups.moves > 0
-        node_of = np.zeros(len(share), np.int64)
-        node_of[group_of] = src
-        covered = tally(node_of[used], probability[used], n_nodes)
-    covered[(node_s == END) | (node_t == horizon)] = 1.0
+    visits = covered = np.zeros(0)
+    if cells.n.ndim == 1:
+        visits = tally(src, cells.n.astype(float), n_nodes)
+        visits[end_node] = ended_by(cells, end_t)
+        covered = covered_share(cells, known, src, n_nodes)
+        if probability is not None:
+            used = groups.moves > 0
+            node_of = np.zeros(len(share), np.int64)
+            node_of[group_of] = src
+            covered = tally(node_of[used], probability[used], n_nodes)
+        covered[(node_s == END) | (node_t == horizon)] = 1.0
     return OneStep(
         horizon=horizon,
         discount=discount,
         node_t=node_t,
         node_s=node_s,
         offsets=np.searchsorted(node_t, np.arange(horizon + 2)),
-        initial=tally(start_node, start.n / start.n.sum(), n_nodes),
+        initial=tally(start_node, start.n / start.n.sum(axis=0), n_nodes),
         start=start,
         start_node=start_node,
         reward=tally(src, rewards * scale, n_nodes),
@@ -315,13 +331,14 @@ def rows_of(
 ) -> Groups:
     size = int(of.max()) + 1
     if share is None:
-        share = np.ones(size)
+        share = rowwise(np.ones(size), cells.n)
+    all_known = known.all()
     visits = tally(of, cells.n, size)
-    moves = tally(of, np.where(known, cells.n, 0), size)
+    moves = visits if all_known else tally(of, np.where(known, cells.n, 0), size)
     reward_by, move_by = visits, moves
     if per_state:
         reward_by = tally(of, cells.rho, size)
-        move_by = tally(of, np.where(known, cells.rho, 0.0), size)
+        move_by = reward_by if all_known else tally(of, np.where(known, cells.rho, 0.0), size)
     return Groups(of, share, visits, moves, reward_by, move_by)
 
 
@@ -361,11 +378,12 @@ def ended_by(cells: TransitionMoments, t: Ints) -> Floats:
 
 def _complete(cells: TransitionMoments, horizon: int) -> npt.NDArray[np.bool_]:
     """(H+1,) True where no stretch is in flight: no edge with t < step < t'."""
-    change = np.zeros(horizon + 2, np.int64)
     long = cells.t_next - cells.t > 1
-    np.add.at(change, cells.t[long] + 1, 1)
-    np.add.at(change, cells.t_next[long], -1)
-    return np.asarray(np.cumsum(change)[: horizon + 1] == 0, bool)
+    if not long.any():
+        return np.ones(horizon + 1, bool)
+    seen, size = (cells.n[long] > 0).astype(np.float64), horizon + 2
+    change = tally(cells.t[long] + 1, seen, size) - tally(cells.t_next[long], seen, size)
+    return np.asarray(np.cumsum(change, axis=0)[: horizon + 1] == 0, bool)
 
 
 def _reordered(cells: TransitionMoments, order: Ints) -> TransitionMoments:

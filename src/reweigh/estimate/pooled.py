@@ -16,7 +16,7 @@ from reweigh.estimate.operators import (
     inverse,
     rows_of,
 )
-from reweigh.kernels.groups import group_by, tally
+from reweigh.kernels.groups import group_by, rowwise, tally
 from reweigh.log.states import END, UNKNOWN
 from reweigh.sums.transitions import StartMoments, TransitionMoments, summed
 
@@ -69,7 +69,7 @@ def pooled_operator(
     pool = Pool(
         summed(replace(cells, block=zero, t=zero, t_next=zero + 1, s_next=key[2])),
         AtSteps(cells.t, cells.s, cells.n, cells.rho, cells.rho2),
-        ended_by(cells, np.arange(horizon + 1)),
+        ended_by(cells, np.arange(horizon + 1)) if cells.n.ndim == 1 else np.zeros(0),
         reward_sums,
     )
     return operator_of_pool(pool, start, horizon, discount, per_state=per_state)
@@ -80,11 +80,12 @@ def operator_of_pool(
 ) -> OneStep:
     """The operator of `pooled_operator`, from sums that have forgotten the steps."""
     cells, at_step, reward_sums = pool.cells, pool.at_steps, pool.reward_sums
-    known = cells.s_next != UNKNOWN
-    seen = np.unique(np.concatenate([cells.s, cells.s_next[known], start.s, [END]]))
+    to = cells.s_next != UNKNOWN
+    known = rowwise(to, cells.n)
+    seen = np.unique(np.concatenate([cells.s, cells.s_next[to], start.s, [END]]))
     n_states = len(seen)
     src = np.searchsorted(seen, cells.s)
-    dst = np.where(known, np.searchsorted(seen, cells.s_next), -1)
+    dst = np.where(to, np.searchsorted(seen, cells.s_next), -1)
     groups = rows_of(cells, group_by([src]).index(), None, known, per_state)
     prob = np.where(known, cells.rho, 0.0) * inverse(groups.move_by)[groups.of]
     rewards = cells.z if reward_sums is None else reward_sums
@@ -92,18 +93,22 @@ def operator_of_pool(
     placebo = tally(src, cells.one * scale, n_states)
     end = int(np.searchsorted(seen, END))
     placebo[end] = 1.0
-    # At the last step nothing needs to be carried on; before it a state without moves loses all.
-    last = covered_share(cells, np.ones(len(cells), bool), src, n_states)
-    covered = np.tile(np.where(tally(src, prob, n_states) > 0, last, 0.0), (horizon + 1, 1))
-    covered[horizon - 1] = last
-    covered[:, end] = covered[horizon] = 1.0
-    start_node = np.searchsorted(seen, start.s)
-    steps = horizon + 1
-    node = at_step.t * n_states + np.searchsorted(seen, at_step.s)
-    visits = tally(node, at_step.n, steps * n_states).reshape(steps, n_states)
-    visits[:, end] = pool.ended_by
-    initial = np.zeros(steps * n_states)
-    initial[:n_states] = tally(start_node, start.n / start.n.sum(), n_states)
+    start_node, steps = np.searchsorted(seen, start.s), horizon + 1
+    visits = covered = np.zeros((0, 0))
+    if cells.n.ndim == 1:
+        # At the last step nothing needs to be carried on; before it a state without moves loses
+        # all.
+        last = covered_share(cells, np.ones(len(cells), bool), src, n_states)
+        covered = np.tile(np.where(tally(src, prob, n_states) > 0, last, 0.0), (steps, 1))
+        covered[horizon - 1] = last
+        covered[:, end] = covered[horizon] = 1.0
+        node = at_step.t * n_states + np.searchsorted(seen, at_step.s)
+        visits = tally(node, at_step.n, steps * n_states).reshape(steps, n_states)
+        visits[:, end] = pool.ended_by
+    first = tally(start_node, start.n / start.n.sum(axis=0), n_states)
+    initial = np.zeros((steps * n_states, *first.shape[1:]))
+    initial[:n_states] = first
+    every_step = (steps, *(1 for _ in first.shape[1:]))
     return OneStep(
         horizon=horizon,
         discount=discount,
@@ -113,8 +118,8 @@ def operator_of_pool(
         initial=initial,
         start=start,
         start_node=start_node,
-        reward=np.tile(tally(src, rewards * scale, n_states), steps),
-        placebo=np.tile(placebo, steps),
+        reward=np.tile(tally(src, rewards * scale, n_states), every_step),
+        placebo=np.tile(placebo, every_step),
         visits=visits.reshape(-1),
         covered=covered.reshape(-1),
         cells=cells,

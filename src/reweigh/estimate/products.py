@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,68 @@ from reweigh.errors import SupportError
 from reweigh.estimate import variance
 from reweigh.estimate.recipe import Recipe, Trajectory
 from reweigh.estimate.recursion import no_support, overflow
-from reweigh.estimate.solution import Solution, lacking
+from reweigh.estimate.solution import Replicated, Solution, lacking
+from reweigh.kernels.groups import rowwise
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.moments import Moments
-from reweigh.sums.trajectories import EpisodeSums, StepSums
+from reweigh.sums.trajectories import StepMoments
 
 Floats = npt.NDArray[np.float64]
 
 NEEDS_SCAN = "delta"  # WIS: the delta method needs a second scan, or the jackknife
+
+
+@dataclass(frozen=True, eq=False)
+class Weighed:
+    """A mean with running products as weights; of replicates all have a last axis of them.
+
+    per_step  (H,) what the steps add to the value, None of whole trajectories
+    square    SE², None where it takes the rows again
+    lost      whether rounding has eaten it
+    """
+
+    value: Any
+    per_step: Floats | None
+    square: Any = None
+    lost: Any = False
+
+
+def weigh(recipe: Recipe, sums: StepMoments, n: Any, discount: float) -> Weighed:
+    """Step-wise and trajectory-wise IS and WIS of n episodes.
+
+    step-wise:    v = Σ_t γ^t Σ_i w_it y_it / n,  or divided by Σ_i w_it at each step
+    trajectory:   v = Σ_i W_i G_i / n,            or divided by Σ_i W_i, where ψ = W (G - v)/mean(W)
+    """
+    steps, whole, weighted = sums.steps, sums.episodes, recipe.normalize == "step"
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        if isinstance(recipe.weights, Trajectory):
+            W, wg, wg2 = whole.w[0], whole.wg[0], whole.wg2[0]
+            if weighted:
+                value = wg / W
+                second = wg2 - 2 * value * whole.w2g[0] + value * value * whole.w2[0]
+                lost = variance.lost_in_rounding(second, wg2)
+                return Weighed(value, None, np.maximum(second, 0.0) / W**2, lost)
+            up = np.exp(whole.log_scale[0])
+            return Weighed(up * wg / n, None, *_spread(up * wg / n, up * up * wg2 / n, n))
+        powers = rowwise(discount ** np.arange(len(steps.w)), steps.w)
+        if weighted:
+            per_step = powers * steps.wy / steps.w
+        else:
+            up = np.exp(steps.log_scale)
+            per_step = powers * np.where(steps.wy == 0, 0.0, up * steps.wy) / n
+        per_step[0] += whole.g[0] / n
+        if weighted:
+            return Weighed(per_step.sum(axis=0), per_step)
+        value = whole.x[0] / n
+        return Weighed(value, per_step, *_spread(value, whole.x2[0] / n, n))
+
+
+def _spread(mean: Any, second: Any, n: Any) -> tuple[Any, Any]:
+    """Var/n, the variance divided by n; and whether rounding has eaten it."""
+    square = second - mean * mean
+    return np.maximum(square, 0.0) / n, variance.lost_in_rounding(square, second)
 
 
 def solve_products(recipe: Recipe, moments: Moments) -> Solution:
@@ -30,20 +82,21 @@ def solve_products(recipe: Recipe, moments: Moments) -> Solution:
         raise lacking("trajectories")
     steps = moments.trajectories.steps.total()
     whole = moments.trajectories.episodes.total()
-    n = moments.n_episodes
+    n, discount = moments.n_episodes, moments.about.discount
     if not np.isfinite(steps.w).all():
         raise overflow()
     empty = np.flatnonzero(~(steps.w > 0))
     if len(empty):
         raise no_support(int(empty[0]))
-    powers = np.asarray(moments.about.discount ** np.arange(moments.about.horizon), np.float64)
-    weighted = recipe.normalize == "step"
-    if isinstance(recipe.weights, Trajectory):
-        solution = _trajectory(whole, n, powers, weighted)
-    else:
-        solution = _stepwise(steps, whole, n, powers, weighted)
-    error = solution.standard_error
-    if not (np.isfinite(solution.value) and (error is None or np.isfinite(error))):
+    powers = np.asarray(discount ** np.arange(moments.about.horizon), np.float64)
+    weighed = weigh(recipe, StepMoments(steps, whole), n, discount)
+    weighted, value = recipe.normalize == "step", float(weighed.value)
+    error, method = None, NEEDS_SCAN
+    if weighed.square is not None:
+        error, method = float(np.sqrt(weighed.square)), "delta" if weighted else "sample"
+        if weighed.lost:
+            error, method = None, variance.LOST
+    if not (np.isfinite(value) and (error is None or np.isfinite(error))):
         largest = float(steps.log_scale.max())
         raise SupportError(
             "overflow",
@@ -51,67 +104,35 @@ def solve_products(recipe: Recipe, moments: Moments) -> Solution:
             f"10^{largest / np.log(10):.0f}); use {'mis()' if weighted else 'mis() or wis()'}, or "
             "clip the ratios (max_ratio)",
         )
-    return solution
-
-
-def _stepwise(
-    steps: StepSums, whole: EpisodeSums, n: int, powers: Floats, weighted: bool
-) -> Solution:
-    """v = Σ_t γ^t Σ_i w_it y_it / n,  or divided by Σ_i w_it at each step."""
-    ess = steps.w**2 / steps.w2
-    with np.errstate(over="ignore", invalid="ignore"):
-        up = np.exp(steps.log_scale)
-        if weighted:
-            per_step = powers * steps.wy / steps.w
-        else:
-            per_step = powers * np.where(steps.wy == 0, 0.0, up * steps.wy) / n
-    per_step[0] += float(whole.g[0]) / n
-    if weighted:
-        value, error, method = float(per_step.sum()), None, NEEDS_SCAN
-    else:
-        value = float(whole.x[0]) / n
-        error, method = _spread(value, float(whole.x2[0]) / n, n)
-    placebo, placebo_error = _placebo(steps.log_scale, steps.w, steps.w2, n, powers)
+    if weighed.per_step is not None:
+        ess, heaviest = steps.w**2 / steps.w2, steps.wmax / steps.w
+        off = _placebo(steps.log_scale, steps.w, steps.w2, n, powers)
+    else:  # the whole product is one weight, complete at the end
+        ess = np.full(len(powers), np.nan)
+        ess[-1] = whole.w[0] ** 2 / whole.w2[0]
+        heaviest = np.where(np.isnan(ess), np.nan, whole.wmax[0] / whole.w[0])
+        off = _placebo(whole.log_scale, whole.w, whole.w2, n, powers.sum())
     return Solution(
         value=value,
         standard_error=error,
         error_method=method,
-        per_step=per_step,
+        per_step=weighed.per_step,
         ess=ess,
         unseen_mass=None,
-        placebo=placebo,
-        placebo_error=placebo_error,
-        heaviest=steps.wmax / steps.w,
+        placebo=off[0],
+        placebo_error=off[1],
+        heaviest=heaviest,
     )
 
 
-def _trajectory(whole: EpisodeSums, n: int, powers: Floats, weighted: bool) -> Solution:
-    """v = Σ_i W_i G_i / n,  or divided by Σ_i W_i, where ψ = W (G - v)/mean(W)."""
-    W, scale = float(whole.w[0]), float(whole.log_scale[0])
-    error: float | None
-    if weighted:
-        value = float(whole.wg[0]) / W
-        second = float(whole.wg2[0] - 2 * value * whole.w2g[0] + value * value * whole.w2[0])
-        error, method = float(np.sqrt(max(second, 0.0))) / W, "delta"
-        if variance.lost_in_rounding(second, float(whole.wg2[0])):
-            error, method = None, variance.LOST
-    else:
-        value = _exp(scale) * float(whole.wg[0]) / n
-        error, method = _spread(value, _exp(2 * scale) * float(whole.wg2[0]) / n, n)
-    ess = np.full(len(powers), np.nan)  # the whole product is one weight, complete at the end
-    ess[-1] = W**2 / float(whole.w2[0])
-    placebo, placebo_error = _placebo(whole.log_scale, whole.w, whole.w2, n, powers.sum())
-    return Solution(
-        value=value,
-        standard_error=error,
-        error_method=method,
-        per_step=None,
-        ess=ess,
-        unseen_mass=None,
-        placebo=placebo,
-        placebo_error=placebo_error,
-        heaviest=np.where(np.isnan(ess), np.nan, float(whole.wmax[0] / whole.w[0])),
-    )
+def solve_product_replicates(recipe: Recipe, moments: Moments) -> Replicated:
+    """The values on sums that hold replicates."""
+    if moments.trajectories is None:
+        raise lacking("trajectories")
+    n = moments.start.n.sum(axis=0)
+    w = moments.trajectories.steps.w
+    weighed = weigh(recipe, moments.trajectories, n, moments.about.discount)
+    return Replicated.of(weighed.value, None, ("no-overlap", ~np.all(w > 0, axis=0)))
 
 
 def _placebo(log_scale: Floats, w: Floats, w2: Floats, n: int, powers: Any) -> tuple[float, float]:
@@ -123,19 +144,6 @@ def _placebo(log_scale: Floats, w: Floats, w2: Floats, n: int, powers: Any) -> t
         mean = np.exp(log_scale) * w / n
         spread = np.sqrt(np.maximum(np.exp(2 * log_scale) * w2 / n - mean**2, 0.0) / n)
         return float(np.sum(powers * mean)), float(np.sum(powers * spread))
-
-
-def _exp(x: float) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.exp(x))
-
-
-def _spread(mean: float, second: float, n: int) -> tuple[float | None, str]:
-    """sqrt(Var/n), the variance divided by n; and its method."""
-    square = second - mean * mean
-    if variance.lost_in_rounding(square, second):
-        return None, variance.LOST
-    return float(np.sqrt(max(square, 0.0) / n)), "sample"
 
 
 def with_delta_error(

@@ -17,7 +17,7 @@ from reweigh.errors import must_be
 from reweigh.sums.engines.base import Request
 
 if TYPE_CHECKING:
-    from reweigh.estimate.solution import Solution
+    from reweigh.estimate.solution import Replicated, Solution
     from reweigh.log.log import EpisodeLog
     from reweigh.policy.base import Policy
     from reweigh.sums.gather import Gradient
@@ -45,6 +45,7 @@ class Weights:
     pools_steps      whether the world is taken to be the same at every step
     whole_episodes   whether cut-off episodes must be left out
     blocks           of episodes that its sums are split into: an error by the jackknife needs them
+    solves_replicates   whether the replicates of a log are solved together
     """
 
     kinds: ClassVar[frozenset[str]]
@@ -55,6 +56,7 @@ class Weights:
     multiplies: ClassVar[bool] = False
     whole_episodes: ClassVar[bool] = False
     blocks: ClassVar[int] = 1
+    solves_replicates: ClassVar[bool] = True
 
     @property
     def pools_steps(self) -> bool:
@@ -78,6 +80,10 @@ class Weights:
 
     def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
         """The solution on its sums; without `errors` the value is enough."""
+        raise NotImplementedError
+
+    def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
+        """The same on sums that hold replicates, where it `solves_replicates`."""
         raise NotImplementedError
 
     def solve_rows(
@@ -136,6 +142,11 @@ class Stepwise(Weights):
 
         return product_gradient(recipe, sums)
 
+    def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
+        from reweigh.estimate.products import solve_product_replicates
+
+        return solve_product_replicates(recipe, sums)
+
     def with_error(
         self,
         recipe: Recipe,
@@ -183,6 +194,11 @@ class Trajectory(Weights):
         from reweigh.estimate.gradient import product_gradient
 
         return product_gradient(recipe, sums)
+
+    def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
+        from reweigh.estimate.products import solve_product_replicates
+
+        return solve_product_replicates(recipe, sums)
 
 
 @dataclass(frozen=True)
@@ -232,6 +248,11 @@ class Marginal(Weights):
 
         return marginal_gradient(recipe, sums).gradient
 
+    def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
+        from reweigh.estimate.solution import solve_replicates
+
+        return solve_replicates(recipe, sums, errors=errors)
+
     def solve_rows(
         self, recipe: Recipe, log: EpisodeLog, target: Policy, *, errors: bool = True
     ) -> Solution | None:
@@ -276,6 +297,11 @@ class Model(Weights):
 
         return model_gradient(sums, renorm=self.unseen == "renorm")
 
+    def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
+        from reweigh.estimate.solution import solve_replicates
+
+        return solve_replicates(recipe, sums, errors=errors)
+
     def with_error(
         self,
         recipe: Recipe,
@@ -307,6 +333,7 @@ class Stationary(Weights):
     kinds = frozenset({"model"})
     whole_episodes = True
     blocks = JACKKNIFE_BLOCKS
+    solves_replicates = False
 
     @property
     def pools_steps(self) -> bool:
@@ -350,11 +377,7 @@ def with_jackknife(recipe: Recipe, solution: Solution, sums: Moments) -> Solutio
     """The solution with the error of deleting blocks of episodes from its sums."""
     from reweigh.estimate.jackknife import jackknife_error
 
-    error, method = jackknife_error(
-        sums.only(recipe.needs.kinds),  # of the others every block would be a copy
-        solution.value,
-        lambda part: recipe.weights.solve(recipe, part, errors=False).value,
-    )
+    error, method = jackknife_error(recipe, sums, solution.value)
     return replace(solution, standard_error=error, error_method=method)
 
 

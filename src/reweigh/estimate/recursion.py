@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from reweigh.errors import SupportError
 from reweigh.estimate.operators import OneStep
-from reweigh.kernels.groups import inner, tally
+from reweigh.kernels.groups import rowwise, tally
 
 Floats = npt.NDArray[np.float64]
 
@@ -21,6 +21,9 @@ class Forward:
     d     (K,) the distribution, normalised where asked
     mass  (H,) c_t, the sum of d_t before dividing by it; 1 where nothing was divided
     total (H,) what Σ_s d_t(s) would be without any normalisation (nan where not complete)
+
+    Of m replicates all of them have a second axis; a replicate without overlap is nan from the step
+    on from which it has none.
     """
 
     d: Floats
@@ -31,21 +34,21 @@ class Forward:
 def forward(op: OneStep, *, simplex: bool) -> Forward:
     """d_{t+1}(s') = Σ_s P̂_t(s'|s) d_t(s), divided by its sum c_{t+1} if `simplex`."""
     d = op.initial.copy()
-    mass = np.ones(op.horizon)
-    total = np.full(op.horizon, np.nan)
-    scale = 1.0
+    steps = op.horizon, *d.shape[1:]
+    mass, total = np.ones(steps), np.full(steps, np.nan)
+    scale = np.ones(d.shape[1:])
     short = op.short_edges
     for t in range(op.horizon):
-        here = op.nodes(t)
-        if op.complete[t]:
-            c = float(d[here].sum())
-            total[t] = scale * c
-            if simplex and t > 0 and c > 0:
-                d[here] /= c
-                mass[t] = c
-                scale *= c
-        if op.complete[t] and not inner(d[here], op.placebo[here]) > 0:
-            raise no_support(t)  # no row here that the target could have made
+        here, complete = op.nodes(t), op.complete[t]
+        if complete.any():
+            c = d[here].sum(axis=0)
+            total[t] = np.where(complete, scale * c, np.nan)
+            if simplex and t > 0:
+                mass[t] = np.where(complete & (c > 0), c, 1.0)
+                d[here] /= mass[t]
+                scale = scale * mass[t]
+            # no row here that the target could have made
+            _refuse(t, d[here], complete & ~((d[here] * op.placebo[here]).sum(axis=0) > 0))
         if short is not None:
             src, dst, prob = short.at(t)
             after = op.nodes(t + 1)
@@ -59,6 +62,14 @@ def forward(op: OneStep, *, simplex: bool) -> Forward:
     if not op.complete[:-1].all():
         _refuse_if_nothing_is_left(op, d)
     return Forward(d, mass, total)
+
+
+def _refuse(t: int, d: Floats, lost: npt.NDArray[np.bool_]) -> None:
+    """Raise where the log has nothing on the target at step t; of replicates those are nan."""
+    if d.ndim == 1 and lost:
+        raise no_support(t)
+    if d.ndim > 1 and lost.any():
+        d[:, lost] = np.nan
 
 
 def no_support(t: int) -> SupportError:
@@ -78,16 +89,12 @@ def overflow() -> SupportError:
 
 def _refuse_if_nothing_is_left(op: OneStep, d: Floats) -> None:
     """With hidden states: mass at observed nodes and in stretches under way, at every step."""
-    alive = np.zeros(op.horizon + 2)
-    np.add.at(alive, op.node_t, d)
+    size, leaves = op.horizon + 2, op.node_t[op.src]
     flow = d[op.src] * op.prob
-    change = np.zeros(op.horizon + 2)
-    np.add.at(change, op.node_t[op.src] + 1, flow)
-    np.add.at(change, op.node_t[op.src] + op.gap, -flow)
-    left = alive + np.cumsum(change)
+    change = tally(leaves + 1, flow, size) - tally(leaves + op.gap, flow, size)
+    left = tally(op.node_t, d, size) + np.cumsum(change, axis=0)
     for t in range(op.horizon):
-        if not left[t] > 1e-300:
-            raise no_support(t)
+        _refuse(t, d, ~(left[t] > 1e-300))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +114,7 @@ def backward(op: OneStep, normalized: Forward | None = None) -> Backward:
     With a `normalized` forward recursion, its adjoint: V_{t'} gives way to
     (u_{t'}(s') - <d_{t'}, u_{t'}>)/c_{t'} wherever d_{t'} was divided by c_{t'}.
     """
-    u = np.zeros(len(op.node_t))
-    arriving = np.zeros(len(op.node_t))
+    u, arriving = np.zeros_like(op.initial), np.zeros_like(op.initial)
     short = op.short_edges
     for t in range(op.horizon, -1, -1):
         here = op.nodes(t)
@@ -120,13 +126,14 @@ def backward(op: OneStep, normalized: Forward | None = None) -> Backward:
                 e, src, dst = op.edges(t)
                 to = dst >= 0
                 src, dst = src[to] - here.start, dst[to]
-                ahead = (op.prob[e] * op.discount ** op.gap[e])[to] * arriving[dst]
+                powers = rowwise(op.discount ** op.gap[e], u)
+                ahead = (op.prob[e] * powers)[to] * arriving[dst]
             u[here] = op.reward[here] + tally(src, ahead, here.stop - here.start)
             if op.ended_to[t] >= 0:
                 u[op.ended_to[t]] += op.discount * arriving[op.ended_to[t + 1]]
-        if normalized is not None and 0 < t < op.horizon and op.complete[t]:
+        arriving[here] = u[here]
+        if normalized is not None and 0 < t < op.horizon:
             d, c = normalized.d[here], normalized.mass[t]
-            arriving[here] = (u[here] - inner(d, u[here])) / c
-        else:
-            arriving[here] = u[here]
+            mean = np.where(op.complete[t], (d * u[here]).sum(axis=0), 0.0)
+            arriving[here] = (u[here] - mean) / c
     return Backward(u, arriving)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +17,11 @@ from reweigh.estimate.pooled import pooled_operator
 from reweigh.estimate.recipe import Marginal, Model, Recipe
 from reweigh.estimate.recursion import Forward, backward, forward
 from reweigh.estimate.weakest_places import Place, most_rare, most_unseen, node_of, rare_share
-from reweigh.kernels.groups import group_by, inner, tally
+from reweigh.kernels.groups import group_by, inner, rowwise, tally
 from reweigh.log.states import UNKNOWN
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import StartMoments, TransitionMoments
+from reweigh.system.arithmetic import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -95,26 +97,87 @@ def value_alone(per_step: Floats) -> Solution:
     return Solution(value, None, "not asked for", per_step, nothing, None, float("nan"))
 
 
-def solve_operator(
-    recipe: Recipe, make: Callable[[Recipe], Operators], *, errors: bool = True
-) -> Solution:
-    """The same for any way to make the operators of an estimator."""
-    op, for_error, term = make(recipe)
+@dataclass(frozen=True, eq=False)
+class Recursions:
+    """Both recursions over an operator: forward with what the steps earn, (H,), and backward with
+    SE², None where it was not asked for. Of replicates all have a second axis."""
+
+    flow: Forward
+    per_step: Floats
+    square: variance.Squared | None
+
+
+def recursions(recipe: Recipe, operators: Operators, *, errors: bool) -> Recursions:
+    """The value's parts, and SE² if `errors`."""
+    op, for_error, term = operators
     simplex = recipe.normalize == "simplex"
     flow = forward(op, simplex=simplex)
     per_step = earned(op, flow, op.reward)
-    per_step[0] += float(op.start.g.sum()) / op.n_episodes
+    per_step[0] += op.start.g.sum(axis=0) / op.n_episodes
     if not errors:
-        return value_alone(per_step)
-    placebo, off = _placebo(recipe, make, op, flow)
-    from_model = isinstance(recipe.weights, Model)
-    share, unseen = rare_share(op), escaping(op, flow)
-    rare = flow.d * share
+        return Recursions(flow, per_step, None)
     back = backward(for_error, flow if simplex else None)
     moved = variance.derivatives(for_error, flow, back)
     square = variance.squared_error(for_error, back, moved, term(for_error, moved.reward))
     if op.by_ratios:
         square = variance.with_share_noise(op, flow, back, square)
+    return Recursions(flow, per_step, square)
+
+
+@dataclass(frozen=True, eq=False)
+class Replicated:
+    """An estimator on m replicates of a log.
+
+    values   (m,) nan where the replicate is refused
+    errors   (m,) standard errors, nan where there is none; None if not asked for
+    refused  (m,) the code of the refusal, empty where there is none
+    """
+
+    values: Floats
+    errors: Floats | None
+    refused: npt.NDArray[Any]
+
+    @classmethod
+    def of(cls, values: Floats, errors: Floats | None, *reasons: tuple[str, Any]) -> Replicated:
+        """With the replicates (m,) that are refused, by code, the first reason first."""
+        refused = np.where(np.isfinite(values), "", "overflow").astype(object)
+        return cls(values, errors, refused).but(*reasons)
+
+    def but(self, *reasons: tuple[str, Any]) -> Replicated:
+        """With other replicates that are refused, for reasons that come before those there are."""
+        refused = self.refused.copy()
+        for code, which in reversed(reasons):
+            refused[which] = code
+        fine = refused == ""
+        errors = None if self.errors is None else np.where(fine, self.errors, np.nan)
+        return Replicated(np.where(fine, self.values, np.nan), errors, refused)
+
+
+def solve_replicates(recipe: Recipe, moments: Moments, *, errors: bool) -> Replicated:
+    """MIS in all variants, and DM, on sums that hold replicates."""
+    operators = operators_of(recipe, moments)
+    found = recursions(recipe, operators, errors=errors)
+    inside = found.flow.d[: operators[0].offsets[-2]]
+    return Replicated.of(
+        found.per_step.sum(axis=0),
+        None if found.square is None else found.square.errors,
+        ("no-overlap", np.isnan(inside).any(axis=0)),
+    )
+
+
+def solve_operator(
+    recipe: Recipe, make: Callable[[Recipe], Operators], *, errors: bool = True
+) -> Solution:
+    """The same for any way to make the operators of an estimator."""
+    op, for_error, _ = operators = make(recipe)
+    found = recursions(recipe, operators, errors=errors)
+    flow, per_step, square = found.flow, found.per_step, found.square
+    if square is None:
+        return value_alone(per_step)
+    placebo, off = _placebo(recipe, make, op, flow)
+    from_model = isinstance(recipe.weights, Model)
+    share, unseen = rare_share(op), escaping(op, flow)
+    rare = flow.d * share
     return Solution(
         value=float(per_step.sum()),
         standard_error=square.error,
@@ -138,12 +201,12 @@ def solve_operator(
             op.visits,
             _by_node(for_error, square),
         ),
-        variance_of_start=square.start,
+        variance_of_start=float(square.start),
         freedom=variance.Freedom.of(
             np.append(square.per_group, square.start),
             np.append(for_error.groups.visits, op.n_episodes),
         ),
-        normalized_at=op.complete[: op.horizon] if simplex else None,
+        normalized_at=op.complete[: op.horizon] if recipe.normalize == "simplex" else None,
         from_model=from_model,
     )
 
@@ -185,15 +248,15 @@ def operators_of(recipe: Recipe, moments: Moments) -> Operators:
         raise needs_discrete()
     cells, start = model_cells(moments)
     key = [cells.s, cells.a] if recipe.reward == "pooled" else [cells.t, cells.s, cells.a]
-    found = group_by(key)
-    mean = (found.sum(cells.y) / found.sum(cells.n))[found.index()]
+    by_pair = group_by(key)
+    mean = divided(by_pair.sum(cells.y), by_pair.sum(cells.n))[by_pair.index()]
     op = build(cells, start, horizon, gamma, per_state=per_state, reward_sums=cells.rho * mean)
     if recipe.reward == "averaged":  # the error keeps the noise of the logged rewards
         logged = build(cells, start, horizon, gamma, per_state=per_state)
         return op, logged, variance.logged_reward
     # the operator may have brought its cells into another order
     again = group_by([op.cells.s, op.cells.a])
-    average = (again.sum(op.cells.y) / again.sum(op.cells.n))[again.index()]
+    average = divided(again.sum(op.cells.y), again.sum(op.cells.n))[again.index()]
     return op, op, lambda o, D: variance.pooled_reward(o, D, average, again.index())
 
 
@@ -291,8 +354,8 @@ def _behavior_value(moments: Moments) -> float | None:
 def earned(op: OneStep, flow: Forward, reward: Floats) -> Floats:
     """(H,) γ^t <d_t, r_t>."""
     each = flow.d * reward
-    sums = np.array([each[op.nodes(t)].sum() for t in range(op.horizon)])
-    return np.asarray(sums * op.discount ** np.arange(op.horizon), np.float64)
+    sums = np.array([each[op.nodes(t)].sum(axis=0) for t in range(op.horizon)])
+    return np.asarray(sums * rowwise(op.discount ** np.arange(op.horizon), sums), np.float64)
 
 
 def effective_sizes(op: OneStep, flow: Forward) -> Floats:

@@ -7,7 +7,8 @@ An estimate is a smooth function of group means. A row of group g moves it, to f
 
 so that  SE² = Var[u_0(s_0) + g(s_0)]/n + Σ_g [ N Var(R) + M Var(T) + 2 M Cov_M(R, T) ]
 with population variances within the group. Plain MIS: R = γ^t d z/N, T = γ^t d V' ρ/M, which is
-Theorem 4.1's leading term over n when N = M.
+Theorem 4.1's leading term over n when N = M. Of replicates (a second axis) every number is one of
+each.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations_with_replacement
 from operator import iadd
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.estimate.operators import OneStep
+from reweigh.estimate.operators import OneStep, inverse
 from reweigh.estimate.quantiles import effective_df
 from reweigh.estimate.recursion import Backward, Forward
-from reweigh.kernels.groups import tally
+from reweigh.kernels.groups import rowwise, tally
 from reweigh.sums.transitions import TransitionMoments
 from reweigh.system.arithmetic import divided
 
@@ -55,29 +57,31 @@ class Derivatives:
 
 
 def derivatives(op: OneStep, flow: Forward, back: Backward) -> Derivatives:
-    groups = op.groups
-    through_reward = np.zeros(len(groups.share))
+    groups, per_replicate = op.groups, flow.d.shape[1:]
+    through_reward = np.zeros((len(groups.share), *per_replicate))
     share = groups.share[groups.of]
+    to = rowwise(op.dst >= 0, flow.d)
     if op.edge_offsets is not None:
         powers = op.discount ** np.arange(op.horizon + 1)
         # In place: a log's cells may be as many as memory allows.
-        here = np.asarray(powers[op.node_t[op.src]], np.float64)
-        here *= flow.d[op.src]
+        here = flow.d[op.src]
+        here *= rowwise(powers[op.node_t[op.src]], here)
         here *= share
         # every edge of a group starts at the group's node: write D once, not once per edge
         through_reward[groups.of] = here
-        arriving = np.where(op.dst >= 0, back.next_value[op.dst], 0.0)
-        arriving *= powers[op.gap]
+        arriving = np.where(to, back.next_value[op.dst], 0.0)
+        arriving *= rowwise(powers[op.gap], here)
         here *= arriving
         return Derivatives(through_reward, here)
     # pooled: the same edges at every step
-    visited, moved = np.zeros(op.nodes(0).stop), np.zeros(len(op.src))
+    visited = np.zeros((op.nodes(0).stop, *per_replicate))
+    moved = np.zeros((len(op.src), *per_replicate))
     for t in range(op.horizon):
         now = op.discount**t * flow.d[op.nodes(t)]
         visited += now
         moved += now[op.src] * back.next_value[op.nodes(t + 1)][op.dst]
     through_reward[groups.of] = visited[op.src] * share
-    return Derivatives(through_reward, np.where(op.dst >= 0, moved * share * op.discount, 0.0))
+    return Derivatives(through_reward, np.where(to, moved * share * op.discount, 0.0))
 
 
 def logged_reward(op: OneStep, D: Floats) -> RewardTerm:
@@ -106,7 +110,7 @@ def pooled_reward(
         mean = divided(groups.sum(rho * mean_reward), groups.reward_by)[groups.of]
         a_rho = per_row * (mean_reward - mean)
     use = tally(cell, per_row * rho)  # C(s,a)
-    share = (use / tally(cell, op.cells.n))[cell]
+    share = divided(use, tally(cell, op.cells.n))[cell]
     return {ONE: -share * mean_reward, RHO: a_rho, Y: share}
 
 
@@ -114,18 +118,23 @@ def pooled_reward(
 class Squared:
     """SE², its parts per group and of the start, and whether rounding has eaten it."""
 
-    total: float
+    total: Any  # float, of replicates (m,); likewise start and scale
     per_group: Floats
-    start: float
-    scale: float  # what it is a difference of
+    start: Any
+    scale: Any  # what it is a difference of
 
     @property
-    def lost(self) -> bool:
+    def lost(self) -> Any:
         return lost_in_rounding(self.total, self.scale)
 
     @property
     def error(self) -> float | None:
         return None if self.lost else float(np.sqrt(self.total))
+
+    @property
+    def errors(self) -> Floats:
+        """(m,) of replicates, nan where rounding has eaten it."""
+        return np.sqrt(np.where(self.lost, np.nan, self.total))
 
 
 @dataclass(frozen=True)
@@ -174,12 +183,12 @@ OVERFLOW = "the squares of the ratios or rewards are beyond what a number can ho
 LOST = "no spread that rounding leaves: constant, or tiny beside its size (subtract a constant)"
 
 
-def lost_in_rounding(variance: float, second_moment: float) -> bool:
+def lost_in_rounding(variance: Any, second_moment: Any) -> Any:
     """A variance is a difference of large sums; below this share of them its digits are noise."""
     return variance <= NOISE * second_moment
 
 
-def nothing_left(error: float, value: float) -> bool:
+def nothing_left(error: Any, value: Any) -> Any:
     """The same for an error that is not a difference of sums: it is rounding itself."""
     return error <= NOISE * abs(value)
 
@@ -187,7 +196,7 @@ def nothing_left(error: float, value: float) -> bool:
 def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardTerm) -> Squared:
     """SE² from the sums."""
     groups, c, known = op.groups, op.cells, op.known
-    per_row = divided(np.ones(len(groups.share)), groups.move_by)[groups.of]
+    per_row = inverse(groups.move_by)[groups.of]
     b = moved.move * per_row
     if op.self_normalized:
         # T = ρ (U - mean of U)/Σρ
@@ -205,19 +214,19 @@ def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardT
     sum_t = groups.sum(b * c.rho)
     del first
     squares = _squared(c, term)
-    scale = float(np.abs(squares).sum())
+    scale = np.abs(squares).sum(axis=0)
     var_r = groups.sum(squares) - divided(sum_r**2, N)  # N Var(R)
     squares = b * b * c.rho2
-    scale += float(squares.sum())
+    scale = scale + squares.sum(axis=0)
     var_t = groups.sum(squares) - divided(sum_t**2, M)
     del squares
     cov = groups.sum(b * _times(c, term, RHO)) - divided(sum_r_known * sum_t, M)
     # Cancellation may leave a variance of 0 slightly negative.
     per_group = np.maximum(var_r + var_t + 2 * cov, 0.0)
     start = start_variance(op, back)
-    square = float(start + per_group.sum())
+    square = start + per_group.sum(axis=0)
     u, at = back.u[op.start_node], op.start
-    at_start = float(np.sum(u**2 * at.n + 2 * np.abs(u * at.g) + at.g2)) / op.n_episodes**2
+    at_start = (u**2 * at.n + 2 * np.abs(u * at.g) + at.g2).sum(axis=0) / op.n_episodes**2
     return Squared(square, per_group, start, scale + at_start)
 
 
@@ -233,8 +242,9 @@ def with_share_noise(op: OneStep, flow: Forward, back: Backward, square: Squared
     groups, c, ratios = op.groups, op.cells, op.plain.cells
     node = np.zeros(len(groups.share), np.int64)
     node[groups.of] = op.src
-    visited = (op.discount**op.node_t * flow.d)[node]
-    ahead = np.where(op.dst >= 0, back.u[op.dst], 0.0) * op.discount**op.gap
+    visited = (rowwise(op.discount**op.node_t, flow.d) * flow.d)[node]
+    ahead = np.where(rowwise(op.dst >= 0, back.u), back.u[op.dst], 0.0)
+    ahead = ahead * rowwise(op.discount**op.gap, ahead)
     ahead = np.where(op.known, ahead, 0.0)
     known_rho = np.where(op.known, ratios.rho, 0.0)
     r = divided(groups.sum(c.y), groups.visits)
@@ -246,8 +256,8 @@ def with_share_noise(op: OneStep, flow: Forward, back: Backward, square: Squared
     noise = B**2 * groups.sum(ratios.rho2)
     more = noise + 2 * B * visited * groups.share * through_q
     per_group = np.maximum(square.per_group + more, 0.0)
-    total = float(square.start + per_group.sum())
-    return Squared(total, per_group, square.start, square.scale + float(noise.sum()))
+    total = square.start + per_group.sum(axis=0)
+    return Squared(total, per_group, square.start, square.scale + noise.sum(axis=0))
 
 
 def _times(c: TransitionMoments, term: RewardTerm, other: str) -> Floats:
@@ -274,10 +284,9 @@ def moment(c: TransitionMoments, one: str, other: str) -> Floats:
     return found
 
 
-def start_variance(op: OneStep, back: Backward) -> float:
+def start_variance(op: OneStep, back: Backward) -> Any:
     """Var[u_0(s_0) + g(s_0)]/n."""
-    u = back.u[op.start_node]
-    start, n = op.start, op.start.n.sum()
-    mean = float(np.sum(u * start.n + start.g) / n)
-    square = float(np.sum(u * u * start.n + 2 * u * start.g + start.g2) / n)
-    return max(square - mean * mean, 0.0) / float(n)
+    u, start, n = back.u[op.start_node], op.start, op.n_episodes
+    mean = (u * start.n + start.g).sum(axis=0) / n
+    square = (u * u * start.n + 2 * u * start.g + start.g2).sum(axis=0) / n
+    return np.maximum(square - mean * mean, 0.0) / n

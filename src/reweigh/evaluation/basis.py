@@ -32,7 +32,6 @@ from reweigh.evaluation.influence_source import (
     ScanInfluence,
 )
 from reweigh.evaluation.inputs import Evidence
-from reweigh.evaluation.solve import finite, solve_on_sums
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.moments import Moments
@@ -288,13 +287,7 @@ class Grounds:
         sums = self.evidence.moments(self.recipe)
         if self.by_blocks is not None and len(sums.block_sizes()[0]) < LEAST_BLOCKS:
             sums = self.by_blocks()
-
-        def again(part: Moments) -> float:
-            evidence = Evidence(part, None, None, "refuse", {}, errors=False)
-            return finite(solve_on_sums(evidence, self.recipe, part, dropped=False)[0].value)
-
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = jackknife_error(sums.only(self.recipe.needs.kinds), self.value, again)
+        found = jackknife_error(self.recipe, sums, self.value)
         return *found, len(sums.block_sizes()[0])
 
     def replicates(

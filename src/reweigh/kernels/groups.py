@@ -1,4 +1,7 @@
-"""Group-by on integer keys with NumPy: one sort, then sums over the runs."""
+"""Group-by on integer keys with NumPy: one sort, then sums over the runs.
+
+Values may have a second axis, that of replicates: it stays.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +51,8 @@ class Groups:
     def sum(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if len(self) == 0:
             return np.zeros(0, values.dtype)
+        if values.ndim > 1:
+            return tally(self.index(), values, len(self))
         values = self._sorted(values)
         if len(self) == self.size:
             return values
@@ -73,8 +78,20 @@ class Groups:
 
 
 def tally(index: npt.NDArray[Any], weights: npt.NDArray[Any], size: int = 0) -> Floats:
-    """Sums of weights by index, as float64."""
-    return np.asarray(np.bincount(index, weights, size), np.float64)
+    """Sums of weights (N,) by index, as float64; of weights (N, m) those of every column."""
+    if weights.ndim == 1:
+        return np.asarray(np.bincount(index, weights, size), np.float64)
+    from scipy import sparse
+
+    size = max(size, int(index.max(initial=-1)) + 1)
+    places = np.arange(len(index) + 1)
+    adding = sparse.csc_array((np.ones(len(index)), index, places), (size, len(index)))
+    return np.asarray(adding @ weights, np.float64)
+
+
+def rowwise(of_rows: npt.NDArray[Any], like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """(N,) numbers of rows as (N, 1) where they stand beside an array (N, m) of replicates."""
+    return of_rows if like.ndim == 1 else of_rows[:, None]
 
 
 def inner(a: Floats, b: Floats) -> float:

@@ -65,65 +65,27 @@ def replicate(
     d, after = np.zeros((width, BLOCK)), np.zeros((width, BLOCK))
     seen, seen_next = np.zeros((width, BLOCK), np.int32), np.zeros((width, BLOCK), np.int32)
     by_reward, by_move = np.empty((width, BLOCK)), np.empty((width, BLOCK))
-    all_ratios, known_ratios = np.zeros((width, BLOCK)), np.zeros((width, BLOCK))
-    cut = np.zeros((width, BLOCK), np.int32)
-    total, mass, earned = np.zeros(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
-    for k in range(len(ending)):
-        for b in range(BLOCK):
-            seen[state[k], b] += counts[k, b]
-            total[b] += counts[k, b]
-    for s in range(end):
-        for b in range(BLOCK):
-            d[s, b] = seen[s, b] / total[b]
+    mass, earned = np.empty(BLOCK), np.empty(BLOCK)
+    _begin(state, counts, d, seen)
     values[:] = 0.0
     power = 1.0
-    keep = len(kept_d) > 0
     for t in range(horizon):
         low, high = offsets[t], offsets[t + 1]
         alive = high - low
         going = offsets[t + 2] - high if t + 1 < horizon else 0
         ratios = rho[low:high]
-        mass[:] = 1.0
-        if mode == 1 and t > 0:
-            mass[:] = 0.0
-            for s in range(width):
-                for b in range(BLOCK):
-                    mass[b] += d[s, b]
-            for b in range(BLOCK):
-                mass[b] = 1.0 / mass[b] if mass[b] > 0 else 1.0
-            for s in range(width):
-                for b in range(BLOCK):
-                    d[s, b] *= mass[b]
-        if keep:
+        _normalize(d, mode == 1 and t > 0, mass)
+        if len(kept_d) > 0:
             kept_d[t], kept_n[t], kept_mass[t] = d, seen, mass
-        cuts = False
-        if t + 1 < horizon:
-            for k in range(going, alive):
-                if ending[k] < END:
-                    if not cuts:
-                        cut[:] = 0
-                    cuts = True
-                    for b in range(BLOCK):
-                        cut[state[low + k], b] += counts[k, b]
-        if mode == 2:
-            all_ratios[:], known_ratios[:] = 0.0, 0.0
-            for k in range(alive):
-                s = state[low + k]
-                known = k < going or ending[k] >= END or t + 1 == horizon
-                for b in range(BLOCK):
-                    all_ratios[s, b] += ratios[k] * counts[k, b]
-                    known_ratios[s, b] += ratios[k] * counts[k, b] if known else 0.0
-        plain = mode != 2 and not cuts
-        for s in range(end):
-            for b in range(BLOCK):
-                N = all_ratios[s, b] if mode == 2 else np.float64(seen[s, b])
-                by_reward[s, b] = d[s, b] / N if N > 0 else 0.0
-                if not plain:
-                    M = known_ratios[s, b] if mode == 2 else np.float64(seen[s, b] - cut[s, b])
-                    by_move[s, b] = d[s, b] / M if M > 0 else 0.0
+        plain = _divisors(
+            state[low:high], ending, ratios, counts, going, t + 1 == horizon, mode, d, seen,
+            by_reward, by_move,
+        )  # fmt: skip
         after[:], seen_next[:] = 0.0, 0
         earned[:], mass[:] = 0.0, 0.0
+        first = 0
         if plain:
+            first = going
             _carry(
                 state[low:high], state[high : high + going], ratios, reward[low:high], counts,
                 by_reward, after, seen_next, earned,
@@ -131,22 +93,16 @@ def replicate(
             for s in range(end):  # the rows' weights, before END and the ends of episodes join
                 for b in range(BLOCK):
                     mass[b] += after[s, b]
-        else:
-            for k in range(going):
-                s, to, r, y = state[low + k], state[high + k], ratios[k], reward[low + k]
-                for b in range(BLOCK):
-                    each = r * counts[k, b]
-                    after[to, b] += by_move[s, b] * each
-                    seen_next[to, b] += counts[k, b]
-                    earned[b] += by_reward[s, b] * each * y
-                    mass[b] += by_reward[s, b] * each
-        for k in range(going, alive):
-            s, to, r, y = state[low + k], ending[k], ratios[k], reward[low + k]
+        for k in range(first, alive):
+            s, r, y = state[low + k], ratios[k], reward[low + k]
+            to = np.int64(state[high + k]) if k < going else np.int64(ending[k])
             for b in range(BLOCK):
                 each = r * counts[k, b]
                 if to >= END:
                     moved = by_reward[s, b] if plain else by_move[s, b]
                     after[end if to == END else to, b] += moved * each
+                if k < going:
+                    seen_next[to, b] += counts[k, b]
                 earned[b] += by_reward[s, b] * each * y
                 mass[b] += by_reward[s, b] * each
         for b in range(BLOCK):
@@ -157,6 +113,74 @@ def replicate(
         d, after = after, d
         seen, seen_next = seen_next, seen
         power *= gamma
+
+
+@compiled
+def _begin(state: Array, counts: Array, d: Array, seen: Array) -> None:
+    """d_0 and N_0 of the replicates."""
+    total = np.zeros(BLOCK)
+    for k in range(len(counts)):
+        for b in range(BLOCK):
+            seen[state[k], b] += counts[k, b]
+            total[b] += counts[k, b]
+    for s in range(len(d) - 1):
+        for b in range(BLOCK):
+            d[s, b] = seen[s, b] / total[b]
+
+
+@compiled
+def _normalize(d: Array, simplex: bool, by_mass: Array) -> None:
+    """by_mass = 1/Σ_s d(s), by which d is multiplied, where it is on the simplex; else 1."""
+    by_mass[:] = 1.0
+    if not simplex:
+        return
+    by_mass[:] = 0.0
+    for s in range(len(d)):
+        for b in range(BLOCK):
+            by_mass[b] += d[s, b]
+    for b in range(BLOCK):
+        by_mass[b] = 1.0 / by_mass[b] if by_mass[b] > 0 else 1.0
+    for s in range(len(d)):
+        for b in range(BLOCK):
+            d[s, b] *= by_mass[b]
+
+
+@compiled
+def _divisors(
+    state: Array,
+    ending: Array,
+    rho: Array,
+    counts: Array,
+    going: int,
+    last: bool,
+    mode: int,
+    d: Array,
+    seen: Array,
+    by_reward: Array,
+    by_move: Array,
+) -> bool:
+    """by_reward = d/N and by_move = d/M of the states, M being the rows whose next state is known,
+    in mode 2 the sums of their ratios. True where by_reward serves for both."""
+    width = len(d)
+    plain = mode != 2
+    for k in range(going, len(state)):
+        plain = plain and (last or ending[k] >= END)
+    N, M = np.zeros((1, BLOCK)), np.zeros((1, BLOCK))
+    if not plain:
+        N, M = np.zeros((width, BLOCK)), np.zeros((width, BLOCK))
+        for k in range(len(state)):
+            known = k < going or ending[k] >= END or last
+            weight = rho[k] if mode == 2 else 1.0
+            for b in range(BLOCK):
+                N[state[k], b] += weight * counts[k, b]
+                M[state[k], b] += weight * counts[k, b] if known else 0.0
+    for s in range(width - 1):
+        for b in range(BLOCK):
+            rows = np.float64(seen[s, b]) if plain else N[s, b]
+            by_reward[s, b] = d[s, b] / rows if rows > 0 else 0.0
+            if not plain:
+                by_move[s, b] = d[s, b] / M[s, b] if M[s, b] > 0 else 0.0
+    return plain
 
 
 @compiled

@@ -207,7 +207,7 @@ class Moments:
             **NO_EXTRAS,
         )
 
-    def keep_blocks(self, keep: Callable[[Any], npt.NDArray[np.bool_]]) -> Moments:
+    def keep_blocks(self, keep: Callable[[Any], Any]) -> Moments:
         """The sums of some of the blocks; what is not held by blocks is left out."""
 
         def part(table: Any) -> Any:

@@ -12,6 +12,7 @@ from reweigh.kernels.groups import group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN
 from reweigh.policy.base import Floats, Policy, scope_of
+from reweigh.system.arithmetic import divided
 
 Ints = npt.NDArray[np.int64]
 SUMS_TO_ONE = 1e-4  # how far above 1 the probabilities of a function may add up: float32
@@ -59,7 +60,7 @@ class PolicyMoments:
     def share(self, t: Ints, s: Ints, a: Ints) -> Floats:
         """π̄(a|t,s) = Σπ(a|x)/n over all rows of (t, s) and all blocks, of (t, s, a) that occur."""
         groups = group_by([self.t, self.s, self.a])
-        mean = groups.sum(self.pi) / groups.sum(self.n)
+        mean = divided(groups.sum(self.pi), groups.sum(self.n))
         n_states = int(max(self.s.max(), s.max(initial=0))) + 1
         n_actions = int(max(self.a.max(), a.max(initial=0))) + 1
         of_t, of_s, of_a = groups.keys

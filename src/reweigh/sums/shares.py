@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,7 @@ class Shares:
         if self.policy is not None:
             return self.policy.share(t, s, a)
         if self.rule == "one number":
-            return np.asarray(groups.sum(cells.pi) / groups.sum(cells.n), np.float64)
+            return divided(groups.sum(cells.pi), groups.sum(cells.n))
         rho = groups.sum(cells.rho)
         return divided(rho, _over_actions(groups, rho))
 
@@ -56,10 +56,17 @@ def shares_of(cells: TransitionMoments, policy: PolicyMoments | None) -> Shares:
     """The rule for a log with these cells, in all of its parts."""
     if policy is not None:
         return Shares("every row", policy)
+    return Shares("one number" if follows_state(cells) else "ratios")
+
+
+def follows_state(cells: TransitionMoments) -> Any:
+    """Whether the target follows from step and state, as far as these cells show: see
+    `is_one_number`. Of replicates (m,)."""
     groups = group_by([cells.t, cells.s, cells.a])
     n, pi, pi2 = (groups.sum(values) for values in (cells.n, cells.pi, cells.pi2))
-    one = is_one_number(n, pi, pi2, lambda share: _over_actions(groups, share))
-    return Shares("one number" if one else "ratios")
+    constant = np.all(n * pi2 - pi**2 <= DIFFERS * n * pi2, axis=0)
+    total = _over_actions(groups, divided(pi, n))
+    return constant & ~np.any(total > 1 + ABOVE_ONE, axis=0)
 
 
 def is_one_number(

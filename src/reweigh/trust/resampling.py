@@ -8,13 +8,13 @@ whatever the number of replicates or threads, and for every estimator and target
 differences between them are paired. The whole estimator is run again: a control variate's Q is
 fitted to the drawn episodes, and copies of an episode stay in one fold.
 
-Cost: MIS on observed states takes one pass over the rows per 64 replicates, and another one back
-for their errors (`kernels/resample.py`; threads share the blocks of replicates). Products,
-models, pooled MIS and control variates are sums by cell of 64 replicates at once, or of as many as
-fit into half a gigabyte (`mixtures.py`), their errors included. What is left (cut-off episodes,
-hidden states under MIS, pooled MIS and MDR, cross-fitted MDR, tables that are too large, replicates
-without overlap or without spread) is evaluated on the repeated episodes, each replicate costing
-about what the estimate costs: some 10 ms for 1,000 episodes of 30 steps.
+Cost: the sums of 64 replicates, or of as many as fit into half a gigabyte, are made and solved
+together (`estimate/resampled_log.py`), their errors included. MIS on observed states of large logs
+takes one compiled pass over the rows per 64 replicates instead, and another one back for their
+errors (`kernels/resample.py`; threads share the blocks of replicates). What is left (SSD-IS,
+fitted MDR on hidden states, DR of a policy that sees more than the state, tables that are too
+large) is evaluated on the repeated episodes, each replicate costing about what the estimate costs:
+some 10 ms for 1,000 episodes of 30 steps.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,22 +35,25 @@ from reweigh.errors import MOST_REPLICATES, RefusedError, check_threads, check_w
 from reweigh.estimate.control import shape_log
 from reweigh.estimate.direct import MODES, Rows, observed
 from reweigh.estimate.recipe import JACKKNIFE_BLOCKS, Marginal, Recipe, Stationary
+from reweigh.estimate.replicates import AGAIN, Draws
+from reweigh.estimate.resampled_log import ResampledLog
 from reweigh.evaluation.inputs import Evidence, check_target, merged
 from reweigh.evaluation.solve import finite, solve
-from reweigh.kernels.choose import pick
+from reweigh.kernels import choose
+from reweigh.kernels.choose import kernel, pick
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
 from reweigh.policy.base import Policy
 from reweigh.policy.cached import RowsPolicy
 from reweigh.system.progress import each
-from reweigh.trust.draws import Draws
-from reweigh.trust.mixtures import BLOCK, Found, LogCells, Ready, Sums
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[Any]  # of refusals, as text
 Pair = tuple[Policy, Recipe]
+BLOCK = 64  # mixtures that are run at once, as in kernels/resample.py
 REPLICATES = 1999
-PER_ROW = 20  # a replicate's row costs the twin as much more as so many rows of one estimate
+LOADED_IN_VAIN = 100  # below so many times the rows of one pass Numba costs more than it saves
 MOST_KEPT = 1 << 28  # bytes of the forward recursions that errors are computed from
 
 
@@ -92,7 +96,7 @@ def resample(
     threads = check_threads(threads)
     seed = new_seed() if seed is None else check_whole("seed", seed, 0)
     again = Again.of(log, pairs, errors=errors, runs=replicates)
-    _ = again.at_once, again.ready  # before threads ask for them
+    _ = again.by_kernel, again.by_sums  # before threads ask for them
     draw = pick("resample.draw", log.n_episodes * replicates)
 
     def block(number: int) -> Run:
@@ -139,10 +143,7 @@ def delete_blocks(
     made = []
     for start in range(0, len(names), BLOCK):
         some = names[start : start + BLOCK]
-        counts = np.asarray(of[:, None] != some, np.uint8)
-        left_out = np.searchsorted(some, of)
-        left_out[counts.all(axis=1)] = len(some)
-        made.append(again.run(Draws(counts, left_out), len(some)))
+        made.append(again.run(Draws.without_each(of, some), len(some)))
     values = np.concatenate([run.values for run in made])
     return Deleted(values, sizes, _all_reasons(made, len(pairs)))
 
@@ -196,17 +197,18 @@ class Again:
         return cls(tuple(made), tuple(logs), errors, runs)
 
     @cached_property
-    def at_once(self) -> dict[int, Rows]:
-        """The pairs that are run for a block of mixtures at once, with the kernel's rows."""
+    def by_kernel(self) -> dict[int, Rows]:
+        """The pairs of which a compiled kernel runs a block of mixtures at once, with its rows."""
         return {
             j: Rows.of(log, target, recipe.max_ratio)
             for j, ((target, recipe), log) in enumerate(zip(self.pairs, self.logs, strict=True))
-            if self._at_once(log, recipe)
+            if self._fits_kernel(log, recipe)
         }
 
-    def _at_once(self, log: EpisodeLog, recipe: Recipe) -> bool:
+    def _fits_kernel(self, log: EpisodeLog, recipe: Recipe) -> bool:
+        many = log.steps.n_rows * self.runs >= LOADED_IN_VAIN * choose.COMPILED_FROM
         plain = recipe.weights == Marginal() and recipe.reward == "logged"
-        if not (plain and recipe.control is None and observed(log)):
+        if not (many and plain and recipe.control is None and observed(log)):
             return False
         if not self.errors:
             return True
@@ -214,94 +216,74 @@ class Again:
         return not cut and log.horizon * (len(log.states) + 1) * BLOCK * 12 <= MOST_KEPT
 
     @cached_property
-    def _cells(self) -> dict[int, LogCells]:
-        return {id(log): LogCells(log) for log in self.logs}
-
-    @cached_property
-    def ready(self) -> list[dict[int, Callable[[Draws, Sums], Found]]]:
-        """The pairs that are run at once over sums by cell; those of one log and target, which
-        share the sums, together."""
-        cells = self._cells
-        made: dict[tuple[int, int, float | None], Ready] = {}
-        roads: dict[Ready, dict[int, Callable[[Draws, Sums], Found]]] = {}
+    def by_sums(self) -> list[tuple[ResampledLog, dict[int, int]]]:
+        """The pairs that are solved together over sums, by what they share: a log and a target.
+        With each the number of mixtures that can be held."""
+        logs: dict[tuple[int, int, float | None], tuple[ResampledLog, dict[int, int]]] = {}
         for j, ((target, recipe), log) in enumerate(zip(self.pairs, self.logs, strict=True)):
-            if j in self.at_once:
+            if j in self.by_kernel:
                 continue
             key = id(log), id(target), recipe.max_ratio
-            ready = made.setdefault(key, Ready(cells[id(log)], target, recipe.max_ratio))
-            road = ready.road(recipe, self.errors)
-            if road is not None:
-                roads.setdefault(ready, {})[j] = road
-        return list(roads.values())
+            shared = logs.setdefault(key, (ResampledLog(log, target, recipe.max_ratio), {}))
+            together = shared[0].together(recipe, self.errors)
+            if together:
+                shared[1][j] = together
+        return [(log, of_pairs) for log, of_pairs in logs.values() if of_pairs]
 
     def run(self, draws: Draws, many: int) -> Run:
         """The pairs on the first `many` of up to BLOCK mixtures."""
         shape = many, len(self.pairs)
         values, errors = np.full(shape, np.nan), np.full(shape, np.nan)
-        reasons = tuple(Counter[str]() for _ in self.pairs)
-        for j, rows in self.at_once.items():
+        refused = np.full(shape, AGAIN, object)
+        for j, rows in self.by_kernel.items():
             values[:, j], errors[:, j] = (found[:many] for found in self._kernel(j, rows, draws))
-            reasons[j]["no-overlap"] += int(np.isnan(values[:, j]).sum())
+            refused[:, j] = np.where(np.isnan(values[:, j]), "no-overlap", "")
+            refused[draws.total[:many] == 0, j] = "no-episodes"
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            for roads in self.ready:
-                together = min(cells.together for cells in self._cells.values())
-                for which, some in draws.parts(together):
-                    sums: Sums = {}
-                    asked = len(values[which])  # the last ones may not be
-                    if not asked:
-                        break
-                    for j, road in roads.items():
-                        found, spread = road(some, sums)
-                        found = np.where(np.isfinite(found), found, np.nan)
-                        values[which, j] = found[:asked]
-                        if spread is not None:
-                            errors[which, j] = spread[:asked]
-        missing = np.isnan(values)
-        if self.errors:
-            missing |= np.isnan(errors)
-        missing[:, list(self.at_once)] = False
-        for b in np.flatnonzero(missing.any(axis=1)):
-            slow = np.flatnonzero(missing[b]).tolist()
-            self._evaluate(draws.counts[:, b].astype(np.int64), slow, values[b], errors[b], reasons)
+            for log, of_pairs in self.by_sums:
+                for which, some in draws.first(many).parts(min(of_pairs.values())):
+                    for j in of_pairs:
+                        solved = log.solve(self.pairs[j][1], some, errors=self.errors)
+                        if solved is None:
+                            continue
+                        values[which, j], refused[which, j] = solved.values, solved.refused
+                        if solved.errors is not None:
+                            errors[which, j] = solved.errors
+        for b in np.flatnonzero((refused == AGAIN).any(axis=1)):
+            slow = np.flatnonzero(refused[b] == AGAIN).tolist()
+            counts = draws.counts[:, b].astype(np.int64)
+            self._evaluate(counts, slow, values[b], errors[b], refused[b])
         errors[~(errors > 0)] = np.nan  # 0 is none: the drawn episodes are all the same
+        reasons = tuple(Counter(code for code in of_pair if code) for of_pair in refused.T.tolist())
         return Run(values, errors, reasons)
 
     def _kernel(self, j: int, rows: Rows, draws: Draws) -> tuple[Floats, Floats]:
         """(BLOCK,) values and errors of MIS, nan where the mixture says nothing of the target."""
         mode, g = MODES[self.pairs[j][1].normalize], rows.steps.start_value
-        size = rows.steps.n_rows * self.runs * PER_ROW
         kept = (rows.steps.horizon, rows.width, BLOCK) if self.errors else (0, 0, 0)
         d, n, by_mass = np.empty(kept), np.empty(kept, np.int32), np.empty((kept[0], BLOCK))
         values, squares = np.empty(BLOCK), np.full(BLOCK, np.nan)
         counts = np.pad(draws.counts, ((0, 0), (0, BLOCK - draws.many)))
         with np.errstate(over="ignore", invalid="ignore"):
             given = *rows.unpacked, rows.gamma, mode, rows.width, counts
-            pick("resample.replicate", size)(*given, values, d, n, by_mass)
+            kernel("resample.replicate")(*given, values, d, n, by_mass)
             if g is not None:
                 values += (g @ counts) / counts.sum(axis=0)
             if self.errors:
                 start = np.zeros(rows.steps.n_episodes) if g is None else g
-                pick("resample.spread", size)(*given, d, n, by_mass, start, squares)
+                kernel("resample.spread")(*given, d, n, by_mass, start, squares)
         values[~np.isfinite(values)] = np.nan
         return values, np.sqrt(np.where(np.isnan(values), np.nan, squares))
 
     def _evaluate(
-        self,
-        counts: Ints,
-        which: list[int],
-        values: Floats,
-        errors: Floats,
-        reasons: tuple[Counter[str], ...],
+        self, counts: Ints, which: list[int], values: Floats, errors: Floats, refused: Codes
     ) -> None:
         """The pairs `which` on one mixture, by evaluating the log in which episodes are repeated;
         those of one target share its sums."""
-        if not counts.any():
-            for j in which:
-                reasons[j]["no-episodes"] += 1
-            return
+        refused[which] = "" if counts.any() else "no-episodes"
         repeated: dict[int, EpisodeLog] = {}
         shared: dict[tuple[int, int], Evidence] = {}
-        for j in which:
+        for j in which if counts.any() else []:
             (target, recipe), log = self.pairs[j], self.logs[j]
             if id(log) not in repeated:
                 repeated[id(log)] = replace(log, steps=log.steps.repeated(counts), _cache={})
@@ -316,8 +298,7 @@ class Again:
                     solution = solve(shared[key], recipe, dropped=False).solution
                 values[j] = finite(solution.value)
             except RefusedError as error:
-                reasons[j][error.code] += 1
-                values[j] = errors[j] = np.nan
+                refused[j], values[j], errors[j] = error.code, np.nan, np.nan
                 continue
             if solution.standard_error is not None:
                 errors[j] = solution.standard_error

@@ -28,6 +28,7 @@ from reweigh.system.output import files_behind
 from reweigh.system.progress import each
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 def ratios(log: EpisodeLog, target: Policy, max_ratio: float | None) -> tuple[Floats, Floats]:
@@ -48,10 +49,13 @@ class ArraysEngine:
 
     name = "arrays"
 
-    def moments(self, log: EpisodeLog, target: Policy, request: Request) -> Moments:
+    def moments(
+        self, log: EpisodeLog, target: Policy, request: Request, block: Ints | None = None
+    ) -> Moments:
+        """The sums by the request's blocks, or by the `block` (n,) of each episode."""
         pi, rho = ratios(log, target, request.max_ratio)
         steps = log.steps
-        block = steps.blocks(request.blocks)
+        block = steps.blocks(request.blocks) if block is None else block
         hidden = log.has_hidden
         # The hidden state is a state of its own in the model's cells.
         states = Labels((*log.states.values, None)) if hidden else log.states

@@ -1,0 +1,301 @@
+"""Replicates of a log: m mixtures of its episodes, and the sums of all of them at once.
+
+A table of sums by unit (an episode, or a block of episodes) becomes one whose columns have a second
+axis:  Σ_i c_ib x_i by cell, one sparse matrix (cells, units) times the counts c (units, m). Where
+each replicate is the log without one block, sums are made once by block and added up without the
+one; nothing is subtracted, which would leave noise where one block holds nearly all. Estimators
+solve such sums as any others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.estimate.control import halves, shape_moments
+from reweigh.estimate.recipe import Recipe
+from reweigh.estimate.recursion import overflow
+from reweigh.estimate.solution import Replicated
+from reweigh.kernels.groups import Groups, group_by, tally
+from reweigh.log.states import UNKNOWN
+from reweigh.sums.moments import NO_EXTRAS, Moments
+from reweigh.sums.trajectories import StepMoments
+from reweigh.sums.transitions import KEYS, TransitionMoments
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+AGAIN = "again"  # of a replicate that is to be solved by itself
+CHUNK = 1 << 13  # units
+LARGEST_KEPT = 31 << 20  # bytes; of more than 32 MB glibc keeps nothing
+# Of a log's cells: what every estimator reads, a model, ratios, and the errors of both
+COUNTS, MODEL, RATIOS = {"n"}, {"y", "pi"}, {"rho", "z", "one"}
+SQUARES: dict[str, set[str]] = {
+    "n": set(), "y": {"y2"}, "pi": set(), "rho": {"rho2", "rhoz"}, "z": {"z2"}, "one": set(),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """m replicates of a log of n units.
+
+    counts    (n, m) how often each unit occurs
+    left_out  (n,) given where replicate b is the log without one block of its units: the number b
+              of the unit's block, m if the unit is never left out
+    """
+
+    counts: npt.NDArray[np.uint8]
+    left_out: Ints | None = None
+    kept: dict[tuple[int, str], Floats] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def without_each(cls, of: Ints, blocks: Ints) -> Draws:
+        """Without each of these blocks in turn, the unit i being of block of[i]."""
+        left_out = np.searchsorted(blocks, of)
+        counts = np.asarray(of[:, None] != blocks, np.uint8)
+        left_out[counts.all(axis=1)] = len(blocks)
+        return cls(counts, left_out)
+
+    @property
+    def many(self) -> int:
+        return int(self.counts.shape[1])
+
+    def first(self, many: int) -> Draws:
+        """The first ones."""
+        return next(self.parts(many))[1]
+
+    def parts(self, size: int) -> Iterator[tuple[slice, Draws]]:
+        """The replicates, at most `size` at a time."""
+        if self.many <= size:
+            yield slice(0, self.many), self
+            return
+        for start in range(0, self.many, size):
+            which = slice(start, min(start + size, self.many))
+            counts, left = self.counts[:, which], self.left_out
+            if left is not None:
+                here = (left >= which.start) & (left < which.stop)
+                left = np.where(here, left - which.start, counts.shape[1])
+            yield which, Draws(np.ascontiguousarray(counts), left)
+
+    @cached_property
+    def times(self) -> Floats:
+        return self.counts.astype(np.float64)
+
+    @cached_property
+    def total(self) -> Floats:
+        """(m,) units."""
+        return np.asarray(self.counts.sum(axis=0, dtype=np.float64))
+
+    def of_units(self, columns: Floats) -> Floats:
+        """(k, m) Σ_i c_i columns_i of columns (n, k), some units at a time."""
+        if self.left_out is not None:
+            return without_one(tally(self.left_out, columns, self.many + 1).T)
+        total = np.zeros((columns.shape[1], self.many))
+        for start in range(0, len(self.counts), CHUNK):
+            k = slice(start, start + CHUNK)
+            total += matrix_product(columns[k].T, self.counts[k].astype(np.float64))
+        return total
+
+
+def matrix_product(a: Floats, b: Floats) -> Floats:
+    """(k, m) a b of a (k, n). A BLAS would wake its threads for it."""
+    from scipy import sparse
+
+    k, n = a.shape
+    rows = a.ravel(), np.tile(np.arange(n, dtype=np.int32), k), np.arange(k + 1) * n
+    return np.asarray(sparse.csr_array(rows, (k, n)) @ b)
+
+
+def without_one(parts: Floats) -> Floats:
+    """(k, m) what all of the parts (k, m + 1) but one add up to, for each but the last: from both
+    sides, since subtracting the one would leave nothing but noise where it is nearly all."""
+    total = np.zeros((len(parts), parts.shape[1] - 1))
+    np.cumsum(parts[:, :-2], axis=1, out=total[:, 1:])
+    total += np.cumsum(parts[:, :0:-1], axis=1)[:, ::-1]
+    return total
+
+
+@dataclass(frozen=True, eq=False)
+class UnitTable:
+    """A table of sums by unit: R rows in K cells by its other keys.
+
+    row_unit  (R,) the unit of each row
+    half      (n,) the block that the cells of a unit are to have, 0 without
+    """
+
+    table: Any
+    row_unit: Ints
+    half: Ints | None = None
+
+    @cached_property
+    def keys(self) -> dict[str, Ints]:
+        names = KEYS if isinstance(self.table, TransitionMoments) else ("block", "t", "s", "a")
+        keys = {name: getattr(self.table, name) for name in names if hasattr(self.table, name)}
+        unit = self.row_unit
+        return keys | {"block": np.zeros_like(unit) if self.half is None else self.half[unit]}
+
+    @cached_property
+    def cells(self) -> Groups:
+        return group_by(list(self.keys.values()))
+
+    @cached_property
+    def _unit_by_cell(self) -> npt.NDArray[np.int32]:
+        """(R,) of the rows in the order of their cells."""
+        return self.row_unit[self.cells.order].astype(np.int32)
+
+    @cached_property
+    def _single(self) -> bool:
+        """Whether every row counts once."""
+        return bool(np.all(self.table.n == 1))
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def sums(self, draws: Draws, name: str, values: Floats | None = None) -> Floats:
+        """(K, m) the column of this name, of the rows' `values` where they are not the table's."""
+        key = id(self), name
+        if key not in draws.kept:
+            values = getattr(self.table, name) if values is None else values
+            draws.kept[key] = self._summed(draws, name, np.asarray(values, np.float64))
+        return draws.kept[key]
+
+    def _summed(self, draws: Draws, name: str, values: Floats) -> Floats:
+        cells, m = self.cells, draws.many
+        if not values.any():
+            return np.zeros((len(self), 1))
+        finite = np.isfinite(values).all()
+        if self._single and finite and name != "n":
+            first = values[cells.order[cells.starts]]
+            if np.array_equal(first[cells.index()], values):  # such as π by step, state and action
+                return first[:, None] * self.sums(draws, "n")
+        if draws.left_out is not None:
+            place = cells.index() * (m + 1) + draws.left_out[self.row_unit]
+            return without_one(tally(place, values, len(cells) * (m + 1)).reshape(-1, m + 1))
+        if not finite:  # 0 times infinity is no number
+            raise overflow()
+        from scipy import sparse
+
+        by_cell = values[cells.order], self._unit_by_cell, np.append(cells.starts, cells.size)
+        return np.asarray(sparse.csr_array(by_cell, (len(self), len(draws.counts))) @ draws.times)
+
+    def mixed(self, draws: Draws, columns: Collection[str]) -> Any:
+        """The table of the replicates, with these columns; what is not among them is 0."""
+        keys = dict(zip(self.keys, self.cells.keys, strict=True))
+        names = {f.name for f in fields(self.table)} - set(keys)
+        # where no stretch is hidden the placebo is ρ
+        same = "one" in columns and np.all(keys["t_next"] == keys["t"] + 1)
+        sums = {
+            name: self.sums(draws, "rho" if same and name == "one" else name)
+            if name in columns
+            else np.zeros((len(self), 1))
+            for name in names
+        }
+        return type(self.table)(**keys, **sums)
+
+
+@dataclass(frozen=True, eq=False)
+class UnitSums:
+    """All sums of a log by unit, which is the `moments`' block; `blocks` are those that occur where
+    not all numbers do, `half` is as in UnitTable."""
+
+    moments: Moments
+    blocks: Ints | None = None
+    half: Ints | None = None
+
+    def _units(self, table: Any) -> Ints:
+        """(R,) of the table's rows."""
+        of: Ints = table.block
+        return of if self.blocks is None else np.searchsorted(self.blocks, of)
+
+    @cached_property
+    def tables(self) -> dict[str, UnitTable]:
+        names = ["transitions", "start_model", "model", "policy"]
+        if self.moments.start_model is None:
+            names.append("start")
+        tables = {name: getattr(self.moments, name) for name in names}
+        return {
+            name: UnitTable(table, self._units(table), self.half)
+            for name, table in tables.items()
+            if table is not None
+        }
+
+    @property
+    def largest(self) -> int:
+        """Cells of the largest table."""
+        return max(len(table) for table in self.tables.values())
+
+    def mixed(self, draws: Draws, columns: Collection[str]) -> Moments:
+        """The sums of the replicates; of the cells these columns."""
+        # glibc gives arrays that are freed back to the system, and fetching them again page by page
+        # takes longer than what is done with them. Once it has freed one of this size it keeps
+        # smaller ones.
+        np.empty(LARGEST_KEPT, np.uint8)
+        tables: dict[str, Any] = {}
+        for name, table in self.tables.items():
+            wanted = columns if name in ("transitions", "model") else ("n", "g", "g2", "pi")
+            tables[name] = table.mixed(draws, wanted)
+        tables.setdefault("start", tables.get("start_model"))
+        rule = None if self.moments.model is None else self.moments.shares.rule
+        products = self._products(draws)
+        return replace(self.moments, **tables, trajectories=products, share_rule=rule, **NO_EXTRAS)
+
+    def _products(self, draws: Draws) -> StepMoments | None:
+        """Running products of the replicates, every one at the scale of what it holds."""
+        products = self.moments.trajectories
+        if products is None:
+            return None
+
+        def stacked(table: Any) -> Any:
+            unit = self._units(table)
+            parts = [table.where(draws.counts[unit, b] > 0).total() for b in range(draws.many)]
+            names = [f.name for f in fields(table) if f.name not in ("block", "t")]
+            sums = {name: np.stack([getattr(p, name) for p in parts], axis=-1) for name in names}
+            return type(table)(block=parts[0].block, t=parts[0].t, **sums)
+
+        return StepMoments(stacked(products.steps), stacked(products.episodes))
+
+
+def columns_for(recipe: Recipe, sums: Moments, errors: bool) -> set[str]:
+    """The columns of cells that the estimator reads."""
+    columns = set(COUNTS)
+    by_ratios = sums.model is not None and sums.shares.rule == "ratios"
+    if "model" in recipe.needs.kinds:
+        columns |= MODEL
+    if by_ratios or (recipe.weights.uses_ratios and not recipe.uses_trajectories):
+        columns |= RATIOS
+    return columns.union(*(SQUARES[name] for name in columns)) if errors else columns
+
+
+def solve_units(recipe: Recipe, units: UnitSums, draws: Draws, *, errors: bool) -> Replicated:
+    """The estimator on replicates of what these units add up to, `AGAIN` being the reason of those
+    that must be solved by themselves."""
+    sums = units.mixed(draws, columns_for(recipe, units.moments, errors))
+    reasons = refusals(recipe, sums)
+    if recipe.control is not None:
+        sums = shape_moments(recipe, sums, errors=errors)
+    reasons.append((AGAIN, _pooled_otherwise(recipe, sums)))
+    return recipe.weights.solve_replicates(recipe, sums, errors=errors).but(*reasons)
+
+
+def refusals(recipe: Recipe, sums: Moments) -> list[tuple[str, Any]]:
+    """The replicates without episodes, or without any of a half that is needed."""
+    starts = sums.start
+    reasons = [("no-episodes", starts.n.sum(axis=0) == 0)]
+    if recipe.control is not None and recipe.control.blocks > 1:
+        counts = [starts.n[halves(starts.block) == half].sum(axis=0) for half in (0, 1)]
+        reasons.append(("empty-half", np.min(counts, axis=0) == 0))
+    return reasons
+
+
+def _pooled_otherwise(recipe: Recipe, sums: Moments) -> Any:
+    """(m,) whether pooled MIS uses the last step's moves of the replicate, and not of all: it does
+    where all of their next states are known."""
+    cells, horizon = sums.transitions, sums.about.horizon
+    if cells is None or not recipe.weights.pools_steps:
+        return np.zeros(sums.start.n.shape[1], bool)
+    cut = (cells.t == horizon - 1) & (cells.s_next == UNKNOWN)
+    return cut.any() & (cells.n[cut].sum(axis=0) == 0)
