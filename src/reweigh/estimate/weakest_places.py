@@ -61,13 +61,16 @@ def worst_node(node_s: Ints, mass: Floats) -> int | None:
     return largest(mass) if mass.any() else None
 
 
+def _place(op: OneStep, node: int, action: int | None = None) -> Place:
+    return Place(int(op.node_t[node]), int(op.node_s[node]), action)
+
+
 def most_rare(op: OneStep, mass: Floats, *, from_model: bool) -> Place | None:
     """Where the most of this mass is, (K,), d_t(s) times its `rare_share`."""
     node = worst_node(op.node_s, mass)
     if node is None:
         return None
-    action = _rare_action(op, node) if from_model else None
-    return Place(int(op.node_t[node]), int(op.node_s[node]), action)
+    return _place(op, node, _rare_action(op, node) if from_model else None)
 
 
 def _rare_action(op: OneStep, node: int) -> int | None:
@@ -85,32 +88,20 @@ def most_unseen(op: OneStep, flow: Forward, unseen: Floats, *, from_model: bool)
     here = op.nodes(int(np.argmax(unseen)))
     lost = flow.d[here] * np.maximum(1 - op.covered[here], 0.0)
     node = here.start + largest(lost)
-    action = _lost_action(op, node) if from_model else None
-    return Place(int(op.node_t[node]), int(op.node_s[node]), action)
+    return _place(op, node, _lost_action(op, node) if from_model else None)
 
 
 def _lost_action(op: OneStep, node: int) -> int | None:
-    c = op.cells
-    of = c.s == op.node_s[node]
-    here = of & op.known & (c.t == op.node_t[node])
-    lost = 1 - float(op.covered[node])
-    return missing_action(lost, c.a[of], c.n[of], c.pi[of], c.a[here])
-
-
-def missing_action(
-    lost: float, action: Ints, n: npt.NDArray[np.generic], pi: Floats, shown: Ints
-) -> int | None:
     """The action that the target takes in a state and that a step does not show: the sums hold it
     where the state's rows of other steps do. It is told where such actions have all of the
-    probability that is `lost`, so that no other one can be among them. Given are the actions of
-    the state's rows at all steps, with rows and Σπ, and those that are `shown`."""
-    if not len(action):
+    probability that is lost, so that no other one can be among them."""
+    c, lost = op.cells, 1 - float(op.covered[node])
+    of = c.s == op.node_s[node]
+    if not of.any():
         return None
-    share = divided(tally(action, pi), tally(action, n))
-    share[shown] = 0.0
-    if abs(float(share.sum()) - lost) > EXPLAINED * lost:
-        return None
-    return largest(share)
+    share = divided(tally(c.a[of], c.pi[of]), tally(c.a[of], c.n[of]))
+    share[c.a[of & op.known & (c.t == op.node_t[node])]] = 0.0
+    return largest(share) if abs(float(share.sum()) - lost) <= EXPLAINED * lost else None
 
 
 def most_unfounded(op: OneStep, flow: Forward, rare: Floats) -> tuple[Floats, Place | None]:
@@ -123,12 +114,10 @@ def most_unfounded(op: OneStep, flow: Forward, rare: Floats) -> tuple[Floats, Pl
     if node is None:
         return per_step, None
     action = (_lost_action if lost[node] > seldom[node] else _rare_action)(op, node)
-    return per_step, Place(int(op.node_t[node]), int(op.node_s[node]), action)
+    return per_step, _place(op, node, action)
 
 
 def most_left_out(op: OneStep, value: Floats) -> Place | None:
     """Of a model: where the most of this value is, (K,), of actions that the log does not show."""
     node = worst_node(op.node_s, value)
-    if node is None:
-        return None
-    return Place(int(op.node_t[node]), int(op.node_s[node]), _lost_action(op, node))
+    return None if node is None else _place(op, node, _lost_action(op, node))
