@@ -25,10 +25,10 @@ from reweigh.evaluation.evaluate import as_recipe, evaluate_in_study, moments
 from reweigh.evaluation.result import Refusal
 from reweigh.evaluation.solve import solve
 from reweigh.log.log import EpisodeLog
-from reweigh.log.read import read_log
 from reweigh.policy.base import Policy
 from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.moments import Moments
+from reweigh.sums.read import read_log
 from reweigh.trust.gates import Context, Gate, GateResult, Limit, all_gates
 from reweigh.trust.gates.gate import ORDER
 from reweigh.worlds import random_mdp
