@@ -345,8 +345,7 @@ def pairs(
     stop: int,
 ) -> int:
     """The rows of the episodes first:stop as codes (state << bits) | action and rewards, where μ,
-    and π if given, are functions of the code: `table` (2^k, 2) holds them, and a
-    negative NaN of codes that were not seen yet.
+    and π if given, are functions of the code: `table` (2^k, 2) holds them, or a negative NaN.
 
     READ; TOO_LARGE if a state or an action is for its bits; WRONG if μ or π are not, if a number
     is negative, or if a reward is outside [low, high] or NaN.

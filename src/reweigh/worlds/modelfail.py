@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from reweigh.policy import TablePolicy
+from reweigh.worlds.hidden import HiddenMDP
 from reweigh.worlds.modelwin import BEHAVIOR, TARGET
 from reweigh.worlds.tabular import TabularMDP
-from reweigh.worlds.world import Ints, as_count
+from reweigh.worlds.world import as_count
 
 
-class ModelFail(TabularMDP):
+class ModelFail(HiddenMDP):
     """ModelFail of Thomas and Brunskill (2016), as in the paper's appendix.
 
     States 0, 1, 2 are s1, left, right; actions 0, 1 are a1, a2. From s1, where every episode
@@ -31,20 +27,10 @@ class ModelFail(TabularMDP):
         r = np.zeros((3, 2, 3))
         r[1, :, 0] = 1
         r[2, :, 0] = -1
-        super().__init__([1, 0, 0], P, r, [TARGET] * 3, [BEHAVIOR] * 3, horizon=H)
+        super().__init__([1, 0, 0], P, r, [TARGET] * 3, [BEHAVIOR] * 3, hidden=[1, 2], horizon=H)
 
     def __repr__(self) -> str:
         return f"ModelFail(horizon={self.horizon})"
-
-    @cached_property
-    def target(self) -> TablePolicy:
-        """π, with a row for s1 and one for the hidden state."""
-        return _seen_or_hidden(TARGET)
-
-    @cached_property
-    def behavior(self) -> TablePolicy:
-        """μ, with a row for s1 and one for the hidden state."""
-        return _seen_or_hidden(BEHAVIOR)
 
     def checkpoints(self) -> TabularMDP:
         """The world as its checkpoints show it: s1 alone, an action being a pair of actions.
@@ -57,11 +43,3 @@ class ModelFail(TabularMDP):
         pays = np.array([1.0, 1.0, -1.0, -1.0]).reshape(1, 4, 1)
         pi, mu = (np.outer(policy, policy).reshape(1, 4) for policy in (TARGET, BEHAVIOR))
         return TabularMDP([1], np.ones((1, 4, 1)), pays, pi, mu, horizon=H)
-
-    def _observe(self, states: Ints) -> NDArray[Any]:
-        return np.ma.masked_not_equal(states, 0)
-
-
-def _seen_or_hidden(probabilities: tuple[float, float]) -> TablePolicy:
-    row = dict(enumerate(probabilities))
-    return TablePolicy({0: row, None: row})
