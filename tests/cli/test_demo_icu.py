@@ -11,7 +11,7 @@ import pytest
 from worlds.extras import needs
 
 import reweigh as rw
-from reweigh.cli import demo_icu
+from reweigh.cli import demo
 from reweigh.evaluation.result import rounded
 
 from .commands import Command
@@ -21,8 +21,8 @@ from .commands import Command
 def test_the_demo_evaluates_compares_plans_and_reports(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo_icu, "EPISODES", 1500)
-    monkeypatch.setattr(demo_icu, "PILOT", 500)
+    monkeypatch.setattr(demo, "ICU_EPISODES", 1500)
+    monkeypatch.setattr(demo, "ICU_PILOT", 500)
     folder = tmp_path / "an icu"
     ran = command("demo", "icu-sepsis", "-o", folder)
     assert ran.code == 0, ran.err

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reweigh.cli.names import KNOWN, OWN, PART, rating, words
+from reweigh.cli.init.names import KNOWN, OWN, PART, rating, words
 from reweigh.cli.toml import Line, toml_text, toml_value
 
 from .commands import POLICY, Command, log_table, write_log, write_policy
@@ -264,7 +264,7 @@ def test_hostile_names_arrive_and_are_not_obeyed(
 def test_a_first_look_at_a_large_file_is_partial(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reweigh.cli import first_look as look
+    from reweigh.cli.init import look
 
     monkeypatch.setattr(look, "ROWS", 50)  # ends inside an episode
     told, config = proposed(command, tmp_path, log_table())
@@ -502,16 +502,16 @@ level = 3
 
 
 def test_where_a_configuration_says_what(tmp_path: Path) -> None:
-    from reweigh.cli.config_lines import places_of
+    from reweigh.cli.config import lines_of
 
-    found = places_of(tmp_path / "c.toml", LINES)
+    found = lines_of(tmp_path / "c.toml", LINES)
     assert found.at == {
         ("", "log"): 2, ("", "episode"): 3, ("", "note"): 4, ("", "behavior_prob"): 7,
         ("", "evaluate"): 11, ("evaluate", "level"): 12,
     }  # fmt: skip
     assert found.off == {"reward": [8, 9]}
-    assert found.where("level", "evaluate").endswith("c.toml', line 12")
-    assert found.where("step").endswith("c.toml'")
+    assert found.of("level", "evaluate").endswith("c.toml', line 12")
+    assert found.of("step").endswith("c.toml'")
 
 
 @pytest.mark.parametrize(
@@ -622,7 +622,7 @@ def test_a_cell_that_cannot_be_put_right_is_refused(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Roles are proposed from the first rows; all of them are copied."""
-    import reweigh.cli.first_look as look
+    from reweigh.cli.init import look
 
     log = untidy(tmp_path)
     text = log.read_text().splitlines()
@@ -694,7 +694,7 @@ def test_the_log_s_own_policy_is_written(command: Command, log: Path, tmp_path: 
 
 
 def test_shares_add_up_to_one() -> None:
-    from reweigh.cli.policyfile import PARTS, _to_parts
+    from reweigh.cli.own_policy import PARTS, _to_parts
 
     counts = np.random.default_rng(1).integers(0, 50, (500, 7))
     counts[:, 0] += 1

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from reweigh.cli.app import app
-from reweigh.cli.files import WRITES
+from reweigh.cli.app import COMMANDS as NAMES
+from reweigh.cli.app import function_of
+from reweigh.cli.options import WRITES
 
 from .commands import POLICY, Command, log_table, write_log, write_policy
 
@@ -24,7 +25,7 @@ FILLED = {  # what a command needs beside the two parameters under test
     "output": ["-o", "other.out"],
 }
 FLAGS = {"output": "-o", "paths": ""}
-COMMANDS = {str(info.callback.__name__): info.callback for info in app.registered_commands}  # type: ignore[union-attr]
+COMMANDS = {name: function_of(name) for name in NAMES}
 
 
 def path_parameters(command: Callable[..., Any]) -> Iterator[tuple[str, bool]]:

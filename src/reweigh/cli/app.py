@@ -4,34 +4,57 @@ from __future__ import annotations
 
 import atexit
 import errno
+import importlib
 import os
 import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
+from typer.core import TyperGroup
 
+from reweigh import __version__
 from reweigh.cli import interrupts, progress
-from reweigh.cli.check import check
-from reweigh.cli.compare import compare
-from reweigh.cli.demo import demo
-from reweigh.cli.evaluate import evaluate
-from reweigh.cli.init import init
 from reweigh.cli.interrupts import INTERRUPTED
-from reweigh.cli.merge import merge
-from reweigh.cli.messages import for_terminal, printable
-from reweigh.cli.moments import moments
-from reweigh.cli.plan import plan
-from reweigh.cli.reproduce import reproduce
+from reweigh.cli.terminal import for_terminal, printable
 from reweigh.errors import ResourceError, ReweighError
 from reweigh.system import memory
 
+# Each is a function in the module (or package) of its name.
+COMMANDS = (
+    "init", "check", "evaluate", "compare", "moments", "merge", "plan", "reproduce", "demo",
+)  # fmt: skip
+
+
+def function_of(command: str) -> Callable[..., None]:
+    """What a command runs."""
+    function: Callable[..., None] = getattr(
+        importlib.import_module(f"reweigh.cli.{command}"), command
+    )
+    return function
+
+
+class Commands(TyperGroup):
+    """A command's module is imported when the command is called, or described."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            alone = typer.Typer(add_completion=False)
+            alone.command(cmd_name)(interrupts.let_through(function_of(cmd_name)))
+            self.commands[cmd_name] = typer.main.get_command(alone)
+        return self.commands.get(cmd_name)
+
+
 app = typer.Typer(
     name="reweigh",
+    cls=Commands,
     help="Off-policy evaluation: what would another policy have earned, and how sure is that?"
     "\n\nExit codes: 0 ok, 1 a bug, 2 usage, 3 input refused, 4 the data cannot answer, "
     "5 some cells of a study failed, 6 file or resource, 130 interrupted.",
@@ -39,14 +62,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (init, check, evaluate, compare, moments, merge, plan, reproduce, demo):
-    app.command()(interrupts.let_through(command))
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from reweigh import __version__
-
         typer.echo(f"reweigh {__version__}")
         raise typer.Exit
 
@@ -97,7 +116,7 @@ def run(arguments: list[str]) -> int:
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a letter shows its code
             stream.reconfigure(errors="backslashreplace")
     real = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _Listener(real[0], "output"), _Listener(real[1], "error")
+    sys.stdout, sys.stderr = _Stream(real[0], "output"), _Stream(real[1], "error")
     interrupts.forget()
     try:
         # Without standalone mode Typer returns the code of an Exit instead of leaving.
@@ -106,33 +125,38 @@ def run(arguments: list[str]) -> int:
         if code == INTERRUPTED:  # before the command began
             _say(interrupts.interrupted_text())
         return int(code or 0)
-    except ReweighError as error:
-        _say(f"error: {for_terminal(_message(error))}")
-        return error.exit_code
+    except _ReaderLeftError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), error.number)
+        return 0
     except (typer.Abort, KeyboardInterrupt, interrupts.Interrupted):
         _say(interrupts.interrupted_text())
         return INTERRUPTED
-    except _NobodyListensError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), error.number)
-        return 0
     except Exception as error:
-        if interrupts.heard():
-            _say(interrupts.interrupted_text())
-            return INTERRUPTED
-        if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # a usage error
-            text = error.format_message()
-            if text:
-                _say(f"error: {printable(text)}")
-            return 2
-        if memory.is_shortage(error):
-            _say(f"error: {for_terminal(_shortage(error))}")
-            return ResourceError.exit_code
-        return _bug(error)
+        return _failed(error)
     finally:
         sys.stdout, sys.stderr = real
 
 
-class _NobodyListensError(Exception):
+def _failed(error: Exception) -> int:
+    """Say what went wrong; the exit code that stands for it."""
+    if isinstance(error, ReweighError):
+        _say(f"error: {for_terminal(_message(error))}")
+        return error.exit_code
+    if interrupts.heard():
+        _say(interrupts.interrupted_text())
+        return INTERRUPTED
+    if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # a usage error
+        text = error.format_message()
+        if text:
+            _say(f"error: {printable(text)}")
+        return 2
+    if memory.is_shortage(error):
+        _say(f"error: {for_terminal(_shortage(error))}")
+        return ResourceError.exit_code
+    return _bug(error)
+
+
+class _ReaderLeftError(Exception):
     """A standard stream was closed by its reader, as by `| head`: no error."""
 
     def __init__(self, number: int) -> None:
@@ -140,7 +164,7 @@ class _NobodyListensError(Exception):
         self.number = number
 
 
-class _Listener:
+class _Stream:
     """A standard stream that distinguishes a reader who left from other failures to write."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
@@ -163,7 +187,7 @@ class _Listener:
         try:
             yield
         except BrokenPipeError as error:
-            raise _NobodyListensError(self._stream.fileno()) from error
+            raise _ReaderLeftError(self._stream.fileno()) from error
         except OSError as error:
             raise ResourceError(
                 error.errno or errno.EIO,
@@ -204,5 +228,5 @@ def _bug(error: Exception) -> int:
 
 def _say(text: str) -> None:
     # there is no stream left to report this on; the exit code does
-    with suppress(OSError, ValueError, _NobodyListensError):
+    with suppress(OSError, ValueError, _ReaderLeftError):
         print(text, file=sys.stderr)

@@ -1,26 +1,32 @@
-"""reweigh check: does the log keep its contract?"""
+"""reweigh check: does the log keep its contract? With --diagnose: can it answer for a target?"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reweigh.cli.files import WRITES
-from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
-from reweigh.cli.terminal import Json, Quiet, Voice
+import reweigh as rw
+from reweigh.cli.command import command
+from reweigh.cli.inputs import estimators_named, read_inputs
+from reweigh.cli.options import WRITES, Json, LogFiles, LogOptions, Quiet, TargetOptions
+from reweigh.cli.terminal import Terminal, noted
+from reweigh.errors import Fault, InputError, RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from reweigh.evaluation.result import Estimate, Refusal
 
 
-@with_options(target=TargetOptions, log=LogOptions)
+@command(target=TargetOptions, log=LogOptions)
 def check(
     log: LogOptions,
     target: TargetOptions,
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="LOG…", help="Files of the log. " + OR_TABLE),
-    ] = None,
+    paths: LogFiles = None,
     diagnose: Annotated[
         bool,
         typer.Option(
@@ -58,60 +64,152 @@ def check(
 
     With --quiet nothing is printed of a log that is fine; with --diagnose, the verdicts.
     """
-    from reweigh.cli.diagnose import tell
-    from reweigh.cli.policyfile import write_policy as own_policy_to
-    from reweigh.cli.tables import facts_table, noted, print_json
-    from reweigh.errors import Fault, InputError, UsageError
-    from reweigh.log.log import EpisodeLog
     from reweigh.sums.store import is_moments_file
 
-    voice = Voice(quiet, as_json)
+    terminal = Terminal(quiet, as_json)
     if write_policy is not None:
         if diagnose:
             raise UsageError("give --write-policy or --diagnose, not both")
         if write_policy.exists():
             raise UsageError(f"{str(write_policy)!r} exists; give another name")
     if diagnose:
-        tell(paths, log, target, estimators or "mis,wis,dm", strict=strict, voice=voice)
+        _diagnose(paths, log, target, estimators or "mis,wis,dm", strict, terminal)
         return
     if any(is_moments_file(path) for path in paths or []):
         raise UsageError(
             "this is a file of moments, not a log: reweigh evaluate takes it, and --diagnose"
         )
-    for name, given in (("--target", target.target), ("--estimators", estimators)):
-        if given is not None:
+    only_diagnosing = (
+        ("--target", target.target), ("--estimators", estimators), ("--strict", strict or None),
+    )  # fmt: skip
+    for name, value in only_diagnosing:
+        if value is not None:
             raise UsageError(f"{name} belongs to --diagnose")
-    if strict:
-        raise UsageError("--strict belongs to --diagnose")
+    _check(paths, log, target.target_prob, write_policy, terminal)
+
+
+def _check(
+    paths: list[Path] | None,
+    log: LogOptions,
+    target_prob: str | None,
+    policy_file: Path | None,
+    terminal: Terminal,
+) -> None:
+    """Read the log and say what is in it, or every fault."""
+    from reweigh.cli.tables import facts_table
+
     try:
-        with noted() as warned, voice.working("reading the log"):
-            data = log.read(paths, target.target_prob)
-            found = data.describe()
-            if write_policy is not None:
-                if not isinstance(data, EpisodeLog):
-                    raise UsageError("--write-policy needs the log in memory: use --engine arrays")
-                own_policy_to(data, write_policy)
+        with noted() as warnings, terminal.working("reading the log"):
+            data = log.read(paths, target_prob)
+            facts = data.describe()
+            if policy_file is not None:
+                from reweigh.cli.own_policy import write_own_policy
+
+                log.require_rows(data, "--write-policy")
+                write_own_policy(data, policy_file)
     except InputError as error:
-        if as_json:
+        if terminal.as_json:
             # a file that cannot be read at all has one fault: that
             faults = error.faults or (Fault("file", str(error), "give a file that can be read"),)
-            print_json({"ok": False, "faults": [_fault(fault) for fault in faults]})
+            terminal.json({"ok": False, "faults": [_fault(fault) for fault in faults]})
         raise
-    if as_json:
-        print_json({"ok": True, "faults": [], "warnings": warned, "log": found})
+    if terminal.as_json:
+        terminal.json({"ok": True, "faults": [], "warnings": warnings, "log": facts})
         return
-    voice.table(facts_table(found, "The log keeps its contract."))
-    if write_policy is not None:
-        voice.say(f"the log's own policy: {write_policy}")
-    for text in warned:
-        voice.warn(f"! {text}")
+    terminal.table(facts_table(facts, "The log keeps its contract."))
+    if policy_file is not None:
+        terminal.say(f"the log's own policy: {policy_file}")
+    terminal.warn(f"! {text}" for text in warnings)
 
 
 def _fault(fault: Any) -> dict[str, Any]:
     plain = asdict(fault)
     for place in plain["places"]:
-        if isinstance(place["value"], float) and place["value"] != place["value"]:
-            place["value"] = "nan"
-        elif place["value"] in (float("inf"), float("-inf")):
-            place["value"] = str(place["value"])
+        value = place["value"]
+        if isinstance(value, float) and not abs(value) < float("inf"):  # nan too
+            place["value"] = str(value)
     return plain
+
+
+def _diagnose(
+    paths: list[Path] | None,
+    log: LogOptions,
+    target: TargetOptions,
+    estimators: str,
+    strict: bool,
+    terminal: Terminal,
+) -> None:
+    """Print every gate. The values are computed on the way, and not told: whoever decides whether
+    to believe a number should not have seen it."""
+    recipes = estimators_named(estimators, None)
+    with noted() as warnings:
+        with terminal.working("reading"):
+            inputs = read_inputs(paths, log, target)
+        with terminal.at_work(inputs.data, "diagnosing") as data:
+            results = rw.evaluate_all(data, inputs.policy, recipes)
+            verdicts = [r.verdict for r in results if isinstance(r, rw.Estimate)]
+    if terminal.as_json:
+        terminal.json(
+            {
+                "diagnoses": [_entry(result) for result in results],
+                "log": inputs.about,
+                "warnings": warnings,
+                "version": rw.__version__,
+            }
+        )
+    else:
+        terminal.table(gates_table(results))
+        lines = [_verdict_line(result) for result in results]
+        terminal.say(*lines)
+        terminal.answer(*lines)
+        reasons = [gate for verdict in verdicts for gate in verdict.reasons]
+        terminal.warn(dict.fromkeys(f"{gate.name}: {gate.advice}" for gate in reasons))
+        terminal.warn(f"! {text}" for text in warnings)
+    if not verdicts:
+        raise RefusedError("refused", "no estimator could answer for this target")
+    if strict and any(verdict.level == "red" for verdict in verdicts):
+        raise RefusedError("red", "a verdict is red, and --strict takes it for a refusal")
+
+
+def _entry(result: Estimate | Refusal) -> dict[str, Any]:
+    if isinstance(result, rw.Refusal):
+        error = result.error
+        refused = {"code": error.code, "reason": error.reason}
+        return {"estimator": result.estimator, "verdict": None, "refused": refused}
+    verdict = result.verdict.to_dict()
+    return {
+        "estimator": result.estimator,
+        "verdict": verdict["level"],
+        "unchecked": verdict["unchecked"],
+        "gates": verdict["gates"],
+    }
+
+
+def gates_table(results: Sequence[Estimate | Refusal]) -> Table:
+    """One row per gate and finding, with the estimators that it speaks of; the worst first."""
+    from reweigh.cli.tables import cell, ruled_table
+    from reweigh.trust.gates.gate import ORDER
+
+    names: dict[tuple[str, str, str], list[str]] = {}
+    for result in results:
+        for gate in () if isinstance(result, rw.Refusal) else result.verdict.gates:
+            level = "hint" if gate.hint and gate.level == "amber" else gate.level
+            against = gate.level in ("amber", "red")
+            text = f"{gate.text} [{gate.limit}]" if against else gate.text
+            names.setdefault((level, gate.name, text), []).append(result.estimator)
+    table = ruled_table()
+    for column in ("gate", "level", "of"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("found")
+    rank = ("hint", *ORDER)
+    for finding in sorted(names, key=lambda finding: -rank.index(finding[0])):
+        at, name, text = finding
+        at = "not checked" if at == "unknown" else at
+        table.add_row(name, at, ", ".join(names[finding]), cell(text))
+    return table
+
+
+def _verdict_line(result: Estimate | Refusal) -> str:
+    if isinstance(result, rw.Refusal):
+        return f"{result.estimator}: refused ({result.error.code}): {result.error}"
+    return f"{result.estimator}: {result.verdict}"

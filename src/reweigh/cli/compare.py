@@ -9,11 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reweigh.cli.evaluate import chosen
-from reweigh.cli.options import TARGET, Ledger, LogOptions, TargetOptions, with_options
-from reweigh.cli.report import ReportOptions
-from reweigh.cli.terminal import Json, Quiet, Voice
+import reweigh as rw
+from reweigh.cli.command import command
+from reweigh.cli.inputs import estimators_named
+from reweigh.cli.options import (
+    TARGET,
+    Json,
+    Ledger,
+    LogInMemory,
+    LogOptions,
+    MaxRatio,
+    Quiet,
+    ReportOptions,
+    TargetOptions,
+    check_choice,
+)
+from reweigh.cli.terminal import Terminal, for_terminal, noted, typed_command
 from reweigh.errors import RefusedError, UsageError
+from reweigh.system.number_format import number, rounded
+from reweigh.system.progress import each, stage
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,13 +35,11 @@ if TYPE_CHECKING:
     from reweigh.decide.comparison_result import Comparison, Contender
 
 
-@with_options(report=ReportOptions, log=LogOptions)
+@command(report=ReportOptions, log=LogOptions)
 def compare(
     log: LogOptions,
     report: ReportOptions,
-    paths: Annotated[
-        list[Path] | None, typer.Argument(metavar="LOG…", help="Files of the log.")
-    ] = None,
+    paths: LogInMemory = None,
     target: Annotated[
         list[Path] | None,
         typer.Option(help="Policy file; repeat it for several.", rich_help_panel=TARGET),
@@ -45,9 +57,7 @@ def compare(
             "targets, chosen without a look at rewards."
         ),
     ] = "mis",
-    max_ratio: Annotated[
-        float | None, typer.Option(help="Clip the ratios π/μ at this number.")
-    ] = None,
+    max_ratio: MaxRatio = None,
     level: Annotated[float, typer.Option(help="Level of all intervals at once.")] = 0.95,
     holdout: Annotated[
         float | None,
@@ -81,76 +91,85 @@ def compare(
 
     With --quiet one line is left: the best target, with its value, interval and verdict.
     """
-    import reweigh as rw
-    from reweigh.cli.tables import noted, print_json
-    from reweigh.decide.ledger import WHOLE, trial
-    from reweigh.decide.ledger import noted as noted_in_ledger
-    from reweigh.evaluation.result import number
-    from reweigh.system.progress import each, stage
-
-    recipes = chosen(estimators, max_ratio, auto=True)
-    if cut not in ("refuse", "drop"):
-        raise UsageError(f"--cut-episodes takes refuse or drop; got {cut!r}")
+    recipes = estimators_named(estimators, max_ratio, auto=True)
+    check_choice("--cut-episodes", cut, "refuse", "drop")
     report.check()
     policies = _policies(target or [], target_prob, log)
-    voice = Voice(quiet, as_json)
-    with noted() as general:
-        with voice.working("reading"):
+    terminal = Terminal(quiet, as_json)
+    with noted() as warnings:
+        with terminal.working("reading"):
             data = replace(log, engine=_in_memory(log.engine)).read(paths, target_prob)
-        with voice.working("comparing"):
-            drop: Any = cut
+        with terminal.working("comparing"):
+            chosen: dict[str, Any] = {"level": level, "holdout": holdout, "seed": seed}
             with stage(0, 2):
-                found = rw.compare(
-                    data, policies, recipes, level=level, holdout=holdout, truncated=drop, seed=seed
-                )
+                comparison = rw.compare(data, policies, recipes, truncated=cut, **chosen)  # type: ignore[arg-type]
             with stage(1, 2):
-                last = () if found.held_out is None else (found.held_out,)
-                each("checks", (*found.answered, *last), _verdict)
-    general = [text for text in general if text not in found.warnings]
+                each("checks", (*comparison.answered, comparison.held_out), _verdict)
+    warnings = [text for text in warnings if text not in comparison.warnings]
     if ledger is not None:
-        trials = [trial(policies[c.target], c.result.recipe) for c in found.contenders]
-        share = WHOLE if holdout is None else holdout
-        with noted() as remarked:
-            tally = noted_in_ledger(ledger, data.episodes_digest(), trials, share)
-        general += [*remarked, *tally.says(len(trials), share)]
-        found = replace(found, tried=tally.tried)
-    report.write_comparison(found, data, general, voice)
+        comparison, more = _in_ledger(comparison, ledger, data, policies, holdout)
+        warnings += more
+    if report.report is not None:
+        _write_report(comparison, report, data, warnings, terminal)
     if as_json:
-        told = {"report": None if report.report is None else str(report.report)}
-        print_json(
-            found.to_dict() | {"general_warnings": general, "version": rw.__version__} | told
-        )
+        written = {"report": None if report.report is None else str(report.report)}
+        extra = {"general_warnings": warnings, "version": rw.__version__}
+        terminal.json(comparison.to_dict() | extra | written)
     else:
-        voice.say(
-            f"{found.n_episodes:,} episodes; the behaviour's own value is "
-            f"{number(found.behavior_value)}; {found.tried} tried on this log"
-        )
-        voice.table(comparison_table(found))
-        for line in comparison_remarks(found):
-            voice.say(line)
-        for line in () if found.auto is None else found.auto.lines():
-            voice.say(line)
-        voice.answer(best_line(found))
-        for line in comparison_warnings(found, general):
-            voice.warn(line)
+        _print(comparison, warnings, terminal)
         if report.report is not None:
-            voice.say(f"report: {report.report}")
-    _refuse(found, strict)
+            terminal.say(f"report: {report.report}")
+    _refuse(comparison, strict)
 
 
-def _refuse(found: Comparison, strict: bool) -> None:
+def _write_report(
+    comparison: Comparison, report: ReportOptions, log: Any, remarks: list[str], terminal: Terminal
+) -> None:
+    from reweigh.decide.comparison_report import write_comparison
+
+    with terminal.working("writing the report"):
+        write_comparison(
+            comparison,
+            str(report.report),
+            overwrite=report.overwrite,
+            words=for_terminal,
+            log=log,
+            command=typed_command(),
+            remarks=remarks,
+        )
+
+
+def _verdict(contender: Contender | None) -> Any:
+    """A verdict is made when it is first asked for, which takes its time."""
+    result = None if contender is None else contender.result
+    return result.verdict if isinstance(result, rw.Estimate) else None
+
+
+def _in_ledger(
+    comparison: Comparison, ledger: Path, log: Any, policies: dict[str, Any], holdout: float | None
+) -> tuple[Comparison, list[str]]:
+    """The comparison, with what was tried on this log by now; and what is to be said of it."""
+    from reweigh.decide.ledger import WHOLE, trial
+    from reweigh.decide.ledger import noted as noted_in_ledger
+
+    trials = [trial(policies[c.target], c.result.recipe) for c in comparison.contenders]
+    share = WHOLE if holdout is None else holdout
+    with noted() as warnings:
+        tally = noted_in_ledger(ledger, log.episodes_digest(), trials, share)
+    return replace(comparison, tried=tally.tried), [*warnings, *tally.says(len(trials), share)]
+
+
+def _refuse(comparison: Comparison, strict: bool) -> None:
     """RefusedError where nothing was answered, and with `strict` where what a decision would rest
     on is red, or is no answer."""
-    from reweigh.evaluation.result import Estimate
-
-    if not found.answered:
+    if not comparison.answered:
         raise RefusedError("refused", "nothing was answered")
-    results = [c.result for c in found.reported]
-    answers = [result for result in results if isinstance(result, Estimate)]
+    results = [c.result for c in comparison.reported]
+    answers = [result for result in results if isinstance(result, rw.Estimate)]
     if strict and not answers:
         raise RefusedError("refused", "nothing was answered, and --strict takes it for a refusal")
     if strict and any(result.verdict.level == "red" for result in answers):
-        which = "the verdict of the best is" if len(found.reported) == 1 else "a verdict is"
+        which = "the verdict of the best is" if len(results) == 1 else "a verdict is"
         raise RefusedError("red", f"{which} red, and --strict takes it for a refusal")
 
 
@@ -181,83 +200,80 @@ def _policies(files: list[Path], column: str | None, log: LogOptions) -> dict[st
     return named
 
 
-def comparison_table(found: Comparison) -> Table:
+def _print(comparison: Comparison, warnings: Sequence[str], terminal: Terminal) -> None:
+    terminal.say(
+        f"{comparison.n_episodes:,} episodes; the behaviour's own value is "
+        f"{number(comparison.behavior_value)}; {comparison.tried} tried on this log"
+    )
+    terminal.table(comparison_table(comparison))
+    terminal.say(*comparison_remarks(comparison))
+    terminal.say(*(() if comparison.auto is None else comparison.auto.lines()))
+    terminal.answer(best_line(comparison))
+    terminal.warn(comparison_warnings(comparison, warnings))
+
+
+def comparison_table(comparison: Comparison) -> Table:
     from rich.table import Table
 
-    level = f"{100 * found.level:.4g} %"
     table = Table(box=None, pad_edge=False)
     for name in ("target", "estimator"):
         table.add_column(name, overflow="fold")
-    for name in ("value", f"{level} interval", "more than behaviour", "best", "verdict"):
+    interval = f"{100 * comparison.level:.4g} % interval"
+    for name in ("value", interval, "more than behaviour", "best", "verdict"):
         table.add_column(name, justify="right", overflow="fold")
-    for row in found.rows():
-        if len(row) == 3:
-            table.add_row(row[0], row[1], "refused", *[""] * 4)
-        else:
-            table.add_row(*row)
+    for row in comparison.rows():
+        table.add_row(*row if len(row) > 3 else (row[0], row[1], "refused", *[""] * 4))
     return table
 
 
-def best_line(found: Comparison) -> str:
+def best_line(comparison: Comparison) -> str:
     """The best target in a line; with a holdout, by the episodes that did not choose it."""
     from reweigh.decide.comparison_result import chance
-    from reweigh.evaluation.result import Estimate
 
-    best = found.best
+    best = comparison.best
     if best is None:
         return "no target was answered"
-    told = best if found.held_out is None else found.held_out
-    if not isinstance(told.result, Estimate):
+    reported = best if comparison.held_out is None else comparison.held_out
+    if not isinstance(reported.result, rw.Estimate):
         return f"best: {best.target}, refused on the episodes set aside"
-    value = told.result.value_text(told.result.standard_error)
+    value = reported.result.value_text(reported.result.standard_error)
     return (
-        f"best: {best.target} {value} {told.around} "
-        f"{told.result.verdict.level}, probability {chance(best)}"
+        f"best: {best.target} {value} {reported.around} "
+        f"{reported.result.verdict.level}, probability {chance(best)}"
     )
 
 
-def comparison_warnings(found: Comparison, general: Sequence[str] = ()) -> list[str]:
-    from reweigh.evaluation.result import Refusal
-
+def comparison_warnings(comparison: Comparison, warnings: Sequence[str] = ()) -> list[str]:
     by_reason: dict[str, list[str]] = {}
-    for c in found.contenders:
-        if isinstance(c.result, Refusal):
+    for c in comparison.contenders:
+        if isinstance(c.result, rw.Refusal):
             by_reason.setdefault(c.result.error.reason, []).append(c.name)
-    refused = [f"{'; '.join(names)} refused: {reason}" for reason, names in by_reason.items()]
-    warned = [f"warning: {text}" for text in (*found.warnings, *general)]
-    return refused + warned + found.remarks()
+    lines = [f"{'; '.join(names)} refused: {reason}" for reason, names in by_reason.items()]
+    lines += [f"warning: {text}" for text in (*comparison.warnings, *warnings)]
+    return lines + comparison.remarks()
 
 
-def comparison_remarks(found: Comparison) -> list[str]:
-    from reweigh.evaluation.result import Refusal, rounded
-
+def comparison_remarks(comparison: Comparison) -> list[str]:
     lines = [""]
-    if any(c.interval is not None and c.trusted for c in found.contenders):
+    if any(c.interval is not None and c.trusted for c in comparison.contenders):
         lines.append(
             "Intervals hold for all rows at once, also for the one of them that looks best."
         )
-    shown = found.trusted_pairs
-    for d in found.pairs:
-        around = f" {d.interval}" if d in shown else ", no interval to trust"
-        if d in shown and d.interval.low <= 0 <= d.interval.high:
+    trusted = comparison.trusted_pairs
+    for d in comparison.pairs:
+        around = f" {d.interval}" if d in trusted else ", no interval to trust"
+        if d in trusted and d.interval.low <= 0 <= d.interval.high:
             around += ", not told apart"
         lines.append(f"{d.first} - {d.second}: {rounded(d.value, d.standard_error)}{around}")
-    last = found.held_out
+    last = comparison.held_out
     if last is not None:
-        lines.append(f"chosen: {found.chosen}; on {found.n_held_out:,} episodes set aside:")
-        if isinstance(last.result, Refusal):
+        lines.append(
+            f"chosen: {comparison.chosen}; on {comparison.n_held_out:,} episodes set aside:"
+        )
+        if isinstance(last.result, rw.Refusal):
             lines.append(f"  refused: {last.result.error.reason}")
         else:
             value = last.result.value_text(last.result.standard_error)
-            none = last.over_behavior is None
-            gain = "" if none else f"{last.gained} more than the behaviour, "
+            gain = f"{last.gained} more than the behaviour, " * (last.over_behavior is not None)
             lines.append(f"  {value} {last.around}, {gain}verdict {last.result.verdict.level}")
-    lines.append(f"seed {found.seed}")
-    return lines
-
-
-def _verdict(contender: Contender) -> Any:
-    """A verdict is made when it is first asked for, which takes its time."""
-    from reweigh.evaluation.result import Estimate
-
-    return contender.result.verdict if isinstance(contender.result, Estimate) else None
+    return [*lines, f"seed {comparison.seed}"]

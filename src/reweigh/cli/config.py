@@ -7,27 +7,30 @@
     [evaluate]                    # options of one command
     estimators = "mis,wis"
 
-What is given on the command line wins.
+What is given on the command line wins. Errors name the file and the line.
 """
 
 from __future__ import annotations
 
 import glob
 import os
+import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from reweigh.cli.config_lines import Places, Taken, places_of
+from reweigh.cli.options import LogOptions, TargetOptions
+from reweigh.cli.toml import toml_value
 from reweigh.errors import ResourceError, UsageError, nearest
 
 LARGEST = 1 << 20  # bytes; a configuration is written by hand
+MOST_LINES = 1000
 FILES = "log"  # the key of the argument LOG
 # What is given of one side on the command line replaces what the file says of the other.
 RIVALS = (
@@ -37,58 +40,160 @@ RIVALS = (
     ({"half_width"}, {"difference", "power"}),
 )
 NOT_HERE = {"config", "help", "version"}
+# a [table], a key, or a key behind a #
+LINE = re.compile(
+    r"""^\s*(?:\[\s*(?P<table>[\w-]+)\s*\]|(["']?)(?P<key>[\w-]+)\2\s*=|"""
+    r"""\#\s*(?P<off>[\w-]+)\s*=\s*.*\S)"""
+)
+ROLE = re.compile(r"for the role (\w+)")
+MISSING = "missing-column"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a configuration, from 1, by (table, key); the table of all commands is "".
+
+    off  keys that are written behind a #: {key: lines}
+    """
+
+    path: Path
+    at: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    off: Mapping[str, list[int]] = field(default_factory=dict)
+
+    def of(self, key: str, table: str = "") -> str:
+        """Such as "'reweigh.toml', line 3"; without the line where it is not known."""
+        line = self.at.get((table, key))
+        return repr(str(self.path)) + ("" if line is None else f", line {line}")
+
+
+def lines_of(path: Path, text: str) -> Lines:
+    """Where the keys of a valid configuration stand. A line holds a key where all before it is
+    TOML by itself: what looks like one inside a text of several lines is none."""
+    lines = text.splitlines()
+    if len(lines) > MOST_LINES:  # every prefix is read again
+        return Lines(path)
+    at: dict[tuple[str, str], int] = {}
+    off: dict[str, list[int]] = {}
+    table = ""
+    for number, line in enumerate(lines, 1):
+        match = LINE.match(line)
+        if match is None or not _is_toml("\n".join(lines[: number - 1])):
+            continue
+        if match["table"]:
+            table = match["table"]
+            at["", table] = number
+        elif match["key"]:
+            at[table, match["key"]] = number
+        else:
+            off.setdefault(match["off"], []).append(number)
+    return Lines(path, at, off)
+
+
+def _is_toml(text: str) -> bool:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a command took from its configuration: {key: (table, value in the file, value)}."""
+
+    lines: Lines
+    values: Mapping[str, tuple[str, Any, Any]]
+
+    def notes(self, error: Exception) -> list[str]:
+        """What the configuration has to do with this error, each with its line."""
+        faults = getattr(error, "faults", ())
+        text = "\n".join(map(str, faults)) if faults else str(error)  # without the heading
+        notes = [
+            f"{self.lines.of(key, table)} says {key} = {_as_toml(raw)}"
+            for key, (table, raw, value) in self.values.items()
+            if _concerns(text, key, [*_texts(raw), *_texts(value)])
+        ]
+        rules = [fault.rule for fault in faults if fault.code == MISSING]
+        roles = [role for rule in rules for role in ROLE.findall(rule)]
+        return notes + [self._unnamed(role) for role in roles if role not in self.values]
+
+    def _unnamed(self, role: str) -> str:
+        path, numbers = str(self.lines.path), [str(n) for n in self.lines.off.get(role, [])]
+        if not numbers:
+            return f'{path!r} names no column for {role}: add {role} = "COLUMN"'
+        which = "line" if len(numbers) == 1 else "one of the lines"
+        return f"{path!r} leaves {role} undecided: remove the # before {which} {', '.join(numbers)}"
+
+
+def _concerns(text: str, key: str, values: Iterable[str]) -> bool:
+    """Whether a message is about this option: by its name as an option, or by its value."""
+    flag = "--" + key.replace("_", "-")
+    named = rf"{re.escape(flag)}(?![\w-])|'{key}'|\b{key}=|for the role {key}\b"
+    return bool(re.search(named, text)) or any(repr(value) in text for value in values if value)
+
+
+def _texts(value: Any) -> list[str]:
+    """The texts that a message could quote."""
+    if isinstance(value, list | tuple):
+        return [text for item in value for text in _texts(item)]
+    if isinstance(value, str):
+        return [value, *(part.strip() for part in value.split(","))]
+    return [str(value)] if isinstance(value, Path) else []
+
+
+def _as_toml(value: Any) -> str:
+    return toml_value(value) if isinstance(value, str | bool | int | float | list) else repr(value)
 
 
 @dataclass(frozen=True)
 class Option:
-    """A parameter of a command: its key in the file, its name in Python and its type."""
+    """A parameter of a command: its name in Python and its type."""
 
-    key: str
     name: str
     kind: Any
 
 
 @dataclass(frozen=True)
 class Config:
-    """A file's keys: those for every command, and those of each command's own table; and where
-    they stand."""
+    """A file's keys: those for every command, and those of each command's own table."""
 
-    path: Path
     shared: Mapping[str, Any]
     tables: Mapping[str, Mapping[str, Any]]
-    places: Places
+    lines: Lines
 
 
 def fill(
-    path: Path, context: typer.Context, given: Mapping[str, Any], hints: Mapping[str, Any]
+    path: Path, context: typer.Context, values: Mapping[str, Any], hints: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Taken]:
     """A command's parameters, with those that were not given taken from the file; and which.
 
     `hints` are the types of the command's parameters; keys of other commands are checked by name.
     """
-    own = _options(context.command, hints)
-    commands = getattr(getattr(context.parent, "command", None), "commands", {})
-    command = str(context.info_name)
-    known = {command: own}  # the first, also where hints are looked for
-    known |= {name: _options(c, {}) for name, c in commands.items() if name != command}
+    name = str(context.info_name)
+    group: Any = None if context.parent is None else context.parent.command
+    options = _options(context.command, hints)
+    known = {name: options}  # the first, also where hints are looked for
+    for other in group.list_commands(context) if hasattr(group, "list_commands") else ():
+        if other != name:
+            known[other] = _options(group.get_command(context, other), {})
     config = read_config(path, _shared_keys(known.values()), known)
 
-    typed = {name for name in given if _on_command_line(context, name)}
-    losing = _losing({option.key for option in own.values() if option.name in typed})
-    filled = dict(given)
+    typed = {key for key, option in options.items() if _on_command_line(context, option.name)}
+    skipped = typed | _losing(typed)
+    filled = dict(values)
     taken: dict[str, tuple[str, Any, Any]] = {}
-    for values, table in ((config.shared, ""), (config.tables.get(command, {}), command)):
-        for key, value in values.items():
-            option = own.get(key)
-            if option is None or option.name in typed or key in losing:
+    for table, entries in (("", config.shared), (name, config.tables.get(name, {}))):
+        for key, value in entries.items():
+            if key not in options or key in skipped:
                 continue
-            if table == "" and (command, key) == ("check", "target") and not given["diagnose"]:
+            if (table, name, key) == ("", "check", "target") and not values["diagnose"]:
                 continue  # a file for all commands names it; check needs it for --diagnose alone
-            where = config.places.where(key, table)
-            label = f"[{table}] {key}" if table else key
-            filled[option.name] = made = converted(value, option.kind, label, path, where)
-            taken[key] = (table, value, made)
-    return filled, Taken(config.places, taken)
+            option, label = options[key], f"[{table}] {key}" if table else key
+            filled[option.name] = converted(
+                value, option.kind, label, path, config.lines.of(key, table)
+            )
+            taken[key] = (table, value, filled[option.name])
+    return filled, Taken(config.lines, taken)
 
 
 def read_config(path: Path, shared: Iterable[str], commands: Mapping[str, Iterable[str]]) -> Config:
@@ -104,70 +209,56 @@ def read_config(path: Path, shared: Iterable[str], commands: Mapping[str, Iterab
         raise UsageError(f"{str(path)!r} is larger than 1 MB: this is no configuration")
     try:
         text = raw.decode("utf-8").removeprefix("\ufeff")
-        found = tomllib.loads(text)
+        entries = tomllib.loads(text)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         last = f"at the end, line {len(raw.splitlines())}"
         why = str(error).replace("at end of document", last)
         raise UsageError(f"the configuration {str(path)!r} is no TOML: {why}") from error
-    places = places_of(path, text)
-    allowed = [*shared, *commands]
-    tables: dict[str, Mapping[str, Any]] = {}
+    lines = lines_of(path, text)
     wrong = []
-    for key, value in found.items():
-        if key in commands:
-            if not isinstance(value, dict):
-                wrong.append(f"{places.where(key)}: {key!r} must be a table of options: [{key}]")
-                continue
-            tables[key] = value
+    for key, value in entries.items():
+        if key in commands and not isinstance(value, dict):
+            wrong.append(f"{lines.of(key)}: {key!r} must be a table of options: [{key}]")
+        elif key in commands:
             wrong += [
-                f"{places.where(inner, key)}: [{key}] has no option {inner!r}"
+                f"{lines.of(inner, key)}: [{key}] has no option {inner!r}"
                 f"{_near(inner, commands[key])}"
                 for inner in value
                 if inner not in commands[key]
             ]
-        elif key not in allowed:
-            near = _near(key, allowed, commands)
-            wrong.append(f"{places.where(key)}: there is no option {key!r}{near}")
+        elif key not in shared:
+            near = _near(key, [*shared, *commands], commands)
+            wrong.append(f"{lines.of(key)}: there is no option {key!r}{near}")
     if wrong:
         raise UsageError("\n  ".join(["the configuration cannot be used:", *wrong]))
-    return Config(path, {k: v for k, v in found.items() if k not in tables}, tables, places)
+    tables = {key: value for key, value in entries.items() if key in commands}
+    return Config({k: v for k, v in entries.items() if k not in tables}, tables, lines)
 
 
-def converted(value: Any, kind: Any, key: str, path: Path, where: str) -> Any:
-    """A TOML value as the type of its option; paths are seen from the file's folder. `where` names
+def converted(value: Any, kind: Any, key: str, path: Path, line: str) -> Any:
+    """A TOML value as the type of its option; paths are seen from the file's folder. `line` names
     the file and the line."""
     kind = _plain_kind(kind)
-    origin = typing.get_origin(kind)
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is list:
-        inner = typing.get_args(kind)[0]
         items = value if isinstance(value, list) else [value]
-        return [converted(item, inner, key, path, where) for item in items]
+        return [converted(item, parts[0], key, path, line) for item in items]
+    rules = {bool: "true or false", int: "a whole number", float: "a number", str: "one text"}
+    rule = rules.get(kind, "the path of one file")
     if origin is tuple:
-        parts = typing.get_args(kind)
-        if not isinstance(value, list) or len(value) != len(parts):
-            raise _wrong(where, key, f"a list of {len(parts)} values", value)
-        return tuple(
-            converted(v, part, key, path, where) for v, part in zip(value, parts, strict=True)
-        )
+        if isinstance(value, list) and len(value) == len(parts):
+            pairs = zip(value, parts, strict=True)
+            return tuple(converted(item, part, key, path, line) for item, part in pairs)
+        rule = f"a list of {len(parts)} values"
     if isinstance(value, list) and len(value) == 1 and kind in (str, Path):
         value = value[0]
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is bool and isinstance(value, bool):
-        return value
-    if kind is int and number and isinstance(value, int):
-        return value
-    if kind is float and number:
+    if kind is float and type(value) is int:
         return float(value)
-    if kind is str and isinstance(value, str):
+    if kind in rules and type(value) is kind:
         return value
     if kind is Path and isinstance(value, str) and value:
         return _beside(path, value)
-    rules = {bool: "true or false", int: "a whole number", float: "a number", str: "one text"}
-    raise _wrong(where, key, rules.get(kind, "the path of one file"), value)
-
-
-def _wrong(where: str, key: str, rule: str, value: Any) -> UsageError:
-    return UsageError(f"the configuration {where}: {key} must be {rule}; got {value!r}")
+    raise UsageError(f"the configuration {line}: {key} must be {rule}; got {value!r}")
 
 
 def _beside(config: Path, text: str) -> Path:
@@ -180,19 +271,17 @@ def _beside(config: Path, text: str) -> Path:
 
 def _options(command: Any, hints: Mapping[str, Any]) -> dict[str, Option]:
     """The options of a command by their keys: the flag's name, with _ for each dash."""
-    found = {}
+    options = {}
     for parameter in command.params:
         flags = [flag for flag in parameter.opts if flag.startswith("--")]
         key = flags[0][2:].replace("-", "_") if flags else FILES
         if key not in NOT_HERE:
-            found[key] = Option(key, parameter.name, hints.get(parameter.name))
-    return found
+            options[key] = Option(parameter.name, hints.get(parameter.name))
+    return options
 
 
 def _shared_keys(commands: Iterable[Mapping[str, Option]]) -> list[str]:
     """Options of the log and of the target stand for all commands."""
-    from reweigh.cli.options import LogOptions, TargetOptions
-
     names = [f.name for group in (LogOptions, TargetOptions) for f in fields(group)]
     return [FILES, *(n for n in names if any(n in options for options in commands))]
 
@@ -203,13 +292,9 @@ def _on_command_line(context: typer.Context, name: str) -> bool:
 
 
 def _losing(typed: set[str]) -> set[str]:
-    lost: set[str] = set()
-    for one, other in RIVALS:
-        if typed & one:
-            lost |= other
-        if typed & other:
-            lost |= one
-    return lost - typed
+    """What the other side of each pair of rivals has."""
+    sides = [*RIVALS, *((other, one) for one, other in RIVALS)]
+    return {key for one, other in sides if typed & one for key in other}
 
 
 def _plain_kind(kind: Any) -> Any:
@@ -217,8 +302,7 @@ def _plain_kind(kind: Any) -> Any:
     if hasattr(kind, "__metadata__"):
         kind = typing.get_args(kind)[0]
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        kinds = [part for part in typing.get_args(kind) if part is not type(None)]
-        kind = kinds[0]
+        kind = next(part for part in typing.get_args(kind) if part is not type(None))
     return kind
 
 
@@ -226,7 +310,7 @@ def _near(
     key: str, known: Iterable[str], commands: Mapping[str, Iterable[str]] | None = None
 ) -> str:
     """A hint: the command whose option this is, or the nearest name."""
-    owners: Sequence[str] = [name for name, keys in (commands or {}).items() if key in keys]
+    owners = [name for name, keys in (commands or {}).items() if key in keys]
     if owners:
         return f"; it belongs to a command: write it below [{owners[0]}]"
     return nearest(key.replace("-", "_"), known)

@@ -1,22 +1,35 @@
-"""reweigh demo: a worked example with known truth."""
+"""reweigh demo: worked examples with known truth."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reweigh.cli.evaluate import summary
-from reweigh.cli.files import WRITES, apart
-from reweigh.cli.messages import for_terminal
-from reweigh.cli.terminal import Voice
+import reweigh as rw
+from reweigh.cli.command import command
+from reweigh.cli.options import WRITES
+from reweigh.cli.terminal import Terminal, for_terminal
+from reweigh.errors import ResourceError, UsageError
+from reweigh.system.progress import each
 
 if TYPE_CHECKING:
+    from reweigh.evaluation.result import Estimate, Refusal
+    from reweigh.policy.base import Policy
     from reweigh.worlds import TabularMDP
 
 STATES, ACTIONS, HORIZON, EPISODES, SEED = 8, 3, 30, 2000, 7
+ICU_EPISODES, ICU_HORIZON, ICU_PILOT, ICU_DIFFERENCE = 20_000, 20, 2_000, 0.01
+ICU_ESTIMATORS = ("mis", "wis", "is", "dm")
+ICU_POLICIES = {
+    "softened": "the clinicians', but 1 in 10 treatments is drawn evenly among theirs",
+    "tilted": "the clinicians', with more of what helps",
+    "optimal-mix": "the clinicians', but 3 in 10 treatments are the best ones",
+}
 
 
 def demo_world() -> TabularMDP:
@@ -43,7 +56,58 @@ def demo_world() -> TabularMDP:
     )
 
 
-@apart
+@dataclass(frozen=True)
+class Folder:
+    """Where a demo writes its files."""
+
+    path: Path
+    policies: Sequence[str]
+    pages: Sequence[str]
+    overwrite: bool
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.parquet"
+
+    def policy(self, name: str) -> Path:
+        return self.path / f"{name}.csv"
+
+    def page(self, name: str) -> Path:
+        return self.path / f"{name}.html"
+
+    def prepare(self) -> None:
+        """Make the folder; a file that is there stays, unless asked otherwise."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResourceError(
+                f"cannot make the folder {str(self.path)!r}: {error.strerror}"
+            ) from error
+        files = [self.log, *map(self.policy, self.policies), *map(self.page, self.pages)]
+        there = [path for path in files if path.exists()]
+        if there and not self.overwrite:
+            raise UsageError(
+                f"{str(there[0])!r} exists; give another folder or ask to overwrite it"
+            )
+
+    def write(self, log: Any, targets: Mapping[str, Any]) -> None:
+        """The log without the target's probabilities, and the policies."""
+        import pyarrow.csv as pacsv
+        import pyarrow.parquet as pq
+
+        from reweigh.system.output import write_atomically
+
+        tables = {self.policy(name): (pacsv.write_csv, t.to_table()) for name, t in targets.items()}
+        tables[self.log] = pq.write_table, log.to_table().drop_columns(["target_prob"])
+        for path, (writer, table) in tables.items():
+
+            def write(stream: Any, writer: Any = writer, table: Any = table) -> None:
+                writer(table, stream)
+
+            write_atomically(path, write, overwrite=self.overwrite)
+
+
+@command()
 def demo(
     world: Annotated[
         str | None,
@@ -69,60 +133,130 @@ def demo(
 
     Example: reweigh demo -o demo, or reweigh demo icu-sepsis -o icu
     """
-    import pyarrow.csv as pacsv
-    import pyarrow.parquet as pq
-
-    import reweigh as rw
-    from reweigh.cli.demo_icu import files_of, icu_sepsis
-    from reweigh.cli.tables import estimates_table, remarks
-    from reweigh.errors import ResourceError, UsageError
-    from reweigh.evaluation.report import write_report
-    from reweigh.system.output import write_atomically
-
     if world not in (None, "icu-sepsis"):
         raise UsageError(f"there is no demo {world!r}; give icu-sepsis, or nothing")
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResourceError(f"cannot make the folder {str(output)!r}: {error.strerror}") from error
-    log_path, policy_path = output / "log.parquet", output / "policy.csv"
-    report_path = output / "report.html"
-    written = (log_path, policy_path, report_path) if world is None else files_of(output)
-    there = [path for path in written if path.exists()]
-    if there and not overwrite:
-        raise UsageError(f"{str(there[0])!r} exists; give another folder or ask to overwrite it")
-    voice = Voice(quiet)
-    if world is not None:
-        icu_sepsis(output, overwrite, voice)
-        return
-    with voice.working("simulating"):
-        small = demo_world()
-        table = small.simulate(EPISODES, SEED).to_table().drop_columns(["target_prob"])
-    policy_table = small.target.to_table()
-    write_atomically(
-        policy_path, lambda stream: pacsv.write_csv(policy_table, stream), overwrite=overwrite
-    )
-    write_atomically(log_path, lambda stream: pq.write_table(table, stream), overwrite=overwrite)
-    with voice.working("evaluating"):
-        log = rw.read_log(log_path, next_state="next_state")
-        results = rw.evaluate_all(log, rw.read_policy(policy_path), list(rw.ESTIMATORS))
-    truth = float(small.value())
+    if world is None:
+        show, folder = _small_world, Folder(output, ["policy"], ["report"], overwrite)
+    else:
+        pages = ["report", "comparison"]
+        show, folder = _icu_sepsis, Folder(output, list(ICU_POLICIES), pages, overwrite)
+    folder.prepare()
+    terminal = Terminal(quiet)
+    commands = show(folder, terminal)
+    terminal.answer(str(folder.page("report")))
+    terminal.say("The same on the files:", *(f"  {line}" for line in commands))
+
+
+def _small_world(folder: Folder, terminal: Terminal) -> list[str]:
+    """One target and every estimator; returns the commands that do the same on the files."""
+    from reweigh.cli.tables import estimates_table, remarks, summary
+    from reweigh.evaluation.report import write_report
+
+    with terminal.working("simulating"):
+        world = demo_world()
+        log = world.simulate(EPISODES, SEED)
+    folder.write(log, {"policy": world.target})
+    policy_path, report_path = folder.policy("policy"), folder.page("report")
+    with terminal.working("evaluating"):
+        read = rw.read_log(folder.log, next_state="next_state")
+        results = rw.evaluate_all(read, rw.read_policy(policy_path), list(rw.ESTIMATORS))
+    truth = float(world.value())
     again = (
-        f"reweigh evaluate {quote(str(log_path))} --target {quote(str(policy_path))} "
+        f"reweigh evaluate {quote(str(folder.log))} --target {quote(str(policy_path))} "
         "--next-state next_state --estimators all"
     )
-    with voice.working("writing the report"):
+    with terminal.working("writing the report"):
         write_report(
             results, report_path, truth=truth, command=again, words=for_terminal,
-            overwrite=overwrite,
+            overwrite=folder.overwrite,
         )  # fmt: skip
-    voice.say(f"A log of {EPISODES:,} episodes, {HORIZON} steps each: {log_path}")
-    voice.say(f"A target policy to evaluate: {policy_path}")
-    voice.say(f"What the target really earns per episode: {truth:.4f}")
-    voice.table(estimates_table(results, truth))
-    for line in [summary([r for r in results if isinstance(r, rw.Estimate)]), *remarks(results)]:
-        voice.say(line)
-    voice.say(f"\nA report of all this, to open in a browser: {report_path}")
-    voice.answer(str(report_path))
-    voice.say("The same on the files:")
-    voice.say(f"  {again}")
+    terminal.say(
+        f"A log of {EPISODES:,} episodes, {HORIZON} steps each: {folder.log}",
+        f"A target policy to evaluate: {policy_path}",
+        f"What the target really earns per episode: {truth:.4f}",
+    )
+    terminal.table(estimates_table(results, truth))
+    terminal.say(summary(_answers(results)), *remarks(results))
+    terminal.say(f"\nA report of all this, to open in a browser: {report_path}")
+    return [again]
+
+
+def _answers(results: Sequence[Estimate | Refusal]) -> list[Estimate]:
+    return [result for result in results if isinstance(result, rw.Estimate)]
+
+
+def _icu_sepsis(folder: Folder, terminal: Terminal) -> list[str]:
+    """Three treatment policies on the clinicians' log: log, evaluate, compare, plan and report;
+    returns the commands that do the same on the files."""
+    from reweigh.cli.tables import estimates_table, remarks, summary
+    from reweigh.decide.comparison_report import write_comparison
+    from reweigh.evaluation.report import write_report
+    from reweigh.worlds import ICUSepsis
+
+    with terminal.working("simulating"):
+        worlds = {name: ICUSepsis(ICU_HORIZON, name) for name in ICU_POLICIES}
+        first = next(iter(worlds.values()))
+        simulated = first.simulate(ICU_EPISODES, SEED)
+    folder.write(simulated, {name: world.target for name, world in worlds.items()})
+    with terminal.working("evaluating"):
+        log = rw.read_log(folder.log, terminated="terminated", engine="arrays")
+        assert isinstance(log, rw.EpisodeLog)
+        targets = {name: rw.read_policy(folder.policy(name)) for name in worlds}
+        by_target = each("policies", targets.values(), lambda target: _evaluated(log, target))
+        results = dict(zip(targets, by_target, strict=True))
+    truth = {name: float(world.value()) for name, world in worlds.items()}
+    terminal.say(
+        f"{ICU_EPISODES:,} patients with sepsis, simulated from ICU-Sepsis (716 states, 25\n"
+        "treatments, fitted to hospital records). To leave the hospital alive within\n"
+        f"{ICU_HORIZON} steps of 4 hours pays 1. The clinicians' own chance is "
+        f"{float(first.behavior_value()):.4f}.\nTheir log: {folder.log}"
+    )
+    for name, what in ICU_POLICIES.items():
+        terminal.say(f"\n{name}: {what}.\n{folder.policy(name)}; in truth {truth[name]:.4f}")
+        terminal.table(estimates_table(results[name], truth[name]))
+    best = results["tilted"]
+    terminal.say(f"\n{summary(_answers(best))}\nOn tilted:", *(f"  {r}" for r in remarks(best)))
+    comparison = _compared_and_planned(log, targets, terminal)
+    again = (
+        f"reweigh evaluate {quote(str(folder.log))} --target {quote(str(folder.policy('tilted')))} "
+        f"--terminated terminated --estimators {','.join(ICU_ESTIMATORS)}"
+    )
+    report_path, comparison_path = folder.page("report"), folder.page("comparison")
+    with terminal.working("writing the report"):
+        words: dict[str, Any] = {"words": for_terminal, "overwrite": folder.overwrite}
+        write_report(best, report_path, truth=truth["tilted"], command=again, **words)
+        write_comparison(comparison, comparison_path, **words)
+    terminal.say(f"\nReports, to open in a browser: on tilted, {report_path}")
+    terminal.say(f"on all three, {comparison_path}")
+    files = " ".join(f"--target {quote(str(folder.policy(name)))}" for name in targets)
+    log_file = quote(str(folder.log))
+    return [again, f"reweigh compare {log_file} --terminated terminated {files}"]
+
+
+def _evaluated(log: rw.EpisodeLog, target: Policy) -> list[Estimate | Refusal]:
+    results = rw.evaluate_all(log, target, ICU_ESTIMATORS)
+    for result in _answers(results):
+        _ = result.verdict  # made here, while a bar is shown
+    return results
+
+
+def _compared_and_planned(
+    log: rw.EpisodeLog, targets: dict[str, Any], terminal: Terminal
+) -> rw.Comparison:
+    """Which policy is better, and how many patients would be enough to tell."""
+    from reweigh.cli.compare import comparison_remarks, comparison_table, comparison_warnings
+    from reweigh.theory.plan_result import plan_text
+
+    terminal.say("\nWhich one is better?")
+    with terminal.working("comparing"):
+        comparison = rw.compare(log, targets, ["mis"], seed=SEED)
+    terminal.table(comparison_table(comparison))
+    terminal.say(*comparison_remarks(comparison), *comparison_warnings(comparison))
+    terminal.say(f"\nHow many patients would be enough, from a pilot of the first {ICU_PILOT:,}?")
+    with terminal.working("planning"):
+        pilot = log.select(log.steps.episode < ICU_PILOT)
+        plan: Any = rw.theory.plan
+        goal = {"difference": ICU_DIFFERENCE, "estimators": ["mis", "is"]}
+        needed = plan(pilot, targets["tilted"], **goal)
+    terminal.say(plan_text(needed, for_terminal))
+    return comparison

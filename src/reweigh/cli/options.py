@@ -1,47 +1,76 @@
-"""Options that several commands share: how to read a log, and what the target is."""
+"""The options that commands share, each declared once: of the log, the target, the intervals and
+the report as groups, and single ones as types."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-import typing
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from reweigh.cli.files import WRITES, refuse_own_inputs
-from reweigh.errors import ReweighError, UsageError
+import reweigh as rw
+from reweigh.errors import UsageError
 
-if TYPE_CHECKING:
-    from reweigh.cli.config_lines import Taken
-
-READING = "How to read the log"
-TARGET = "The target policy"
+READING, TARGET, INTERVALS, REPORT = (
+    "How to read the log", "The target policy", "Intervals", "The report",
+)  # fmt: skip
 OR_TABLE = "Left out for a --table of Spark."  # of the argument LOG
+RESAMPLED = ("percentile", "bootstrap-t")
+# Marks a parameter (in its Annotated type) whose file or folder the command writes. Every other
+# path of a command is one that it reads.
+WRITES = "writes"
 
 
-CONFIG = Annotated[
-    Path | None,
-    typer.Option(
-        help="TOML file with options, as `reweigh init` writes it; those given here win.",
-        rich_help_panel=READING,
-    ),
+def _option(help: str, panel: str | None = READING, *flags: str) -> Any:
+    """An option; `flags` name it otherwise, or without its --no-… twin."""
+    return typer.Option(*flags, help=help, rich_help_panel=panel)
+
+
+def _files(help: str) -> Any:
+    return typer.Argument(metavar="LOG…", help=help)
+
+
+LogFiles = Annotated[list[Path] | None, _files(f"Files of the log. {OR_TABLE}")]
+LogOrMoments = Annotated[
+    list[Path] | None, _files(f"Files of the log, or one file of moments. {OR_TABLE}")
 ]
-
+PilotOrMoments = Annotated[
+    list[Path] | None, _files(f"Files of a pilot log, or one file of moments. {OR_TABLE}")
+]
+LogInMemory = Annotated[list[Path] | None, _files("Files of the log.")]
+Config = Annotated[
+    Path | None,
+    _option("TOML file with options, as `reweigh init` writes it; those given here win."),
+]
+MaxRatio = Annotated[float | None, _option("Clip the ratios π/μ at this number.", None)]
 Ledger = Annotated[
-    Path | None,
-    typer.Option(help="File that keeps how many policies were tried on this log."),
-    WRITES,
+    Path | None, _option("File that keeps how many policies were tried on this log.", None), WRITES
+]
+ParquetFile = Annotated[Path, _option("Parquet file to write.", None, "-o", "--output"), WRITES]
+Overwrite = Annotated[bool, _option("Replace the file if it exists.", None, "--overwrite")]
+Json = Annotated[bool, _option("Print JSON.", None, "--json")]
+Quiet = Annotated[
+    bool,
+    _option("Print the answer alone, and warnings to the standard error.", None, "--quiet", "-q"),
+]
+QuietFiles = Annotated[  # of commands whose answer is what they write
+    bool, _option("Print nothing but warnings, to the standard error.", None, "--quiet", "-q")
 ]
 
 
-def _option(help: str, panel: str = READING, flag: str | None = None) -> Any:
-    """An option; `flag` names one without its --no-… twin."""
-    names = () if flag is None else (flag,)
-    return typer.Option(*names, help=help, rich_help_panel=panel)
+def refuse_existing(
+    *paths: Path | None, overwrite: bool = False, way: str = "ask to overwrite it"
+) -> None:
+    """UsageError before any work: a file that is there stays, unless asked otherwise."""
+    for path in paths:
+        if path is not None and path.exists() and not overwrite:
+            raise UsageError(f"{str(path)!r} exists; give another name or {way}")
+
+
+def check_choice(flag: str, value: str, *choices: str) -> None:
+    if value not in choices:
+        raise UsageError(f"{flag} takes {' or '.join(choices)}; got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -75,7 +104,7 @@ class LogOptions:
     ] = "error"
     hidden: Annotated[str, _option("What a null state is: error or allow.")] = "error"
     continuous_actions: Annotated[
-        bool, _option("Actions are numbers with densities.", flag="--continuous-actions")
+        bool, _option("Actions are numbers with densities.", READING, "--continuous-actions")
     ] = False
     round: Annotated[
         list[float] | None,
@@ -107,7 +136,9 @@ class LogOptions:
     fit_behavior: Annotated[
         bool,
         _option(
-            "Estimate the behaviour's probabilities by counts per state.", flag="--fit-behavior"
+            "Estimate the behaviour's probabilities by counts per state.",
+            READING,
+            "--fit-behavior",
         ),
     ] = False
     smoothing: Annotated[
@@ -116,29 +147,32 @@ class LogOptions:
 
     def read(self, paths: list[Path] | None, target_prob: str | None = None) -> Any:
         """The log, read and checked; without files it is a table of Spark."""
-        import reweigh as rw
-
         self.check_source(paths)
         if self.smoothing and not self.fit_behavior:
             raise UsageError("--smoothing belongs to --fit-behavior")
         if self.behavior_prob is not None and self.fit_behavior:
             raise UsageError("give --behavior-prob or --fit-behavior, not both")
-        same = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _TRANSLATED}
+        translated = ("round", "grid", "fit_behavior", "smoothing")
+        same = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in translated}
+        same |= {
+            "state": self.state or "state",
+            "next_state": self.next_state or None,
+            "behavior_prob": None if self.fit_behavior else self.behavior_prob or "behavior_prob",
+        }
         files: Any = [str(path) for path in paths or []]
-        log = rw.read_log(
-            (files[0] if len(files) == 1 else files) if files else None,
-            state=self.state or "state",
-            next_state=self.next_state or None,
-            behavior_prob=None if self.fit_behavior else self.behavior_prob or "behavior_prob",
-            target_prob=target_prob,
-            abstraction=self._abstraction(),
-            **same,
+        source = (files[0] if len(files) == 1 else files) if files else None
+        log: Any = rw.read_log(
+            source, target_prob=target_prob, abstraction=self._abstraction(), **same
         )
         if self.fit_behavior:
-            if not isinstance(log, rw.EpisodeLog):
-                raise UsageError("--fit-behavior needs the log in memory: use --engine arrays")
+            self.require_rows(log, "--fit-behavior")
             return log.with_behavior(rw.fit_behavior(log, smoothing=self.smoothing))
         return log
+
+    @staticmethod
+    def require_rows(log: Any, option: str) -> None:
+        if not isinstance(log, rw.EpisodeLog):
+            raise UsageError(f"{option} needs the log in memory: use --engine arrays")
 
     def check_source(self, paths: list[Path] | None) -> None:
         """There must be a log: files, or a table of Spark."""
@@ -157,32 +191,15 @@ class LogOptions:
         )
 
     def _abstraction(self) -> Any:
-        import reweigh as rw
-
         if self.round and self.grid:
             raise UsageError("give --round or --grid, not both")
         if self.round:
             return rw.Rounding(self.round[0] if len(self.round) == 1 else self.round)
-        if self.grid:
-            try:
-                edges = [[float(edge) for edge in text.split(",")] for text in self.grid]
-            except ValueError as error:
-                raise UsageError(
-                    f"--grid takes numbers with commas between them: {error}"
-                ) from error
-            return rw.Grid(edges)
-        return None
-
-
-_TRANSLATED = (
-    "state",
-    "next_state",
-    "behavior_prob",
-    "round",
-    "grid",
-    "fit_behavior",
-    "smoothing",
-)
+        try:
+            edges = [[float(edge) for edge in text.split(",")] for text in self.grid or ()]
+        except ValueError as error:
+            raise UsageError(f"--grid takes numbers with commas between them: {error}") from error
+        return rw.Grid(edges) if edges else None
 
 
 @dataclass(frozen=True)
@@ -196,92 +213,110 @@ class TargetOptions:
         str | None, _option("Column with the target's probability of the logged action.", TARGET)
     ] = None
 
-    def read(self, log_options: LogOptions) -> Any:
-        import reweigh as rw
+    def read(self, log: LogOptions) -> Any:
+        """The policy; the columns of its file may carry the log's names for them."""
+        from reweigh.log.csv_files import CsvFormat
+        from reweigh.log.sources import open_source
 
         if (self.target is None) == (self.target_prob is None):
             raise UsageError(
                 "say what the target policy is: --target FILE or --target-prob COLUMN (one of them)"
             )
-        if self.target_prob is not None:
-            return rw.ColumnPolicy(self.target_prob)
-        assert self.target is not None
-        names = log_options.state or ["state"]
-        there = _columns(self.target)  # its columns may carry the log's names for them
-        action = log_options.action if log_options.action in there else "action"
-        if len(names) > 1:
-            return rw.read_policy(self.target, state=names, action=action)
-        state = names[0] if names[0] in there else "state"
-        return rw.read_policy(self.target, state=state, action=action)
-
-
-def _columns(path: Path) -> list[str]:
-    from reweigh.log.csv_files import CsvFormat
-    from reweigh.log.sources import open_source
-
-    return open_source(str(path), CsvFormat()).names
-
-
-@functools.cache
-def _parameters(group: type) -> list[inspect.Parameter]:
-    hints = typing.get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=hints[field.name],
+        if self.target is None:
+            return rw.ColumnPolicy(str(self.target_prob))
+        names = log.state or ["state"]
+        columns = open_source(str(self.target), CsvFormat()).names
+        action = log.action if log.action in columns else "action"
+        if len(names) == 1:
+            names = [names[0] if names[0] in columns else "state"]
+        return rw.read_policy(
+            self.target, state=names[0] if len(names) == 1 else names, action=action
         )
-        for field in fields(group)
-    ]
 
 
-def with_options(**groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command whose parameters of these names are groups of options.
+@dataclass(frozen=True)
+class IntervalOptions:
+    """How sure the number is: which interval, at what level, from which replicates."""
 
-    Typer reads signatures; this one spreads the fields of each group into the command's, and
-    gathers them again when it is called. What was not given comes from the file of `--config`. A
-    command that would write a file that it reads is refused before it reads any.
-    """
+    level: Annotated[float, _option("Level of the intervals, between 0 and 1.", INTERVALS)] = 0.95
+    interval: Annotated[
+        str,
+        _option(
+            "How: auto, analytic, cluster (influence of episodes), jackknife (blocks of "
+            "episodes), percentile or bootstrap-t (resampling episodes).",
+            INTERVALS,
+        ),
+    ] = "auto"
+    one_sided: Annotated[
+        str | None, _option("Only a bound from one side: lower or upper.", INTERVALS)
+    ] = None
+    replicates: Annotated[
+        int | None,
+        _option("Resampled logs, at least 20/(1 - level) less 1. (default: 1999)", INTERVALS),
+    ] = None
+    seed: Annotated[
+        int | None,
+        _option("Seed of the resampling; without it one is drawn and printed.", INTERVALS),
+    ] = None
+    reward_range: Annotated[
+        tuple[float, float] | None,
+        _option(
+            "Two numbers between which every reward that can occur lies. Intervals keep within "
+            "it, and bounds that hold for every number of episodes are shown too.",
+            INTERVALS,
+        ),
+    ] = None
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True).parameters
-        spread = {name: _parameters(group) for name, group in groups.items()}
+    def check(self) -> None:
+        """What is wrong whatever the log is."""
+        from reweigh.trust.intervals import Asked, check_method, check_replicates
 
-        @functools.wraps(command)
-        def run(context: typer.Context, config: Path | None, **given: Any) -> None:
-            taken: Taken | None = None
-            if config is not None:
-                from reweigh.cli.config import fill
+        check_method(self.interval)
+        if self.one_sided is not None:
+            check_choice("--one-sided", self.one_sided, "lower", "upper")
+        Asked(self.level, self.one_sided or "both")  # type: ignore[arg-type]
+        for name, value in (("--replicates", self.replicates), ("--seed", self.seed)):
+            if value is not None and not self.resampled:
+                raise UsageError(f"{name} belongs to --interval percentile or bootstrap-t")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise UsageError(f"--seed takes a whole number from 0 on; got {self.seed}")
+        if self.resampled:
+            check_replicates(self.resamples, self.level)
+        if self.reward_range is not None:
+            from reweigh.decide.certificate import check_range
 
-                given, taken = fill(config, context, given, run.__annotations__)
-            refuse_own_inputs(run.__annotations__, {**given, "config": config})
-            made = {
-                name: group(**{f.name: given.pop(f.name) for f in fields(group)})
-                for name, group in groups.items()
-            }
-            try:
-                command(**given, **made)
-            except ReweighError as error:
-                for note in taken.notes(error) if taken is not None else ():
-                    error.add_note(note)
-                raise
+            check_range(self.reward_range)
 
-        parameters = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, parameter in own.items()
-            if name not in groups
-        ]
-        for name in groups:
-            parameters += spread[name]
-        parameters += [
-            inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
-            inspect.Parameter(
-                "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CONFIG
-            ),
-        ]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
-        return run
+    @property
+    def resampled(self) -> bool:
+        return self.interval in RESAMPLED
 
-    return decorate
+    @property
+    def resamples(self) -> int:
+        from reweigh.trust.resampling import REPLICATES
+
+        return REPLICATES if self.replicates is None else self.replicates
+
+    @property
+    def heading(self) -> str:
+        what = "interval" if self.one_sided is None else f"{self.one_sided} bound"
+        return f"{100 * self.level:.10g} % {what}"
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Where the report goes."""
+
+    report: Annotated[
+        Path | None,
+        _option("Write a report to this HTML file, which needs nothing else.", REPORT),
+        WRITES,
+    ] = None
+    overwrite: Annotated[
+        bool, _option("Replace the report if it exists.", REPORT, "--overwrite")
+    ] = False
+
+    def check(self) -> None:
+        if self.report is None and self.overwrite:
+            raise UsageError("--overwrite belongs to --report")
+        refuse_existing(self.report, overwrite=self.overwrite, way="pass --overwrite")

@@ -3,60 +3,51 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from reweigh.cli.evaluate import chosen
-from reweigh.cli.files import WRITES
-from reweigh.cli.inputs import read_given
-from reweigh.cli.options import OR_TABLE, LogOptions, TargetOptions, with_options
-from reweigh.cli.terminal import Json, Quiet, Voice
+import reweigh as rw
+from reweigh.cli.command import command
+from reweigh.cli.inputs import estimators_named, read_inputs
+from reweigh.cli.options import (
+    WRITES,
+    Json,
+    LogOptions,
+    MaxRatio,
+    PilotOrMoments,
+    Quiet,
+    TargetOptions,
+    refuse_existing,
+)
+from reweigh.cli.terminal import Terminal, for_terminal, noted
 from reweigh.errors import ResourceError, UsageError
-
-if TYPE_CHECKING:
-    from reweigh.theory.plan_result import Need
 
 GOAL = "What the episodes must be enough for"
 POWER = 0.8
 
 
-@with_options(target=TargetOptions, log=LogOptions)
+def _goal(help: str) -> Any:
+    return typer.Option(help=help, rich_help_panel=GOAL)
+
+
+@command(target=TargetOptions, log=LogOptions)
 def plan(
     log: LogOptions,
     target: TargetOptions,
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="LOG…", help="Files of a pilot log, or one file of moments. " + OR_TABLE
-        ),
-    ] = None,
-    half_width: Annotated[
-        float | None,
-        typer.Option(help="Half-width of the interval that is wanted.", rich_help_panel=GOAL),
-    ] = None,
+    paths: PilotOrMoments = None,
+    half_width: Annotated[float | None, _goal("Half-width of the interval that is wanted.")] = None,
     difference: Annotated[
-        float | None,
-        typer.Option(
-            help="Difference between target and behaviour that must be found.",
-            rich_help_panel=GOAL,
-        ),
+        float | None, _goal("Difference between target and behaviour that must be found.")
     ] = None,
     power: Annotated[
-        float | None,
-        typer.Option(
-            help="Probability of finding the difference. (default: 0.8)", rich_help_panel=GOAL
-        ),
+        float | None, _goal("Probability of finding the difference. (default: 0.8)")
     ] = None,
-    level: Annotated[
-        float, typer.Option(help="Level of the interval or of the test.", rich_help_panel=GOAL)
-    ] = 0.95,
+    level: Annotated[float, _goal("Level of the interval or of the test.")] = 0.95,
     estimators: Annotated[
         str, typer.Option(help="Names with commas between them, as for evaluate.")
     ] = "mis,is",
-    max_ratio: Annotated[
-        float | None, typer.Option(help="Clip the ratios π/μ at this number.")
-    ] = None,
+    max_ratio: MaxRatio = None,
     as_json: Json = False,
     quiet: Quiet = False,
     chart: Annotated[
@@ -74,74 +65,66 @@ def plan(
 
     With --quiet one line per estimator is left: its name and the episodes that it needs.
     """
-    import reweigh as rw
-    from reweigh import theory
-    from reweigh.cli.messages import for_terminal
-    from reweigh.cli.tables import noted, print_json
-    from reweigh.theory.plan_result import plan_text, remarks
     from reweigh.theory.planning import as_goal
 
     if power is not None and difference is None:
         raise UsageError("--power belongs to --difference")
-    power = POWER if power is None else power
-    charts = chart or []
-    if overwrite and not charts:
-        raise UsageError("--overwrite belongs to --chart")
+    goal: dict[str, Any] = {
+        "half_width": half_width,
+        "difference": difference,
+        "power": POWER if power is None else power,
+        "level": level,
+    }
     # what would fail after the log has been read fails at once
-    as_goal(half_width, difference, power, level)
+    as_goal(**goal)
+    charts = chart or []
     _check_charts(charts, overwrite)
-    recipes = chosen(estimators, max_ratio)
-    voice = Voice(quiet, as_json)
-    with noted() as general:
-        with voice.working("reading"):
-            given = read_given(paths, log, target)
-        with voice.at_work(given.data, "planning") as data:
-            found = theory.plan(
-                data,
-                given.policy,
-                half_width=half_width,
-                difference=difference,
-                power=power,
-                level=level,
-                estimators=recipes,
-            )
+    recipes = estimators_named(estimators, max_ratio)
+    terminal = Terminal(quiet, as_json)
+    with noted() as warnings:
+        with terminal.working("reading"):
+            inputs = read_inputs(paths, log, target)
+        with terminal.at_work(inputs.data, "planning") as data:
+            answer = rw.theory.plan(data, inputs.policy, estimators=recipes, **goal)
     if as_json:
-        told = found.to_dict()
-        told["warnings"] = [*general, *told["warnings"]]
-        print_json({**told, "log": given.about, "version": rw.__version__})
+        plain = answer.to_dict()
+        plain["warnings"] = [*warnings, *plain["warnings"]]
+        terminal.json({**plain, "log": inputs.about, "version": rw.__version__})
     else:
-        if quiet:
-            for need in found.needs:
-                voice.answer(f"{need.estimator} {_episodes(need)}")
-            for line in remarks(found):
-                voice.warn(line)
-        else:
-            # put into the command line's words sentence by sentence, before it is wrapped
-            print(plan_text(found, for_terminal))
-        for text in general:
-            voice.warn(f"! {text}")
+        _print(answer, terminal)
+        terminal.warn(f"! {text}" for text in warnings)
     if charts:
         from reweigh.show.charts import save_as
 
-        drawn = found.chart()
+        drawn = answer.chart()
         for path in charts:
             save_as(drawn, path, overwrite=overwrite)
-            voice.say(f"chart: {path}")
+            terminal.say(f"chart: {path}")
 
 
-def _episodes(need: Need) -> str:
-    return "refused" if need.episodes is None else f"{need.episodes:,}"
+def _print(answer: Any, terminal: Terminal) -> None:
+    from reweigh.theory.plan_result import plan_text, remarks
+
+    if not terminal.quiet:
+        # put into the command line's words sentence by sentence, before it is wrapped
+        print(plan_text(answer, for_terminal))
+        return
+    for need in answer.needs:
+        episodes = "refused" if need.episodes is None else f"{need.episodes:,}"
+        terminal.answer(f"{need.estimator} {episodes}")
+    terminal.warn(remarks(answer))
 
 
 def _check_charts(paths: list[Path], overwrite: bool) -> None:
-    from reweigh.show.charts import FORMATS
-
+    if overwrite and not paths:
+        raise UsageError("--overwrite belongs to --chart")
     for path in paths:
+        from reweigh.show.charts import FORMATS
+
         if path.suffix[1:].lower() not in FORMATS:
             listed = ", ".join(f".{known}" for known in FORMATS)
             raise UsageError(f"--chart {str(path)!r}: the file's name must end in one of {listed}")
-        if path.exists() and not overwrite:
-            raise UsageError(f"{str(path)!r} exists; give another name or ask to overwrite it")
+        refuse_existing(path, overwrite=overwrite)
         if not path.parent.is_dir():
             folder = str(path.parent)
             raise ResourceError(f"cannot write {str(path)!r}: there is no folder {folder!r}")

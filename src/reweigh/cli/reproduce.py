@@ -7,21 +7,27 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reweigh.cli.files import WRITES, apart
+from reweigh import __version__
+from reweigh.cli.command import command
 from reweigh.cli.interrupts import keeping
-from reweigh.cli.terminal import QuietFiles, Voice
+from reweigh.cli.options import WRITES, QuietFiles
+from reweigh.cli.terminal import Terminal
+from reweigh.errors import PartialError, UsageError
 
 if TYPE_CHECKING:
-    from reweigh.paper.sweep import Progress
+    from reweigh.paper.cells import Setting
+    from reweigh.paper.list_of_figures import Figure
+    from reweigh.paper.sweep import Done, Progress
 
 CELLS, RUN = "cells", "run.json"
+KINDS = ("csv", "svg", "png")
 
 
-@apart
+@command()
 def reproduce(
     figures: Annotated[
         list[str] | None,
@@ -51,40 +57,25 @@ def reproduce(
 
     Example: reweigh reproduce fig2a fig3b -o paper --replicates 16
     """
-    from reweigh.errors import PartialError, UsageError
     from reweigh.paper import list_of_figures as paper
     from reweigh.paper import sweep
     from reweigh.paper.backends import Backend
     from reweigh.paper.cells import Setting
-    from reweigh.paper.figures import chart
-    from reweigh.show.charts import save
 
     if not figures:
         for figure in paper.FIGURES.values():
             print(f"{figure.name:26} {figure.title}: {', '.join(figure.estimators)}")
         return
-    voice = Voice(quiet)
     panels = paper.chosen(figures)
     if output is None:
         raise UsageError("say where to: -o FOLDER")
     setting = Setting(replicates, seed)
     runner = Backend(backend, jobs, address)  # type: ignore[arg-type]
-    if resume and overwrite:
-        raise UsageError("give --resume or --overwrite, not both")
-    files = [output / f"{panel.name}.{kind}" for panel in panels for kind in ("csv", "svg", "png")]
-    there = [path for path in files if path.exists()]
-    if there and not (overwrite or resume):
-        raise UsageError(
-            f"{str(there[0])!r} exists: go on with --resume, begin anew with --overwrite, or give "
-            "another folder"
-        )
-    if overwrite:  # so that what is there when this run is interrupted is this run's
-        for path in there:
-            path.unlink()
+    _prepare(panels, output, resume, overwrite)
     began = time.monotonic()
     instead = " instead of --overwrite" if overwrite else ""
     kept = f"every finished cell is kept. Go on with the same command and --resume{instead}"
-    with keeping(kept), _telling(quiet) as report:
+    with keeping(kept), _reporting(quiet) as report:
         done = sweep.run(
             paper.wanted(panels),
             output / CELLS,
@@ -95,20 +86,16 @@ def reproduce(
             report=report,
         )
     simulated = time.monotonic() - began
+    terminal = Terminal(quiet)
     whole = [panel for panel in panels if not set(panel.cells) & set(done.failed)]
-    for panel in whole:
-        table = paper.rows(panel, done.results, setting)
-        paper.write_csv(output / f"{panel.name}.csv", table, overwrite=True)
-        save(chart(panel, table), output / panel.name, overwrite=True)
-        for line in paper.refusals(panel, done.results):
-            voice.warn(f"! {line}")
+    _write_figures(whole, done, setting, output, terminal)
     total = time.monotonic() - began
     _write_run(
         output / RUN,
         {
             "command": f"reweigh reproduce {' '.join(figures)} --replicates {replicates} "
             f"--seed {seed}",
-            "version": version(),
+            "version": __version__,
             "workers": runner.workers,
             "cells_computed": len(done.results) - len(done.found),
             "cells_found": len(done.found),
@@ -116,10 +103,15 @@ def reproduce(
             "seconds": round(total, 1),
         },
     )
-    voice.say(
+    terminal.say(
         f"{_counted(len(whole), 'figure')} from {_counted(len(done.results), 'cell')} of "
         f"{replicates} replicates in {duration(total)}: {output}"
     )
+    _refuse_partial(done)
+
+
+def _refuse_partial(done: Done[Any, Any]) -> None:
+    """PartialError where cells failed."""
     if done.failed:
         listed = "; ".join(f"{cell.name} ({why})" for cell, why in done.failed.items())
         raise PartialError(
@@ -128,10 +120,34 @@ def reproduce(
         )
 
 
-def version() -> str:
-    from reweigh import __version__
+def _prepare(panels: list[Figure], output: Path, resume: bool, overwrite: bool) -> None:
+    """What is there of these figures stays, is gone on with, or goes."""
+    if resume and overwrite:
+        raise UsageError("give --resume or --overwrite, not both")
+    files = [output / f"{panel.name}.{kind}" for panel in panels for kind in KINDS]
+    there = [path for path in files if path.exists()]
+    if there and not (overwrite or resume):
+        raise UsageError(
+            f"{str(there[0])!r} exists: go on with --resume, begin anew with --overwrite, or give "
+            "another folder"
+        )
+    if overwrite:  # so that what is there when this run is interrupted is this run's
+        for path in there:
+            path.unlink()
 
-    return __version__
+
+def _write_figures(
+    panels: list[Figure], done: Done[Any, Any], setting: Setting, output: Path, terminal: Terminal
+) -> None:
+    from reweigh.paper import list_of_figures as paper
+    from reweigh.paper.figures import chart
+    from reweigh.show.charts import save
+
+    for panel in panels:
+        table = paper.rows(panel, done.results, setting)
+        paper.write_csv(output / f"{panel.name}.csv", table, overwrite=True)
+        save(chart(panel, table), output / panel.name, overwrite=True)
+        terminal.warn(f"! {line}" for line in paper.refusals(panel, done.results))
 
 
 def _write_run(path: Path, content: dict[str, Any]) -> None:
@@ -139,10 +155,8 @@ def _write_run(path: Path, content: dict[str, Any]) -> None:
     from reweigh.system.json_files import sealed
     from reweigh.system.output import write_atomically
 
-    def write(stream: BinaryIO) -> None:
-        stream.write((json.dumps(sealed(content), indent=2) + "\n").encode())
-
-    write_atomically(path, write, overwrite=True)
+    text = json.dumps(sealed(content), indent=2) + "\n"
+    write_atomically(path, lambda stream: stream.write(text.encode()), overwrite=True)
 
 
 def _counted(number: int, what: str) -> str:
@@ -155,7 +169,7 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def _telling(quiet: bool) -> Iterator[Callable[[Progress], None]]:
+def _reporting(quiet: bool) -> Iterator[Callable[[Progress], None]]:
     """A bar with the time left on a terminal, a line per finished cell elsewhere."""
     from rich.console import Console
 
@@ -170,7 +184,7 @@ def _telling(quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
 
 @contextmanager
-def _bar(console: object) -> Iterator[Callable[[Progress], None]]:
+def _bar(console: Any) -> Iterator[Callable[[Progress], None]]:
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
@@ -182,7 +196,7 @@ def _bar(console: object) -> Iterator[Callable[[Progress], None]]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Bar(*columns, console=console, transient=True) as bar:  # type: ignore[arg-type]
+    with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("simulating", total=None)
 
         def report(p: Progress) -> None:
@@ -195,23 +209,21 @@ def _bar(console: object) -> Iterator[Callable[[Progress], None]]:
 class _Lines:
     """One line per finished cell, with the time left at the pace so far."""
 
-    def __init__(self, console: object) -> None:
+    def __init__(self, console: Any) -> None:
         self._console = console
         self._first: tuple[float, float] | None = None  # when, and how much was done
-        self._told = 0
+        self._finished = 0
 
     def __call__(self, p: Progress) -> None:
         now = time.monotonic()
         if self._first is None:  # until here workers were started
             self._first = now, p.work_done
-        if p.finished == self._told:
+        if p.finished == self._finished:
             return
-        self._told = p.finished
+        self._finished = p.finished
         began, done = self._first
         left = ""
         if p.work_done > done:
             pace = (now - began) / (p.work_done - done)
             left = f", about {duration(pace * (p.work - p.work_done))} left"
-        self._console.print(  # type: ignore[attr-defined]
-            f"{p.finished}/{p.cells} {p.cell.name}{left}", highlight=False
-        )
+        self._console.print(f"{p.finished}/{p.cells} {p.cell.name}{left}", highlight=False)

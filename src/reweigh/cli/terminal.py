@@ -1,4 +1,4 @@
-"""What a command says, and to whom: tables and sentences, the answer alone, or JSON.
+"""What a command prints: tables and sentences, the answer alone, or JSON.
 
 Without an option a reader gets everything on the standard output, and progress on a terminal. With
 --quiet only the answer is left, in a line or two; warnings go to the standard error, and there is
@@ -7,35 +7,117 @@ no progress. With --json (quiet or not) there is one JSON object, which holds th
 
 from __future__ import annotations
 
+import json
+import math
+import re
+import shlex
 import sys
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from reweigh.cli import progress
-from reweigh.cli.messages import for_terminal
+from reweigh.errors import ReweighWarning
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Quiet = Annotated[
-    bool,
-    typer.Option(
-        "--quiet", "-q", help="Print the answer alone, and warnings to the standard error."
+# Messages are written for Python. On the command line the same things are called:
+PHRASES = (
+    (
+        "pass behavior_prob=None and estimate it with fit_behavior(log)",
+        "estimate it with --fit-behavior",
     ),
-]
-QuietFiles = Annotated[  # of commands whose answer is what they write
-    bool,
-    typer.Option("--quiet", "-q", help="Print nothing but warnings, to the standard error."),
-]
+    ("estimate them with fit_behavior(log)", "estimate them with --fit-behavior"),
+    ("truncated='drop'", "--cut-episodes drop"),
+    ("continuous_actions=True", "--continuous-actions"),
+    (
+        "abstraction=Rounding(scale), Grid(edges) or any callable to read_log",
+        "--round or --grid",
+    ),
+    ("short_episodes='terminal' or 'truncated'", "--short-episodes terminal or truncated"),
+    ("ask to overwrite it", "pass --overwrite"),
+    ("clip them (max_ratio)", "clip them (--max-ratio)"),
+    ("half_width or difference", "--half-width or --difference"),
+    ("or ask for a half_width", "or ask for a --half-width"),
+    ("between 1 - level, which", "between 1 less the --level, which"),
+    (" (log.drop_truncated())", ", in the log itself"),
+    (": log.drop_truncated()", ", in the log itself"),
+    ("certify() for a bound that holds", "evaluate --reward-range for a bound that holds"),
+    ("set episodes aside (holdout)", "set episodes aside (--holdout)"),
+    ("report on another (holdout)", "report on another (--holdout)"),
+)
+RENAMED = {
+    "method": "--interval",
+    "side": "--one-sided",
+    "estimator": "--estimators",
+    "scale": "--round",
+    "edges": "--grid",
+}
+PATTERNS = (  # Python's way to write an argument, and what stands for it ({} is the option)
+    (re.compile(r"\b([a-z_]+)=(['\"])(?P<value>[^'\"]*)\2"), "{} {}"),
+    (re.compile(r"\b(blocks|smoothing|horizon)=(?P<value>[0-9.]+)"), "{} {}"),
+    (re.compile(r"\b([a-z_]+)=(?P<value>…)"), "{} COLUMN"),
+    (re.compile(r"the parameter '([a-z_]+)(?P<value>)'"), "the option {}"),
+)
+CALL = re.compile(r"\b(mis|dm|wis|mdr|is_)\(\)")
+
+
+def for_terminal(text: str) -> str:
+    """A message in the command line's words."""
+    for python, option in PHRASES:
+        text = text.replace(python, option)
+    for pattern, words in PATTERNS:
+        text = pattern.sub(lambda m, words=words: words.format(_flag(m[1]), m["value"]), text)  # type: ignore[misc]
+    return printable(CALL.sub(r"\1", text))
+
+
+def _flag(name: str) -> str:
+    return RENAMED.get(name, "--" + name.replace("_", "-"))
+
+
+def printable(text: str) -> str:
+    """Names from the data may hold control characters; a terminal must not obey them."""
+    return "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def typed_command() -> str | None:
+    """The command line as it was typed; None where another program called."""
+    name, *arguments = sys.argv
+    return shlex.join(["reweigh", *arguments]) if Path(name).stem == "reweigh" else None
+
+
+@contextmanager
+def noted() -> Iterator[list[str]]:
+    """Collects the warnings of reweigh as texts."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ReweighWarning)
+        try:
+            yield texts
+        finally:
+            for entry in caught:
+                if issubclass(entry.category, ReweighWarning):
+                    texts.append(str(entry.message))
+                else:
+                    print(f"warning: {printable(str(entry.message))}", file=sys.stderr)
+
+
+def finite(value: Any) -> Any:
+    """The same with null for what is no finite number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True)
-class Voice:
-    """Speaks as the options of the command ask."""
+class Terminal:
+    """Prints as the options of the command ask."""
 
     quiet: bool = False
     as_json: bool = False
@@ -45,26 +127,32 @@ class Voice:
         """Whether nobody reads along."""
         return self.quiet or self.as_json
 
-    def say(self, text: str) -> None:
-        """A line for the reader."""
-        if not self.silent:
-            print(for_terminal(text))
+    def say(self, *lines: str) -> None:
+        """Lines for the reader."""
+        for line in () if self.silent else lines:
+            print(for_terminal(line))
 
     def table(self, table: Table) -> None:
-        from reweigh.cli.tables import print_table
-
+        """A table in the width of the terminal; where there is none, of 100 columns."""
         if not self.silent:
-            print_table(table)
+            from rich.console import Console
 
-    def answer(self, text: str) -> None:
+            width = None if sys.stdout.isatty() else 100
+            Console(width=width, highlight=False, soft_wrap=False).print(table)
+
+    def answer(self, *lines: str) -> None:
         """What --quiet leaves of all that is said."""
-        if self.quiet and not self.as_json:
-            print(for_terminal(text))
+        for line in lines if self.quiet and not self.as_json else ():
+            print(for_terminal(line))
 
-    def warn(self, text: str) -> None:
-        """A line that must not get lost; JSON holds it in a place of its own."""
-        if not self.as_json:
-            print(for_terminal(text), file=sys.stderr if self.quiet else sys.stdout)
+    def warn(self, lines: Iterable[str]) -> None:
+        """Lines that must not get lost; JSON holds them in a place of its own."""
+        for line in () if self.as_json else lines:
+            print(for_terminal(line), file=sys.stderr if self.quiet else sys.stdout)
+
+    def json(self, value: Any) -> None:
+        """One JSON object in ASCII; what is no finite number leaves as null."""
+        print(json.dumps(finite(value), indent=2, allow_nan=False))
 
     def working(self, text: str) -> AbstractContextManager[None]:
         return progress.working(text, silent=self.silent)

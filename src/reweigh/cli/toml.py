@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reweigh.cli.messages import printable
+from reweigh.cli.terminal import printable
 
 Value = str | bool | int | float | Sequence[str] | None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.system.number_format import two_digits
@@ -25,7 +25,7 @@ def disagreement(results: Sequence[Estimate | Refusal]) -> str | None:
     if len(estimates) < 2 or estimates[0].n_episodes < 2:
         return None
     first, *others = estimates
-    critical = float(stats.t.ppf(1 - BY_CHANCE / 2 / len(others), first.n_episodes - 1))
+    critical = float(stdtrit(first.n_episodes - 1, 1 - BY_CHANCE / 2 / len(others)))
     found = []
     for other in others:
         apart, words = other.value - first.value, "joint error"

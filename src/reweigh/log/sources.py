@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as pa_dataset
 
 from reweigh.errors import Fault, InputError, Place, ResourceError, UsageError, input_error
 from reweigh.log import csv_files as csvfile
@@ -247,7 +246,7 @@ def _open_table(data: Any) -> TableSource:
             table = pa.Table.from_batches([data])
         elif kind == "polars LazyFrame":
             table = data.collect().to_arrow()
-        elif isinstance(data, pa_dataset.Dataset | pa_dataset.Scanner):
+        elif type(data).__module__ == "pyarrow._dataset":  # to import it would import pandas
             table = data.to_table()
         elif hasattr(data, "__arrow_c_stream__"):
             table = pa.table(data)

@@ -10,6 +10,7 @@ from pathlib import Path
 from reweigh.errors import ResourceError
 
 STEP_BYTES = 320  # per step and block, of an evaluation; measured, from the reading to the answer
+COMPILED_BYTES = 450_000_000  # addresses of Numba, its kernels and the first rows; measured
 CGROUPS = Path("/sys/fs/cgroup")
 # What libraries say, in errors of their own kinds, when the system gives them no memory.
 WORDS = re.compile(
@@ -53,6 +54,13 @@ def require_steps(horizon: int, blocks: int = 1) -> None:
         f"a horizon of {horizon:,} steps{split}",
         "give a shorter horizon" + (" or fewer blocks" if blocks > 1 else ""),
     )
+
+
+def require_compiled() -> None:
+    """Numba's compiler ends the process where the system gives it no addresses: refuse before it is
+    loaded. Without a limit of addresses (`ulimit -v`) nothing is asked."""
+    if _address_limit() is not None:
+        require(COMPILED_BYTES, "loading the compiled scan", "raise its limit")
 
 
 def is_shortage(error: BaseException | None) -> bool:

@@ -67,7 +67,7 @@ def files_behind(*things: object) -> tuple[Path, ...]:
 
 def write_atomically(
     path: str | Path,
-    write: Callable[[BinaryIO], None],
+    write: Callable[[BinaryIO], object],
     *,
     overwrite: bool = False,
     inputs: Iterable[Path] = (),

@@ -46,7 +46,7 @@ from reweigh.sums.engines.stream_unordered import loose_sums, may_be_loose, scan
 from reweigh.sums.moments import About, Moments
 from reweigh.sums.scanned_log import Reading
 from reweigh.sums.sources import named
-from reweigh.system.memory import require_steps
+from reweigh.system.memory import require_compiled, require_steps
 from reweigh.system.progress import Report
 
 BATCH = 1 << 18  # rows
@@ -104,6 +104,7 @@ class StreamEngine:
         """The fast path, where there is one for this log."""
         if not self.fast or importlib.util.find_spec("numba") is None:
             return None
+        require_compiled()
         from reweigh.sums.engines.stream_fast import fast_sums
 
         horizon = _horizon(rows, reading)

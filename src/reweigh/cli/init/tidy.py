@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from reweigh.cli.first_look import Look
+from reweigh.cli.init.look import Look
 from reweigh.errors import Fault, Place, input_error
 from reweigh.log.column_types import floats, is_text, texts
 from reweigh.log.sources import open_source

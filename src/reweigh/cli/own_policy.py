@@ -45,10 +45,10 @@ def _to_parts(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     parts = np.floor(exact).astype(np.int64)
     rank = np.argsort(np.argsort(parts - exact, axis=1, kind="stable"), axis=1, kind="stable")
     more: npt.NDArray[np.int64] = (rank < (PARTS - parts.sum(axis=1))[:, None]).astype(np.int64)
-    found: npt.NDArray[np.int64] = parts + more
-    return found
+    whole: npt.NDArray[np.int64] = parts + more
+    return whole
 
 
-def write_policy(log: EpisodeLog, path: Path) -> None:
+def write_own_policy(log: EpisodeLog, path: Path) -> None:
     table = own_policy(log)
     write_atomically(path, lambda stream: pacsv.write_csv(table, stream))

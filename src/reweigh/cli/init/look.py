@@ -71,6 +71,13 @@ class Seen:
         return np.asarray(floats(column).fill_null(np.nan).to_numpy(zero_copy_only=False), float)
 
     @property
+    def content(self) -> str:
+        """In words."""
+        if self.kind == "number":
+            return f"numbers in [{self.values.min():g}, {self.values.max():g}]"
+        return f"{self.distinct:,} values"
+
+    @property
     def is_numeric(self) -> bool:
         return self.kind in ("whole", "number")
 
