@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,6 @@ from reweigh.estimate.recipe import Recipe, Trajectory
 from reweigh.estimate.recursion import no_support, overflow
 from reweigh.estimate.solution import Replicated, Solution, lacking
 from reweigh.kernels.groups import rowwise
-from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
-from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.moments import Moments
 from reweigh.sums.trajectories import StepMoments
 
@@ -144,22 +141,3 @@ def _placebo(log_scale: Floats, w: Floats, w2: Floats, n: int, powers: Any) -> t
         mean = np.exp(log_scale) * w / n
         spread = np.sqrt(np.maximum(np.exp(2 * log_scale) * w2 / n - mean**2, 0.0) / n)
         return float(np.sum(powers * mean)), float(np.sum(powers * spread))
-
-
-def with_delta_error(
-    recipe: Recipe, solution: Solution, sums: Moments, log: EpisodeLog, target: Policy
-) -> Solution:
-    """WIS with its error: ψ_i = g_i - ḡ + Σ_t γ^t ρ_{0:t} (y_t - v_t)/mean(ρ_{0:t}),
-    SE² = mean(ψ²)/n."""
-    assert sums.trajectories is not None
-    steps, n = sums.trajectories.steps.total(), sums.n_episodes
-    request = replace(recipe.needs, blocks=sums.about.blocks)
-    center, log_mean = steps.wy / steps.w, np.log(steps.w / n) + steps.log_scale
-    psi = ArraysEngine().weighted_residuals(log, target, request, center, log_mean)
-    g = log.steps.start_value
-    if g is not None:
-        psi = psi + g - g.mean()
-    error = float(np.sqrt(np.mean(psi**2) / n))
-    if variance.nothing_left(error, solution.value):
-        return replace(solution, error_method=variance.LOST)
-    return replace(solution, standard_error=error)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import must_be
+from reweigh.errors import SupportError, must_be
 from reweigh.sums.engines.base import Request
 
 if TYPE_CHECKING:
@@ -154,13 +154,13 @@ class Stepwise(Weights):
         sums: Moments,
         rows: tuple[EpisodeLog, Policy] | None,
     ) -> Solution:
-        from reweigh.estimate.products import NEEDS_SCAN, with_delta_error
+        from reweigh.estimate.products import NEEDS_SCAN
 
         if solution.standard_error is not None or solution.error_method != NEEDS_SCAN:
             return solution
         if rows is None:
             return with_jackknife(recipe, solution, sums)
-        return with_delta_error(recipe, solution, sums, *rows)
+        return with_influence_error(recipe, solution, sums, *rows)
 
     def error_by_blocks(self, recipe: Recipe) -> bool:
         return recipe.normalize == "step"
@@ -315,14 +315,11 @@ class Model(Weights):
             return solution
         if rows is None:
             return with_jackknife(recipe, solution, sums)
-        from reweigh.estimate.influence import influence_values
-
-        psi = influence_values(*rows, recipe)
-        error = float(np.sqrt(np.mean(psi**2) / len(psi)))
-        by_node = solution.nodes
+        found = with_influence_error(recipe, solution, sums, *rows)
+        by_node = found.nodes
         if by_node is not None:
             by_node = replace(by_node, variance=None)
-        return replace(solution, standard_error=error, freedom=None, by_node=by_node)
+        return replace(found, freedom=None, by_node=by_node)
 
 
 @dataclass(frozen=True)
@@ -379,6 +376,23 @@ def with_jackknife(recipe: Recipe, solution: Solution, sums: Moments) -> Solutio
 
     error, method = jackknife_error(recipe, sums, solution.value)
     return replace(solution, standard_error=error, error_method=method)
+
+
+def with_influence_error(
+    recipe: Recipe, solution: Solution, sums: Moments, log: EpisodeLog, target: Policy
+) -> Solution:
+    """The solution with the error of its influence values: SE² = mean(ψ²)/n."""
+    from reweigh.estimate.influence import influence_values
+    from reweigh.estimate.variance import LOST, OVERFLOW, nothing_left
+
+    try:
+        psi = influence_values(log, target, recipe, sums)
+    except SupportError:  # the value is a number, and a ψ is not
+        return replace(solution, standard_error=None, error_method=OVERFLOW)
+    error = float(np.sqrt(np.mean(psi**2) / len(psi)))
+    if nothing_left(error, solution.value):
+        return replace(solution, standard_error=None, error_method=LOST)
+    return replace(solution, standard_error=error)
 
 
 @dataclass(frozen=True, eq=False)

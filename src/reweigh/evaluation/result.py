@@ -230,7 +230,7 @@ class Estimate:
         """How much more than the behaviour the target earns, with its error and p-value.
 
         From rows the difference is paired, since both values come from the same episodes. From
-        sums (streams, databases, moments) its error is at most that of both values together, and
+        sums (moments, Spark, warehouses) its error is at most that of both values together, and
         the p-value is the largest that this allows (`Gain.at_most`). RefusedError where there is
         no error, or the sums do not tell how much the returns spread.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -30,8 +31,13 @@ class PolicyMoments:
     n: Ints
     pi: Floats
 
+    @staticmethod
+    def add_up(parts: Sequence[PolicyMoments]) -> bool:
+        """Whether all of these hold what the policy does with the same actions."""
+        return all(np.array_equal(np.unique(parts[0].a), np.unique(part.a)) for part in parts[1:])
+
     def __add__(self, other: PolicyMoments) -> PolicyMoments:
-        if not np.array_equal(np.unique(self.a), np.unique(other.a)):
+        if not PolicyMoments.add_up([self, other]):
             raise InputError(
                 "these moments of a policy function are of logs with different actions, and "
                 "neither holds what the policy does with the other's; give the target as a table "

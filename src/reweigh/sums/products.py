@@ -96,7 +96,10 @@ def _episodes(
 def weighted_residuals(
     steps: Steps, rho: Floats, gamma: float, center: Floats, log_mean: Floats
 ) -> Floats:
-    """See `moments.engines.base.Engine.weighted_residuals`."""
+    """(n,) per episode Σ_t γ^t ρ_{0:t} (y_t - center_t)/exp(log_mean_t).
+
+    An episode that has ended goes on with its last product and y = 0.
+    """
     n = steps.n_episodes
     m, e, total = np.ones(n), np.zeros(n, np.int64), np.zeros(n)
     scale, exponent = _steps_scale(gamma, center, log_mean)

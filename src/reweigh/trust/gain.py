@@ -1,7 +1,7 @@
 """What the target earns beyond the behaviour, its error, and p of "it earns no more".
 
-From rows the difference is paired: its error is that of the difference of the influence values.
-Sums hold no episodes, but with a and b the errors of the two values
+From rows, or a second scan of them, the difference is paired: its error is that of the difference
+of the influence values. Sums hold no episodes, but with a and b the errors of the two values
 
     |a - b| ≤ SE of the difference ≤ a + b        (their correlation is between -1 and 1)
 

@@ -115,9 +115,3 @@ class ArraysEngine:
             **made,
         )
         return named(sums, log.identity()) if request.named else sums
-
-    def weighted_residuals(
-        self, log: EpisodeLog, target: Policy, request: Request, center: Floats, log_mean: Floats
-    ) -> Floats:
-        _, rho = ratios(log, target, request.max_ratio)
-        return products.weighted_residuals(log.steps, rho, log.discount, center, log_mean)

@@ -65,15 +65,6 @@ class Engine(Protocol):
         """All sums of the request, in one scan."""
         ...
 
-    def weighted_residuals(
-        self, log: EpisodeLog, target: Policy, request: Request, center: Floats, log_mean: Floats
-    ) -> Floats:
-        """(n,) per episode Σ_t γ^t ρ_{0:t} (y_t - center_t) / exp(log_mean_t): a second scan.
-
-        An episode that has ended goes on with its last product and y = 0.
-        """
-        ...
-
 
 def about(log: EpisodeLog, target: Policy, request: Request) -> About:
     """What the sums of this log, target and request are of, but for the names of their sources,

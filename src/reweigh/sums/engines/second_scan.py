@@ -68,7 +68,10 @@ def with_codes_of(log: EpisodeLog, sums: Moments) -> EpisodeLog:
 
 
 def _coded(codes: npt.NDArray[np.int32], table: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    return np.where(codes >= 0, table[np.maximum(codes, 0)], codes).astype(codes.dtype)
+    seen = codes >= 0
+    recoded = codes.copy()
+    recoded[seen] = table[codes[seen]]
+    return recoded
 
 
 def _visit_stream(log: ScannedLog, target: Policy, horizon: int, visit: Visit) -> None:

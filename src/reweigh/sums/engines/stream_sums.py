@@ -14,6 +14,7 @@ from reweigh.log.states import Label, Labels, unite
 from reweigh.sums.diagnostic_tables import VERSIONS, Buckets, LaggedMoments, bounded
 from reweigh.sums.engines.base import SPARE_CELLS, Request
 from reweigh.sums.moments import Moments, unite_actions, unite_ranges
+from reweigh.sums.policy import PolicyMoments
 from reweigh.sums.transitions import StartMoments, TransitionMoments, concatenate
 
 Words = npt.NDArray[np.uint64]
@@ -64,6 +65,8 @@ def add_up(parts: list[Moments]) -> Moments:
     def together(name: str) -> Any:
         tables = [getattr(part, name) for part in moved]
         if any(table is None for table in tables):
+            return None
+        if isinstance(tables[0], PolicyMoments) and not PolicyMoments.add_up(tables):
             return None
         if isinstance(tables[0], TransitionMoments):
             return concatenate(tables)
