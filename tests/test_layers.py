@@ -23,7 +23,6 @@ EXCEPTIONS = {
     ("show/draw_places", "theory"),
     ("show/page", "theory"),
     ("show/places", "theory"),
-    ("trust/resampling", "evaluation"),
 }
 
 

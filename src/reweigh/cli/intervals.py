@@ -70,7 +70,7 @@ class IntervalOptions:
 
     @property
     def resamples(self) -> int:
-        from reweigh.trust.resampling import REPLICATES
+        from reweigh.evaluation.resampling import REPLICATES
 
         return REPLICATES if self.replicates is None else self.replicates
 
@@ -132,9 +132,9 @@ def told(
 ) -> Told:
     """The intervals that were asked for, and the certificate."""
     from reweigh.decide.certificate import certify, value_range
+    from reweigh.evaluation.resampling import new_seed
     from reweigh.evaluation.result import Refusal
     from reweigh.system.progress import each
-    from reweigh.trust.resampling import new_seed
 
     within = None
     if options.reward_range is not None:
