@@ -160,7 +160,7 @@ def bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_small_file_of_many_rows_is_refused_by_what_it_declares(bomb: Path) -> None:
     ran = reweigh("evaluate", bomb, *TARGET, "--engine", "arrays", preexec_fn=addresses(4e9))
     assert ran.returncode == 6, ran.stderr
-    one_sentence(ran.stderr, "40,000,000 rows of 7 columns", "6.24 GB", "--engine stream")
+    one_sentence(ran.stderr, "40,000,000 rows of 7 columns", "3.84 GB", "--engine stream")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -85,7 +85,9 @@ def assemble(
         states = joint
     used = None
     if rows is not None:
-        used = rows.until(horizon or len(rows.offsets) - 1, episode, step)
+        longest = len(rows.offsets) - 1
+        horizon = horizon or longest
+        used = rows.until(min(horizon, longest), episode, step)
     order = np.zeros(0, np.int32) if used is None else used.order
     action, actions = reader.actions()
     action = in_order(action, order)
@@ -106,8 +108,9 @@ def assemble(
     reader.faults.raise_if_any(reader.source.describe())
     assert rows is not None  # or a fault was raised
     assert used is not None
-    horizon = len(used.offsets) - 1
+    assert horizon is not None
     require_steps(horizon)
+    used = used.until(horizon, episode, step)
 
     known = np.full(len(last), HIDDEN) if following is None else following[last]
     if horizon < len(rows.offsets) - 1:
@@ -170,7 +173,7 @@ def _check_episodes(
         after = np.full(len(step), -1)
         after[sorted_rows[:-1][same]] = sorted_rows[1:][same]
     else:
-        horizon, last = len(used.offsets) - 1, used.last_rows
+        last = used.last_rows
         length = np.empty(n_episodes, np.int64)
         length[rows.ranked] = rows.lengths
         after = last if moves is None else rows.next_rows()
@@ -189,6 +192,7 @@ def _check_episodes(
         if not reader.allow_hidden:
             missing = fine & rules.NULL_NEXT_STATE.broken(after >= 0, following < 0)
             checks.null_values(faults, name, missing, rules.NULL_NEXT_STATE)
+    assert horizon is not None
     return last, step[last] < horizon - 1
 
 
