@@ -29,6 +29,7 @@ from reweigh.errors import Fault, RefusedError, input_error, must_be
 from reweigh.evaluation.inputs import check_target
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
+from reweigh.show.text import aligned
 from reweigh.sums.engines.arrays import ratios
 from reweigh.system.number_format import number
 from reweigh.trust.bounds import (
@@ -135,10 +136,7 @@ class Certificate:
         return lines
 
     def __str__(self) -> str:
-        lines = self.rows()
-        width = max(len(label) for label, _ in lines)
-        told = [f"{label:<{width}}  {text}" for label, text in lines]
-        return "\n".join([*told, *(f"  - {text}" for text in self.assumes)])
+        return "\n".join([*aligned(self.rows()), *(f"  - {text}" for text in self.assumes)])
 
     __repr__ = __str__
 

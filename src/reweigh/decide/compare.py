@@ -76,10 +76,10 @@ def compare(
         raise must_be("seed", "a whole number from 0 on", seed)
     named, given = _named(targets), _listed(estimators)
     drawn = secrets.randbits(32) if seed is None else int(seed)
-    said: list[str] = []
+    warnings: list[str] = []
     used = log
     if truncated == "drop" and log.n_truncated:
-        used = _without_cut(log, said)
+        used = _without_cut(log, warnings)
     if used.n_episodes < 2:
         raise RefusedError(
             "one-episode", "one episode has no spread, and a comparison needs the errors"
@@ -90,20 +90,21 @@ def compare(
     if AUTO in given:
         auto = choose_common(used if parts is None else parts[0], named, evaluate_all)
     recipes = _recipes(given, auto)
-    ask = _Asking(named, recipes, float(level), drawn, auto)
+    task = _Task(named, recipes, float(level), drawn, auto)
     trials = [trial(target, recipe) for target in named.values() for recipe in recipes.values()]
     count = tried(log, trials, share)
-    found = ask.on(used if parts is None else parts[0], count.tried)
-    said = [*said, *found.warnings, *count.says(len(trials), share)]
-    found = replace(found, warnings=tuple(said))
+    comparison = task.on(used if parts is None else parts[0], count.tried)
+    warnings += [*comparison.warnings, *count.says(len(trials), share)]
+    comparison = replace(comparison, warnings=tuple(warnings))
     if parts is None:
-        return found
-    if found.best is None:
+        return comparison
+    if comparison.best is None:
         raise RefusedError("holdout", "no target was answered on the part that is to choose")
-    name = found.best.target
+    name = comparison.best.target
     first = dict([next(iter(recipes.items()))])
-    last = replace(ask, targets={name: named[name]}, recipes=first).on(parts[1], count.tried)
-    return replace(found, chosen=name, held_out=last.contenders[0], n_held_out=parts[1].n_episodes)
+    last = replace(task, targets={name: named[name]}, recipes=first).on(parts[1], count.tried)
+    held_out = last.contenders[0]
+    return replace(comparison, chosen=name, held_out=held_out, n_held_out=parts[1].n_episodes)
 
 
 def _named(targets: Policy | Mapping[str, Policy] | Sequence[Policy]) -> dict[str, Policy]:
@@ -156,7 +157,7 @@ def _recipes(listed: list[Recipe | str], auto: CommonChoice | None) -> dict[str,
     return named
 
 
-def _without_cut(log: EpisodeLog, said: list[str]) -> EpisodeLog:
+def _without_cut(log: EpisodeLog, warnings: list[str]) -> EpisodeLog:
     """The log without cut-off episodes, which is told as `evaluate` tells it."""
     if log.n_truncated == log.n_episodes:
         raise RefusedError("truncated", "every episode was cut off: none is left")
@@ -164,7 +165,7 @@ def _without_cut(log: EpisodeLog, said: list[str]) -> EpisodeLog:
         f"{log.n_truncated:,} of {log.n_episodes:,} episodes were cut off and left out; if being "
         "cut off has to do with the outcome, the estimate is biased"
     )
-    said.append(str(warning))
+    warnings.append(str(warning))
     python_warnings.warn(warning, stacklevel=3)
     return log.drop_truncated()
 
@@ -182,7 +183,7 @@ def _parted(log: EpisodeLog, share: float) -> tuple[EpisodeLog, EpisodeLog]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Asking:
+class _Task:
     """What is compared, whatever the log."""
 
     targets: dict[str, Policy]
@@ -210,7 +211,7 @@ class _Asking:
             columns = [behavior_values(log), *(values for values in psi if values is not None)]
             joint = Joint.of(np.stack(columns, axis=1), DRAWS, self.seed)
             pairs, beyond = self._judged(contenders, behavior, at, joint)
-        said = [
+        warnings = [
             f"{d.first} and {d.second} differ by {d.value:.4g}, more than their joint error "
             f"({d.standard_error:.2g}) explains: one of them is biased here, or its error is not "
             "to be trusted (see the verdicts)"
@@ -219,13 +220,13 @@ class _Asking:
         ranked = [c for c in contenders if c.estimator == next(iter(self.recipes))]
         bare = [c.target for c in ranked if c.no_interval is not None]
         if bare and len(ranked) > 1:
-            said.append(
+            warnings.append(
                 f"how likely each target is the best is {NOT_KNOWN}: {', '.join(bare)} "
                 f"{'has' if len(bare) == 1 else 'have'} no interval"
             )
         return Comparison(
             tuple(contenders), behavior, self.level, pairs, beyond, count, self.seed,
-            log.n_episodes, warnings=tuple(said), auto=self.auto,
+            log.n_episodes, warnings=tuple(warnings), auto=self.auto,
         )  # fmt: skip
 
     def _alone(

@@ -11,6 +11,7 @@ from reweigh.estimate.recipe import Model, Recipe
 from reweigh.evaluation.result import Estimate, Interval, Refusal, number, rounded
 from reweigh.show.frame import evaluation_row, rows_frame
 from reweigh.show.record import NO_TRUST, Evaluation
+from reweigh.show.text import by_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -284,14 +285,11 @@ class Comparison:
     def remarks(self) -> list[str]:
         """The estimators' warnings, what speaks against the contenders, why one has no interval:
         each text once, with the contenders that it is said of."""
-        by_text: dict[str, list[str]] = {}
-        for c in self.answered:
-            for text in _remarks_on(c):
-                by_text.setdefault(text, []).append(c.name)
+        texts = by_text((c.name, text) for c in self.answered for text in _remarks_on(c))
         everyone = [c.name for c in self.answered]
         lines = [
             f"{'all' if names == everyone and len(names) > 1 else '; '.join(names)}: {text}"
-            for text, names in by_text.items()
+            for text, names in texts.items()
         ]
         if self.held_out is not None:
             lines += [

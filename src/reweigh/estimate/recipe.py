@@ -24,14 +24,11 @@ if TYPE_CHECKING:
     from reweigh.sums.gather import Gradient
     from reweigh.sums.moments import Moments
 
+    Rows = tuple[EpisodeLog, Policy]
+
 Normalize = Literal["none", "simplex", "state", "step"]
 Reward = Literal["logged", "averaged", "pooled"]
 JACKKNIFE_BLOCKS = 50
-NORMALIZED = {
-    "none": "dₜ is not normalised (the estimator of the paper’s theorem)",
-    "simplex": "dₜ is divided by its sum at every step (the paper’s algorithm and experiments)",
-    "state": "the ratios are divided by their own sum within every state",
-}
 
 
 class Weights:
@@ -47,6 +44,7 @@ class Weights:
     whole_episodes   whether cut-off episodes must be left out
     blocks           of episodes that its sums are split into: an error by the jackknife needs them
     solves_replicates   whether the replicates of a log are solved together
+    formula          what it computes, with {over} for its divisor, by `Recipe.normalize`
     """
 
     kinds: ClassVar[frozenset[str]]
@@ -58,6 +56,9 @@ class Weights:
     whole_episodes: ClassVar[bool] = False
     blocks: ClassVar[int] = 1
     solves_replicates: ClassVar[bool] = True
+    formula: ClassVar[str]
+    divisors: ClassVar[dict[str, str]] = {}
+    described: ClassVar[dict[str, str]] = {}
 
     @property
     def pools_steps(self) -> bool:
@@ -71,13 +72,9 @@ class Weights:
         """What gates may ask, beyond what the class declares; see `Recipe.traits`."""
         return set()
 
-    def formula(self, recipe: Recipe) -> str:
-        """What it computes, in the letters of a report (`NOTATION`)."""
-        raise NotImplementedError
-
     def description(self, recipe: Recipe) -> str:
         """Which variant it is, in words."""
-        raise NotImplementedError
+        return self.described[recipe.normalize]
 
     def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
         """The solution on its sums; without `errors` the value is enough."""
@@ -104,11 +101,7 @@ class Weights:
         raise NotImplementedError
 
     def with_error(
-        self,
-        recipe: Recipe,
-        solution: Solution,
-        sums: Moments,
-        rows: tuple[EpisodeLog, Policy] | None,
+        self, recipe: Recipe, solution: Solution, sums: Moments, rows: Rows | None
     ) -> Solution:
         """The solution with an error that its sums alone do not hold, from the `rows` or, without
         them, from sums by blocks."""
@@ -126,18 +119,16 @@ class Stepwise(Weights):
     kinds = frozenset({"trajectories"})
     normalizations = ("none", "step")
     takes_control = True
+    formula = "v̂ = Σₜ γᵗ Σᵢ ρ₀…ρₜ rₜ / {over}"
+    divisors: ClassVar[dict[str, str]] = {"none": "n", "step": "Σᵢ ρ₀…ρₜ"}
+    described: ClassVar[dict[str, str]] = {
+        "none": "step-wise importance sampling",
+        "step": "step-wise importance sampling, weighted: divided by the sum of the weights",
+    }
     multiplies = whole_episodes = True
 
     def limits(self, recipe: Recipe) -> str:
         return "products"
-
-    def formula(self, recipe: Recipe) -> str:
-        return f"v̂ = Σₜ γᵗ Σᵢ ρ₀…ρₜ rₜ / {'n' if recipe.normalize == 'none' else 'Σᵢ ρ₀…ρₜ'}"
-
-    def description(self, recipe: Recipe) -> str:
-        plain = "step-wise importance sampling"
-        weighted = f"{plain}, weighted: divided by the sum of the weights"
-        return plain if recipe.normalize == "none" else weighted
 
     def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
         from reweigh.estimate.products import solve_products
@@ -150,11 +141,7 @@ class Stepwise(Weights):
         return product_gradient(recipe, sums)
 
     def with_error(
-        self,
-        recipe: Recipe,
-        solution: Solution,
-        sums: Moments,
-        rows: tuple[EpisodeLog, Policy] | None,
+        self, recipe: Recipe, solution: Solution, sums: Moments, rows: Rows | None
     ) -> Solution:
         from reweigh.estimate.products import NEEDS_SCAN
 
@@ -174,18 +161,16 @@ class Trajectory(Weights):
 
     kinds = frozenset({"trajectories"})
     normalizations = ("none", "step")
+    formula = "v̂ = Σᵢ (ρ₀…ρ_H₋₁) Σₜ γᵗ rₜ / {over}"
+    divisors: ClassVar[dict[str, str]] = {"none": "n", "step": "Σᵢ ρ₀…ρ_H₋₁"}
+    described: ClassVar[dict[str, str]] = {
+        "none": "trajectory-wise importance sampling",
+        "step": "trajectory-wise importance sampling, weighted",
+    }
     multiplies = whole_episodes = True
 
     def limits(self, recipe: Recipe) -> str:
         return "products"
-
-    def formula(self, recipe: Recipe) -> str:
-        over = "n" if recipe.normalize == "none" else "Σᵢ ρ₀…ρ_H₋₁"
-        return f"v̂ = Σᵢ (ρ₀…ρ_H₋₁) Σₜ γᵗ rₜ / {over}"
-
-    def description(self, recipe: Recipe) -> str:
-        weighted = "" if recipe.normalize == "none" else ", weighted"
-        return f"trajectory-wise importance sampling{weighted}"
 
     def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
         from reweigh.estimate.products import solve_products
@@ -206,6 +191,16 @@ class Marginal(Weights):
     kinds = frozenset({"transitions"})
     normalizations = ("none", "simplex", "state")
     rewards = ("logged", "averaged", "pooled")
+    formula = (
+        "v̂ = Σₜ γᵗ Σₛ dₜ(s) r̂ₜ(s),  dₜ₊₁(s′) = Σₛ P̂ₜ(s′|s) dₜ(s),"
+        "  P̂ₜ(s′|s) = Σ ρ 1[s→s′] / {over},  r̂ₜ(s) = Σ ρ r / {over}"
+    )
+    divisors: ClassVar[dict[str, str]] = {"none": "nₜ(s)", "simplex": "nₜ(s)", "state": "Σ ρ"}
+    described: ClassVar[dict[str, str]] = {
+        "none": "dₜ is not normalised (the estimator of the paper’s theorem)",
+        "simplex": "dₜ is divided by its sum at every step (the paper’s algorithm and experiments)",
+        "state": "the ratios are divided by their own sum within every state",
+    }
     takes_control = True
 
     @property
@@ -220,20 +215,11 @@ class Marginal(Weights):
     def traits(self, recipe: Recipe) -> set[str]:
         return {"within states"} if recipe.normalize == "state" else set()
 
-    def formula(self, recipe: Recipe) -> str:
-        over = "Σ ρ" if recipe.normalize == "state" else "nₜ(s)"
-        return (
-            "v̂ = Σₜ γᵗ Σₛ dₜ(s) r̂ₜ(s),  dₜ₊₁(s′) = Σₛ P̂ₜ(s′|s) dₜ(s),"
-            f"  P̂ₜ(s′|s) = Σ ρ 1[s→s′] / {over},  r̂ₜ(s) = Σ ρ r / {over}"
-        )
-
     def description(self, recipe: Recipe) -> str:
-        text = f"marginalized importance sampling; {NORMALIZED[recipe.normalize]}"
-        if self.pooled:
-            text += "; the estimates of all steps are pooled"
-        if recipe.reward != "logged":
-            text += f"; rewards are {recipe.reward} over rows of the same state and action"
-        return text
+        text = f"marginalized importance sampling; {self.described[recipe.normalize]}"
+        text += "; the estimates of all steps are pooled" if self.pooled else ""
+        rewards = f"; rewards are {recipe.reward} over rows of the same state and action"
+        return text if recipe.reward == "logged" else text + rewards
 
     def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
         from reweigh.estimate.solution import solve_recursion
@@ -261,6 +247,10 @@ class Model(Weights):
 
     unseen: Literal["zero", "renorm"] = "zero"
     kinds = frozenset({"model"})
+    formula = (
+        "v̂ = Σₜ γᵗ Σₛ dₜ(s) Σₐ π(a|s) r̄ₜ(s,a),  dₜ₊₁(s′) = Σₛ Σₐ dₜ(s) π(a|s) T̂ₜ(s′|s,a), "
+        "with T̂ and r̄ from counts"
+    )
     uses_ratios = False
 
     def limits(self, recipe: Recipe) -> str:
@@ -268,12 +258,6 @@ class Model(Weights):
 
     def traits(self, recipe: Recipe) -> set[str]:
         return {"model"}
-
-    def formula(self, recipe: Recipe) -> str:
-        return (
-            "v̂ = Σₜ γᵗ Σₛ dₜ(s) Σₐ π(a|s) r̄ₜ(s,a),  dₜ₊₁(s′) = Σₛ Σₐ dₜ(s) π(a|s) T̂ₜ(s′|s,a), "
-            "with T̂ and r̄ from counts"
-        )
 
     def description(self, recipe: Recipe) -> str:
         unseen = "has no mass" if self.unseen == "zero" else "is left out, π renormalised"
@@ -290,11 +274,7 @@ class Model(Weights):
         return model_gradient(sums, renorm=self.unseen == "renorm")
 
     def with_error(
-        self,
-        recipe: Recipe,
-        solution: Solution,
-        sums: Moments,
-        rows: tuple[EpisodeLog, Policy] | None,
+        self, recipe: Recipe, solution: Solution, sums: Moments, rows: Rows | None
     ) -> Solution:
         """Where its shares are means of what a policy sees, which rows a cell holds adds to the
         error, and the sums do not hold by how much."""
@@ -315,6 +295,7 @@ class Stationary(Weights):
 
     use: Literal["ratio", "plugin", "selfnorm"] = "ratio"
     kinds = frozenset({"model"})
+    formula = "the stationary distribution d^π of the pooled model against that of the log, d^μ"
     whole_episodes = True
     blocks = JACKKNIFE_BLOCKS
     solves_replicates = False
@@ -325,9 +306,6 @@ class Stationary(Weights):
 
     def traits(self, recipe: Recipe) -> set[str]:
         return {"stationary"}
-
-    def formula(self, recipe: Recipe) -> str:
-        return "the stationary distribution d^π of the pooled model against that of the log, d^μ"
 
     def description(self, recipe: Recipe) -> str:
         return f"importance sampling with stationary distributions, read as “{self.use}”"
@@ -343,11 +321,7 @@ class Stationary(Weights):
         return stationary_gradient(recipe, sums)
 
     def with_error(
-        self,
-        recipe: Recipe,
-        solution: Solution,
-        sums: Moments,
-        rows: tuple[EpisodeLog, Policy] | None,
+        self, recipe: Recipe, solution: Solution, sums: Moments, rows: Rows | None
     ) -> Solution:
         if solution.warnings and not abs(solution.value) > 0:
             return replace(solution, error_method="all stationary mass is on END")
@@ -504,10 +478,9 @@ class Recipe:
     @property
     def formula(self) -> str:
         """What it computes."""
-        text = self.weights.formula(self)
-        if self.control is None:
-            return text
-        return f"Σₛ d₀(s) V(s) + the same on y = r − Q(s,a) + γ V(s′):  {text}"
+        text = self.weights.formula.format(over=self.weights.divisors.get(self.normalize))
+        shaped = f"Σₛ d₀(s) V(s) + the same on y = r − Q(s,a) + γ V(s′):  {text}"
+        return text if self.control is None else shaped
 
     @property
     def description(self) -> str:

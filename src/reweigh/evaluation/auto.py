@@ -27,6 +27,7 @@ from reweigh.estimate.recipe import Recipe
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
+from reweigh.show.text import by_text
 
 RARE, ENOUGH = 0.05, 100.0
 Evaluate = Callable[[EpisodeLog, Policy, list[Recipe]], list[Estimate | Refusal]]
@@ -61,9 +62,7 @@ class CommonChoice:
 
     def lines(self) -> list[str]:
         """The choice in words, each reason once with its targets."""
-        names: dict[str, list[str]] = {}
-        for target, choice in self.by_target.items():
-            names.setdefault(choice.why, []).append(target)
+        names = by_text((target, choice.why) for target, choice in self.by_target.items())
         if len(names) == 1:
             return [f"auto chose {why}" for why in names]
         alike = ", since not every target calls for wis" if self.differs else ""

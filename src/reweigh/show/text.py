@@ -74,6 +74,14 @@ def interval_cell(e: Evaluation) -> str:
     return "none to trust" if e.no_interval.startswith(NO_TRUST) else "none"
 
 
+def by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """(name, text) by text: what is said of several is said once, with all their names."""
+    names: dict[str, list[str]] = {}
+    for name, text in pairs:
+        names.setdefault(text, []).append(name)
+    return names
+
+
 def change_cells(change: Change, error: float | None) -> tuple[str, str, str]:
     """(change, value, moved by) in a table of other choices."""
     if change.value is None or change.moved is None:

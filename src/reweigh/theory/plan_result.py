@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
 from reweigh.errors import RefusedError, must_be
 from reweigh.show.json import refusal_json
-from reweigh.show.text import shown_names
+from reweigh.show.text import by_text, shown_names
 from reweigh.system.number_format import number, rounded, two_digits
 from reweigh.trust.variance_parts import Decomposition
 
@@ -158,19 +158,19 @@ class Plan:
 def plan_text(plan: Plan, words: Callable[[str], str] = str) -> str:
     """The tables of a plan, and its remarks, each of them put through `words` before wrapping."""
     lines = [question(plan.goal), source(plan), "", *_needs(plan)]
-    reference = plan.need(plan.reference)
-    lines += _wrapped(_beside(plan, reference), indent="  ")
+    lines += _wrapped(_beside(plan, plan.need(plan.reference)))
     if plan.decomposition is not None:
         lines += ["", *_decomposition(plan, plan.decomposition)]
-    notes = _wrapped([words(line) for line in remarks(plan)], indent="  ")
+    notes = _wrapped(words(line) for line in remarks(plan))
     return "\n".join([*lines, *([""] if notes else []), *notes])
 
 
 def question(goal: Goal) -> str:
-    level = f"{goal.level:.4%}".rstrip("0%").rstrip(".")
+    level, power = (
+        f"{share:.4%}".rstrip("0%").rstrip(".") for share in (goal.level, goal.power or 0.0)
+    )
     if goal.half_width is not None:
         return f"Episodes for a {level} % interval of half-width {number(goal.half_width)}"
-    power = f"{goal.power:.4%}".rstrip("0%").rstrip(".")
     return (
         f"Episodes to find a difference of {number(goal.difference)} to the behaviour "
         f"({level} %, power {power} %)"
@@ -178,22 +178,18 @@ def question(goal: Goal) -> str:
 
 
 def origin(plan: Plan, parts: Decomposition) -> str:
-    what = (
-        parts.estimator if plan.goal.half_width is not None else f"{parts.estimator}'s difference"
-    )
-    return f"Where the variance of {what} comes from"
+    whose = "" if plan.goal.half_width is not None else "'s difference"
+    return f"Where the variance of {parts.estimator}{whose} comes from"
 
 
 def remarks(plan: Plan) -> list[str]:
     """Refusals and warnings, the same text once with all its estimators."""
-    by_text: dict[str, list[str]] = {}
+    texts = []
     for need in plan.needs:
         if need.refused is not None:
-            text = f"refused ({need.refused.code}): {need.refused.reason}"
-            by_text.setdefault(text, []).append(need.estimator)
-        for warning in need.warnings:
-            by_text.setdefault(f"! {warning}", []).append(need.estimator)
-    listed = [f"{', '.join(names)}: {text}" for text, names in by_text.items()]
+            texts.append((need.estimator, f"refused ({need.refused.code}): {need.refused.reason}"))
+        texts += [(need.estimator, f"! {warning}") for warning in need.warnings]
+    listed = [f"{', '.join(names)}: {text}" for text, names in by_text(texts).items()]
     return [*(f"! {warning}" for warning in plan.warnings), *listed]
 
 
@@ -212,16 +208,12 @@ def _needs(plan: Plan) -> list[str]:
         head += ["± now" if goal.half_width is not None else "power now", "ESS"]
     rows = [head]
     for need in plan.needs:
-        mark = " !" if need.warnings else ""
-        if need.variance is None:
+        if need.variance is None or need.times is None:
             rows.append([need.estimator, "refused", *[""] * (len(head) - 2)])
             continue
-        row = [
-            need.estimator + mark,
-            episodes_text(need),
-            _times(need.times),
-            number(need.variance**0.5),
-        ]
+        times = f"{need.times:,.1f}" if 0.05 <= need.times < 1e6 else f"{need.times:.1e}"
+        name = need.estimator + (" !" if need.warnings else "")
+        row = [name, episodes_text(need), times, number(need.variance**0.5)]
         if pilot:
             now = number(need.now) if goal.half_width is not None else f"{need.now:.1%}"
             row += [now, "none" if need.ess is None else f"{need.ess:,.0f}"]
@@ -231,33 +223,25 @@ def _needs(plan: Plan) -> list[str]:
 
 def _beside(plan: Plan, base: Need) -> list[str]:
     """What the goal means beside the numbers at hand."""
-    assert base.value is not None
-    assert base.variance is not None
+    goal, pilot, name = plan.goal, plan.pilot_episodes, base.estimator
     lines = []
-    goal = plan.goal
     if goal.half_width is not None:
-        value = f"{base.estimator}'s value is {number(base.value)}"
-        if plan.pilot_episodes is None:
-            value = f"the value is {number(base.value)}"
-        share = ""
+        whose = "the" if pilot is None else f"{name}'s"
+        line = f"{whose} value is {number(base.value)}"
         if base.value:
-            share = (
-                f"; the half-width is {two_digits(100 * goal.half_width / abs(base.value))} % of it"
-            )
-        lines.append(value + share)
-    elif base.difference is not None and plan.pilot_episodes is None:
+            share = two_digits(100 * goal.half_width / abs(base.value))
+            line += f"; the half-width is {share} % of it"
+        lines.append(line)
+    elif base.difference is not None and pilot is None:
         lines.append(f"the difference is {base.difference:+.4g}")
-    elif base.difference is not None and plan.pilot_episodes is not None:
-        margin = goal.quantile * (base.variance / plan.pilot_episodes) ** 0.5
-        lines.append(
-            f"the pilot's difference ({base.estimator}): "
-            f"{rounded(base.difference, margin / 2)} ± {two_digits(margin)}"
-        )
-    if plan.pilot_episodes is not None and plan.episodes > plan.pilot_episodes:
-        more = _count(plan.episodes - plan.pilot_episodes)
-        lines.append(f"{base.estimator} needs {more} more than the pilot has")
-    elif plan.pilot_episodes is not None:
-        lines.append(f"the pilot is enough for {base.estimator}")
+    elif base.difference is not None and pilot is not None and base.variance is not None:
+        margin = goal.quantile * (base.variance / pilot) ** 0.5
+        difference = f"{rounded(base.difference, margin / 2)} ± {two_digits(margin)}"
+        lines.append(f"the pilot's difference ({name}): {difference}")
+    if pilot is not None and plan.episodes > pilot:
+        lines.append(f"{name} needs {_count(plan.episodes - pilot)} more than the pilot has")
+    elif pilot is not None:
+        lines.append(f"the pilot is enough for {name}")
     return lines
 
 
@@ -278,8 +262,7 @@ def _decomposition(plan: Plan, parts: Decomposition) -> list[str]:
     ]
     if parts.wanted is not None:
         head.append("wanted/logged")
-        for row, wanted in zip(rows, parts.wanted.tolist(), strict=False):
-            row.append(f"{wanted:.2f}")
+        rows = [[*row, f"{parts.wanted[k]:.2f}"] for k, row in enumerate(rows)]
     empty = [""] * (len(head) - 3)
     rest = len(parts.state) - SHOWN_PAIRS
     if rest > 0:
@@ -293,7 +276,7 @@ def _decomposition(plan: Plan, parts: Decomposition) -> list[str]:
     sentences = [f"by step: {steps}", f"by state: {states}"]
     if parts.wanted is not None:
         sentences.append(WANTED)
-    return lines + _wrapped(sentences, indent="  ")
+    return lines + _wrapped(sentences)
 
 
 def episodes_text(need: Need) -> str:
@@ -303,11 +286,6 @@ def episodes_text(need: Need) -> str:
 
 def _count(n: int) -> str:
     return f"{n:,}" if n < 10**10 else f"{n:.2e}"
-
-
-def _times(times: float | None) -> str:
-    assert times is not None
-    return f"{times:,.1f}" if 0.05 <= times < 1e6 else f"{times:.1e}"
 
 
 def _table(rows: list[list[str]], left: Sequence[int]) -> list[str]:
@@ -322,9 +300,9 @@ def _table(rows: list[list[str]], left: Sequence[int]) -> list[str]:
     ]
 
 
-def _wrapped(texts: list[str], indent: str) -> list[str]:
+def _wrapped(texts: Iterable[str]) -> list[str]:
     return [
         line
         for text in texts
-        for line in textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+        for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     ]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from reweigh.errors import RefusedError
 from reweigh.show.html.page import Answer
 from reweigh.show.record import NO_TRUST, Evaluation, Report
-from reweigh.show.text import percent, sentence, span
+from reweigh.show.text import by_text, percent, sentence, span
 from reweigh.system.number_format import rounded
 from reweigh.trust.breakdown import Missing
 from reweigh.trust.gates import GateResult
@@ -84,10 +84,7 @@ def no_answer(
     warnings: tuple[str, ...] = (),
 ) -> Answer:
     """Why nothing is answered: the reasons, each with the names of those that gave it."""
-    why: dict[str, list[str]] = {}
-    for name, error in refusals:
-        if error is not None:
-            why.setdefault(error.reason, []).append(name)
+    why = by_text((name, error.reason) for name, error in refusals if error is not None)
     return Answer(
         question=question,
         headline="No answer",
