@@ -55,6 +55,16 @@ class Groups:
     def sum(self, values: Floats) -> Floats:
         return tally(self.of, values, len(self.share))
 
+    def weigh(
+        self, cells: TransitionMoments, known: npt.NDArray[np.bool_]
+    ) -> tuple[Floats, Floats]:
+        """(E,) P̂ of the edges, and what their sums of rewards are multiplied by."""
+        scale = (self.share * inverse(self.reward_by))[self.of]
+        if self.move_by is self.reward_by:  # all next states are known
+            return scale * cells.rho, scale
+        moved = (self.share * inverse(self.move_by))[self.of]
+        return np.where(known, moved * cells.rho, 0.0), scale
+
 
 @dataclass(frozen=True, eq=False)
 class AtSteps:
@@ -260,14 +270,8 @@ def _operator(
     n_nodes = len(node)
     ended_to = np.full(horizon + 1, -1, np.int64)
     ended_to[end_t] = end_node
-    scale = (groups.share * inverse(groups.reward_by))[group_of]
-    if groups.move_by is groups.reward_by:
-        prob = scale * cells.rho
-    else:
-        moved = (groups.share * inverse(groups.move_by))[group_of]
-        prob = np.where(known, moved * cells.rho, 0.0)
-    same = cells.one is cells.rho and groups.move_by is groups.reward_by
-    placebo = tally(src, prob if same else cells.one * scale, n_nodes)
+    prob, scale = groups.weigh(cells, known)
+    placebo = tally(src, cells.one * scale, n_nodes)
     placebo[end_node] = 1.0  # END earns the placebo's 1 at every step, END included
     visits = covered = np.zeros(0)
     if cells.n.ndim == 1:
@@ -275,10 +279,9 @@ def _operator(
         visits[end_node] = ended_by(cells, end_t)
         covered = covered_share(cells, known, src, n_nodes)
         if probability is not None:
-            used = groups.moves > 0
             node_of = np.zeros(len(share), np.int64)
             node_of[group_of] = src
-            covered = tally(node_of[used], probability[used], n_nodes)
+            covered = tally(node_of, np.where(groups.moves > 0, probability, 0.0), n_nodes)
         covered[(node_s == END) | (node_t == horizon)] = 1.0
     return OneStep(
         horizon=horizon,

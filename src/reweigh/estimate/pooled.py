@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,6 @@ from reweigh.estimate.operators import (
     OneStep,
     covered_share,
     ended_by,
-    inverse,
     rows_of,
 )
 from reweigh.kernels.groups import group_by, rowwise, tally
@@ -22,22 +21,6 @@ from reweigh.sums.transitions import StartMoments, TransitionMoments, summed
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Pool:
-    """Sums of all steps together.
-
-    cells        by (s, [a,] s') at any step; a next state that is not used is UNKNOWN
-    at_steps     what is told per step
-    ended_by     (H+1,) episodes that have ended by step t
-    reward_sums  (cells,) instead of Σρr
-    """
-
-    cells: TransitionMoments
-    at_steps: AtSteps
-    ended_by: Floats
-    reward_sums: Floats | None = None
 
 
 def pooled_operator(
@@ -66,20 +49,9 @@ def pooled_operator(
     if reward_sums is not None:
         reward_sums = group_by(key).sum(reward_sums)
     zero = np.zeros(len(cells), np.int64)
-    pool = Pool(
-        summed(replace(cells, block=zero, t=zero, t_next=zero + 1, s_next=key[2])),
-        AtSteps(cells.t, cells.s, cells.n, cells.rho, cells.rho2),
-        ended_by(cells, np.arange(horizon + 1)) if cells.n.ndim == 1 else np.zeros(0),
-        reward_sums,
-    )
-    return operator_of_pool(pool, start, horizon, discount, per_state=per_state)
-
-
-def operator_of_pool(
-    pool: Pool, start: StartMoments, horizon: int, discount: float, *, per_state: bool
-) -> OneStep:
-    """The operator of `pooled_operator`, from sums that have forgotten the steps."""
-    cells, at_step, reward_sums = pool.cells, pool.at_steps, pool.reward_sums
+    at_steps = AtSteps(cells.t, cells.s, cells.n, cells.rho, cells.rho2)
+    ended = ended_by(cells, np.arange(horizon + 1)) if cells.n.ndim == 1 else None
+    cells = summed(replace(cells, block=zero, t=zero, t_next=zero + 1, s_next=key[2]))
     to = cells.s_next != UNKNOWN
     known = rowwise(to, cells.n)
     seen = np.unique(np.concatenate([cells.s, cells.s_next[to], start.s, [END]]))
@@ -87,24 +59,18 @@ def operator_of_pool(
     src = np.searchsorted(seen, cells.s)
     dst = np.where(to, np.searchsorted(seen, cells.s_next), -1)
     groups = rows_of(cells, group_by([src]).index(), None, known, per_state)
-    prob = np.where(known, cells.rho, 0.0) * inverse(groups.move_by)[groups.of]
+    prob, scale = groups.weigh(cells, known)
     rewards = cells.z if reward_sums is None else reward_sums
-    scale = inverse(groups.reward_by)[groups.of]
     placebo = tally(src, cells.one * scale, n_states)
     end = int(np.searchsorted(seen, END))
     placebo[end] = 1.0
     start_node, steps = np.searchsorted(seen, start.s), horizon + 1
     visits = covered = np.zeros((0, 0))
-    if cells.n.ndim == 1:
-        # At the last step nothing needs to be carried on; before it a state without moves loses
-        # all.
-        last = covered_share(cells, np.ones(len(cells), bool), src, n_states)
-        covered = np.tile(np.where(tally(src, prob, n_states) > 0, last, 0.0), (steps, 1))
-        covered[horizon - 1] = last
-        covered[:, end] = covered[horizon] = 1.0
-        node = at_step.t * n_states + np.searchsorted(seen, at_step.s)
-        visits = tally(node, at_step.n, steps * n_states).reshape(steps, n_states)
-        visits[:, end] = pool.ended_by
+    if ended is not None:
+        covered = _covered(cells, src, prob, end, (steps, n_states))
+        node = at_steps.t * n_states + np.searchsorted(seen, at_steps.s)
+        visits = tally(node, at_steps.n, steps * n_states).reshape(steps, n_states)
+        visits[:, end] = ended
     first = tally(start_node, start.n / start.n.sum(axis=0), n_states)
     initial = np.zeros((steps * n_states, *first.shape[1:]))
     initial[:n_states] = first
@@ -134,5 +100,17 @@ def operator_of_pool(
         complete=np.ones(steps, bool),
         self_normalized=per_state,
         conserves=per_state,
-        at_steps=at_step,
+        at_steps=at_steps,
     )
+
+
+def _covered(
+    cells: TransitionMoments, src: Ints, prob: Floats, end: int, shape: tuple[int, int]
+) -> Floats:
+    """(H+1, S) `OneStep.covered`. At the last step nothing needs to be carried on; before it a
+    state without moves loses all."""
+    last = covered_share(cells, np.ones(len(cells), bool), src, shape[1])
+    covered = np.tile(np.where(tally(src, prob, shape[1]) > 0, last, 0.0), (shape[0], 1))
+    covered[-2] = last
+    covered[:, end] = covered[-1] = 1.0
+    return covered

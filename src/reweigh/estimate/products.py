@@ -11,8 +11,8 @@ import numpy.typing as npt
 from reweigh.errors import SupportError
 from reweigh.estimate import variance
 from reweigh.estimate.recipe import Recipe, Trajectory
-from reweigh.estimate.recursion import no_support, overflow
-from reweigh.estimate.solution import Replicated, Solution, lacking
+from reweigh.estimate.recursion import Replicated, no_support, overflow
+from reweigh.estimate.solution import Solution, lacking
 from reweigh.kernels.groups import rowwise
 from reweigh.sums.moments import Moments
 from reweigh.sums.trajectories import StepMoments

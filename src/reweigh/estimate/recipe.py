@@ -17,7 +17,8 @@ from reweigh.errors import SupportError, must_be
 from reweigh.sums.engines.base import Request
 
 if TYPE_CHECKING:
-    from reweigh.estimate.solution import Replicated, Solution
+    from reweigh.estimate.recursion import Replicated
+    from reweigh.estimate.solution import Solution
     from reweigh.log.log import EpisodeLog
     from reweigh.policy.base import Policy
     from reweigh.sums.gather import Gradient
@@ -84,7 +85,13 @@ class Weights:
 
     def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
         """The same on sums that hold replicates, where it `solves_replicates`."""
-        raise NotImplementedError
+        if self.multiplies:
+            from reweigh.estimate.products import solve_product_replicates
+
+            return solve_product_replicates(recipe, sums)
+        from reweigh.estimate.solution import solve_replicates
+
+        return solve_replicates(recipe, sums, errors=errors)
 
     def solve_rows(
         self, recipe: Recipe, log: EpisodeLog, target: Policy, *, errors: bool = True
@@ -142,11 +149,6 @@ class Stepwise(Weights):
 
         return product_gradient(recipe, sums)
 
-    def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
-        from reweigh.estimate.products import solve_product_replicates
-
-        return solve_product_replicates(recipe, sums)
-
     def with_error(
         self,
         recipe: Recipe,
@@ -194,11 +196,6 @@ class Trajectory(Weights):
         from reweigh.estimate.gradient import product_gradient
 
         return product_gradient(recipe, sums)
-
-    def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
-        from reweigh.estimate.products import solve_product_replicates
-
-        return solve_product_replicates(recipe, sums)
 
 
 @dataclass(frozen=True)
@@ -248,11 +245,6 @@ class Marginal(Weights):
 
         return marginal_gradient(recipe, sums).gradient
 
-    def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
-        from reweigh.estimate.solution import solve_replicates
-
-        return solve_replicates(recipe, sums, errors=errors)
-
     def solve_rows(
         self, recipe: Recipe, log: EpisodeLog, target: Policy, *, errors: bool = True
     ) -> Solution | None:
@@ -296,11 +288,6 @@ class Model(Weights):
         from reweigh.estimate.gradient import model_gradient
 
         return model_gradient(sums, renorm=self.unseen == "renorm")
-
-    def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
-        from reweigh.estimate.solution import solve_replicates
-
-        return solve_replicates(recipe, sums, errors=errors)
 
     def with_error(
         self,

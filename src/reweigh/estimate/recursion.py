@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -137,3 +138,32 @@ def backward(op: OneStep, normalized: Forward | None = None) -> Backward:
             mean = np.where(op.complete[t], (d * u[here]).sum(axis=0), 0.0)
             arriving[here] = (u[here] - mean) / c
     return Backward(u, arriving)
+
+
+@dataclass(frozen=True, eq=False)
+class Replicated:
+    """An estimator on m replicates of a log.
+
+    values   (m,) nan where the replicate is refused
+    errors   (m,) standard errors, nan where there is none; None if not asked for
+    refused  (m,) the code of the refusal, empty where there is none
+    """
+
+    values: Floats
+    errors: Floats | None
+    refused: npt.NDArray[Any]
+
+    @classmethod
+    def of(cls, values: Floats, errors: Floats | None, *reasons: tuple[str, Any]) -> Replicated:
+        """With the replicates (m,) that are refused, by code, the first reason first."""
+        refused = np.where(np.isfinite(values), "", "overflow").astype(object)
+        return cls(values, errors, refused).but(*reasons)
+
+    def but(self, *reasons: tuple[str, Any]) -> Replicated:
+        """With other replicates that are refused, for reasons that come before those there are."""
+        refused = self.refused.copy()
+        for code, which in reversed(reasons):
+            refused[which] = code
+        fine = refused == ""
+        errors = None if self.errors is None else np.where(fine, self.errors, np.nan)
+        return Replicated(np.where(fine, self.values, np.nan), errors, refused)

@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from reweigh.estimate.control import halves, shape_moments
 from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.recursion import overflow
-from reweigh.estimate.solution import Replicated
+from reweigh.estimate.recursion import Replicated, overflow
 from reweigh.kernels.groups import Groups, group_by, tally
 from reweigh.log.states import UNKNOWN
 from reweigh.sums.moments import NO_EXTRAS, Moments

@@ -20,6 +20,7 @@ from reweigh.errors import RefusedError
 from reweigh.estimate.control import fit_control, halves
 from reweigh.estimate.products import weigh
 from reweigh.estimate.recipe import Recipe
+from reweigh.estimate.recursion import Replicated
 from reweigh.estimate.replicates import (
     AGAIN,
     CHUNK,
@@ -30,7 +31,6 @@ from reweigh.estimate.replicates import (
     refusals,
     solve_units,
 )
-from reweigh.estimate.solution import Replicated
 from reweigh.estimate.variance import lost_in_rounding, nothing_left
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ from reweigh.estimate.nodes import DenseNodes, Nodes
 from reweigh.estimate.operators import OneStep, importance_operator, model_operator
 from reweigh.estimate.pooled import pooled_operator
 from reweigh.estimate.recipe import Marginal, Model, Recipe
-from reweigh.estimate.recursion import Forward, backward, forward
+from reweigh.estimate.recursion import Forward, Replicated, backward, forward
 from reweigh.estimate.weakest_places import Place, most_rare, most_unseen, node_of, rare_share
 from reweigh.kernels.groups import group_by, inner, rowwise, tally
 from reweigh.log.states import UNKNOWN
@@ -122,35 +121,6 @@ def recursions(recipe: Recipe, operators: Operators, *, errors: bool) -> Recursi
     if op.by_ratios:
         square = variance.with_share_noise(op, flow, back, square)
     return Recursions(flow, per_step, square)
-
-
-@dataclass(frozen=True, eq=False)
-class Replicated:
-    """An estimator on m replicates of a log.
-
-    values   (m,) nan where the replicate is refused
-    errors   (m,) standard errors, nan where there is none; None if not asked for
-    refused  (m,) the code of the refusal, empty where there is none
-    """
-
-    values: Floats
-    errors: Floats | None
-    refused: npt.NDArray[Any]
-
-    @classmethod
-    def of(cls, values: Floats, errors: Floats | None, *reasons: tuple[str, Any]) -> Replicated:
-        """With the replicates (m,) that are refused, by code, the first reason first."""
-        refused = np.where(np.isfinite(values), "", "overflow").astype(object)
-        return cls(values, errors, refused).but(*reasons)
-
-    def but(self, *reasons: tuple[str, Any]) -> Replicated:
-        """With other replicates that are refused, for reasons that come before those there are."""
-        refused = self.refused.copy()
-        for code, which in reversed(reasons):
-            refused[which] = code
-        fine = refused == ""
-        errors = None if self.errors is None else np.where(fine, self.errors, np.nan)
-        return Replicated(np.where(fine, self.values, np.nan), errors, refused)
 
 
 def solve_replicates(recipe: Recipe, moments: Moments, *, errors: bool) -> Replicated:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -12,10 +14,33 @@ from reweigh.estimate.solution import Solution, model_cells
 from reweigh.kernels.groups import group_by, tally
 from reweigh.log.states import END, UNKNOWN
 from reweigh.sums.moments import Moments
+from reweigh.sums.transitions import TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 DENSE_UP_TO = 400  # states; beyond it a sparse solver
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """The chain of the states of steps 0..H-2; one that the log shows only as the last is left out.
+
+    states  (S,) their codes
+    count   (S,) rows, END's being `stays`
+    d_inf   (S,) the stationary distribution; 0 where all of it is on END
+    ended   (H,) episodes that have ended by step t
+    """
+
+    states: Ints
+    count: Floats
+    d_inf: Floats
+    ended: Floats
+    notes: tuple[Warning, ...]
+
+    @property
+    def stays(self) -> float:
+        """Rows of END, which goes to END with ratio 1."""
+        return float(self.ended[:-1].sum())
 
 
 def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
@@ -30,82 +55,42 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
             f"{moments.truncated:,} episodes were cut off, and this estimator averages over whole "
             "ones; use mis(), or leave the cut ones out (truncated='drop')",
         )
-    cells, _ = model_cells(moments)
-    cells = cells.forget("a")
-    n = moments.n_episodes
-    to_end = cells.s_next == END
-    ended = np.zeros(horizon + 1)
-    np.add.at(ended, cells.t_next[to_end], cells.n[to_end])
-    ended = np.cumsum(ended)[:horizon]  # (H,) episodes that have ended by step t
-
-    early = (cells.t < horizon - 1) & (cells.s_next != UNKNOWN)
-    stays = float(ended[: horizon - 1].sum())  # rows of END, which goes to END with ratio 1
-    absorbs = stays > 0 or bool(np.any(to_end[early]))
-    if not cells.rho[early].sum() + stays > 0:
-        raise no_support(0)
-    if not np.isfinite(cells.rho[early]).all():
-        raise overflow()
-    # The chain has the states of steps 0..H-2; one that the log shows only as the last is left out.
-    chain = np.unique(cells.s[early])
-    src = np.searchsorted(chain, cells.s[early])
-    count = tally(src, cells.n[early], len(chain))
-    notes: list[Warning] = []
-    use = recipe.weights.use
-    if absorbs:  # an eigenvalue of exactly 1, whose vector is END alone
-        d_inf = np.zeros(len(chain))
-        text = (
-            "episodes end early, so all of the stationary mass is on END: the stationary "
-            "distribution says nothing about this log. Use mis()"
-        )
-        if use == "selfnorm":  # no logged row has any of the mass: 0/0
-            raise RefusedError("stationary", text)
-        notes.append(StationaryWarning(text))
-    else:
-        stay = np.isin(cells.s_next[early], chain)
-        dst = np.searchsorted(chain, cells.s_next[early][stay])
-        d_inf = _eigenvector(src[stay], dst, cells.rho[early][stay], count)
-    if np.any(d_inf < -1e-8):
-        notes.append(
-            StationaryWarning("the stationary vector has negative entries: too little data")
-        )
+    cells, n, use = model_cells(moments)[0].forget("a"), moments.n_episodes, recipe.weights.use
+    chain = _chain(cells, horizon, use)
     # dbar(s): average share of s over steps 0..H-2.  w(s) = d_inf(s)/dbar(s)
     moves = n * (horizon - 1)
-    w = d_inf * moves / count
-    w_end = moves / stays if stays > 0 else 0.0
-
+    w_end = moves / chain.stays if chain.stays > 0 else 0.0
     at = group_by([cells.t, cells.s])
     t, s = at.keys
-    place = np.minimum(np.searchsorted(chain, s), len(chain) - 1)
-    in_chain = chain[place] == s
+    place = np.minimum(np.searchsorted(chain.states, s), len(chain.states) - 1)
+    in_chain = chain.states[place] == s
+    notes = list(chain.notes)
     dropped = len(np.unique(s[~in_chain]))
     if dropped:
         notes.append(
             StationaryWarning(f"{dropped} states are seen only in the last step and left out")
         )
-    weight = np.where(in_chain, w[place], 0.0)
-    share = np.where(in_chain, d_inf[place], 0.0)
+    weight = np.where(in_chain, (chain.d_inf * moves / chain.count)[place], 0.0)
+    share = np.where(in_chain, chain.d_inf[place], 0.0)
     z, rho, rho2, visits = (at.sum(v) for v in (cells.z, cells.rho, cells.rho2, cells.n))
     powers = gamma ** np.arange(horizon)
-    total = tally(t, weight * rho, horizon) + w_end * ended
-    square = tally(t, weight**2 * rho2, horizon) + w_end**2 * ended
+    total = tally(t, weight * rho, horizon) + w_end * chain.ended
+    square = tally(t, weight**2 * rho2, horizon) + w_end**2 * chain.ended
     if use == "plugin":
         earned = tally(t, share * z / visits, horizon)
-        ones = tally(t, share * rho / visits, horizon) + (ended > 0)
+        ones = tally(t, share * rho / visits, horizon) + (chain.ended > 0)
     else:
-        earned, ones = tally(t, weight * z, horizon), total
-        if use == "selfnorm":
-            # v = (Σ_t γ^t) Σ γ^t w ρ r / Σ γ^t w ρ, one divisor for all rows (Liu et al. 2018)
-            mass = float(powers @ total)
-            if not abs(mass) > 0:
-                raise RefusedError(
-                    "stationary",
-                    "the weights of all rows add up to 0: no logged row has stationary mass to "
-                    "divide by. Use mis()",
-                )
-            earned = powers.sum() * earned / mass
-        else:
-            earned = earned / n
-        ones = ones / n  # of the weights before normalising
+        earned, ones = tally(t, weight * z, horizon), total / n  # of weights before normalising
+        # "selfnorm": v = (Σ_t γ^t) Σ γ^t w ρ r / Σ γ^t w ρ, one divisor for all rows (Liu et al.
+        # 2018); else v = Σ γ^t w ρ r / n
+        mass = float(powers @ total) / float(powers.sum()) if use == "selfnorm" else float(n)
+        if not abs(mass) > 0:
+            raise RefusedError(
+                "stationary",
+                "the weights of all rows add up to 0: no logged row has stationary mass to "
+                "divide by. Use mis()",
+            )
+        earned = earned / mass
     per_step = powers * earned
     return Solution(
         value=float(per_step.sum()),
@@ -117,6 +102,36 @@ def solve_stationary(recipe: Recipe, moments: Moments) -> Solution:
         placebo=float((powers * ones).sum()),
         warnings=tuple(notes),
     )
+
+
+def _chain(cells: TransitionMoments, horizon: int, use: str) -> Chain:
+    to_end = cells.s_next == END
+    ended = np.cumsum(tally(cells.t_next[to_end], cells.n[to_end], horizon + 1))[:horizon]
+    early = (cells.t < horizon - 1) & (cells.s_next != UNKNOWN)
+    stays = float(ended[: horizon - 1].sum())
+    if not cells.rho[early].sum() + stays > 0:
+        raise no_support(0)
+    if not np.isfinite(cells.rho[early]).all():
+        raise overflow()
+    states = np.unique(cells.s[early])
+    src = np.searchsorted(states, cells.s[early])
+    count = tally(src, cells.n[early], len(states))
+    if stays > 0 or np.any(to_end[early]):  # an eigenvalue of exactly 1, whose vector is END alone
+        text = (
+            "episodes end early, so all of the stationary mass is on END: the stationary "
+            "distribution says nothing about this log. Use mis()"
+        )
+        if use == "selfnorm":  # no logged row has any of the mass: 0/0
+            raise RefusedError("stationary", text)
+        note = StationaryWarning(text)
+        return Chain(states, count, np.zeros(len(states)), ended, (note,))
+    stay = np.isin(cells.s_next[early], states)
+    dst = np.searchsorted(states, cells.s_next[early][stay])
+    d_inf = _eigenvector(src[stay], dst, cells.rho[early][stay], count)
+    if not np.any(d_inf < -1e-8):
+        return Chain(states, count, d_inf, ended, ())
+    note = StationaryWarning("the stationary vector has negative entries: too little data")
+    return Chain(states, count, d_inf, ended, (note,))
 
 
 def _eigenvector(src: Ints, dst: Ints, rho: Floats, count: Floats) -> Floats:
