@@ -26,8 +26,8 @@ import numpy as np
 
 import reweigh as rw
 from reweigh.estimate import direct
+from reweigh.evaluation.resampling import resample
 from reweigh.kernels import choose as compute
-from reweigh.trust.resampling import resample
 
 STATES, ACTIONS, HORIZON, REPEATS = 100, 10, 100, 7
 SMALL = "--small" in sys.argv

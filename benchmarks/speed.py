@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import stream
 
 import reweigh as rw
-from reweigh.trust.resampling import delete_blocks, resample
+from reweigh.evaluation.resampling import delete_blocks, resample
 from reweigh.worlds import random_mdp
 
 ROWS, FEW_STATES = 1_000_000, 10

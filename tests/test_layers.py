@@ -15,7 +15,6 @@ ORDER = (
 )  # fmt: skip
 # (module, room that it imports). Take a line out when its import is gone; add none.
 EXCEPTIONS = {
-    ("trust/resampling", "evaluation"),
 }
 
 

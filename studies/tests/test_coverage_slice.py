@@ -27,9 +27,9 @@ from reweigh.errors import RefusedError
 from reweigh.estimate import quantiles
 from reweigh.evaluation.basis import Grounds
 from reweigh.evaluation.evaluate import evaluate_in_study
+from reweigh.evaluation.resampling import Replicates
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.paper.cells import CellResult, run_replicates
-from reweigh.trust.resampling import Replicates
 from reweigh.worlds import TabularMDP
 
 ESTIMATORS = ("mis", "mis-plain", "mis-state", "dm", "is", "wis", "dr", "wdr", "mdr")

@@ -22,10 +22,10 @@ from reweigh.estimate.solution import solve_recursion
 from reweigh.estimate.variance import Freedom
 from reweigh.evaluation import basis as grounds_module
 from reweigh.evaluation.evaluate import point_values
+from reweigh.evaluation.resampling import BLOCK, THRESHOLDS
 from reweigh.kernels.choose import pick
 from reweigh.trust import intervals
 from reweigh.trust.intervals import METHODS, Asked, Situation, auto_method
-from reweigh.trust.resampling import BLOCK, THRESHOLDS
 from reweigh.worlds import ModelFail, TabularMDP, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

@@ -254,7 +254,7 @@ def _intervals(
     refused: dict[str, RefusedError] = {}
     seed, asked = options.seed, dict[str, Any]()
     if options.resampled:
-        from reweigh.trust.resampling import new_seed
+        from reweigh.evaluation.resampling import new_seed
 
         seed = new_seed() if seed is None else seed
         asked = {"replicates": options.resamples, "seed": seed}

@@ -293,7 +293,7 @@ class IntervalOptions:
 
     @property
     def resamples(self) -> int:
-        from reweigh.trust.resampling import REPLICATES
+        from reweigh.evaluation.resampling import REPLICATES
 
         return REPLICATES if self.replicates is None else self.replicates
 

@@ -212,8 +212,9 @@ def model_operator(
 ) -> OneStep:
     """The model's operator (DM): every ratio is 1 within (t, s, a), whose share is π̄(a|s)."""
     by_action = group_by([cells.t, cells.s, cells.a])
-    share = shares.of(by_action, cells)
-    n = cells.n.astype(np.float64)
+    share, n = shares.of(by_action, cells), cells.n.astype(np.float64)
+    if share.ndim > 1:  # a replicate may lack the action
+        share = np.where(by_action.sum(n) > 0, share, 0.0)
     counted = replace(cells, rho=n, rho2=n, one=n, z=cells.y, rhoz=cells.y, z2=cells.y2)
 
     def with_shares(used: Floats) -> OneStep:

@@ -32,6 +32,7 @@ from reweigh.evaluation.influence_source import (
     ScanInfluence,
 )
 from reweigh.evaluation.inputs import Evidence
+from reweigh.evaluation.resampling import Replicates, delete_blocks, new_seed, resample
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.moments import Moments
@@ -52,7 +53,6 @@ from reweigh.trust.intervals import (
     percentile,
     weights_freedom,
 )
-from reweigh.trust.resampling import Replicates, delete_blocks, new_seed, resample
 from reweigh.trust.verdict import Verdict
 
 Floats = npt.NDArray[np.float64]

@@ -21,6 +21,7 @@ from reweigh.estimate.jackknife import error_of_blocks
 from reweigh.estimate.quantiles import t_interval
 from reweigh.estimate.recipe import Recipe
 from reweigh.evaluation.evaluate import as_recipe, evaluate_in_study
+from reweigh.evaluation.resampling import delete_blocks, resample
 from reweigh.evaluation.result import Estimate, Interval, Refusal
 from reweigh.kernels.choose import compiled
 from reweigh.kernels.groups import tally
@@ -33,7 +34,6 @@ from reweigh.sums.moments import Moments
 from reweigh.trust.gates import Context, GateResult, measured, tables_needed
 from reweigh.trust.gates.history import errors_apart
 from reweigh.trust.intervals import Asked, bootstrap_t, from_error, percentile
-from reweigh.trust.resampling import delete_blocks, resample
 from reweigh.trust.verdict import Verdict
 
 LEVEL = 0.95

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import golden
 import numpy as np
 import pyarrow as pa
 import pytest
 from build import random_log, to_reweigh
-from repeated import repeated
+from repeated import VARIANTS, repeated
 
 import reweigh as rw
 from reweigh.estimate import resampled_log
 from reweigh.estimate.replicates import Draws, UnitTable, without_one
+from reweigh.evaluation import resampling
+from reweigh.evaluation.resampling import BLOCK, THRESHOLDS, Again, delete_blocks, resample
 from reweigh.kernels import choose as compute
-from reweigh.trust import resampling
-from reweigh.trust.resampling import BLOCK, THRESHOLDS, Again, delete_blocks, resample
 from reweigh.worlds import ModelFail, TimeVarying, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -382,6 +384,31 @@ def test_hidden_stretches_and_cut_off_episodes_are_solved_together(normalize: An
         same(found.values, general.values, 1e-10)
         same(found.errors, general.errors, 1e-8)
         assert found.reasons == general.reasons
+
+
+@pytest.mark.parametrize("kind", [kind for kind in golden.cases() if kind != "one episode"])
+def test_all_estimators_on_all_kinds_of_logs(kind: str, tmp_path: Path) -> None:
+    """Whatever way answers: the values of the repeated log to 1e-10, and the same refusals."""
+    case = golden.cases()[kind]
+    log, target = case.log("arrays", tmp_path), case.target
+    log = log.select(np.arange(log.n_episodes) < 40)
+    recipes = {name: rw.estimator(name) for name in rw.ESTIMATORS} | OTHERS | VARIANTS
+    counts = draws(40, 3, 0)[:, :3]
+    for errors in (False, True):
+        named = {n: r for n, r in recipes.items() if not (errors and n in STATIONARY)}
+        pairs = [(target, recipe) for recipe in named.values()]
+        found = Again.of(log, pairs, errors=errors, runs=1).run(Draws(counts), 3)
+        for j, (name, recipe) in enumerate(named.items()):
+            expected = slowly(log, target, recipe, counts, errors)
+            label = f"{kind}, {name}, errors {errors}"
+            np.testing.assert_allclose(
+                found.values[:, j], expected.values[:, 0], rtol=1e-10, atol=1e-13, err_msg=label
+            )
+            assert found.reasons[j] == expected.reasons[0], label
+            if errors:
+                np.testing.assert_allclose(
+                    found.errors[:, j], expected.errors[:, 0], rtol=1e-8, err_msg=label
+                )
 
 
 # Draws
