@@ -16,7 +16,7 @@ from build import random_log, to_reweigh
 from repeated import VARIANTS, repeated
 
 import reweigh as rw
-from reweigh.estimate import resampled_log
+from reweigh.estimate import jackknife, resampled_log
 from reweigh.estimate.replicates import Draws, UnitTable, without_one
 from reweigh.evaluation import resampling
 from reweigh.evaluation.resampling import BLOCK, THRESHOLDS, Again, delete_blocks, resample
@@ -600,6 +600,31 @@ def test_more_blocks_than_are_run_at_once() -> None:
         rest = log.select(of != np.unique(of)[at])
         expected = [rw.evaluate(rest, WORLD.target, recipe).value for recipe in recipes]
         assert found.values[at] == pytest.approx(expected, rel=1e-11)
+
+
+@pytest.mark.parametrize("kind", ["complete", "ragged", "hidden", "cut", "coarse column"])
+def test_sums_without_each_block_are_solved_together(kind: str, tmp_path: Path) -> None:
+    """The jackknife from sums: one solve gives what `Moments.without` gives one after the other."""
+    case = golden.cases()[kind]
+    log = case.log("arrays", tmp_path)
+    recipes = {name: rw.estimator(name) for name in rw.ESTIMATORS} | VARIANTS
+    compared = 0
+    for name, recipe in recipes.items():
+        if recipe.weights.multiplies and recipe.control is not None:
+            continue  # from rows alone
+        try:
+            sums = rw.moments(log, case.target, [recipe], blocks=20).only(recipe.needs.kinds)
+            jackknife._value(recipe, sums)
+        except rw.RefusedError:
+            continue
+        blocks, _ = sums.block_sizes()
+        with np.errstate(all="ignore"):
+            values, reasons = jackknife._without_each(recipe, sums, blocks)
+        expected = [jackknife._value(recipe, sums.without(int(block))) for block in blocks]
+        np.testing.assert_allclose(values, expected, rtol=1e-10, err_msg=f"{kind}, {name}")
+        assert not reasons
+        compared += 1
+    assert compared > 3
 
 
 def test_sums_by_unit_are_those_of_a_loop() -> None:

@@ -135,18 +135,15 @@ def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | No
         return Shaped(log.with_rewards(y, g), "own Q")
     assert fit is not None
     seen = target if fit.policy is not None and recipe.uses_trajectories else None
-    if control.q == "in-sample":
-        y, g = _shape_tabular(log, [fit_q(fit)], np.zeros(log.n_episodes, np.int64), seen)
-        return Shaped(log.with_rewards(y, g), IN_SAMPLE)
-    half = halves(log.steps.episode_hash)
-    refuse_empty_half(half)
-    fitted = _fit_halves(fit)
+    half, name = np.zeros(log.n_episodes, np.int64), IN_SAMPLE
+    if control.blocks > 1:
+        half, name = halves(log.steps.episode_hash), CROSS_FIT
+        refuse_empty_half(half)
+    tables = _fit_halves(fit) if control.blocks > 1 else [fit_q(fit)]
     if control.q == "split":
-        part = log.select(half == 0)
-        y, g = _shape_tabular(part, fitted[:1], np.zeros(part.n_episodes, np.int64), seen)
-        return Shaped(part.with_rewards(y, g), SPLIT)
-    y, g = _shape_tabular(log, fitted, half, seen)
-    return Shaped(log.with_rewards(y, g), CROSS_FIT)
+        log, half, name = log.select(half == 0), half[half == 0], SPLIT
+    y, g = _shape_tabular(log, tables, half, seen)
+    return Shaped(log.with_rewards(y, g), name)
 
 
 def _fit_halves(moments: Moments) -> list[TabularQ]:
