@@ -6,12 +6,13 @@ it (`read`) and with the cheapest options that were found (`read_lean`: no threa
 batches of whole pages); and estimates from the files with their errors: MIS (`stream`), the step
 weights of WIS (`products`), the model of DM (`model`) and all three in one scan (`all`), with the
 sums that the gates of their verdicts read; and MIS without these (`bare`). CPU time
-counts all threads. The first run in a process loads the compiled kernels, so `cold` includes that
-and `warm`, the best run, does not; peak memory is that of a process that has done it once, and
-`peak_gib_again` of one that has done it as often as was measured.
+counts all threads, and `wall_per_cpu` says how well they share the work. The first run in a process
+loads the compiled kernels, so `cold` includes that and `warm`, the best run, does not; peak memory
+is that of a process that has done it once, and `peak_gib_again` of one that has done it as often as
+was measured.
 
-The same sums by the general path, which any log can take whose episodes stand together, are
-measured on a smaller log, once (`general`).
+The same sums by the general path, which any log can take, are measured on a smaller log, once
+(`general`); and MIS from the rows of that log in no order (`unordered`), which DuckDB sorts.
 
     python benchmarks/stream.py                      10 million rows
     python benchmarks/stream.py --rows 250000000     5 GB of files
@@ -44,6 +45,7 @@ PAGE = 20_000  # rows, as writers have it
 GENERAL = 2_000_000  # rows for the general path
 MOST_FOR_ALL = 250_000_000  # rows, up to which all sums are measured
 TARGET_PER_FULL_READ, MEMORY_GIB = 2.5, 0.5
+NS_PER_ROW, WALL_PER_CPU, UNORDERED_NS = 20, 0.6, 150
 FOLDER = Path(tempfile.gettempdir()) / "reweigh-stream"
 COLUMNS = ["episode", "step", "state", "action", "reward", "behavior_prob"]
 
@@ -89,6 +91,16 @@ def write(folder: Path, rows: int) -> list[Path]:
                 writer.write_table(rows_of(i * (FILE // GROUP) + g, size))
         partial.rename(path)
     return paths
+
+
+def shuffle(paths: list[Path]) -> Path:
+    """A file with the rows of these in no order, beside them."""
+    path = paths[0].parent / "unordered.parquet"
+    if not path.exists():
+        rows = pa.concat_tables([pq.read_table(one) for one in paths])
+        order = np.random.default_rng(0).permutation(rows.num_rows)
+        pq.write_table(rows.take(order), path)
+    return path
 
 
 def read(paths: list[Path]) -> dict[str, object]:
@@ -145,12 +157,18 @@ def general(names: list[str], paths: list[Path]) -> dict[str, object]:
     return {}
 
 
+def unordered(paths: list[Path]) -> dict[str, object]:
+    """MIS with the sums of its gates, from rows in no order."""
+    return stream(["mis"], [shuffle(paths)])
+
+
 SUMS = {"stream": ["mis"], "products": ["wis"], "model": ["dm"], "all": ["mis", "wis", "dm"]}
 WITHOUT_GATES = {"bare": ["mis"]}
 FAST: dict[str, Any] = {"read": read, "read_lean": read_lean}
 FAST |= {task: partial(stream, names) for task, names in SUMS.items()}
 FAST |= {task: partial(bare, names) for task, names in WITHOUT_GATES.items()}
 TASKS = FAST | {f"general_{task}": partial(general, names) for task, names in SUMS.items()}
+TASKS |= {"unordered": unordered}
 NEEDED = ("read", "read_lean", "stream")
 
 
@@ -228,9 +246,9 @@ def main() -> None:
         return
     tasks = given.tasks or (list(FAST) if rows <= MOST_FOR_ALL else [])
     found = measured(list(dict.fromkeys([*NEEDED, *tasks])), given.folder, rows, given.repeats)
-    write(given.folder / str(GENERAL), GENERAL)
+    shuffle(write(given.folder / str(GENERAL), GENERAL))
     asked = [f"general_{task}" for task in SUMS if task in found]
-    slow = measured(asked, given.folder, GENERAL, 2)
+    slow = measured([*asked, "unordered"], given.folder, GENERAL, 2)
     took = {task: told["warm"] for task, told in found.items()}
     told = {
         "rows": rows,
@@ -242,6 +260,12 @@ def main() -> None:
         "peak_gib": found["stream"]["peak_gib"],
         "peak_target_gib": MEMORY_GIB,
         "ns_per_row": 1e9 * took["stream"] / rows,
+        "ns_per_row_target": NS_PER_ROW,
+        "wall_per_cpu": found["stream"]["wall"] / took["stream"],
+        "wall_per_cpu_target": WALL_PER_CPU,
+        "unordered_ns_per_row": 1e9 * slow["unordered"]["warm"] / GENERAL,
+        "unordered_wall_ns_per_row": 1e9 * slow["unordered"]["wall"] / GENERAL,
+        "unordered_target": UNORDERED_NS,
         "gates": took["stream"] / took["bare"] if "bare" in took else None,
         "costs": costs(rows, found, slow),
         **found,

@@ -174,11 +174,25 @@ def test_files_keep_them_and_other_versions_are_none(
         for field, value in vars(mine).items():
             np.testing.assert_array_equal(value, getattr(theirs, field))
     monkeypatch.setitem(
-        __import__("reweigh.sums.diagnostic_tables", fromlist=["VERSIONS"]).VERSIONS, "lagged", 2
+        __import__("reweigh.sums.diagnostic_tables", fromlist=["VERSIONS"]).VERSIONS, "lagged", 3
     )
     newer = load_moments(tmp_path / "sums.parquet")
     assert newer.lagged is None
     assert newer.ordered is not None
+
+
+def test_cells_of_the_version_before_are_those_of_all_steps_and_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = __import__("reweigh.sums.header", fromlist=["SCALARS"])
+    monkeypatch.setitem(header.VERSIONS, "lagged", 1)
+    monkeypatch.delitem(header.SCALARS, "lagged")
+    log, target = simulated()
+    made(log, target).save(tmp_path / "sums.parquet")
+    monkeypatch.undo()
+    older = load_moments(tmp_path / "sums.parquet")
+    assert older.lagged is not None
+    assert older.lagged.level == 0
 
 
 def test_a_file_without_rewards_by_step_says_so(tmp_path: Path) -> None:

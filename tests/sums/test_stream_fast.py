@@ -25,8 +25,8 @@ import reweigh as rw
 StreamEngine = importlib.import_module("reweigh.sums.engines.stream").StreamEngine
 stream_cells = importlib.import_module("reweigh.sums.engines.stream_cells")
 stream_kernels = importlib.import_module("reweigh.sums.engines.stream_kernels")
-stream_codes = importlib.import_module("reweigh.sums.engines.stream_codes")
-stream_lagged = importlib.import_module("reweigh.sums.engines.stream_lagged")
+stream_labels = importlib.import_module("reweigh.sums.engines.stream_labels")
+stream_history = importlib.import_module("reweigh.sums.engines.stream_history")
 stream_products = importlib.import_module("reweigh.sums.engines.stream_products")
 __all__ = ["fast_answers"]
 
@@ -137,9 +137,9 @@ def test_episodes_over_the_borders_of_what_is_looked_at_together(fast_answers, n
 
 @pytest.mark.parametrize("names", NAMES, ids="+".join)
 def test_sums_that_wait_or_are_put_aside_are_not_lost(monkeypatch, fast_answers, names) -> None:
-    for module in (stream_cells, stream_products, stream_lagged):
+    for module in (stream_cells, stream_products, stream_history):
         monkeypatch.setattr(module, "FOLD", 1e-3)
-    monkeypatch.setattr(stream_lagged, "FEWEST", 2)
+    monkeypatch.setattr(stream_history, "FEWEST", 2)
     monkeypatch.setattr(stream_cells, "WAITING", 0)
     monkeypatch.setattr(stream_cells, "FEWEST_WAITING", 0)
     table = ragged(300)
@@ -366,7 +366,7 @@ def test_lines_are_turned_into_columns(kind: type) -> None:
 
 def test_words_get_a_code_where_they_occur() -> None:
     """Also from dictionaries that hold words that do not, a word twice, or none."""
-    words = stream_codes.Vocabulary()
+    words = stream_labels.Vocabulary()
     parts = [
         pa.DictionaryArray.from_arrays([1, None, 3, 2, 1], ["unused", "b", None, "b"]),
         pa.DictionaryArray.from_arrays([1, 0], ["c", "b"]),

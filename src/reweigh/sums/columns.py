@@ -142,6 +142,7 @@ KEYS: dict[str, tuple[str, ...]] = {  # no two rows of a table share them
     "policy": ("block", "t", "s", "a"),
     "steps": ("block", "t"),
     "episodes": ("block",),
+    "choices": ("block", "t", "s", "a"),
     "lagged": ("t", "s_before", "a_before", "s", "s_next"),
     "ordered": ("bucket",),
     "paced": ("bucket", "t"),

@@ -6,24 +6,31 @@ one lacks it, and the diagnostic that needs it says so.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from reweigh.kernels.groups import group_by
+from reweigh.log.states import UNKNOWN, Labels, label_text
+from reweigh.sums.transitions import TransitionMoments, summed
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-VERSIONS = {"lagged": 1, "ordered": 1, "paced": 1, "largest": 1}
+VERSIONS = {"lagged": 2, "ordered": 1, "paced": 1, "largest": 1, "choices": 1}
+EARLIER: dict[tuple[str, int], dict[str, Any]] = {("lagged", 1): {"level": 0}}  # what they lack
 MOST_BUCKETS = 4096
 MOST_PACED = 64  # buckets by step: enough to find the middle of a log
 MOST_STEPS = 1 << 14  # and steps of them: a million cells, 24 MiB of sums
 UNORDERED = 63  # no ids of 64 bits need this shift
-MOST_LAGGED = 500_000  # cells: a scan of any log then stays within half a GiB
+MOST_LAGGED = 200_000  # cells: a scan of any log then stays within half a GiB
+MOST_FETCHED = 500_000  # by engines that cannot hold some (t, s) alone
 GRAIN = 2.0**-34
+BITS = 32  # of the hash of a (t, s)
+WEYL = 0x9E3779B1  # its multiples modulo 2^32 lie everywhere
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +39,7 @@ class LaggedMoments:
 
     Keys: step t, the state and the action of step t-1, the state s, and s' (or END, UNKNOWN).
     n rows, rho Σρ, rho2 Σρ², z Σz, rhoz Σρz, z2 Σz² with z = ρy.
+    level: of the (t, s) one in 2^level is held, with all its rows (see `thinned`).
     """
 
     t: Ints
@@ -45,6 +53,7 @@ class LaggedMoments:
     z: Floats
     rhoz: Floats
     z2: Floats
+    level: int = 0
 
     KEYS = ("t", "s_before", "a_before", "s", "s_next")
     SUMS = ("n", "rho", "rho2", "z", "rhoz", "z2")
@@ -57,16 +66,19 @@ class LaggedMoments:
 
     @classmethod
     def together(cls, parts: list[LaggedMoments]) -> LaggedMoments:
-        """The sum of several, which have the same codes."""
-        columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls)}
-        return cls(**{name: np.concatenate(column) for name, column in columns.items()}).summed()
+        """The sum of several, which have the same codes; of one level once it is `thinned`."""
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in (*cls.KEYS, *cls.SUMS)
+        }
+        return replace(parts[0], **columns, level=min(part.level for part in parts)).summed()
 
     def summed(self) -> LaggedMoments:
         """One cell per key."""
         groups = group_by([getattr(self, key) for key in self.KEYS])
         columns: dict[str, Any] = dict(zip(self.KEYS, groups.keys, strict=True))
         columns |= {name: groups.sum(getattr(self, name)) for name in self.SUMS}
-        return LaggedMoments(**columns)
+        return replace(self, **columns)
 
     def recode(self, states: Ints, actions: Ints | None) -> LaggedMoments:
         """The same cells with other codes (special codes stay)."""
@@ -85,16 +97,47 @@ class LaggedMoments:
         )
 
 
-def bounded(lagged: LaggedMoments) -> tuple[LaggedMoments | None, dict[str, str]]:
-    """The cells of a log, and why they are left out where they are too many. Every engine leaves
-    out the same, because the number of cells is the log's."""
-    if len(lagged) <= MOST_LAGGED:
-        return lagged, {}
-    return None, {"lagged": too_many()}
+def label_hashes(labels: Labels) -> npt.NDArray[np.uint64]:
+    """(S,) of each state: the first 8 hex digits of the MD5 of its text, as of a block's id."""
+    texts = [label_text(value) for value in labels.values]
+    joined = ["\0".join(text) if isinstance(text, tuple) else text or "" for text in texts]
+    hashes = [hashlib.md5(text.encode("utf-8", "surrogatepass")) for text in joined]
+    return np.array([int(made.hexdigest()[:8], 16) for made in hashes], np.uint64)
 
 
-def too_many() -> str:
-    return f"there would be more than {MOST_LAGGED:,} cells of them; coarser states have fewer"
+def thinned(lagged: LaggedMoments, states: Labels, level: int = 0) -> LaggedMoments:
+    """At most MOST_LAGGED cells: those of one (t, s) in 2^level, with the least level that does.
+
+    (t, s) is held if (h(s) + t·WEYL) mod 2^32 < 2^(32 - level), h being its state's hash. Every
+    engine then holds the same (t, s), merged sums hold those of the whole log, and a test within
+    (t, s) is as sharp at those that are held as if all were.
+    """
+    level = max(level, lagged.level)
+    if level == lagged.level and len(lagged) <= MOST_LAGGED:
+        return lagged
+    place = (label_hashes(states)[lagged.s].astype(np.int64) + lagged.t * WEYL) % 2**BITS
+    while np.count_nonzero(place < 2 ** (BITS - level)) > MOST_LAGGED:
+        level += 1
+    held = place < 2 ** (BITS - level)
+    columns: dict[str, Any] = {
+        name: getattr(lagged, name)[held] for name in (*lagged.KEYS, *lagged.SUMS)
+    }
+    return replace(lagged, **columns, level=level)
+
+
+def choices_of(model: TransitionMoments) -> TransitionMoments:
+    """The cells of `model` by (block, t, s, a) alone, wherever they led: what tests of the
+    policies read, where there are too many cells for all of them to be held."""
+    nowhere = np.full(len(model), UNKNOWN)
+    return summed(replace(model, t_next=model.t + 1, s_next=nowhere))
+
+
+def bounded(lagged: LaggedMoments, states: Labels) -> tuple[LaggedMoments | None, dict[str, str]]:
+    """Those of all cells, for engines that fetch all of them or none; and why there are none."""
+    if len(lagged) <= MOST_FETCHED:
+        return thinned(lagged, states), {}
+    why = f"there would be more than {MOST_FETCHED:,} cells of them; coarser states have fewer"
+    return None, {"lagged": why}
 
 
 @dataclass(frozen=True, eq=False)

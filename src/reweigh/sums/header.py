@@ -10,13 +10,14 @@ from typing import Any
 
 from reweigh.errors import InputError
 from reweigh.log.states import Labels, label_text
-from reweigh.sums.diagnostic_tables import UNORDERED, VERSIONS
+from reweigh.sums.diagnostic_tables import BITS, EARLIER, UNORDERED, VERSIONS
 from reweigh.sums.moments import About, Moments
 from reweigh.system.json_files import parse_object, sealed, unsealed
 
 FORMAT = 2
 READ = (1, FORMAT)  # 1 had no checksum
 SCALARS: dict[str, tuple[str, ...]] = {  # of the extras: what is no column
+    "lagged": ("level",),
     "ordered": ("shift",),
     "paced": ("shift",),
     "largest": ("floor", "n"),
@@ -125,6 +126,7 @@ LATER: dict[str, tuple[Rule, Any]] = {  # what the first files lack, and what it
     "content": (TEXT, ""),
 }  # fmt: skip
 SCALAR: dict[str, Rule] = {
+    "level": whole(0, BITS),
     "shift": whole(0, UNORDERED),
     "floor": Rule("a number", _is_number).or_null(),
     "n": whole(0),
@@ -203,7 +205,11 @@ def read_header(raw: bytes, what: str) -> Header:
         raise InputError(f"{what} has an unknown field {min(set(about) - set(ABOUT))!r}")
     if (None in found["states"]) != found["hidden"]:
         raise InputError(f"{what} is damaged: 'hidden' and its states contradict each other")
-    known = {k: part for k, part in found["extras"].items() if part["version"] == VERSIONS.get(k)}
+    known = {
+        kind: EARLIER.get((kind, part["version"]), {}) | part
+        for kind, part in found["extras"].items()
+        if part["version"] == VERSIONS.get(kind) or (kind, part["version"]) in EARLIER
+    }
     for kind, part in known.items():
         _check(part, {name: SCALAR[name] for name in SCALARS.get(kind, ())}, what)
     return Header(

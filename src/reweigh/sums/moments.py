@@ -19,6 +19,8 @@ from reweigh.sums.diagnostic_tables import (
     LargestWeights,
     OrderedMoments,
     PacedMoments,
+    choices_of,
+    thinned,
 )
 from reweigh.sums.policy import PolicyMoments
 from reweigh.sums.shares import Rule, Shares, shares_of
@@ -75,6 +77,7 @@ class Moments:
     start         first states as `transitions` sees them; `start_model`: as `model` does
     lagged, ordered, paced, largest   what only diagnostics read (`diagnostic_tables.py`); not by
                   blocks
+    choices       cells by (t, s, a), where `model` was too large and nobody but gates asked for it
     unchecked     rules of the log's contract that the engine could not check to the end
     sql           the queries that made them, where an engine with SQL did; `save` leaves it out
     files         the files that they were made from, which `save` does not replace
@@ -93,6 +96,7 @@ class Moments:
     ordered: OrderedMoments | None = None
     paced: PacedMoments | None = None
     largest: LargestWeights | None = None
+    choices: TransitionMoments | None = None
     truncated: int = 0
     hidden: bool = False
     left_out: dict[str, str] = field(default_factory=dict)  # kinds that could not be made, and why
@@ -133,6 +137,9 @@ class Moments:
         extras: dict[str, Any] = {
             n: both(n) if getattr(other, n) is not None else None for n in VERSIONS
         }
+        if extras["lagged"] is not None:
+            level = max(self.lagged.level, other.lagged.level)  # type: ignore[union-attr]
+            extras["lagged"] = thinned(extras["lagged"], states, level)
         return replace(
             self,
             about=replace(
@@ -155,7 +162,16 @@ class Moments:
         )
 
     def _without_model(self, left_out: dict[str, str]) -> Moments:
-        return replace(self, model=None, start_model=None, policy=None, left_out=left_out)
+        """With the choices of actions in its place."""
+        choices = self.choices if self.model is None else choices_of(self.model)
+        return replace(
+            self, model=None, start_model=None, policy=None, choices=choices, left_out=left_out
+        )
+
+    @property
+    def by_action(self) -> TransitionMoments | None:
+        """Cells with the action, for what needs no state after them."""
+        return self.choices if self.model is None else self.model
 
     def _with_labels(self, states: Labels, actions: Labels | None) -> Moments:
         table = states.translate(self.states)
@@ -163,14 +179,19 @@ class Moments:
         def moved(part: Any) -> Any:
             return None if part is None else part.recode(table)
 
-        model, lagged, acts = moved(self.model), self.lagged, None
+        lagged, acts = self.lagged, None
         if actions is not None and self.actions is not None:
             acts = actions.translate(self.actions)
         if lagged is not None:
             lagged = lagged.recode(table, acts)
         policy = None if self.policy is None else self.policy.recode(table, acts)
-        if model is not None and acts is not None:
-            model = replace(model, a=np.where(model.a >= 0, acts[np.maximum(model.a, 0)], model.a))
+
+        def with_actions(part: TransitionMoments | None) -> TransitionMoments | None:
+            part = moved(part)
+            if part is None or acts is None:
+                return part
+            return replace(part, a=np.where(part.a >= 0, acts[np.maximum(part.a, 0)], part.a))
+
         return replace(
             self,
             states=states,
@@ -178,7 +199,8 @@ class Moments:
             start=moved(self.start),
             transitions=moved(self.transitions),
             start_model=moved(self.start_model),
-            model=model,
+            model=with_actions(self.model),
+            choices=with_actions(self.choices),
             policy=policy,
             lagged=lagged,
         )

@@ -43,6 +43,7 @@ RECORDS: dict[str, Any] = {
     "ordered": OrderedMoments,
     "paced": PacedMoments,
     "largest": LargestWeights,
+    "choices": TransitionMoments,
 }
 # What files of before lack, from what they hold: π is taken for one number in each cell.
 LACKING: dict[str, Callable[[Mapping[str, Any]], Any]] = {

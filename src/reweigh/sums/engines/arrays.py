@@ -18,7 +18,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, START, Labels
 from reweigh.policy.base import Policy
 from reweigh.sums import cells, products
-from reweigh.sums.diagnostic_tables import bounded, too_long
+from reweigh.sums.diagnostic_tables import thinned, too_long
 from reweigh.sums.engines import arrays_extras
 from reweigh.sums.engines.base import Request, about
 from reweigh.sums.moments import Moments
@@ -77,10 +77,6 @@ class ArraysEngine:
                 "policy": policy,
             }
 
-        def lagged() -> dict[str, Any]:
-            found, left_out = bounded(arrays_extras.lagged(log, rho))
-            return {"lagged": found, "left_out": left_out}
-
         ids = cache(lambda: arrays_extras.whole_numbers(steps.episode))
 
         def paced() -> dict[str, Any]:
@@ -94,7 +90,7 @@ class ArraysEngine:
             "trajectories": lambda: {
                 "trajectories": products.trajectories(steps, block, rho, log.discount)
             },
-            "lagged": lagged,
+            "lagged": lambda: {"lagged": thinned(arrays_extras.lagged(log, rho), states)},
             "ordered": lambda: {"ordered": arrays_extras.ordered(log, ids())},
             "paced": paced,
             "largest": lambda: {"largest": arrays_extras.largest(log, rho)},

@@ -94,7 +94,7 @@ def lagged(rows: Any, width: int, with_action: bool) -> Any:
             rhoz=(rho * z).sum(),
             z2=(z * z).sum(),
         )
-        .limit(extras.MOST_LAGGED + 1)
+        .limit(extras.MOST_FETCHED + 1)
     )
 
 
@@ -157,9 +157,9 @@ def read_lagged(
         s=codes_of(table, names_of("s", width), states),
         s_next=np.where(fx == SEEN, s_next, np.where(fx == HIDDEN, UNKNOWN, fx)),
         n=ints(table, "n"),
-        **{name: floats(table, name) for name in LaggedMoments.SUMS[1:]},
+        **{name: floats(table, name) for name in LaggedMoments.SUMS[1:]},  # type: ignore[arg-type]
     )
-    return extras.bounded(made.summed())
+    return extras.bounded(made.summed(), states)
 
 
 def read_ordered(table: pa.Table, ids: Ids | None) -> OrderedMoments:

@@ -1,17 +1,22 @@
 """The streaming engine: files larger than memory, batch after batch, into sums that add up.
 
-Three ways through the rows, tried in this order; all give the same sums:
+Two ways through the rows, tried in this order; both give the same sums:
 
-fast      sums of transitions of simple logs, by a compiled kernel (stream_fast.py)
-chunks    anything, as long as episodes stand together with their steps in order: chunks of whole
-          episodes go through the code that reads logs into memory (stream_chunks.py)
-loose     rows in any order, if they name their next_state (stream_loose.py)
+fast      sums of simple logs, by a compiled kernel (stream_fast.py)
+chunks    anything: chunks of whole episodes go through the code that reads logs into memory
+          (stream_chunks.py)
+
+Both need episodes that stand together, with their steps in order. Rows in another order are sorted
+by DuckDB first (`RowSource.sorted_by`), and the user is warned that this took its time.
 
 Every break of the log's contract is collected to the end of the log and then refused at once, in
-the words of the log in memory. Two things are told of a part of the log only: how many values of a
+the words of the log in memory. Two things are known of a part of the log only: how many values of a
 float state are distinct (of the first chunk), and what bad probabilities look like (likewise).
 Without a given horizon the longest episode is it: from Parquet's statistics of the step column, or
 else from a first pass over that column.
+
+Batches are read in a thread of their own. Each table of sums is added up by one thread, in the
+order of the rows: the number of threads does not change a bit of it.
 
 The same rows in another order, format or division into files, or read by another engine, are
 noticed when moments are added (`log/identity.py`); a part of a log among the whole is not.
@@ -22,43 +27,63 @@ that, the sums say that it was not looked for (`Moments.unchecked`).
 from __future__ import annotations
 
 import importlib.util
+import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from reweigh.errors import Fault, UsageError, input_error
+import numpy as np
+
+from reweigh.errors import Fault, InputWarning, UsageError, input_error
 from reweigh.log.checks import Faults
-from reweigh.log.log import EpisodeLog
+from reweigh.log.log import SHOWN_LABELS, EpisodeLog
 from reweigh.log.read import read_roles
-from reweigh.log.states import describe_abstraction
+from reweigh.log.states import HIDDEN, Label, describe_abstraction
 from reweigh.policy.base import Policy
 from reweigh.policy.cached import RememberedPolicy
 from reweigh.policy.column import ColumnPolicy
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
 from reweigh.sums.engines.arrays_extras import log_weights
 from reweigh.sums.engines.base import Request
-from reweigh.sums.engines.stream_chunks import Findings, RowOrderError, Visit, order_fault, scan
-from reweigh.sums.engines.stream_describe import Tally
-from reweigh.sums.engines.stream_ends import Tail
-from reweigh.sums.engines.stream_rows import Data, Opened, RowSource
-from reweigh.sums.engines.stream_sums import Parts, in_order, settle
-from reweigh.sums.engines.stream_unordered import loose_sums, may_be_loose, scan_loosely
+from reweigh.sums.engines.stream_chunks import (
+    Findings,
+    Parts,
+    RowOrderError,
+    in_order,
+    scan,
+    settle,
+)
+from reweigh.sums.engines.stream_episodes import Tail
+from reweigh.sums.engines.stream_rows import ROW, Data, Opened, RowSource
 from reweigh.sums.moments import About, Moments
 from reweigh.sums.scanned_log import Reading
 from reweigh.sums.sources import named
 from reweigh.system.memory import require_compiled, require_steps
 from reweigh.system.progress import Report
 
+Result = TypeVar("Result")
+Sink = TypeVar("Sink", "ChunkSums", "Tally")
 BATCH = 1 << 18  # rows
+SORTED = (
+    "the rows of an episode do not stand together in the order of their steps: DuckDB sorted the "
+    "log for this scan, which takes several times as long as reading it. Sort it once by episode "
+    "and step if it is read again"
+)
 
 
 @dataclass(frozen=True, eq=False)
 class StreamEngine:
-    """Sums of a log that stays in its files. `report` is told the rows done and their number."""
+    """Sums of a log that stays in its files.
+
+    report   is called with the rows that are done, and their number
+    threads  as many as there are processors if not given; they do not change the sums
+    """
 
     report: Report | None = None
     batch: int = BATCH
     fast: bool = True
+    threads: int | None = None
     name: str = "stream"
     tells_rows: ClassVar[bool] = True
 
@@ -68,35 +93,12 @@ class StreamEngine:
         opened, rows = self._open(data, reading, target)
         if "trajectories" in request.kinds:
             require_steps(_horizon(rows, reading), request.blocks)
-        quick = self._quickly(rows, reading, target, request)
-        if quick is not None:
-            return quick
-        parts, tail = Parts(request), Tail(rows.rows)
-        about, once = what(reading, target, request, 0), RememberedPolicy(target)
 
-        def visit(log: EpisodeLog) -> None:
-            kinds = request.kinds - {"largest"} - parts.left_out.keys()
-            parts.add(ArraysEngine().moments(log, once, replace(request, kinds=kinds, named=False)))
-            if "largest" in request.kinds:
-                tail.add(log_weights(log, ratios(log, once, request.max_ratio)[1]))
+        def sums(rows: RowSource) -> Moments:
+            quick = self._quickly(rows, reading, target, request)
+            return quick or _by_chunks(opened, rows, reading, target, request)
 
-        def visit_loose(log: EpisodeLog) -> None:
-            parts.add(loose_sums(log, target, request, about))
-
-        def begin(loose: bool) -> Visit:
-            parts.held.clear()
-            tail.clear()
-            return visit_loose if loose else visit
-
-        horizon, found = _scanned(opened, rows, reading, request.kinds, begin)
-        if found.target_faults:
-            raise input_error(found.target_error, settle(found.target_faults, found.rows))
-        sums = in_order(parts.total(), found.own)
-        if tail.n:
-            sums = replace(sums, largest=tail.total())
-        about = what(reading, target, request, horizon)
-        sums = replace(sums, about=about, unchecked=found.seen.unchecked)
-        return named(sums, found.identity)
+        return _in_order(rows, reading, sums)
 
     def _quickly(
         self, rows: RowSource, reading: Reading, target: Policy, request: Request
@@ -116,14 +118,12 @@ class StreamEngine:
 
     def describe(self, data: Data, reading: Reading) -> dict[str, Any]:
         opened, rows = self._open(data, reading, None)
-        tally = Tally(reading)
 
-        def begin(loose: bool) -> Visit:
-            tally.clear()
-            return tally.add_loose if loose else tally.add
+        def described(rows: RowSource) -> dict[str, Any]:
+            tally, horizon, found = _scanned(opened, rows, reading, lambda: Tally(reading))
+            return tally.described(opened.describe(), horizon, found)
 
-        horizon, found = _scanned(opened, rows, reading, frozenset(), begin)
-        return tally.described(opened.describe(), horizon, found)
+        return _in_order(rows, reading, described)
 
     def _open(
         self, data: Data, reading: Reading, target: Policy | None
@@ -136,38 +136,73 @@ class StreamEngine:
         columns = reading.columns
         wanted = (target.column,) if isinstance(target, ColumnPolicy) else ()
         states = (*columns.state, *(columns.next_state or ()))
-        opened = Opened(data, self.batch, wanted, states, self.report)
+        threads = self.threads or os.cpu_count() or 1
+        opened = Opened(data, self.batch, wanted, states, self.report, threads)
         read_roles(opened, columns, reading.abstraction is not None, reading.continuous_actions)  # type: ignore[arg-type]
         return opened, opened.made[0]
 
 
+def _in_order(rows: RowSource, reading: Reading, run: Callable[[RowSource], Result]) -> Result:
+    """What `run` makes of the rows, which are sorted where their episodes do not stand together."""
+    try:
+        return run(rows)
+    except RowOrderError:
+        warnings.warn(InputWarning(SORTED), stacklevel=4)
+        return run(rows.sorted_by(reading.columns.episode, reading.columns.step))
+
+
+def _by_chunks(
+    opened: Opened, rows: RowSource, reading: Reading, target: Policy, request: Request
+) -> Moments:
+    """The sums of chunks of whole episodes, each as a log in memory has them, added up."""
+    parts, horizon, found = _scanned(
+        opened, rows, reading, lambda: ChunkSums(request, RememberedPolicy(target), rows.rows)
+    )
+    if found.target_faults:
+        raise input_error(found.target_error, settle(found.target_faults, found.rows))
+    sums = in_order(parts.total(), found.own)
+    about = what(reading, target, request, horizon)
+    return named(replace(sums, about=about, unchecked=found.seen.unchecked), found.identity)
+
+
+class ChunkSums:
+    """Sums of the chunks of a log so far."""
+
+    def __init__(self, request: Request, target: Policy, rows: int) -> None:
+        self.request, self.target = request, target
+        self.parts, self.largest = Parts(request), Tail(rows)
+
+    def add(self, log: EpisodeLog) -> None:
+        request = self.request
+        kinds = request.kinds - {"largest"} - (self.parts.left_out.keys() - {"model"})
+        asked = replace(request, kinds=kinds, named=False)
+        self.parts.add(ArraysEngine().moments(log, self.target, asked))
+        if "largest" in request.kinds:
+            self.largest.add(log_weights(log, ratios(log, self.target, request.max_ratio)[1]))
+
+    def total(self) -> Moments:
+        total = self.parts.total()
+        return replace(total, largest=self.largest.total()) if self.largest.n else total
+
+
 def _scanned(
-    opened: Opened,
-    rows: RowSource,
-    reading: Reading,
-    kinds: frozenset[str],
-    begin: Callable[[bool], Visit],
-) -> tuple[int, Findings]:
-    """Scan in order, or loosely; refuse what breaks a rule. Returns the horizon and the findings.
+    opened: Opened, rows: RowSource, reading: Reading, begin: Callable[[], Sink]
+) -> tuple[Sink, int, Findings]:
+    """Scan the log into what `begin` makes; refuse what breaks a rule. Also the horizon, and what
+    was found.
 
     The largest step may be the fault of one row: then the longest episode without a fault is the
     horizon, as it is in memory, and the log is looked at again, so that the faults are the same.
     """
-    horizon = _horizon(rows, reading)
-    try:
-        found = scan(opened, rows, reading, horizon, begin(False))
-        if reading.horizon is None and found.longest != horizon:
-            horizon = found.longest
-            found = scan(opened, rows, reading, horizon, begin(False))
-    except RowOrderError as error:
-        why = may_be_loose(reading, kinds)
-        if why:
-            fault = order_fault(opened, rows, reading, error.row, why)
-            raise input_error(opened.describe(), [fault]) from None
-        horizon = _horizon(rows, reading)
-        found = scan_loosely(opened, rows, reading, horizon, begin(True))
+    if rows.order:  # faults name the rows as they stood
+        rows = rows.sorted_by(*rows.order, ROW)
+    horizon, sink = _horizon(rows, reading), begin()
+    found = scan(opened, rows, reading, horizon, sink.add)
+    if reading.horizon is None and found.longest != horizon:
+        horizon, sink = found.longest, begin()
+        found = scan(opened, rows, reading, horizon, sink.add)
     _refuse(opened, settle(found.faults, found.rows))
-    return horizon, found
+    return sink, horizon, found
 
 
 def _horizon(rows: RowSource, reading: Reading) -> int:
@@ -204,3 +239,76 @@ def what(reading: Reading, target: Policy, request: Request, horizon: int) -> Ab
         blocks=request.blocks,
         sources=(),
     )
+
+
+class Tally:
+    """Counts of the chunks of a log, under the names of `EpisodeLog.describe`."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.episodes = self.rows = self.hidden = self.ended_early = self.truncated = 0
+        self.discounted = 0.0
+        self.states: set[Label] = set()
+        self.actions: set[Label] = set()
+        self.reward, self.behavior = [np.inf, -np.inf], [np.inf, -np.inf]
+
+    def add(self, log: EpisodeLog) -> None:
+        steps = log.steps
+        short = steps.lengths < log.horizon
+        self.episodes += log.n_episodes
+        self.truncated += log.n_truncated
+        self.ended_early += int(np.sum(short & ~steps.truncated))
+        self.rows += steps.n_rows
+        self.hidden += int(np.sum(steps.state == HIDDEN))
+        self.states.update(log.states.values)
+        self.actions.update(() if log.actions is None else log.actions.values)
+        self.discounted += float(np.dot(steps.reward, log.discount ** steps.step.astype(float)))
+        for ends, values in ((self.reward, steps.reward), (self.behavior, steps.behavior_prob)):
+            if values is not None and len(values):
+                ends[:] = min(ends[0], float(values.min())), max(ends[1], float(values.max()))
+
+    def described(self, source: str, horizon: int, found: Findings) -> dict[str, Any]:
+        reading = self.reading
+        shown = self.states - {None}
+        states = sorted(shown & found.own) + sorted(shown - found.own)  # type: ignore[type-var]
+        actions = sorted(self.actions)  # type: ignore[type-var]
+        discrete = not reading.continuous_actions
+        notes = []
+        if found.rows > self.rows:
+            later = found.rows - self.rows
+            notes.append(f"cut at the horizon {horizon}: {later:,} later rows are not used")
+        if 2 * len(found.own) > self.rows:
+            notes.append(
+                f"{len(found.own):,} states for {self.rows:,} rows: most are seen once; "
+                "bin them (abstraction=Rounding or Grid)"
+            )
+        if self.truncated:
+            ending = "s" if self.truncated != 1 else ""
+            notes.append(
+                f"mean_return counts only what was logged of the {self.truncated:,} cut-off "
+                f"episode{ending}"
+            )
+        notes += found.seen.unchecked
+        logged = reading.columns.behavior_prob is not None
+        return {
+            "source": source,
+            "episodes": self.episodes,
+            "rows": self.rows,
+            "horizon": horizon,
+            "discount": reading.discount,
+            "states": len(states),
+            "state_examples": [str(label) for label in states[:SHOWN_LABELS]],
+            "state_columns": list(reading.columns.state),
+            "abstraction": describe_abstraction(reading.abstraction),
+            "actions": len(actions) if discrete else None,
+            "action_examples": [str(a) for a in actions[:SHOWN_LABELS]] if discrete else None,
+            "continuous_actions": reading.continuous_actions,
+            "hidden_rows": self.hidden,
+            "terminated_early": self.ended_early,
+            "truncated": self.truncated,
+            "reward_range": self.reward,
+            "behavior_prob_range": self.behavior if logged else None,
+            "behavior_prob_from": "logged" if logged else None,
+            "mean_return": self.discounted / self.episodes,
+            "notes": notes,
+        }

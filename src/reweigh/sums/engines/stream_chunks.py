@@ -6,7 +6,7 @@ the same. Faults are collected to the end of the log; once there is one, the res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,31 +15,32 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reweigh.errors import Fault, InputError, Place, RefusedError, UsageError
-from reweigh.log.checks import value_of
+from reweigh.errors import KEPT_PLACES, Fault, InputError, Place, RefusedError, UsageError
 from reweigh.log.identity import Identity, identity_of, key_of
 from reweigh.log.log import EpisodeLog
 from reweigh.log.read import assemble
 from reweigh.log.roles import RoleReader, is_label
-from reweigh.log.states import Codes, Label, Labels
-from reweigh.sums.engines.stream_rows import Opened, RowSource
-from reweigh.sums.engines.stream_sums import Words, gather
+from reweigh.log.states import Codes, Label, Labels, unite
+from reweigh.sums.diagnostic_tables import VERSIONS, Buckets, LaggedMoments, thinned
+from reweigh.sums.engines.base import SPARE_CELLS, Request
+from reweigh.sums.engines.stream_rows import ROW, Opened, RowSource
+from reweigh.sums.moments import Moments, unite_actions, unite_ranges
+from reweigh.sums.policy import PolicyMoments
 from reweigh.sums.scanned_log import Reading
+from reweigh.sums.transitions import StartMoments, TransitionMoments, concatenate
 
 Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 Visit = Callable[[EpisodeLog], None]
 KEPT_IDS = 1 << 24  # runs of ids: 16 bytes each
 LONGEST_EPISODE = 1 << 24  # rows
+FEW_CELLS = 1 << 18  # adding up costs a sort, so it waits until the parts hold more than this
 SIGN = np.uint64(1 << 63)  # so that the keys of -1, 0, 1 count up
 
 
 class RowOrderError(Exception):
     """The rows of an episode do not stand together in the order of their steps."""
-
-    def __init__(self, row: int) -> None:
-        super().__init__(row)
-        self.row = row
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,8 @@ class ChunkSource:
         return self.table.column(name)
 
     def place(self, row: int) -> Place:
+        if ROW in self.table.column_names:  # the rows were sorted
+            return self.whole.place(self.table.column(ROW)[row].as_py())
         return self.whole.place(self.first + row)
 
 
@@ -123,14 +126,13 @@ class SeenIds:
         )
         return (rule,)
 
-    def repeated(self) -> np.uint64 | None:
-        """A key that came twice."""
+    def repeated(self) -> bool:
+        """Whether a key came twice."""
         if not self.starts:
-            return None
+            return False
         start, stop = np.concatenate(self.starts), np.concatenate(self.stops)
         order = np.argsort(start, kind="stable")
-        again = np.flatnonzero(start[order][1:] <= stop[order][:-1])
-        return start[order][1:][again[0]] ^ SIGN if len(again) else None
+        return bool(np.any(start[order][1:] <= stop[order][:-1]))
 
 
 @dataclass
@@ -160,7 +162,7 @@ def scan(opened: Opened, rows: RowSource, reading: Reading, horizon: int, visit:
         if are_ids:
             keys = id_keys(table.column(reading.columns.episode))
             step = _steps(table.column(reading.columns.step))
-            _check_order(found, first, keys, run_starts(keys), step)
+            _check_order(found, keys, run_starts(keys), step)
         source = ChunkSource(opened, table, first)
         reader = ChunkReader(
             table,
@@ -187,9 +189,8 @@ def scan(opened: Opened, rows: RowSource, reading: Reading, horizon: int, visit:
                 raise
             found.target_error = found.target_error or str(error).split(":", 1)[0]
             gather(found.target_faults, error.faults)
-    again = found.seen.repeated()
-    if again is not None:
-        raise RowOrderError(_second_row(rows, reading.columns.episode, again))
+    if found.seen.repeated():
+        raise RowOrderError
     return found
 
 
@@ -273,62 +274,168 @@ def _steps(column: pa.ChunkedArray) -> Ints | None:
     return np.asarray(column.to_numpy()).astype(np.int64)
 
 
-def _check_order(found: Findings, first: int, keys: Words, starts: Ints, step: Ints | None) -> None:
+def _check_order(found: Findings, keys: Words, starts: Ints, step: Ints | None) -> None:
     """Episodes stand together, with their steps in order; faulty steps are left to the contract."""
-    unique, at = np.unique(keys[starts], return_index=True)
-    if len(unique) < len(starts):
-        back = np.setdiff1d(np.arange(len(starts)), at)
-        raise RowOrderError(first + int(starts[back[0]]))
+    if len(np.unique(keys[starts])) < len(starts):
+        raise RowOrderError
     found.seen.add(keys[starts])
     if step is None:
         return
     lengths = np.diff(np.append(starts, len(keys)))
     expected = np.arange(len(keys)) - np.repeat(starts, lengths)
     wrong = np.logical_or.reduceat(step != expected, starts)
-    good = lengths[~wrong]
-    found.longest = max(found.longest, int(good.max(initial=0)))
+    found.longest = max(found.longest, int(lengths[~wrong].max(initial=0)))
     for run in np.flatnonzero(wrong).tolist():
         rows = slice(int(starts[run]), int(starts[run] + lengths[run]))
         if np.array_equal(np.sort(step[rows]), expected[rows]):
-            late = int(np.flatnonzero(step[rows] != expected[rows])[0])
-            raise RowOrderError(first + rows.start + late)
+            raise RowOrderError
 
 
-def _second_row(rows: RowSource, name: str, key: np.uint64) -> int:
-    """Where the id of this key comes back: only looked for when it does."""
-    first, times, before = 0, 0, None
-    for table in rows.batches([name]):
-        keys = id_keys(table.column(name))
-        for start in run_starts(keys).tolist():
-            if keys[start] == key and (start > 0 or before != key):
-                times += 1
-                if times == 2:
-                    return int(first + start)
-        before = keys[-1]
-        first += table.num_rows
-    raise AssertionError("the key stands twice")
+# --- sums and faults of the chunks, added up ------------------------------------------------------
 
 
-def order_fault(opened: Opened, rows: RowSource, reading: Reading, row: int, why: str) -> Fault:
-    """The refusal of rows that do not stand in order."""
-    columns = reading.columns
-    done = 0
-    for table in rows.batches([columns.episode, columns.step]):
-        if row < done + table.num_rows:
-            break
-        done += table.num_rows
-    episode, step = (value_of(table.column(n), row - done) for n in (columns.episode, columns.step))
-    place = replace(
-        opened.place(row),
-        column=columns.episode,
-        value=episode,
-        episode=episode,
-        step=step if isinstance(step, int) else None,
+@dataclass
+class Parts:
+    """Moments that come one after the other; the largest weights among them are kept apart."""
+
+    request: Request
+    held: list[Moments] = field(default_factory=list)
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Kinds of which there are too many already."""
+        return self.held[0].left_out if self.held else {}
+
+    def add(self, part: Moments) -> None:
+        if "model" in self.left_out:
+            part = part._without_model(self.left_out)
+        self.held.append(part)
+        first, *rest = [cells_of(m) for m in self.held]
+        if sum(rest) > max(first, FEW_CELLS):
+            self.held = [self.total()]
+
+    def total(self) -> Moments:
+        """The sum; spare kinds that have become too large are left out from there on."""
+        total, request = add_up(self.held), self.request
+        if "model" not in request.spare or total.model is None or len(total.model) <= SPARE_CELLS:
+            return total
+        return total._without_model(total.left_out | request.left_out())
+
+
+def cells_of(part: Moments) -> int:
+    tables = (part.transitions, part.model, part.lagged, part.paced)
+    return sum(len(table) for table in tables if table is not None) + len(part.start.n)
+
+
+def add_up(parts: list[Moments]) -> Moments:
+    """The sum of parts of one log (the parts share what they are of)."""
+    states, actions = parts[0].states, parts[0].actions
+    for part in parts[1:]:
+        states, actions = unite(states, part.states), unite_actions(actions, part.actions)
+    moved = [part._with_labels(states, actions) for part in parts]
+
+    def together(name: str) -> Any:
+        tables = [getattr(part, name) for part in moved]
+        if any(table is None for table in tables):
+            return None
+        if isinstance(tables[0], PolicyMoments) and not PolicyMoments.add_up(tables):
+            return None
+        if isinstance(tables[0], TransitionMoments):
+            return concatenate(tables)
+        if isinstance(tables[0], LaggedMoments | Buckets):
+            return type(tables[0]).together(tables)
+        total = tables[0]
+        for table in tables[1:]:
+            total = total + table
+        return total.summed() if isinstance(total, StartMoments) else total
+
+    names = ("start", "transitions", "start_model", "model", "policy", "trajectories", *VERSIONS)
+    made = {name: together(name) for name in names}
+    left_out = {kind: why for part in reversed(parts) for kind, why in part.left_out.items()}
+    if made["lagged"] is not None:
+        level = max(part.lagged.level for part in parts if part.lagged is not None)
+        made["lagged"] = thinned(made["lagged"], states, level)
+    return replace(
+        parts[0],
+        states=states,
+        actions=actions,
+        truncated=sum(part.truncated for part in parts),
+        hidden=any(part.hidden for part in parts),
+        rewards=unite_ranges([part.rewards for part in parts]),
+        left_out=left_out,
+        **made,
     )
-    return Fault(
-        "row-order",
-        "the rows of an episode must stand together, in the order of their steps, to be streamed",
-        "sort the rows by episode and step, or read them with engine='duckdb', which sorts; if an "
-        f"id was used for two episodes, make the ids distinct ({why})",
-        (place,),
+
+
+def in_order(total: Moments, own: Iterable[Label]) -> Moments:
+    """The sums as the whole log, read at once, would give them.
+
+    States come in increasing order: first those of the state column (`own`), then those that only
+    stand in next_state, the hidden state last.
+    """
+    first = set(own)
+    shown = [value for value in total.states.values if value is not None]
+    order = sorted(v for v in shown if v in first) + sorted(v for v in shown if v not in first)
+    states = Labels((*order, None) if total.hidden else tuple(order))
+    actions = total.actions
+    if actions is not None:
+        actions = Labels(tuple(sorted(actions.values)))  # type: ignore[type-var]
+    ordered = total
+    if (states, actions) != (total.states, total.actions):
+        ordered = add_up([total._with_labels(states, actions)])
+    if ordered.hidden and ordered.transitions is not None:
+        # a stretch has no single π and μ; parts without hidden states have counted theirs
+        zeros = np.zeros(len(ordered.transitions))
+        ordered = replace(
+            ordered, transitions=replace(ordered.transitions, pi=zeros, pi2=zeros, mu=zeros)
+        )
+    if ordered.truncated:  # the products of cut-off episodes mean nothing
+        ordered = replace(ordered, trajectories=None)
+    return ordered
+
+
+def gather(found: list[Fault], more: Iterable[Fault]) -> None:
+    """Add faults of a part of the log; the same rule broken at the same column is one fault."""
+    for fault in more:
+        for i, known in enumerate(found):
+            if _subject(known) == _subject(fault):
+                found[i] = _joined(known, fault)
+                break
+        else:
+            found.append(fault)
+
+
+def _joined(known: Fault, more: Fault) -> Fault:
+    if known.unit == "rows":
+        places = (known.places + more.places)[:KEPT_PLACES]
+        return replace(known, places=places, count=known.count + more.count)
+    # states that the target does not know: each of them once
+    told = {place.value for place in known.places}
+    fresh = tuple(place for place in more.places if place.value not in told)
+    places = (known.places + fresh)[:KEPT_PLACES]
+    return replace(
+        known, places=places, count=known.count + len(fresh), total=max(known.total, more.total)
     )
+
+
+def _subject(fault: Fault) -> tuple[str, str]:
+    column = fault.places[0].column if fault.places else None
+    return fault.code, column or fault.rule
+
+
+def settle(found: list[Fault], rows: int) -> list[Fault]:
+    """The faults of the whole log: with its number of rows, and without what only a part shows."""
+    bad = [f.places[0].column for f in found if f.code in ("not-a-step", "not-a-number")]
+    flags = [f.rule for f in found if f.code == "type" and "true/false" in f.rule]
+
+    def only_there(fault: Fault) -> bool:
+        # in a part without the bad cell, a column of texts looks as if it held nothing but texts
+        if fault.code == "type":
+            return any(f"column {name!r}" in fault.rule for name in bad)
+        # and a flag looks as if it could be believed
+        if fault.code == "rows-after-end":
+            return any(f"column {fault.places[0].column!r}" in rule for rule in flags)
+        return fault.code == "short-episode" and bool(flags)
+
+    kept = [fault for fault in found if not only_there(fault)]
+    return [replace(f, total=rows) if f.total and f.unit == "rows" else f for f in kept]

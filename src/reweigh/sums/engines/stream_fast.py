@@ -28,21 +28,27 @@ from reweigh.policy.table import TablePolicy
 from reweigh.sums.diagnostic_tables import VERSIONS, too_long
 from reweigh.sums.engines.base import SPARE_CELLS, Request
 from reweigh.sums.engines.stream_cells import Cells, Shape, TooManyCells
-from reweigh.sums.engines.stream_chunks import SIGN, SeenIds, id_keys, id_texts, run_starts
-from reweigh.sums.engines.stream_codes import (
+from reweigh.sums.engines.stream_chunks import (
+    SIGN,
+    RowOrderError,
+    SeenIds,
+    Words,
+    id_keys,
+    id_texts,
+    run_starts,
+)
+from reweigh.sums.engines.stream_episodes import Ends, Paced
+from reweigh.sums.engines.stream_history import Lagged
+from reweigh.sums.engines.stream_kernels import PIECE, Carry, follow
+from reweigh.sums.engines.stream_labels import (
     Coder,
     Integers,
     Vocabulary,
     dense_policy,
     policy_steps,
 )
-from reweigh.sums.engines.stream_ends import Ends
-from reweigh.sums.engines.stream_kernels import PIECE, Carry, follow
-from reweigh.sums.engines.stream_lagged import Lagged
-from reweigh.sums.engines.stream_paced import Paced
 from reweigh.sums.engines.stream_products import Products
 from reweigh.sums.engines.stream_rows import RowSource
-from reweigh.sums.engines.stream_sums import Words
 from reweigh.sums.scanned_log import Reading
 from reweigh.sums.transitions import StartMoments
 
@@ -52,7 +58,7 @@ KINDS = frozenset({"transitions", "model", "trajectories", *VERSIONS})
 MOST_POLICY = 1 << 21  # probabilities
 MOST_LABELS = 1 << 12
 FEW_WORDS = 16  # for which there is room at first; integers are known beforehand
-PAGES = 80_000  # rows of a batch: writers make pages of 20,000, and whole ones are not copied again
+PAGES = 60_000  # rows of a batch: writers make pages of 20,000, and whole ones are not copied again
 MOST_BEGUN = 1 << 17  # episodes that are noted before their ids are looked at
 SHORT = {"error": 0, "terminal": 1, "truncated": 2}
 NONE_F, NONE_I, NONE_B = np.zeros(0), np.zeros(0, np.int64), np.zeros(0, bool)
@@ -87,9 +93,11 @@ def fast_sums(
     except TooManyCells:
         if not request.spare:
             return None
-    found = fast_sums(rows, reading, target, request.without_spare(), horizon)
-    if found is not None:
-        found.moments["left_out"] |= request.left_out()
+    try:
+        found = _Scan(rows, reading, target, request.without_spare(), horizon, choices=True).run()
+    except (_OutOfTheOrdinary, TooManyCells):
+        return None
+    found.moments["left_out"] |= request.left_out()
     return found
 
 
@@ -97,7 +105,13 @@ class _Scan:
     """One pass."""
 
     def __init__(
-        self, rows: RowSource, reading: Reading, target: Policy, request: Request, horizon: int
+        self,
+        rows: RowSource,
+        reading: Reading,
+        target: Policy,
+        request: Request,
+        horizon: int,
+        choices: bool = False,
     ) -> None:
         columns = reading.columns
         self.rows, self.reading, self.target, self.request = rows, reading, target, request
@@ -127,6 +141,7 @@ class _Scan:
             by_row=isinstance(target, ColumnPolicy),
             rows=rows.rows,
             spare="model" in request.spare,
+            choices=choices,
         )
         wants_products = "trajectories" in request.kinds
         self.cells = Cells(self.shape) if request.kinds & {"transitions", "model"} else None
@@ -137,7 +152,7 @@ class _Scan:
         self.start = np.zeros((request.blocks, self.shape.states), np.int64)
         self.shown, self.led = (np.zeros(self.shape.states, bool) for _ in range(2))
         self.acted = np.zeros(self.shape.actions, bool)
-        self.policy, self.policy_of = np.zeros((1, 0)), (0, 0)
+        self.policy, self.known = np.zeros((1, 0)), (0, 0)
         self.size = min(rows.size, PAGES)
         self.begun = np.zeros(max(self.size, MOST_BEGUN), np.int64)
         self.ends = Ends(request.kinds, len(self.begun), rows.rows, horizon, reading.discount)
@@ -170,13 +185,13 @@ class _Scan:
 
     def run(self) -> Fast:
         for table in self.rows.batches(size=self.size):
-            self._count(dict(zip(self.rows.names, table.columns, strict=True)), table.num_rows)
+            self._count(dict(zip(table.column_names, table.columns, strict=True)), table.num_rows)
             del table  # so that the next one may take its memory
         rows = (NONE_I, NONE_I, NONE_I, NONE_I, NONE_F, NONE_F)
         self._follow(rows, NONE_F, (NONE_I, NONE_B, NONE_B, NONE_I))
         self._remember()
-        if self.seen.repeated() is not None:
-            raise _OutOfTheOrdinary
+        if self.seen.repeated():
+            raise RowOrderError
         return self._finish()
 
     def _count(self, table: dict[str, pa.ChunkedArray], rows: int) -> None:
@@ -262,11 +277,14 @@ class _Scan:
             self.start = np.pad(self.start, more)
             self.shown, self.led = (np.pad(seen, more[1]) for seen in (self.shown, self.led))
             self.acted = np.pad(self.acted, (0, actions - len(self.acted)))
-        if isinstance(self.target, TablePolicy) and self.policy_of != known:
+        if isinstance(self.target, TablePolicy) and self.known != known:
             if policy_steps(self.target) * states * actions > MOST_POLICY:
                 raise _OutOfTheOrdinary
             dense = dense_policy(self.target, self.states, self.actions, (states, actions))
-            self.policy, self.policy_of = dense.reshape(len(dense), -1), known
+            self.policy = dense.reshape(len(dense), -1)
+        if self.known != known:
+            self.lagged.name_states([self.states.label(code) for code in range(known[0])])
+            self.known = known
 
     def _floats(self, table: dict[str, pa.ChunkedArray], name: str | None) -> Floats:
         assert name is not None
@@ -333,7 +351,7 @@ class _Scan:
             return self.cells.sizes, self.cells.arrays, self.products.arrays
         shape = self.shape
         sizes = tuple(map(np.uint64, (shape.horizon, shape.states, shape.actions, 0, 0, 0, 0)))
-        return sizes, (NO_WORDS, NONE_F, NO_WORDS, NONE_F, NONE_F), self.products.arrays
+        return sizes, (NO_WORDS, NONE_F, NO_WORDS, NO_WORDS, (NONE_F,) * 4), self.products.arrays
 
     def _tallies(self) -> tuple[Any, ...]:
         states, actions = self.states.known, self.actions.known
@@ -362,8 +380,8 @@ class _Scan:
                 raise _OutOfTheOrdinary
         made |= self.ends.moments(self.carry.cut_off)
         made["paced"] = None if self.carry.cut_off else self.paced.moments()
-        made["lagged"], made["left_out"] = self.lagged.moments(states, actions)
-        made["left_out"] |= self.too_long
+        made["lagged"] = self.lagged.moments(states, actions)
+        made["left_out"] = dict(self.too_long)
         del self.lagged
         if self.cells is not None:
             self.cells.settle(self.policy, self.max_ratio)

@@ -1,10 +1,8 @@
 """The fast path's inner loops: rows of whole numbers into dense cells and running products.
 
-`follow` goes through a batch once, episode by episode. It checks the rows; it puts a record of each
-into the waiting line of its step, and `drain` adds a full line to the cells of that step; and it
-multiplies the ratios of an episode (`stream_products.py`). A log of episodes changes the step with
-every row, so adding to the cells at once would fetch two lines of memory per row from a table that
-no cache holds; the cells of one step nearly fit, and the records come in sequence.
+`follow` goes through a batch once, episode by episode. It checks the rows, adds them to dense cells
+(`stream_cells.py`) and to those by what came before (`stream_history.py`), and multiplies the
+ratios of an episode (`stream_products.py`).
 
 A row's record says where it led, so the last row of a batch waits in `Carry` for the next batch.
 What is out of the ordinary (a fault, a null, an unknown state) only stops the loop: the general
@@ -23,21 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.kernels.common import compiled, inlined
-from reweigh.kernels.vectors import add_at, prefetch
-from reweigh.log.identity import Identity
-from reweigh.log.rules import LARGEST_REWARD
-from reweigh.sums.engines.stream_checks import (
-    below,
-    last_rows,
-    leads,
-    linked,
-    mark,
-    proper,
-    shares,
-)
-from reweigh.sums.engines.stream_hash import add_before
-from reweigh.sums.engines.stream_identity import episode_mark, row_marks
-from reweigh.sums.engines.stream_paced import pace
+from reweigh.log.identity import FOLD, LARGE, MARKS, MIX, SPREAD, Identity
+from reweigh.log.rules import LARGEST_REWARD, LEAST_PROBABILITY
+from reweigh.sums.engines.stream_cells import AFTER_END, AFTER_STATES, AFTER_UNKNOWN, add
+from reweigh.sums.engines.stream_episodes import pace
+from reweigh.sums.engines.stream_history import add_before
 from reweigh.sums.engines.stream_products import multiply, ratios, weigh
 
 Floats = npt.NDArray[np.float64]
@@ -45,106 +33,123 @@ Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 Word = np.uint64
 
-AFTER_UNKNOWN, AFTER_END, AFTER_STATES = 0, 1, 2  # places of UNKNOWN, END and state 0 in s'
-IN_LINE, BESIDE = 8, 4  # sums per cell: one cache line, and Σπ, Σμ, Σπ², 0 in a table of their own
-NARROW, WIDE = 3, 4  # numbers per record: a word of two places, y, μ; and π where no table has it
 BY_32, LOW = Word(32), Word(0xFFFFFFFF)
-U0, U1, U2, U3, U4, U8 = Word(0), Word(1), Word(2), Word(3), Word(4), Word(8)
-AHEAD = Word(16)  # records: how much earlier a cell is asked for
+U0, U1, U2 = Word(0), Word(1), Word(2)
 PIECE = 4096  # rows that are looked at together
 NOWHERE, FAULT = -1, -1
-LINE_AHEAD = Word(9)  # numbers: the line of memory after the one that is being written
+
+
+# What is checked of some rows: each in a loop over columns and without a way out of it, which
+# processors do several rows at a time. Which row it was, the general path finds out.
 
 
 @compiled
-def touch(values: Any, begin: Any, end: Any) -> float:
-    """Read in sequence, which fetches faster than in the order of the records."""
-    total, k = 0.0, begin
-    while k < end:
-        total += values[k]
-        k += U8
+def below(codes: Any, limit: Any) -> bool:
+    """Whether all codes are in 0..limit-1."""
+    bad = False
+    for i in range(len(codes)):
+        bad |= bool(Word(codes[i]) >= Word(limit))  # as unsigned numbers, those below 0 are large
+    return not bad
+
+
+@compiled
+def proper(y: Any, mu: Any, most: float) -> bool:
+    """Whether |y| ≤ most, and 0 < μ ≤ 1 as in the contract; written so that NaN fails."""
+    bad = False
+    for i in range(len(mu)):
+        bad |= not ((mu[i] >= LEAST_PROBABILITY) & (mu[i] <= 1.0) & (abs(y[i]) <= most))
+    return not bad
+
+
+@compiled
+def shares(pi: Any) -> bool:
+    """Whether 0 ≤ π ≤ 1."""
+    bad = False
+    for i in range(len(pi)):
+        bad |= not ((pi[i] >= 0.0) & (pi[i] <= 1.0))
+    return not bad
+
+
+@compiled
+def linked(ep: Any, t: Any) -> bool:
+    """Whether every row but the first takes the next step of an episode, or begins one."""
+    bad = False
+    for i in range(len(ep) - 1):
+        same = ep[i + 1] == ep[i]
+        bad |= not ((same & (t[i + 1] == t[i] + 1)) | ((not same) & (t[i + 1] == 0)))
+    return not bad
+
+
+@compiled
+def last_rows(flags: Any, t: Any) -> bool:
+    """Whether an episode begins after every row that has the flag."""
+    bad = False
+    for i in range(len(flags) - 1):
+        bad |= flags[i] & (t[i + 1] != 0)
+    return not bad
+
+
+@compiled
+def leads(nxt: Any, s: Any, t: Any, known: int) -> bool:
+    """Whether the next states are those of the next rows; where an episode ends, any or none."""
+    bad = False
+    for i in range(len(nxt) - 1):
+        bad |= (t[i + 1] != 0) & (nxt[i] != s[i + 1])
+    for i in range(len(nxt)):
+        bad |= nxt[i] >= known
+    return not bad
+
+
+@compiled
+def mark(seen: Any, codes: Any) -> None:
+    """Which codes there are; nothing to do once all have been seen."""
+    if seen.all():
+        return
+    for i in range(len(codes)):
+        if codes[i] >= 0:
+            seen[Word(codes[i])] = True
+
+
+# The marks of `log/identity.py`.
+
+
+@compiled
+def fraction(x: Any) -> Any:
+    return x - np.floor(x)
+
+
+@compiled
+def folded(x: float) -> Any:
+    """f(x) = [c(x) · SPREAD]"""
+    x = x if abs(x) < LARGE else x * FOLD
+    x = x if abs(x) < LARGE else x * FOLD
+    return fraction((x if abs(x) < LARGE else 0.0) * SPREAD)
+
+
+@compiled
+def row_base(y: float, mu: float, t: float) -> Any:
+    """d = [(f(y) + 1) · (f(μ) + t + 2) · SPREAD]"""
+    return fraction((folded(y) + 1.0) * (folded(mu) + (t + 2.0)) * SPREAD)
+
+
+@compiled
+def row_marks(t: Any, y: Any, mu: Any, horizon: int) -> np.int64:
+    """Σ of the marks of the rows before the horizon, of which 0 < μ ≤ 1."""
+    total = np.int64(0)
+    for k in range(len(t)):
+        of_mu = fraction(mu[k] * SPREAD)
+        # by way of 32 bits, which processors convert several at a time
+        d = fraction((folded(y[k]) + 1.0) * (of_mu + (float(np.int32(t[k])) + 2.0)) * SPREAD)
+        mark = np.int64(np.int32(fraction(d * d * MIX) * MARKS))
+        total += mark if t[k] < horizon else np.int64(0)
     return total
 
 
 @compiled
-def drain(
-    words: Any, numbers: Any, record: Any, first: Any, count: Any, policy: Any, max_ratio: float,
-    line: Any, beside: Any, base: Any, cells: Any,
-) -> None:  # fmt: skip
-    """Add records to the cells of their step, of which `base` is the first.
-
-    words, numbers  the same memory; a record begins with s·A + a and the cell's place, then y, μ
-    policy          π by s·A + a; unused if the record holds π itself
-    line, beside    sums, IN_LINE and BESIDE per cell
-    """
-    wide = record == WIDE
-    end, many = base + cells, U2 * count > cells
-    if many and touch(line, U8 * base, U8 * end) + touch(beside, U4 * base, U4 * end) < 0.0:
-        return  # never: counts and probabilities; the comparison keeps the reads from vanishing
-    i, end = first, first + count * record
-    last = end - record
-    while i < end:
-        soon = base + (words[min(i + AHEAD * record, last)] & LOW)
-        prefetch(line, U8 * soon)
-        if not many:  # else what was touched is still near: it is the smaller table
-            prefetch(beside, U4 * soon)
-        word = words[i]
-        y, mu = numbers[i + U1], numbers[i + U2]
-        pi = numbers[i + U3] if wide else policy[word >> BY_32]
-        rho = pi / mu
-        if rho > max_ratio:
-            rho = max_ratio
-        z = rho * y
-        k = base + (word & LOW)
-        add_at(line, U8 * k, (1.0, rho, rho * rho, z))
-        add_at(line, U8 * k + U4, (rho * z, z * z, y, y * y))
-        add_at(beside, U4 * k, (pi, mu, pi * pi, 0.0))
-        i += record
-
-
-@compiled
-def put(
-    k: Any, slots: Any, places: Any, y: Any, mu: Any, pi: Any, record: Any, room: Any, words: Any,
-    waiting: Any,
-) -> Any:  # fmt: skip
-    """Put rows from k on into the lines of their steps; y, mu and pi are the bits of numbers.
-
-    Returns how many rows are done: at a line that is full it stops.
-    """
-    n, line, wide = Word(len(slots)), room * record, record == WIDE
-    while k < n:
-        slot = Word(slots[k])
-        if slots[k] >= 0:
-            at = waiting[slot]
-            i = slot * line + at
-            prefetch(words, i + LINE_AHEAD)
-            words[i], words[i + U1], words[i + U2] = places[k], y[k], mu[k]
-            if wide:
-                words[i + U3] = pi[k]
-            at += record
-            waiting[slot] = at
-            if at == line:
-                return k + U1
-        k += U1
-    return n
-
-
-@compiled
-def add(
-    slots: Any, places: Any, y: Any, mu: Any, pi: Any, table: Any, sizes: Any, max_ratio: float,
-    words: Any, numbers: Any, waiting: Any, line: Any, beside: Any,
-) -> None:  # fmt: skip
-    """Put rows into the lines of their steps; one that is full is drained at once."""
-    horizon, _, _, _, record, room, size = sizes
-    done, n = U0, Word(len(slots))
-    while done < n:
-        done = put(done, slots, places, y, mu, pi, record, room, words, waiting)
-        slot = Word(slots[done - U1])
-        if slots[done - U1] >= 0 and waiting[slot] == room * record:
-            policy = table[slot % horizon if table.shape[0] > 1 else U0]
-            drain(words, numbers, record, slot * room * record, room, policy, max_ratio, line,
-                  beside, slot * size, size)  # fmt: skip
-            waiting[slot] = U0
+def episode_mark(key: int, y: float, mu: float) -> int:
+    """The mark of an episode, by the key of its id and its first row."""
+    g = fraction((folded(float(key)) + 1.0) * (row_base(y, mu, 0.0) + 2.0) * SPREAD)
+    return int(fraction(g * g * MIX) * MARKS)
 
 
 @inlined
@@ -203,6 +208,36 @@ def lay(
 
 
 @compiled
+def join(
+    ep: Any, t: Any, s: Any, has_next: bool, horizon: int, short: int, state: Any, hashes: Any,
+    slots: Any, places: Any, over: Any,
+) -> int:  # fmt: skip
+    """The row that waited for its successor, and some rows: do they go on with its episode?
+    Returns 1 if that episode is over, 0 if it is not, or FAULT; the arrays as in `trace`."""
+    n, found = len(ep), 0
+    slots[0] = NOWHERE
+    if state[0] == 0:
+        return FAULT if n > 0 and t[0] != 0 else 0
+    p_t, p_ended, p_cut, p_next = state[2], state[3] != 0, state[4] != 0, state[5]
+    if n > 0 and ep[0] == state[1]:
+        if (t[0] != p_t + 1) | p_ended | p_cut | (has_next and p_next != s[0]):
+            return FAULT
+        after = s[0] + AFTER_STATES
+    else:
+        early = p_t < horizon - 1
+        after = ending(early, p_ended, p_cut, p_next, short)
+        if after == FAULT or (n > 0 and t[0] != 0):
+            return FAULT
+        hashes[1] += Word(early and after != AFTER_END)
+        over[0, 0], over[0, 1] = state[6], min(p_t + 1, horizon)
+        found = 1
+    if p_t < horizon:
+        slots[0] = state[6] * horizon + p_t
+        places[0] += Word(after)
+    return found
+
+
+@compiled
 def trace(
     ep: Any, t: Any, s: Any, a: Any, y: Any, mu: Any, nxt: Any, ended: Any, cut: Any,
     run_block: Any, steps: int, horizon: int, short: int, sizes: Any, start: Any, begun: Any,
@@ -216,33 +251,16 @@ def trace(
             that waited for its successor
     places  gets the places of (s, a) and of the cell, for `drain`; without s' for the last row
     over    gets block and length of the episodes that are over
-    paced   see stream_paced.pace; empty if not wanted
+    paced   see stream_episodes.pace; empty if not wanted
     """
-    n, found = len(ep), 0
+    n = len(ep)
     _, states, actions, in_key, _, _, _ = sizes
     has_next, has_ended, has_cut = len(nxt) > 0, len(ended) > 0, len(cut) > 0
     block, run, cut_off = state[6], state[7], 0
     rewards, ahead, shift = paced
     by_step = len(rewards) > 0
-    slots[0] = NOWHERE
-    if state[0] != 0:
-        p_t, p_ended, p_cut, p_next = state[2], state[3] != 0, state[4] != 0, state[5]
-        if n > 0 and ep[0] == state[1]:
-            if (t[0] != p_t + 1) | p_ended | p_cut | (has_next and p_next != s[0]):
-                return FAULT
-            after = s[0] + AFTER_STATES
-        else:
-            early = p_t < horizon - 1
-            after = ending(early, p_ended, p_cut, p_next, short)
-            if after == FAULT or (n > 0 and t[0] != 0):
-                return FAULT
-            cut_off += early and after != AFTER_END
-            over[0, 0], over[0, 1] = block, min(p_t + 1, horizon)
-            found = 1
-        if p_t < horizon:
-            slots[0] = block * horizon + p_t
-            places[0] += Word(after)
-    elif n > 0 and t[0] != 0:
+    found = join(ep, t, s, has_next, horizon, short, state, hashes, slots, places, over)
+    if found == FAULT:
         return FAULT
     lay(t, s, a, horizon, actions, states + U2, in_key > 0, slots, places)
     hashes[0] += Word(row_marks(t, y, mu, horizon))
@@ -301,16 +319,15 @@ def follow(
     short     what a short episode without a flag is: 0 a fault, 1 END, 2 cut off
     sizes     unsigned: H, the room for states and actions, whether the action is in the key,
               numbers per record, records per line, cells per step (0: no cells are wanted)
-    cells     lines of records by block·H + t, as words and as numbers, how many numbers wait in
-              each, and the sums by block·H + t and (s[, a], s')
-    products  see stream_products.weigh; lagged: see stream_hash.add_before; closed: see
-              stream_ends.Ends; paced: see stream_paced.pace; each of them empty if not wanted
+    cells     lines of records by block·H + t, as words and as numbers, from where to where numbers
+              wait in each, and the sums (see `drain`)
+    products  see stream_products.weigh; lagged: see stream_history.add_before; closed, paced: see
+              stream_episodes.Ends and pace; each of them empty if not wanted
     tallies   episodes by (block, s); which states, next states and actions there are; gets the
               episodes that begin
     carry     see Carry
     """
     pi, table = target
-    words, numbers, waiting, line, beside = cells
     start, shown, led, acted, begun = tallies
     state, number, hashes, slots, places, held, over, before, rho = carry
     n = len(rows[0])
@@ -337,16 +354,16 @@ def follow(
         y_bits, mu_bits, pi_bits = y.view(np.uint64), mu.view(np.uint64), by_row.view(np.uint64)
         if sizes[6] > 0:
             add(slots[:1], places[:1], held[:1], held[1:2], held[2:3], table, sizes, max_ratio,
-                words, numbers, waiting, line, beside)  # fmt: skip
+                cells)  # fmt: skip
             add(slots[1:many], places[1:many], y_bits, mu_bits, pi_bits, table, sizes, max_ratio,
-                words, numbers, waiting, line, beside)  # fmt: skip
-        if len(products[0]) + len(closed[0]) + len(lagged[1]) > 0:
+                cells)  # fmt: skip
+        if len(products[0]) + len(closed[0]) + len(lagged[2]) > 0:
             ratios(t, mu, by_row, table, places[1:], max_ratio, rho)
         if len(products[0]) > 0:
             weigh(t, y, rho, slots[1:], products, over, found, closed, number)
         elif len(closed[0]) > 0:
             multiply(t, y, rho, closed, number)
-        if len(lagged[1]) > 0:
+        if len(lagged[2]) > 0:
             add_before(many, (t, s, y, rho), held, slots, places, before[0], sizes, lagged)
         if many > 0:
             before[0] = places[many - 1] >> BY_32

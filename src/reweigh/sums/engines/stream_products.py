@@ -83,7 +83,7 @@ def weigh(
     products  sums (block·H + t, 4) Σw, Σw², Σwy, max w with their tops; the same of ended episodes
               by length; by block Σ of EPISODE with tops, and of PLAIN; γ^t
     over      block and length of the episodes that are over, in the order in which they end
-    closed    see stream_ends.Ends
+    closed    see stream_episodes.Ends
     number    m, e, Σγ^t ρ_{0:t} y_t, Σγ^t y_t of the episode that goes on, and whether there is one
     slots     see stream_kernels.trace
     """
@@ -134,7 +134,7 @@ def weigh(
 
 @compiled
 def note(closed: Any, m: Any, e: Any, g: Any) -> None:
-    """That an episode is over (see stream_ends.Ends)."""
+    """That an episode is over (see stream_episodes.Ends)."""
     found, count, _ = closed
     i = count[0]
     found[i, 0], found[i, 1], found[i, 2] = m, e, g

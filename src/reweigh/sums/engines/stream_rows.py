@@ -3,15 +3,23 @@
 A batch has the same columns and types throughout, as if all had been read at once. Parquet says
 its types itself. A CSV is read twice: first to see what its columns are (one word among the numbers
 makes all of a column's ids texts) and how many rows each file has, then for the rows.
+
+A thread of its own reads the next batches while one is in use. Rows whose episodes do not stand
+together are sorted by DuckDB, on disk where they exceed its memory.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -30,11 +38,19 @@ Data = FileSource | TableSource
 CSV_BLOCK = 1 << 22
 UNREAD = {b"cells": b"numbers, but for some"}  # the log's contract then names the bad ones
 PARQUET_BUFFER = 1 << 18
+AHEAD = 2  # batches that are read before they are needed
+ROW = "row of the log"  # a column of sorted rows: the place where each stood before
 
 
 @dataclass(frozen=True, eq=False)
 class RowSource:
-    """The named columns of a log, in batches of at most `size` rows."""
+    """The named columns of a log, in batches of at most `size` rows.
+
+    threads  1: each batch is read when it is asked for; 2: the next ones are read meanwhile; more:
+             and several columns at a time
+    order    the columns by which the rows are sorted, if any; with ROW among them they have that
+             column, too
+    """
 
     data: Data
     names: list[str]
@@ -43,6 +59,11 @@ class RowSource:
     size: int
     report: Report | None = None
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)  # of integers, where known
+    threads: int = 1
+    order: tuple[str, ...] = ()
+
+    def sorted_by(self, *names: str) -> RowSource:
+        return replace(self, order=names)
 
     def batches(
         self, names: Sequence[str] | None = None, size: int | None = None
@@ -51,7 +72,10 @@ class RowSource:
         chosen = self.names if names is None else list(names)
         schema = pa.schema([self.schema.field(name) for name in chosen])
         done = 0
-        for table in _read(self.data, schema, size or self.size):
+        tables = _read(self.data, schema, size or self.size, self.threads > 2)
+        if self.order and names is None:
+            tables = sorted_rows(self, tables, schema, size or self.size)
+        for table in read_ahead(tables) if self.threads > 1 else tables:
             if table.num_rows == 0:
                 continue
             done += table.num_rows
@@ -90,6 +114,7 @@ class Opened:
     wanted: tuple[str, ...] = ()  # columns without a role
     states: tuple[str, ...] = ()  # columns in which a CSV's fractions are floats, not names
     report: Report | None = None
+    threads: int = 1
     made: list[RowSource] = field(default_factory=list)
 
     @property
@@ -107,7 +132,8 @@ class Opened:
         extra = [name for name in self.wanted if name in self.names]
         listed = list(dict.fromkeys([*names, *extra]))
         floats = [name for name in self.states if name in ids]
-        self.made[:] = [open_rows(self.data, listed, ids, floats, self.size, self.report)]
+        rows = open_rows(self.data, listed, ids, floats, self.size, self.report)
+        self.made[:] = [replace(rows, threads=self.threads)]
         first = next(_read(self.data, self.made[0].schema, self.size), None)
         return pa.table({}) if first is None else first
 
@@ -143,7 +169,86 @@ def _parquet(path: Path) -> pq.ParquetFile:
         )
 
 
-def _read(data: Data, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
+def read_ahead(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same, read by a thread of its own while one of them is in use.
+
+    That thread also lets go of those that were used: memory that one thread takes and another one
+    gives back is not soon taken again.
+    """
+    used: list[pa.Table] = []
+
+    def read() -> pa.Table | None:
+        used.clear()
+        return next(tables, None)
+
+    with ThreadPoolExecutor(1) as reader:
+        waiting = deque(reader.submit(read) for _ in range(AHEAD))
+        try:
+            while (table := waiting.popleft().result()) is not None:
+                yield table
+                used.append(table)
+                waiting.append(reader.submit(read))
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def sorted_rows(
+    rows: RowSource, tables: Iterator[pa.Table], schema: pa.Schema, size: int
+) -> Iterator[pa.Table]:
+    """All rows in the order of `rows.order`."""
+    import duckdb
+
+    from reweigh.sums.engines.ibis_duckdb import TEMP_DIRECTORY, _memory_limit, duckdb_errors
+
+    wide = schema.append(pa.field(ROW, pa.int64())) if ROW in rows.order else schema
+    narrow = _narrow(rows, wide)
+    errors: list[Exception] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        first = 0
+        try:
+            for table in tables:
+                numbers = pa.array(np.arange(first, first + table.num_rows))
+                first += table.num_rows
+                if ROW in rows.order:
+                    table = table.append_column(ROW, numbers)
+                with file_errors(Path(rows.data.describe()), "contradicts its own statistics"):
+                    table = table.cast(narrow)
+                yield from table.to_batches()
+        except Exception as error:  # DuckDB would put it into words of its own
+            errors.append(error)
+            raise
+
+    keys = ", ".join('"' + name.replace('"', '""') + '"' for name in rows.order)
+    files = rows.data if isinstance(rows.data, FileSource) else None
+    home = os.environ.get(TEMP_DIRECTORY) or tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(prefix="reweigh-", dir=home) as spill:
+        config = {"temp_directory": spill, "threads": rows.threads}
+        config |= {"memory_limit": limit} if (limit := _memory_limit()) else {}
+        with duckdb.connect(":memory:", config=config) as connection:
+            connection.register("rows", pa.RecordBatchReader.from_batches(narrow, batches()))
+            try:
+                with duckdb_errors(rows.data.describe(), files):
+                    query = f"SELECT * FROM rows ORDER BY {keys}"
+                    for batch in connection.sql(query).to_arrow_reader(size):
+                        yield pa.Table.from_batches([batch]).cast(wide)
+            except InputError as error:
+                raise errors[0] if errors else error from None
+
+
+def _narrow(rows: RowSource, schema: pa.Schema) -> pa.Schema:
+    """The smallest integers that hold the columns: half as much to sort."""
+    for i, column in enumerate(schema):
+        span = rows.range_of(column.name) if column.name != ROW else (0, rows.rows)
+        for bits, kind in ((7, pa.int8()), (15, pa.int16()), (31, pa.int32())):
+            if span is not None and -(1 << bits) <= span[0] and span[1] < 1 << bits:
+                schema = schema.set(i, column.with_type(kind))
+                break
+    return schema
+
+
+def _read(data: Data, schema: pa.Schema, size: int, threads: bool = False) -> Iterator[pa.Table]:
     if isinstance(data, TableSource):
         table = data.table.select(schema.names)
         for start in range(0, table.num_rows, size):
@@ -151,15 +256,17 @@ def _read(data: Data, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
         return
     data._refuse_change()
     for path in data.paths:
-        read = _read_csv if data.kind == "csv" else _read_parquet
-        yield from read(data, path, schema, size)
+        if data.kind == "csv":
+            yield from _read_csv(data, path, schema, size)
+        else:
+            yield from _read_parquet(path, schema, size, threads)
     data._refuse_change()
 
 
-def _read_parquet(data: FileSource, path: Path, schema: pa.Schema, size: int) -> Iterator[pa.Table]:
+def _read_parquet(path: Path, schema: pa.Schema, size: int, threads: bool) -> Iterator[pa.Table]:
     with _parquet(path) as file:
         as_it_is = None
-        batches = file.iter_batches(size, columns=schema.names, use_threads=False)
+        batches = file.iter_batches(size, columns=schema.names, use_threads=threads)
         while True:
             with file_errors(path, "is damaged"):  # not around the yield: others' errors are theirs
                 batch = next(batches, None)

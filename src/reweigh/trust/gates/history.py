@@ -49,6 +49,8 @@ class History(
             what = "what came before a state"
             return Outcome(None, context.lacking("lagged", what, "they were not asked for"))
         if not len(sums.lagged):
+            if sums.lagged.level:
+                return Outcome(None, "a (step, state) has too many cells by what came before it")
             return Outcome(None, "no state has one before it")
         return history_test(sums.lagged, values, sums.about.horizon, sums.about.discount)
 
@@ -93,4 +95,5 @@ def history_test(
     if not known:
         return outcomes[0]
     p, worst = min(known)
-    return replace(outcomes[worst], p=min(len(known) * p, 1.0), why="")
+    p, share = min(len(known) * p, 1.0), 0.5**lagged.level
+    return replace(outcomes[worst], p=p, why="", share=share)

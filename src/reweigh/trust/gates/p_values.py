@@ -38,6 +38,7 @@ class Outcome:
     why       why there is none, or none by step
     per_step  (H,) p-values step by step, nan where a step has none
     step, state  where the sums are furthest from what they should be (codes)
+    share     of the (t, s) that were tested
     """
 
     p: float | None
@@ -45,6 +46,7 @@ class Outcome:
     per_step: Floats | None = None
     step: int | None = None
     state: int | None = None
+    share: float = 1.0
 
 
 class AssumptionGate(Gate):
@@ -82,6 +84,9 @@ class AssumptionGate(Gate):
         said = self.holds if self.limit().judge(outcome.p) == "green" else self.fails
         p = f"p = {outcome.p:.2g}" if outcome.p >= 1e-16 else "p < 1e-16"
         by_step = f"; by step it is not told: {outcome.why}" if outcome.why else ""
+        if outcome.share < 1:
+            one_in = f"1 of {1 / outcome.share:,.0f}"
+            by_step += f"; tested at {one_in} (step, state) pairs, chosen by their hash"
         return self.judge(
             outcome.p,
             f"{said} ({p}{by_step})",

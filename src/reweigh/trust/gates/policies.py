@@ -56,10 +56,11 @@ class Policies(
                 return no_rows
         if sums.about.continuous_actions:
             return self.unknown("actions are numbers: no two are alike")
-        if sums.model is None:
+        cells = sums.by_action
+        if cells is None:
             return self.unknown(context.lacking("model", "the actions"))
         hidden = np.array([value is None for value in sums.states.values], bool)
-        cells = sums.model.where(hidden[sums.model.s] == self.at_hidden)
+        cells = cells.where(hidden[cells.s] == self.at_hidden)
         if not len(cells):
             return no_rows
         groups = group_by([cells.t, cells.s, cells.a])

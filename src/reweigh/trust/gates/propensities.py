@@ -63,7 +63,7 @@ class Propensities(
             return Outcome(None, "the ratios were clipped, and clipped ones need not average to 1")
         if sums.about.behavior != "logged":
             return Outcome(None, "the propensities were estimated from this log: they fit it")
-        return ratio_test(sums.model or sums.transitions, sums.about.horizon, sums.states)
+        return ratio_test(sums.by_action or sums.transitions, sums.about.horizon, sums.states)
 
     def measure(self, context: Context) -> GateResult:
         result = self.of_outcome(*self.outcome(context), limit=self.limit(context.limits))
