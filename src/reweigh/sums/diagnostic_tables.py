@@ -7,13 +7,15 @@ one lacks it, and the diagnostic that needs it says so.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels.groups import group_by
+from reweigh.sums.keyed import KeyedTable
+from reweigh.sums.tables import BUILT_IN
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -27,12 +29,14 @@ GRAIN = 2.0**-34
 
 
 @dataclass(frozen=True, eq=False)
-class LaggedMoments:
+class LaggedMoments(KeyedTable):
     """The cells of `transitions` from step 1 on, split by what came before: for the history test.
 
     Keys: step t, the state and the action of step t-1, the state s, and s' (or END, UNKNOWN).
     n rows, rho Σρ, rho2 Σρ², z Σz, rhoz Σρz, z2 Σz² with z = ρy.
     """
+
+    TABLE = BUILT_IN["lagged"]
 
     t: Ints
     s_before: Ints
@@ -45,44 +49,6 @@ class LaggedMoments:
     z: Floats
     rhoz: Floats
     z2: Floats
-
-    KEYS = ("t", "s_before", "a_before", "s", "s_next")
-    SUMS = ("n", "rho", "rho2", "z", "rhoz", "z2")
-
-    def __len__(self) -> int:
-        return len(self.n)
-
-    def __add__(self, other: LaggedMoments) -> LaggedMoments:
-        return self.together([self, other])
-
-    @classmethod
-    def together(cls, parts: list[LaggedMoments]) -> LaggedMoments:
-        """The sum of several, which have the same codes."""
-        columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls)}
-        return cls(**{name: np.concatenate(column) for name, column in columns.items()}).summed()
-
-    def summed(self) -> LaggedMoments:
-        """One cell per key."""
-        groups = group_by([getattr(self, key) for key in self.KEYS])
-        columns: dict[str, Any] = dict(zip(self.KEYS, groups.keys, strict=True))
-        columns |= {name: groups.sum(getattr(self, name)) for name in self.SUMS}
-        return LaggedMoments(**columns)
-
-    def recode(self, states: Ints, actions: Ints | None) -> LaggedMoments:
-        """The same cells with other codes (special codes stay)."""
-
-        def moved(codes: Ints, table: Ints | None) -> Ints:
-            if table is None or not len(table):
-                return codes
-            return np.where(codes >= 0, table[np.maximum(codes, 0)], codes)
-
-        return replace(
-            self,
-            s_before=moved(self.s_before, states),
-            a_before=moved(self.a_before, actions),
-            s=moved(self.s, states),
-            s_next=moved(self.s_next, states),
-        )
 
 
 def bounded(lagged: LaggedMoments) -> tuple[LaggedMoments | None, dict[str, str]]:
@@ -98,7 +64,7 @@ def too_many() -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Buckets:
+class Buckets(KeyedTable):
     """Sums of episodes in the order of their ids, by bucket.
 
     A bucket holds the ids i with i >> shift equal to it. `shift` is the smallest for which the
@@ -107,29 +73,16 @@ class Buckets:
     """
 
     MOST: ClassVar[int]
-    KEYS: ClassVar[tuple[str, ...]]
-    SUMS: ClassVar[tuple[str, ...]]
 
     shift: int
     bucket: Ints
     n: Ints
 
-    def __len__(self) -> int:
-        return len(self.n)
-
-    def __add__(self, other: Self) -> Self:
-        return self.together([self, other])
-
     @classmethod
-    def together(cls, parts: list[Self]) -> Self:
+    def together(cls, parts: Sequence[Self]) -> Self:
         """The sum of several."""
         shift = max(part.shift for part in parts)
-        parts = [part.coarser(shift) for part in parts]
-        joined: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in (*cls.KEYS, *cls.SUMS)
-        }
-        return replace(parts[0], **joined).summed()
+        return super().together([part.coarser(shift) for part in parts])
 
     @classmethod
     def shift_of(cls, low: int, high: int) -> int:
@@ -151,10 +104,7 @@ class Buckets:
         if len(self.bucket):
             more = self.shift_of(int(self.bucket.min()), int(self.bucket.max()))
         wide = self.coarser(self.shift + more)
-        groups = group_by([getattr(wide, key) for key in self.KEYS])
-        columns: dict[str, Any] = dict(zip(self.KEYS, groups.keys, strict=True))
-        columns |= {name: groups.sum(getattr(wide, name)) for name in self.SUMS}
-        return replace(wide, **columns)
+        return super(Buckets, wide).summed()
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,9 +118,8 @@ class OrderedMoments(Buckets):
     g: Floats
     g2: Floats
 
+    TABLE = BUILT_IN["ordered"]
     MOST = MOST_BUCKETS
-    KEYS = ("bucket",)
-    SUMS = ("n", "g", "g2")
 
     @classmethod
     def of(cls, ids: Ints | None, returns: Floats) -> OrderedMoments:
@@ -207,9 +156,8 @@ class PacedMoments(Buckets):
     y: Floats
     y2: Floats
 
+    TABLE = BUILT_IN["paced"]
     MOST = MOST_PACED
-    KEYS = ("bucket", "t")
-    SUMS = ("n", "y", "y2")
 
     @classmethod
     def dense(cls, shift: int, bucket: Ints, n: Ints, y: Floats, y2: Floats) -> PacedMoments:
@@ -237,6 +185,11 @@ class LargestWeights:
     floor: float
     n: int
 
+    keys: ClassVar[tuple[str, ...]] = ()
+
+    def arrays(self) -> dict[str, Any]:
+        return {"log_w": self.log_w}
+
     @classmethod
     def of(cls, log_w: Floats) -> LargestWeights:
         positive = np.sort(log_w[log_w > -np.inf])[::-1]
@@ -246,9 +199,17 @@ class LargestWeights:
         return len(self.log_w)
 
     def __add__(self, other: LargestWeights) -> LargestWeights:
-        floor = max(self.floor, other.floor)
-        joined = np.sort(np.concatenate([self.log_w, other.log_w]))[::-1]
-        return LargestWeights(joined[joined > floor], floor, self.n + other.n).trimmed()
+        return self.together([self, other])
+
+    @classmethod
+    def together(cls, parts: Sequence[LargestWeights]) -> LargestWeights:
+        """The largest of several."""
+        total = parts[0]
+        for part in parts[1:]:
+            floor = max(total.floor, part.floor)
+            joined = np.sort(np.concatenate([total.log_w, part.log_w]))[::-1]
+            total = cls(joined[joined > floor], floor, total.n + part.n).trimmed()
+        return total
 
     def trimmed(self) -> LargestWeights:
         """Not more than are ever used. Twice what a tail of n needs, so that parts of unequal

@@ -35,7 +35,6 @@ from reweigh.policy.base import Policy
 from reweigh.policy.cached import RememberedPolicy
 from reweigh.policy.column import ColumnPolicy
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
-from reweigh.sums.engines.arrays_extras import log_weights
 from reweigh.sums.engines.base import Request
 from reweigh.sums.engines.stream_chunks import Findings, RowOrderError, Visit, order_fault, scan
 from reweigh.sums.engines.stream_describe import Tally
@@ -44,6 +43,7 @@ from reweigh.sums.engines.stream_rows import Data, Opened, RowSource
 from reweigh.sums.engines.stream_sums import Parts, in_order, settle
 from reweigh.sums.engines.stream_unordered import loose_sums, may_be_loose, scan_loosely
 from reweigh.sums.moments import About, Moments
+from reweigh.sums.numpy_scan import log_weights
 from reweigh.sums.scanned_log import Reading
 from reweigh.sums.sources import named
 from reweigh.system.memory import require_compiled, require_steps
@@ -88,7 +88,7 @@ class StreamEngine:
             tail.clear()
             return visit_loose if loose else visit
 
-        horizon, found = _scanned(opened, rows, reading, request.kinds, begin)
+        horizon, found = _scanned(opened, rows, reading, request.all_kinds, begin)
         if found.target_faults:
             raise input_error(found.target_error, settle(found.target_faults, found.rows))
         sums = in_order(parts.total(), found.own)
@@ -102,7 +102,7 @@ class StreamEngine:
         self, rows: RowSource, reading: Reading, target: Policy, request: Request
     ) -> Moments | None:
         """The fast path, where there is one for this log."""
-        if not self.fast or importlib.util.find_spec("numba") is None:
+        if not self.fast or request.tables or importlib.util.find_spec("numba") is None:
             return None
         require_compiled()
         from reweigh.sums.engines.stream_fast import fast_sums

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import KEPT_PLACES, Fault
-from reweigh.log.states import Label, Labels, unite
-from reweigh.sums.diagnostic_tables import VERSIONS, Buckets, LaggedMoments, bounded
+from reweigh.log.states import Label, Labels
+from reweigh.sums.diagnostic_tables import bounded
 from reweigh.sums.engines.base import SPARE_CELLS, Request
-from reweigh.sums.moments import Moments, unite_actions, unite_ranges
-from reweigh.sums.policy import PolicyMoments
-from reweigh.sums.transitions import StartMoments, TransitionMoments, concatenate
+from reweigh.sums.moments import Moments, together
 
 Words = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
@@ -57,42 +54,14 @@ def cells_of(part: Moments) -> int:
 
 def add_up(parts: list[Moments]) -> Moments:
     """The sum of parts of one log (the parts share what they are of)."""
-    states, actions = parts[0].states, parts[0].actions
-    for part in parts[1:]:
-        states, actions = unite(states, part.states), unite_actions(actions, part.actions)
-    moved = [part._with_labels(states, actions) for part in parts]
-
-    def together(name: str) -> Any:
-        tables = [getattr(part, name) for part in moved]
-        if any(table is None for table in tables):
-            return None
-        if isinstance(tables[0], PolicyMoments) and not PolicyMoments.add_up(tables):
-            return None
-        if isinstance(tables[0], TransitionMoments):
-            return concatenate(tables)
-        if isinstance(tables[0], LaggedMoments | Buckets):
-            return type(tables[0]).together(tables)
-        total = tables[0]
-        for table in tables[1:]:
-            total = total + table
-        return total.summed() if isinstance(total, StartMoments) else total
-
-    names = ("start", "transitions", "start_model", "model", "policy", "trajectories", *VERSIONS)
-    made = {name: together(name) for name in names}
-    left_out = {kind: why for part in reversed(parts) for kind, why in part.left_out.items()}
-    if made["lagged"] is not None:
-        made["lagged"], too_many = bounded(made["lagged"])
-        left_out |= too_many
-    return replace(
-        parts[0],
-        states=states,
-        actions=actions,
-        truncated=sum(part.truncated for part in parts),
-        hidden=any(part.hidden for part in parts),
-        rewards=unite_ranges([part.rewards for part in parts]),
-        left_out=left_out,
-        **made,
-    )
+    if len({frozenset(part.actions.values) for part in parts if part.actions is not None}) > 1:
+        # no part knows what the policy does with another's actions
+        parts = [replace(part, policy=None) for part in parts]
+    total = together(parts)
+    if total.lagged is None:
+        return total
+    lagged, too_many = bounded(total.lagged)
+    return replace(total, lagged=lagged, left_out=total.left_out | too_many)
 
 
 def in_order(total: Moments, own: Iterable[Label]) -> Moments:

@@ -148,6 +148,8 @@ def may_be_loose(reading: Reading, kinds: frozenset[str]) -> str:
         return "rows in any order need a next_state column"
     if "trajectories" in kinds:
         return "running products need the order"
+    if kinds - {"transitions", "model"} - VERSIONS.keys():
+        return "tables from outside of the package need the order"
     if reading.hidden:
         return "hidden states need the order"
     if reading.short_episodes != "error":
