@@ -38,6 +38,7 @@ __all__ = [
     "StationaryWarning",
     "StepMoments",
     "SupportError",
+    "Table",
     "TablePolicy",
     "TransitionMoments",
     "UsageError",
@@ -122,6 +123,7 @@ if TYPE_CHECKING:
     from reweigh.sums.moments import Moments
     from reweigh.sums.read import read_log
     from reweigh.sums.store import load_moments
+    from reweigh.sums.tables import Table
     from reweigh.sums.trajectories import StepMoments
     from reweigh.sums.transitions import TransitionMoments
 
@@ -147,6 +149,7 @@ _HOMES = {
     "reweigh.log.states": "Grid Rounding",
     "reweigh.sums.moments": "Moments",
     "reweigh.sums.store": "load_moments",
+    "reweigh.sums.tables": "Table",
     "reweigh.sums.trajectories": "StepMoments",
     "reweigh.sums.transitions": "TransitionMoments",
     "reweigh.policy": (

@@ -14,8 +14,8 @@ from build import TARGET, random_log, to_reweigh
 import reweigh as rw
 from reweigh.sums.diagnostic_tables import Buckets, LargestWeights, OrderedMoments, PacedMoments
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
-from reweigh.sums.engines.arrays_extras import whole_numbers
 from reweigh.sums.engines.base import Request
+from reweigh.sums.numpy_scan import whole_numbers
 from reweigh.sums.store import load_moments
 
 KINDS = frozenset({"transitions", "lagged", "ordered", "paced", "largest"})

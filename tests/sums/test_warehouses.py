@@ -20,8 +20,8 @@ from reweigh.log.states import Labels
 from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.engines.base import Request
 from reweigh.sums.engines.ibis import warehouse_sql
-from reweigh.sums.engines.ibis_extras import Ids
 from reweigh.sums.engines.ibis_scan import Facts
+from reweigh.sums.engines.ibis_tables import Ids
 from reweigh.sums.scanned_log import Reading
 
 DIALECTS = ("bigquery", "snowflake", "databricks", "trino", "clickhouse", "postgres", "duckdb")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -48,6 +48,7 @@ from reweigh.sums.engines.base import Request
 from reweigh.sums.engines.second_scan import can_scan_again
 from reweigh.sums.moments import Moments
 from reweigh.sums.scanned_log import ScannedLog
+from reweigh.sums.tables import Table
 from reweigh.sums.trajectories import StepMoments
 from reweigh.system.memory import require_steps
 from reweigh.system.progress import each
@@ -291,13 +292,15 @@ def moments(
     blocks: int = 1,
     max_ratio: float | None = None,
     gates: bool = True,
+    tables: Sequence[Table] = (),
 ) -> Moments:
     """The sums from which estimators and their verdicts follow: they add up, and save to Parquet.
 
     Without `estimators` all kinds of sums are made that the log allows. `blocks` splits the
     episodes by the hash of their ids, for the jackknife (10 or more) and for split and cross-fit
     (an even number). `gates=False` leaves out what only the gates of a verdict read, which are
-    then not checked.
+    then not checked. `tables` are sums of your own (`reweigh.Table`); they come back by name, as
+    `moments.tables`.
     """
     blocks = check_whole("blocks", blocks, 1, MOST_BLOCKS)
     check_target(target)
@@ -319,6 +322,7 @@ def moments(
             request |= wanted
     if gates:
         request = _with_gates(request)
+    request = replace(request, tables=(*request.tables, *tables))
     if isinstance(log, ScannedLog):
         made = log.moments(target, request)
         for rule in made.unchecked:

@@ -70,8 +70,22 @@ def one_step_cells(
     return rows.cells()
 
 
-def stretch_cells(steps: Steps, block: Ints, rho: Floats, gamma: float) -> TransitionMoments:
-    """From one observed state to the next: a hidden stretch is one long step."""
+@dataclass(frozen=True, eq=False)
+class Stretches:
+    """From one observed state to the next, those that begin at step t being begins[t]:begins[t+1].
+
+    values  (4, N) ρ_{t:t'-1}, z = Σ_j γ^j ρ_{t:t+j} y_{t+j}, Σ_j γ^j y_{t+j}, and z of y = 1
+    """
+
+    begins: Ints
+    episode: Ints
+    s: Ints
+    t_next: Ints
+    s_next: Ints
+    values: Floats
+
+
+def stretches(steps: Steps, rho: Floats, gamma: float) -> Stretches:
     shown = steps.state != HIDDEN
     shown[steps.rows(0)] = True  # every episode begins somewhere
     begins = np.concatenate([[0], np.cumsum(shown)])[steps.offsets]
@@ -84,17 +98,23 @@ def stretch_cells(steps: Steps, block: Ints, rho: Floats, gamma: float) -> Trans
             steps.offsets, steps.state, steps.ending, rho, steps.reward, gamma,
             begins, episode, s, t_next, s_next, values,
         )  # fmt: skip
+    return Stretches(begins, episode, s, t_next, s_next, values)
+
+
+def stretch_cells(steps: Steps, block: Ints, rho: Floats, gamma: float) -> TransitionMoments:
+    """From one observed state to the next: a hidden stretch is one long step."""
+    long = stretches(steps, rho, gamma)
     rows = Records(
-        offsets=begins,
-        block=None if not block.any() else block[episode],
-        s=s,
+        offsets=long.begins,
+        block=None if not block.any() else block[long.episode],
+        s=long.s,
         a=None,
-        t_next=t_next,
-        s_next=s_next,
-        rho=values[0],
-        z=values[1],
-        y=values[2],
-        one=values[3],
+        t_next=long.t_next,
+        s_next=long.s_next,
+        rho=long.values[0],
+        z=long.values[1],
+        y=long.values[2],
+        one=long.values[3],
     )
     return rows.cells()
 
@@ -139,7 +159,6 @@ class Records:
                 self.rho, self.y, self.z, self.one, self.pi, self.mu, first, n, sums,
             )  # fmt: skip
         t = np.repeat(np.tile(np.arange(horizon), blocks), counts.reshape(-1))
-        rho, rho2, z, rhoz, z2, y, y2, one, pi, pi2, mu = sums
         return TransitionMoments(
             block=np.zeros(total, np.int64) if self.block is None else self.block[first],
             t=t,
@@ -148,17 +167,7 @@ class Records:
             t_next=t + 1 if self.t_next is None else self.t_next[first],
             s_next=self.s_next[first].astype(np.int64),
             n=n,
-            rho=rho,
-            rho2=rho2,
-            z=z,
-            rhoz=rhoz,
-            z2=z2,
-            y=y,
-            y2=y2,
-            one=one,
-            pi=pi,
-            pi2=pi2,
-            mu=mu,
+            **dict(zip(TransitionMoments.SUMS[1:], sums, strict=True)),
         )
 
     def _keys(self) -> tuple[Ints, int, int]:

@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from reweigh.errors import InputError
 from reweigh.kernels.groups import group_by
-from reweigh.log.states import END, START, UNKNOWN
+from reweigh.log.states import END, HIDDEN, START, UNKNOWN
 from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.moments import Moments
+from reweigh.sums.tables import BUILT_IN, RESERVED
 from reweigh.sums.transitions import NO_ACTION
 
 Array = npt.NDArray[Any]
@@ -134,22 +135,17 @@ OTHERWISE: dict[str, dict[str, Whole | Real]] = {  # what differs in one kind of
         "a": Whole(0, "none", (NO_ACTION,)),
     },
 }
-KEYS: dict[str, tuple[str, ...]] = {  # no two rows of a table share them
-    "start": ("block", "s"),
-    "start_model": ("block", "s"),
-    "transitions": ("block", "t", "s", "t_next", "s_next"),
-    "model": ("block", "t", "s", "a", "t_next", "s_next"),
-    "policy": ("block", "t", "s", "a"),
-    "steps": ("block", "t"),
-    "episodes": ("block",),
-    "choices": ("block", "t", "s", "a"),
-    "lagged": ("t", "s_before", "a_before", "s", "s_next"),
-    "ordered": ("bucket",),
-    "paced": ("bucket", "t"),
+OWN: dict[str, Whole | Real] = {  # of the keys of a table from outside of the package
+    "s": Whole(0, "states", (START, HIDDEN)),
+    "s_next": Whole(0, "states", (END, UNKNOWN, HIDDEN)),
+    "s_before": Whole(0, "states", (START, HIDDEN)),
 }
 
 
 def rule_of(kind: str, column: str) -> Whole | Real:
+    if kind not in BUILT_IN:
+        known = OWN.get(column, COLUMNS.get(column) if column in RESERVED else None)
+        return known or Real(beyond=True)
     return OTHERWISE.get(kind, {}).get(column) or COLUMNS[column]
 
 
@@ -177,7 +173,7 @@ def _faults(moments: Moments) -> Iterator[str]:
     sizes = sizes_of(about.horizon, about.blocks, len(moments.states), actions)
     tables = tables_of(moments)
     for kind, part in tables.items():
-        columns = columns_of(part)
+        columns = part.arrays()
         for name, values in columns.items():
             rule = rule_of(kind, name)
             with np.errstate(over="ignore", invalid="ignore"):
@@ -187,8 +183,8 @@ def _faults(moments: Moments) -> Iterator[str]:
                 value = values[row].item()
                 place = f"column {name!r} of the table {kind!r}, row {row + 1}: value {value}"
                 yield f"{place}; it must be {rule.rule(sizes)}"
-        keys = KEYS.get(kind)
-        if keys is not None and len(group_by([columns[key] for key in keys])) < len(columns["n"]):
+        keys = part.keys
+        if keys and len(group_by([columns[key] for key in keys])) < len(columns["n"]):
             yield f"table {kind!r}: two rows share the keys {', '.join(keys)}"
     yield from _miscounts(moments, tables)
 
@@ -250,9 +246,4 @@ def tables_of(moments: Moments) -> dict[str, Any]:
         "steps": None if paths is None else paths.steps,
         "episodes": None if paths is None else paths.episodes,
     } | {kind: getattr(moments, kind) for kind in VERSIONS}
-    return {kind: part for kind, part in found.items() if part is not None}
-
-
-def columns_of(part: Any) -> dict[str, Array]:
-    """The arrays of a table; what else it holds are its scalars."""
-    return {name: value for name, value in vars(part).items() if isinstance(value, np.ndarray)}
+    return {kind: part for kind, part in found.items() if part is not None} | moments.tables

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels.groups import group_by
 from reweigh.log.states import UNKNOWN, Labels, label_text
+from reweigh.sums.keyed import KeyedTable
+from reweigh.sums.tables import BUILT_IN
 from reweigh.sums.transitions import TransitionMoments, summed
 
 Ints = npt.NDArray[np.int64]
@@ -34,13 +36,15 @@ WEYL = 0x9E3779B1  # its multiples modulo 2^32 lie everywhere
 
 
 @dataclass(frozen=True, eq=False)
-class LaggedMoments:
+class LaggedMoments(KeyedTable):
     """The cells of `transitions` from step 1 on, split by what came before: for the history test.
 
     Keys: step t, the state and the action of step t-1, the state s, and s' (or END, UNKNOWN).
     n rows, rho Σρ, rho2 Σρ², z Σz, rhoz Σρz, z2 Σz² with z = ρy.
     level: of the (t, s) one in 2^level is held, with all its rows (see `thinned`).
     """
+
+    TABLE = BUILT_IN["lagged"]
 
     t: Ints
     s_before: Ints
@@ -55,46 +59,10 @@ class LaggedMoments:
     z2: Floats
     level: int = 0
 
-    KEYS = ("t", "s_before", "a_before", "s", "s_next")
-    SUMS = ("n", "rho", "rho2", "z", "rhoz", "z2")
-
-    def __len__(self) -> int:
-        return len(self.n)
-
-    def __add__(self, other: LaggedMoments) -> LaggedMoments:
-        return self.together([self, other])
-
     @classmethod
-    def together(cls, parts: list[LaggedMoments]) -> LaggedMoments:
+    def together(cls, parts: Sequence[Self]) -> Self:
         """The sum of several, which have the same codes; of one level once it is `thinned`."""
-        columns: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in (*cls.KEYS, *cls.SUMS)
-        }
-        return replace(parts[0], **columns, level=min(part.level for part in parts)).summed()
-
-    def summed(self) -> LaggedMoments:
-        """One cell per key."""
-        groups = group_by([getattr(self, key) for key in self.KEYS])
-        columns: dict[str, Any] = dict(zip(self.KEYS, groups.keys, strict=True))
-        columns |= {name: groups.sum(getattr(self, name)) for name in self.SUMS}
-        return replace(self, **columns)
-
-    def recode(self, states: Ints, actions: Ints | None) -> LaggedMoments:
-        """The same cells with other codes (special codes stay)."""
-
-        def moved(codes: Ints, table: Ints | None) -> Ints:
-            if table is None or not len(table):
-                return codes
-            return np.where(codes >= 0, table[np.maximum(codes, 0)], codes)
-
-        return replace(
-            self,
-            s_before=moved(self.s_before, states),
-            a_before=moved(self.a_before, actions),
-            s=moved(self.s, states),
-            s_next=moved(self.s_next, states),
-        )
+        return replace(super().together(parts), level=min(part.level for part in parts))
 
 
 def label_hashes(labels: Labels) -> npt.NDArray[np.uint64]:
@@ -118,11 +86,7 @@ def thinned(lagged: LaggedMoments, states: Labels, level: int = 0) -> LaggedMome
     place = (label_hashes(states)[lagged.s].astype(np.int64) + lagged.t * WEYL) % 2**BITS
     while np.count_nonzero(place < 2 ** (BITS - level)) > MOST_LAGGED:
         level += 1
-    held = place < 2 ** (BITS - level)
-    columns: dict[str, Any] = {
-        name: getattr(lagged, name)[held] for name in (*lagged.KEYS, *lagged.SUMS)
-    }
-    return replace(lagged, **columns, level=level)
+    return replace(lagged.where(place < 2 ** (BITS - level)), level=level)
 
 
 def choices_of(model: TransitionMoments) -> TransitionMoments:
@@ -136,12 +100,15 @@ def bounded(lagged: LaggedMoments, states: Labels) -> tuple[LaggedMoments | None
     """Those of all cells, for engines that fetch all of them or none; and why there are none."""
     if len(lagged) <= MOST_FETCHED:
         return thinned(lagged, states), {}
-    why = f"there would be more than {MOST_FETCHED:,} cells of them; coarser states have fewer"
-    return None, {"lagged": why}
+    return None, {"lagged": too_many()}
+
+
+def too_many() -> str:
+    return f"there would be more than {MOST_FETCHED:,} cells of them; coarser states have fewer"
 
 
 @dataclass(frozen=True, eq=False)
-class Buckets:
+class Buckets(KeyedTable):
     """Sums of episodes in the order of their ids, by bucket.
 
     A bucket holds the ids i with i >> shift equal to it. `shift` is the smallest for which the
@@ -150,29 +117,16 @@ class Buckets:
     """
 
     MOST: ClassVar[int]
-    KEYS: ClassVar[tuple[str, ...]]
-    SUMS: ClassVar[tuple[str, ...]]
 
     shift: int
     bucket: Ints
     n: Ints
 
-    def __len__(self) -> int:
-        return len(self.n)
-
-    def __add__(self, other: Self) -> Self:
-        return self.together([self, other])
-
     @classmethod
-    def together(cls, parts: list[Self]) -> Self:
+    def together(cls, parts: Sequence[Self]) -> Self:
         """The sum of several."""
         shift = max(part.shift for part in parts)
-        parts = [part.coarser(shift) for part in parts]
-        joined: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in (*cls.KEYS, *cls.SUMS)
-        }
-        return replace(parts[0], **joined).summed()
+        return super().together([part.coarser(shift) for part in parts])
 
     @classmethod
     def shift_of(cls, low: int, high: int) -> int:
@@ -194,10 +148,7 @@ class Buckets:
         if len(self.bucket):
             more = self.shift_of(int(self.bucket.min()), int(self.bucket.max()))
         wide = self.coarser(self.shift + more)
-        groups = group_by([getattr(wide, key) for key in self.KEYS])
-        columns: dict[str, Any] = dict(zip(self.KEYS, groups.keys, strict=True))
-        columns |= {name: groups.sum(getattr(wide, name)) for name in self.SUMS}
-        return replace(wide, **columns)
+        return super(Buckets, wide).summed()
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,9 +162,8 @@ class OrderedMoments(Buckets):
     g: Floats
     g2: Floats
 
+    TABLE = BUILT_IN["ordered"]
     MOST = MOST_BUCKETS
-    KEYS = ("bucket",)
-    SUMS = ("n", "g", "g2")
 
     @classmethod
     def of(cls, ids: Ints | None, returns: Floats) -> OrderedMoments:
@@ -250,9 +200,8 @@ class PacedMoments(Buckets):
     y: Floats
     y2: Floats
 
+    TABLE = BUILT_IN["paced"]
     MOST = MOST_PACED
-    KEYS = ("bucket", "t")
-    SUMS = ("n", "y", "y2")
 
     @classmethod
     def dense(cls, shift: int, bucket: Ints, n: Ints, y: Floats, y2: Floats) -> PacedMoments:
@@ -280,6 +229,11 @@ class LargestWeights:
     floor: float
     n: int
 
+    keys: ClassVar[tuple[str, ...]] = ()
+
+    def arrays(self) -> dict[str, Any]:
+        return {"log_w": self.log_w}
+
     @classmethod
     def of(cls, log_w: Floats) -> LargestWeights:
         positive = np.sort(log_w[log_w > -np.inf])[::-1]
@@ -289,9 +243,17 @@ class LargestWeights:
         return len(self.log_w)
 
     def __add__(self, other: LargestWeights) -> LargestWeights:
-        floor = max(self.floor, other.floor)
-        joined = np.sort(np.concatenate([self.log_w, other.log_w]))[::-1]
-        return LargestWeights(joined[joined > floor], floor, self.n + other.n).trimmed()
+        return self.together([self, other])
+
+    @classmethod
+    def together(cls, parts: Sequence[LargestWeights]) -> LargestWeights:
+        """The largest of several."""
+        total = parts[0]
+        for part in parts[1:]:
+            floor = max(total.floor, part.floor)
+            joined = np.sort(np.concatenate([total.log_w, part.log_w]))[::-1]
+            total = cls(joined[joined > floor], floor, total.n + part.n).trimmed()
+        return total
 
     def trimmed(self) -> LargestWeights:
         """Not more than are ever used. Twice what a tail of n needs, so that parts of unequal

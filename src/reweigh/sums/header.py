@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
-from reweigh.errors import InputError
+from reweigh.errors import InputError, UsageError
 from reweigh.log.states import Labels, label_text
 from reweigh.sums.diagnostic_tables import BITS, EARLIER, UNORDERED, VERSIONS
 from reweigh.sums.moments import About, Moments
+from reweigh.sums.tables import Table
 from reweigh.system.json_files import parse_object, sealed, unsealed
 
 FORMAT = 2
@@ -61,6 +62,18 @@ def _are_labels(values: Any) -> bool:
     if not (isinstance(values, list) and all(map(_is_label, values))):
         return False
     return len({label_text(value) for value in values}) == len(values)
+
+
+def _is_table(value: Any) -> bool:
+    """What declares a table of a user's own."""
+    try:
+        return bool(table_of(value).described() == value)
+    except (KeyError, TypeError, AttributeError, UsageError):
+        return False
+
+
+def table_of(value: Any) -> Table:
+    return Table(**value | {"keys": tuple(value["keys"])})
 
 
 def whole(low: int, high: int = 2**63 - 1) -> Rule:
@@ -123,6 +136,10 @@ LATER: dict[str, tuple[Rule, Any]] = {  # what the first files lack, and what it
         ),
         {},
     ),
+    "tables": (
+        Rule("objects", lambda value: isinstance(value, list) and all(map(_is_table, value))),
+        [],
+    ),
     "content": (TEXT, ""),
 }  # fmt: skip
 SCALAR: dict[str, Rule] = {
@@ -139,6 +156,7 @@ class Header:
 
     content  the checksum of the tables; None in files of the first format
     extras   scalars by kind, of the versions that this version knows
+    tables   those that were declared outside of the package
     rows_of  the names of all kinds that the tables may hold, other versions' extras too
     """
 
@@ -152,6 +170,7 @@ class Header:
     unchecked: tuple[str, ...]
     rewards: tuple[float, float] | None
     extras: dict[str, dict[str, Any]]
+    tables: dict[str, Table]
     rows_of: frozenset[str]
     content: str | None
 
@@ -170,7 +189,8 @@ def header_text(moments: Moments, tables: Mapping[str, Any], content: str) -> by
                 "left_out": moments.left_out,
                 "unchecked": moments.unchecked,
                 "rewards": moments.rewards,
-                "kinds": [kind for kind in tables if kind not in VERSIONS],
+                "kinds": [k for k in tables if k not in VERSIONS and k not in moments.tables],
+                "tables": [part.table.described() for part in moments.tables.values()],
                 "extras": {
                     kind: {"version": VERSIONS[kind]} | _scalars(kind, part)
                     for kind, part in tables.items()
@@ -212,6 +232,7 @@ def read_header(raw: bytes, what: str) -> Header:
     }
     for kind, part in known.items():
         _check(part, {name: SCALAR[name] for name in SCALARS.get(kind, ())}, what)
+    tables = {value["name"]: table_of(value) for value in found["tables"]}
     return Header(
         about=About(
             **about
@@ -232,7 +253,8 @@ def read_header(raw: bytes, what: str) -> Header:
             kind: {n: -math.inf if part[n] is None else part[n] for n in SCALARS.get(kind, ())}
             for kind, part in known.items()
         },
-        rows_of=frozenset(found["kinds"]) | frozenset(found["extras"]),
+        tables=tables,
+        rows_of=frozenset(found["kinds"]) | frozenset(found["extras"]) | frozenset(tables),
         content=found["content"] if version > 1 else None,
     )
 

@@ -22,12 +22,14 @@ from reweigh.sums.diagnostic_tables import (
     choices_of,
     thinned,
 )
+from reweigh.sums.keyed import DeclaredSums, KeyedTable
 from reweigh.sums.policy import PolicyMoments
 from reweigh.sums.shares import Rule, Shares, shares_of
 from reweigh.sums.trajectories import StepMoments
 from reweigh.sums.transitions import StartMoments, TransitionMoments
 
 NO_EXTRAS: dict[str, Any] = dict.fromkeys(VERSIONS)
+BY_BLOCK = ("start", "transitions", "start_model", "model", "policy", "trajectories")
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Moments:
     lagged, ordered, paced, largest   what only diagnostics read (`diagnostic_tables.py`); not by
                   blocks
     choices       cells by (t, s, a), where `model` was too large and nobody but gates asked for it
+    tables        the sums of tables that were declared outside of the package, by name
     unchecked     rules of the log's contract that the engine could not check to the end
     sql           the queries that made them, where an engine with SQL did; `save` leaves it out
     files         the files that they were made from, which `save` does not replace
@@ -97,6 +100,7 @@ class Moments:
     paced: PacedMoments | None = None
     largest: LargestWeights | None = None
     choices: TransitionMoments | None = None
+    tables: dict[str, DeclaredSums] = field(default_factory=dict)
     truncated: int = 0
     hidden: bool = False
     left_out: dict[str, str] = field(default_factory=dict)  # kinds that could not be made, and why
@@ -127,38 +131,19 @@ class Moments:
                 f"these moments hold different kinds of sums: {', '.join(self.kinds)} and "
                 f"{', '.join(other.kinds)}; make both with the same estimators"
             )
-        states = unite(self.states, other.states)
-        moved = other._with_labels(states, unite_actions(self.actions, other.actions))
-
-        def both(name: str) -> Any:
-            mine, theirs = getattr(self, name), getattr(moved, name)
-            return None if mine is None else mine + theirs
-
-        extras: dict[str, Any] = {
-            n: both(n) if getattr(other, n) is not None else None for n in VERSIONS
-        }
-        if extras["lagged"] is not None:
-            level = max(self.lagged.level, other.lagged.level)  # type: ignore[union-attr]
-            extras["lagged"] = thinned(extras["lagged"], states, level)
+        if self.tables.keys() != other.tables.keys():
+            raise InputError(
+                "these moments hold different tables: "
+                f"{', '.join(self.tables) or 'none'} and {', '.join(other.tables) or 'none'}"
+            )
         return replace(
-            self,
+            together([self, other]),
             about=replace(
                 self.about, sources=tuple(sorted((*self.about.sources, *other.about.sources)))
             ),
-            states=states,
-            actions=moved.actions,
-            truncated=self.truncated + other.truncated,
-            hidden=self.hidden or other.hidden,
-            left_out=other.left_out | self.left_out,
-            rewards=unite_ranges([self.rewards, other.rewards]),
             unchecked=tuple(dict.fromkeys((*self.unchecked, *other.unchecked))),
             sql=self.sql if self.sql == other.sql else None,  # or it would tell of one part only
             files=tuple(dict.fromkeys((*self.files, *other.files))),
-            **{
-                n: both(n)
-                for n in ("start", "transitions", "start_model", "model", "policy", "trajectories")
-            },
-            **extras,
         )
 
     def _without_model(self, left_out: dict[str, str]) -> Moments:
@@ -174,35 +159,20 @@ class Moments:
         return self.choices if self.model is None else self.model
 
     def _with_labels(self, states: Labels, actions: Labels | None) -> Moments:
-        table = states.translate(self.states)
-
-        def moved(part: Any) -> Any:
-            return None if part is None else part.recode(table)
-
-        lagged, acts = self.lagged, None
+        state_codes, action_codes = states.translate(self.states), None
         if actions is not None and self.actions is not None:
-            acts = actions.translate(self.actions)
-        if lagged is not None:
-            lagged = lagged.recode(table, acts)
-        policy = None if self.policy is None else self.policy.recode(table, acts)
+            action_codes = actions.translate(self.actions)
 
-        def with_actions(part: TransitionMoments | None) -> TransitionMoments | None:
-            part = moved(part)
-            if part is None or acts is None:
-                return part
-            return replace(part, a=np.where(part.a >= 0, acts[np.maximum(part.a, 0)], part.a))
+        def recoded(part: Any) -> Any:
+            coded = isinstance(part, KeyedTable)
+            return part.recode(state_codes, action_codes) if coded else part
 
         return replace(
             self,
             states=states,
             actions=actions,
-            start=moved(self.start),
-            transitions=moved(self.transitions),
-            start_model=moved(self.start_model),
-            model=with_actions(self.model),
-            choices=with_actions(self.choices),
-            policy=policy,
-            lagged=lagged,
+            tables={name: recoded(part) for name, part in self.tables.items()},
+            **{name: recoded(getattr(self, name)) for name in (*BY_BLOCK, *VERSIONS)},
         )
 
     @cached_property
@@ -226,6 +196,7 @@ class Moments:
             model=kept("model", self.model),
             policy=kept("model", self.policy),
             trajectories=kept("trajectories", self.trajectories),
+            tables={name: table for name, table in self.tables.items() if name in kinds},
             **NO_EXTRAS,
         )
 
@@ -233,20 +204,13 @@ class Moments:
         """The sums of some of the blocks; what is not held by blocks is left out."""
 
         def part(table: Any) -> Any:
-            return None if table is None else table.where(keep(table.block))
+            return None if table is None else table.keep_blocks(keep)
 
-        trajectories = self.trajectories
-        if trajectories is not None:
-            trajectories = StepMoments(part(trajectories.steps), part(trajectories.episodes))
         return replace(
             self,
-            start=part(self.start),
-            transitions=part(self.transitions),
-            start_model=part(self.start_model),
-            model=part(self.model),
-            policy=part(self.policy),
             share_rule=self.shares.rule if self.model is not None else None,
-            trajectories=trajectories,
+            tables={name: table.keep_blocks(keep) for name, table in self.tables.items()},
+            **{name: part(getattr(self, name)) for name in BY_BLOCK},
             **NO_EXTRAS,
         )
 
@@ -292,6 +256,31 @@ class Moments:
             f"{len(self.states):,} states{', ' if listed else ''}{listed}, "
             f"blocks {self.about.blocks})"
         )
+
+
+def together(parts: Sequence[Moments]) -> Moments:
+    """The sum of parts that share what they are of; a kind that one of them lacks is left out."""
+    states, actions = parts[0].states, parts[0].actions
+    for part in parts[1:]:
+        states, actions = unite(states, part.states), unite_actions(actions, part.actions)
+    coded = [part._with_labels(states, actions) for part in parts]
+
+    def total(tables: list[Any]) -> Any:
+        return None if any(table is None for table in tables) else tables[0].together(tables)
+
+    sums = {name: total([getattr(part, name) for part in coded]) for name in (*BY_BLOCK, *VERSIONS)}
+    if sums["lagged"] is not None:
+        level = max(part.lagged.level for part in coded if part.lagged is not None)
+        sums["lagged"] = thinned(sums["lagged"], states, level)
+    return replace(
+        coded[0],
+        truncated=sum(part.truncated for part in parts),
+        hidden=any(part.hidden for part in parts),
+        rewards=unite_ranges([part.rewards for part in parts]),
+        left_out={kind: why for part in reversed(parts) for kind, why in part.left_out.items()},
+        tables={name: total([part.tables[name] for part in coded]) for name in parts[0].tables},
+        **sums,
+    )
 
 
 def unite_ranges(ranges: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,8 @@ from reweigh.kernels.groups import group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN
 from reweigh.policy.base import Floats, Policy, scope_of
+from reweigh.sums.keyed import KeyedTable
+from reweigh.sums.tables import BUILT_IN
 from reweigh.system.arithmetic import divided
 
 Ints = npt.NDArray[np.int64]
@@ -20,9 +23,11 @@ SUMS_TO_ONE = 1e-4  # how far above 1 the probabilities of a function may add up
 
 
 @dataclass(frozen=True, eq=False)
-class PolicyMoments:
+class PolicyMoments(KeyedTable):
     """By (block, t, s) and every action a of the log: its rows n, and Σπ(a|x) over all of them,
     whichever action they took, x being all that the policy sees."""
+
+    TABLE = BUILT_IN["policy"]
 
     block: Ints
     t: Ints
@@ -31,37 +36,16 @@ class PolicyMoments:
     n: Ints
     pi: Floats
 
-    @staticmethod
-    def add_up(parts: Sequence[PolicyMoments]) -> bool:
-        """Whether all of these hold what the policy does with the same actions."""
-        return all(np.array_equal(np.unique(parts[0].a), np.unique(part.a)) for part in parts[1:])
-
-    def __add__(self, other: PolicyMoments) -> PolicyMoments:
-        if not PolicyMoments.add_up([self, other]):
+    @classmethod
+    def together(cls, parts: Sequence[Self]) -> Self:
+        actions = np.unique(parts[0].a)
+        if not all(np.array_equal(np.unique(part.a), actions) for part in parts[1:]):
             raise InputError(
                 "these moments of a policy function are of logs with different actions, and "
                 "neither holds what the policy does with the other's; give the target as a table "
                 "or a logged column"
             )
-        joined = {
-            f.name: np.concatenate([getattr(self, f.name), getattr(other, f.name)])
-            for f in fields(self)
-        }
-        return PolicyMoments(**joined).summed()
-
-    def summed(self) -> PolicyMoments:
-        groups = group_by([self.block, self.t, self.s, self.a])
-        block, t, s, a = groups.keys
-        return PolicyMoments(block, t, s, a, groups.sum(self.n), groups.sum(self.pi))
-
-    def where(self, keep: npt.NDArray[np.bool_]) -> PolicyMoments:
-        return PolicyMoments(**{f.name: getattr(self, f.name)[keep] for f in fields(self)})
-
-    def recode(self, states: Ints, actions: Ints | None) -> PolicyMoments:
-        """The same with other codes for states and actions."""
-        return replace(
-            self, s=states[self.s], a=self.a if actions is None else actions[self.a]
-        ).summed()
+        return super().together(parts)
 
     def share(self, t: Ints, s: Ints, a: Ints) -> Floats:
         """π̄(a|t,s) = Σπ(a|x)/n over all rows of (t, s) and all blocks, of (t, s, a) that occur."""

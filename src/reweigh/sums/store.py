@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from reweigh.errors import InputError, ResourceError
-from reweigh.sums.columns import check_tables, columns_of, rule_of, tables_of
+from reweigh.sums.columns import check_tables, rule_of, tables_of
 from reweigh.sums.diagnostic_tables import (
     LaggedMoments,
     LargestWeights,
@@ -22,6 +22,7 @@ from reweigh.sums.diagnostic_tables import (
     PacedMoments,
 )
 from reweigh.sums.header import Header, header_text, read_header
+from reweigh.sums.keyed import DeclaredSums, own_keys
 from reweigh.sums.moments import Moments
 from reweigh.sums.policy import PolicyMoments
 from reweigh.sums.trajectories import EpisodeSums, StepMoments, StepSums
@@ -61,7 +62,7 @@ def save(moments: Moments, path: str | Path, *, overwrite: bool) -> None:
             {KIND: pa.array([kind] * _rows(part), pa.string())}
             | {
                 name: values.astype(rule_of(kind, name).dtype, copy=False)
-                for name, values in columns_of(part).items()
+                for name, values in part.arrays().items()
             }
         )
         for kind, part in parts.items()
@@ -107,6 +108,7 @@ def load_moments(path: str | Path) -> Moments:
         unchecked=header.unchecked,
         rewards=header.rewards,
         files=(path,),
+        tables={name: parts.pop(name) for name in header.tables},
         **parts,
     )
     check_tables(moments, f"{what} is damaged:")
@@ -176,13 +178,19 @@ def _parts(table: pa.Table, header: Header, what: str) -> dict[str, Any]:
         raise InputError(f"{what} is damaged: rows are of kinds that its header does not name")
     code = _array(kind.indices)
     found = {}
-    for name in (*header.kinds, *header.extras):
+    for name in (*header.kinds, *header.extras, *header.tables):
         rows = np.flatnonzero(code == words.index(name)) if name in words else np.zeros(0, int)
         # as `save` writes them the rows of a table stand together, and need no copy
         together = not len(rows) or rows[-1] - rows[0] + 1 == len(rows)
         begin = int(rows[0]) if len(rows) else 0
         chosen = table.slice(begin, len(rows)) if together else table.take(pa.array(rows))
-        found[name] = _part(chosen, name, header.extras.get(name, {}), what)
+        if name in header.tables:
+            own = header.tables[name]
+            columns = (*own_keys(own), "n", *own.columns)
+            arrays = {column: _column(chosen, name, column, what) for column in columns}
+            found[name] = DeclaredSums(own, arrays)
+        else:
+            found[name] = _part(chosen, name, header.extras.get(name, {}), what)
     return found
 
 
@@ -192,20 +200,25 @@ def _part(rows: pa.Table, kind: str, scalars: dict[str, Any], what: str) -> Any:
     for f in fields(RECORDS[kind]):
         if f.name in columns:
             continue
-        place = f"column {f.name!r} of the table {kind!r}"
-        if f.name not in rows.column_names:
-            if f.name in LACKING:
-                columns[f.name] = LACKING[f.name](columns)
-                continue
-            raise InputError(f"{what} is damaged: it lacks the {place}")
-        column, wanted = rows.column(f.name), pa.from_numpy_dtype(rule_of(kind, f.name).dtype)
-        if column.type != wanted:
-            raise InputError(f"{what} is damaged: {place} is {column.type}, not {wanted}")
-        if column.null_count:
-            raise InputError(f"{what} is damaged: {place} has {column.null_count:,} holes")
-        columns[f.name] = _array(column)
+        if f.name not in rows.column_names and f.name in LACKING:
+            columns[f.name] = LACKING[f.name](columns)
+        else:
+            columns[f.name] = _column(rows, kind, f.name, what)
     return RECORDS[kind](**columns)
 
 
+def _column(rows: pa.Table, kind: str, name: str, what: str) -> Any:
+    """One array of a table, of the type that it was written with."""
+    place = f"column {name!r} of the table {kind!r}"
+    if name not in rows.column_names:
+        raise InputError(f"{what} is damaged: it lacks the {place}")
+    column, wanted = rows.column(name), pa.from_numpy_dtype(rule_of(kind, name).dtype)
+    if column.type != wanted:
+        raise InputError(f"{what} is damaged: {place} is {column.type}, not {wanted}")
+    if column.null_count:
+        raise InputError(f"{what} is damaged: {place} has {column.null_count:,} holes")
+    return _array(column)
+
+
 def _rows(part: Any) -> int:
-    return len(next(iter(columns_of(part).values())))
+    return len(next(iter(part.arrays().values())))

@@ -7,13 +7,16 @@ estimator divides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels.groups import group_by
+from reweigh.kernels.groups import Groups
+from reweigh.sums.keyed import Array, KeyedTable, Mask
+from reweigh.sums.tables import BUILT_IN
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -22,7 +25,7 @@ NO_SCALE = -1e300  # of rows whose products are all 0: any other scale wins over
 
 
 @dataclass(frozen=True, eq=False)
-class _Scaled:
+class ScaledTable(KeyedTable):
     """Sums relative to exp(log_scale · power)."""
 
     block: Ints
@@ -30,28 +33,30 @@ class _Scaled:
     n: Ints
     log_scale: Floats
 
-    def where(self: Table, keep: npt.NDArray[np.bool_]) -> Table:
-        return type(self)(**{f.name: getattr(self, f.name)[keep] for f in fields(self)})
-
-    def __add__(self: Table, other: Table) -> Table:
-        joined = {
-            f.name: np.concatenate([getattr(self, f.name), getattr(other, f.name)])
-            for f in fields(self)
-        }
-        return _summed(type(self)(**joined), ("block", "t"))
-
-    def total(self: Table) -> Table:
+    def total(self) -> Self:
         """Summed over the blocks."""
         if np.all(self.block == self.block[:1]):  # one block: every step is there once
             return replace(self, block=np.zeros(len(self.t), np.int64))
-        return _summed(self, ("t",))
+        return self.forget("block")
+
+    def _merged(self, groups: Groups, sums: dict[str, Array]) -> dict[str, Array]:
+        """Bring the rows of a group to their largest scale and add them."""
+        scale = groups.max(self.log_scale)
+        shift = self.log_scale - scale[groups.index()]
+        merged: dict[str, Array] = {"n": groups.sum(self.n), "log_scale": scale}
+        with np.errstate(over="ignore", invalid="ignore"):  # x and x² have no scale, may overflow
+            for name, exponent in self.TABLE.power.items():
+                values = sums[name] * np.exp(exponent * shift)
+                largest = name in self.TABLE.largest_of
+                merged[name] = groups.max(values) if largest else groups.sum(values)
+        return merged
 
 
-Table = TypeVar("Table", bound=_Scaled)
+Table = TypeVar("Table", bound=ScaledTable)
 
 
 @dataclass(frozen=True, eq=False)
-class StepSums(_Scaled):
+class StepSums(ScaledTable):
     """By (block, t), over all episodes; w is ρ_{0:t}, frozen once an episode has ended.
 
     n episodes, w Σw, w2 Σw², wy Σ w y_t, wmax the largest w.
@@ -62,11 +67,12 @@ class StepSums(_Scaled):
     wy: Floats
     wmax: Floats
 
-    POWER = {"w": 1, "w2": 2, "wy": 1, "wmax": 1}  # noqa: RUF012
+    TABLE = BUILT_IN["steps"]
+    POWER = TABLE.power
 
 
 @dataclass(frozen=True, eq=False)
-class EpisodeSums(_Scaled):
+class EpisodeSums(ScaledTable):
     """By block, per-episode sums (t is 0).
 
     x = g(s_0) + Σ_t γ^t ρ_{0:t} y_t:  x, x2, unscaled (IS has no ratio to cancel a scale).
@@ -86,19 +92,8 @@ class EpisodeSums(_Scaled):
     g2: Floats
     ret: Floats
 
-    POWER = {  # noqa: RUF012
-        "x": 0,
-        "x2": 0,
-        "w": 1,
-        "w2": 2,
-        "wg": 1,
-        "wg2": 2,
-        "w2g": 2,
-        "wmax": 1,
-        "g": 0,
-        "g2": 0,
-        "ret": 0,
-    }
+    TABLE = BUILT_IN["episodes"]
+    POWER = TABLE.power
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,20 +104,13 @@ class StepMoments:
     episodes: EpisodeSums
 
     def __add__(self, other: StepMoments) -> StepMoments:
-        return StepMoments(self.steps + other.steps, self.episodes + other.episodes)
+        return self.together([self, other])
 
+    @classmethod
+    def together(cls, parts: Sequence[StepMoments]) -> StepMoments:
+        """The sum of several."""
+        steps = StepSums.together([part.steps for part in parts])
+        return cls(steps, EpisodeSums.together([part.episodes for part in parts]))
 
-def _summed(table: Table, keys: tuple[str, ...]) -> Table:
-    """Bring the rows of a group to their largest scale and add them."""
-    groups = group_by([getattr(table, key) for key in keys])
-    scale = groups.max(table.log_scale)
-    shift = table.log_scale - scale[groups.index()]
-    power: dict[str, int] = table.POWER  # type: ignore[attr-defined]
-    sums = {}
-    with np.errstate(over="ignore", invalid="ignore"):  # x and x² have no scale and may overflow
-        for name, exponent in power.items():
-            values = getattr(table, name) * np.exp(exponent * shift)
-            sums[name] = groups.max(values) if name == "wmax" else groups.sum(values)
-    known = dict(zip(keys, groups.keys, strict=True))
-    block = known.get("block", np.zeros(len(scale), np.int64))
-    return type(table)(block=block, t=known["t"], n=groups.sum(table.n), log_scale=scale, **sums)
+    def keep_blocks(self, keep: Callable[[Any], Mask]) -> StepMoments:
+        return StepMoments(self.steps.keep_blocks(keep), self.episodes.keep_blocks(keep))

@@ -1,5 +1,6 @@
 """Conformance checks for what others add: the tests that the library's own parts pass."""
 
+from reweigh.testing.engines import check_engine, engine_matrix
 from reweigh.testing.gates import check_gate
 
-__all__ = ["check_gate"]
+__all__ = ["check_engine", "check_gate", "engine_matrix"]

@@ -7,7 +7,6 @@ is made. Sums are taken in the order of the rows, the same for any chunking.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,18 @@ from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, START, Labels
 from reweigh.policy.base import Policy
 from reweigh.sums import cells, products
-from reweigh.sums.diagnostic_tables import thinned, too_long
-from reweigh.sums.engines import arrays_extras
+from reweigh.sums.diagnostic_tables import (
+    UNORDERED,
+    LaggedMoments,
+    LargestWeights,
+    OrderedMoments,
+    PacedMoments,
+    thinned,
+    too_long,
+)
 from reweigh.sums.engines.base import Request, about
 from reweigh.sums.moments import Moments
+from reweigh.sums.numpy_scan import Scan, buckets_of, log_weights
 from reweigh.sums.policy import policy_moments
 from reweigh.sums.sources import named
 from reweigh.system.output import files_behind
@@ -44,6 +51,25 @@ def ratios(log: EpisodeLog, target: Policy, max_ratio: float | None) -> tuple[Fl
     return pi, rho if max_ratio is None else np.minimum(rho, max_ratio)
 
 
+def _ordered(scan: Scan) -> OrderedMoments | None:
+    """Logged returns by the episodes' ids; None where an episode was cut off: its return is not
+    known. Ids that are no whole numbers have no order: all are in one bucket."""
+    if scan.log.n_truncated:
+        return None
+    ids = scan.ids
+    shift, bucket = (UNORDERED, None) if ids is None else buckets_of(ids, OrderedMoments)
+    return OrderedMoments(shift=shift, **scan.sums(OrderedMoments.TABLE, bucket=bucket))
+
+
+def _paced(scan: Scan) -> PacedMoments | None:
+    """Logged rewards by the episodes' ids and the step; None where an episode was cut off, or an
+    id is no whole number, or there are too many steps."""
+    if scan.log.n_truncated or scan.ids is None or too_long(scan.log.horizon):
+        return None
+    shift, bucket = buckets_of(scan.ids, PacedMoments)
+    return PacedMoments(shift=shift, **scan.sums(PacedMoments.TABLE, bucket=bucket))
+
+
 class ArraysEngine:
     """Sums of a log that is in memory."""
 
@@ -56,6 +82,7 @@ class ArraysEngine:
         pi, rho = ratios(log, target, request.max_ratio)
         steps = log.steps
         block = steps.blocks(request.blocks) if block is None else block
+        scan = Scan(log, pi, rho, block)
         hidden = log.has_hidden
         # The hidden state is a state of its own in the model's cells.
         states = Labels((*log.states.values, None)) if hidden else log.states
@@ -77,12 +104,8 @@ class ArraysEngine:
                 "policy": policy,
             }
 
-        ids = cache(lambda: arrays_extras.whole_numbers(steps.episode))
-
-        def paced() -> dict[str, Any]:
-            left_out = too_long(log.horizon)
-            found = None if left_out else arrays_extras.paced(log, ids())
-            return {"paced": found, "left_out": left_out}
+        def lagged() -> dict[str, Any]:
+            return {"lagged": thinned(LaggedMoments(**scan.sums(LaggedMoments.TABLE)), states)}
 
         kinds: dict[str, Callable[[], dict[str, Any]]] = {
             "transitions": transitions,
@@ -90,16 +113,22 @@ class ArraysEngine:
             "trajectories": lambda: {
                 "trajectories": products.trajectories(steps, block, rho, log.discount)
             },
-            "lagged": lambda: {"lagged": thinned(arrays_extras.lagged(log, rho), states)},
-            "ordered": lambda: {"ordered": arrays_extras.ordered(log, ids())},
-            "paced": paced,
-            "largest": lambda: {"largest": arrays_extras.largest(log, rho)},
+            "lagged": lagged,
+            "ordered": lambda: {"ordered": _ordered(scan)},
+            "paced": lambda: {"paced": _paced(scan), "left_out": too_long(log.horizon)},
+            "largest": lambda: {
+                "largest": LargestWeights.of(LargestWeights.even(log_weights(log, rho)))
+            },
+        } | {
+            table.name: lambda table=table: {"tables": {table.name: scan.declared(table)}}
+            for table in request.tables
         }
         made: dict[str, Any] = {"start": cells.starts(steps, block, start)}
-        asked = [make for kind, make in kinds.items() if kind in request.kinds]
-        for found in each("sums", asked, lambda make: make()):
-            found["left_out"] = made.get("left_out", {}) | found.get("left_out", {})
-            made |= found
+        requested = [make for kind, make in kinds.items() if kind in request.all_kinds]
+        for part in each("sums", requested, lambda make: make()):
+            for joined in ("left_out", "tables"):
+                part[joined] = made.get(joined, {}) | part.get(joined, {})
+            made |= part
         sums = Moments(
             about=about(log, target, request),
             states=states,

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.errors import UsageError
 from reweigh.sums.moments import About, Moments
+from reweigh.sums.tables import BUILT_IN, OWN_KINDS, Table
 
 if TYPE_CHECKING:
     from reweigh.log.log import EpisodeLog
@@ -31,6 +33,22 @@ class Request:
     named: bool = True  # False: the sums' source is not named, since that reads the whole log
     # kinds that a scan of a large log may leave out where they would take more than SPARE_CELLS
     spare: frozenset[str] = frozenset()
+    tables: tuple[Table, ...] = ()  # declared outside of the package
+
+    def __post_init__(self) -> None:
+        names = [table.name for table in self.tables]
+        for table in self.tables:
+            if table.name in (*BUILT_IN, "trajectories") or names.count(table.name) > 1:
+                raise UsageError(f"there is another table {table.name!r}; choose another name")
+            if table.rows not in OWN_KINDS or "bucket" in table.keys or table.merge != "sum":
+                raise UsageError(
+                    f"the table {table.name!r} must add up over rows, stretches or episodes, and "
+                    "not by bucket"
+                )
+
+    @property
+    def all_kinds(self) -> frozenset[str]:
+        return self.kinds | {table.name for table in self.tables}
 
     def __or__(self, other: Request) -> Request:
         if (self.max_ratio, self.control) != (other.max_ratio, other.control):
@@ -40,6 +58,7 @@ class Request:
             kinds=self.kinds | other.kinds,
             blocks=int(np.lcm(self.blocks, other.blocks)),
             policy=self.policy or other.policy,
+            tables=tuple(dict.fromkeys((*self.tables, *other.tables))),
             spare=(self.spare - other.kinds)
             | (other.spare - self.kinds)
             | self.spare & other.spare,

@@ -10,31 +10,56 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reweigh.errors import InputError, UsageError
+import numpy as np
+import pyarrow as pa
+
+from reweigh.errors import UsageError
 from reweigh.log.states import HIDDEN, START, Labels, describe_abstraction
 from reweigh.policy.base import Policy
 from reweigh.policy.column import ColumnPolicy
 from reweigh.policy.table import TablePolicy
-from reweigh.sums.diagnostic_tables import too_long
-from reweigh.sums.engines import ibis_extras as extras
-from reweigh.sums.engines import ibis_sums as sums
+from reweigh.sums.diagnostic_tables import (
+    MOST_FETCHED,
+    UNORDERED,
+    LaggedMoments,
+    OrderedMoments,
+    PacedMoments,
+    bounded,
+    too_long,
+    too_many,
+)
 from reweigh.sums.engines.base import SPARE_CELLS, Request
+from reweigh.sums.engines.ibis_coded_rows import coded, completed, in_sequence, with_ratio
 from reweigh.sums.engines.ibis_connect import Home, TextHome, open_home
 from reweigh.sums.engines.ibis_faults import naming_rows
-from reweigh.sums.engines.ibis_rows import Layout, followed, weighted
-from reweigh.sums.engines.ibis_scan import CHECKS, Facts, layout_of, look
+from reweigh.sums.engines.ibis_scan import CHECKS, Facts, Log, look, open_log
+from reweigh.sums.engines.ibis_tables import (
+    Ids,
+    aggregate,
+    columns_of,
+    episode_products,
+    largest,
+    read_largest,
+    read_products,
+    step_products,
+)
 from reweigh.sums.engines.ibis_target import (
     check_column,
     policy_column,
     refuse_unknown_states,
     with_target,
 )
+from reweigh.sums.keyed import NO_ACTION, DeclaredSums, own_keys
 from reweigh.sums.moments import About, Moments
 from reweigh.sums.scanned_log import Reading
 from reweigh.sums.sources import named
+from reweigh.sums.tables import BUILT_IN, Table
+from reweigh.sums.transitions import StartMoments, TransitionMoments
 from reweigh.system.memory import require_steps
 from reweigh.system.progress import Report, each, watching
 
+CELLS_FIRST = ("rows", "model", "transitions", "start", "steps", "episodes")
+HELD = "reweigh_rows"  # the coded rows, where a home holds tables
 SHOWN_LABELS = 5
 
 
@@ -63,56 +88,54 @@ class IbisEngine:
             return naming_rows(home, lambda: self._moments(home, reading, target, request))
 
     def _moments(self, home: Home, reading: Reading, target: Policy, request: Request) -> Moments:
-        rows, layout, facts = self._scan(home, reading, policy_column(target))
+        log, facts = self._scan(home, reading, policy_column(target))
         if "trajectories" in request.kinds:
             require_steps(facts.horizon, request.blocks)
         request, left_out = _affordable(request, facts)
-        asked = _asked(home, rows, layout, reading, target, request, facts)
-        rows = asked.pop("rows")
         if isinstance(target, ColumnPolicy):
-            check_column(home, rows, layout, reading, target)
-        queries = _queries(home, asked)
-        with self._counted(facts.rows + facts.beyond, len(asked)):
-            found = each("queries", list(asked), lambda name: home.run(asked[name], queries[name]))
-        tables = dict(zip(asked, found, strict=True))
-        if isinstance(target, TablePolicy) and not _all_known(tables):
-            hidden = facts.hidden_rows > 0
-            refuse_unknown_states(home, rows, layout, target, facts.states, hidden)
-        try:
-            made = _moments(tables, len(layout.parts("state")), reading, target, request, facts)
-        except sums.UnlistedError as error:
-            raise InputError(
-                f"{home.describe()} gives the value {str(error)!r} in one query and not in another:"
-                " it changed meanwhile, or its statistics contradict its rows; export it again"
-            ) from error
-        return replace(made, left_out=made.left_out | left_out, sql=_written(queries))
+            checked = log.checked.filter(log.checked["t"] < facts.horizon)
+            check_column(home, checked, log.layout, reading, target)
+        rows, expressions = _expressions(home, log, reading, target, request, facts)
+        if isinstance(target, TablePolicy):
+            refuse_unknown_states(home, rows, log.layout, target, facts)
+        queries = _queries(home, expressions)
+
+        def answer(name: str) -> pa.Table | None:
+            if name == "lagged" and home.holds and _too_many_lagged(home, facts):
+                return None
+            return home.run(expressions[name], queries[name])
+
+        with self._counted(facts.rows + facts.beyond, len(expressions)):
+            answers = each("queries", list(queries), answer)
+        tables = {n: part for n, part in zip(queries, answers, strict=True) if part is not None}
+        if "lagged" in queries.keys() - tables.keys():
+            left_out |= {"lagged": too_many()}
+        sums = _sums(tables, reading, target, request, facts)
+        return replace(sums, left_out=sums.left_out | left_out, sql=_written(queries))
 
     def sql(self, data: Any, reading: Reading, target: Policy, request: Request) -> str:
         """The queries that make the sums of the request, as they are sent."""
         column = policy_column(target)
         with open_home(self.engine, data, reading, column) as home:
-            rows, layout, facts = naming_rows(home, lambda: self._scan(home, reading, column))
+            log, facts = naming_rows(home, lambda: self._scan(home, reading, column))
             request, _ = _affordable(request, facts)
-            asked = _asked(home, rows, layout, reading, target, request, facts)
-            return _written(_queries(home, asked))
+            _, expressions = _expressions(home, log, reading, target, request, facts)
+            return _written(_queries(home, expressions))
 
     def describe(self, data: Any, reading: Reading) -> dict[str, Any]:
         """What the log is, as plain values."""
         with open_home(self.engine, data, reading, None) as home:
-            _, _, facts = naming_rows(home, lambda: self._scan(home, reading, None))
+            _, facts = naming_rows(home, lambda: self._scan(home, reading, None))
             source = home.describe()
         return _described(source, reading, facts)
 
-    def _scan(self, home: Home, reading: Reading, column: str | None) -> tuple[Any, Layout, Facts]:
-        """The rows of a log that keeps the contract, their columns, and what the log is."""
-        rows, layout = layout_of(home, reading, column)
-        return rows, layout, self._look(home, rows, layout, reading)
-
-    def _look(self, home: Home, rows: Any, layout: Layout, reading: Reading) -> Facts:
+    def _scan(self, home: Home, reading: Reading, column: str | None) -> tuple[Log, Facts]:
+        """The rows of a log that keeps the contract, and what the log is."""
+        log = open_log(home, reading, column)
         with self._counted(home.rows, CHECKS):
-            facts = look(home, rows, layout, reading)
+            facts = look(home, log.checked, log.layout, reading)
         require_steps(facts.horizon)
-        return facts
+        return log, facts
 
     def _counted(self, rows: int | None, queries: int) -> AbstractContextManager[None]:
         """Tell `report` of the queries inside, each of which reads all rows."""
@@ -138,9 +161,9 @@ def warehouse_sql(
     """
     names, kinds = list(columns), list(columns.values())
     home = TextHome(f"table {table!r}", names, kinds, dialect, table, names)
-    rows, layout = layout_of(home, reading, policy_column(target))
-    asked = _asked(home, rows, layout, reading, target, request, facts)
-    return _written(_queries(home, asked))
+    log = open_log(home, reading, policy_column(target))
+    _, expressions = _expressions(home, log, reading, target, request, facts)
+    return _written(_queries(home, expressions))
 
 
 def _affordable(request: Request, facts: Facts) -> tuple[Request, dict[str, str]]:
@@ -154,9 +177,12 @@ def _affordable(request: Request, facts: Facts) -> tuple[Request, dict[str, str]
     return request.without_spare(), request.left_out() | left_out
 
 
-def _queries(home: Home, asked: dict[str, Any]) -> dict[str, str]:
-    """The SQL of every table of sums."""
-    return {name: home.sql(e) for name, e in asked.items() if name != "rows"}
+def _queries(home: Home, expressions: dict[str, Any]) -> dict[str, str]:
+    """The SQL of every table of sums, and of the coded rows where a home holds them."""
+    queries = {name: home.sql(expression) for name, expression in expressions.items()}
+    if "rows" in queries:
+        queries["rows"] = f"CREATE OR REPLACE TEMP TABLE {HELD} AS\n{queries['rows']}"
+    return queries
 
 
 def _written(queries: dict[str, str]) -> str:
@@ -164,99 +190,131 @@ def _written(queries: dict[str, str]) -> str:
     return "\n\n".join(f"-- {name}\n{query};" for name, query in queries.items())
 
 
-def _asked(
-    home: Home,
-    rows: Any,
-    layout: Layout,
-    reading: Reading,
-    target: Policy,
-    request: Request,
-    facts: Facts,
-) -> dict[str, Any]:
-    """One expression per table of sums; "rows" are the rows that they are sums of.
+def _expressions(
+    home: Home, log: Log, reading: Reading, target: Policy, request: Request, facts: Facts
+) -> tuple[Any, dict[str, Any]]:
+    """The coded rows, and one expression per table of sums. Where a home holds tables, the rows are
+    put into order once and the others read what came of it.
 
-    Every expression reads the log, so what follows from another table is not asked for: cells
-    without the action from those with it, where no state is hidden, and first states from cells.
+    What follows from another table is not asked for: cells without the action from those with it,
+    where no state is hidden, and first states from cells.
     """
+    import ibis
+
+    layout = log.layout
     if not layout.has("behavior_prob"):
         raise UsageError(
             "the log has no behaviour probabilities; name their column with behavior_prob=…, or "
             "estimate them: read the log with engine='arrays' and use fit_behavior(log)"
         )
-    width, log = len(layout.parts("state")), rows
-    rows = followed(rows, layout, facts.horizon, reading.short_episodes)
-    rows = with_target(home, rows, layout, reading, target)
-    asked = {"rows": rows}
-    rows = weighted(rows, request.max_ratio, request.blocks, home.dialect)
-    if "model" in request.kinds:
-        asked["model"] = sums.cells(rows, width, not reading.continuous_actions)
-    if "transitions" in request.kinds and facts.hidden_rows:
-        asked["transitions"] = sums.stretches(rows, width, reading.discount)
-    elif "transitions" in request.kinds and "model" not in request.kinds:
-        asked["transitions"] = sums.cells(rows, width, False)
-    if not asked.keys() & {"model", "transitions"}:
-        asked["start"] = sums.starts(rows, width)
-    if "trajectories" in request.kinds and not facts.truncated:
-        # the products of cut-off episodes mean nothing
-        asked["steps"] = sums.step_products(rows, facts.horizon)
-        asked["episodes"] = sums.episode_products(rows, reading.discount)
-    if "lagged" in request.kinds:
-        asked["lagged"] = extras.lagged(rows, width, not reading.continuous_actions)
-    if "ordered" in request.kinds and not facts.truncated:
-        # where an episode was cut off, its return is not known
-        asked["ordered"] = extras.ordered(log, layout, facts.ids, facts.horizon, reading.discount)
-    if "paced" in request.kinds and not facts.truncated and facts.ids is not None:
-        asked["paced"] = extras.paced(log, layout, facts.ids, facts.horizon)
+    declared = _declared(request, facts)
+    gamma, products = reading.discount, "trajectories" in request.kinds and not facts.truncated
+    names = {name for table in declared for name in (*table.keys, *table.names_used)}
+    if products or names & {"weighted_return", "running_product"}:
+        names |= {"cum", "zeros", "final"}
+    if "observed_before" in names:
+        names.add("s_before")
+    with_id = "bucket" in names and facts.ids is not None
+    names |= {"id"} if with_id else set()
+    rows = coded(home, log.rows, layout, facts.states, facts.actions, with_id)
+    rows = with_target(home, rows, target, facts.states, facts.actions)
+    if "cum" in names:
+        rows = with_ratio(rows, request.max_ratio)
+    rows = in_sequence(rows, reading, facts.horizon, request.blocks, home.dialect, names)
+    expressions: dict[str, Any] = {}
+    source = rows
+    if home.holds:
+        expressions["rows"] = rows
+        source = ibis.table(rows.schema(), name=HELD)
+    source = completed(source, request.max_ratio, with_id)
+    for table in declared:
+        keys = own_keys(table) if table in request.tables else table.keys
+        shift = 0 if facts.ids is None else _shift(table, facts.ids)
+        expressions[table.name] = aggregate(source, table, keys, gamma, shift)
+    if products:  # those of cut-off episodes mean nothing
+        expressions["steps"] = step_products(source, facts.horizon)
+        expressions["episodes"] = episode_products(source, gamma)
     if "largest" in request.kinds:
-        asked["largest"] = extras.largest(rows, facts.episodes)
-    return asked
+        expressions["largest"] = largest(source, facts.episodes, gamma)
+    cells = [name for name in CELLS_FIRST if name in expressions]
+    return rows, {name: expressions[name] for name in dict.fromkeys((*cells, *expressions))}
 
 
-def _all_known(tables: dict[str, Any]) -> bool:
-    """Whether a table policy knows every state of the log, by the first table that tells."""
-    for table in tables.values():
-        if "lost" in table.column_names:
-            return int(sums.ints(table, "lost").sum()) == 0
-    return False  # none tells: the rows must be asked
+def _too_many_lagged(home: Home, facts: Facts) -> bool:
+    """Whether the first steps alone have more cells by what came before than are kept; a large log
+    is then not put into cells of which none are used."""
+    import ibis
+
+    steps = 3 * MOST_FETCHED // facts.episodes + 1
+    if 2 * steps > facts.horizon:
+        return False
+    keys = dict.fromkeys(LaggedMoments.KEYS, "int64")
+    rows = ibis.table(keys, name=HELD)
+    first = rows.filter((rows["t"] > 0) & (rows["t"] <= steps)).distinct()
+    first = first.filter((first["s"] >= 0) & (first["s_before"] >= 0))
+    return int(home.run(first.aggregate(n=first.count())).column("n")[0].as_py()) > MOST_FETCHED
 
 
-def _moments(
-    tables: dict[str, Any],
-    width: int,
-    reading: Reading,
-    target: Policy,
-    request: Request,
-    facts: Facts,
+def _declared(request: Request, facts: Facts) -> list[Table]:
+    """The tables that are summed by their keys."""
+    kinds, one_step = request.kinds, BUILT_IN["transitions"]
+    if not facts.hidden_rows:
+        one_step = replace(one_step, rows="row")
+    tables = [BUILT_IN["model"]] if "model" in kinds else []
+    if "transitions" in kinds and (facts.hidden_rows or "model" not in kinds):
+        tables.append(one_step)
+    if not tables:
+        tables.append(BUILT_IN["start"])
+    tables += [BUILT_IN["lagged"]] if "lagged" in kinds else []
+    if not facts.truncated:  # where an episode was cut off, its return is not known
+        tables += [BUILT_IN["ordered"]] if "ordered" in kinds else []
+        tables += [BUILT_IN["paced"]] if "paced" in kinds and facts.ids is not None else []
+    return [*tables, *request.tables]
+
+
+def _shift(table: Table, ids: Ids) -> int:
+    return ids.shift(PacedMoments if table.name == "paced" else OrderedMoments)
+
+
+def _sums(
+    tables: dict[str, Any], reading: Reading, target: Policy, request: Request, facts: Facts
 ) -> Moments:
-    hidden = facts.hidden_rows > 0
-    known = facts.states
-    # the hidden state is a state of its own in the model's cells
-    states = Labels((*known.values, None)) if hidden else known
-    as_state = len(known) if hidden else HIDDEN
-    first = next(tables[name] for name in ("model", "transitions", "start") if name in tables)
-    parts: dict[str, Any] = {"start": sums.read_starts(first, width, known, START)}
+    hidden, known = facts.hidden_rows > 0, facts.states
+    as_state = len(known) if hidden else HIDDEN  # a state of its own in the model's cells
+
+    def arrays(table: Table, keys: tuple[str, ...] = (), shift: int = 0) -> dict[str, Any]:
+        return columns_of(tables[table.name], table, keys or table.keys, as_state, shift)
+
+    parts: dict[str, Any] = {}
     if "model" in tables:
-        parts["model"] = sums.read_cells(first, width, known, facts.actions, as_state)
-        parts["start_model"] = sums.read_starts(first, width, known, as_state)
+        parts["model"] = TransitionMoments(**arrays(BUILT_IN["model"])).summed()
+        parts["start_model"] = _starts(parts["model"])
+        parts["start"] = parts["start_model"]
+        if hidden:
+            s = np.where(parts["start"].s == as_state, START, parts["start"].s)
+            parts["start"] = replace(parts["start"], s=s).summed()
     if "transitions" in tables:
-        parts["transitions"] = sums.read_cells(tables["transitions"], width, known, None, HIDDEN)
+        cells = arrays(BUILT_IN["transitions"])
+        cells = cells | {"a": np.full(len(cells["n"]), NO_ACTION)}
+        parts["transitions"] = TransitionMoments(**cells).summed()
+        parts["start"] = _starts(parts["transitions"])
     elif "transitions" in request.kinds:
         parts["transitions"] = parts["model"].forget("a")
+    if "start" in tables:
+        parts["start"] = StartMoments(**arrays(BUILT_IN["start"])).summed()
     if "steps" in tables:
-        parts["trajectories"] = sums.read_products(
-            tables["steps"], tables["episodes"], facts.horizon
-        )
+        parts["trajectories"] = read_products(tables["steps"], tables["episodes"], facts.horizon)
     if "lagged" in tables:
-        found = extras.read_lagged(tables["lagged"], width, known, facts.actions)
-        parts["lagged"], parts["left_out"] = found
-    if "ordered" in tables:
-        parts["ordered"] = extras.read_ordered(tables["ordered"], facts.ids)
-    if "paced" in tables:
-        assert facts.ids is not None
-        parts["paced"] = extras.read_paced(tables["paced"], facts.ids)
+        lagged = LaggedMoments(**arrays(BUILT_IN["lagged"])).summed()
+        parts["lagged"], parts["left_out"] = bounded(lagged, known)
+    for record in (OrderedMoments, PacedMoments):
+        if record.TABLE.name in tables:
+            shift = UNORDERED if facts.ids is None else facts.ids.shift(record)
+            held = record(shift=shift, **arrays(record.TABLE, shift=shift))
+            parts[record.TABLE.name] = held.summed()
     if "largest" in tables:
-        parts["largest"] = extras.read_largest(tables["largest"], facts.episodes)
-    made = Moments(
+        parts["largest"] = read_largest(tables["largest"], facts.episodes)
+    sums = Moments(
         about=About(
             horizon=facts.horizon,
             discount=reading.discount,
@@ -271,14 +329,26 @@ def _moments(
             blocks=request.blocks,
             sources=(),
         ),
-        states=states,
+        # the hidden state is a state of its own in the model's cells
+        states=Labels((*known.values, None)) if hidden else known,
         actions=facts.actions,
         truncated=facts.truncated,
         rewards=facts.reward_range,
         hidden=hidden,
+        tables={
+            table.name: DeclaredSums(table, arrays(table, own_keys(table))).summed()
+            for table in request.tables
+        },
         **parts,
     )
-    return named(made, facts.identity)
+    return named(sums, facts.identity)
+
+
+def _starts(cells: TransitionMoments) -> StartMoments:
+    """First states from cells, of which every episode fills one at step 0."""
+    first = cells.where(cells.t == 0)
+    nothing = np.zeros(len(first))
+    return StartMoments(first.block, first.s, first.n, nothing, nothing).summed()
 
 
 def _described(source: str, reading: Reading, facts: Facts) -> dict[str, Any]:

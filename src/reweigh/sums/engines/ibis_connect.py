@@ -36,6 +36,7 @@ class Home(Protocol):
     dialect: str
     names: list[str]
     rows: int | None  # where their number is known without a query
+    holds: bool  # whether it can hold tables for the time
 
     def describe(self) -> str: ...
 
@@ -56,7 +57,8 @@ class Home(Protocol):
         ...
 
     def run(self, expression: Any, sql: str | None = None) -> pa.Table:
-        """The answer; `sql` is the expression's, where it has been written already."""
+        """The answer; `sql` is the expression's, where it has been written already, or what makes
+        a table of it."""
         ...
 
     def sql(self, expression: Any) -> str: ...
@@ -228,6 +230,7 @@ class NamedHome:
     log: str  # the view of the log, with the columns c0, c1, … by position
     names: list[str]  # all columns of the source, of which the view may hold some
     rows: int | None = None
+    holds: bool = False
 
     def describe(self) -> str:
         return self.source
@@ -277,6 +280,7 @@ class TableHome:
     stack: contextlib.ExitStack
     dialect: str = ""
     rows: int | None = None
+    holds: bool = False
 
     def __post_init__(self) -> None:
         self.backend = self.table.get_backend()

@@ -88,9 +88,11 @@ class DuckHome(NamedHome):
             duckdb_errors(self.describe(), self.files),
             asking(lambda: self.connection.query_progress() / 100),
         ):
-            return heard_meanwhile(
-                lambda: self.connection.sql(query).to_arrow_table(), self.connection.interrupt
-            )
+            return heard_meanwhile(lambda: self._answer(query), self.connection.interrupt)
+
+    def _answer(self, query: str) -> pa.Table:
+        answer = self.connection.sql(query)
+        return pa.table({}) if answer is None else answer.to_arrow_table()
 
 
 @contextlib.contextmanager
@@ -221,6 +223,7 @@ def _duckdb_log(connection: Any, data: Any, reading: Reading, policy: str | None
         "reweigh_log",
         names,
         rows,
+        holds=True,
         connection=connection,
         files=data if isinstance(data, FileSource) else None,
         data=None if numbering is None else data,

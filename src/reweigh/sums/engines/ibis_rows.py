@@ -1,4 +1,4 @@
-"""The rows of a log as Ibis expressions: typed by role, with what follows, the ratio and the block.
+"""The rows of a log as Ibis expressions, typed by role.
 
 Columns of the tables here:
 
@@ -6,9 +6,6 @@ Columns of the tables here:
     hid         1 where the state is hidden           n0, n1, …   parts of the logged next state
     a           action                                y, mu       reward, μ(a|s)
     ended, cut  the flags                             q           the target's column
-    f0, f1, …   parts of the state that follows, where `fx` is 0; else fx is HIDDEN, END or UNKNOWN
-    final       1 on an episode's last row            block       of the episode
-    pi, rho     π(a|s), ρ = π/μ clipped               lr, zero    log ρ, and 1 where ρ is 0
 """
 
 from __future__ import annotations
@@ -22,14 +19,14 @@ import pyarrow as pa
 
 from reweigh.log.column_types import is_number, is_text
 from reweigh.log.columns import Columns
-from reweigh.log.states import END, HIDDEN, UNKNOWN, Grid, Rounding
+from reweigh.log.identity import NUMBER
+from reweigh.log.states import Grid, Rounding
 from reweigh.sums.engines.ibis_connect import ROW
 from reweigh.sums.scanned_log import Reading
 
 LARGEST = 1.7976931348623157e308
 WHOLE = 2.0**53  # from here on every float is a whole number
 INT64 = 2.0**63
-SEEN = 0  # `fx` of a state
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +194,9 @@ def typed(log: Any, layout: Layout, reading: Reading) -> Any:
 
     made: dict[str, Any] = {"e": label(*raw("episode")), "t": step(*raw("step"))}
     made |= _states(log, layout, reading, "state", "s")
-    made["hid"] = one_if(_any([made[f"s{j}"].isnull() for j in range(len(layout.parts("state")))]))
+    made["hid"] = one_if(
+        any_of([made[f"s{j}"].isnull() for j in range(len(layout.parts("state")))])
+    )
     if layout.has("next_state0"):
         made |= _states(log, layout, reading, "next_state", "n")
     made["a"] = number(*raw("action")) if reading.continuous_actions else label(*raw("action"))
@@ -210,7 +209,7 @@ def typed(log: Any, layout: Layout, reading: Reading) -> Any:
     return log.mutate(**made)
 
 
-def _any(conditions: Sequence[Any]) -> Any:
+def any_of(conditions: Sequence[Any]) -> Any:
     found = conditions[0]
     for condition in conditions[1:]:
         found = found | condition
@@ -234,7 +233,7 @@ def _states(log: Any, layout: Layout, reading: Reading, role: str, short: str) -
         parts.append(value)
     if len(parts) == 1:
         return {f"{short}0": parts[0]}
-    hidden = _any([value.isnull() for value in parts])
+    hidden = any_of([value.isnull() for value in parts])
     return {
         f"{short}{j}": ibis.ifelse(hidden, ibis.null(value.type()), value)
         for j, value in enumerate(parts)
@@ -360,58 +359,20 @@ def neighbours(rows: Any) -> Any:
     return ibis.window(group_by=[rows["e"]], order_by=order)
 
 
-def followed(rows: Any, layout: Layout, horizon: int, short: str) -> Any:
-    """Rows before the horizon with what follows each: f0, f1, …, fx, final."""
+def id_number(rows: Any, layout: Layout) -> Any:
+    """The id as a whole number of 64 bits, null where it is none."""
     import ibis
 
-    c_column = [layout.column("policy")] if layout.has("policy") else []
-    width = len(layout.parts("state"))
-    window = neighbours(rows)
-    after = {f"l{j}": rows[f"s{j}"].lead().over(window) for j in range(width)}
-    after |= {"lt": rows["t"].lead().over(window), "lhid": rows["hid"].lead().over(window)}
-    rows = rows.mutate(**after).filter(rows["t"] < horizon)
-    # where no row follows, some engines give null and some 0; neither is t + 1
-    goes_on = (rows["lt"] == rows["t"] + 1).fill_null(False)
-    last = ~goes_on | (rows["t"] == horizon - 1)
-    before = rows["t"] < horizon - 1
-    over = rows["ended"] | (before & ~rows["cut"] & (short == "terminal"))
-    # an episode cut at the horizon goes on in the log: its next row is known
-    lead_seen = goes_on & (rows["lhid"] == 0)
-    told = rows["n0"].notnull() if layout.has("next_state0") else ibis.literal(False)
-    fx = ibis.cases(
-        (last & over, END),
-        (lead_seen, SEEN),
-        (last & told, SEEN),
-        (last, UNKNOWN),
-        else_=HIDDEN,
-    )
-    wanted = ("e", "t", "hid", "a", "y", "mu", "q", ROW, *c_column)
-    kept = [n for n in wanted if n in rows.columns]
-    made: dict[str, Any] = {"fx": fx, "final": one_if(last)}
-    for j in range(width):
-        following = rows[f"l{j}"]
-        if layout.has("next_state0"):
-            following = ibis.ifelse(lead_seen, following, rows[f"n{j}"])
-        nothing = ibis.null(rows[f"l{j}"].type())
-        made[f"f{j}"] = ibis.ifelse(fx == SEEN, following, nothing)
-        kept.append(f"s{j}")
-    return rows.select(*[rows[name] for name in kept], **made)
-
-
-def weighted(rows: Any, max_ratio: float | None, blocks: int, dialect: str) -> Any:
-    """With the ratio ρ = π/μ, its logarithm (0 where ρ is 0: `zero` says so) and the block."""
-    import ibis
-
-    rho = rows["pi"] / rows["mu"]
-    if max_ratio is not None:
-        rho = ibis.ifelse(rho > max_ratio, ibis.literal(max_ratio, "float64"), rho)
-    block = ibis.literal(0, "int64")
-    if blocks > 1:
-        block = hash_of(rows["e"], dialect) % blocks
-    rows = rows.mutate(rho=rho, block=block.cast("int64"))
-    positive = rows["rho"] > 0
-    log_rho = ibis.ifelse(positive, rows["rho"], 1.0).ln()
-    return rows.mutate(lr=log_rho, zero=one_if(~positive))
+    kind, column = layout.kind("episode"), rows[layout.column("episode")]
+    if pa.types.is_uint64(kind):
+        return ibis.ifelse(
+            column < ibis.literal(2**63, "uint64"), column, ibis.null("uint64")
+        ).cast("int64")
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return column.cast("int64")
+    text = rows["e"].cast("string")
+    is_number = text.re_search(NUMBER).fill_null(False)
+    return ibis.ifelse(is_number, text, ibis.null("string")).cast("int64")
 
 
 def exponential(x: Any) -> Any:

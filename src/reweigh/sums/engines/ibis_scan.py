@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,12 +14,11 @@ from reweigh.log.identity import Identity
 from reweigh.log.states import Grid, Labels, Rounding, unite
 from reweigh.sums.engines import ibis_checks as contract
 from reweigh.sums.engines import ibis_rows as expr
-from reweigh.sums.engines import ibis_sums as sums
 from reweigh.sums.engines.ibis_connect import Home
-from reweigh.sums.engines.ibis_extras import Ids, id_sums, ids_of
 from reweigh.sums.engines.ibis_faults import Rule, find
 from reweigh.sums.engines.ibis_identity import identity_of, identity_sums, with_marks
-from reweigh.sums.engines.ibis_rows import Layout, count_if, one_if
+from reweigh.sums.engines.ibis_rows import Layout, count_if, id_number, one_if
+from reweigh.sums.engines.ibis_tables import Ids, discounting, ints
 from reweigh.sums.scanned_log import Reading
 from reweigh.system.progress import stage
 
@@ -132,9 +132,9 @@ def _row_sums(rows: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
         "hidden": count_if(within & (rows["hid"] == 1)),
         "y_low": y.min(),
         "y_high": y.max(),
-        "y_sum": (sums.discounting(reading.discount, t) * y.fill_null(0.0)).sum(),
+        "y_sum": (discounting(reading.discount, t) * y.fill_null(0.0)).sum(),
         **identity_sums(rows, within),
-        **id_sums(rows, layout),
+        **_id_sums(rows, layout),
     }
     for role, short in (("behavior_prob", "mu"), ("target_prob", "tp")):
         if layout.has(role):
@@ -306,7 +306,7 @@ def _facts(
         behavior_range=(float(told["mu_low"]), float(told["mu_high"])) if has_mu else None,
         total_return=float(told["y_sum"]),
         identity=identity_of(told, episodes),
-        ids=ids_of(told),
+        ids=_ids(told),
     )
 
 
@@ -322,23 +322,82 @@ def _labels(
     if not reading.continuous_actions:
         roles.append(["action"])
         columns.append(["a"])
-    table = home.run(sums.labels_shown(rows, columns))
+    table = home.run(_labels_shown(rows, columns))
     found = [
-        sums.labels_of(table, of, [expr.is_integer_label(layout, part, reading) for part in parts])
+        _labels_of(table, of, [expr.is_integer_label(layout, part, reading) for part in parts])
         for of, parts in enumerate(roles)
     ]
     actions = None if reading.continuous_actions else found.pop()
     return (found[0] if len(found) == 1 else unite(*found)), actions
 
 
-def layout_of(home: Home, reading: Reading, policy: str | None) -> tuple[Any, Layout]:
-    """The typed rows of a log, and which column plays which role."""
+def _labels_shown(rows: Any, groups: Sequence[Sequence[str]]) -> Any:
+    """Every label that these groups of columns show: `of` is the group, l0, l1, … are its texts."""
+    import ibis
+
+    width = max(len(names) for names in groups)
+    parts = []
+    for of, names in enumerate(groups):
+        shown = rows.filter(*[rows[name].notnull() for name in names])
+        unique = shown.select(*[shown[name] for name in names]).distinct()
+        texts = [unique[name].cast("string") for name in names]
+        texts += [ibis.null("string")] * (width - len(names))
+        columns = {f"l{j}": text for j, text in enumerate(texts)}
+        parts.append(unique.select(of=ibis.literal(of, "int64"), **columns))
+    return ibis.union(*parts) if len(parts) > 1 else parts[0]
+
+
+def _labels_of(table: pa.Table, of: int, whole: Sequence[bool]) -> Labels:
+    """The labels of one group of `_labels_shown`, in the order that they have in memory.
+
+    `whole`: whether a part of the label is an integer.
+    """
+    table = table.filter(pa.array(ints(table, "of") == of))
+    parts = [
+        [int(text) if is_int else text for text in table.column(f"l{j}").to_pylist()]
+        for j, is_int in enumerate(whole)
+    ]
+    if len(parts) == 1:
+        return Labels(tuple(sorted(parts[0])))
+    return Labels(tuple(sorted(zip(*parts, strict=True))))
+
+
+def _id_sums(rows: Any, layout: Layout) -> dict[str, Any]:
+    """The span of the ids, and how many first rows have an id that is no number."""
+    import ibis
+
+    first = (rows["t"] == 0).fill_null(False)
+    number = ibis.ifelse(first, id_number(rows, layout), ibis.null("int64"))
+    return {
+        "id_low": number.min(),
+        "id_high": number.max(),
+        "id_texts": one_if(first & number.isnull()).sum(),
+    }
+
+
+def _ids(told: dict[str, Any]) -> Ids | None:
+    if told["id_low"] is None or told["id_texts"]:
+        return None
+    return Ids(int(told["id_low"]), int(told["id_high"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Log:
+    """The typed rows of a log, and which column plays which role. `checked` are those of which
+    every float is looked at, which checks need; `rows`, for sums, cost less."""
+
+    rows: Any
+    checked: Any
+    layout: Layout
+
+
+def open_log(home: Home, reading: Reading, policy: str | None) -> Log:
     check_abstraction(reading)
     wanted = expr.wanted_columns(reading.columns, policy)
     contract.refuse_missing(home, wanted)
     names = tuple(name for _, name in wanted)
     log, kinds = home.open(names)
-    layout = Layout(tuple(role for role, _ in wanted), names, tuple(kinds))
-    plain_kinds = [k.value_type if pa.types.is_dictionary(k) else k for k in layout.kinds]
-    layout = Layout(layout.roles, layout.names, tuple(plain_kinds))
-    return expr.typed(expr.read_each(log, kinds, home.dialect), layout, reading), layout
+    plain_kinds = [k.value_type if pa.types.is_dictionary(k) else k for k in kinds]
+    layout = Layout(tuple(role for role, _ in wanted), names, tuple(plain_kinds))
+    checked = expr.typed(expr.read_each(log, kinds, home.dialect), layout, reading)
+    return Log(expr.typed(log, layout, reading), checked, layout)

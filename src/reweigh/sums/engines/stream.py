@@ -44,7 +44,6 @@ from reweigh.policy.base import Policy
 from reweigh.policy.cached import RememberedPolicy
 from reweigh.policy.column import ColumnPolicy
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
-from reweigh.sums.engines.arrays_extras import log_weights
 from reweigh.sums.engines.base import Request
 from reweigh.sums.engines.stream_chunks import (
     Findings,
@@ -57,6 +56,7 @@ from reweigh.sums.engines.stream_chunks import (
 from reweigh.sums.engines.stream_episodes import Tail
 from reweigh.sums.engines.stream_rows import ROW, Data, Opened, RowSource
 from reweigh.sums.moments import About, Moments
+from reweigh.sums.numpy_scan import log_weights
 from reweigh.sums.scanned_log import Reading
 from reweigh.sums.sources import named
 from reweigh.system.memory import require_compiled, require_steps
@@ -104,7 +104,7 @@ class StreamEngine:
         self, rows: RowSource, reading: Reading, target: Policy, request: Request
     ) -> Moments | None:
         """The fast path, where there is one for this log."""
-        if not self.fast or importlib.util.find_spec("numba") is None:
+        if not self.fast or request.tables or importlib.util.find_spec("numba") is None:
             return None
         require_compiled()
         from reweigh.sums.engines.stream_fast import fast_sums

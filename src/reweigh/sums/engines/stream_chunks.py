@@ -20,14 +20,11 @@ from reweigh.log.identity import Identity, identity_of, key_of
 from reweigh.log.log import EpisodeLog
 from reweigh.log.read import assemble
 from reweigh.log.roles import RoleReader, is_label
-from reweigh.log.states import Codes, Label, Labels, unite
-from reweigh.sums.diagnostic_tables import VERSIONS, Buckets, LaggedMoments, thinned
+from reweigh.log.states import Codes, Label, Labels
 from reweigh.sums.engines.base import SPARE_CELLS, Request
 from reweigh.sums.engines.stream_rows import ROW, Opened, RowSource
-from reweigh.sums.moments import Moments, unite_actions, unite_ranges
-from reweigh.sums.policy import PolicyMoments
+from reweigh.sums.moments import Moments, together
 from reweigh.sums.scanned_log import Reading
-from reweigh.sums.transitions import StartMoments, TransitionMoments, concatenate
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -329,42 +326,10 @@ def cells_of(part: Moments) -> int:
 
 def add_up(parts: list[Moments]) -> Moments:
     """The sum of parts of one log (the parts share what they are of)."""
-    states, actions = parts[0].states, parts[0].actions
-    for part in parts[1:]:
-        states, actions = unite(states, part.states), unite_actions(actions, part.actions)
-    moved = [part._with_labels(states, actions) for part in parts]
-
-    def together(name: str) -> Any:
-        tables = [getattr(part, name) for part in moved]
-        if any(table is None for table in tables):
-            return None
-        if isinstance(tables[0], PolicyMoments) and not PolicyMoments.add_up(tables):
-            return None
-        if isinstance(tables[0], TransitionMoments):
-            return concatenate(tables)
-        if isinstance(tables[0], LaggedMoments | Buckets):
-            return type(tables[0]).together(tables)
-        total = tables[0]
-        for table in tables[1:]:
-            total = total + table
-        return total.summed() if isinstance(total, StartMoments) else total
-
-    names = ("start", "transitions", "start_model", "model", "policy", "trajectories", *VERSIONS)
-    made = {name: together(name) for name in names}
-    left_out = {kind: why for part in reversed(parts) for kind, why in part.left_out.items()}
-    if made["lagged"] is not None:
-        level = max(part.lagged.level for part in parts if part.lagged is not None)
-        made["lagged"] = thinned(made["lagged"], states, level)
-    return replace(
-        parts[0],
-        states=states,
-        actions=actions,
-        truncated=sum(part.truncated for part in parts),
-        hidden=any(part.hidden for part in parts),
-        rewards=unite_ranges([part.rewards for part in parts]),
-        left_out=left_out,
-        **made,
-    )
+    if len({frozenset(part.actions.values) for part in parts if part.actions is not None}) > 1:
+        # no part knows what the policy does with another's actions
+        parts = [replace(part, policy=None) for part in parts]
+    return together(parts)
 
 
 def in_order(total: Moments, own: Iterable[Label]) -> Moments:

@@ -1,0 +1,261 @@
+"""The NumPy scan: the sums of any declared table, from the rows of a log in memory."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.kernels.groups import group_by, tally
+from reweigh.log.identity import NUMBER
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import HIDDEN, START, UNKNOWN
+from reweigh.sums.cells import stretches
+from reweigh.sums.diagnostic_tables import Buckets
+from reweigh.sums.keyed import NO_ACTION, DeclaredSums, own_keys
+from reweigh.sums.tables import Operations, Table, evaluated
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+NUMPY = Operations(np.minimum, np.maximum, lambda condition: np.where(condition, 1.0, 0.0))
+DENSE = 4  # cells per row, up to which sums are counted by place and not sorted
+Names = dict[str, Callable[[], Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """A log with the ratios of one target: what its rows show, by the names of tables.
+
+    pi, rho  (N,) π(a|s) and the clipped ratio of the rows          block  (n,) of the episodes
+    """
+
+    log: EpisodeLog
+    pi: Floats
+    rho: Floats
+    block: Ints
+
+    def sums(
+        self, table: Table, keys: tuple[str, ...] | None = None, bucket: Ints | None = None
+    ) -> dict[str, Any]:
+        """Keys, n and columns of a table; `bucket` (n,) that of the episodes' ids, else 0."""
+        keys = table.keys if keys is None else keys
+        bucket = np.zeros(self.log.n_episodes, np.int64) if bucket is None else bucket
+        names = self._names(table, bucket)
+        used = {name: names[name]() for name in {*keys, *table.names_used}}
+        if table.where is not None:
+            rows = np.flatnonzero(evaluated(table.where, used, NUMPY))
+            used = {name: values[rows] for name, values in used.items()}
+        size = len(used[keys[0]])
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = table.values(used, NUMPY)
+            columns = {n: np.broadcast_to(np.asarray(v, float), size) for n, v in values.items()}
+            return grouped({key: used[key] for key in keys}, columns, table.largest_of)
+
+    def declared(self, table: Table) -> DeclaredSums:
+        """The sums of a table from outside of the package."""
+        return DeclaredSums(table, self.sums(table, own_keys(table)))
+
+    def _names(self, table: Table, bucket: Ints) -> Names:
+        own_state = table.hidden == "state" and self.log.has_hidden
+        as_state = len(self.log.states) if own_state else HIDDEN
+        if table.rows == "stretch" and self.log.has_hidden:
+            return self._of_stretches()
+        if table.rows == "episode":
+            return self._of_episodes(as_state if own_state else START, bucket)
+        return self._of_steps() if table.rows == "step" else self._of_rows(as_state, bucket)
+
+    def _of_rows(self, as_state: int, bucket: Ints) -> Names:
+        log, steps, rho = self.log, self.log.steps, self.rho
+        before = self._row_before
+
+        def state(codes: Array) -> Array:
+            return codes if as_state == HIDDEN else np.where(codes == HIDDEN, as_state, codes)
+
+        def following() -> Array:
+            # a hidden state after the horizon is no state of its own
+            hidden = steps.next_state == HIDDEN
+            hidden &= (steps.step == log.horizon - 1) | (as_state == HIDDEN)
+            return state(np.where(hidden, UNKNOWN, steps.next_state))
+
+        def action() -> Array:
+            return np.full(steps.n_rows, NO_ACTION) if log.continuous_actions else steps.action
+
+        first = steps.step == 0
+        return {
+            "block": lambda: self.block[steps.episode_index],
+            "t": lambda: steps.step,
+            "t_next": lambda: steps.step + 1,
+            "s": lambda: state(steps.state),
+            "s_next": following,
+            "s_before": lambda: np.where(first, START, state(steps.state)[before]),
+            "a": action,
+            "a_before": lambda: np.where(first, NO_ACTION, action()[before]),
+            "bucket": lambda: bucket[steps.episode_index],
+            "reward": lambda: steps.reward,
+            "behavior_prob": lambda: steps.behavior_prob,
+            "target_prob": lambda: self.pi,
+            "ratio": lambda: rho,
+            "weighted_reward": lambda: rho * steps.reward,
+            "weighted_one": lambda: rho,
+            "discount": lambda: self._powers,
+            "running_product": lambda: self._running(rho, np.multiply),
+            "return_so_far": lambda: self._running(self._powers * steps.reward, np.add),
+            "observed": lambda: np.where(steps.state == HIDDEN, 0.0, 1.0),
+            "observed_before": lambda: np.where(first | (steps.state[before] == HIDDEN), 0.0, 1.0),
+        }
+
+    def _of_stretches(self) -> Names:
+        steps = self.log.steps
+        found = stretches(steps, self.rho, self.log.discount)
+        t = np.repeat(np.arange(steps.horizon), np.diff(found.begins))
+        rho, z, y, one = found.values
+        return {
+            "block": lambda: self.block[found.episode],
+            "t": lambda: t,
+            "s": lambda: found.s,
+            "t_next": lambda: found.t_next,
+            "s_next": lambda: found.s_next,
+            "reward": lambda: y,
+            "ratio": lambda: rho,
+            "weighted_reward": lambda: z,
+            "weighted_one": lambda: one,
+            "target_prob": lambda: np.zeros(len(t)),
+            "behavior_prob": lambda: np.zeros(len(t)),
+        }
+
+    def _of_episodes(self, hidden: int, bucket: Ints) -> Names:
+        steps = self.log.steps
+        first = steps.state[steps.rows(0)]
+        start = np.zeros(steps.n_episodes) if steps.start_value is None else steps.start_value
+
+        def total(values: Floats) -> Floats:
+            return tally(steps.episode_index, values, steps.n_episodes)
+
+        def weighted() -> Floats:
+            return start + total(self._powers * self._running(self.rho, np.multiply) * steps.reward)
+
+        return {
+            "block": lambda: self.block,
+            "t": lambda: np.zeros(steps.n_episodes, np.int64),
+            "s": lambda: np.where(first == HIDDEN, hidden, first),
+            "bucket": lambda: bucket,
+            "length": lambda: np.bincount(steps.episode_index, minlength=steps.n_episodes),
+            "running_product": lambda: self._last(self._running(self.rho, np.multiply)),
+            "log_product": lambda: log_weights(self.log, self.rho),
+            "total_return": lambda: total(self._powers * steps.reward),
+            "weighted_return": weighted,
+            "start_value": lambda: start,
+        }
+
+    def _of_steps(self) -> Names:
+        """Every step of every episode, step by step; an episode that has ended goes on."""
+        steps = self.log.steps
+        n, horizon = steps.n_episodes, steps.horizon
+        t = np.minimum(np.arange(horizon)[:, None], self._lengths - 1)
+        row = steps.offsets[t] + np.arange(n)
+        alive = np.arange(horizon)[:, None] < self._lengths
+        return {
+            "block": lambda: np.tile(self.block, horizon),
+            "t": lambda: np.repeat(np.arange(horizon), n),
+            "running_product": lambda: self._running(self.rho, np.multiply)[row].reshape(-1),
+            "reward": lambda: np.where(alive, steps.reward[row], 0.0).reshape(-1),
+        }
+
+    @cached_property
+    def ids(self) -> Ints | None:
+        """(n,) the episodes' ids, None where one is no whole number."""
+        return whole_numbers(self.log.steps.episode)
+
+    @cached_property
+    def _lengths(self) -> Ints:
+        steps = self.log.steps
+        return np.bincount(steps.episode_index, minlength=steps.n_episodes)
+
+    @cached_property
+    def _powers(self) -> Floats:
+        return np.asarray(self.log.discount ** self.log.steps.step.astype(np.float64))
+
+    @cached_property
+    def _row_before(self) -> Ints:
+        """(N,) the row of the step before; that of step 0 is the row itself. Row k of a step
+        belongs to episode k."""
+        steps = self.log.steps
+        return steps.offsets[np.maximum(steps.step - 1, 0)] + steps.episode_index
+
+    def _running(self, values: Floats, join: Callable[[Any, Any], Any]) -> Floats:
+        """(N,) products or sums of an episode's values up to the row."""
+        steps, total = self.log.steps, np.array(values, np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for t in range(1, steps.horizon):
+                rows = steps.rows(t)
+                count = rows.stop - rows.start
+                before = steps.rows(t - 1).start
+                total[rows] = join(total[before : before + count], total[rows])
+        return total
+
+    def _last(self, values: Floats) -> Floats:
+        """(n,) of the episodes' last rows."""
+        steps = self.log.steps
+        return np.asarray(values[steps.offsets[self._lengths - 1] + np.arange(steps.n_episodes)])
+
+
+def grouped(
+    keys: dict[str, Array], columns: dict[str, Floats], largest_of: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """One row per key: keys, n and sums. Where the keys span few cells, places are counted and
+    nothing is sorted."""
+    size = len(next(iter(keys.values())))
+    lows = {key: int(values.min()) if size else 0 for key, values in keys.items()}
+    widths = {key: int(v.max()) - lows[key] + 1 if size else 1 for key, v in keys.items()}
+    places = math.prod(widths.values())
+    if largest_of or places > DENSE * size:
+        groups = group_by(list(keys.values()))
+        sums = {
+            name: groups.max(values) if name in largest_of else groups.sum(values)
+            for name, values in columns.items()
+        }
+        return dict(zip(keys, groups.keys, strict=True)) | {"n": groups.count()} | sums
+    place = np.zeros(size, np.int64)
+    for key, values in keys.items():
+        place = place * widths[key] + (values - lows[key])
+    count = np.bincount(place, minlength=places)
+    cells = np.flatnonzero(count)
+    of_key, rest = {}, cells
+    for key in reversed(keys):
+        rest, code = np.divmod(rest, widths[key])
+        of_key[key] = code + lows[key]
+    sums = {name: tally(place, values, places)[cells] for name, values in columns.items()}
+    return {key: of_key[key] for key in keys} | {"n": count[cells]} | sums
+
+
+def buckets_of(ids: Ints, of: type[Buckets]) -> tuple[int, Ints]:
+    """The shift of a log's buckets, and (n,) those of its episodes."""
+    shift = of.shift_of(int(ids.min()), int(ids.max()))
+    return shift, ids >> shift
+
+
+def whole_numbers(ids: Array) -> Ints | None:
+    """Ids that are whole numbers, or texts of such, as `log/identity.py` has them."""
+    if ids.dtype.kind in "iu":
+        return ids.astype(np.int64) if ids.dtype.kind == "i" or np.all(ids < 2**63) else None
+    is_number = re.compile(NUMBER).fullmatch
+    texts = [str(value) for value in ids.tolist()]
+    if not all(map(is_number, texts)):
+        return None
+    return np.array(texts, object).astype(np.int64)
+
+
+def log_weights(log: EpisodeLog, rho: Floats) -> Floats:
+    """(n,) the logarithms of the episodes' whole products."""
+    steps = log.steps
+    with np.errstate(divide="ignore"):
+        log_rho = np.log(rho)
+    # Σ log ρ by episode; a ratio of 0 makes it -inf
+    return tally(steps.episode_index, log_rho, steps.n_episodes)
