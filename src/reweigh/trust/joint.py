@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy.special import ndtr, stdtr, stdtrit
 
 Floats = npt.NDArray[np.float64]
 SAME = 1e-9  # of a value: what two sums of the same numbers may differ by
@@ -56,14 +56,14 @@ class Joint:
         """
         errors = self.errors(contrasts)
         kept = errors > 0
-        alone = float(stats.t.ppf(0.5 + level / 2 if two_sided else level, max(self.n - 1, 1)))
+        alone = float(stdtrit(max(self.n - 1, 1), 0.5 + level / 2 if two_sided else level))
         if not kept.any():
             return alone
         t = self.draws @ contrasts[kept].T / errors[kept]
         largest = np.abs(t).max(axis=1) if two_sided else t.max(axis=1)
         # Normal draws, t-distributed data: the quantile's tail probability is kept.
         normal = float(np.quantile(largest, level, method="higher"))
-        widened = float(stats.t.isf(stats.norm.sf(normal), max(self.n - 1, 1)))
+        widened = -float(stdtrit(max(self.n - 1, 1), ndtr(-normal)))
         return max(widened, alone)
 
     def best(self, values: Floats, among: npt.NDArray[np.bool_]) -> Floats:
@@ -81,4 +81,4 @@ def p_value(difference: float, error: float, n: int) -> float:
     """P(t ≥ difference/error): small where the difference is above 0 beyond chance."""
     if error <= 0:
         return 0.5 if difference == 0 else float(difference < 0)
-    return float(stats.t.sf(difference / error, max(n - 1, 1)))
+    return float(stdtr(max(n - 1, 1), -difference / error))
