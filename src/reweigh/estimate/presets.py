@@ -18,6 +18,7 @@ from reweigh.estimate.recipe import (
     Stepwise,
     Trajectory,
 )
+from reweigh.system.entry_points import added, added_names
 
 Estimators: TypeAlias = Recipe | str | Iterable[Recipe | str]
 
@@ -139,18 +140,21 @@ ESTIMATORS: dict[str, Callable[[], Recipe]] = {
 
 
 def estimator(name: str) -> Recipe:
-    """An estimator by the name that the command line uses."""
+    """An estimator by the name that the command line uses: one of ours, or one that another package
+    adds to the entry points `reweigh.estimators`."""
     if name == "auto":
         raise UsageError(
             "auto is a choice that evaluate and compare make for a log and its targets; name the "
             "estimator here, such as the one that evaluate chose"
         )
-    if name not in ESTIMATORS:
+    make = ESTIMATORS.get(name) or added("estimators", name)
+    if make is None:
+        names = [*ESTIMATORS, *added_names("estimators")]
         raise UsageError(
-            f"there is no estimator {name!r}{nearest(name, ESTIMATORS)} "
-            f"(estimators: {', '.join(ESTIMATORS)})"
+            f"there is no estimator {name!r}{nearest(name, names)} (estimators: {', '.join(names)})"
         )
-    return ESTIMATORS[name]()
+    recipe: Recipe = make()
+    return recipe
 
 
 def estimator_list(estimators: Estimators) -> list[Recipe | str]:
