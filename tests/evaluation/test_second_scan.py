@@ -9,12 +9,15 @@ from typing import Any
 import golden
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import reweigh as rw
 from reweigh.decide.disagreement import disagreement
 from reweigh.evaluation import influence_source
+from reweigh.sums.engines import second_scan, stream_fast, stream_gather
+from reweigh.worlds import random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 ENGINES = ("arrays", "stream", "duckdb")
@@ -165,3 +168,50 @@ def test_a_log_that_changed_meanwhile_is_noticed(tmp_path: Path) -> None:
     pq.write_table(table_of(np.random.default_rng(6).random((150, 3))), path)
     with pytest.raises(rw.ReweighError, match="changed"):
         estimate.gain()
+
+
+@pytest.mark.parametrize("batch", [7, 1000])
+@pytest.mark.parametrize("name", ["mis", "mis-plain", "mis-state"])
+def test_the_compiled_second_scan_is_the_general_one(
+    name: str, batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Integer labels and ids, episodes that end early, rows that wait for the next batch."""
+    world = random_mdp(5, n_states=5, n_actions=2, horizon=6, terminal=1, discount=0.9)
+    pq.write_table(world.simulate(300, 2).to_table(), tmp_path / "log.parquet")
+    monkeypatch.setattr(stream_fast, "PAGES", batch)
+    used: list[bool] = []
+    quickly = stream_gather.gather_quickly
+    monkeypatch.setattr(
+        stream_gather, "gather_quickly", lambda *a: used.append(quickly(*a)) or used[-1]
+    )
+    spreads = []
+    for rows in (0, 10**18):
+        monkeypatch.setattr(second_scan, "COMPILED_FROM", rows)
+        log = rw.read_log(tmp_path / "log.parquet", engine="stream", discount=0.9)
+        estimate = rw.evaluate(log, world.target, name)
+        spread, apart = (estimate.grounds.spread(m) for m in (None, influence_source.BEHAVIOR))
+        spreads.append([spread, apart])
+    assert used == [True]
+    for quick, general in zip(*spreads, strict=True):
+        assert (quick.n, quick.episode) == (general.n, general.episode)
+        for field in ("top", "second", "third"):
+            assert getattr(quick, field) == pytest.approx(getattr(general, field), rel=1e-9)
+
+
+def test_other_labels_and_estimators_take_the_general_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(second_scan, "COMPILED_FROM", 0)
+    table = table_of(np.random.default_rng(0).normal(size=(200, 3)))
+    texts = table.set_column(
+        table.column_names.index("state"), "state", pc.cast(table["state"], pa.string())
+    )
+    for made, names in ((texts, ["mis"]), (table, ["mis", "wis"])):
+        answers = []
+        for engine in ("arrays", "stream"):
+            pq.write_table(made, tmp_path / "log.parquet")
+            log = rw.read_log(tmp_path / "log.parquet", engine=engine)
+            answers.append([told(result) for result in rw.evaluate_all(log, TARGET, names)])
+        for one, other in zip(*answers, strict=True):
+            assert one["words"] == other["words"]
+            assert one["numbers"] == pytest.approx(other["numbers"], rel=1e-9, abs=1e-12)

@@ -215,7 +215,7 @@ def test_jackknife_of_a_mean_with_one_episode_per_block_is_the_standard_error() 
     for part in own[1:]:
         total = total + part
     value = rw.evaluate(sums, estimator="is").value
-    error, method = jackknife_error(total, value, lambda m: rw.evaluate(m, estimator="is").value)
+    error, method = jackknife_error(rw.is_(), total, value)
     returns = np.zeros(12)
     np.add.at(returns, log.steps.episode_index, log.steps.reward * 0.9**log.steps.step)
     assert error == pytest.approx(np.std(returns, ddof=1) / np.sqrt(12), rel=1e-9)

@@ -14,7 +14,7 @@ from reweigh.kernels.groups import group_by
 from reweigh.log.states import END, HIDDEN, START, UNKNOWN
 from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.moments import Moments
-from reweigh.sums.tables import BUILT_IN, RESERVED
+from reweigh.sums.tables import BUILT_IN, CHOICES, RESERVED
 from reweigh.sums.transitions import NO_ACTION
 
 Array = npt.NDArray[Any]
@@ -143,7 +143,7 @@ OWN: dict[str, Whole | Real] = {  # of the keys of a table from outside of the p
 
 
 def rule_of(kind: str, column: str) -> Whole | Real:
-    if kind not in BUILT_IN:
+    if kind not in (*BUILT_IN, CHOICES.name):
         known = OWN.get(column, COLUMNS.get(column) if column in RESERVED else None)
         return known or Real(beyond=True)
     return OTHERWISE.get(kind, {}).get(column) or COLUMNS[column]

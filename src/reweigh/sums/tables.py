@@ -265,7 +265,6 @@ BUILT_IN: dict[str, Table] = {
             hidden="special",
         ),
         Table("model", ("block", "t", "s", "a", "t_next", "s_next"), CELL),
-        Table("choices", ("block", "t", "s", "a"), CELL),
         Table("policy", ("block", "t", "s", "a"), {"pi": "target_prob"}, "action"),
         Table(
             "steps",
@@ -318,3 +317,5 @@ BUILT_IN: dict[str, Table] = {
         Table("largest", (), {"log_w": "log_product"}, "episode", merge="largest"),
     )
 }  # fmt: skip
+# What engines hold in place of `model` where that is too large and only gates read it.
+CHOICES = Table("choices", ("block", "t", "s", "a"), CELL)

@@ -7,7 +7,7 @@ Spark and warehouses keep their rows: there is no second scan of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,13 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reweigh.errors import Place, RefusedError
+from reweigh.kernels.choose import COMPILED_FROM
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
 from reweigh.policy.base import Policy
 from reweigh.sums.engines.stream_chunks import RowOrderError, Visit, scan
+from reweigh.sums.gather import Gradient
 from reweigh.sums.moments import Moments
 from reweigh.sums.scanned_log import Reading, ScannedLog
 
+Floats = npt.NDArray[np.float64]
 BATCH = 1 << 18  # rows
 
 
@@ -52,6 +55,34 @@ def visit_episodes(
             return
         engine = None if log.scanner.name == "ibis" else log.scanner.name
         _visit_sorted(log, engine, target, horizon, recoded(begin()))
+
+
+def gather_from_file(
+    log: ScannedLog,
+    target: Policy,
+    gradients: dict[Hashable, Gradient],
+    returns: Hashable,
+    mean_return: float,
+    sums: Moments,
+    take: Callable[[dict[Hashable, Floats], npt.NDArray[np.int64]], None],
+) -> bool:
+    """The influence values by compiled loops, handed to `take` (see `stream_gather.py`); False
+    where episodes must be visited instead."""
+    engine: Any = log.scanner
+    if engine.name != "stream" or not engine.fast:
+        return False
+    from reweigh.sums.engines.stream_gather import ChangedLogError, gather_quickly
+
+    _, rows = engine._open(log.data, log.reading, target)
+    if rows.rows < COMPILED_FROM:
+        return False
+    try:
+        return gather_quickly(
+            rows, log.reading, target, gradients, returns, mean_return, sums, take
+        )
+    except ChangedLogError:
+        _refuse_change(True)
+        raise
 
 
 def with_codes_of(log: EpisodeLog, sums: Moments) -> EpisodeLog:

@@ -63,9 +63,14 @@ MOST_BEGUN = 1 << 17  # episodes that are noted before their ids are looked at
 SHORT = {"error": 0, "terminal": 1, "truncated": 2}
 NONE_F, NONE_I, NONE_B = np.zeros(0), np.zeros(0, np.int64), np.zeros(0, bool)
 NO_WORDS = np.zeros(0, np.uint64)
+NO_ROWS = (  # what `_follow` is given when the log is over
+    (NONE_I, NONE_I, NONE_I, NONE_I, NONE_F, NONE_F),
+    NONE_F,
+    (NONE_I, NONE_B, NONE_B, NONE_I),
+)
 
 
-class _OutOfTheOrdinary(Exception):
+class OutOfTheOrdinary(Exception):
     """The general path must do this log."""
 
 
@@ -87,21 +92,21 @@ def fast_sums(
     if rows.rows <= SPARE_CELLS:  # there are no more cells than rows
         request = replace(request, spare=frozenset())
     try:
-        return _Scan(rows, reading, target, request, horizon).run()
-    except _OutOfTheOrdinary:
+        return Scan(rows, reading, target, request, horizon).run()
+    except OutOfTheOrdinary:
         return None
     except TooManyCells:
         if not request.spare:
             return None
     try:
-        found = _Scan(rows, reading, target, request.without_spare(), horizon, choices=True).run()
-    except (_OutOfTheOrdinary, TooManyCells):
+        found = Scan(rows, reading, target, request.without_spare(), horizon, choices=True).run()
+    except (OutOfTheOrdinary, TooManyCells):
         return None
     found.moments["left_out"] |= request.left_out()
     return found
 
 
-class _Scan:
+class Scan:
     """One pass."""
 
     def __init__(
@@ -128,7 +133,7 @@ class _Scan:
             and all(is_number(self._kind(name)) for name in self._numbers())
         )
         if not simple:
-            raise _OutOfTheOrdinary
+            raise OutOfTheOrdinary
         self.states = self._coder([*columns.state, *(columns.next_state or ())])
         self.actions = self._coder([columns.action])
         self.max_ratio = np.inf if request.max_ratio is None else float(request.max_ratio)
@@ -167,7 +172,7 @@ class _Scan:
         named = [columns.reward, columns.behavior_prob, columns.target_prob]
         if isinstance(target, ColumnPolicy):
             if target.column not in self.rows.names:
-                raise _OutOfTheOrdinary
+                raise OutOfTheOrdinary
             named.append(target.column)
         return [name for name in named if name is not None]
 
@@ -181,14 +186,13 @@ class _Scan:
                 return Integers(low, size)
         elif all(is_text(kind) for kind in kinds):
             return Vocabulary()
-        raise _OutOfTheOrdinary
+        raise OutOfTheOrdinary
 
     def run(self) -> Fast:
         for table in self.rows.batches(size=self.size):
             self._count(dict(zip(table.column_names, table.columns, strict=True)), table.num_rows)
             del table  # so that the next one may take its memory
-        rows = (NONE_I, NONE_I, NONE_I, NONE_I, NONE_F, NONE_F)
-        self._follow(rows, NONE_F, (NONE_I, NONE_B, NONE_B, NONE_I))
+        self._follow(*NO_ROWS)
         self._remember()
         if self.seen.repeated():
             raise RowOrderError
@@ -198,7 +202,7 @@ class _Scan:
         columns, target = self.reading.columns, self.target
         for name in (columns.episode, columns.step, columns.action):
             if table[name].null_count:
-                raise _OutOfTheOrdinary
+                raise OutOfTheOrdinary
         keys = id_keys(table[columns.episode])
         step = np.asarray(table[columns.step].to_numpy()).astype(np.int64, copy=False)
         state = self.states.codes(table[columns.state[0]])
@@ -239,7 +243,7 @@ class _Scan:
         begun = self.begun[: self.carry.begun]
         self.seen.add(begun.view(np.uint64))
         if not self.ends.take(begun):
-            raise _OutOfTheOrdinary
+            raise OutOfTheOrdinary
         self.carry.begun = 0
 
     def _look_at_ids(self, column: pa.ChunkedArray, keys: Words) -> None:
@@ -249,7 +253,7 @@ class _Scan:
         if pa.types.is_uint64(column.type):
             self.ends.in_order = bool(np.all(keys < SIGN))
         elif pa.types.is_dictionary(column.type) and not is_text(column.type.value_type):
-            raise _OutOfTheOrdinary
+            raise OutOfTheOrdinary
         elif not pa.types.is_integer(column.type):
             self.ends.look_at(id_texts(column, run_starts(keys)))
         if not self.ends.in_order:
@@ -279,7 +283,7 @@ class _Scan:
             self.acted = np.pad(self.acted, (0, actions - len(self.acted)))
         if isinstance(self.target, TablePolicy) and self.known != known:
             if policy_steps(self.target) * states * actions > MOST_POLICY:
-                raise _OutOfTheOrdinary
+                raise OutOfTheOrdinary
             dense = dense_policy(self.target, self.states, self.actions, (states, actions))
             self.policy = dense.reshape(len(dense), -1)
         if self.known != known:
@@ -290,7 +294,7 @@ class _Scan:
         assert name is not None
         column = table[name]
         if column.null_count:
-            raise _OutOfTheOrdinary
+            raise OutOfTheOrdinary
         if not pa.types.is_float64(column.type):
             column = floats(column)
         return np.asarray(column.to_numpy())
@@ -299,10 +303,10 @@ class _Scan:
         if name is None:
             return NONE_B
         if table[name].null_count:
-            raise _OutOfTheOrdinary
+            raise OutOfTheOrdinary
         values = truth(table[name])
         if values is None:
-            raise _OutOfTheOrdinary
+            raise OutOfTheOrdinary
         return np.asarray(values.to_numpy(), bool)
 
     def _check_target_prob(self, table: dict[str, pa.ChunkedArray]) -> None:
@@ -312,7 +316,7 @@ class _Scan:
             return
         values = self._floats(table, name)
         if not np.all((values >= 0) & (values <= 1)):
-            raise _OutOfTheOrdinary
+            raise OutOfTheOrdinary
 
     def _blocks(self, column: pa.ChunkedArray, keys: Words) -> Ints:
         """The block of each episode that begins: by the MD5 of its id's text."""
@@ -329,9 +333,9 @@ class _Scan:
     def _follow(self, rows: Any, pi: Floats, links: Any) -> None:
         self.carry.state[9] = self.carry.begun
         fine = follow(
-            tuple(map(_read_only, rows)),
-            tuple(map(_read_only, links)),
-            (_read_only(pi), self.policy),
+            tuple(map(read_only, rows)),
+            tuple(map(read_only, links)),
+            (read_only(pi), self.policy),
             self.shape.horizon,
             SHORT[self.reading.short_episodes],
             self.max_ratio,
@@ -343,7 +347,7 @@ class _Scan:
             self.carry.arrays,
         )
         if not fine:
-            raise _OutOfTheOrdinary
+            raise OutOfTheOrdinary
 
     def _sums(self) -> tuple[Any, Any, Any]:
         """Sizes, cells and products."""
@@ -377,7 +381,7 @@ class _Scan:
         if "trajectories" in kinds and not self.carry.cut_off:
             made["trajectories"] = self.products.moments(self.start.sum(axis=1))
             if made["trajectories"] is None:
-                raise _OutOfTheOrdinary
+                raise OutOfTheOrdinary
         made |= self.ends.moments(self.carry.cut_off)
         made["paced"] = None if self.carry.cut_off else self.paced.moments()
         made["lagged"] = self.lagged.moments(states, actions)
@@ -387,7 +391,7 @@ class _Scan:
             self.cells.settle(self.policy, self.max_ratio)
             tables = self.cells.tables(kinds, states, actions)
             if tables is None:
-                raise _OutOfTheOrdinary
+                raise OutOfTheOrdinary
             made |= tables
         own = tuple(self.states.label(int(c)) for c in used if self.shown[c])
         identity = self.carry.identity(int(self.start.sum()))
@@ -401,7 +405,7 @@ def _codes(used: Ints, size: int) -> Ints:
     return codes
 
 
-def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """As Arrow's arrays are: for others the kernel would be compiled again."""
     flags = array.flags
     if flags.c_contiguous and not flags.writeable:
