@@ -264,10 +264,10 @@ def test_rows_resampled_instead_of_episodes(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_interval_that_is_missing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Grounds) -> None:
+    def refuse(self: Grounds, minus: object = None) -> None:
         raise RefusedError("no-error", "none")
 
-    monkeypatch.setattr(Grounds, "influence", refuse)
+    monkeypatch.setattr(Grounds, "spread", refuse)
     found = complaints(SMALL, run(SMALL, ("mis",), 3))
     assert "mis, cluster: no interval" in found
 

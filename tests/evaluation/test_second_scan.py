@@ -187,7 +187,9 @@ def test_the_compiled_second_scan_is_the_general_one(
     spreads = []
     for rows in (0, 10**18):
         monkeypatch.setattr(second_scan, "COMPILED_FROM", rows)
-        log = rw.read_log(tmp_path / "log.parquet", engine="stream", discount=0.9)
+        log = rw.read_log(
+            tmp_path / "log.parquet", engine="stream", discount=0.9, terminated="terminated"
+        )
         estimate = rw.evaluate(log, world.target, name)
         spread, apart = (estimate.grounds.spread(m) for m in (None, influence_source.BEHAVIOR))
         spreads.append([spread, apart])

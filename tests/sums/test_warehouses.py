@@ -94,10 +94,11 @@ def test_the_queries_compile_and_parse(dialect, variant, policy) -> None:
     assert "steps_of_all_sites" in flat
     named = {match.group(2) for match in re.finditer(r'(["`])(.*?)\1', flat)}
     assert {"c0", "c1"} <= named
-    ours = {"mu", "pi"}  # are called so in every query, whatever the user's columns are called
+    # are called so in every query, whatever the user's columns are called
+    ours = {"mu", "pi", "episode", "step", "state", "action", "reward"}
     assert not named & set(fixture.table(variant).column_names) - ours
     if policy == "table":
-        assert {"reweigh_states", "reweigh_policy"} <= named
+        assert {"reweigh_codes_of_s", "reweigh_codes_of_a", "reweigh_policy"} <= named
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -16,11 +16,11 @@ from reweigh.decide.comparison_result import NOT_KNOWN, Comparison, Contender, D
 from reweigh.decide.ledger import WHOLE, key_of, trial, tried
 from reweigh.errors import RefusedError, SelectionWarning, UsageError, must_be
 from reweigh.estimate.influence import behavior_values
-from reweigh.estimate.presets import Estimators, estimator_list, mis
+from reweigh.estimate.presets import Estimators, as_recipe, estimator_list, mis
 from reweigh.estimate.recipe import Recipe
 from reweigh.estimate.variance import nothing_left
 from reweigh.evaluation.auto import CommonChoice, choose_common
-from reweigh.evaluation.evaluate import AUTO, as_recipe, evaluate_all
+from reweigh.evaluation.evaluate import AUTO, evaluate_all
 from reweigh.evaluation.inputs import Truncated, check_target
 from reweigh.evaluation.result import Estimate, Interval, Refusal
 from reweigh.log.log import EpisodeLog

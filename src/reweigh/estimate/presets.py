@@ -164,3 +164,12 @@ def estimator_list(estimators: Estimators) -> list[Recipe | str]:
     if not isinstance(estimators, Iterable):
         raise must_be("estimators", "an estimator such as mis(), or a list of them", estimators)
     return list(estimators)
+
+
+def as_recipe(named: Recipe | str) -> Recipe:
+    """The estimator itself, or the one of this name."""
+    if isinstance(named, Recipe):
+        return named
+    if isinstance(named, str):
+        return estimator(named)
+    raise must_be("estimator", 'an estimator such as mis(), or its name "mis"', named)

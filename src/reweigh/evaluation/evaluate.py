@@ -21,7 +21,7 @@ from reweigh.errors import (
 )
 from reweigh.estimate import presets
 from reweigh.estimate.direct import mean_return
-from reweigh.estimate.presets import Estimators, estimator_list
+from reweigh.estimate.presets import Estimators, as_recipe, estimator_list
 from reweigh.estimate.recipe import (
     JACKKNIFE_BLOCKS,
     Recipe,
@@ -334,14 +334,6 @@ def moments(
         require_steps(log.horizon, min(blocks, log.n_episodes))
     with np.errstate(over="ignore", invalid="ignore"):  # estimators refuse what overflows
         return ArraysEngine().moments(log, target, request)
-
-
-def as_recipe(estimator: Recipe | str) -> Recipe:
-    if isinstance(estimator, Recipe):
-        return estimator
-    if isinstance(estimator, str):
-        return presets.estimator(estimator)
-    raise must_be("estimator", 'an estimator such as mis(), or its name "mis"', estimator)
 
 
 def _try(

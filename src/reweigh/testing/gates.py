@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.presets import ESTIMATORS, dm, mdr, mis, ssd_is, wis
+from reweigh.estimate.presets import ESTIMATORS, as_recipe, dm, mdr, mis, ssd_is, wis
 from reweigh.estimate.recipe import Recipe
-from reweigh.evaluation.evaluate import as_recipe, evaluate_in_study, moments
+from reweigh.evaluation.evaluate import evaluate_in_study, moments
 from reweigh.evaluation.result import Refusal
 from reweigh.evaluation.solve import solve
 from reweigh.log.log import EpisodeLog

@@ -18,9 +18,10 @@ import numpy as np
 from reweigh.errors import RefusedError
 from reweigh.estimate.influence import behavior_values
 from reweigh.estimate.jackknife import error_of_blocks
+from reweigh.estimate.presets import as_recipe
 from reweigh.estimate.quantiles import t_interval
 from reweigh.estimate.recipe import Recipe
-from reweigh.evaluation.evaluate import as_recipe, evaluate_in_study
+from reweigh.evaluation.evaluate import evaluate_in_study
 from reweigh.evaluation.resampling import delete_blocks, resample
 from reweigh.evaluation.result import Estimate, Interval, Refusal
 from reweigh.kernels.choose import compiled

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from reweigh.errors import UsageError
+from reweigh.errors import InputError, UsageError
 from reweigh.log.states import HIDDEN, START, Labels, describe_abstraction
 from reweigh.policy.base import Policy
 from reweigh.policy.column import ColumnPolicy
@@ -32,9 +32,11 @@ from reweigh.sums.engines.base import SPARE_CELLS, Request
 from reweigh.sums.engines.ibis_coded_rows import coded, completed, in_sequence, with_ratio
 from reweigh.sums.engines.ibis_connect import Home, TextHome, open_home
 from reweigh.sums.engines.ibis_faults import naming_rows
+from reweigh.sums.engines.ibis_rows import Layout
 from reweigh.sums.engines.ibis_scan import CHECKS, Facts, Log, look, open_log
 from reweigh.sums.engines.ibis_tables import (
     Ids,
+    UnlistedLabelError,
     aggregate,
     columns_of,
     episode_products,
@@ -92,6 +94,7 @@ class IbisEngine:
         if "trajectories" in request.kinds:
             require_steps(facts.horizon, request.blocks)
         request, left_out = _affordable(request, facts)
+        _refuse_without_behavior(log.layout)
         if isinstance(target, ColumnPolicy):
             checked = log.checked.filter(log.checked["t"] < facts.horizon)
             check_column(home, checked, log.layout, reading, target)
@@ -110,7 +113,10 @@ class IbisEngine:
         tables = {n: part for n, part in zip(queries, answers, strict=True) if part is not None}
         if "lagged" in queries.keys() - tables.keys():
             left_out |= {"lagged": too_many()}
-        sums = _sums(tables, reading, target, request, facts)
+        try:
+            sums = _sums(tables, reading, target, request, facts)
+        except UnlistedLabelError as error:
+            raise InputError(f"{home.describe()}: {error}") from error
         return replace(sums, left_out=sums.left_out | left_out, sql=_written(queries))
 
     def sql(self, data: Any, reading: Reading, target: Policy, request: Request) -> str:
@@ -157,7 +163,7 @@ def warehouse_sql(
     """The queries for a warehouse, as text: `columns` are its names and Arrow types.
 
     `table` is a view of the log whose columns are called c0, c1, … by position; the policy, if it
-    is a table, is uploaded as reweigh_states and reweigh_policy.
+    is a table, is uploaded as reweigh_policy; the codes of labels as reweigh_codes_of_s and _a.
     """
     names, kinds = list(columns), list(columns.values())
     home = TextHome(f"table {table!r}", names, kinds, dialect, table, names)
@@ -185,6 +191,14 @@ def _queries(home: Home, expressions: dict[str, Any]) -> dict[str, str]:
     return queries
 
 
+def _refuse_without_behavior(layout: Layout) -> None:
+    if not layout.has("behavior_prob"):
+        raise UsageError(
+            "the log has no behaviour probabilities; name their column with behavior_prob=…, or "
+            "estimate them: read the log with engine='arrays' and use fit_behavior(log)"
+        )
+
+
 def _written(queries: dict[str, str]) -> str:
     """All of them as one text, in which each is named."""
     return "\n\n".join(f"-- {name}\n{query};" for name, query in queries.items())
@@ -202,11 +216,7 @@ def _expressions(
     import ibis
 
     layout = log.layout
-    if not layout.has("behavior_prob"):
-        raise UsageError(
-            "the log has no behaviour probabilities; name their column with behavior_prob=…, or "
-            "estimate them: read the log with engine='arrays' and use fit_behavior(log)"
-        )
+    _refuse_without_behavior(layout)
     declared = _declared(request, facts)
     gamma, products = reading.discount, "trajectories" in request.kinds and not facts.truncated
     names = {name for table in declared for name in (*table.keys, *table.names_used)}

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import InputError
 from reweigh.log.states import HIDDEN, START, UNKNOWN
 from reweigh.sums.diagnostic_tables import MOST_FETCHED, UNORDERED, Buckets, LargestWeights
 from reweigh.sums.engines.ibis_coded_rows import UNLISTED
@@ -235,6 +234,10 @@ def ints(table: pa.Table, name: str) -> Ints:
     return np.asarray(table.column(name).cast(pa.int64()).to_numpy(), np.int64)
 
 
+class UnlistedLabelError(Exception):
+    """A label that the first look at the log did not list."""
+
+
 def columns_of(
     found: pa.Table, table: Table, keys: tuple[str, ...], as_state: int, shift: int = 0
 ) -> dict[str, Any]:
@@ -245,7 +248,7 @@ def columns_of(
     for key in keys:
         arrays[key] = ints(found, key)
         if np.any(arrays[key] == UNLISTED) and key in (*STATE_KEYS, *ACTION_KEYS):
-            raise InputError(
+            raise UnlistedLabelError(
                 "the log gives a state or action in one query and not in another: it changed "
                 "meanwhile, or its statistics contradict its rows; export it again"
             )
