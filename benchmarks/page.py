@@ -45,9 +45,11 @@ def judged(kernels: dict[str, Any], stream: dict[str, Any]) -> list[tuple[str, .
     for key, target, sizes in (
         (SAME_BYTES, 2.5, ("1,000,000", "10,000,000")),
         ("value and error / core", 4.0, ("100,000", "1,000,000", "10,000,000")),
-        ("twin of core / core", 10.0, ("100,000", "1,000,000", "10,000,000")),
+        ("whole answer / value and error", 8.0, ("1,000,000", "10,000,000")),
     ):
         for n in sizes:
+            if key not in kernels[COLUMNS][n]:  # measured before there was such a line
+                continue
             wanted.append((f"{key}, {n} rows", target, kernels[COLUMNS][n], key))
             of_table = kernels[PAIRS][n]
             wanted.append((f"{key}, {n} rows as pairs", target, of_table, key))

@@ -45,7 +45,7 @@ def short_of_one(M: float, ratio: float, square: float) -> bool:
 
 @compiled
 def covered(M: float, ratio: float, square: float) -> float:
-    """Share of the target's mass at a state that the log can carry on (estimators/operators)."""
+    """Share of the target's mass at a state that the log can carry on (estimate/operators.py)."""
     if not (M > 0 and ratio > 0):
         return 0.0
     if M < SEEN_ENOUGH or ratio >= M:
