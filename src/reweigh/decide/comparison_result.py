@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from reweigh.estimate.recipe import Model, Recipe
+from reweigh.estimate.recipe import Recipe
 from reweigh.evaluation.result import Estimate, Interval, Refusal, number, rounded
 from reweigh.show.frame import evaluation_row, rows_frame
 from reweigh.show.record import NO_TRUST, Evaluation
@@ -24,7 +24,7 @@ NOT_KNOWN = "not known"
 
 def label_of(recipe: Recipe) -> str:
     """An estimator's name, with the clipping of its ratios where that changes the number."""
-    if recipe.max_ratio is None or isinstance(recipe.weights, Model):
+    if recipe.max_ratio is None or not recipe.weights.uses_ratios:
         return recipe.name
     return f"{recipe.name}, ratios at most {repr(float(recipe.max_ratio)).removesuffix('.0')}"
 

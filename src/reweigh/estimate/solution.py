@@ -145,7 +145,7 @@ def solve_operator(
     if square is None:
         return value_alone(per_step)
     placebo, off = _placebo(recipe, make, op, flow)
-    from_model = isinstance(recipe.weights, Model)
+    from_model = not recipe.weights.uses_ratios
     share, unseen = rare_share(op), escaping(op, flow)
     rare = flow.d * share
     return Solution(

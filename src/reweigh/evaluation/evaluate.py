@@ -37,9 +37,9 @@ from reweigh.evaluation.inputs import (
     check_target,
     gather,
     leaves_cut_ones_out,
-    merged,
 )
 from reweigh.evaluation.result import Diagnostics, Estimate, Marginals, Refusal
+from reweigh.evaluation.scans import scanned_sums, with_gates
 from reweigh.evaluation.solve import finite, solve, value_of
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
@@ -49,11 +49,10 @@ from reweigh.sums.engines.second_scan import can_scan_again
 from reweigh.sums.moments import Moments
 from reweigh.sums.scanned_log import ScannedLog
 from reweigh.sums.tables import Table
-from reweigh.sums.trajectories import StepMoments
 from reweigh.system.memory import require_steps
 from reweigh.system.progress import each
-from reweigh.trust.diagnostics import hopeless_sums, remarks
-from reweigh.trust.gates import Context, measured, tables_needed
+from reweigh.trust.diagnostics import remarks
+from reweigh.trust.gates import Context, measured
 
 Data = EpisodeLog | ScannedLog | Moments
 AUTO = "auto"
@@ -188,69 +187,6 @@ def _scannable(
     return replace(result, grounds=again)
 
 
-def scanned_sums(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> list[Moments]:
-    """The sums that each of these estimators, its error and its gates need. One scan per clipping
-    of the ratios is for all of them, since a log that is scanned may be large. Without the rows at
-    hand the error of WIS comes from the jackknife: its products are scanned apart, by blocks, since
-    cells by blocks might not fit into memory."""
-    whole, by_blocks = {}, {}
-    for ratio, (request, apart) in _scans(recipes).items():
-        found = log.moments(target, request)
-        whole[ratio] = by_blocks[ratio] = found
-        # what no estimator can answer needs no second scan, which takes memory by steps and blocks
-        if apart is not None and hopeless_sums(found) is None:
-            products = log.moments(target, apart)
-            if found.sql is not None and products.sql is not None:
-                found = replace(found, sql=f"{found.sql}\n\n{products.sql}")
-            whole[ratio] = replace(found, trajectories=_unsplit(products.trajectories))
-            by_blocks[ratio] = replace(
-                found,
-                about=replace(found.about, blocks=products.about.blocks),
-                start=products.start,
-                trajectories=products.trajectories,
-            )
-    return [(by_blocks if _products_by_blocks(r) else whole)[r.max_ratio] for r in recipes]
-
-
-def scanned_sql(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> str:
-    """The queries of `scanned_sums`, without running them: what its sums tell in `Moments.sql`."""
-    asked = [request for scans in _scans(recipes).values() for request in scans if request]
-    return "\n\n".join(log.sql(target, request) for request in asked)
-
-
-def _scans(recipes: list[Recipe]) -> dict[float | None, tuple[Request, Request | None]]:
-    """By the clipping of the ratios: the scan for all, and that of products by blocks, if any."""
-    apart = {
-        r.max_ratio: replace(r.needs, blocks=JACKKNIFE_BLOCKS)
-        for r in recipes
-        if _products_by_blocks(r)
-    }
-    found: dict[float | None, tuple[Request, Request | None]] = {}
-    for ratio, request in merged(recipes).items():
-        if ratio in apart:
-            request = replace(request, kinds=request.kinds - {"trajectories"})
-        found[ratio] = _with_gates(request), apart.get(ratio)
-    return found
-
-
-def _products_by_blocks(recipe: Recipe) -> bool:
-    """Whether its error comes from running products by blocks."""
-    return recipe.uses_trajectories and recipe.weights.error_by_blocks(recipe)
-
-
-def _unsplit(products: StepMoments | None) -> StepMoments | None:
-    """The products of all blocks together; None where the log has none (it was cut off)."""
-    if products is None:
-        return None
-    return StepMoments(products.steps.total(), products.episodes.total())
-
-
-def _with_gates(request: Request) -> Request:
-    """With the sums that only gates read; the cells with actions, which can be many, are spare."""
-    asked = tables_needed(request.max_ratio)
-    return request | replace(asked, spare=asked.kinds & {"model"})
-
-
 def point_values(
     log: EpisodeLog,
     target: Policy,
@@ -321,7 +257,7 @@ def moments(
                 raise UsageError("moments hold one max_ratio; make them apart for each")
             request |= wanted
     if gates:
-        request = _with_gates(request)
+        request = with_gates(request)
     request = replace(request, tables=(*request.tables, *tables))
     if isinstance(log, ScannedLog):
         made = log.moments(target, request)
@@ -352,16 +288,7 @@ def _value(evidence: Evidence, recipe: Recipe) -> float:
 
 
 def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
-    found: list[Warning] = []
     dropped = leaves_cut_ones_out(evidence, recipe)
-    if dropped and evidence.log is not None:
-        found.append(
-            SelectionWarning(
-                f"{evidence.log.n_truncated:,} of {evidence.log.n_episodes:,} episodes were cut "
-                "off and left out; if being cut off has to do with the outcome, the estimate is "
-                "biased"
-            )
-        )
     solved = solve(evidence, recipe, dropped)
     solution, used, base = solved.solution, solved.used, solved.base
     logged: float | None
@@ -371,7 +298,6 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
             logged = mean_return(evidence.rows(dropped)[0])
     else:
         logged = behavior_value(base)
-    found += list(solution.warnings)
     n, error, method, note = used.n_episodes, solution.standard_error, solution.error_method, ""
     finite(solution.value)
     if error is not None and not np.isfinite(error):
@@ -391,14 +317,6 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
             within_rewards=evidence.within_rewards,
         ),
     )
-    found += [*remarks(solution, used, gates), *evidence.remarks]
-    if recipe.weights.pools_steps and base.about.target_has_steps:
-        found.append(
-            StationaryWarning(
-                "the target depends on the step, and this estimator pools all steps: it answers "
-                "for a mixture of them. Use mis()"
-            )
-        )
     grounds = Grounds(
         evidence,
         recipe,
@@ -436,8 +354,37 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
         ),
         grounds=grounds,
         gates=gates,
-        warnings=tuple(found),
+        warnings=(
+            *(_left_out(evidence) if dropped else ()),
+            *solution.warnings,
+            *remarks(solution, used, gates),
+            *evidence.remarks,
+            *(_pools_steps(recipe) if base.about.target_has_steps else ()),
+        ),
     )
+
+
+def _left_out(evidence: Evidence) -> list[Warning]:
+    log = evidence.log
+    assert log is not None
+    return [
+        SelectionWarning(
+            f"{log.n_truncated:,} of {log.n_episodes:,} episodes were cut off and left out; if "
+            "being cut off has to do with the outcome, the estimate is biased"
+        )
+    ]
+
+
+def _pools_steps(recipe: Recipe) -> list[Warning]:
+    """What is said where the target depends on the step."""
+    if not recipe.weights.pools_steps:
+        return []
+    return [
+        StationaryWarning(
+            "the target depends on the step, and this estimator pools all steps: it answers for a "
+            "mixture of them. Use mis()"
+        )
+    ]
 
 
 def _marginals(solution: Solution, used: Moments) -> Marginals | None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError
 from reweigh.estimate.influence import influence_values
-from reweigh.estimate.recipe import Marginal, Recipe
+from reweigh.estimate.recipe import Recipe
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.kernels.groups import group_by
 from reweigh.log.log import EpisodeLog
@@ -148,7 +148,7 @@ def _variants(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Varia
 
 def _by_state(recipe: Recipe) -> bool:
     """Whether another state is another estimate with the ratios that there are."""
-    return isinstance(recipe.weights, Marginal) and recipe.control is None
+    return "transitions" in recipe.weights.kinds and recipe.control is None
 
 
 def _untried(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[str]:

@@ -83,10 +83,15 @@ def thinned(lagged: LaggedMoments, states: Labels, level: int = 0) -> LaggedMome
     level = max(level, lagged.level)
     if level == lagged.level and len(lagged) <= MOST_LAGGED:
         return lagged
-    place = (label_hashes(states)[lagged.s].astype(np.int64) + lagged.t * WEYL) % 2**BITS
+    place = places_of(states, lagged.s, lagged.t)
     while np.count_nonzero(place < 2 ** (BITS - level)) > MOST_LAGGED:
         level += 1
     return replace(lagged.where(place < 2 ** (BITS - level)), level=level)
+
+
+def places_of(states: Labels, s: Ints, t: Ints) -> Ints:
+    """(h(s) + t·WEYL) mod 2^32, by which (t, s) are held."""
+    return np.asarray((label_hashes(states).astype(np.int64)[s] + t * WEYL) % 2**BITS)
 
 
 def choices_of(model: TransitionMoments) -> TransitionMoments:

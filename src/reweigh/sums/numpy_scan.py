@@ -46,17 +46,19 @@ class Scan:
     ) -> dict[str, Any]:
         """Keys, n and columns of a table; `bucket` (n,) that of the episodes' ids, else 0."""
         keys = table.keys if keys is None else keys
+        return summed_rows(table, self.rows(table, keys, bucket), keys)
+
+    def rows(
+        self, table: Table, keys: tuple[str, ...], bucket: Ints | None = None
+    ) -> dict[str, Any]:
+        """What the rows that a table sums show, by the names that it uses."""
         bucket = np.zeros(self.log.n_episodes, np.int64) if bucket is None else bucket
         names = self._names(table, bucket)
         used = {name: names[name]() for name in {*keys, *table.names_used}}
         if table.where is not None:
             rows = np.flatnonzero(evaluated(table.where, used, NUMPY))
             used = {name: values[rows] for name, values in used.items()}
-        size = len(used[keys[0]])
-        with np.errstate(over="ignore", invalid="ignore"):
-            values = table.values(used, NUMPY)
-            columns = {n: np.broadcast_to(np.asarray(v, float), size) for n, v in values.items()}
-            return grouped({key: used[key] for key in keys}, columns, table.largest_of)
+        return used
 
     def declared(self, table: Table) -> DeclaredSums:
         """The sums of a table from outside of the package."""
@@ -204,6 +206,15 @@ class Scan:
         """(n,) of the episodes' last rows."""
         steps = self.log.steps
         return np.asarray(values[steps.offsets[self._lengths - 1] + np.arange(steps.n_episodes)])
+
+
+def summed_rows(table: Table, used: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    """Keys, n and columns of a table over the rows that these names are of."""
+    size = len(used[keys[0]])
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = table.values(used, NUMPY)
+        columns = {n: np.broadcast_to(np.asarray(v, float), size) for n, v in values.items()}
+        return grouped({key: used[key] for key in keys}, columns, table.largest_of)
 
 
 def grouped(

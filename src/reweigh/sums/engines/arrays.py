@@ -18,17 +18,20 @@ from reweigh.log.states import HIDDEN, START, Labels
 from reweigh.policy.base import Policy
 from reweigh.sums import cells, products
 from reweigh.sums.diagnostic_tables import (
+    BITS,
+    MOST_LAGGED,
     UNORDERED,
     LaggedMoments,
     LargestWeights,
     OrderedMoments,
     PacedMoments,
+    places_of,
     thinned,
     too_long,
 )
 from reweigh.sums.engines.base import Request, about
 from reweigh.sums.moments import Moments
-from reweigh.sums.numpy_scan import Scan, buckets_of, log_weights
+from reweigh.sums.numpy_scan import Scan, buckets_of, log_weights, summed_rows
 from reweigh.sums.policy import policy_moments
 from reweigh.sums.sources import named
 from reweigh.system.output import files_behind
@@ -70,6 +73,27 @@ def _paced(scan: Scan) -> PacedMoments | None:
     return PacedMoments(shift=shift, **scan.sums(PacedMoments.TABLE, bucket=bucket))
 
 
+def _lagged(scan: Scan, states: Labels) -> LaggedMoments:
+    """At most MOST_LAGGED cells, as `thinned` holds them. Of many rows those of few (t, s) are
+    summed first, and of twice as many while their cells fit: most cells would be made in vain."""
+    table = LaggedMoments.TABLE
+    rows = scan.rows(table, table.keys)
+    place = places_of(states, rows["s"], rows["t"])
+    level, held = 0, None
+    while np.count_nonzero(place < 2 ** (BITS - level)) > 2 * MOST_LAGGED:
+        level += 1
+    while True:
+        chosen = np.flatnonzero(place < 2 ** (BITS - level))
+        some = {name: values[chosen] for name, values in rows.items()} if level else rows
+        sums = LaggedMoments(**summed_rows(table, some, table.keys), level=level)
+        if held is not None and len(sums) > MOST_LAGGED:
+            return held
+        held = thinned(sums, states)
+        if level == 0 or held.level > level:
+            return held
+        level -= 1
+
+
 class ArraysEngine:
     """Sums of a log that is in memory."""
 
@@ -104,16 +128,13 @@ class ArraysEngine:
                 "policy": policy,
             }
 
-        def lagged() -> dict[str, Any]:
-            return {"lagged": thinned(LaggedMoments(**scan.sums(LaggedMoments.TABLE)), states)}
-
         kinds: dict[str, Callable[[], dict[str, Any]]] = {
             "transitions": transitions,
             "model": model,
             "trajectories": lambda: {
                 "trajectories": products.trajectories(steps, block, rho, log.discount)
             },
-            "lagged": lagged,
+            "lagged": lambda: {"lagged": _lagged(scan, states)},
             "ordered": lambda: {"ordered": _ordered(scan)},
             "paced": lambda: {"paced": _paced(scan), "left_out": too_long(log.horizon)},
             "largest": lambda: {
