@@ -217,3 +217,20 @@ def test_other_labels_and_estimators_take_the_general_scan(
         for one, other in zip(*answers, strict=True):
             assert one["words"] == other["words"]
             assert one["numbers"] == pytest.approx(other["numbers"], rel=1e-9, abs=1e-12)
+
+
+def test_rows_in_no_order_are_scanned_again_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the compiled scan has begun with them: it leaves the whole log to the general."""
+    monkeypatch.setattr(second_scan, "COMPILED_FROM", 0)
+    monkeypatch.setattr(stream_fast, "PAGES", 50)
+    table = table_of(np.random.default_rng(0).normal(size=(200, 3)))
+    order = np.r_[np.arange(300), 300 + np.random.default_rng(1).permutation(300)]
+    answers = []
+    for engine, rows in (("arrays", table), ("stream", table.take(order))):
+        pq.write_table(rows, tmp_path / f"{engine}.parquet")
+        log = rw.read_log(tmp_path / f"{engine}.parquet", engine=engine)
+        answers.append(told(rw.evaluate(log, TARGET, "mis")))
+    assert answers[1]["words"] == answers[0]["words"]
+    assert answers[1]["numbers"] == pytest.approx(answers[0]["numbers"], rel=1e-9, abs=1e-12)

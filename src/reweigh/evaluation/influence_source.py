@@ -158,7 +158,7 @@ class ScanInfluence:
             return visit
 
         first = next(iter(self.sums.values()))
-        if not self._quickly(of_columns, first, take):
+        if not self._quickly(of_columns, first, take):  # `begin` forgets what this has taken
             visit_episodes(self.log, self.target, first, begin)
         for column in of_columns:
             if not np.isfinite(totals[column, None].top):

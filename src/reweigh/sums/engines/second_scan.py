@@ -71,18 +71,12 @@ def gather_from_file(
     engine: Any = log.scanner
     if engine.name != "stream" or not engine.fast:
         return False
-    from reweigh.sums.engines.stream_gather import ChangedLogError, gather_quickly
+    from reweigh.sums.engines.stream_gather import gather_quickly
 
     _, rows = engine._open(log.data, log.reading, target)
     if rows.rows < COMPILED_FROM:
         return False
-    try:
-        return gather_quickly(
-            rows, log.reading, target, gradients, returns, mean_return, sums, take
-        )
-    except ChangedLogError:
-        _refuse_change(True)
-        raise
+    return gather_quickly(rows, log.reading, target, gradients, returns, mean_return, sums, take)
 
 
 def with_codes_of(log: EpisodeLog, sums: Moments) -> EpisodeLog:

@@ -47,14 +47,13 @@ def gather_quickly(
 ) -> bool:
     """Hand `take` the influence values of some episodes after the other, by the names of the
     gradients, with the ids; `returns` is the name of return less mean. False where the general way
-    must do this log, before anything was handed out."""
+    must do the whole log, and says what there is to say: what was handed out is to be forgotten."""
     if not gradients or not all(map(_by_cell, gradients.values())):
         return False
     try:
-        scan = _Gather(rows, reading, target, gradients, returns, mean_return, sums, take)
+        _Gather(rows, reading, target, gradients, returns, mean_return, sums, take).run_through()
     except OutOfTheOrdinary:
         return False
-    scan.run_through()
     return True
 
 
@@ -66,10 +65,6 @@ def _by_cell(gradient: Gradient) -> bool:
         and not gradient.halves
         and bool(np.all(gradient.cells.t_next - gradient.cells.t == 1))
     )
-
-
-class ChangedLogError(Exception):
-    """What the first scan read is not there any more."""
 
 
 class _Gather(Scan):
@@ -138,7 +133,7 @@ class _Gather(Scan):
             ids,
         )
         if found == FAULT:
-            raise ChangedLogError
+            raise OutOfTheOrdinary  # rows in no order, or a log that has changed
         self._hand_out(psi[:found], ids[:found])
 
     def _hand_out(self, psi: Floats, ids: npt.NDArray[np.int64]) -> None:
