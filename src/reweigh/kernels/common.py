@@ -30,12 +30,6 @@ def inlined(function: Function) -> Function:
 
 
 @compiled
-def ratio(rho: Array, by_code: bool, code: Array, k: int) -> Any:
-    """ρ of row k: its own, or that of its code."""
-    return rho[code[k]] if by_code else rho[k]
-
-
-@compiled
 def short_of_one(M: float, ratio: float, square: float) -> bool:
     """Whether a mean ratio is below 1 by more than chance, as `covered` counts it, from Σρ and Σρ².
     Most are not, and that should be one branch, without a division."""
