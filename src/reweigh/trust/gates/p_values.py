@@ -20,7 +20,7 @@ from reweigh.estimate.variance import OVERFLOW
 from reweigh.kernels.groups import group_by, tally
 from reweigh.sums.diagnostic_tables import LaggedMoments
 from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 from reweigh.trust.gates.gate import Context, Gate, GateResult
 
 Floats = npt.NDArray[np.float64]

@@ -15,7 +15,7 @@ import numpy as np
 from reweigh.estimate.variance import OVERFLOW
 from reweigh.estimate.weakest_places import Place
 from reweigh.kernels.groups import group_by, tally
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 from reweigh.trust.gates.gate import (
     ROUNDING,
     Context,

@@ -16,7 +16,7 @@ from reweigh.errors import RefusedError
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
 from reweigh.sums.moments import Moments
-from reweigh.system.number_format import number
+from reweigh.system.numbers import number
 from reweigh.trust.gates.gate import Context, Gate, GateResult
 from reweigh.trust.gates.placebo import Placebo
 from reweigh.trust.gates.support import Support
