@@ -31,7 +31,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.show.text import aligned
 from reweigh.sums.engines.arrays import ratios
-from reweigh.system.number_format import number
+from reweigh.system.numbers import number
 from reweigh.trust.bounds import (
     bernstein_interval,
     hoeffding_interval,

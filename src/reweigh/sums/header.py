@@ -13,7 +13,7 @@ from reweigh.log.states import Labels, label_text
 from reweigh.sums.diagnostic_tables import BITS, EARLIER, UNORDERED, VERSIONS
 from reweigh.sums.moments import About, Moments
 from reweigh.sums.tables import Table
-from reweigh.system.json_files import parse_object, sealed, unsealed
+from reweigh.system.files import parse_object, sealed, unsealed
 
 FORMAT = 2
 READ = (1, FORMAT)  # 1 had no checksum

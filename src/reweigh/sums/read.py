@@ -15,7 +15,7 @@ from reweigh.log.sources import FileSource, TableSource, open_source
 from reweigh.log.states import AnyAbstraction
 from reweigh.sums.engines.choose import check_table, find_engine, in_memory, is_ibis_table
 from reweigh.sums.scanned_log import Reading, ScannedLog
-from reweigh.system.progress import tell
+from reweigh.system.process import tell
 
 
 def read_log(

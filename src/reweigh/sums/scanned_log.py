@@ -12,7 +12,7 @@ import numpy as np
 from reweigh.errors import UsageError
 from reweigh.log.columns import Columns, ShortEpisodes
 from reweigh.sums.engines.choose import is_ibis_table
-from reweigh.system.output import files_behind
+from reweigh.system.files import files_behind
 
 if TYPE_CHECKING:
     from reweigh.log.csv_files import CsvFormat

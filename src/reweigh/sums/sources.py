@@ -15,7 +15,7 @@ import numpy as np
 from reweigh.kernels.groups import group_by
 from reweigh.log.identity import Identity
 from reweigh.log.states import label_text
-from reweigh.system.fingerprint import digest_of
+from reweigh.system.files import digest_of
 
 if TYPE_CHECKING:
     from reweigh.sums.moments import Moments

@@ -27,8 +27,7 @@ from reweigh.sums.moments import Moments
 from reweigh.sums.policy import PolicyMoments
 from reweigh.sums.trajectories import EpisodeSums, StepMoments, StepSums
 from reweigh.sums.transitions import StartMoments, TransitionMoments
-from reweigh.system.fingerprint import digest_of
-from reweigh.system.output import write_atomically
+from reweigh.system.files import digest_of, write_atomically
 
 KEY = b"reweigh"
 KIND = "kind"  # the column that says which table a row belongs to

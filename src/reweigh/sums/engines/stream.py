@@ -59,8 +59,7 @@ from reweigh.sums.moments import About, Moments
 from reweigh.sums.numpy_scan import log_weights
 from reweigh.sums.scanned_log import Reading
 from reweigh.sums.sources import named
-from reweigh.system.memory import require_compiled, require_steps
-from reweigh.system.progress import Report
+from reweigh.system.process import Report, require_compiled, require_steps
 
 Result = TypeVar("Result")
 Sink = TypeVar("Sink", "ChunkSums", "Tally")

@@ -23,7 +23,7 @@ from reweigh.estimate.weakest_places import Place, largest, most_unfounded, rare
 from reweigh.kernels.groups import group_by, tally
 from reweigh.sums.diagnostic_tables import LaggedMoments
 from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 from reweigh.trust.gain import same
 from reweigh.trust.gates.gate import (
     NO_TRANSITIONS,
