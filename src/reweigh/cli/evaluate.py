@@ -302,7 +302,7 @@ def _sensitivities(results: Sequence[Estimate]) -> dict[str, Sensitivity]:
 
 
 def _sql_of(inputs: Inputs, recipes: list[Any]) -> str:
-    from reweigh.evaluation.scans import scanned_sql
+    from reweigh.evaluation.data import scanned_sql
     from reweigh.sums.scanned_log import ScannedLog
 
     if not isinstance(inputs.data, ScannedLog):

@@ -19,7 +19,7 @@ from reweigh.system.numbers import finite_or_none, p_text, rounded
 from reweigh.trust.breakdown import Heat, Missing, ValueParts
 from reweigh.trust.gain import Gain
 from reweigh.trust.gates import Level, Verdict
-from reweigh.trust.intervals import Asked, Interval, from_error
+from reweigh.trust.intervals import Interval, IntervalRequest, from_error
 from reweigh.trust.unlogged import Unlogged
 from reweigh.trust.variance_parts import Decomposition
 from reweigh.trust.weight_curves import Weights
@@ -190,7 +190,8 @@ class Evaluation:
             level = LEVEL if self.interval is None else self.interval.level
             method, why = "at most both errors" if tested.at_most else "paired", ""
             error = tested.standard_error
-            around = from_error(tested.value, error, tested.df, Asked(level), method)
+            wanted = IntervalRequest(level)
+            around = from_error(tested.value, error, tested.df, wanted, method)
         return replace(self, gain=tested.value, gain_interval=around, gain_why=why, tested=tested)
 
 

@@ -21,9 +21,9 @@ import numpy as np
 from reweigh.errors import RefusedError
 from reweigh.estimate.presets import ESTIMATORS, as_recipe, dm, mdr, mis, ssd_is, wis
 from reweigh.estimate.recipe import Recipe
+from reweigh.evaluation.data import solve
 from reweigh.evaluation.evaluate import evaluate_in_study, moments
 from reweigh.evaluation.result import Refusal
-from reweigh.evaluation.solve import solve
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.diagnostic_tables import VERSIONS
@@ -191,9 +191,9 @@ def measure(
     [estimate] = evaluate_in_study(data, target, [recipe])
     if isinstance(estimate, Refusal):
         return None
-    grounds, context = estimate.grounds, estimate.grounds.context()
+    context, of = estimate.context(), estimate.uncertainty
     if gate.reads == "solution":
-        solved = solve(grounds.evidence, recipe, grounds.dropped)
+        solved = solve(of.data, recipe, of.dropped)
         context = Context(
             solved.used,
             recipe,
