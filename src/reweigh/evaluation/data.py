@@ -138,7 +138,7 @@ class RowsData(EvaluationData):
             return None
         kinds = ESTIMATED - {"model"} if log.continuous_actions else ESTIMATED
         with np.errstate(over="ignore", invalid="ignore"):
-            return self.with_kinds(kinds, max_ratio, False, policy=True)
+            return with_name(self.with_kinds(kinds, max_ratio, False, policy=True), log.identity())
 
     def with_kinds(
         self,
