@@ -20,7 +20,7 @@ from reweigh.trust.gates.history import history_test
 from reweigh.trust.gates.p_values import Outcome, StateValues
 from reweigh.trust.gates.propensities import ratio_test
 from reweigh.trust.gates.steadiness import steadiness_test
-from reweigh.worlds.described import RandomWorld
+from reweigh.worlds.random_worlds import RandomWorld
 
 KINDS = Request(frozenset({"transitions", "model", "lagged", "ordered"}))
 REPLICATES = 200

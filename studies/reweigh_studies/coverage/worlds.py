@@ -19,7 +19,7 @@ from reweigh.policy import ColumnPolicy
 from reweigh.policy.base import Policy
 from reweigh.policy.behavior import fit_behavior
 from reweigh.system.fingerprint import digest_of
-from reweigh.worlds.described import RandomWorld
+from reweigh.worlds.random_worlds import RandomWorld
 from reweigh.worlds.world import World
 from reweigh_studies.coverage.faults import READINGS
 from reweigh_studies.theorems import tilted_world
