@@ -26,7 +26,7 @@ from reweigh.cli.options import (
 )
 from reweigh.cli.terminal import Terminal, for_terminal, noted, printable, typed_command
 from reweigh.errors import RefusedError, UsageError
-from reweigh.system.progress import each, stage
+from reweigh.system.process import each, stage
 
 if TYPE_CHECKING:
     from reweigh.decide.certificate import Certificate

@@ -17,7 +17,7 @@ from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Engine, Request
 from reweigh.sums.engines.base import named as with_name
 from reweigh.sums.moments import Moments
-from reweigh.system.output import files_behind
+from reweigh.system.files import files_behind
 from reweigh.trust.diagnostics import (
     hopeless,
     hopeless_sums,

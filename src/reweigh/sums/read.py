@@ -17,7 +17,7 @@ import numpy as np
 from reweigh.errors import UsageError, check_horizon, must_be
 from reweigh.log.columns import Columns, Names, ShortEpisodes, columns_of
 from reweigh.sums.tables import BUILT_IN
-from reweigh.system.output import files_behind
+from reweigh.system.files import files_behind
 
 if TYPE_CHECKING:
     from reweigh.log.csv_files import CsvFormat
@@ -263,7 +263,7 @@ def _read(data: Any, reading: Reading, engine: str) -> EpisodeLog | ScannedLog:
         )
     from reweigh.log.read import assemble, read_roles
     from reweigh.log.roles import RoleReader
-    from reweigh.system.progress import tell
+    from reweigh.system.process import tell
 
     tell(0.0)
     rows = read_roles(

@@ -31,9 +31,7 @@ from reweigh.sums.stored_columns import check_tables, rule_of, tables_of
 from reweigh.sums.tables import Table
 from reweigh.sums.trajectories import EpisodeSums, StepMoments, StepSums
 from reweigh.sums.transitions import StartMoments, TransitionMoments
-from reweigh.system.fingerprint import digest_of
-from reweigh.system.json_files import parse_object, sealed, unsealed
-from reweigh.system.output import write_atomically
+from reweigh.system.files import digest_of, parse_object, sealed, unsealed, write_atomically
 
 KEY = b"reweigh"
 KIND = "kind"  # the column that says which table a row belongs to

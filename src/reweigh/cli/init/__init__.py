@@ -51,7 +51,7 @@ def init(
     from reweigh.cli.init.propose import propose
     from reweigh.cli.init.tidy import write_tidy
     from reweigh.sums.read import is_moments_file
-    from reweigh.system.output import write_atomically
+    from reweigh.system.files import write_atomically
 
     refuse_existing(output, overwrite=overwrite)
     if tidy is not None and tidy.suffix != ".parquet":

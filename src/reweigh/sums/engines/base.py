@@ -14,7 +14,7 @@ from reweigh.log.identity import Identity
 from reweigh.log.states import label_text
 from reweigh.sums.moments import About, Moments
 from reweigh.sums.tables import BUILT_IN, OWN_KINDS, Table
-from reweigh.system.fingerprint import digest_of
+from reweigh.system.files import digest_of
 
 if TYPE_CHECKING:
     from reweigh.log.log import EpisodeLog

@@ -56,8 +56,7 @@ from reweigh.sums.moments import About, Moments
 from reweigh.sums.read import Reading
 from reweigh.sums.tables import BUILT_IN, Table
 from reweigh.sums.transitions import StartMoments, TransitionMoments
-from reweigh.system.memory import require_steps
-from reweigh.system.progress import Report, each, watching
+from reweigh.system.process import Report, each, require_steps, watching
 
 CELLS_FIRST = ("rows", "model", "transitions", "start", "steps", "episodes")
 HELD = "reweigh_rows"  # the coded rows, where a home holds tables

@@ -19,7 +19,7 @@ import pyarrow as pa
 from reweigh.errors import InputError, Place, UsageError
 from reweigh.log.column_types import is_text
 from reweigh.log.sources import FileSource, TableSource
-from reweigh.system.waiting import heard_meanwhile
+from reweigh.system.process import wait_for
 
 if TYPE_CHECKING:
     from reweigh.sums.read import Reading
@@ -337,7 +337,7 @@ class TableHome:
 
             query, connection = sql or self.sql(expression), self.backend.con
             with duckdb_errors(self.describe(), None):
-                return heard_meanwhile(
+                return wait_for(
                     lambda: connection.sql(query).to_arrow_table(), connection.interrupt
                 )
         if self.dialect == "pyspark":

@@ -58,8 +58,7 @@ from reweigh.sums.engines.stream_rows import ROW, Data, Opened, RowSource
 from reweigh.sums.moments import About, Moments
 from reweigh.sums.numpy_scan import log_weights
 from reweigh.sums.read import Reading
-from reweigh.system.memory import require_compiled, require_steps
-from reweigh.system.progress import Report
+from reweigh.system.process import Report, require_compiled, require_steps
 
 Result = TypeVar("Result")
 Sink = TypeVar("Sink", "ChunkSums", "Tally")
