@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from reweigh.system.output import write_atomically
+from reweigh.system.files import write_atomically
 from reweigh.worlds import paper_worlds as car
 from reweigh.worlds.world import Floats, TrueValue
 

@@ -15,7 +15,8 @@ from reweigh.log.states import Label, Labels, label_text, plain_label
 from reweigh.policy.base import Floats
 from reweigh.policy.column import check_rows
 from reweigh.system.entry_points import optional_module
-from reweigh.system.fingerprint import digest_of, digest_of_callable
+from reweigh.system.files import digest_of
+from reweigh.system.fingerprint import digest_of_callable
 
 
 @dataclass(frozen=True, eq=False)

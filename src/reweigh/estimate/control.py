@@ -23,7 +23,7 @@ from reweigh.policy.base import Policy
 from reweigh.policy.function import call_batch
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import NO_ACTION, StartMoments, TransitionMoments, summed
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -70,7 +70,7 @@ from reweigh.log.states import UNKNOWN
 from reweigh.sums.gather import CellGradient, Gradient, PolicyGradient, ProductGradient
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import StartMoments, TransitionMoments
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

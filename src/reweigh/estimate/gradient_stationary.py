@@ -38,7 +38,7 @@ from reweigh.kernels.groups import group_by, tally
 from reweigh.log.states import END
 from reweigh.sums.gather import CellGradient
 from reweigh.sums.moments import Moments
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 SOLVED = 1e-9  # residual of the bordered system, relative to its right side

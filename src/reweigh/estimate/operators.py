@@ -25,7 +25,7 @@ from reweigh.kernels.groups import group_by, rowwise, tally
 from reweigh.log.states import END, START, UNKNOWN
 from reweigh.sums.shares import Shares
 from reweigh.sums.transitions import StartMoments, TransitionMoments
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

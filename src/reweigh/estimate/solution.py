@@ -20,7 +20,7 @@ from reweigh.kernels.groups import group_by, inner, rowwise, tally
 from reweigh.log.states import UNKNOWN
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import StartMoments, TransitionMoments
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -29,7 +29,7 @@ from reweigh.estimate.quantiles import effective_df
 from reweigh.estimate.recursion import Backward, Forward
 from reweigh.kernels.groups import rowwise, tally
 from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from reweigh.estimate.operators import SEEN_ENOUGH, OneStep
 from reweigh.estimate.recursion import Forward
 from reweigh.kernels.groups import tally
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

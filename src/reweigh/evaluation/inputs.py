@@ -15,9 +15,9 @@ from reweigh.policy.base import Policy, scope_of
 from reweigh.policy.cached import RememberedPolicy
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Engine, Request
+from reweigh.sums.engines.base import named as with_name
 from reweigh.sums.moments import Moments
-from reweigh.sums.sources import named as with_name
-from reweigh.system.output import files_behind
+from reweigh.system.files import files_behind
 from reweigh.trust.diagnostics import (
     hopeless,
     hopeless_sums,

@@ -28,8 +28,8 @@ from reweigh.show.record import Change
 from reweigh.show.text import change_cells
 from reweigh.sums.engines.arrays import ratios
 from reweigh.sums.moments import Moments
-from reweigh.system.number_format import rounded
-from reweigh.system.progress import each
+from reweigh.system.numbers import rounded
+from reweigh.system.process import each
 
 CLIPPED = (0.999, 0.99)  # quantiles of the ratios
 LEFT_OUT = 0.01  # of the episodes

@@ -7,7 +7,7 @@ from pathlib import Path
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Label, Labels
 from reweigh.policy.base import Floats, Policy, Scope, scope_of
-from reweigh.system.output import files_behind
+from reweigh.system.files import files_behind
 
 MOST_KEPT = 1 << 25  # numbers: 256 MiB
 

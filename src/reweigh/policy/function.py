@@ -14,7 +14,8 @@ from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Label, Labels
 from reweigh.policy.base import Floats
 from reweigh.policy.column import check_rows
-from reweigh.system.fingerprint import digest_of, digest_of_callable
+from reweigh.system.files import digest_of
+from reweigh.system.fingerprint import digest_of_callable
 
 BatchFunction = Callable[[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.int64]], Any]
 

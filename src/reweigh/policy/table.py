@@ -27,7 +27,7 @@ from reweigh.kernels.choose import pick
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, Label, Labels, label_text, plain_label
 from reweigh.policy.base import Floats, Scope
-from reweigh.system.fingerprint import digest_of
+from reweigh.system.files import digest_of
 
 Ints = npt.NDArray[np.int64]
 EXACT, TOLERATED, TOLERATED_FLOAT32 = 1e-9, 1e-6, 1e-4

@@ -23,7 +23,7 @@ from reweigh.errors import MOST_REPLICATES, RefusedError, UsageError, check_whol
 from reweigh.estimate.quantiles import range_interval, t_interval
 from reweigh.estimate.recipe import Recipe
 from reweigh.estimate.variance import NOISE, Freedom
-from reweigh.system.number_format import finite_or_none, number, rounded
+from reweigh.system.numbers import finite_or_none, number, rounded
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -18,7 +18,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy import ColumnPolicy
 from reweigh.policy.base import Policy
 from reweigh.policy.behavior import fit_behavior
-from reweigh.system.fingerprint import digest_of
+from reweigh.system.files import digest_of
 from reweigh.worlds.random_worlds import RandomWorld
 from reweigh.worlds.world import World
 from reweigh_studies.coverage.faults import READINGS

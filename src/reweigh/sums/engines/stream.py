@@ -44,7 +44,7 @@ from reweigh.policy.base import Policy
 from reweigh.policy.cached import RememberedPolicy
 from reweigh.policy.column import ColumnPolicy
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
-from reweigh.sums.engines.base import Request
+from reweigh.sums.engines.base import Request, named
 from reweigh.sums.engines.stream_chunks import (
     Findings,
     Parts,
@@ -57,10 +57,8 @@ from reweigh.sums.engines.stream_episodes import Tail
 from reweigh.sums.engines.stream_rows import ROW, Data, Opened, RowSource
 from reweigh.sums.moments import About, Moments
 from reweigh.sums.numpy_scan import log_weights
-from reweigh.sums.scanned_log import Reading
-from reweigh.sums.sources import named
-from reweigh.system.memory import require_compiled, require_steps
-from reweigh.system.progress import Report
+from reweigh.sums.read import Reading
+from reweigh.system.process import Report, require_compiled, require_steps
 
 Result = TypeVar("Result")
 Sink = TypeVar("Sink", "ChunkSums", "Tally")
