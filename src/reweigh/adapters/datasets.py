@@ -292,8 +292,9 @@ def _column(what: str, episode: Episode, name: str) -> Array:
     if given is None:
         raise InputError(f"{what}: episode {episode.id} has no {name}, and others have")
     if isinstance(given, bool):
-        steps = len(episode.rewards)
-        return given & (np.arange(steps) == steps - 1)
+        flags = np.zeros(len(episode.rewards), bool)
+        flags[-1:] = given
+        return flags
     array = _one_axis(given)
     if array.ndim != 1:
         hint = ": an action of several parts; give each combination a number of its own"

@@ -71,8 +71,9 @@ def record(
             observation, reward, terminated, truncated, _ = env.step(start + chosen)
             seen.append(observation)
             taken.append((start + chosen, float(reward), pi[chosen] / edges[-1]))
-        columns = (np.array(column) for column in zip(*taken, strict=True))
-        episodes.append(Episode(k, _stacked(seen), *columns, bool(terminated), bool(truncated)))
+        action, earned, chance = (np.array(column) for column in zip(*taken, strict=True))
+        ends = bool(terminated), bool(truncated)
+        episodes.append(Episode(k, _stacked(seen), action, earned, chance, *ends))
     name = f"episodes of {_name(env)}"
     return log_of(episodes, name, features, abstraction, steps, discount, False)
 

@@ -58,8 +58,8 @@ class Taxi(TabularMDP):
             if not (isinstance(epsilon, int | float | np.number) and 0 <= epsilon <= 1):
                 raise must_be(name, "a number in [0, 1]", epsilon)
         initial, P, r, best = _taxi_tables()
-        policies = (improvement.epsilon_soft(best, epsilon) for epsilon in epsilons.values())
-        super().__init__(initial, P, r, *policies, horizon=H, terminal=[len(initial) - 1])
+        pi, mu = (improvement.epsilon_soft(best, epsilon) for epsilon in epsilons.values())
+        super().__init__(initial, P, r, pi, mu, horizon=H, terminal=[len(initial) - 1])
         vars(self).update(_epsilons=(float(target_epsilon), float(behavior_epsilon)))
 
     def __repr__(self) -> str:

@@ -254,8 +254,9 @@ def cell_states(cell: Ints) -> Ints:
 
 def softmax(q: Floats, temperature: float) -> Floats:
     """Rows proportional to exp(q/temperature)."""
-    z: Floats = np.exp((q - q.max(axis=1, keepdims=True)) / temperature)
-    return z / z.sum(axis=1, keepdims=True)
+    z = np.exp((q - q.max(axis=1, keepdims=True)) / temperature)
+    rows: Floats = z / z.sum(axis=1, keepdims=True)
+    return rows
 
 
 def drive_episodes(n: int, rng: np.random.Generator, policy: Floats) -> tuple[Ints, Ints, Ints]:
