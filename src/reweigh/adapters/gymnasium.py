@@ -13,7 +13,7 @@ from reweigh.adapters.extras import need
 from reweigh.errors import UsageError, check_horizon, check_whole, must_be
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import AnyAbstraction
-from reweigh.policy import FunctionPolicy
+from reweigh.policy.base import FunctionPolicy
 
 if TYPE_CHECKING:
     from reweigh.worlds import TabularMDP

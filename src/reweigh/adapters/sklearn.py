@@ -13,8 +13,7 @@ from reweigh.adapters.extras import need
 from reweigh.errors import Fault, UsageError, input_error, must_be, nearest
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Label, Labels, label_text, plain_label
-from reweigh.policy.base import Floats
-from reweigh.policy.column import check_rows
+from reweigh.policy.base import Floats, check_rows
 from reweigh.system.files import digest_of
 from reweigh.system.fingerprint import digest_of_callable
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reweigh.errors import UsageError, must_be
-from reweigh.policy import TablePolicy
+from reweigh.policy.table import TablePolicy
 from reweigh.worlds.tabular import TabularMDP
 from reweigh.worlds.world import Floats, Ints, as_count
 

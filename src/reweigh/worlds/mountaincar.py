@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from reweigh.log.log import EpisodeLog
-from reweigh.policy import TablePolicy
+from reweigh.policy.table import TablePolicy
 from reweigh.worlds.world import Floats, Ints, Rollout, TrueValue, as_count, as_generator
 
 HORIZON = 100

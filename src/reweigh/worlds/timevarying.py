@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reweigh.log.log import EpisodeLog
-from reweigh.policy import FunctionPolicy
+from reweigh.policy.base import FunctionPolicy
 from reweigh.worlds.tabular import TabularMDP
 from reweigh.worlds.world import Floats, Rollout, TrueValue, as_count, as_generator
 
