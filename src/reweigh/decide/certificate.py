@@ -39,7 +39,7 @@ from reweigh.trust.bounds import (
     p_value_at_most,
     weighted,
 )
-from reweigh.trust.gates.reward_range import value_range as rewards_allow
+from reweigh.trust.gates.support import value_range as rewards_allow
 
 Floats = npt.NDArray[np.float64]
 Range = tuple[float, float]

@@ -30,7 +30,7 @@ from reweigh.sums.engines.arrays import ratios
 from reweigh.sums.engines.second_scan import gather_from_file, visit_episodes
 from reweigh.sums.gather import Gradient, gathered
 from reweigh.sums.moments import Moments
-from reweigh.sums.scanned_log import ScannedLog
+from reweigh.sums.read import ScannedLog
 
 Floats = npt.NDArray[np.float64]
 BEHAVIOR, WIS = "the behaviour", "wis"

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from reweigh.evaluation.sensitivity import Sensitivity
     from reweigh.log.states import Labels
     from reweigh.sums.moments import Moments
-    from reweigh.trust.gates import GateResult
-    from reweigh.trust.verdict import Verdict
+    from reweigh.trust.gates import GateResult, Verdict
 
 Floats = npt.NDArray[np.float64]
 NOT_TO_TRUST = f"{NO_TRUST}; see certify() for a bound that holds"

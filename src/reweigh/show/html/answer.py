@@ -11,9 +11,8 @@ from reweigh.show.record import NO_TRUST, Evaluation, Report
 from reweigh.show.text import by_text, percent, sentence, span
 from reweigh.system.numbers import rounded
 from reweigh.trust.breakdown import Missing
-from reweigh.trust.gates import GateResult
+from reweigh.trust.gates import GateResult, Verdict
 from reweigh.trust.intervals import Interval
-from reweigh.trust.verdict import Verdict
 
 MEANING = {
     "green": "No check speaks against this number.",

@@ -21,7 +21,7 @@ from reweigh.sums.engines.ibis_connect import ROW, Home
 from reweigh.sums.engines.ibis_faults import Rule, find
 from reweigh.sums.engines.ibis_rows import Layout, finite
 from reweigh.sums.engines.ibis_scan import Facts
-from reweigh.sums.scanned_log import Reading
+from reweigh.sums.read import Reading
 
 Ints = npt.NDArray[np.int64]
 

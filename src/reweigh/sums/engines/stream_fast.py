@@ -48,7 +48,7 @@ from reweigh.sums.engines.stream_labels import (
 )
 from reweigh.sums.engines.stream_products import Products
 from reweigh.sums.engines.stream_rows import RowSource
-from reweigh.sums.scanned_log import Reading
+from reweigh.sums.read import Reading
 from reweigh.sums.transitions import StartMoments
 
 Floats = npt.NDArray[np.float64]
