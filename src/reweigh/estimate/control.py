@@ -19,8 +19,7 @@ from reweigh.estimate.solution import lacking, model_of, needs_discrete
 from reweigh.kernels.groups import group_by, rowwise
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN
-from reweigh.policy.base import Policy
-from reweigh.policy.function import call_batch
+from reweigh.policy.base import Policy, call_batch
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import NO_ACTION, StartMoments, TransitionMoments, summed
 from reweigh.system.numbers import divided

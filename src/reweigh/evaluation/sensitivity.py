@@ -22,8 +22,7 @@ from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.kernels.groups import group_by
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN, Label, Labels
-from reweigh.policy.base import Floats, Policy, no_other_actions
-from reweigh.policy.cached import WrappedPolicy
+from reweigh.policy.base import Floats, Policy, WrappedPolicy, no_other_actions
 from reweigh.show.record import Change
 from reweigh.show.text import change_cells
 from reweigh.sums.engines.arrays import ratios

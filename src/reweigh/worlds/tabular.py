@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from reweigh.errors import UsageError, check_whole, must_be
 from reweigh.log.log import EpisodeLog
-from reweigh.policy import TablePolicy
+from reweigh.policy.table import TablePolicy
 from reweigh.worlds.world import Floats, Ints, Rollout, TrueValue, as_generator
 
 ROW_TOLERANCE = 1e-9

@@ -28,8 +28,7 @@ from reweigh.kernels.choose import compiled
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.paper.cells import PART, Row
-from reweigh.policy.base import Policy
-from reweigh.policy.cached import RowsPolicy
+from reweigh.policy.base import Policy, RowsPolicy
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.moments import Moments
 from reweigh.trust.gates import Context, GateResult, Verdict, measured, tables_needed

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from reweigh.errors import InputError, UsageError
 from reweigh.log.states import HIDDEN, START, Labels, describe_abstraction
-from reweigh.policy.base import Policy
-from reweigh.policy.column import ColumnPolicy
+from reweigh.policy.base import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.diagnostic_tables import (
     MOST_FETCHED,
