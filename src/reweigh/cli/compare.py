@@ -32,7 +32,7 @@ from reweigh.system.process import each, stage
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from reweigh.decide.comparison_result import Comparison, Contender
+    from reweigh.decide.contenders import Comparison, Contender
 
 
 @command(report=ReportOptions, log=LogOptions)
@@ -125,7 +125,7 @@ def compare(
 def _write_report(
     comparison: Comparison, report: ReportOptions, log: Any, remarks: list[str], terminal: Terminal
 ) -> None:
-    from reweigh.decide.comparison_report import write_comparison
+    from reweigh.decide.report import write_comparison
 
     with terminal.working("writing the report"):
         write_comparison(
@@ -228,8 +228,6 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def best_line(comparison: Comparison) -> str:
     """The best target in a line; with a holdout, by the episodes that did not choose it."""
-    from reweigh.decide.comparison_result import chance
-
     best = comparison.best
     if best is None:
         return "no target was answered"
@@ -239,7 +237,7 @@ def best_line(comparison: Comparison) -> str:
     value = reported.result.value_text(reported.result.standard_error)
     return (
         f"best: {best.target} {value} {reported.around} "
-        f"{reported.result.verdict.level}, probability {chance(best)}"
+        f"{reported.result.verdict.level}, probability {best.chance}"
     )
 
 
