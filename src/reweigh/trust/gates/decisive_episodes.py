@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.spread import Spread
+from reweigh.estimate.influence import Spread
 from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
 
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from reweigh.estimate import variance
-from reweigh.estimate.operators import importance_operator
+from reweigh.estimate import recursion
+from reweigh.estimate.operators import cells_of, importance_operator
 from reweigh.estimate.recursion import backward, forward
-from reweigh.estimate.solution import model_cells, over_blocks
+from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.sums.moments import Moments
 from reweigh.trust.gain import no_returns
 from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
@@ -60,9 +60,9 @@ def excess_spread(sums: Moments) -> float | str:
     if ordered is None:
         return no_returns(sums)
     if sums.transitions is not None:
-        cells, start = sums.transitions.forget("block", "a"), over_blocks(sums.start)
+        cells, start = sums.transitions.forget("block", "a"), sums.start.forget("block")
     elif sums.model is not None:
-        cells, start = model_cells(sums)
+        cells, start = cells_of(sums, "model")
         cells = cells.forget("a")
     else:
         return "these sums hold no transitions"
@@ -71,12 +71,12 @@ def excess_spread(sums: Moments) -> float | str:
     op = importance_operator(logged, start, about.horizon, about.discount)
     op = replace(op, start=replace(op.start, g=0 * op.start.g, g2=0 * op.start.g2))
     flow, back = forward(op, simplex=False), backward(op)
-    moved = variance.derivatives(op, flow, back)
-    term = variance.logged_reward(op, moved.reward)
-    explained = variance.squared_error(op, back, moved, term)
+    moved = recursion.derivatives(op, flow, back)
+    term = recursion.logged_reward(op, moved.reward)
+    explained = recursion.squared_error(op, back, moved, term)
     spread = ordered.variance / n
     if not math.isfinite(spread + explained.total):
-        return variance.OVERFLOW
+        return OVERFLOW
     if explained.lost or not spread > 0:
         return 0.0
     return max(math.sqrt(spread / explained.total) - 1 - LUCK / math.sqrt(2 * n), 0.0)

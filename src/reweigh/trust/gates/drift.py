@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from reweigh.estimate.variance import OVERFLOW
-from reweigh.estimate.weakest_places import largest
+from reweigh.estimate.solution import largest
+from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.kernels.groups import tally
 from reweigh.sums.diagnostic_tables import OrderedMoments, PacedMoments
 from reweigh.trust.gain import no_returns

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from reweigh.errors import SupportError
+from reweigh.estimate.model import model_of
 from reweigh.estimate.recursion import forward
-from reweigh.estimate.solution import escaping, model_of, rare_mass
-from reweigh.estimate.weakest_places import most_unfounded, rare_share
+from reweigh.estimate.solution import escaping, most_unfounded, rare_mass, rare_share
 from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
 
 

@@ -20,10 +20,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.solution import Solution
-from reweigh.estimate.spread import Spread
-from reweigh.estimate.weakest_places import Place
+from reweigh.estimate.estimator import Place, Recipe, Solution
+from reweigh.estimate.influence import Spread
 from reweigh.log.log import EpisodeLog
 from reweigh.sums.moments import Moments
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from reweigh.estimate.operators import OneStep, importance_operator
 from reweigh.estimate.recursion import backward
-from reweigh.estimate.variance import OVERFLOW
+from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.kernels.groups import group_by, tally
 from reweigh.sums.diagnostic_tables import LaggedMoments
 from reweigh.sums.transitions import TransitionMoments

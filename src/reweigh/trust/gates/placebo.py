@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from reweigh.errors import PlaceboWarning
-from reweigh.estimate.weakest_places import largest
+from reweigh.estimate.solution import largest
 from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
 from reweigh.trust.gates.support import Support
 

@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
-from reweigh.estimate.variance import OVERFLOW
-from reweigh.estimate.weakest_places import Place
+from reweigh.estimate.estimator import Place
+from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.kernels.groups import group_by, tally
 from reweigh.system.arithmetic import divided
 from reweigh.trust.gates.gate import (

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import SupportError
-from reweigh.estimate.operators import importance_operator
+from reweigh.estimate.estimator import Place
+from reweigh.estimate.operators import cells_of, importance_operator
 from reweigh.estimate.recursion import forward
-from reweigh.estimate.solution import model_cells
-from reweigh.estimate.weakest_places import Place, largest, worst_node
+from reweigh.estimate.solution import largest, worst_node
 from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
 
 
@@ -31,7 +31,7 @@ class Stationarity(
     def measure(self, context: Context) -> GateResult:
         if context.sums.model is None or context.sums.start_model is None:
             return self.unknown(context.lacking("model", "the actions"))
-        about, (cells, start) = context.sums.about, model_cells(context.sums)
+        about, (cells, start) = context.sums.about, cells_of(context.sums, "model")
         op = importance_operator(cells.forget("a"), start, about.horizon, about.discount)
         try:
             flow = forward(op, simplex=True)

@@ -13,8 +13,7 @@ import numpy as np
 
 from reweigh.errors import LowOverlapWarning, SupportError
 from reweigh.estimate.recursion import forward
-from reweigh.estimate.solution import effective_sizes, escaping
-from reweigh.estimate.weakest_places import most_unseen
+from reweigh.estimate.solution import effective_sizes, escaping, most_unseen
 from reweigh.trust.gates.gate import (
     Context,
     Floats,

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from reweigh.errors import SupportError
-from reweigh.estimate.operators import importance_operator
+from reweigh.estimate.estimator import Place
+from reweigh.estimate.model import model_of
+from reweigh.estimate.operators import cells_of, importance_operator
 from reweigh.estimate.recursion import backward, forward
-from reweigh.estimate.solution import model_cells, model_of
-from reweigh.estimate.weakest_places import Place, most_left_out
+from reweigh.estimate.solution import most_left_out
 from reweigh.kernels.groups import tally
 from reweigh.sums.moments import Moments
 from reweigh.trust.gates.gate import Context, Floats, Gate, GateResult, Limit, limits_by
@@ -77,7 +78,7 @@ def left_out(sums: Moments) -> LeftOut | None:
     """None where the sums hold no model of the actions, or one that ends before the horizon."""
     if sums.about.continuous_actions or sums.model is None or sums.start_model is None:
         return None
-    about, (cells, start) = sums.about, model_cells(sums)
+    about, (cells, start) = sums.about, cells_of(sums, "model")
     op = model_of(sums, renorm=True)
     unseen = np.where(1 - op.covered > ROUNDING, 1 - op.covered, 0.0)
     if not unseen.any():
