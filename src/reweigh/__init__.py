@@ -112,14 +112,9 @@ if TYPE_CHECKING:
     from reweigh.log.columns import Columns
     from reweigh.log.log import EpisodeLog
     from reweigh.log.states import Grid, Rounding
-    from reweigh.policy import (
-        ColumnPolicy,
-        FittedBehavior,
-        FunctionPolicy,
-        TablePolicy,
-        fit_behavior,
-        read_policy,
-    )
+    from reweigh.policy.base import ColumnPolicy, FunctionPolicy
+    from reweigh.policy.behavior import FittedBehavior, fit_behavior
+    from reweigh.policy.table import TablePolicy, read_policy
     from reweigh.sums.moments import Moments
     from reweigh.sums.read import read_log
     from reweigh.sums.store import load_moments
@@ -152,9 +147,9 @@ _HOMES = {
     "reweigh.sums.tables": "Table",
     "reweigh.sums.trajectories": "StepMoments",
     "reweigh.sums.transitions": "TransitionMoments",
-    "reweigh.policy": (
-        "ColumnPolicy FittedBehavior FunctionPolicy TablePolicy fit_behavior read_policy"
-    ),
+    "reweigh.policy.base": "ColumnPolicy FunctionPolicy",
+    "reweigh.policy.behavior": "FittedBehavior fit_behavior",
+    "reweigh.policy.table": "TablePolicy read_policy",
     "reweigh.evaluation.result": "Diagnostics Estimate Gain Interval Marginals Refusal",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -52,7 +52,7 @@ def read_inputs(
     """
     from reweigh.log.csv_files import CsvFormat
     from reweigh.log.sources import open_source
-    from reweigh.sums.store import is_moments_file
+    from reweigh.sums.read import is_moments_file
 
     paths = files or []
     if not any(is_moments_file(path) for path in paths):

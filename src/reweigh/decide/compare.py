@@ -25,7 +25,7 @@ from reweigh.evaluation.inputs import Truncated, check_target
 from reweigh.evaluation.result import Estimate, Interval, Refusal
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
-from reweigh.system.progress import each
+from reweigh.system.process import each
 from reweigh.trust.joint import Joint, p_value
 
 Floats = npt.NDArray[np.float64]

@@ -15,10 +15,8 @@ from reweigh.estimate.estimator import ModelControl, Recipe
 from reweigh.estimate.presets import ESTIMATORS
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
-from reweigh.system.fingerprint import digest_of, digest_of_callable
-from reweigh.system.json_files import parse_object, sealed, unsealed
-from reweigh.system.locks import locked
-from reweigh.system.output import write_atomically
+from reweigh.system.files import digest_of, locked, parse_object, sealed, unsealed, write_atomically
+from reweigh.system.fingerprint import digest_of_callable
 
 Trial = tuple[str, str]  # the target's fingerprint, the estimator's key
 FORMAT = 3

@@ -28,8 +28,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.log.paired_rows import Pairs
 from reweigh.log.states import HIDDEN, Labels
 from reweigh.log.steps import Steps
-from reweigh.policy.base import Policy
-from reweigh.policy.column import ColumnPolicy
+from reweigh.policy.base import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.engines.base import about
 from reweigh.sums.moments import Moments

@@ -20,8 +20,7 @@ from reweigh.estimate.operators import start_term
 from reweigh.kernels.groups import group_by
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN
-from reweigh.policy.base import Policy
-from reweigh.policy.function import call_batch
+from reweigh.policy.base import Policy, call_batch
 from reweigh.sums.gather import CellGradient
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import NO_ACTION, StartMoments, TransitionMoments, summed

@@ -44,7 +44,7 @@ from reweigh.policy.base import Policy
 from reweigh.sums.gather import CellGradient
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import StartMoments, TransitionMoments, summed
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -51,7 +51,7 @@ from reweigh.estimate.solution import Operators, OperatorWeights, node_of
 from reweigh.kernels.groups import group_by, rowwise, tally
 from reweigh.sums.gather import CellGradient, PolicyGradient
 from reweigh.sums.moments import Moments
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -26,7 +26,7 @@ from reweigh.estimate.standard_error import LOST, Freedom
 from reweigh.kernels.groups import inner, rowwise, tally
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

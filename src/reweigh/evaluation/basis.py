@@ -38,9 +38,9 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.moments import Moments
 from reweigh.trust.gain import Gain, bounded, error_of_returns, paired
-from reweigh.trust.gates import Context, GateResult, measured
-from reweigh.trust.gates.dependence import Dependence
-from reweigh.trust.gates.history import errors_apart
+from reweigh.trust.gates import Context, GateResult, Verdict, measured
+from reweigh.trust.gates.episodes import Dependence
+from reweigh.trust.gates.states import errors_apart
 from reweigh.trust.intervals import (
     Asked,
     Interval,
@@ -54,7 +54,6 @@ from reweigh.trust.intervals import (
     percentile,
     weights_freedom,
 )
-from reweigh.trust.verdict import Verdict
 
 Floats = npt.NDArray[np.float64]
 OTHER_METHODS = ", or use method='analytic' or method='jackknife'"

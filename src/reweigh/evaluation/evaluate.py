@@ -44,10 +44,9 @@ from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
 from reweigh.sums.engines.second_scan import can_scan_again
 from reweigh.sums.moments import Moments
-from reweigh.sums.scanned_log import ScannedLog
+from reweigh.sums.read import ScannedLog
 from reweigh.sums.tables import Table
-from reweigh.system.memory import require_steps
-from reweigh.system.progress import each
+from reweigh.system.process import each, require_steps
 from reweigh.trust.diagnostics import remarks
 from reweigh.trust.gates import Context, measured
 

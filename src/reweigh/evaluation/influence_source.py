@@ -28,13 +28,12 @@ from reweigh.estimate.presets import wis
 from reweigh.evaluation.inputs import Evidence, merged
 from reweigh.evaluation.solve import solve, solve_on_sums
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
-from reweigh.policy.cached import RememberedPolicy
+from reweigh.policy.base import Policy, RememberedPolicy
 from reweigh.sums.engines.arrays import ratios
 from reweigh.sums.engines.second_scan import gather_from_file, visit_episodes
 from reweigh.sums.gather import Gradient, gathered
 from reweigh.sums.moments import Moments
-from reweigh.sums.scanned_log import ScannedLog
+from reweigh.sums.read import ScannedLog
 
 Floats = npt.NDArray[np.float64]
 BEHAVIOR, WIS = "the behaviour", "wis"

@@ -44,9 +44,8 @@ from reweigh.kernels import choose
 from reweigh.kernels.choose import kernel, pick
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
-from reweigh.policy.base import Policy
-from reweigh.policy.cached import RowsPolicy
-from reweigh.system.progress import each
+from reweigh.policy.base import Policy, RowsPolicy
+from reweigh.system.process import each
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

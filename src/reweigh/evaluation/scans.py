@@ -9,7 +9,7 @@ from reweigh.evaluation.inputs import merged
 from reweigh.policy.base import Policy
 from reweigh.sums.engines.base import Request
 from reweigh.sums.moments import Moments
-from reweigh.sums.scanned_log import ScannedLog
+from reweigh.sums.read import ScannedLog
 from reweigh.sums.trajectories import StepMoments
 from reweigh.trust.diagnostics import hopeless_sums
 from reweigh.trust.gates import tables_needed

@@ -43,8 +43,8 @@ from reweigh.evaluation.scans import scanned_sums
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.moments import Moments
-from reweigh.sums.scanned_log import ScannedLog
-from reweigh.system.number_format import number
+from reweigh.sums.read import ScannedLog
+from reweigh.system.numbers import number
 from reweigh.theory.exact import quantities
 from reweigh.theory.plan_result import Goal, Need, Plan
 from reweigh.theory.spread import decomposition, spread

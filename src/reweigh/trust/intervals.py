@@ -5,8 +5,8 @@
     bootstrap-t                    v̂ - t*_{1-α/2} SE and v̂ - t*_{α/2} SE, with t* = (v* - v̂)/SE*
 
 A one-sided bound is the same with α on its side. Where the range of the value is declared, the
-interval keeps within it (`estimate/standard_error.py`): on the logit scale where the estimator is
-an average with weights that sum to 1, else what lies outside is cut away.
+interval keeps within it (`standard_error`): on the logit scale where the estimator is an average with
+weights that sum to 1, else what lies outside is cut away.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from reweigh.errors import MOST_REPLICATES, RefusedError, UsageError, check_whole, must_be
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.standard_error import NOISE, Freedom, range_interval, t_interval
-from reweigh.system.number_format import finite_or_none, number, rounded
+from reweigh.system.numbers import finite_or_none, number, rounded
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

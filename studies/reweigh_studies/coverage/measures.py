@@ -27,14 +27,12 @@ from reweigh.kernels.choose import compiled
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.paper.cells import PART, Row
-from reweigh.policy.base import Policy
-from reweigh.policy.cached import RowsPolicy
+from reweigh.policy.base import Policy, RowsPolicy
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.moments import Moments
-from reweigh.trust.gates import Context, GateResult, measured, tables_needed
-from reweigh.trust.gates.history import errors_apart
+from reweigh.trust.gates import Context, GateResult, Verdict, measured, tables_needed
+from reweigh.trust.gates.states import errors_apart
 from reweigh.trust.intervals import Asked, bootstrap_t, from_error, percentile
-from reweigh.trust.verdict import Verdict
 
 LEVEL = 0.95
 LOG, BEHAVIOR = "log", "behaviour"  # asked for beside estimators

@@ -10,7 +10,7 @@ from typing import Any
 from reweigh.estimate.estimator import Recipe
 from reweigh.show.html.page import Section, Table
 from reweigh.show.record import Facts, Report
-from reweigh.system.number_format import number
+from reweigh.system.numbers import number
 
 LIBRARIES = ("numpy", "scipy", "numba", "pyarrow", "altair", "vl-convert-python")
 NOTATION = (
