@@ -5,7 +5,7 @@
     bootstrap-t                    v̂ - t*_{1-α/2} SE and v̂ - t*_{α/2} SE, with t* = (v* - v̂)/SE*
 
 A one-sided bound is the same with α on its side. Where the range of the value is declared, the
-interval keeps within it (`standard_error`): on the logit scale where the estimator is an average with
+interval keeps within it (`t_interval`): on the logit scale where the estimator is an average with
 weights that sum to 1, else what lies outside is cut away.
 """
 
