@@ -23,7 +23,7 @@ from typer.core import TyperGroup
 from reweigh import __version__
 from reweigh.cli.terminal import for_terminal, forget_phases, printable, under_way, what_is_kept
 from reweigh.errors import ResourceError, ReweighError
-from reweigh.system import memory
+from reweigh.system import process
 
 # {command: its module}; each is a function of the command's name
 COMMANDS = {
@@ -131,7 +131,7 @@ def _failed(error: Exception) -> int:
         if error.format_message():
             _say(f"error: {printable(error.format_message())}")
         return 2
-    if memory.is_shortage(error):
+    if process.is_shortage(error):
         _say(f"error: {for_terminal(_shortage(error))}")
         return ResourceError.exit_code
     handle, path = tempfile.mkstemp(prefix="reweigh-error-", suffix=".txt")
@@ -150,8 +150,8 @@ def _shortage(error: Exception) -> str:
     phase = f" {notes[0]}" if notes else under_way()
     lines = str(error).splitlines()
     wanted = f": {lines[0]}" if lines else ""
-    most = memory.limit()
-    limit = "" if most is None else f"; the limit of this process is {memory.in_words(most)}"
+    most = process.limit()
+    limit = "" if most is None else f"; the limit of this process is {process.in_words(most)}"
     return (
         f"out of memory{phase}{wanted}{limit}. Raise the limit, or read the log with "
         "engine='stream' or engine='duckdb'"

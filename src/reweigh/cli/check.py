@@ -65,7 +65,7 @@ def check(
 
     With --quiet nothing is printed of a log that is fine; with --diagnose, the verdicts.
     """
-    from reweigh.sums.store import is_moments_file
+    from reweigh.sums.read import is_moments_file
 
     terminal = Terminal(quiet, as_json)
     if write_policy is not None:
@@ -148,7 +148,7 @@ def write_own_policy(log: rw.EpisodeLog, path: Path) -> None:
     import pyarrow.csv as pacsv
 
     from reweigh.log.export import label_columns
-    from reweigh.system.output import write_atomically
+    from reweigh.system.files import write_atomically
 
     if log.actions is None:
         raise UsageError("--write-policy needs actions that can be listed, not continuous ones")

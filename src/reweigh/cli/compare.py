@@ -15,8 +15,8 @@ from reweigh.cli.command import command
 from reweigh.cli.terminal import Terminal, folded_table, for_terminal, noted, typed_command
 from reweigh.errors import RefusedError, UsageError
 from reweigh.show.text import by_text
-from reweigh.system.number_format import number, rounded
-from reweigh.system.progress import each, stage
+from reweigh.system.numbers import number, rounded
+from reweigh.system.process import each, stage
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -38,8 +38,8 @@ from reweigh.cli.terminal import (
 from reweigh.errors import RefusedError, UsageError
 from reweigh.show import text
 from reweigh.show.record import Evaluation, refusal_json
-from reweigh.system.number_format import rounded
-from reweigh.system.progress import each, stage
+from reweigh.system.numbers import rounded
+from reweigh.system.process import each, stage
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -307,7 +307,7 @@ def _sensitivities(results: Sequence[rw.Estimate]) -> dict[str, Sensitivity]:
 
 def _sql_of(inputs: Inputs, recipes: list[Any]) -> str:
     from reweigh.evaluation.scans import scanned_sql
-    from reweigh.sums.scanned_log import ScannedLog
+    from reweigh.sums.read import ScannedLog
 
     if not isinstance(inputs.data, ScannedLog):
         raise UsageError("--show-sql needs an engine with SQL: --engine duckdb or spark://…")

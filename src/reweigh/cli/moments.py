@@ -12,7 +12,7 @@ from reweigh.cli import options
 from reweigh.cli.command import command
 from reweigh.cli.terminal import Terminal, noted
 from reweigh.errors import InputError, UsageError
-from reweigh.system.progress import each
+from reweigh.system.process import each
 
 
 @command(target=options.TargetOptions, log=options.LogOptions)
@@ -39,7 +39,7 @@ def moments(
 
     Example: reweigh moments site-a.parquet --target policy.csv --horizon 50 -o a.moments.parquet
     """
-    from reweigh.estimate.jackknife import LEAST_BLOCKS
+    from reweigh.estimate.standard_error import LEAST_BLOCKS
 
     options.check_choice("--cut-episodes", cut, "keep", "drop")
     terminal = Terminal(quiet)

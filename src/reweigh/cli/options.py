@@ -178,7 +178,7 @@ class LogOptions:
 
     def check_source(self, paths: list[Path] | None) -> None:
         """There must be a log: files, or a table of Spark."""
-        from reweigh.sums.engines.choose import is_spark
+        from reweigh.sums.read import is_spark
 
         if paths or (self.table is not None and is_spark(self.engine)):
             return
@@ -360,7 +360,7 @@ def read_inputs(
     """
     from reweigh.log.csv_files import CsvFormat
     from reweigh.log.sources import open_source
-    from reweigh.sums.store import is_moments_file
+    from reweigh.sums.read import is_moments_file
 
     paths = files or []
     if not any(is_moments_file(path) for path in paths):
@@ -389,8 +389,6 @@ def read_inputs(
 
 def estimators_named(names: str, max_ratio: float | None, *, auto: bool = False) -> list[Any]:
     """Recipes from the names that the user gave; "auto" stays a name where it may be given."""
-    from reweigh.estimate.recipe import Model
-
     listed = list(rw.ESTIMATORS) if names == "all" else [n.strip() for n in names.split(",")]
     recipes: list[rw.Recipe | str] = [
         name if auto and name == "auto" else rw.estimator(name) for name in listed if name
@@ -401,7 +399,7 @@ def estimators_named(names: str, max_ratio: float | None, *, auto: bool = False)
         return recipes
     if "auto" in recipes:
         raise UsageError("--max-ratio belongs to an estimator that is named, not to auto")
-    without = [r.name for r in recipes if isinstance(r, rw.Recipe) and isinstance(r.weights, Model)]
+    without = [r.name for r in recipes if isinstance(r, rw.Recipe) and not r.weights.uses_ratios]
     if len(without) == len(recipes):
         raise UsageError(f"--max-ratio clips ratios, and {', '.join(without)} uses none")
     return [

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
-from reweigh.system.progress import watching
+from reweigh.system.process import watching
 
 FULL = 1000  # shares are shown in thousandths
 
@@ -23,7 +23,7 @@ FULL = 1000  # shares are shown in thousandths
 @contextmanager
 def bar_of(text: str, log: Any = None) -> Iterator[Any]:
     """A line while something is done: what, for how long; with a bar and the time left as soon as
-    a loop inside tells how far it is (`reweigh.system.progress.each`), or the scans of the log
+    a loop inside tells how far it is (`reweigh.system.process.each`), or the scans of the log
     tell their rows. Yields the log to work on."""
     with _progress() as bar:
         line = Line(bar, text)

@@ -11,20 +11,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from reweigh.errors import RefusedError, StationaryWarning
-from reweigh.system.number_format import finite_or_none, p_text, rounded
+from reweigh.system.numbers import finite_or_none, p_text, rounded
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from reweigh.estimate.recipe import Recipe
+    from reweigh.estimate.estimator import Recipe
     from reweigh.trust.breakdown import Heat, Missing, ValueParts
     from reweigh.trust.gain import Gain
-    from reweigh.trust.gates import Level
+    from reweigh.trust.gates import Level, Verdict
     from reweigh.trust.intervals import Interval
     from reweigh.trust.unlogged import Unlogged
     from reweigh.trust.variance_parts import Decomposition
-    from reweigh.trust.verdict import Verdict
     from reweigh.trust.weight_curves import Weights
 
     Floats = npt.NDArray[np.float64]

@@ -29,13 +29,12 @@ from reweigh.sums.diagnostic_tables import (
     thinned,
     too_long,
 )
-from reweigh.sums.engines.base import Request, about
+from reweigh.sums.engines.base import Request, about, named
 from reweigh.sums.moments import Moments
 from reweigh.sums.numpy_scan import Scan, buckets_of, log_weights, summed_rows
 from reweigh.sums.policy import policy_moments
-from reweigh.sums.sources import named
-from reweigh.system.output import files_behind
-from reweigh.system.progress import each
+from reweigh.system.files import files_behind
+from reweigh.system.process import each
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
