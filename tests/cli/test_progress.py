@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console
 
 import reweigh as rw
-import reweigh.system.progress
 from reweigh.cli import progress
-from reweigh.system.progress import asking, each, stage, watching
+from reweigh.system import process
+from reweigh.system.process import each, stage, wait_for, watching
 
 from .commands import log_table
 
@@ -176,13 +176,13 @@ def test_sums_tell_how_far_they_are(engine: str) -> None:
 # ---- what runs elsewhere is asked ---------------------------------------------------------------
 
 
-def askers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "reweigh-progress"]
+def workers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "reweigh-query"]
 
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reweigh.system.progress, "ASK_EVERY", 0.001)
+    monkeypatch.setattr(process, "ASK_EVERY", 0.001)
 
 
 def test_only_what_is_further_is_told(often: None) -> None:
@@ -196,27 +196,36 @@ def test_only_what_is_further_is_told(often: None) -> None:
         return 0.0 if found is None else found
 
     def run() -> None:
-        with stage(1, 2, "queries"), asking(share):
-            assert asked.wait(10)
+        with stage(1, 2, "queries"):
+            assert wait_for(lambda: asked.wait(10), asked.set, share)
 
     told = [share for _, share in heard(run)]
     assert told == [0.5, 0.6, 0.8, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_nobody_goes_on_asking_after_an_error(error: type[BaseException], often: None) -> None:
+def test_an_error_of_the_work_comes_back(often: None) -> None:
     def fail() -> None:
-        assert len(askers()) == 1
-        raise error
+        assert len(workers()) == 1
+        raise ValueError("no")
 
-    with pytest.raises(error), watching(lambda what, share: None), asking(lambda: 0.5):
-        fail()
-    assert askers() == []
+    with pytest.raises(ValueError, match="no"), watching(lambda what, share: None):
+        wait_for(fail, lambda: None, lambda: 0.5)
+    assert workers() == []
 
 
-def test_where_nobody_looks_nobody_asks() -> None:
-    with asking(lambda: 1 / 0):
-        assert askers() == []
+def test_an_interrupt_stops_the_work(often: None) -> None:
+    stopped = threading.Event()
+
+    def interrupted() -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), watching(lambda what, share: None):
+        wait_for(lambda: stopped.wait(10), stopped.set, interrupted)
+    assert stopped.is_set()
+
+
+def test_where_nobody_looks_nobody_asks(often: None) -> None:
+    assert wait_for(lambda: time.sleep(0.05) or 3, lambda: None, lambda: 1 / 0) == 3
 
 
 def scanned(folder: Path, n: int) -> rw.ScannedLog:
@@ -230,7 +239,7 @@ def test_a_query_of_duckdb_tells_how_far_it_is(tmp_path: Path, often: None) -> N
     log = scanned(tmp_path, n)
     log = replace(log, scanner=replace(log.scanner, report=lambda *rows: told.append(rows)))  # type: ignore[type-var]
     rw.moments(log, rw.ColumnPolicy("pi"), ["mis", "is"])
-    assert askers() == []
+    assert workers() == []
     rounds = [told[: told.index((0, told[-1][1]), 1)], told[told.index((0, told[-1][1]), 1) :]]
     for rows in rounds:
         done, [total] = [k for k, _ in rows], {total for _, total in rows}
@@ -272,4 +281,4 @@ def test_a_query_that_fails_leaves_no_thread(tmp_path: Path, often: None) -> Non
     with open_home("duckdb", log.data, log.reading, None) as home, watching(lambda *_: None):
         with pytest.raises(rw.InputError, match="DuckDB cannot read the log"):
             home.run(None, "SELECT c0 // 0, CAST('a' AS INTEGER) FROM reweigh_log")
-        assert askers() == []
+        assert workers() == []

@@ -22,7 +22,7 @@ from reweigh.cli import interrupts, progress
 from reweigh.cli.interrupts import INTERRUPTED
 from reweigh.cli.terminal import for_terminal, printable
 from reweigh.errors import ResourceError, ReweighError
-from reweigh.system import memory
+from reweigh.system import process
 
 # Each is a function in the module (or package) of its name.
 COMMANDS = (
@@ -150,7 +150,7 @@ def _failed(error: Exception) -> int:
         if text:
             _say(f"error: {printable(text)}")
         return 2
-    if memory.is_shortage(error):
+    if process.is_shortage(error):
         _say(f"error: {for_terminal(_shortage(error))}")
         return ResourceError.exit_code
     return _bug(error)
@@ -201,8 +201,8 @@ def _shortage(error: Exception) -> str:
     while_doing = f" {notes[0]}" if notes else f" while {progress.doing()}" * bool(progress.doing())
     lines = str(error).splitlines()
     wanted = f": {lines[0]}" if lines else ""
-    most = memory.limit()
-    there = "" if most is None else f"; the limit of this process is {memory.in_words(most)}"
+    most = process.limit()
+    there = "" if most is None else f"; the limit of this process is {process.in_words(most)}"
     return (
         f"out of memory{while_doing}{wanted}{there}. Raise the limit, or read the log with "
         "engine='stream' or engine='duckdb'"

@@ -26,8 +26,8 @@ from reweigh.cli.options import (
 )
 from reweigh.cli.terminal import Terminal, for_terminal, noted, typed_command
 from reweigh.errors import RefusedError, UsageError
-from reweigh.system.number_format import number, rounded
-from reweigh.system.progress import each, stage
+from reweigh.system.numbers import number, rounded
+from reweigh.system.process import each, stage
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -15,7 +15,7 @@ from reweigh.cli.command import command
 from reweigh.cli.options import WRITES
 from reweigh.cli.terminal import Terminal, for_terminal
 from reweigh.errors import ResourceError, UsageError
-from reweigh.system.progress import each
+from reweigh.system.process import each
 
 if TYPE_CHECKING:
     from reweigh.evaluation.result import Estimate, Refusal
@@ -95,7 +95,7 @@ class Folder:
         import pyarrow.csv as pacsv
         import pyarrow.parquet as pq
 
-        from reweigh.system.output import write_atomically
+        from reweigh.system.files import write_atomically
 
         tables = {self.policy(name): (pacsv.write_csv, t.to_table()) for name, t in targets.items()}
         tables[self.log] = pq.write_table, log.to_table().drop_columns(["target_prob"])

@@ -12,7 +12,7 @@ from reweigh.cli.command import command
 from reweigh.cli.options import Overwrite, ParquetFile, QuietFiles
 from reweigh.cli.terminal import Terminal, noted
 from reweigh.errors import InputError, UsageError
-from reweigh.system.progress import each
+from reweigh.system.process import each
 
 
 @command()

@@ -12,7 +12,7 @@ import pyarrow.csv as pacsv
 
 from reweigh.errors import UsageError
 from reweigh.log.export import label_columns
-from reweigh.system.output import write_atomically
+from reweigh.system.files import write_atomically
 
 if TYPE_CHECKING:
     from reweigh.log.log import EpisodeLog

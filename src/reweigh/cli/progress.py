@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reweigh.system.progress import Report, watching
+from reweigh.system.process import Report, watching
 
 FULL = 1000  # shares are told in thousandths
 
@@ -41,7 +41,7 @@ def phase(text: str) -> Iterator[None]:
 @contextmanager
 def working(text: str, *, silent: bool = False) -> Iterator[None]:
     """A line while something is done: what, for how long; with a bar and the time left as soon as
-    a loop inside tells how far it is (`reweigh.system.progress.each`)."""
+    a loop inside tells how far it is (`reweigh.system.process.each`)."""
     if silent or not sys.stderr.isatty():
         with phase(text):
             yield

@@ -152,8 +152,7 @@ def _write_figures(
 
 def _write_run(path: Path, content: dict[str, Any]) -> None:
     """How these results were made, and how long that took."""
-    from reweigh.system.json_files import sealed
-    from reweigh.system.output import write_atomically
+    from reweigh.system.files import sealed, write_atomically
 
     text = json.dumps(sealed(content), indent=2) + "\n"
     write_atomically(path, lambda stream: stream.write(text.encode()), overwrite=True)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from reweigh.cli.terminal import Terminal, printable
 from reweigh.evaluation.result import Estimate, Gain, Interval, Refusal
-from reweigh.system.number_format import number, rounded, two_digits
+from reweigh.system.numbers import number, rounded, two_digits
 
 if TYPE_CHECKING:
     from reweigh.evaluation.sensitivity import Sensitivity

@@ -14,7 +14,7 @@ from reweigh.show.frame import evaluation_row, frame_of, rows_frame, steps_frame
 from reweigh.show.json import evaluation_json
 from reweigh.show.record import NO_TRUST, Diagnostics, Evaluation, value_text
 from reweigh.show.text import aligned, evaluation_lines, html_table
-from reweigh.system.number_format import number, rounded, two_digits
+from reweigh.system.numbers import number, rounded, two_digits
 from reweigh.trust.gain import Gain
 from reweigh.trust.intervals import Asked, Interval, scale_for
 
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from reweigh.estimate.nodes import DenseNodes, Nodes
-    from reweigh.estimate.recipe import Recipe
+    from reweigh.estimate.estimator import Nodes, Recipe
+    from reweigh.estimate.nodes import DenseNodes
     from reweigh.evaluation.basis import Grounds
     from reweigh.evaluation.report import Plots
     from reweigh.evaluation.sensitivity import Sensitivity
     from reweigh.log.states import Labels
     from reweigh.sums.moments import Moments
-    from reweigh.trust.gates import GateResult
-    from reweigh.trust.verdict import Verdict
+    from reweigh.trust.gates import GateResult, Verdict
 
 Floats = npt.NDArray[np.float64]
 NOT_TO_TRUST = f"{NO_TRUST}; see certify() for a bound that holds"

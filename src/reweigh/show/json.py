@@ -6,7 +6,7 @@ from typing import Any
 
 from reweigh.errors import RefusedError
 from reweigh.show.record import Evaluation
-from reweigh.system.number_format import finite_or_none
+from reweigh.system.numbers import finite_or_none
 from reweigh.trust.gain import Gain
 
 

@@ -14,15 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, StationaryWarning
-from reweigh.estimate.recipe import Recipe
-from reweigh.system.number_format import finite_or_none, p_text, rounded
+from reweigh.estimate.estimator import Recipe
+from reweigh.system.numbers import finite_or_none, p_text, rounded
 from reweigh.trust.breakdown import Heat, Missing, ValueParts
 from reweigh.trust.gain import Gain
-from reweigh.trust.gates import Level
+from reweigh.trust.gates import Level, Verdict
 from reweigh.trust.intervals import Asked, Interval, from_error
 from reweigh.trust.unlogged import Unlogged
 from reweigh.trust.variance_parts import Decomposition
-from reweigh.trust.verdict import Verdict
 from reweigh.trust.weight_curves import Weights
 
 Floats = npt.NDArray[np.float64]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from reweigh.show.record import NO_TRUST, Change, Evaluation
-from reweigh.system.number_format import number, rounded, two_digits
+from reweigh.system.numbers import number, rounded, two_digits
 from reweigh.trust.gain import Gain
 from reweigh.trust.intervals import Interval
 

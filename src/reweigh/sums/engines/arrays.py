@@ -17,14 +17,13 @@ from reweigh.log.states import Labels
 from reweigh.policy.base import Policy
 from reweigh.sums import products
 from reweigh.sums.diagnostic_tables import too_long
-from reweigh.sums.engines.base import Request, about
+from reweigh.sums.engines.base import Request, about, named
 from reweigh.sums.moments import Moments
 from reweigh.sums.numpy_scan import NumpyScan
 from reweigh.sums.policy import policy_moments
 from reweigh.sums.scan import CELLS, NO_BLOCKS, NO_CODES, Batch, CompiledScan, Shape, why_not
-from reweigh.sums.sources import named
-from reweigh.system.output import files_behind
-from reweigh.system.progress import each
+from reweigh.system.files import files_behind
+from reweigh.system.process import each
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

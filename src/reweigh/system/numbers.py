@@ -1,11 +1,21 @@
-"""Numbers as text, with the digits that they deserve."""
+"""Shares of what may be nothing, and numbers as text with the digits that they deserve."""
 
 from __future__ import annotations
 
 import math
 
-MOST_DECIMALS = 12  # smaller numbers are told with an exponent, not as zeros
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+MOST_DECIMALS = 12  # smaller numbers are written with an exponent, not as zeros
 SMALLEST_P = 1e-16  # below, the digits of a p-value are those of rounding
+
+
+def divided(numerator: Floats, denominator: Floats) -> Floats:
+    """numerator/denominator, 0 where the denominator is 0: what was never seen has no share."""
+    some = denominator > 0
+    return np.where(some, numerator / np.where(some, denominator, 1.0), 0.0)
 
 
 def finite_or_none(value: float | None) -> float | None:
