@@ -56,7 +56,9 @@ class NumpyScan:
     @cached_property
     def rho(self) -> Floats:
         """(N,) ρ = π/μ, clipped."""
-        rho = self.pi / self.log.steps.behavior_prob
+        mu = self.log.steps.behavior_prob
+        assert mu is not None
+        rho = self.pi / mu
         return rho if self.max_ratio is None else np.minimum(rho, self.max_ratio)
 
     def starts(self, kind: str) -> StartMoments:
@@ -166,6 +168,7 @@ class NumpyScan:
     def _of_stretches(self) -> Names:
         moves = moves_of(self.log, self.rho, "stretches")
         of, size = moves.of, len(moves.t)
+        assert of is not None
         return {
             "block": lambda: self.block[moves.episode],
             "t": lambda: moves.t,

@@ -229,8 +229,8 @@ class Room:
 
     @classmethod
     def of(cls, horizon: int, cells: int) -> Room:
-        counts = np.zeros(horizon, np.int64)
-        return cls(counts, *np.empty((2, cells), np.int64), np.empty((len(SUMS), cells)))
+        counts, (code, n) = np.zeros(horizon, np.int64), np.empty((2, cells), np.int64)
+        return cls(counts, code, n, np.empty((len(SUMS), cells)))
 
     @property
     def arrays(self) -> tuple[Any, ...]:
