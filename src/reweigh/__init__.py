@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         SupportError,
         UsageError,
     )
+    from reweigh.estimate.estimator import Recipe
     from reweigh.estimate.presets import (
         ESTIMATORS,
         dm,
@@ -105,7 +106,6 @@ if TYPE_CHECKING:
         wdr,
         wis,
     )
-    from reweigh.estimate.recipe import Recipe
     from reweigh.evaluation.evaluate import evaluate, evaluate_all, moments, point_values
     from reweigh.evaluation.result import Diagnostics, Estimate, Gain, Interval, Marginals, Refusal
     from reweigh.log.arrays import log_from_arrays
@@ -135,7 +135,7 @@ _HOMES = {
     "reweigh.estimate.presets": (
         "ESTIMATORS dm dr estimator is_ mdr mis ssd_is trajectory_is trajectory_wis wdr wis"
     ),
-    "reweigh.estimate.recipe": "Recipe",
+    "reweigh.estimate.estimator": "Recipe",
     "reweigh.evaluation.evaluate": "evaluate evaluate_all moments point_values",
     "reweigh.log.arrays": "log_from_arrays",
     "reweigh.log.columns": "Columns",

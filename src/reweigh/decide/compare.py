@@ -22,10 +22,10 @@ from reweigh.errors import (
     check_whole,
     must_be,
 )
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import behavior_values
 from reweigh.estimate.presets import Estimators, as_recipe, estimator_list, mis
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.variance import nothing_left
+from reweigh.estimate.standard_error import nothing_left
 from reweigh.evaluation.auto import CommonChoice, choose_common
 from reweigh.evaluation.evaluate import AUTO, evaluate_all
 from reweigh.evaluation.inputs import Truncated, check_target

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from reweigh.decide.contenders import Comparison, Contender, Difference, chance
-from reweigh.estimate.recipe import Recipe
+from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate
 from reweigh.log.log import EpisodeLog
 from reweigh.show.charts import forest
