@@ -14,8 +14,7 @@ import pytest
 
 import reweigh as rw
 from reweigh.decide.ledger import noted
-from reweigh.system.locks import locked
-from reweigh.system.output import write_atomically
+from reweigh.system.files import locked, write_atomically
 
 NOTE = """
 import sys
@@ -26,7 +25,7 @@ for k in range(15):
 """
 WRITE = """
 import sys, time
-from reweigh.system.output import write_atomically
+from reweigh.system.files import write_atomically
 def write(stream):
     stream.write(b"half")
     stream.flush()
@@ -38,7 +37,7 @@ write_atomically(sys.argv[1], write, overwrite=True)
 HOLD = """
 import sys
 from pathlib import Path
-from reweigh.system.locks import locked
+from reweigh.system.files import locked
 with locked(Path(sys.argv[1]), "held"):
     print("holding", flush=True)
     sys.stdin.readline()
@@ -131,9 +130,9 @@ def test_a_temporary_file_taken_for_a_stray_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process may look between the making of the file and its lock."""
-    from reweigh.system import output
+    from reweigh.system import files
 
-    real, removed = output.try_lock, []
+    real, removed = files.try_lock, []
 
     def late(handle: int) -> bool | None:
         for path in tmp_path.glob(".out.*~") if not removed else ():
@@ -141,7 +140,7 @@ def test_a_temporary_file_taken_for_a_stray_is_made_anew(
             removed.append(path)
         return real(handle)
 
-    monkeypatch.setattr(output, "try_lock", late)
+    monkeypatch.setattr(files, "try_lock", late)
     write_atomically(tmp_path / "out", lambda stream: stream.write(b"new") and None)
     assert removed
     assert names(tmp_path) == {"out"}

@@ -34,7 +34,7 @@ from scipy.stats import binom
 from theory_statements import STATEMENTS
 
 from reweigh import theory
-from reweigh.system.output import write_atomically
+from reweigh.system.files import write_atomically
 from reweigh.worlds import ModelFail, ModelWin, TabularMDP, TimeVarying, random_mdp
 
 OUTPUT = Path(__file__).parents[2] / "docs" / "paper" / "theory.csv"

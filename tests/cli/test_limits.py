@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import reweigh as rw
-from reweigh.system import memory
+from reweigh.system import process
 
 from .commands import Command, log_table
 
@@ -135,7 +135,7 @@ def test_a_horizon_that_memory_cannot_hold_is_refused_before_it_is_taken(
 
 
 def test_products_by_blocks_are_counted_too(parquet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "limit", lambda: 10**9)
+    monkeypatch.setattr(process, "limit", lambda: 10**9)
     log = rw.read_log(parquet, engine="stream", horizon=100_000, short_episodes="terminal")
     with pytest.raises(rw.ResourceError, match=r"steps in 100 blocks would take about 3\.2 GB"):
         rw.moments(log, rw.ColumnPolicy("pi"), ["is"], blocks=100)
@@ -212,22 +212,22 @@ def test_what_is_no_shortage_stays_a_bug(
 
 
 def test_the_limit_is_the_least_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert memory.limit() is not None
-    monkeypatch.setattr(memory, "physical", lambda: 8 * 10**9)
-    monkeypatch.setattr(memory, "_address_limit", lambda: None)
+    assert process.limit() is not None
+    monkeypatch.setattr(process, "physical", lambda: 8 * 10**9)
+    monkeypatch.setattr(process, "_address_limit", lambda: None)
     group = tmp_path / "a" / "b"
     group.mkdir(parents=True)
     (group / "memory.max").write_text("max\n")
     (tmp_path / "a" / "memory.max").write_text("4000000000\n")
     files = [folder / "memory.max" for folder in (group, tmp_path / "a", tmp_path)]
-    monkeypatch.setattr(memory, "_group_files", lambda: iter(files))
-    assert memory.limit() == memory.allowed() == 4 * 10**9
-    monkeypatch.setattr(memory, "_address_limit", lambda: 3 * 10**9)
-    monkeypatch.setattr(memory, "_addresses_in_use", lambda: 10**9)
-    assert (memory.limit(), memory.allowed()) == (3 * 10**9, 2 * 10**9)
+    monkeypatch.setattr(process, "_group_files", lambda: iter(files))
+    assert process.limit() == process.allowed() == 4 * 10**9
+    monkeypatch.setattr(process, "_address_limit", lambda: 3 * 10**9)
+    monkeypatch.setattr(process, "_addresses_in_use", lambda: 10**9)
+    assert (process.limit(), process.allowed()) == (3 * 10**9, 2 * 10**9)
     with pytest.raises(rw.ResourceError, match=r"5 GB of memory, and this .* 2 GB at most; wait"):
-        memory.require(5 * 10**9, "this", "wait")
-    memory.require(10**9, "this", "wait")
+        process.require(5 * 10**9, "this", "wait")
+    process.require(10**9, "this", "wait")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -383,10 +383,10 @@ STUCK = {
     "while ctypes.CDLL(None).sleep(60): pass",
     "kernel": "import numba\n@numba.njit(nogil=True)\ndef spin(n):\n"
     "    x = 1.0\n    for i in range(n): x = (x * 1.1) % 7.0\n    return x\nspin(10**12)",
-    "query": "import duckdb; from reweigh.system.waiting import heard_meanwhile\n"
+    "query": "import duckdb; from reweigh.system.process import wait_for\n"
     "c = duckdb.connect()\n"
     "q = 'select sum(a.range * b.range % 7) from range(1000000) a, range(1000000) b'\n"
-    "heard_meanwhile(lambda: c.sql(q).to_arrow_table(), c.interrupt)",
+    "wait_for(lambda: c.sql(q).to_arrow_table(), c.interrupt)",
     "threads": "from concurrent.futures import ThreadPoolExecutor\n"
     "with ThreadPoolExecutor(2) as pool: list(pool.map(time.sleep, [60] * 8))",
     "workers": "import joblib\n"

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from reweigh.errors import ResourceError, UsageError
-from reweigh.system.output import write_atomically
+from reweigh.system.files import write_atomically
 
 OLD, NEW = b"old content", b"new content"
 

@@ -15,9 +15,10 @@ import pytest
 from rich.console import Console
 
 import reweigh as rw
-import reweigh.system.progress
 from reweigh.cli import progress
-from reweigh.system.progress import asking, each, stage, watching
+from reweigh.cli import terminal as cli
+from reweigh.system import process
+from reweigh.system.process import each, stage, wait_for, watching
 
 from .commands import log_table
 
@@ -96,23 +97,23 @@ def test_a_terminal_is_shown_the_time_left(monkeypatch: pytest.MonkeyPatch) -> N
     """A quarter done after 30 seconds: 90 are left, and fewer as time goes by."""
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    bar = progress._bar()
-    line = progress._Line(bar, bar.add_task("evaluating", total=None, pace="", ends=None), "at it")
+    bar = progress._progress()
+    line = progress.Line(bar, "at it")
 
     def shown() -> str:
         console = Console(width=100, file=StringIO())
         console.print(bar.make_tasks_table(bar.tasks))
         return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
-    line.tell("estimators", 0.0)
+    line.share("estimators", 0.0)
     assert "at it: estimators" in shown()
     assert "so far" in shown()
     now[0] += 30
-    line.tell("estimators", 0.25)
+    line.share("estimators", 0.25)
     assert "25 %, 1:30 left" in shown()
     now[0] += 10
     assert "25 %, 1:20 left" in shown()
-    line.tell("checks", 0.0)  # another loop begins anew
+    line.share("checks", 0.0)  # another loop begins anew
     assert "at it: checks" in shown()
     assert "left" not in shown()
 
@@ -121,19 +122,20 @@ def test_a_command_shows_it_and_takes_it_away(monkeypatch: pytest.MonkeyPatch) -
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm-256color")
-    with progress.working("evaluating"):
+    with cli.Terminal().working("evaluating"):
         each("estimators", range(4), str)
     assert "evaluating" in terminal.getvalue()
     assert terminal.getvalue().endswith("\x1b[2K")  # the line is wiped
 
 
-def test_rows_that_are_read_once_more_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_read_once_more_begin_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with progress.scanning("evaluating") as report:
-        assert report is not None
-        report(100, 100)
-        report(40, 100)
+    with progress.bar_of("evaluating", scanned(tmp_path, 10)) as log:
+        log.scanner.report(100, 100)
+        log.scanner.report(40, 100)
     assert "40 %" in terminal.getvalue()
     assert "40 %, 0:00 left" not in terminal.getvalue()
 
@@ -148,10 +150,12 @@ def test_nothing_is_shown_where_nobody_looks(
 ) -> None:
     for stream, silent in ((StringIO(), False), (Terminal(), True)):
         monkeypatch.setattr(sys, "stderr", stream)
-        with progress.working("evaluating", silent=silent):
+        terminal = cli.Terminal(quiet=silent)
+        with terminal.working("evaluating"):
             each("estimators", range(4), str)
-        with progress.scanning("evaluating", silent=silent) as report:
-            assert report is None
+        log = scanned(tmp_path, 10)
+        with terminal.working("evaluating", log) as data:
+            assert data is log
         assert stream.getvalue() == ""
 
 
@@ -176,13 +180,13 @@ def test_sums_tell_how_far_they_are(engine: str) -> None:
 # ---- what runs elsewhere is asked ---------------------------------------------------------------
 
 
-def askers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "reweigh-progress"]
+def workers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "reweigh-query"]
 
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reweigh.system.progress, "ASK_EVERY", 0.001)
+    monkeypatch.setattr(process, "ASK_EVERY", 0.001)
 
 
 def test_only_what_is_further_is_told(often: None) -> None:
@@ -196,27 +200,36 @@ def test_only_what_is_further_is_told(often: None) -> None:
         return 0.0 if found is None else found
 
     def run() -> None:
-        with stage(1, 2, "queries"), asking(share):
-            assert asked.wait(10)
+        with stage(1, 2, "queries"):
+            assert wait_for(lambda: asked.wait(10), asked.set, share)
 
     told = [share for _, share in heard(run)]
     assert told == [0.5, 0.6, 0.8, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_nobody_goes_on_asking_after_an_error(error: type[BaseException], often: None) -> None:
+def test_an_error_of_the_work_comes_back(often: None) -> None:
     def fail() -> None:
-        assert len(askers()) == 1
-        raise error
+        assert len(workers()) == 1
+        raise ValueError("no")
 
-    with pytest.raises(error), watching(lambda what, share: None), asking(lambda: 0.5):
-        fail()
-    assert askers() == []
+    with pytest.raises(ValueError, match="no"), watching(lambda what, share: None):
+        wait_for(fail, lambda: None, lambda: 0.5)
+    assert workers() == []
 
 
-def test_where_nobody_looks_nobody_asks() -> None:
-    with asking(lambda: 1 / 0):
-        assert askers() == []
+def test_an_interrupt_stops_the_work(often: None) -> None:
+    stopped = threading.Event()
+
+    def interrupted() -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), watching(lambda what, share: None):
+        wait_for(lambda: stopped.wait(10), stopped.set, interrupted)
+    assert stopped.is_set()
+
+
+def test_where_nobody_looks_nobody_asks(often: None) -> None:
+    assert wait_for(lambda: time.sleep(0.05) or 3, lambda: None, lambda: 1 / 0) == 3
 
 
 def scanned(folder: Path, n: int) -> rw.ScannedLog:
@@ -230,7 +243,7 @@ def test_a_query_of_duckdb_tells_how_far_it_is(tmp_path: Path, often: None) -> N
     log = scanned(tmp_path, n)
     log = replace(log, scanner=replace(log.scanner, report=lambda *rows: told.append(rows)))  # type: ignore[type-var]
     rw.moments(log, rw.ColumnPolicy("pi"), ["mis", "is"])
-    assert askers() == []
+    assert workers() == []
     rounds = [told[: told.index((0, told[-1][1]), 1)], told[told.index((0, told[-1][1]), 1) :]]
     for rows in rounds:
         done, [total] = [k for k, _ in rows], {total for _, total in rows}
@@ -248,7 +261,7 @@ def test_a_terminal_is_shown_rows_per_second_of_duckdb(
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "120")
-    with progress.at_work(log, "adding up") as data:
+    with cli.Terminal().working("adding up", log) as data:
         rw.moments(data, rw.ColumnPolicy("pi"), ["mis"])
         time.sleep(0.2)  # rich draws ten times a second
     assert "rows/s" in terminal.getvalue()
@@ -259,7 +272,7 @@ def test_a_terminal_is_shown_rows_per_second_of_duckdb(
 def test_other_databases_tell_their_queries(tmp_path: Path) -> None:
     pq.write_table(log_table(), tmp_path / "log.parquet")
     log = rw.read_log(ibis.duckdb.connect().read_parquet(tmp_path / "log.parquet"))
-    with progress.at_work(log, "adding up") as data:
+    with progress.bar_of("adding up", log) as data:
         assert data is log
     told = heard(lambda: rw.moments(log, rw.ColumnPolicy("pi"), ["mis"]))
     assert {what for what, _ in told} == {"checks", "queries"}
@@ -272,4 +285,4 @@ def test_a_query_that_fails_leaves_no_thread(tmp_path: Path, often: None) -> Non
     with open_home("duckdb", log.data, log.reading, None) as home, watching(lambda *_: None):
         with pytest.raises(rw.InputError, match="DuckDB cannot read the log"):
             home.run(None, "SELECT c0 // 0, CAST('a' AS INTEGER) FROM reweigh_log")
-        assert askers() == []
+        assert workers() == []

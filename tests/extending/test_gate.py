@@ -87,7 +87,7 @@ def test_without_the_package_it_is_gone() -> None:
     ("entry", "why"),
     [
         ("one_action:OneAction", "one_action:OneAction of reweigh.gates is no Gate"),
-        ("reweigh.trust.gates.table:GATES", "is no Gate"),
+        ("reweigh.trust.gates:GATES", "is no Gate"),
     ],
 )
 def test_what_is_no_gate_is_refused(installed: Path, entry: str, why: str) -> None:

@@ -26,8 +26,7 @@ from reweigh.paper import backends, cells, sweep
 from reweigh.paper import list_of_figures as paper
 from reweigh.paper.backends import Backend, BackendName
 from reweigh.paper.cells import Cell, Setting
-from reweigh.system.json_files import checksum_of
-from reweigh.system.locks import locked
+from reweigh.system.files import checksum_of, locked
 
 SOURCE = Path(__file__).parents[2] / "src"
 STUDY = {

@@ -21,7 +21,7 @@ from reweigh.kernels.groups import group_by
 from reweigh.sums import diagnostic_tables as extras
 from reweigh.sums.diagnostic_tables import LaggedMoments, LargestWeights
 from reweigh.sums.engines.stream_episodes import Tail
-from reweigh.trust.verdict import Verdict
+from reweigh.trust.gates import Verdict
 
 __all__ = ["fast_answers"]
 TARGET = rw.TablePolicy({f"s {s}": {f"a{a}": (0.5, 0.3, 0.2)[(s + a) % 3] for a in range(3)}

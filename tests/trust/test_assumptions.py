@@ -15,12 +15,10 @@ from reweigh.estimate.recursion import backward
 from reweigh.sums.diagnostic_tables import OrderedMoments, PacedMoments
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
-from reweigh.trust.gates.drift import drift_by_step, drift_test
-from reweigh.trust.gates.history import history_test
-from reweigh.trust.gates.p_values import Outcome, StateValues
+from reweigh.trust.gates.episodes import drift_by_step, drift_test
 from reweigh.trust.gates.propensities import ratio_test
-from reweigh.trust.gates.steadiness import steadiness_test
-from reweigh.worlds.described import RandomWorld
+from reweigh.trust.gates.states import Outcome, StateValues, history_test, steadiness_test
+from reweigh.worlds.random_worlds import RandomWorld
 
 KINDS = Request(frozenset({"transitions", "model", "lagged", "ordered"}))
 REPLICATES = 200

@@ -16,25 +16,15 @@ import pytest
 
 import reweigh as rw
 from reweigh.cli.app import run
-from reweigh.estimate.solution import Solution
-from reweigh.estimate.weakest_places import Place
+from reweigh.estimate.estimator import Place, Solution
 from reweigh.sums.diagnostic_tables import LargestWeights
-from reweigh.trust.gates import LIMITS, Context, Gate, GateResult, Limit, Outcome
-from reweigh.trust.gates.drift import Drift
-from reweigh.trust.gates.effective_size import EffectiveSize
-from reweigh.trust.gates.episodes import Episodes
+from reweigh.trust.gates import LIMITS, Context, Gate, GateResult, Limit, Outcome, Verdict
+from reweigh.trust.gates.episodes import Drift, Episodes, HiddenStates
 from reweigh.trust.gates.gate import Floats
-from reweigh.trust.gates.heaviest_episode import HeaviestEpisode
-from reweigh.trust.gates.hidden_states import HiddenStates
-from reweigh.trust.gates.history import History
-from reweigh.trust.gates.pareto_k import ParetoK
-from reweigh.trust.gates.placebo import Placebo
 from reweigh.trust.gates.propensities import Propensities
-from reweigh.trust.gates.rare_states import RareStates
-from reweigh.trust.gates.steadiness import Steadiness
-from reweigh.trust.gates.support import Support
-from reweigh.trust.gates.total_mass import TotalMass
-from reweigh.trust.verdict import Verdict
+from reweigh.trust.gates.states import History, Steadiness
+from reweigh.trust.gates.support import Placebo, RareStates, Support, TotalMass
+from reweigh.trust.gates.weights import EffectiveSize, HeaviestEpisode, ParetoK
 
 ESS = np.array([200.0, 150.0, np.nan])
 

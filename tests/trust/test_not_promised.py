@@ -9,7 +9,7 @@ import pytest
 
 import reweigh as rw
 from reweigh.trust.gates import GateResult
-from reweigh.trust.gates.history import errors_apart
+from reweigh.trust.gates.states import errors_apart
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 TARGET = rw.TablePolicy([[0.4, 0.6], [0.3, 0.7], [0.5, 0.5]])

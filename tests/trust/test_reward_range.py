@@ -11,10 +11,10 @@ import pytest
 
 import reweigh as rw
 from reweigh.cli.app import run
-from reweigh.estimate.solution import Solution
+from reweigh.estimate.estimator import Solution
 from reweigh.evaluation.evaluate import evaluate_in_study
 from reweigh.trust.gates import Context, GateResult
-from reweigh.trust.gates.reward_range import Allowed, RewardRange, value_range
+from reweigh.trust.gates.support import Allowed, RewardRange, value_range
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 UNBOUNDED = {"is", "trajectory-is", "mis-plain"}

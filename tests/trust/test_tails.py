@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from reweigh.sums.diagnostic_tables import LargestWeights
-from reweigh.trust.gates import pareto_k
+from reweigh.trust.gates import weights
 
 Floats = np.ndarray
 
 
 def shape_of(log_w: Floats) -> float:
-    k, why = pareto_k.shape(LargestWeights.of(log_w))
+    k, why = weights.shape(LargestWeights.of(log_w))
     assert k is not None, why
     return k
 
@@ -81,7 +81,7 @@ def test_laws_whose_shape_is_known(k: float) -> None:
     n, runs = 10_000, 300
     rng = np.random.default_rng(round(100 * (k + 1)))
     found = [shape_of(np.log(np.expm1(-k * np.log(rng.random(n))) / k)) for _ in range(runs)]
-    M = pareto_k.tail_length(n)
+    M = weights.tail_length(n)
     assert M == 300
     error = float(np.std(found)) / math.sqrt(runs)
     assert abs(np.mean(found) - (M * k + 5) / (M + 10)) < 3 * error + 0.02
@@ -108,7 +108,7 @@ def test_the_limit_of_an_exponential_law() -> None:
     log_x = np.array([0.3936769699915374, 0.3, 0.2, 0.1, 0.0])
     theta = 1 / np.exp(log_x[0]) + (1 - np.sqrt(32 / (np.arange(1, 33) - 0.5))) / 3
     near = log_x + np.array([1e-9, 0, 0, 0, 0])
-    assert pareto_k.pareto_shape(log_x) == pytest.approx(pareto_k.pareto_shape(near), rel=1e-6)
+    assert weights.pareto_shape(log_x) == pytest.approx(weights.pareto_shape(near), rel=1e-6)
     assert theta[3] == 0
 
 
@@ -124,16 +124,16 @@ def test_parts_put_together_give_the_whole(parts: int) -> None:
     for piece in pieces[1:]:
         merged = merged + piece
     assert merged.n == 30_000
-    assert pareto_k.shape(merged) == pareto_k.shape(LargestWeights.of(log_w))
+    assert weights.shape(merged) == weights.shape(LargestWeights.of(log_w))
 
 
 def test_a_list_that_ends_above_the_cutoff_uses_what_it_holds() -> None:
     """A small site with heavy weights beside a large one: complete only above the floor."""
     heavy = np.sort(log_weights("pareto 0.7", 20_000))[::-1]
     cut = LargestWeights(heavy[:100], float(heavy[100]), 20_000)
-    k, why = pareto_k.shape(cut)
+    k, why = weights.shape(cut)
     assert "100 largest" in why
-    assert k == pytest.approx(pareto_k.pareto_shape(pareto_k.log_excess(heavy[:100], heavy[100])))
+    assert k == pytest.approx(weights.pareto_shape(weights.log_excess(heavy[:100], heavy[100])))
     assert k == pytest.approx(0.7, abs=0.1)
 
 
@@ -142,20 +142,20 @@ def test_a_list_that_ends_above_the_cutoff_uses_what_it_holds() -> None:
 
 @pytest.mark.parametrize("n", [1, 5, 24])
 def test_too_few_episodes(n: int) -> None:
-    k, why = pareto_k.shape(LargestWeights.of(np.arange(float(n))))
+    k, why = weights.shape(LargestWeights.of(np.arange(float(n))))
     assert k is None
     assert why.startswith(f"{n} episodes")
     assert "25 episodes" in why
 
 
 def test_equal_weights_have_no_tail() -> None:
-    k, why = pareto_k.shape(LargestWeights.of(np.zeros(1000)))
+    k, why = weights.shape(LargestWeights.of(np.zeros(1000)))
     assert k is None
     assert why.startswith("0 of the 1,000 weights stand above the others")
     # a target that never chances: products are 2^6 or 0
-    k, why = pareto_k.shape(LargestWeights.of(np.where(np.arange(1000) % 64 == 0, 6.0, -np.inf)))
+    k, why = weights.shape(LargestWeights.of(np.where(np.arange(1000) % 64 == 0, 6.0, -np.inf)))
     assert (k, why) == (None, "the 16 largest weights are equal: there is no tail to fit")
-    k, why = pareto_k.shape(LargestWeights.of(np.full(1000, -np.inf)))
+    k, why = weights.shape(LargestWeights.of(np.full(1000, -np.inf)))
     assert k is None
 
 
@@ -163,10 +163,10 @@ def test_weights_equal_to_the_cutoff_are_not_of_the_tail() -> None:
     """100 weights, a tail of 20 wanted; 12 stand above 30 that are equal."""
     above = np.linspace(1, 3, 12)
     log_w = np.concatenate([above, np.zeros(30), np.linspace(-3, -1, 58)])
-    k, why = pareto_k.shape(LargestWeights.of(log_w))
+    k, why = weights.shape(LargestWeights.of(log_w))
     assert why == "from the 12 largest weights"
-    assert k == pareto_k.pareto_shape(pareto_k.log_excess(above[::-1], 0.0))
-    k, why = pareto_k.shape(LargestWeights.of(np.concatenate([above[:4], np.zeros(96)])))
+    assert k == weights.pareto_shape(weights.log_excess(above[::-1], 0.0))
+    k, why = weights.shape(LargestWeights.of(np.concatenate([above[:4], np.zeros(96)])))
     assert k is None
     assert why.startswith("4 of the 100 weights stand above")
 
@@ -175,6 +175,6 @@ def test_most_weights_zero() -> None:
     """The tail is then every positive weight, above a cutoff of 0."""
     log_w = np.full(1000, -np.inf)
     log_w[:40] = log_weights("pareto 0.7", 40)
-    k, why = pareto_k.shape(LargestWeights.of(log_w))
+    k, why = weights.shape(LargestWeights.of(log_w))
     assert why == "from the 40 largest weights"
-    assert k == pareto_k.pareto_shape(np.sort(log_w[:40])[::-1])
+    assert k == weights.pareto_shape(np.sort(log_w[:40])[::-1])

@@ -10,7 +10,7 @@ import reweigh as rw
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.trust.gates import Context, GateResult, measured
-from reweigh.trust.gates.unseen_actions import UnseenActions, left_out
+from reweigh.trust.gates.support import UnseenActions, left_out
 
 NAME = "unseen actions"
 

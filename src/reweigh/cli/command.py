@@ -16,7 +16,7 @@ import typer
 
 from reweigh.cli.options import WRITES, Config
 from reweigh.errors import ReweighError
-from reweigh.system.output import NamedFile, refuse_overlap
+from reweigh.system.files import NamedFile, refuse_overlap
 
 Function = Callable[..., None]
 

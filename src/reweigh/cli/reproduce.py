@@ -13,9 +13,8 @@ import typer
 
 from reweigh import __version__
 from reweigh.cli.command import command
-from reweigh.cli.interrupts import keeping
 from reweigh.cli.options import WRITES, QuietFiles
-from reweigh.cli.terminal import Terminal
+from reweigh.cli.terminal import Terminal, keeping
 from reweigh.errors import PartialError, UsageError
 
 if TYPE_CHECKING:
@@ -152,8 +151,7 @@ def _write_figures(
 
 def _write_run(path: Path, content: dict[str, Any]) -> None:
     """How these results were made, and how long that took."""
-    from reweigh.system.json_files import sealed
-    from reweigh.system.output import write_atomically
+    from reweigh.system.files import sealed, write_atomically
 
     text = json.dumps(sealed(content), indent=2) + "\n"
     write_atomically(path, lambda stream: stream.write(text.encode()), overwrite=True)

@@ -31,7 +31,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.show.text import aligned
 from reweigh.sums.engines.arrays import ratios
-from reweigh.system.number_format import number
+from reweigh.system.numbers import number
 from reweigh.trust.bounds import (
     bernstein_interval,
     hoeffding_interval,
@@ -39,7 +39,7 @@ from reweigh.trust.bounds import (
     p_value_at_most,
     weighted,
 )
-from reweigh.trust.gates.reward_range import value_range as rewards_allow
+from reweigh.trust.gates.support import value_range as rewards_allow
 
 Floats = npt.NDArray[np.float64]
 Range = tuple[float, float]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reweigh.decide.comparison_result import Comparison, Contender, Difference, chance
 from reweigh.errors import RefusedError
-from reweigh.estimate.recipe import Recipe
+from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate
 from reweigh.log.log import EpisodeLog
 from reweigh.show.charts import forest
@@ -19,8 +19,8 @@ from reweigh.show.html.page import Answer, Cells, Figure, Page, Section, Table
 from reweigh.show.html.sections import ARROWS, checks_table
 from reweigh.show.record import NO_TRUST, Evaluation, Facts
 from reweigh.show.text import interval_cell, percent, sentence, shown_names, signed, span
-from reweigh.system.number_format import number
-from reweigh.system.output import files_behind
+from reweigh.system.files import files_behind
+from reweigh.system.numbers import number
 from reweigh.trust.intervals import Interval
 
 SHOWN = 40  # policies in a chart; tables hold all

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from scipy.special import stdtrit
 
 from reweigh.evaluation.result import Estimate, Refusal
-from reweigh.system.number_format import two_digits
+from reweigh.system.numbers import two_digits
 
 BY_CHANCE = 0.01  # of all the differences together
 

@@ -11,14 +11,12 @@ from typing import Any, BinaryIO
 
 from reweigh.decide.comparison_result import label_of
 from reweigh.errors import InputError, ResourceError
+from reweigh.estimate.estimator import ModelControl, Recipe
 from reweigh.estimate.presets import ESTIMATORS
-from reweigh.estimate.recipe import ModelControl, Recipe
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
-from reweigh.system.fingerprint import digest_of, digest_of_callable
-from reweigh.system.json_files import parse_object, sealed, unsealed
-from reweigh.system.locks import locked
-from reweigh.system.output import write_atomically
+from reweigh.system.files import digest_of, locked, parse_object, sealed, unsealed, write_atomically
+from reweigh.system.fingerprint import digest_of_callable
 
 Trial = tuple[str, str]  # the target's fingerprint, the estimator's key
 FORMAT = 3

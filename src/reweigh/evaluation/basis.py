@@ -12,17 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.jackknife import (
+from reweigh.estimate.estimator import Recipe, Solution
+from reweigh.estimate.influence import Spread
+from reweigh.estimate.replicates import jackknife_error
+from reweigh.estimate.standard_error import (
     GONE,
     LEAST_BLOCKS,
+    OVERFLOW,
     TOO_FEW,
+    Freedom,
     error_of_blocks,
-    jackknife_error,
+    nothing_left,
 )
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.solution import Solution
-from reweigh.estimate.spread import Spread
-from reweigh.estimate.variance import OVERFLOW, Freedom, nothing_left
 from reweigh.evaluation.influence_source import (
     BEHAVIOR,
     WIS,
@@ -37,9 +38,9 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.moments import Moments
 from reweigh.trust.gain import Gain, bounded, error_of_returns, paired
-from reweigh.trust.gates import Context, GateResult, measured
-from reweigh.trust.gates.dependence import Dependence
-from reweigh.trust.gates.history import errors_apart
+from reweigh.trust.gates import Context, GateResult, Verdict, measured
+from reweigh.trust.gates.episodes import Dependence
+from reweigh.trust.gates.states import errors_apart
 from reweigh.trust.intervals import (
     Asked,
     Interval,
@@ -53,7 +54,6 @@ from reweigh.trust.intervals import (
     percentile,
     weights_freedom,
 )
-from reweigh.trust.verdict import Verdict
 
 Floats = npt.NDArray[np.float64]
 OTHER_METHODS = ", or use method='analytic' or method='jackknife'"
@@ -360,7 +360,7 @@ def freedom_of(recipe: Recipe, solution: Solution, n: int, in_memory: bool) -> F
     if solution.freedom is not None:
         return solution.freedom
     by_blocks = recipe.weights.error_by_blocks(recipe)
-    if solution.standard_error is None or n < 2 or recipe.weights.blocks > 1:
+    if solution.standard_error is None or n < 2 or recipe.weights.only_jackknife:
         return None
     if by_blocks and not in_memory:
         return None

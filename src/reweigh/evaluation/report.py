@@ -23,8 +23,8 @@ from reweigh.show.html import figures
 from reweigh.show.html.page import LONGEST_LABEL, Figure
 from reweigh.show.html.sections import page_of
 from reweigh.show.record import Change, Evaluation, Report, ranked
-from reweigh.system.output import files_behind
-from reweigh.system.progress import stage
+from reweigh.system.files import files_behind
+from reweigh.system.process import stage
 from reweigh.trust.breakdown import (
     Missing,
     Sources,

@@ -16,20 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import influence_values
-from reweigh.estimate.recipe import Recipe
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.kernels.groups import group_by
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN, Label, Labels
-from reweigh.policy.base import Floats, Policy, no_other_actions
-from reweigh.policy.cached import WrappedPolicy
+from reweigh.policy.base import Floats, Policy, WrappedPolicy, no_other_actions
 from reweigh.show.record import Change
 from reweigh.show.text import change_cells
 from reweigh.sums.engines.arrays import ratios
 from reweigh.sums.moments import Moments
-from reweigh.system.number_format import rounded
-from reweigh.system.progress import each
+from reweigh.system.numbers import rounded
+from reweigh.system.process import each
 
 CLIPPED = (0.999, 0.99)  # quantiles of the ratios
 LEFT_OUT = 0.01  # of the episodes

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.log.states import label_text
-from reweigh.system.fingerprint import digest_of
+from reweigh.system.files import digest_of
 
 if TYPE_CHECKING:
     from reweigh.log.steps import Steps

@@ -15,7 +15,7 @@ from reweigh.log.columns import Columns
 from reweigh.log.identity import Identity, identity_of
 from reweigh.log.states import HIDDEN, Labels
 from reweigh.log.steps import Steps
-from reweigh.system.fingerprint import digest_of
+from reweigh.system.files import digest_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

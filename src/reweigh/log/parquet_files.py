@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from reweigh.errors import InputError, ResourceError, ReweighError
 from reweigh.log.column_types import plain_column, plain_schema
-from reweigh.system.memory import is_shortage
+from reweigh.system.process import is_shortage
 
 PIECE = 1 << 16  # rows
 PARQUET_BUFFER = 1 << 18  # bytes of a file that are read at a time: memory stays small

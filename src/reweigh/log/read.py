@@ -24,8 +24,7 @@ from reweigh.log.states import (
     unite,
 )
 from reweigh.log.steps import Steps, TimeMajor, in_order, time_major
-from reweigh.system.memory import require_steps
-from reweigh.system.progress import tell
+from reweigh.system.process import require_steps, tell
 
 TEXT_ROLES = ("episode", "step", "state", "next_state", "action", "terminated", "truncated")
 Mask = npt.NDArray[np.bool_]

@@ -20,7 +20,7 @@ from reweigh.log.column_types import plain_column, plain_table
 from reweigh.log.csv_files import CsvFormat
 from reweigh.log.parquet_files import ParquetRows, file_errors, parquet_parts, refuse_too_large
 from reweigh.log.text_files import GZIP
-from reweigh.system.memory import require
+from reweigh.system.process import require
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".arrow", ".feather")
 REFUSED_MAGIC = {

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from reweigh.errors import UsageError, must_be
 from reweigh.kernels import codes as kernel_codes
-from reweigh.system.fingerprint import digest_of, digest_of_callable
+from reweigh.system.files import digest_of
+from reweigh.system.fingerprint import digest_of_callable
 
 Label = int | str | tuple["int | str", ...] | None
 Text = str | tuple[str, ...] | None

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.log.states import END, HIDDEN, label_text
-from reweigh.system.fingerprint import digest_of
+from reweigh.system.files import digest_of
 
 if TYPE_CHECKING:
     from reweigh.log.borrowed_arrays import Lent

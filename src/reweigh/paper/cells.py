@@ -30,9 +30,7 @@ from reweigh.errors import (
 )
 from reweigh.evaluation.evaluate import point_values
 from reweigh.evaluation.result import Refusal
-from reweigh.system.fingerprint import digest_of
-from reweigh.system.json_files import checksum_of, parse_object
-from reweigh.system.output import write_atomically
+from reweigh.system.files import checksum_of, digest_of, parse_object, write_atomically
 from reweigh.worlds.world import TrueValue, World
 
 FORMAT = 1

@@ -16,9 +16,8 @@ import numpy as np
 
 from reweigh.errors import UsageError, nearest
 from reweigh.paper.cells import Cell, CellResult, Setting
-from reweigh.system.fingerprint import digest_of
-from reweigh.system.output import write_atomically
-from reweigh.worlds.mountaincar import HORIZON as CAR_HORIZON
+from reweigh.system.files import digest_of, write_atomically
+from reweigh.worlds.paper_worlds import HORIZON as CAR_HORIZON
 
 BOOTSTRAP = 2000  # resamples of the replicates
 COLUMNS = (

@@ -21,7 +21,7 @@ from reweigh.paper.cells import (
     store,
     versions,
 )
-from reweigh.system.locks import locked
+from reweigh.system.files import locked
 
 CHUNKS = 16  # parts of a cell, so that no worker waits long for the last one
 LOCK = ".lock"

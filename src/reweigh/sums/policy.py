@@ -16,7 +16,7 @@ from reweigh.log.states import HIDDEN
 from reweigh.policy.base import Floats, Policy, scope_of
 from reweigh.sums.keyed import KeyedTable
 from reweigh.sums.tables import BUILT_IN
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 
 Ints = npt.NDArray[np.int64]
 SUMS_TO_ONE = 1e-4  # how far above 1 the probabilities of a function may add up: float32

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from reweigh.kernels.groups import Groups, group_by
 from reweigh.sums.policy import PolicyMoments
 from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 Rule = Literal["every row", "one number", "ratios"]

@@ -6,23 +6,14 @@ What cannot be looked into is equal only to itself, so that unknown never means 
 from __future__ import annotations
 
 import functools
-import hashlib
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
+from reweigh.system.files import digest_of
+
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)
-
-
-def digest_of(*parts: str | bytes) -> str:
-    """A short name for a content: 16 bytes of SHA-256 in hexadecimal."""
-    total = hashlib.sha256()
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        total.update(len(data).to_bytes(8, "little"))
-        total.update(data)
-    return total.hexdigest()[:32]
 
 
 def digest_of_callable(f: Any) -> str:

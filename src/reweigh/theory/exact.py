@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import SupportError, UsageError
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 from reweigh.worlds.tabular import TabularMDP
 
 Floats = npt.NDArray[np.float64]

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError
 from reweigh.log.states import END
-from reweigh.system.arithmetic import divided
+from reweigh.system.numbers import divided
 from reweigh.theory.exact import Quantities, covariance, plain_return, product_return
 from reweigh.trust.variance_parts import Decomposition, decomposed
 from reweigh.worlds.tabular import TabularMDP

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from reweigh.trust.gates import LIMITS
-from reweigh.trust.gates.placebo import MATERIAL
+from reweigh.trust.gates.support import MATERIAL
 from reweigh_studies.coverage.faults_page import faults, sparse
 from reweigh_studies.coverage.goals import (
     ERRORS,

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from reweigh.errors import UsageError
-from reweigh.system.json_files import parse_object
-from reweigh.system.output import write_atomically
+from reweigh.system.files import parse_object, write_atomically
 from reweigh.trust.gates import LIMITS
-from reweigh.trust.gates.history import AGREES
+from reweigh.trust.gates.states import AGREES
 from reweigh_studies.coverage.cells import CLEAN, STUDY, TrustCell
 from reweigh_studies.coverage.goals import pick, read_csv
 from reweigh_studies.coverage.measures import BOOTSTRAPS, JACKKNIFE, LEVEL, MAIN, WIS

@@ -20,7 +20,7 @@ from reweigh.errors import UsageError, nearest
 from reweigh.paper import sweep
 from reweigh.paper.backends import Backend
 from reweigh.paper.cells import CellResult, Setting, load
-from reweigh.trust.gates.decisive_episodes import DecisiveEpisodes
+from reweigh.trust.gates.weights import DecisiveEpisodes
 from reweigh_studies.coverage import tables
 from reweigh_studies.coverage.cells import CLEAN, BestCell, TrustCell
 from reweigh_studies.coverage.faults import FAULTS

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy import special
 
 from reweigh.paper.cells import CellResult
-from reweigh.system.output import write_atomically
+from reweigh.system.files import write_atomically
 from reweigh.trust.gates import LIMITS, Limit
 from reweigh.trust.intervals import METHODS
 from reweigh_studies.coverage.cells import BestCell, TrustCell

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.trust.gates import GATES, LIMITS, Limit
-from reweigh.trust.gates.history import AGREES
+from reweigh.trust.gates.states import AGREES
 from reweigh_studies.coverage.measures import (
     APART,
     DEPENDENCE,

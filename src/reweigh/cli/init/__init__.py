@@ -50,8 +50,8 @@ def init(
     from reweigh.cli.init.look import look_at
     from reweigh.cli.init.propose import propose
     from reweigh.cli.init.tidy import write_tidy
-    from reweigh.sums.store import is_moments_file
-    from reweigh.system.output import write_atomically
+    from reweigh.sums.read import is_moments_file
+    from reweigh.system.files import write_atomically
 
     refuse_existing(output, overwrite=overwrite)
     if tidy is not None and tidy.suffix != ".parquet":

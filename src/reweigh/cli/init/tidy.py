@@ -21,7 +21,7 @@ from reweigh.cli.init.look import Look
 from reweigh.errors import Fault, Place, input_error
 from reweigh.log.column_types import floats, is_text, texts
 from reweigh.log.sources import open_source
-from reweigh.system.output import write_atomically
+from reweigh.system.files import write_atomically
 
 PERCENT = r"^\s*[0-9]+([.,][0-9]+)?\s*%\s*$"
 WORDS = {"yes": True, "no": False, "y": True, "n": False, "t": True, "f": False}

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal
 import altair as alt
 
 from reweigh.errors import UsageError
-from reweigh.system.output import write_atomically
+from reweigh.system.files import write_atomically
 
 Format = Literal["svg", "png", "pdf", "html", "json"]
 FORMATS: tuple[Format, ...] = ("svg", "png", "pdf", "html", "json")

@@ -9,11 +9,10 @@ from reweigh.errors import RefusedError
 from reweigh.show.html.page import Answer
 from reweigh.show.record import NO_TRUST, Evaluation, Report
 from reweigh.show.text import by_text, percent, sentence, span
-from reweigh.system.number_format import rounded
+from reweigh.system.numbers import rounded
 from reweigh.trust.breakdown import Missing
-from reweigh.trust.gates import GateResult
+from reweigh.trust.gates import GateResult, Verdict
 from reweigh.trust.intervals import Interval
-from reweigh.trust.verdict import Verdict
 
 MEANING = {
     "green": "No check speaks against this number.",

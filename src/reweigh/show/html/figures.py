@@ -11,7 +11,7 @@ from reweigh.show.charts import forest, steps
 from reweigh.show.html.page import LONGEST_LABEL, Cells, Figure, Table
 from reweigh.show.record import Change, Evaluation, Report
 from reweigh.show.text import change_cells, interval_cell, signed, span
-from reweigh.system.number_format import number, two_digits
+from reweigh.system.numbers import number, two_digits
 from reweigh.trust.breakdown import Heat, ValueParts
 from reweigh.trust.gain import same
 from reweigh.trust.variance_parts import Decomposition, Floats, StatePart
@@ -99,7 +99,7 @@ def gains(report: Report) -> Figure | None:
     cells = tuple((*cell, row.better) for cell, row in zip(gain_cells(rows), rows, strict=True))
     name, gain, around, p = cells[0]
     why = "Both values come from the same episodes, so what they have in common cancels"
-    if rows[0].gain_at_most:
+    if rows[0].tested_gain is not None and rows[0].tested_gain.at_most:
         why = "Sums hold no episodes: the error of the difference is at most that of both values"
     text = (
         f"{name}: {gain} ({around}), one-sided {p} of no gain. {why}; an interval without 0 tells "

@@ -18,7 +18,7 @@ import jinja2
 from reweigh.show.charts import PALETTE, TITLES, on_dark, steps
 from reweigh.show.record import Facts
 from reweigh.show.text import plain, shown_names
-from reweigh.system.output import write_atomically
+from reweigh.system.files import write_atomically
 from reweigh.trust.breakdown import Heat
 from reweigh.trust.gates import GateResult
 

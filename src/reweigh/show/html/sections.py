@@ -12,9 +12,9 @@ from reweigh.show.html.facts import computation, computed_section, log_section
 from reweigh.show.html.page import MARKS, Cells, Figure, Page, Section, Table
 from reweigh.show.record import Change, Report
 from reweigh.trust.breakdown import Heat, Missing, ValueParts
+from reweigh.trust.gates import Verdict
 from reweigh.trust.unlogged import Unlogged
 from reweigh.trust.variance_parts import Decomposition
-from reweigh.trust.verdict import Verdict
 from reweigh.trust.weight_curves import Weights
 
 CURSE = (

@@ -19,10 +19,10 @@ import pyarrow as pa
 from reweigh.errors import InputError, Place, UsageError
 from reweigh.log.column_types import is_text
 from reweigh.log.sources import FileSource, TableSource
-from reweigh.system.waiting import heard_meanwhile
+from reweigh.system.process import wait_for
 
 if TYPE_CHECKING:
-    from reweigh.sums.scanned_log import Reading
+    from reweigh.sums.read import Reading
 
 ROW = "row"  # from 0 on over all files; only messages need it
 # backends of Ibis that find a column whatever the case of its name; a table that is made by an
@@ -337,7 +337,7 @@ class TableHome:
 
             query, connection = sql or self.sql(expression), self.backend.con
             with duckdb_errors(self.describe(), None):
-                return heard_meanwhile(
+                return wait_for(
                     lambda: connection.sql(query).to_arrow_table(), connection.interrupt
                 )
         if self.dialect == "pyspark":

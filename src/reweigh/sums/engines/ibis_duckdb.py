@@ -27,12 +27,11 @@ from reweigh.sums.engines.ibis_connect import (
     needed,
     quoted,
 )
-from reweigh.system import memory
-from reweigh.system.progress import asking
-from reweigh.system.waiting import heard_meanwhile
+from reweigh.system import process
+from reweigh.system.process import wait_for
 
 if TYPE_CHECKING:
-    from reweigh.sums.scanned_log import Reading
+    from reweigh.sums.read import Reading
 
 MEMORY_LIMIT = "REWEIGH_MEMORY_LIMIT"  # of DuckDB, such as "4GB"; its own default: 80 % of memory
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:%|bytes?|[kmgt]i?b)", re.IGNORECASE)
@@ -84,11 +83,12 @@ class DuckHome(NamedHome):
 
     def run(self, expression: Any, sql: str | None = None) -> pa.Table:
         query = sql or self.sql(expression)
-        with (
-            duckdb_errors(self.describe(), self.files),
-            asking(lambda: self.connection.query_progress() / 100),
-        ):
-            return heard_meanwhile(lambda: self._answer(query), self.connection.interrupt)
+        with duckdb_errors(self.describe(), self.files):
+            return wait_for(
+                lambda: self._answer(query),
+                self.connection.interrupt,
+                lambda: self.connection.query_progress() / 100,
+            )
 
     def _answer(self, query: str) -> pa.Table:
         answer = self.connection.sql(query)
@@ -107,7 +107,7 @@ def duckdb_errors(source: str, files: FileSource | None) -> Iterator[None]:
     except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException):
         raise  # the query is wrong
     except (duckdb.Error, UnicodeError, RuntimeError) as error:
-        if memory.is_shortage(error):
+        if process.is_shortage(error):
             raise
         if files is not None and files.kind == "parquet":
             files.refuse_damage()
@@ -130,7 +130,7 @@ def _memory_limit() -> str | None:
     """The limit that was asked for; DuckDB takes a negative one for none at all."""
     limit = os.environ.get(MEMORY_LIMIT)
     if not limit:
-        most, there = memory.allowed(), memory.physical()
+        most, there = process.allowed(), process.physical()
         # DuckDB knows the machine's memory and its control group, not the limit of its addresses
         less = most is not None and there is not None and most < there
         return f"{int(SHARE * most)} bytes" if less and most is not None else None
@@ -150,7 +150,7 @@ def open_duckdb(
             "the engine duckdb needs the package duckdb: pip install duckdb"
         ) from error
     # without as much it would not raise an error, but end the process
-    memory.require(LEAST, "DuckDB", "raise its limit, or read the log with engine='stream'")
+    process.require(LEAST, "DuckDB", "raise its limit, or read the log with engine='stream'")
     spill = os.environ.get(TEMP_DIRECTORY) or tempfile.gettempdir()
     if not Path(spill).is_dir():
         raise ResourceError(f"{TEMP_DIRECTORY}={spill!r} is no directory")

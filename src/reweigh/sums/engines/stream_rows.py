@@ -32,7 +32,7 @@ from reweigh.log.csv_files import CsvPart
 from reweigh.log.parquet_files import file_errors
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.text_files import TextStream, bad_byte, open_stream
-from reweigh.system.progress import Report
+from reweigh.system.process import Report
 
 Data = FileSource | TableSource
 CSV_BLOCK = 1 << 22

@@ -1,9 +1,58 @@
-"""Are there enough episodes?"""
+"""Gates of the log as a whole: are there enough episodes, whole ones, that are alike?
+
+**Dependence.** Whole episodes may turn out good or bad for a reason that no state tells. The
+returns then spread more than the recursion says of the logged policy itself, where every ratio is
+1. Where influence values can be computed there is an error that does not mind.
+"""
 
 from __future__ import annotations
 
-from reweigh.errors import SmallSampleWarning
-from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from reweigh.errors import InputWarning, SmallSampleWarning
+from reweigh.estimate import recursion
+from reweigh.estimate.operators import cells_of, importance_operator
+from reweigh.estimate.recursion import backward, forward
+from reweigh.estimate.solution import largest
+from reweigh.estimate.standard_error import OVERFLOW
+from reweigh.kernels.groups import tally
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import END, UNKNOWN
+from reweigh.sums.diagnostic_tables import OrderedMoments, PacedMoments
+from reweigh.sums.moments import Moments
+from reweigh.trust.gain import no_returns
+from reweigh.trust.gates.gate import (
+    NO_TRANSITIONS,
+    AssumptionGate,
+    Context,
+    Floats,
+    Gate,
+    GateResult,
+    Ints,
+    Limit,
+    Outcome,
+    limits_by,
+)
+
+HALF = 10  # episodes in each half of the log
+UNEVEN = (
+    "the ids are so uneven that one range of them holds nearly all episodes: number the episodes "
+    "in their order"
+)
+NO_NUMBERS = (
+    "the ids of its episodes are no whole numbers (in texts: 18 digits at most, no leading 0)"
+)
+NO_SPREAD = 1e-12  # of a sum of squares
+TINY = np.finfo(np.float64).tiny
+LUCK = 3.0  # errors of a standard deviation, 1/√(2n) of it each
+STATE_IS_ALL = "an error from sums takes the state for all that matters"
+BY_BLOCKS = (
+    "an interval by deleting blocks of episodes allows for it (jackknife), as does one from the "
+    "log in memory (engine='arrays')"
+)
 
 
 class Episodes(
@@ -27,3 +76,264 @@ class Episodes(
             "an interval from so few is not to be trusted: log more episodes",
             limit=self.limit(context.limits),
         )
+
+
+class EstimatedPropensities(
+    Gate,
+    name="estimated propensities",
+    question="Were the propensities logged, or estimated from this log?",
+    fault="fitted-behavior",
+    limits=limits_by(Limit(0.0, None)),
+    of={"ratios"},
+):
+    """Errors take estimated propensities for the truth."""
+
+    def measure(self, context: Context) -> GateResult:
+        estimated = context.sums.about.behavior != "logged"
+        return self.judge(
+            float(estimated),
+            "the propensities were estimated from this log, and the error takes them for the truth"
+            if estimated
+            else "the propensities were logged",
+            "log the propensities; until then the interval can be off, mostly too wide",
+        )
+
+
+class CutOff(
+    Gate,
+    name="cut-off episodes",
+    question="Were episodes cut off before an unknown state while others ended?",
+    fault="cut-off",
+    reads="solution",
+    limits=limits_by(Limit(0.0, 0.05)),
+    of={"states"},
+):
+    """Episodes cut off before a state that is not known, while others end: these are overrated."""
+
+    def measure(self, context: Context) -> GateResult | None:
+        share = cut_beside_ends(context.whole)
+        if not share > 0:
+            return None
+        return self.judge(
+            share,
+            f"{share:.1%} of the episodes were cut off, nobody knows before which state, and "
+            "others ended: the chance of ending is overestimated",
+            "give next_state, the state after the last row too",
+        )
+
+
+def cut_beside_ends(data: EpisodeLog | Moments) -> float:
+    """The share of the episodes that were cut off before a state that is not known while others
+    ended: a move that is not known is left out although it was no end, so that ends are
+    overestimated."""
+    if isinstance(data, EpisodeLog):
+        steps = data.steps
+        ended = (steps.ending == END) & (steps.lengths < steps.horizon)
+        return steps.unknown_before_horizon() / data.n_episodes if ended.any() else 0.0
+    cells = data.transitions if data.transitions is not None else data.model
+    if cells is None or not data.truncated:
+        return 0.0
+    early = cells.t_next < data.about.horizon
+    if not np.any(early & (cells.s_next == END)):
+        return 0.0
+    return float(cells.n[early & (cells.s_next == UNKNOWN)].sum()) / data.n_episodes
+
+
+class HiddenStates(
+    Gate,
+    name="hidden states",
+    question="Are states hidden that a model takes for one?",
+    fault="states-lost",
+    reads="solution",
+    limits=limits_by(Limit(None, 0.0)),
+    warning=InputWarning,
+    of={"model", "stationary"},
+):
+    """A model takes the hidden state for a state like any other; MIS and running products do not
+    look at it."""
+
+    def measure(self, context: Context) -> GateResult:
+        hidden = context.sums.hidden
+        return self.judge(
+            float(hidden),
+            "some states are hidden, and a model takes them for one state"
+            if hidden
+            else "no state is hidden",
+            "use mis, which sees a hidden stretch as one long step",
+        )
+
+
+class HasInterval(
+    Gate,
+    name="interval",
+    question="Is there an interval?",
+    fault="no-spread",
+    limits=limits_by(Limit(0.0, None)),
+):
+    """Without one nobody can say how sure the value is; a refusal says itself what to do."""
+
+    def measure(self, context: Context) -> GateResult | None:
+        why = context.refused
+        if why is None and not context.has_interval:
+            why = context.error_method
+        if why is None:
+            return None
+        advice = "do not take the value for exact: what was not seen has no spread"
+        if context.refused is not None:
+            advice = ""
+        return self.judge(1.0, f"there is no interval: {why}", advice)
+
+
+class Drift(
+    AssumptionGate,
+    name="drift",
+    question="Did both halves of the log, by id, earn the same?",
+    fault="drift",
+    needs={"ordered", "paced"},
+    limits=limits_by(Limit(0.01, None, above=False)),
+    holds="both halves of the log, by id, earned the same",
+    fails="the two halves of the log, by id, earned differently",
+    advice="evaluate recent episodes alone, or each period apart",
+    most="strongest",
+):
+    def test(self, context: Context) -> Outcome:
+        sums = context.sums
+        if sums.ordered is None:
+            return Outcome(None, f"the log has no order: {no_returns(sums)}")
+        if not sums.ordered.has_order:
+            return Outcome(None, f"the log has no order: {NO_NUMBERS}")
+        whole = drift_test(sums.ordered)
+        if whole.p is None:
+            return whole
+        if sums.paced is None:
+            return replace(whole, why=context.lacking("paced", "the rewards by step"))
+        return replace(drift_by_step(sums.paced, sums.about.horizon), p=whole.p)
+
+
+def drift_test(ordered: OrderedMoments) -> Outcome:
+    """Is the logged return the same in the first and in the second half of the log?
+
+    The episodes are in the order of their ids; the halves are split at the bucket that comes
+    nearest to the middle. Welch's test of the two means.
+    """
+    cut, why = _middle(ordered.n)
+    if why:
+        return Outcome(None, why)
+    late = np.arange(len(ordered)) >= cut
+    n, g, g2 = (tally(late, values, 2) for values in (ordered.n, ordered.g, ordered.g2))
+    if np.sum(g2 - g * g / n) <= NO_SPREAD * g2.sum():
+        return Outcome(None, "the returns of each half are all the same")
+    return Outcome(float(_welch(n, g[:, None], g2[:, None])[1][0]))
+
+
+def drift_by_step(paced: PacedMoments, horizon: int) -> Outcome:
+    """The same of the logged rewards, step by step: an episode that is over earns 0, and every one
+    counts at every step. The halves are split at the same rule's bucket, but buckets by step are
+    wider. p is None: what is judged is the return, and so many tests at once find something."""
+    first = paced.t == 0  # every episode has a row there
+    bucket, n = paced.bucket[first], paced.n[first]
+    cut, why = _middle(n)
+    if why:
+        return Outcome(None, why)
+    late = paced.bucket >= bucket[cut]
+    sizes = tally(bucket >= bucket[cut], n, 2)
+    place = late * horizon + paced.t
+    y, y2 = (tally(place, v, 2 * horizon).reshape(2, horizon) for v in (paced.y, paced.y2))
+    if not np.isfinite(y2).all():
+        return Outcome(None, OVERFLOW)
+    t, p = _welch(sizes, y, y2)
+    known = np.isfinite(p)
+    if not known.any():
+        return Outcome(None, "the rewards of each step are all the same")
+    # Where p is too small for a number, t still tells which is the smallest.
+    score = np.where(p >= TINY, -np.log(np.maximum(p, TINY)), 1000 + np.abs(t))
+    return Outcome(None, per_step=p, step=largest(np.where(known, score, 0.0)))
+
+
+def _middle(n: Ints) -> tuple[int, str]:
+    """Of buckets with so many episodes, the first of the second half; or why there is none."""
+    below = np.cumsum(n)
+    if len(below) < 2:
+        return 0, "the episodes' ids do not tell an order"
+    cut = int(np.argmin(np.abs(below[:-1] - below[-1] / 2))) + 1
+    if below[-1] < 2 * HALF:
+        return 0, f"a half of the log has fewer than {HALF} episodes"
+    if min(below[cut - 1], below[-1] - below[cut - 1]) < HALF:
+        return 0, UNEVEN
+    return cut, ""
+
+
+def _welch(n: Floats, first: Floats, second: Floats) -> tuple[Floats, Floats]:
+    """Welch's test of two means, from n (2,), Σx and Σx² (2, K): (K,) t and p, nan where both
+    halves show one and the same number."""
+    from scipy.special import stdtr
+
+    n = n[:, None]
+    mean = first / n
+    spread = np.maximum(second - n * mean**2, 0.0)
+    noise = NO_SPREAD * second.sum(axis=0)  # sums of squares carry no digits below this
+    off, spreads = mean[1] - mean[0], spread.sum(axis=0) > noise
+    known = spreads | (off**2 * n.prod() / n.sum() > noise)
+    # Without any spread within the halves a difference between them is beyond doubt.
+    each = np.where(spreads, spread, noise)[:, known] / (n - 1) / n
+    error = np.sqrt(each.sum(axis=0))
+    t, p = np.full((2, len(off)), np.nan)
+    t[known] = off[known] / error
+    # df = (Σe)² / Σ e²/(n-1)
+    df = 1 / np.sum((each / error**2) ** 2 / (n - 1), axis=0)
+    p[known] = 2 * stdtr(df, -np.abs(t[known]))
+    return t, p
+
+
+class Dependence(
+    Gate,
+    name="dependence",
+    question="Do episodes depend on more than their states, where only sums are at hand?",
+    fault="fate",
+    needs={"ordered", "transitions"},
+    limits=limits_by(Limit(0.05, None)),
+    of={"states"},
+):
+    """Where it cannot be told it is amber, as if it were so: then there is no interval but by
+    deleting blocks."""
+
+    def measure(self, context: Context) -> GateResult | None:
+        if context.spread is not None or context.n_episodes < 2:
+            return None
+        excess = context.once(self.name, lambda: excess_spread(context.sums))
+        if isinstance(excess, str):
+            text = f"whether returns spread more than the states explain cannot be told ({excess})"
+            return self.result("amber", None, f"{text}, and {STATE_IS_ALL}", advice=BY_BLOCKS)
+        if self.limit().judge(excess) == "green":
+            return None
+        text = f"returns spread {excess:.0%} more than the states explain, luck allowed for"
+        return self.judge(excess, f"{text}, and {STATE_IS_ALL}", BY_BLOCKS)
+
+
+def excess_spread(sums: Moments) -> float | str:
+    """By how much the returns spread more than the states explain, luck allowed for, as a share of
+    that; or why it cannot be told."""
+    ordered, n, about = sums.ordered, sums.n_episodes, sums.about
+    if ordered is None:
+        return no_returns(sums)
+    if sums.transitions is not None:
+        cells, start = sums.transitions.forget("block", "a"), sums.start.forget("block")
+    elif sums.model is not None:
+        cells, start = cells_of(sums, "model")
+        cells = cells.forget("a")
+    else:
+        return NO_TRANSITIONS
+    count = cells.n.astype(np.float64)
+    logged = replace(cells, rho=count, rho2=count, z=cells.y, rhoz=cells.y, z2=cells.y2, one=count)
+    op = importance_operator(logged, start, about.horizon, about.discount)
+    op = replace(op, start=replace(op.start, g=0 * op.start.g, g2=0 * op.start.g2))
+    flow, back = forward(op, simplex=False), backward(op)
+    moved = recursion.derivatives(op, flow, back)
+    term = recursion.logged_reward(op, moved.reward)
+    explained = recursion.squared_error(op, back, moved, term)
+    spread = ordered.variance / n
+    if not math.isfinite(spread + explained.total):
+        return OVERFLOW
+    if explained.lost or not spread > 0:
+        return 0.0
+    return max(math.sqrt(spread / explained.total) - 1 - LUCK / math.sqrt(2 * n), 0.0)

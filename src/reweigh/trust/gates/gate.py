@@ -1,4 +1,5 @@
-"""What a gate is: one question about an estimate, with all that belongs to it.
+"""What a gate is: one question about an estimate, with all that belongs to it. What it answers, and
+the verdict, which is the worst of the answers.
 
 Every gate is computed on un-normalised quantities, because normalising hides missing overlap. The
 limits are those of `docs/trust`, set on one half of the study's worlds and checked on the other.
@@ -12,7 +13,7 @@ no interval) is judged by what must be so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
@@ -20,18 +21,20 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.solution import Solution
-from reweigh.estimate.spread import Spread
-from reweigh.estimate.weakest_places import Place
+from reweigh.estimate.estimator import Place, Recipe, Solution
+from reweigh.estimate.influence import Spread
+from reweigh.estimate.operators import OneStep, importance_operator
+from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.log.log import EpisodeLog
 from reweigh.sums.moments import Moments
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Level = Literal["green", "amber", "red", "unknown"]
 ORDER: tuple[Level, ...] = ("unknown", "green", "amber", "red")  # by how much they matter
 Reads = Literal["solution", "sums"]
 Result = TypeVar("Result")
+NO_TRANSITIONS = "these sums hold no transitions"
 ROUNDING = 1e-6  # what it leaves of a spread, which is a difference of sums of squares
 
 
@@ -100,11 +103,57 @@ class GateResult:
         per_step = None
         if self.per_step is not None:
             per_step = [v if math.isfinite(v) else None for v in self.per_step.tolist()]
-        names = ("name", "level", "value", "text", "advice", "limit")
+        names = [
+            "name",
+            "level",
+            "value",
+            "text",
+            "advice",
+            "limit",
+            "per_step",
+            "step",
+            "state",
+            "action",
+        ]
+        return {name: getattr(self, name) for name in names} | {"per_step": per_step}
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """green: no gate speaks against the estimate; amber: use it with the reasons at hand; red: do
+    not decide on it. Gates that could not be computed are told, and never make a verdict better."""
+
+    gates: tuple[GateResult, ...]
+
+    @property
+    def level(self) -> Level:
+        return self.reasons[0].level if self.reasons else "green"
+
+    @property
+    def reasons(self) -> tuple[GateResult, ...]:
+        """The gates that speak against the estimate, the worst first."""
+        against = [g for g in self.gates if g.level in ("amber", "red") and not g.hint]
+        return tuple(sorted(against, key=lambda gate: -ORDER.index(gate.level)))
+
+    @property
+    def unchecked(self) -> tuple[GateResult, ...]:
+        """The assumptions that could not be tested."""
+        return tuple(g for g in self.gates if g.level == "unknown" and g.assumption)
+
+    def unchecked_lines(self) -> list[str]:
+        """These, each with the reason: a green verdict rests on what was checked."""
+        return [f"{gate.name} ({gate.text})" for gate in self.unchecked]
+
+    def __str__(self) -> str:
+        names = ", ".join(gate.name for gate in self.reasons)
+        return f"{self.level}: {names}" if names else self.level
+
+    def to_dict(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in names},
-            "per_step": per_step,
-            **{name: getattr(self, name) for name in ("step", "state", "action")},
+            "level": self.level,
+            "reasons": [gate.name for gate in self.reasons],
+            "unchecked": {gate.name: gate.text for gate in self.unchecked},
+            "gates": [gate.to_dict() for gate in self.gates],
         }
 
 
@@ -183,6 +232,17 @@ class Context:
         result: Result = self.shared[name]
         return result
 
+    def marginal_operator(self) -> OneStep | None:
+        """The operator of MIS on these sums; None where they hold no transitions."""
+        sums, about = self.sums, self.sums.about
+        if sums.transitions is None:
+            return None
+        cells, start = sums.transitions, sums.start
+        return self.once(
+            "marginal operator",
+            lambda: importance_operator(cells, start, about.horizon, about.discount),
+        )
+
     def place(self, place: Place | None) -> dict[str, Any]:
         """The `step`, `state` and `action` of a result; END is no state."""
         if place is None:
@@ -219,41 +279,26 @@ class Gate:
                     `warns_if_amber`, amber
     """
 
-    name: str
-    question: str
-    fault: str
-    reads: Reads
-    needs: frozenset[str]
-    limits: Mapping[str, Limit]
-    of: frozenset[str]
-    unless: frozenset[str]
-    softened: str
-    hint: bool
-    assumption: bool
-    warning: type[Warning] | None
-    warns_if_amber: bool
+    name: str = ""
+    question: str = ""
+    fault: str = ""
+    reads: Reads = "sums"
+    needs: frozenset[str] = frozenset()
+    limits: Mapping[str, Limit] = MappingProxyType({})
+    of: frozenset[str] = frozenset()
+    unless: frozenset[str] = frozenset()
+    softened: str = ""
+    hint: bool = False
+    assumption: bool = False
+    warning: type[Warning] | None = None
+    warns_if_amber: bool = False
 
-    def __init_subclass__(
-        cls,
-        name: str = "",
-        question: str = "",
-        fault: str = "",
-        reads: Reads = "sums",
-        needs: Collection[str] = (),
-        limits: Mapping[str, Limit] = MappingProxyType({}),
-        of: Collection[str] = (),
-        unless: Collection[str] = (),
-        softened: str = "",
-        hint: bool = False,
-        assumption: bool = False,
-        warning: type[Warning] | None = None,
-        warns_if_amber: bool = False,
-    ) -> None:
-        cls.name, cls.question, cls.fault, cls.softened = name, question, fault, softened
-        cls.reads, cls.needs, cls.limits = reads, frozenset(needs), limits
-        cls.of, cls.unless = frozenset(of), frozenset(unless)
-        cls.hint, cls.assumption = hint, assumption
-        cls.warning, cls.warns_if_amber = warning, warns_if_amber
+    def __init_subclass__(cls, **declared: Any) -> None:
+        """A subclass declares these as keywords."""
+        for name, value in declared.items():
+            if not hasattr(cls, name):
+                raise TypeError(f"a gate declares no {name!r}")
+            setattr(cls, name, frozenset(value) if isinstance(value, set) else value)
 
     def concerns(self, traits: frozenset[str]) -> bool:
         """Whether it is asked of an estimator with these traits."""
@@ -298,4 +343,72 @@ class Gate:
             text = f"{text}, {most} at {at}"
         return self.result(
             level, value, text, advice=advice if against else "", limit=str(limit), **place
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A test's outcome.
+
+    p         None where the test cannot be made
+    why       why there is none, or none by step
+    per_step  (H,) p-values step by step, nan where a step has none
+    step, state  where the sums are furthest from what they should be (codes)
+    share     of the (t, s) that were tested
+    """
+
+    p: float | None
+    why: str = ""
+    per_step: Floats | None = None
+    step: int | None = None
+    state: int | None = None
+    share: float = 1.0
+
+
+class AssumptionGate(Gate):
+    """A gate of a p-value: what it says where the assumption holds and where it fails, what to do
+    then, and the word before its place, where that is told.
+
+    The test works on sums, so that it is the same on every engine and for merged sites. It can be
+    wrong both ways: a small p-value is a reason to look, and a large one proves nothing.
+    """
+
+    assumption = True
+    holds: str = ""
+    fails: str = ""
+    advice: str = ""
+    most: str = ""
+
+    def test(self, context: Context) -> Outcome:
+        raise NotImplementedError
+
+    def measure(self, context: Context) -> GateResult:
+        return self.of_outcome(*self.outcome(context))
+
+    def outcome(self, context: Context) -> tuple[Outcome, str | None]:
+        """The test's outcome, without a p-value where that is no number, and its state's name."""
+        outcome = context.once(self.name, lambda: self.test(context))
+        if outcome.p is not None and math.isnan(outcome.p):
+            outcome = Outcome(None, OVERFLOW)
+        code = -1 if outcome.state is None else outcome.state
+        return outcome, context.sums.states.name(code) if code >= 0 else None
+
+    def of_outcome(self, outcome: Outcome, state: str | None = None, **more: Any) -> GateResult:
+        if outcome.p is None:
+            return self.unknown(outcome.why)
+        said = self.holds if self.limit().judge(outcome.p) == "green" else self.fails
+        p = f"p = {outcome.p:.2g}" if outcome.p >= 1e-16 else "p < 1e-16"
+        by_step = f"; by step it is not told: {outcome.why}" if outcome.why else ""
+        if outcome.share < 1:
+            one_in = f"1 of {1 / outcome.share:,.0f}"
+            by_step += f"; tested at {one_in} (step, state) pairs, chosen by their hash"
+        return self.judge(
+            outcome.p,
+            f"{said} ({p}{by_step})",
+            self.advice,
+            most=self.most,
+            per_step=outcome.per_step,
+            step=outcome.step,
+            state=state,
+            **more,
         )

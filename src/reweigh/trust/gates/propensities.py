@@ -18,14 +18,23 @@ from itertools import accumulate
 
 import numpy as np
 
-from reweigh.estimate.variance import OVERFLOW
+from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.kernels.groups import group_by, tally
 from reweigh.log.states import Labels, label_text
 from reweigh.sums.shares import is_constant, is_one_number
 from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.arithmetic import divided
-from reweigh.trust.gates.gate import Context, GateResult, Limit, limits_by
-from reweigh.trust.gates.p_values import NO_TRANSITIONS, AssumptionGate, Floats, Ints, Outcome
+from reweigh.system.numbers import divided
+from reweigh.trust.gates.gate import (
+    NO_TRANSITIONS,
+    AssumptionGate,
+    Context,
+    Floats,
+    GateResult,
+    Ints,
+    Limit,
+    Outcome,
+    limits_by,
+)
 
 GROUP_ROWS = 100  # of a state before its sums are near normal; smaller states are merged
 STEP_ROWS = 20  # of a step before it has a p-value, which no verdict rests on

@@ -1,0 +1,342 @@
+"""Control variates: a shaped reward y = r + f and a start value g.
+
+With Q and V = Σ_a π(a|s) Q(s,a):  f_t = -Q_t(s_t,a_t) + γ V_{t+1}(s_{t+1}),  g = V_0(s_0),
+V(END) = 0, V_H = 0. DR, WDR and MDR are IS, WIS and MIS on y, plus the mean of g.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import RefusedError, UsageError
+from reweigh.estimate.estimator import ModelControl, Recipe, lacking, needs_discrete
+from reweigh.estimate.marginal import marginal_gradient
+from reweigh.estimate.model import FittedModel, TabularQ, fit_q
+from reweigh.estimate.operators import start_term
+from reweigh.kernels.groups import group_by
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import HIDDEN, UNKNOWN
+from reweigh.policy.base import Policy, call_batch
+from reweigh.sums.gather import CellGradient
+from reweigh.sums.moments import Moments
+from reweigh.sums.transitions import NO_ACTION, StartMoments, TransitionMoments, summed
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+IN_SAMPLE, SPLIT, CROSS_FIT = "in-sample Q", "Q of the odd blocks", "Q of the other half"
+
+
+def halves(count: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The half of a block (or of a hash): 0 sums, 1 fits Q when split."""
+    return count % 2
+
+
+@dataclass(frozen=True, eq=False)
+class Shaped:
+    """A log with shaped rewards, and the name under which its sums may be added."""
+
+    log: EpisodeLog
+    name: str
+
+
+def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | None) -> Shaped:
+    """The log whose rewards are y and whose start values are g, with Q from the model's sums by
+    blocks, `fit`, or of the user's own (None).
+
+    Where the target sees more than the state, DR and WDR take V of what it sees in each row,
+    Σ_a π(a|x) Q(s,a): then E[ρ Q] = V row by row. MDR's weights are those of cells, and so is its
+    V = Σ_a π̄(a|s) Q(s,a), with π̄ of the rows that are summed.
+    """
+    control = recipe.control
+    assert control is not None
+    _refuse_if_cut(log)
+    if control.own:
+        y, g = _shape_own(log, target, control)
+        return Shaped(log.with_rewards(y, g), "own Q")
+    assert fit is not None
+    seen = target if fit.policy is not None and recipe.uses_trajectories else None
+    half, name = np.zeros(log.n_episodes, np.int64), IN_SAMPLE
+    if control.blocks > 1:
+        half, name = halves(log.steps.episode_hash), CROSS_FIT
+        refuse_empty_half(half)
+    tables = _fit_halves(fit) if control.blocks > 1 else [fit_q(fit)]
+    if control.q == "split":
+        log, half, name = log.select(half == 0), half[half == 0], SPLIT
+    y, g = _shape_tabular(log, tables, half, seen)
+    return Shaped(log.with_rewards(y, g), name)
+
+
+def _fit_halves(moments: Moments) -> list[TabularQ]:
+    """For the episodes of the even blocks the Q of the odd ones, and the reverse."""
+    even = moments.keep_blocks(lambda block: _of_half(block, 0))
+    odd = moments.keep_blocks(lambda block: _of_half(block, 1))
+    return [fit_q(odd).with_shares_of(even), fit_q(even).with_shares_of(odd)]
+
+
+def _of_half(block: Ints, half: int) -> Any:
+    """The rows of the blocks of a half; a slice where they stand together, which copies nothing."""
+    rows = np.flatnonzero(halves(block) == half)
+    if len(rows) == 0 or rows[-1] - rows[0] >= len(rows):
+        return rows
+    return slice(int(rows[0]), int(rows[-1]) + 1)
+
+
+def refuse_empty_half(half: npt.NDArray[np.int64]) -> None:
+    if len(np.unique(half)) < 2:
+        raise RefusedError(
+            "empty-half",
+            "all episodes fall into one half, so that none is left to fit Q; use more episodes, "
+            'or q="in-sample"',
+        )
+
+
+def _refuse_if_cut(log: EpisodeLog) -> None:
+    count = log.steps.unknown_before_horizon()
+    if count:
+        raise RefusedError(
+            "truncated",
+            f"{count:,} episodes were cut off and their next state is not known: the shaped "
+            "reward r - Q + γV(s') is not either. Give next_state, drop them "
+            "(truncated='drop'), or use mis()",
+        )
+
+
+def _shape_tabular(
+    log: EpisodeLog, tables: list[TabularQ], which: Ints, seen: Policy | None
+) -> tuple[Floats, Floats]:
+    """(N,) y - Q + γV' and (n,) V_0, each episode by the table of that number. `seen`: V is that of
+    what this policy sees in a row."""
+    steps = log.steps
+    hidden = len(log.states)  # the code of the hidden state in the model's cells
+    s = np.where(steps.state == HIDDEN, hidden, steps.state).astype(np.int64)
+    after = steps.next_state.astype(np.int64)
+    after = np.where(after == HIDDEN, hidden, after)
+    last = steps.step == log.horizon - 1
+    q, v, ahead = np.zeros((3, steps.n_rows))
+    for index, table in enumerate(tables):
+        rows = which[steps.episode_index] == index
+        t = steps.step[rows]
+        q[rows] = table.q(t, s[rows], steps.action[rows].astype(np.int64))
+        v[rows] = table.v(t, s[rows])
+        ahead[rows] = np.where(last[rows], 0.0, table.v(t + 1, after[rows]))
+    if seen is not None:
+        assert log.actions is not None
+        v = np.zeros(steps.n_rows)
+        for code, action in enumerate(log.actions.values):  # never a table of rows × actions
+            pi, a = seen.of_action(log, action), np.full(steps.n_rows, code)
+            for index, table in enumerate(tables):
+                rows = which[steps.episode_index] == index
+                v[rows] += pi[rows] * table.q(steps.step[rows], s[rows], a[rows])
+        ahead = _of_following(log, v, ahead)
+    return steps.reward - q + log.discount * ahead, v[steps.rows(0)].copy()
+
+
+def _of_following(log: EpisodeLog, v: Floats, otherwise: Floats) -> Floats:
+    """(N,) v of each row's following row; `otherwise` where it is the episode's last."""
+    steps, found = log.steps, otherwise.copy()
+    for t in range(log.horizon - 1):
+        here, following = steps.rows(t), steps.rows(t + 1)
+        going_on = following.stop - following.start
+        found[here.start : here.start + going_on] = v[following]
+    return found
+
+
+def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[Floats, Floats]:
+    """A Q of the user's: q(state, action, step), or an array over states and actions 0, 1, 2, …"""
+    if log.actions is None:
+        raise needs_discrete()
+    if log.n_truncated:
+        raise RefusedError(
+            "truncated", "a Q of your own is not used on cut-off episodes; use truncated='drop'"
+        )
+    steps = log.steps
+    q = _own_q(log, control, log.raw_actions())
+    # V(s_t) = Σ_a π(a|s_t) Q(s_t,a), one action at a time: no rows × actions table
+    v, covered = np.zeros(steps.n_rows), np.zeros(steps.n_rows)
+    for action in target.all_actions(log).values:
+        pi = target.of_action(log, action)
+        v += pi * _own_q(log, control, np.full(steps.n_rows, action))
+        covered += pi
+    if np.any(covered < 1 - 1e-6):
+        raise RefusedError(
+            "target-probabilities",
+            f"the target {target.name} takes actions that the log never shows (up to "
+            f"{1 - covered.min():.1%} of the time); V = Σ π Q needs all of them: give the target "
+            "as a table",
+        )
+    ahead = _of_following(log, v, np.zeros(steps.n_rows))
+    return steps.reward - q + log.discount * ahead, v[steps.rows(0)].copy()
+
+
+def _own_q(log: EpisodeLog, control: ModelControl, values: npt.NDArray[Any]) -> Floats:
+    """(N,) the user's Q of these actions in the rows' states."""
+    steps = log.steps
+    if callable(control.q):
+        return call_batch(control.q, "the Q function", log, values)
+    table = np.asarray(control.q)
+    if table.ndim == 2:
+        table = np.broadcast_to(table, (log.horizon, *table.shape))
+    labels = log.states.array()
+    numbers = labels.dtype.kind in "iu" and labels.ndim == 1 and values.dtype.kind in "iu"
+    if not numbers or log.has_hidden:
+        raise UsageError(
+            "a Q array is for observed states and actions 0, 1, 2, …; give q(state, action, step)"
+        )
+    need = (log.horizon, int(labels.max()) + 1, int(values.max()) + 1)
+    short = any(have < want for have, want in zip(table.shape, need, strict=True))
+    if short or labels.min() < 0 or values.min() < 0:
+        raise UsageError(f"the Q array has shape {table.shape}; this log needs at least {need}")
+    return np.asarray(table[steps.step, labels[steps.state], values], np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Control:
+    """The control variate by cell: f = γV_{t+1}(s') - Q_t(s,a) of the model's cells (E,) that are
+    summed, and g = V_0(s_0) of their first states; `which` (E,) of the tables has a cell's Q."""
+
+    cells: TransitionMoments
+    starts: StartMoments
+    f: Floats
+    g: Floats
+    tables: list[TabularQ]
+    which: Ints
+
+    @property
+    def start_value(self) -> Floats:
+        """(E,) g of the cell's state, if an episode starts there."""
+        value = np.zeros_like(self.f)
+        for index, table in enumerate(self.tables):
+            e = self.which == index
+            value[e] = table.v(np.zeros(int(e.sum()), np.int64), self.cells.s[e])
+        return value
+
+    def shaped(self, moments: Moments, *, errors: bool = True) -> Moments:
+        """The sums with shaped rewards and start values, without the action; without `errors` those
+        that a value needs. Within a cell f is constant:
+
+        Σz' = Σz + fΣρ,  Σρz' = Σρz + fΣρ²,  Σz'² = Σz² + 2fΣρz + f²Σρ².
+        """
+        cells, f, n = self.cells, self.f, self.starts.n
+        columns: dict[str, Any] = {"z": cells.z + f * cells.rho}
+        if errors:
+            columns["rhoz"] = cells.rhoz + f * cells.rho2
+            columns["z2"] = cells.z2 + 2 * f * cells.rhoz + f * f * cells.rho2
+        if f.ndim == 1:
+            columns["y"] = cells.y + f * cells.n
+            columns["y2"] = cells.y2 + 2 * f * cells.y + f * f * cells.n
+        else:  # MDR reads neither y nor π: of replicates these are not summed on
+            columns |= dict.fromkeys(("y", "y2", "pi", "pi2"), np.zeros((len(cells), 1)))
+        return replace(
+            moments,
+            transitions=summed(replace(cells, a=np.full(len(cells), NO_ACTION), **columns)),
+            start=replace(self.starts, g=self.g * n, g2=self.g**2 * n),
+            model=None,
+            start_model=None,
+            trajectories=None,
+        )
+
+
+def fit_control(control: ModelControl, moments: Moments) -> Control:
+    """f and g with the Q of all episodes, or of the other half of the blocks."""
+    cells, starts = moments.model, moments.start_model
+    if cells is None or starts is None or not cells.has_action:
+        raise lacking("model")
+    if np.any((cells.s_next == UNKNOWN) & (cells.t_next < moments.about.horizon)):
+        raise RefusedError(
+            "truncated", "shaped rewards need the next state of episodes that were cut off"
+        )
+    if moments.about.blocks % control.blocks:
+        raise RefusedError(
+            "blocks",
+            "the episodes are split by blocks; make the moments with an even number of blocks, "
+            "such as blocks=20",
+        )
+    if control.q == "in-sample":
+        tables = [fit_q(moments)]
+        which, start_which = np.zeros(len(cells), np.int64), np.zeros(len(starts.n), np.int64)
+    else:
+        refuse_empty_half(halves(starts.block))
+        tables = _fit_halves(moments)
+        if control.q == "split":
+            cells = cells.where(_of_half(cells.block, 0))
+            starts = starts.where(_of_half(starts.block, 0))
+            tables = tables[:1]
+        which, start_which = halves(cells.block), halves(starts.block)
+    per_replicate = tables[0].v_value.shape[1:]
+    f, g = np.zeros((len(cells), *per_replicate)), np.zeros((len(starts.n), *per_replicate))
+    last = cells.t == moments.about.horizon - 1
+    for index, table in enumerate(tables):
+        e, at = which == index, start_which == index
+        ahead = table.v(cells.t_next[e], cells.s_next[e])
+        ahead[last[e]] = 0.0
+        ahead *= moments.about.discount
+        ahead -= table.q(cells.t[e], cells.s[e], cells.a[e])
+        f[e] = ahead
+        g[at] = table.v(np.zeros(int(at.sum()), np.int64), starts.s[at])
+    return Control(cells, starts, f, g, tables, which)
+
+
+def marginal_control(recipe: Recipe, moments: Moments) -> Control:
+    """The control variate of MDR, whose shaped sums follow exactly from cells with the action."""
+    assert recipe.control is not None
+    if recipe.control.own:
+        raise RefusedError(
+            "needs-log", "a Q of your own is applied to the log itself, not to its moments"
+        )
+    if moments.hidden:
+        raise RefusedError(
+            "needs-log", "where states are hidden, shaped rewards need the log itself"
+        )
+    return fit_control(recipe.control, moments)
+
+
+def shape_moments(recipe: Recipe, moments: Moments, *, errors: bool = True) -> Moments:
+    """`shape_log` from sums alone."""
+    return marginal_control(recipe, moments).shaped(moments, errors=errors)
+
+
+def shaped_gradient(recipe: Recipe, sums: Moments) -> CellGradient:
+    """Of MDR, by the cells with actions. Within such a cell f is constant, Σz' = Σz + fΣρ, so that
+    ∂v/∂Σρ grows by f ∂v/∂Σz'; an in-sample Q adds ∂v/∂Q · ∂Q/∂(sums)."""
+    assert recipe.control is not None
+    if recipe.control.q == "in-sample":
+        model = sums.model
+        sums = sums if model is None else replace(sums, model=model.forget("block"))
+    shape = marginal_control(recipe, sums)
+    plain = marginal_gradient(recipe.plain, shape.shaped(sums)).gradient
+    cells = shape.cells
+    of, edges = group_by([cells.t, cells.s, cells.s_next]), plain.cells
+    assert len(of) == len(edges)  # both in the order of their keys
+    edge, by_half = of.index(), recipe.control.blocks == 2
+    used, n = int(shape.starts.n.sum()), sums.n_episodes
+    found = CellGradient(
+        "actions",
+        replace(cells, block=cells.block % 2) if by_half else cells,
+        one=plain.one[edge],
+        rho=plain.rho[edge] + plain.z[edge] * shape.f,
+        z=plain.z[edge],
+        y=plain.y[edge],
+        start=plain.start[edge] + start_term(cells, shape.start_value),
+        halves=by_half,
+    )
+    if by_half:  # of a split only n_0 episodes are summed: each counts n/n_0 times
+        return _times(found, n / used)
+    through = FittedModel.of(sums).through_q(plain.z[edge] * cells.rho)
+    return _plus(found, through)
+
+
+def _times(gradient: CellGradient, by: float) -> CellGradient:
+    names = ("one", "rho", "z", "y", "start")
+    scaled = {name: by * getattr(gradient, name) for name in names}
+    return replace(gradient, **scaled)
+
+
+def _plus(gradient: CellGradient, other: CellGradient) -> CellGradient:
+    """Of cells with the same keys."""
+    names = ("one", "rho", "z", "y", "start")
+    added = {name: getattr(gradient, name) + getattr(other, name) for name in names}
+    return replace(gradient, policy=other.policy, **added)

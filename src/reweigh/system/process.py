@@ -1,0 +1,241 @@
+"""This process: the memory that it may use, how far its loops are, and hearing Ctrl-C.
+
+The command line looks on with `watching`; loops whose rounds take long run through `each`. No
+function passes a listener along: it is a context variable. A loop within another one moves that
+one's share.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TypeVar
+
+from reweigh.errors import ResourceError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Listener = Callable[[str, float], None]  # what is done, and the share of it that is
+Report = Callable[[int, int], None]  # the rows that are read, of how many
+
+STEP_BYTES = 320  # per step and block, of an evaluation; measured, from the reading to the answer
+COMPILED_BYTES = 450_000_000  # addresses of Numba, its kernels and the first rows; measured
+CGROUPS = Path("/sys/fs/cgroup")
+# What libraries say, in errors of their own kinds, when the system gives them no memory.
+WORDS = re.compile(
+    r"failed to map segment|cannot allocate memory|can't start new thread|std::bad_alloc"
+    r"|out of memory|libllvmlite",
+    re.IGNORECASE,
+)
+UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6))
+ASK_EVERY = 0.2  # seconds between two questions to what runs elsewhere
+STOPPING = 5.0  # seconds for what was stopped to come back
+
+_listener: ContextVar[Listener | None] = ContextVar("reweigh_progress", default=None)
+
+
+def limit() -> int | None:
+    """Bytes that this process may take in all: the machine's memory, the limit of its control
+    group or of its addresses (`ulimit -v`), whichever is least; None where unknown."""
+    known = [n for n in (physical(), _control_group(), _address_limit()) if n is not None]
+    return min(known, default=None)
+
+
+def allowed() -> int | None:
+    """The same of what it may still take: libraries alone use a large part of the addresses."""
+    most, addresses = limit(), _address_limit()
+    if most is None or addresses is None:
+        return most
+    return min(most, max(addresses - _addresses_in_use(), 0))
+
+
+def require(needed: int, what: str, fix: str) -> None:
+    """Refuse what would take more memory than there can be, before any of it is taken."""
+    most = allowed()
+    if most is not None and needed > most:
+        raise ResourceError(
+            f"{what} would take about {in_words(needed)} of memory, and this process may use "
+            f"{in_words(most)} at most; {fix}"
+        )
+
+
+def require_steps(horizon: int, blocks: int = 1) -> None:
+    """Every engine and estimator holds some numbers per step, whether or not episodes get there."""
+    split = f" in {blocks:,} blocks" if blocks > 1 else ""
+    require(
+        horizon * blocks * STEP_BYTES,
+        f"a horizon of {horizon:,} steps{split}",
+        "give a shorter horizon" + (" or fewer blocks" if blocks > 1 else ""),
+    )
+
+
+def require_compiled() -> None:
+    """Numba's compiler ends the process where the system gives it no addresses: refuse before it is
+    loaded. Without a limit of addresses (`ulimit -v`) nothing is asked."""
+    if _address_limit() is not None:
+        require(COMPILED_BYTES, "loading the compiled scan", "raise its limit")
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """Whether memory ran out, be it in NumPy, Arrow, DuckDB, a thread or a library's loading."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryException":
+            return True
+        if isinstance(error, OSError | RuntimeError | ImportError) and WORDS.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def in_words(size: float) -> str:
+    """Such as "3.2 GB"."""
+    unit, factor = next(((u, f) for u, f in UNITS if size >= f), UNITS[-1])
+    return (
+        f"{size / factor:,.3g} {unit}" if size < 1000 * factor else f"{size / factor:,.0f} {unit}"
+    )
+
+
+def physical() -> int | None:
+    """The machine's memory, in bytes."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # no such question on this system
+        return None
+
+
+def _control_group() -> int | None:
+    """The least limit of the groups that this process is in; one without a limit says "max"."""
+    limits = [_system_text(file) for file in _group_files()]
+    return min((int(text) for text in limits if text.isdigit()), default=None)
+
+
+def _group_files() -> Iterator[Path]:
+    """The files that hold the limits of these groups, by either version of control groups."""
+    for line in _system_text("/proc/self/cgroup").splitlines():
+        _, kinds, name = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        base = CGROUPS / "memory" if kinds else CGROUPS
+        group = base / name.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(base):
+                yield folder / ("memory.limit_in_bytes" if kinds else "memory.max")
+
+
+def _address_limit() -> int | None:
+    try:
+        import resource
+    except ImportError:  # no such limits on this system
+        return None
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if most == resource.RLIM_INFINITY else most
+
+
+def _addresses_in_use() -> int:
+    pages = _system_text("/proc/self/statm").partition(" ")[0]
+    return int(pages or 0) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _system_text(path: str | Path) -> str:
+    """What the system says in this file; nothing where there is none."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+# ---- how far loops are --------------------------------------------------------------------------
+
+
+@contextmanager
+def watching(listener: Listener | None) -> Iterator[None]:
+    """Tell this listener of the loops inside."""
+    before = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(before)
+
+
+def each(
+    what: str, items: Iterable[Item], do: Callable[[Item], Result], at_most: int | None = None
+) -> list[Result]:
+    """[do(item) for item in items], and the listener is told how far that is. `at_most` is for
+    items that are made on the way, and cannot be counted."""
+    n = at_most if at_most is not None else len(items) if isinstance(items, Sized) else 1
+    results = []
+    for k, item in enumerate(items):
+        with stage(k, n, what):
+            results.append(do(item))
+    return results
+
+
+@contextmanager
+def stage(k: int, n: int, what: str = "") -> Iterator[None]:
+    """The k-th of n rounds, of a loop or of a whole command: loops inside move its share."""
+    listener = _listener.get()
+    if listener is None:
+        yield
+        return
+
+    def inside(_: str, share: float) -> None:
+        listener(what, min((k + share) / n, 1.0))
+
+    inside("", 0.0)
+    with watching(inside):
+        yield
+    inside("", 1.0)
+
+
+def tell(share: float, what: str = "") -> None:
+    """How far something is that is no loop; 0 when it begins."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(what, share)
+
+
+def wait_for(
+    work: Callable[[], Result],
+    stop: Callable[[], None],
+    share: Callable[[], float] = lambda: 0.0,
+) -> Result:
+    """`work()`, done in a library by another thread while this one waits: Python hears signals only
+    in its main thread, and only between two of its own instructions. `stop` ends the work early.
+    `share` says how far it is, where somebody looks on; not above 0 where it cannot tell.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    over = threading.Event()
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            over.set()
+
+    threading.Thread(target=run, name="reweigh-query", daemon=True).start()
+    most = 0.0
+    try:
+        while not over.wait(ASK_EVERY):
+            now = min(share(), 1.0) if _listener.get() is not None else 0.0
+            if now > most:
+                most = now
+                tell(now)
+    except BaseException:
+        stop()
+        over.wait(STOPPING)
+        raise
+    if errors:
+        raise errors[0]
+    return results[0]
