@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from reweigh.errors import RefusedError, UsageError, must_be
-from reweigh.estimate.control import shape_log, shape_moments
 from reweigh.estimate.direct import bare_moments, mean_return
-from reweigh.estimate.jackknife import LEAST_BLOCKS, error_of_blocks, jackknife_error
-from reweigh.estimate.recipe import JACKKNIFE_BLOCKS, Recipe
-from reweigh.estimate.solution import Solution, behavior_value
+from reweigh.estimate.doubly_robust import shape_log, shape_moments
+from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, Solution
+from reweigh.estimate.marginal import behavior_value
+from reweigh.estimate.replicates import jackknife_error
+from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks
 from reweigh.kernels import choose
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy, scope_of
-from reweigh.policy.cached import RememberedPolicy
+from reweigh.policy.base import Policy, RememberedPolicy, scope_of
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
+from reweigh.sums.engines.base import named as with_name
 from reweigh.sums.moments import Moments
-from reweigh.sums.sources import named as with_name
 from reweigh.sums.trajectories import StepMoments
 from reweigh.system.files import files_behind
 from reweigh.trust.diagnostics import hopeless_sums, unlogged_in_sums
 from reweigh.trust.gates import tables_needed
 
 if TYPE_CHECKING:
-    from reweigh.sums.scanned_log import ScannedLog
+    from reweigh.sums.read import ScannedLog
 
 Truncated = Literal["refuse", "drop"]
 Result = TypeVar("Result")
@@ -378,7 +378,7 @@ def _scans(recipes: Sequence[Recipe]) -> dict[float | None, tuple[Request, Reque
 
 def _products_by_blocks(recipe: Recipe) -> bool:
     """Whether its error comes from running products by blocks."""
-    return recipe.uses_trajectories and recipe.weights.error_by_blocks(recipe)
+    return "trajectories" in recipe.needs.kinds and recipe.weights.error_by_blocks(recipe)
 
 
 # ---- solving ---------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
             )
         if recipe.control is not None:
             used = shape_moments(recipe, base)
-        return Solved(_solve_sums(data, plain, used, None), used, base)
+        return Solved(_solve_sums(data, recipe, used, None), used, base)
     log, target = data.rows(dropped)
     if recipe.control is None:
         solution = plain.weights.solve_rows(plain, log, target, errors=data.errors)

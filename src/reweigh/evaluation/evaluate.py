@@ -21,10 +21,9 @@ from reweigh.errors import (
     must_be,
 )
 from reweigh.estimate import presets
+from reweigh.estimate.estimator import Recipe, overflow
 from reweigh.estimate.presets import Estimators, as_recipe, estimator_list
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.recursion import overflow
-from reweigh.estimate.variance import OVERFLOW
+from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.evaluation.data import (
     LogData,
     RowsData,
@@ -42,7 +41,7 @@ from reweigh.policy.base import Policy
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
 from reweigh.sums.moments import Moments
-from reweigh.sums.scanned_log import ScannedLog
+from reweigh.sums.read import ScannedLog
 from reweigh.sums.tables import Table
 from reweigh.system.process import each, require_steps
 from reweigh.trust.diagnostics import hopeless, remarks, unlogged_actions

@@ -19,23 +19,24 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.gradient import behavior_gradient, gradient_of
-from reweigh.estimate.influence import behavior_values, influence_values, returns_of
-from reweigh.estimate.jackknife import GONE, TOO_FEW
+from reweigh.estimate.estimator import Recipe, Solution, overflow
+from reweigh.estimate.influence import (
+    Spread,
+    behavior_values,
+    gradient_of,
+    influence_values,
+    returns_of,
+)
+from reweigh.estimate.marginal import behavior_gradient, behavior_value
 from reweigh.estimate.presets import wis
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.recursion import overflow
-from reweigh.estimate.solution import Solution, behavior_value, over_blocks
-from reweigh.estimate.spread import Spread
-from reweigh.estimate.variance import OVERFLOW, Freedom, nothing_left
+from reweigh.estimate.standard_error import GONE, OVERFLOW, TOO_FEW, Freedom, nothing_left
 from reweigh.evaluation.data import LogData, RowsData, SumsData, scanned_sums, solve
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
-from reweigh.policy.cached import RememberedPolicy
+from reweigh.policy.base import Policy, RememberedPolicy
 from reweigh.sums.engines.arrays import ratios
 from reweigh.sums.gather import gathered
 from reweigh.sums.moments import Moments
-from reweigh.sums.scanned_log import ScannedLog
+from reweigh.sums.read import ScannedLog
 from reweigh.trust.gain import Gain, bounded, error_of_returns, paired
 from reweigh.trust.gates import Context, measured
 from reweigh.trust.gates.episodes import Dependence
@@ -184,7 +185,7 @@ class ScanInfluence:
         if sums.transitions is None:
             raise RefusedError("missing-moments", "these sums hold no transitions")
         about, cells = sums.about, sums.transitions.forget("block")
-        start, hidden = over_blocks(sums.start), sums.hidden
+        start, hidden = sums.start.forget("block"), sums.hidden
         of = behavior_gradient(cells, start, about.horizon, about.discount, hidden=hidden)
         return of.gradient
 
@@ -365,7 +366,7 @@ def _freedom_of(recipe: Recipe, solution: Solution, n: int, in_memory: bool) -> 
     error = solution.standard_error
     if solution.freedom is not None or error is None or n < 2:
         return solution.freedom
-    if recipe.weights.blocks > 1 or (recipe.weights.error_by_blocks(recipe) and not in_memory):
+    if recipe.weights.only_jackknife or (recipe.weights.error_by_blocks(recipe) and not in_memory):
         return None
     sizes = solution.ess[np.isfinite(solution.ess)]
     effective = min(float(sizes.min()), float(n)) if len(sizes) else float(n)

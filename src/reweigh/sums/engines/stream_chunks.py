@@ -24,7 +24,7 @@ from reweigh.log.states import Codes, Label, Labels
 from reweigh.sums.engines.base import SPARE_CELLS, Request
 from reweigh.sums.engines.stream_rows import ROW, Opened, RowSource
 from reweigh.sums.moments import Moments, together
-from reweigh.sums.scanned_log import Reading
+from reweigh.sums.read import Reading
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]

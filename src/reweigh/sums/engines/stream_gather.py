@@ -26,7 +26,7 @@ from reweigh.sums.engines.stream_products import ratios
 from reweigh.sums.engines.stream_rows import RowSource
 from reweigh.sums.gather import CellGradient, Gradient
 from reweigh.sums.moments import Moments
-from reweigh.sums.scanned_log import Reading
+from reweigh.sums.read import Reading
 
 Floats = npt.NDArray[np.float64]
 Gradients = dict[Hashable, Gradient]
