@@ -138,7 +138,7 @@ class TableWeights(Weights):
                 constant -= float(np.sum(slope * getattr(given.tables[name], column)))
             slopes = {column: n * slope[0] for column, slope in columns.items()}
             by_table.append(table.holding(table.arrays() | slopes))
-        return TableGradient(tuple(by_table), constant)
+        return TableGradient(tuple(by_table), constant, recipe.max_ratio)
 
     def with_error(
         self, recipe: Recipe, solution: Solution, sums: Moments, rows: LogAndTarget | None

@@ -23,7 +23,6 @@ from reweigh.log.states import HIDDEN, START, UNKNOWN
 from reweigh.policy.base import Policy
 from reweigh.sums import products
 from reweigh.sums.keyed import DeclaredSums
-from reweigh.sums.numpy_scan import Scan
 from reweigh.sums.transitions import NO_ACTION, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
@@ -166,11 +165,13 @@ class ProductGradient:
 class TableGradient:
     """Of a value from declared tables: in place of their sums n ∂v/∂(sum), by cell.
 
-    constant  what every episode adds besides
+    constant   what every episode adds besides
+    max_ratio  at which ratios are clipped
     """
 
     by_table: tuple[DeclaredSums, ...]
     constant: float
+    max_ratio: float | None
 
 
 Gradient = CellGradient | ProductGradient | TableGradient
@@ -273,7 +274,7 @@ def gathered(gradient: Gradient, log: EpisodeLog, target: Policy, rho: Floats) -
     if isinstance(gradient, ProductGradient):
         return _of_products(gradient, log, rho)
     if isinstance(gradient, TableGradient):
-        return _of_tables(gradient, log, target, rho)
+        return _of_tables(gradient, log, target)
     moves = moves_of(log, rho, gradient.moves, halves=gradient.halves)
     cell, n = gradient.cell_of(moves), log.n_episodes
     terms = gradient.terms(moves, cell)
@@ -296,9 +297,11 @@ def _of_products(gradient: ProductGradient, log: EpisodeLog, rho: Floats) -> Flo
     return np.where(centred == 0, 0.0, weight * centred) + constant
 
 
-def _of_tables(gradient: TableGradient, log: EpisodeLog, target: Policy, rho: Floats) -> Floats:
+def _of_tables(gradient: TableGradient, log: EpisodeLog, target: Policy) -> Floats:
+    from reweigh.sums.numpy_scan import NumpyScan
+
     n = log.n_episodes
-    scan = Scan(log, target.probabilities(log), rho, np.arange(n))
+    scan = NumpyScan(log, target.probabilities(log), gradient.max_ratio, np.arange(n))
     psi = np.full(n, gradient.constant)
     for slopes in gradient.by_table:
         sums = scan.declared(slopes.table)  # of each episode
