@@ -18,7 +18,7 @@ from reweigh.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from reweigh.cli.init.columns import Look
-    from reweigh.cli.init.roles import Choice, Proposal
+    from reweigh.cli.init.propose import Choice, Proposal
 
 MANY = ("state", "next_state")  # roles that several columns may share
 
@@ -57,7 +57,7 @@ def init(
     Example: reweigh init export.csv --tidy log.parquet
     """
     from reweigh.cli.init.columns import look_at, write_tidy
-    from reweigh.cli.init.roles import propose
+    from reweigh.cli.init.propose import propose
     from reweigh.sums.read import is_moments_file
     from reweigh.system.files import write_atomically
 
