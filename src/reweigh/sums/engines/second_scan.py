@@ -110,8 +110,8 @@ def _visit_sorted(
     log: ScannedLog, engine: str | None, target: Policy, horizon: int, visit: Visit
 ) -> None:
     from reweigh.sums.engines.sql_connect import open_home
-    from reweigh.sums.engines.sql_rows import wanted_columns
     from reweigh.sums.engines.sql_log import policy_column
+    from reweigh.sums.engines.sql_rows import wanted_columns
 
     reading, column = log.reading, policy_column(target)
     with open_home(engine, log.data, reading, column) as home:

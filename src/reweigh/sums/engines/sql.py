@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import ibis
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from reweigh.errors import InputError, InputWarning, ReweighError, UsageError, input_error
@@ -26,7 +25,12 @@ from reweigh.log.states import HIDDEN, START, UNKNOWN, Labels
 from reweigh.policy.base import Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums import diagnostic_tables as diagnostic
-from reweigh.sums.diagnostic_tables import LaggedMoments, LargestWeights, OrderedMoments, PacedMoments
+from reweigh.sums.diagnostic_tables import (
+    LaggedMoments,
+    LargestWeights,
+    OrderedMoments,
+    PacedMoments,
+)
 from reweigh.sums.engines import sql_tables
 from reweigh.sums.engines.base import SPARE_CELLS, Request, named
 from reweigh.sums.engines.sql_checks import CHECKS
@@ -41,17 +45,17 @@ from reweigh.sums.engines.sql_log import (
     policy_column,
     refuse_unknown_states,
 )
+from reweigh.sums.engines.sql_tables import floats, ints, read_products
 from reweigh.sums.keyed import ACTION_KEYS, NO_ACTION, STATE_KEYS, DeclaredSums, own_keys
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import Reading
 from reweigh.sums.tables import BUILT_IN, CHOICES, Table
-from reweigh.sums.trajectories import NO_SCALE, EpisodeSums, StepMoments, StepSums
 from reweigh.sums.transitions import StartMoments, TransitionMoments
 from reweigh.system.process import Report, each, require_steps, watching
 
 ROWS = "reweigh_rows"  # the coded rows, where a home holds tables
 HELD_STATES = "reweigh_held"  # the (t, s) of which cells by what came before are held
-Ints = npt.NDArray[np.int64]
+CELLS = ("model", "transitions", "choices")
 Answer = TypeVar("Answer")
 
 
@@ -224,7 +228,7 @@ class Query:
             )
         long = diagnostic.too_long(facts.horizon)
         self.left_out = {kind: why for kind, why in long.items() if kind in request.kinds}
-        self.kinds = set(request.kinds - self.left_out.keys())
+        self.kinds = set(request.kinds - self.left_out.keys() - {"choices"})
         actions = 1 if facts.actions is None else len(facts.actions)
         if min(facts.rows, facts.horizon * actions * len(facts.states) ** 2) > SPARE_CELLS:
             self.left_out |= request.left_out()
@@ -256,32 +260,28 @@ class Query:
     def _tables(self) -> list[Table]:
         """The declarations that are summed by their keys."""
         kinds, facts = self.kinds, self.facts
-        cells = []
-        if "model" in kinds:
-            cells.append(BUILT_IN["model"])
+        cells = [BUILT_IN["model"]] if "model" in kinds else []
         if kinds & {"transitions", "lagged"} and ("model" not in kinds or facts.hidden_rows):
             one_step = BUILT_IN["transitions"]
             cells.append(one_step if facts.hidden_rows else replace(one_step, rows="row"))
         if not cells:
             cells.append(BUILT_IN["start"])
-        wanted = [name for name in ("choices", "lagged") if name in kinds]
+        further = [CHOICES, BUILT_IN["lagged"]]
         if not facts.truncated:  # where an episode was cut off, its return is not known
-            wanted += [name for name in ("ordered", "paced") if name in kinds]
-        if facts.ids is None and "paced" in wanted:
-            wanted.remove("paced")
-        own = [CHOICES if name == "choices" else BUILT_IN[name] for name in wanted]
-        return [*cells, *own, *self.request.tables]
+            further.append(BUILT_IN["ordered"])
+            further += [] if facts.ids is None else [BUILT_IN["paced"]]
+        further = [table for table in further if table.name in kinds]
+        return [*cells, *further, *self.request.tables]
 
     def _add_expressions(self, products: bool) -> None:
         source, gamma = self.source, self.reading.discount
-        later = {}
-        for table in self.tables:
-            first = table.name in ("model", "transitions", "start", "choices")
-            (self.expressions if first else later)[table.name] = self._sums_of(table)
+        cells = [table for table in self.tables if table.name in (*CELLS, "start")]
+        self.expressions |= {table.name: self._sums_of(table) for table in cells}
         if products:  # those of cut-off episodes mean nothing
             self.expressions["steps"] = sql_tables.step_products(source, self.facts.horizon)
             self.expressions["episodes"] = sql_tables.episode_products(source, gamma)
-        self.expressions |= later
+        further = [table for table in self.tables if table not in cells]
+        self.expressions |= {table.name: self._sums_of(table) for table in further}
         if "largest" in self.kinds:
             self.expressions["largest"] = sql_tables.largest(source, self.facts.episodes, gamma)
 
@@ -311,13 +311,14 @@ class Query:
 
     def text(self) -> str:
         """All queries as one text, in which each is named."""
-        return "\n\n".join(f"-- {name}\n{query};" for name, query in self.queries().items())
+        return _text(self.queries())
 
     # ---- what comes back -----------------------------------------------------------------------
 
     def sums(self, target: Policy) -> Moments:
         """Run the queries, and make moments of their answers."""
-        queries, answers = self.queries(), {}
+        queries = self.queries()
+        answers: dict[str, Any] = {}
 
         def run(name: str) -> None:
             if name == "lagged":
@@ -327,7 +328,6 @@ class Query:
 
         each("queries", list(queries), run)
         facts, request, known = self.facts, self.request, self.facts.states
-        text = "\n\n".join(f"-- {name}\n{query};" for name, query in queries.items())
         sums = Moments(
             about=self.reading.about(target, request, facts.horizon),
             # the hidden state is a state of its own in the model's cells
@@ -337,7 +337,7 @@ class Query:
             rewards=facts.reward_range,
             hidden=facts.hidden_rows > 0,
             left_out=self.left_out,
-            sql=text,
+            sql=_text(queries),
             tables={
                 table.name: DeclaredSums(table, self._arrays(answers, table)).summed()
                 for table in request.tables
@@ -348,8 +348,9 @@ class Query:
 
     def _parts(self, answers: dict[str, Any]) -> dict[str, Any]:
         """The package's own tables by their names in `Moments`."""
-        kinds, facts, parts = self.kinds, self.facts, {}
-        cells = {}
+        kinds, facts = self.kinds, self.facts
+        parts: dict[str, Any] = {}
+        cells: dict[str, TransitionMoments] = {}
         for table in [table for table in self.tables if table.name in CELLS]:
             arrays = self._arrays(answers, table)
             arrays.setdefault("a", np.full(len(arrays["n"]), NO_ACTION))
@@ -370,7 +371,9 @@ class Query:
             parts["start"] = StartMoments(**self._arrays(answers, BUILT_IN["start"])).summed()
         parts |= {name: table for name, table in cells.items() if name in kinds}
         if "steps" in answers:
-            parts["trajectories"] = _products(answers["steps"], answers["episodes"], facts.horizon)
+            parts["trajectories"] = read_products(
+                answers["steps"], answers["episodes"], facts.horizon
+            )
         if "lagged" in answers:
             parts["lagged"] = answers["lagged"]
         for record in (OrderedMoments, PacedMoments):
@@ -379,7 +382,7 @@ class Query:
                 arrays = self._arrays(answers, record.TABLE)
                 parts[name] = record(shift=self._shift(name), **arrays).summed()
         if "largest" in answers:
-            log_w = LargestWeights.even(_floats(answers["largest"], "log_w"))
+            log_w = LargestWeights.even(floats(answers["largest"], "log_w"))
             falling = np.sort(log_w)[::-1].copy()
             parts["largest"] = LargestWeights(falling, -math.inf, facts.episodes).trimmed()
         return parts
@@ -390,13 +393,13 @@ class Query:
         and from how many cells one of them can have."""
         facts, table = self.facts, BUILT_IN["lagged"]
         cells = answers["model"] if "model" in answers else answers["transitions"]
-        t, s = _ints(cells, "t"), _ints(cells, "s")
+        t, s = ints(cells, "t"), ints(cells, "s")
         some = (t > 0) & (s >= 0)
         groups = group_by([t[some], s[some]])
         t, s = groups.keys
         place = diagnostic.places_of(facts.states, s, t)
         states, actions = len(facts.states), 1 if facts.actions is None else len(facts.actions)
-        most = np.minimum(groups.sum(_ints(cells, "n")[some]), states * actions * (states + 2))
+        most = np.minimum(groups.sum(ints(cells, "n")[some]), states * actions * (states + 2))
         level, found = 0, None
         while most[place < 2 ** (diagnostic.BITS - level)].sum() > diagnostic.MOST_LAGGED:
             level += 1
@@ -420,7 +423,7 @@ class Query:
         special = {"s": START, "s_next": UNKNOWN, "s_before": HIDDEN}
         codes = special if table.hidden == "special" else dict.fromkeys(special, as_state)
         for key in own_keys(table) if table in self.request.tables else table.keys:
-            arrays[key] = _ints(answer, key)
+            arrays[key] = ints(answer, key)
             if np.any(arrays[key] == UNLISTED) and key in (*STATE_KEYS, *ACTION_KEYS):
                 raise InputError(
                     f"{self.home.source}: the log gives a state or action in one query and not in "
@@ -431,19 +434,12 @@ class Query:
                 arrays[key] = np.where(arrays[key] == HIDDEN, codes[key], arrays[key])
         if "bucket" in arrays and self.facts.ids is not None:
             arrays["bucket"] = arrays["bucket"] >> self._shift(table.name)
-        sums = {name: _floats(answer, name) for name in table.columns}
-        return arrays | {"n": _ints(answer, "n")} | sums
+        sums = {name: floats(answer, name) for name in table.columns}
+        return arrays | {"n": ints(answer, "n")} | sums
 
 
-CELLS = ("model", "transitions", "choices")
-
-
-def _floats(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
-    return np.asarray(table.column(name).cast(pa.float64()).fill_null(np.nan).to_numpy())
-
-
-def _ints(table: pa.Table, name: str) -> Ints:
-    return np.asarray(table.column(name).cast(pa.int64()).to_numpy(), np.int64)
+def _text(queries: dict[str, str]) -> str:
+    return "\n\n".join(f"-- {name}\n{query};" for name, query in queries.items())
 
 
 def _starts(cells: TransitionMoments) -> StartMoments:
@@ -451,54 +447,3 @@ def _starts(cells: TransitionMoments) -> StartMoments:
     first = cells.where(cells.t == 0)
     nothing = np.zeros(len(first))
     return StartMoments(first.block, first.s, first.n, nothing, nothing).summed()
-
-
-def _products(steps: pa.Table, whole: pa.Table, horizon: int) -> StepMoments:
-    """Running products: from sums relative to exp(SPAN (k + 1)) to sums relative to the top."""
-    living = _relative(StepSums, steps, "")
-    ended = _carried(_relative(StepSums, steps, "_over").summed(), horizon)
-    return StepMoments(living + ended, _relative(EpisodeSums, whole, "").summed())
-
-
-def _relative(record: Any, answer: pa.Table, which: str) -> Any:
-    """Sums relative to the largest product of each row of an answer."""
-    k, n = _ints(answer, "k"), _ints(answer, f"n{which}")
-    none = (k == sql_tables.NO_PRODUCT) | (n == 0)
-    scale = np.where(none, NO_SCALE, _floats(answer, f"top{which}"))
-    factor = np.exp(np.where(none, 0.0, sql_tables.SPAN * (k + 1.0) - np.where(none, 0.0, scale)))
-    table: Table = record.TABLE
-    sums = {
-        name: np.where(none, 0.0, 1.0)
-        if name in table.largest_of
-        else _floats(answer, f"{name}{which}") * factor**power
-        for name, power in table.power.items()
-    }
-    t = _ints(answer, "t") if "t" in answer.column_names else np.zeros(len(n), np.int64)
-    relative = record(block=_ints(answer, "block"), t=t, n=n, log_scale=scale, **sums)
-    return relative.where(relative.n > 0)
-
-
-def _carried(ended: StepSums, horizon: int) -> StepSums:
-    """Episodes that have ended go on with their last product, at every step until the horizon."""
-    blocks, at = np.unique(ended.block, return_inverse=True)
-    table = StepSums.TABLE
-    n, scale = np.zeros((horizon, len(blocks)), np.int64), np.full((horizon, len(blocks)), NO_SCALE)
-    sums = {name: np.zeros(n.shape) for name in table.power}
-    place = (ended.t + 1, at)  # from the step after their last row on
-    n[place], scale[place] = ended.n, ended.log_scale
-    for name, values in sums.items():
-        values[place] = getattr(ended, name)
-    for t in range(1, horizon):
-        top = np.maximum(scale[t], scale[t - 1])
-        before, now = np.exp(scale[t - 1] - top), np.exp(scale[t] - top)
-        for name, values in sums.items():
-            power = table.power[name]
-            add = np.maximum if name in table.largest_of else np.add
-            values[t] = add(values[t - 1] * before**power, values[t] * now**power)
-        n[t] += n[t - 1]
-        scale[t] = top
-    step, which = np.nonzero(n > 0)
-    some = {name: values[step, which] for name, values in sums.items()}
-    return StepSums(
-        blocks[which].astype(np.int64), step, n[step, which], scale[step, which], **some
-    )

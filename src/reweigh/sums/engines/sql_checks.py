@@ -8,23 +8,19 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import reduce
 from operator import and_
 from typing import Any
 
 import ibis
-import numpy as np
 import pyarrow as pa
 
-from reweigh.errors import KEPT_PLACES, Fault, Place, RefusedError, UsageError, input_error, nearest
+from reweigh.errors import KEPT_PLACES, Fault, Place
 from reweigh.log import rules
-from reweigh.log.checks import Faults, column_fault
+from reweigh.log.checks import column_fault
 from reweigh.log.column_types import is_number, is_text
-from reweigh.log.identity import Identity
-from reweigh.log.read import missing_column
-from reweigh.log.states import Grid, Labels, Rounding, unite
 from reweigh.sums.engines import sql_rows as expr
 from reweigh.sums.engines.sql_connect import Home
 from reweigh.sums.engines.sql_rows import Layout, Role, finite, is_null, one_if, only_if, within
@@ -210,7 +206,10 @@ class RowChecks:
         def fix(answer: Answer) -> str:
             return rules.probability_fix(of, density, answer[low], answer[high])
 
-        sums, words = {low: shown.min(), high: shown.max()}, {"interval": rules.interval(of, density)}
+        sums, words = (
+            {low: shown.min(), high: shown.max()},
+            {"interval": rules.interval(of, density)},
+        )
         self.add(rules.PROBABILITY_RANGE, role, bad, p, fix=fix, sums=sums, words=words)
 
     def texts(self, role: str) -> None:
@@ -246,7 +245,7 @@ class RowChecks:
             if answer.get(f"no_truth_{role}"):
                 faults.append(column_fault(rules.NOT_TRUTHS, name))
             if f"unique_{role}" in answer:
-                unique, values = answer[f"unique_{role}"], answer[f"values_{role}"] or 0
+                unique, values = (int(answer[f"{of}_{role}"] or 0) for of in ("unique", "values"))
                 continuous = rules.continuous(unique, values)
                 rule = rules.CONTINUOUS_STATE if continuous else rules.FLOAT_STATE
                 fix = rule.fix.replace(", Grid(edges) or any callable", " or Grid(edges)")
@@ -345,7 +344,7 @@ def check_episodes(
 
 
 def _histogram(home: Home, rows: Any, layout: Layout) -> list[Answer]:
-    """Episodes by length, flags and whether a flag is not known; and those with rows after an end."""
+    """Episodes by length, flags and whether one is not known; and those with rows after an end."""
     unsure = [rows[layout[role].column].isnull() for role in FLAGS if role in layout]
     episodes = rows.group_by([rows["e"]]).aggregate(
         length=rows.count(),

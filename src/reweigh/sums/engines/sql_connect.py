@@ -180,7 +180,8 @@ def refuse_twins(names: Sequence[str], where: str, who: str, otherwise: str = ""
 
 def needed(reading: Reading, policy: str | None, known: Sequence[str]) -> list[str]:
     """The columns that are read, of those that there are."""
-    wanted = [*(name for _, name in reading.columns.by_role()), policy]
+    wanted = [name for _, name in reading.columns.by_role()]
+    wanted += [] if policy is None else [policy]
     return [name for name in dict.fromkeys(wanted) if name in known]
 
 

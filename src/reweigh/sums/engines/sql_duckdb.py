@@ -105,7 +105,8 @@ def open_duckdb(
     in_process = isinstance(data, TableSource | FileSource)
     source = data.describe() if in_process else f"table {reading.table!r} of {Path(data).name}"
     connection = _connect(None if in_process else os.fspath(data), reading, stack)
-    rows, allowed = None, []
+    rows: int | None = None
+    allowed: list[str] = []
     files = data if isinstance(data, FileSource) else None
     with duckdb_errors(source, files):
         # a query tells how far it is only with DuckDB's own bar, which would be among our output

@@ -20,7 +20,6 @@ from reweigh.log.log import SHOWN_LABELS
 from reweigh.log.read import missing_column
 from reweigh.log.states import HIDDEN, Grid, Labels, Rounding, describe_abstraction, unite
 from reweigh.policy.base import ColumnPolicy, Policy
-
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.engines import sql_rows as expr
 from reweigh.sums.engines.sql_checks import CHECKS, FLAGS, Answer, RowChecks, check_episodes, find
@@ -160,7 +159,7 @@ def look(home: Home, log: Log, reading: Reading) -> Facts:
             found = [fault for fault in found if fault.code != rules.SHORT_EPISODE.code]
         faults += [replace(fault, total=int(told["total"])) for fault in found]
     Faults(lambda row: Place(None), 0, faults).raise_if_any(home.source)
-    if told["too_large"]:
+    if told.get("too_large"):
         raise UsageError(
             "the state abstraction returned numbers that are not whole, not finite or too large "
             "for 64 bits; a state is an integer or a text: round them or give the cell's number"
@@ -177,13 +176,15 @@ def _row_sums(rows: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
     if reading.horizon is not None:
         inside = inside & (t < reading.horizon)
     y, mu = only_if(inside & finite(rows["y"]), rows["y"]), only_if(inside, mu)
-    too_large = [ibis.literal(False)]
+    large: dict[str, Any] = {}
     if isinstance(reading.abstraction, Rounding):  # rounded numbers must fit into 64 bits
+        conditions = []
         for kind in ("state", "next_state"):
             for j, part in enumerate(expr.parts_of(layout, kind)):
                 x = expr.number(rows[layout[part].column], layout[part].kind)
                 scaled = expr.scaled_by(reading.abstraction, rows, layout[part], j)
-                too_large.append(finite(x) & ~(scaled.abs() < float(expr.INT64)))
+                conditions.append(finite(x) & ~(scaled.abs() < float(expr.INT64)))
+        large["too_large"] = one_if(expr.any_of(conditions)).sum()
     return {
         "unknown": one_if(e.isnull() | t.isnull() | (t < 0)).sum(),
         "used": one_if(inside).sum(),
@@ -196,7 +197,7 @@ def _row_sums(rows: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
         "id_low": rows["id"].min(),
         "id_high": rows["id"].max(),
         "id_texts": one_if((t == 0).fill_null(False) & rows["id"].isnull()).sum(),
-        "too_large": one_if(expr.any_of(too_large)).sum(),
+        **large,
         **expr.mark_sums(rows, inside),
     }
 

@@ -11,7 +11,7 @@ Columns of the tables here:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Any, NamedTuple
 
@@ -56,31 +56,37 @@ def parts_of(layout: Layout, role: str) -> list[str]:
 # ---- conditions and numbers that mean the same on every engine ---------------------------------
 
 
-@ibis.udf.scalar.builtin
+def database_function(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+    """A function that databases have, by its own name or this one."""
+    declared: Callable[..., Any] = ibis.udf.scalar.builtin(function, name=name)
+    return declared
+
+
+@database_function
 def list_min(numbers: list[float]) -> float: ...  # type: ignore[empty-body]
 
 
-@ibis.udf.scalar.builtin
+@database_function
 def encode(text: str) -> bytes: ...  # type: ignore[empty-body]
 
 
-@ibis.udf.scalar.builtin
+@database_function
 def decode(data: bytes) -> str: ...  # type: ignore[empty-body]
 
 
-@ibis.udf.scalar.builtin
+@database_function
 def md5(text: str) -> str: ...  # type: ignore[empty-body]
 
 
-@ibis.udf.scalar.builtin
+@database_function
 def to_hex(data: str) -> str: ...  # type: ignore[empty-body]
 
 
-@ibis.udf.scalar.builtin(name="hex")
+@partial(database_function, name="hex")
 def hexadecimal(data: str) -> str: ...  # type: ignore[empty-body]
 
 
-@ibis.udf.scalar.builtin
+@database_function
 def to_utf8(text: str) -> str: ...  # type: ignore[empty-body]
 
 
@@ -302,7 +308,8 @@ def id_number(rows: Any, layout: Layout) -> Any:
 
 def with_marks(rows: Any, layout: Layout, dialect: str) -> Any:
     """Rows with `md` and `mg`, from which the marks of a row and of the episode that begins with it
-    are made, and `id` of a first row, a whole number or null. In steps, because SQL has no names for the parts of an expression."""
+    are made, and `id` of a first row, a whole number or null. In steps, because SQL has no names
+    for the parts of an expression."""
 
     def known(x: Any) -> Any:  # a log with other numbers is refused, and its marks with it
         return ibis.ifelse(finite(x), x, 0.0)

@@ -73,9 +73,9 @@ def open_spark(
     is_parquet = isinstance(data, FileSource) and data.kind == "parquet"
     if is_parquet:  # before a session, which may take long to start
         united, alike = files_alike(data, reading, policy)
-        for names, paths in alike:
+        for held, paths in alike:
             otherwise = ", or read the log with engine='stream' or 'arrays'"
-            refuse_twins(names, paths[0].name, "Spark", otherwise)
+            refuse_twins(held, paths[0].name, "Spark", otherwise)
     session = spark_session(engine)
     given: pa.Schema | None = None  # as Arrow tells it
     if is_parquet:
@@ -101,9 +101,7 @@ def open_spark(
     if given is not None:
         source, names, kinds = data.describe(), data.names, judged(given.types, kinds)
     log = f"reweigh_log_{uuid.uuid4().hex}"
-    home = SparkHome(
-        source, names, columns, kinds, "spark", log, session=session, stack=stack
-    )
+    home = SparkHome(source, names, columns, kinds, "spark", log, session=session, stack=stack)
     home.view(log, numbered)
     return home
 

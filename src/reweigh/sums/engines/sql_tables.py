@@ -21,6 +21,7 @@ from typing import Any
 
 import ibis
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from reweigh.errors import UsageError
@@ -44,6 +45,7 @@ from reweigh.sums.engines.sql_rows import (
 from reweigh.sums.keyed import NO_ACTION
 from reweigh.sums.read import Reading
 from reweigh.sums.tables import BUILT_IN, Operations, Table, evaluated
+from reweigh.sums.trajectories import NO_SCALE, EpisodeSums, StepMoments, StepSums
 
 SPAN = 100.0  # of log-products that are summed together: exp(-2·SPAN) is far from underflow
 NO_PRODUCT = -(10**9)  # k of products that are 0
@@ -141,7 +143,10 @@ def in_order(
         "ab": rows["a"].lag().over(beside),
     }
     if "cum" in names:
-        of_window |= {"cum": rows["lr"].sum().over(so_far), "zeros": rows["zero"].sum().over(so_far)}
+        of_window |= {
+            "cum": rows["lr"].sum().over(so_far),
+            "zeros": rows["zero"].sum().over(so_far),
+        }
     if "return_so_far" in names:
         discounted = discounting(reading.discount, rows["t"]) * rows["y"]
         of_window["return_so_far"] = discounted.sum().over(so_far)
@@ -317,3 +322,65 @@ def largest(rows: Any, count: int, gamma: float) -> Any:
     whole = episodes(rows, gamma, weighted=False)
     whole = whole.filter(whole["zeros"] == 0).select(log_w=whole["cum"])
     return whole.order_by(ibis.desc("log_w")).limit(LargestWeights.kept(count) + 1)
+
+
+# ---- what comes back ---------------------------------------------------------------------------
+
+
+def floats(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
+    return np.asarray(table.column(name).cast(pa.float64()).fill_null(np.nan).to_numpy())
+
+
+def ints(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    return np.asarray(table.column(name).cast(pa.int64()).to_numpy(), np.int64)
+
+
+def read_products(steps: pa.Table, whole: pa.Table, horizon: int) -> StepMoments:
+    """Running products: from sums relative to exp(SPAN (k + 1)) to sums relative to the top."""
+    living = _relative(StepSums, steps, "")
+    ended = _carried(_relative(StepSums, steps, "_over").summed(), horizon)
+    return StepMoments(living + ended, _relative(EpisodeSums, whole, "").summed())
+
+
+def _relative(record: Any, answer: pa.Table, which: str) -> Any:
+    """Sums relative to the largest product of each row of an answer."""
+    k, n = ints(answer, "k"), ints(answer, f"n{which}")
+    none = (k == NO_PRODUCT) | (n == 0)
+    scale = np.where(none, NO_SCALE, floats(answer, f"top{which}"))
+    factor = np.exp(np.where(none, 0.0, SPAN * (k + 1.0) - np.where(none, 0.0, scale)))
+    table: Table = record.TABLE
+    sums = {
+        name: np.where(none, 0.0, 1.0)
+        if name in table.largest_of
+        else floats(answer, f"{name}{which}") * factor**power
+        for name, power in table.power.items()
+    }
+    t = ints(answer, "t") if "t" in answer.column_names else np.zeros(len(n), np.int64)
+    relative = record(block=ints(answer, "block"), t=t, n=n, log_scale=scale, **sums)
+    return relative.where(relative.n > 0)
+
+
+def _carried(ended: StepSums, horizon: int) -> StepSums:
+    """Episodes that have ended go on with their last product, at every step until the horizon."""
+    blocks, at = np.unique(ended.block, return_inverse=True)
+    table = StepSums.TABLE
+    n, scale = np.zeros((horizon, len(blocks)), np.int64), np.full((horizon, len(blocks)), NO_SCALE)
+    sums = {name: np.zeros(n.shape) for name in table.power}
+    place = (ended.t + 1, at)  # from the step after their last row on
+    n[place], scale[place] = ended.n, ended.log_scale
+    for name, values in sums.items():
+        values[place] = getattr(ended, name)
+    for t in range(1, horizon):
+        top = np.maximum(scale[t], scale[t - 1])
+        before, now = np.exp(scale[t - 1] - top), np.exp(scale[t] - top)
+        for name, values in sums.items():
+            power = table.power[name]
+            add = np.maximum if name in table.largest_of else np.add
+            values[t] = add(values[t - 1] * before**power, values[t] * now**power)
+        n[t] += n[t - 1]
+        scale[t] = top
+    step, which = np.nonzero(n > 0)
+    some = {name: values[step, which] for name, values in sums.items()}
+    return StepSums(
+        blocks[which].astype(np.int64), step, n[step, which], scale[step, which], **some
+    )

@@ -40,9 +40,7 @@ from reweigh.log.checks import Faults
 from reweigh.log.log import SHOWN_LABELS, EpisodeLog
 from reweigh.log.read import read_roles
 from reweigh.log.states import HIDDEN, Label, describe_abstraction
-from reweigh.policy.base import Policy
-from reweigh.policy.cached import RememberedPolicy
-from reweigh.policy.column import ColumnPolicy
+from reweigh.policy.base import ColumnPolicy, Policy, RememberedPolicy
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
 from reweigh.sums.engines.base import Request, named
 from reweigh.sums.engines.stream_chunks import (

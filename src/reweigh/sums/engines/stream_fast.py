@@ -22,8 +22,7 @@ from reweigh.log.csv_files import truth
 from reweigh.log.identity import Identity
 from reweigh.log.roles import is_label
 from reweigh.log.states import Label, Labels
-from reweigh.policy.base import Policy
-from reweigh.policy.column import ColumnPolicy
+from reweigh.policy.base import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.diagnostic_tables import VERSIONS, too_long
 from reweigh.sums.engines.base import SPARE_CELLS, Request
