@@ -46,12 +46,26 @@ def solve_in_memory(
     """The Solution of MIS, or its value alone; None where it is to be solved on the sums: small
     logs, hidden states, cut-off episodes, a log without behaviour probabilities, normalising
     within states, or far fewer rows than (step, state) pairs."""
-    large = log.steps.n_rows >= choose.COMPILED_FROM
-    if not (large and recipe.normalize != "state" and observed(log) and _dense(log)):
-        return None
-    if log.steps.unknown_before_horizon():
+    if recipe.normalize == "state" or not from_rows(log):
         return None
     return solve_rows(Rows.of(log, target, recipe.max_ratio), recipe, errors=errors)
+
+
+def from_rows(log: EpisodeLog) -> bool:
+    """Whether the recursions of MIS run over the rows of this log."""
+    large = log.steps.n_rows >= choose.COMPILED_FROM
+    return large and observed(log) and _dense(log) and not log.steps.unknown_before_horizon()
+
+
+def state_values(log: EpisodeLog, target: Policy, max_ratio: float | None) -> tuple[Floats, Floats]:
+    """(H+1, S) V_t(s) by MIS without any normalisation, and the rows at each (t, s)."""
+    rows = Rows.of(log, target, max_ratio)
+    values, visits = np.zeros((2, log.horizon + 1, rows.width))
+    run = kernel("backward.state_values")
+    with np.errstate(over="ignore", invalid="ignore"):
+        for columns, since, until in rows.parts(backwards=True):
+            run(*columns, rows.gamma, values, visits, since, until)
+    return values[:, :-1], visits[:, :-1]
 
 
 def solve_rows(rows: Rows, recipe: Recipe, *, errors: bool = True) -> Solution:
