@@ -6,13 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from reweigh.errors import RefusedError, UsageError, must_be
-from reweigh.estimate.direct import bare_moments, mean_return
+from reweigh.estimate.direct import bare_moments, from_rows, mean_return, state_values
 from reweigh.estimate.doubly_robust import shape_log, shape_moments
 from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, Solution
 from reweigh.estimate.marginal import behavior_value
@@ -28,11 +30,12 @@ from reweigh.sums.moments import Moments
 from reweigh.sums.trajectories import StepMoments
 from reweigh.system.files import files_behind
 from reweigh.trust.diagnostics import hopeless_sums, unlogged_in_sums
-from reweigh.trust.gates import tables_needed
+from reweigh.trust.gates import tables_for, tables_needed
 
 if TYPE_CHECKING:
     from reweigh.sums.read import ScannedLog
 
+Floats = npt.NDArray[np.float64]
 Truncated = Literal["refuse", "drop"]
 Result = TypeVar("Result")
 ESTIMATED = frozenset({"transitions", "model", "trajectories"})  # kinds that estimators read
@@ -83,11 +86,13 @@ class RowsData(EvaluationData):
     """The rows of a log in memory. Each kind of sums is made once, when it is first needed, and
     shared by estimators and gates.
 
-    requests  what the estimators need, by the clipping of the ratios
+    recipes   the estimators of the evaluation
+    requests  what they need, by the clipping of the ratios
     sums      those made so far, by whether cut-off episodes are left out and by the clipping
     """
 
     truncated: Truncated = "refuse"
+    recipes: Sequence[Recipe] = ()
     requests: dict[float | None, Request] = field(default_factory=dict)
     sums: dict[tuple[bool, float | None], Moments] = field(default_factory=dict, repr=False)
 
@@ -105,6 +110,7 @@ class RowsData(EvaluationData):
             files_behind(log, target),
             log=log,
             truncated=truncated,
+            recipes=recipes,
             requests=merged(recipes),
         )
 
@@ -122,8 +128,19 @@ class RowsData(EvaluationData):
 
     def for_gates(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """The sums that the gates of the log and target read."""
-        request = with_gates(Request(max_ratio=recipe.max_ratio))
-        return self.with_kinds(request.kinds, recipe.max_ratio, dropped, request.spare)
+        log, _ = self.rows(dropped)
+        kinds = tables_for(self.recipes or [recipe], values_from_rows=from_rows(log))
+        made: set[str] = self.kept.get(("kinds", dropped, recipe.max_ratio), set())
+        if "model" in made:  # it holds the choices
+            kinds = kinds - {"choices"}
+        return self.with_kinds(kinds, recipe.max_ratio, dropped)
+
+    def state_values(
+        self, recipe: Recipe, dropped: bool
+    ) -> Callable[[], tuple[Floats, Floats]] | None:
+        """V_t(s) from the rows, where the recursions of MIS run over them."""
+        log, target = self.rows(dropped)
+        return partial(state_values, log, target, recipe.max_ratio) if from_rows(log) else None
 
     def all_moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """The sums that all estimators asked for together need, for the user to keep."""
@@ -145,7 +162,6 @@ class RowsData(EvaluationData):
         kinds: frozenset[str],
         max_ratio: float | None,
         dropped: bool,
-        spare: frozenset[str] = frozenset(),
         *,
         policy: bool = False,
     ) -> Moments:
@@ -158,14 +174,14 @@ class RowsData(EvaluationData):
         wanted = kinds | ({"policy"} if policy and "model" in kinds else set())
         key = dropped, max_ratio
         made, before = self.once(("kinds", *key), set[str]), self.sums.get(key)
-        if before is not None and before.choices is not None:
-            wanted -= spare  # the choices are read in their place
-        if missing := wanted - made:
+        missing = wanted - made
+        if before is None or missing:
             kinds = frozenset(missing - {"policy"} | ({"model"} if "policy" in missing else set()))
-            request = replace(request, kinds=kinds, policy=policy, spare=spare & kinds, named=False)
+            tables = request.tables if before is None else ()
+            request = replace(request, kinds=kinds, policy=policy, tables=tables, named=False)
             sums = ArraysEngine().moments(log, target, request)
             self.sums[key] = sums if before is None else _joined(before, sums)
-            made |= missing - sums.left_out.keys()
+            made |= missing
         return self.sums[key]
 
     def jackknife(
@@ -254,6 +270,9 @@ class SumsData(EvaluationData):
     def for_gates(self, recipe: Recipe, dropped: bool = False) -> Moments:
         return self.stored
 
+    def state_values(self, recipe: Recipe, dropped: bool) -> None:
+        return None
+
     def every_kind(self, max_ratio: float | None) -> Moments:
         return self.stored
 
@@ -298,7 +317,8 @@ def _joined(before: Moments, sums: Moments) -> Moments:
     kept = {name: table for name in TABLES if (table := getattr(before, name)) is not None}
     if sums.policy is not None:  # the model was made again with it
         kept |= {"policy": sums.policy, "model": sums.model, "start_model": sums.start_model}
-    return replace(sums, **kept, left_out=before.left_out | sums.left_out)
+    left_out = before.left_out | sums.left_out
+    return replace(sums, **kept, tables=before.tables, left_out=left_out)
 
 
 def merged(recipes: Sequence[Recipe]) -> dict[float | None, Request]:

@@ -21,6 +21,7 @@ from reweigh.errors import (
     must_be,
 )
 from reweigh.estimate import presets
+from reweigh.estimate.direct import mean_return
 from reweigh.estimate.estimator import Recipe, overflow
 from reweigh.estimate.presets import Estimators, as_recipe, estimator_list
 from reweigh.estimate.standard_error import OVERFLOW
@@ -300,6 +301,8 @@ def _estimate(data: LogData, recipe: Recipe) -> Estimate:
     )
     known = {"n_episodes": n, "error": error, "error_method": method, "note": note}
     logged = solved.behavior_value
+    if logged is None and data.log is not None and not data.log.n_truncated:
+        logged = mean_return(data.log)  # the sums are tables from outside of the package
     if isinstance(data, SumsData) and data.influences is not None:
         data.influences.sums[recipe] = base
     nodes, about = solution.by_node, base.about

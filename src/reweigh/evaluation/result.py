@@ -158,6 +158,7 @@ class Estimate:
             refused=self.no_interval,
             spread=of.spread if of.has_influence else None,
             apart_from_wis=of.errors_from_wis,
+            state_values=of.data.state_values(self.recipe, of.dropped),
             shared=of.data.once(("gates", id(sums)), dict[str, Any]),
         )
 
