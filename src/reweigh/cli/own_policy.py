@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from reweigh.errors import UsageError
-from reweigh.log.export import label_columns
+from reweigh.log.log import label_columns
 from reweigh.system.files import write_atomically
 
 if TYPE_CHECKING:

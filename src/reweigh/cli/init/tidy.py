@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from reweigh.cli.init.look import Look
 from reweigh.errors import Fault, Place, input_error
-from reweigh.log.column_types import floats, is_text, texts
 from reweigh.log.sources import open_source
+from reweigh.log.states import floats, is_text, texts
 from reweigh.system.files import write_atomically
 
 PERCENT = r"^\s*[0-9]+([.,][0-9]+)?\s*%\s*$"

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from reweigh.errors import InputError, UsageError
-from reweigh.log.states import HIDDEN, START, Labels, describe_abstraction
+from reweigh.log.abstractions import describe_abstraction
+from reweigh.log.states import HIDDEN, START, Labels
 from reweigh.policy.base import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.diagnostic_tables import (

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from reweigh.errors import Fault, UsageError, input_error, nearest
 from reweigh.log import rules
-from reweigh.log.checks import column_fault
-from reweigh.log.column_types import is_number, is_text
 from reweigh.log.read import missing_column
+from reweigh.log.rules import column_fault
+from reweigh.log.states import is_number, is_text
 from reweigh.sums.engines.ibis_connect import ROW, Home
 from reweigh.sums.engines.ibis_faults import Rule
 from reweigh.sums.engines.ibis_rows import (

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from reweigh.errors import InputError, Place, UsageError
-from reweigh.log.column_types import is_text
 from reweigh.log.sources import FileSource, TableSource
+from reweigh.log.states import is_text
 from reweigh.system.process import wait_for
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from reweigh.errors import InputError, Place, ResourceError, UsageError, nearest
-from reweigh.log.column_types import is_text, plain_schema
 from reweigh.log.sources import FileSource, TableSource, is_duckdb
+from reweigh.log.states import is_text, plain_schema
 from reweigh.sums.engines.ibis_connect import (
     ROW,
     NamedHome,

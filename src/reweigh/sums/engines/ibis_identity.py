@@ -1,4 +1,4 @@
-"""The marks of `log/identity.py` in SQL: which rows these are, as sums that any engine makes."""
+"""The marks of `log/steps.py` in SQL: which rows these are, as sums that any engine makes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from reweigh.log.identity import FOLD, LARGE, MARKS, MIX, NUMBER, SPREAD, Identity
+from reweigh.log.steps import FOLD, LARGE, MARKS, MIX, NUMBER, SPREAD, Identity
 from reweigh.sums.engines.ibis_rows import Layout, finite, hex_digits, md5_of
 from reweigh.sums.read import Reading
 

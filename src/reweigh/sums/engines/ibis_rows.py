@@ -17,10 +17,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from reweigh.log.column_types import is_number, is_text
-from reweigh.log.columns import Columns
-from reweigh.log.identity import NUMBER
-from reweigh.log.states import Grid, Rounding
+from reweigh.log.abstractions import Grid, Rounding
+from reweigh.log.log import Columns
+from reweigh.log.states import is_number, is_text
+from reweigh.log.steps import NUMBER
 from reweigh.sums.engines.ibis_connect import ROW
 from reweigh.sums.read import Reading
 

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from reweigh.errors import Fault, Place, RefusedError, UsageError, input_error
-from reweigh.log import checks, rules
-from reweigh.log.identity import Identity
-from reweigh.log.states import Grid, Labels, Rounding, unite
+from reweigh.log import rules
+from reweigh.log.abstractions import Grid, Rounding
+from reweigh.log.states import Labels, unite
+from reweigh.log.steps import Identity
 from reweigh.sums.engines import ibis_checks as contract
 from reweigh.sums.engines import ibis_rows as expr
 from reweigh.sums.engines.ibis_connect import Home
@@ -81,7 +82,7 @@ def look(home: Home, rows: Any, layout: Layout, reading: Reading) -> Facts:
         if flags:  # what they say about an episode's end is not known
             found = [fault for fault in found if fault.code != "short-episode"]
         faults += [replace(fault, total=int(told["total"])) for fault in found]
-    checks.Faults(lambda row: Place(None), 0, faults).raise_if_any(home.describe())
+    rules.Faults(lambda row: Place(None), 0, faults).raise_if_any(home.describe())
     with stage(3, CHECKS, "checks"):
         _refuse_too_large(home, rows, layout, reading)
         return _facts(home, rows, layout, reading, told, histogram)

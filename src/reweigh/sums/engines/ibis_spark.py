@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reweigh.errors import InputError, ResourceError, UsageError
-from reweigh.log.column_types import is_text, plain_schema, plain_table
 from reweigh.log.sources import FileSource, TableSource
+from reweigh.log.states import is_text, plain_schema, plain_table
 from reweigh.sums.engines.ibis_connect import (
     NamedHome,
     arrow_rows,

@@ -10,9 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reweigh.errors import KEPT_PLACES, Fault, RefusedError, UsageError, input_error, nearest
-from reweigh.log.column_types import is_number
 from reweigh.log.rules import NOT_FINITE
-from reweigh.log.states import HIDDEN, Labels
+from reweigh.log.states import HIDDEN, Labels, is_number
 from reweigh.policy.base import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.engines import ibis_checks as contract

@@ -27,11 +27,9 @@ from pyarrow import csv as pacsv
 
 from reweigh.errors import InputError, Place, input_error
 from reweigh.log import csv_files as csvfile
-from reweigh.log.column_types import is_text, plain_table
-from reweigh.log.csv_files import CsvPart
-from reweigh.log.parquet_files import file_errors
-from reweigh.log.sources import FileSource, TableSource
-from reweigh.log.text_files import TextStream, bad_byte, open_stream
+from reweigh.log.csv_files import CsvPart, TextStream, bad_byte, open_stream
+from reweigh.log.sources import FileSource, TableSource, file_errors
+from reweigh.log.states import is_text, plain_table
 from reweigh.system.process import Report
 
 Data = FileSource | TableSource
