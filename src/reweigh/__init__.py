@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from reweigh import adapters, theory, worlds
     from reweigh.decide.certificate import Certificate, certify
     from reweigh.decide.compare import compare
-    from reweigh.decide.comparison_result import Comparison
+    from reweigh.decide.contenders import Comparison
     from reweigh.errors import (
         InputError,
         InputWarning,
@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         SupportError,
         UsageError,
     )
+    from reweigh.estimate.estimator import Recipe
     from reweigh.estimate.presets import (
         ESTIMATORS,
         dm,
@@ -105,7 +106,6 @@ if TYPE_CHECKING:
         wdr,
         wis,
     )
-    from reweigh.estimate.recipe import Recipe
     from reweigh.evaluation.evaluate import evaluate, evaluate_all, moments, point_values
     from reweigh.evaluation.result import Diagnostics, Estimate, Gain, Interval, Marginals, Refusal
     from reweigh.log.abstractions import Grid, Rounding
@@ -125,7 +125,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "reweigh.decide.certificate": "Certificate certify",
     "reweigh.decide.compare": "compare",
-    "reweigh.decide.comparison_result": "Comparison",
+    "reweigh.decide.contenders": "Comparison",
     "reweigh.errors": (
         "InputError InputWarning LowOverlapWarning PartialError PlaceboWarning RefusedError "
         "ResourceError ReweighError ReweighWarning SelectionWarning SmallSampleWarning "
@@ -134,7 +134,7 @@ _HOMES = {
     "reweigh.estimate.presets": (
         "ESTIMATORS dm dr estimator is_ mdr mis ssd_is trajectory_is trajectory_wis wdr wis"
     ),
-    "reweigh.estimate.recipe": "Recipe",
+    "reweigh.estimate.estimator": "Recipe",
     "reweigh.evaluation.evaluate": "evaluate evaluate_all moments point_values",
     "reweigh.log.arrays": "log_from_arrays",
     "reweigh.log.log": "Columns EpisodeLog",

@@ -15,13 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.gradient import behavior_gradient, gradient_of
-from reweigh.estimate.influence import behavior_values, influence_values, returns_of
+from reweigh.estimate.estimator import Recipe, overflow
+from reweigh.estimate.influence import (
+    Spread,
+    behavior_values,
+    gradient_of,
+    influence_values,
+    returns_of,
+)
+from reweigh.estimate.marginal import behavior_gradient, behavior_value
 from reweigh.estimate.presets import wis
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.recursion import overflow
-from reweigh.estimate.solution import behavior_value, over_blocks
-from reweigh.estimate.spread import Spread
 from reweigh.evaluation.inputs import Evidence, merged
 from reweigh.evaluation.solve import solve, solve_on_sums
 from reweigh.log.log import EpisodeLog
@@ -212,6 +215,6 @@ def _behavior(sums: Moments, target: Policy) -> Values:
     if sums.transitions is None:
         raise RefusedError("missing-moments", "these sums hold no transitions")
     about, cells = sums.about, sums.transitions.forget("block")
-    start, hidden = over_blocks(sums.start), sums.hidden
+    start, hidden = sums.start.forget("block"), sums.hidden
     found = behavior_gradient(cells, start, about.horizon, about.discount, hidden=hidden)
     return lambda part: gathered(found.gradient, part, target, np.ones(part.steps.n_rows))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from reweigh.errors import RefusedError, UsageError, must_be
-from reweigh.estimate.recipe import Recipe
+from reweigh.estimate.estimator import Recipe
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy, RememberedPolicy, scope_of
 from reweigh.sums.engines.arrays import ArraysEngine

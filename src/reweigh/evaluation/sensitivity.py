@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import influence_values
-from reweigh.estimate.recipe import Recipe
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.kernels.groups import group_by
 from reweigh.log.log import EpisodeLog

@@ -13,96 +13,21 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, UsageError
-from reweigh.estimate.recipe import ModelControl, Recipe
-from reweigh.estimate.recursion import backward
-from reweigh.estimate.solution import lacking, model_of, needs_discrete
-from reweigh.kernels.groups import group_by, rowwise
+from reweigh.estimate.estimator import ModelControl, Recipe, lacking, needs_discrete
+from reweigh.estimate.marginal import marginal_gradient
+from reweigh.estimate.model import FittedModel, TabularQ, fit_q
+from reweigh.estimate.operators import start_term
+from reweigh.kernels.groups import group_by
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN
-from reweigh.policy.base import Policy, call_batch
+from reweigh.policy.base import Policy, call_batch, dense_of
+from reweigh.sums.gather import CellGradient
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import NO_ACTION, StartMoments, TransitionMoments, summed
-from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 IN_SAMPLE, SPLIT, CROSS_FIT = "in-sample Q", "Q of the odd blocks", "Q of the other half"
-
-
-@dataclass(frozen=True, eq=False)
-class TabularQ:
-    """Q by (t, s, a) and V by (t, s), from the direct method; 0 where nothing was seen."""
-
-    n_states: int
-    n_actions: int
-    q_key: Ints
-    q_value: Floats
-    v_key: Ints
-    v_value: Floats
-
-    def q(self, t: Ints, s: Ints, a: Ints) -> Floats:
-        return _find(self.q_key, self.q_value, (t * self.n_states + s) * self.n_actions + a)
-
-    def v(self, t: Ints, s: Ints) -> Floats:
-        """V_t(s); 0 for END and whatever is not a state."""
-        value = _find(self.v_key, self.v_value, t * self.n_states + s)
-        value[s < 0] = 0.0
-        return value
-
-    def with_shares_of(self, part: Moments) -> TabularQ:
-        """With V_t(s) = Σ_a π̄(a|t,s) Q_t(s,a), π̄ of the part of the log on which Q is used, where
-        it is an estimate: the part's own luck in it is then in both, ρ Q and V."""
-        shares, cells = part.shares, part.model
-        assert cells is not None
-        if shares.rule == "one number":
-            return self
-        of = cells if shares.policy is None else shares.policy
-        groups = group_by([of.t, of.s, of.a])
-        t, s, a = groups.keys
-        nodes = group_by([t, s])
-        key = nodes.keys[0] * self.n_states + nodes.keys[1]
-        value = nodes.sum(shares.of(groups, cells) * self.q(t, s, a))
-        if value.ndim > 1:  # a replicate may lack what the part shows
-            value = np.where(nodes.sum(groups.sum(of.n)) > 0, value, self.v(*nodes.keys))
-        others = ~np.isin(self.v_key, key)
-        keys = np.concatenate([self.v_key[others], key])
-        order = np.argsort(keys)
-        values = np.concatenate([self.v_value[others], value])
-        return replace(self, v_key=keys[order], v_value=values[order])
-
-
-def _find(keys: Ints, values: Floats, wanted: Ints) -> Floats:
-    if len(keys) == 0:
-        return np.zeros((len(wanted), *values.shape[1:]))
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    value = values[at]
-    value[keys[at] != wanted] = 0.0
-    return value
-
-
-def fit_q(moments: Moments) -> TabularQ:
-    """Q_t(s,a) = r̂_t(s,a) + γ Σ_{s'} T̂_t(s'|s,a) V_{t+1}(s'), V_t(s) = Σ_a π(a|s) Q_t(s,a)."""
-    if moments.actions is None:
-        raise needs_discrete()
-    op = model_of(moments)
-    back = backward(op)
-    groups, c = op.groups, op.cells
-    ahead = back.u[op.dst]
-    ahead[op.dst < 0] = 0.0
-    ahead *= op.discount if np.all(op.gap == 1) else rowwise(op.discount**op.gap, ahead)
-    ahead *= c.rho
-    moved = groups.sum(ahead if op.known.all() else np.where(op.known, ahead, 0.0))
-    q = divided(groups.sum(c.z), groups.visits) + moved / np.maximum(groups.moves, 1)
-    n_states, n_actions = len(moments.states), len(moments.actions)
-    key = np.zeros(len(q), np.int64)
-    key[groups.of] = (c.t * n_states + c.s) * n_actions + c.a
-    order = np.argsort(key)
-    states = op.node_s >= 0
-    v_key = (op.node_t * n_states + op.node_s)[states]
-    by_node = np.argsort(v_key)
-    return TabularQ(
-        n_states, n_actions, key[order], q[order], v_key[by_node], back.u[states][by_node]
-    )
 
 
 def halves(count: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -230,12 +155,7 @@ def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[
         )
     steps = log.steps
     q = _own_q(log, control, log.raw_actions())
-    # V(s_t) = Σ_a π(a|s_t) Q(s_t,a), one action at a time: no rows × actions table
-    v, covered = np.zeros(steps.n_rows), np.zeros(steps.n_rows)
-    for action in target.all_actions(log).values:
-        pi = target.of_action(log, action)
-        v += pi * _own_q(log, control, np.full(steps.n_rows, action))
-        covered += pi
+    v, covered = _own_values(log, target, control)
     if np.any(covered < 1 - 1e-6):
         raise RefusedError(
             "target-probabilities",
@@ -247,25 +167,61 @@ def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[
     return steps.reward - q + log.discount * ahead, v[steps.rows(0)].copy()
 
 
+def _own_values(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[Floats, Floats]:
+    """(N,) V(s_t) = Σ_a π(a|s_t) Q(s_t,a) and Σ_a π(a|s_t) of the rows."""
+    actions, steps = target.all_actions(log), log.steps
+    pi = None if callable(control.q) else dense_of(target, log, actions)
+    if pi is not None:  # both are of step and state: look the sums up, not their terms
+        pi = pi[:, :-1]  # of observed states
+        v, covered = _at_rows(
+            log, (pi * _q_table(log, control, actions.array())).sum(-1), pi.sum(-1)
+        )
+        if not np.isnan(covered).any():
+            return v, covered
+    v, covered = np.zeros(steps.n_rows), np.zeros(steps.n_rows)
+    for action in actions.values:  # one at a time: no rows × actions table
+        of_rows = target.of_action(log, action)
+        v += of_rows * _own_q(log, control, np.full(steps.n_rows, action))
+        covered += of_rows
+    return v, covered
+
+
+def _at_rows(log: EpisodeLog, *by_state: Floats) -> list[Floats]:
+    """(N,) each of these tables by step (or one for all steps) and state, at the rows."""
+    steps = log.steps
+    return [
+        table[0][steps.state] if len(table) == 1 else table[steps.step, steps.state]
+        for table in by_state
+    ]
+
+
 def _own_q(log: EpisodeLog, control: ModelControl, values: npt.NDArray[Any]) -> Floats:
     """(N,) the user's Q of these actions in the rows' states."""
-    steps = log.steps
     if callable(control.q):
         return call_batch(control.q, "the Q function", log, values)
-    table = np.asarray(control.q)
-    if table.ndim == 2:
-        table = np.broadcast_to(table, (log.horizon, *table.shape))
+    actions, code = np.unique(values, return_inverse=True)
+    table = _q_table(log, control, actions)
+    t = log.steps.step if len(table) > 1 else 0
+    return np.asarray(table[t, log.steps.state, code])
+
+
+def _q_table(log: EpisodeLog, control: ModelControl, actions: npt.NDArray[Any]) -> Floats:
+    """(H or 1, S, A) the user's Q array at the log's states and these actions."""
+    table = np.asarray(control.q, np.float64)
+    table = table[None] if table.ndim == 2 else table
     labels = log.states.array()
-    numbers = labels.dtype.kind in "iu" and labels.ndim == 1 and values.dtype.kind in "iu"
+    numbers = labels.dtype.kind in "iu" and labels.ndim == 1 and actions.dtype.kind in "iu"
     if not numbers or log.has_hidden:
         raise UsageError(
             "a Q array is for observed states and actions 0, 1, 2, …; give q(state, action, step)"
         )
-    need = (log.horizon, int(labels.max()) + 1, int(values.max()) + 1)
-    short = any(have < want for have, want in zip(table.shape, need, strict=True))
-    if short or labels.min() < 0 or values.min() < 0:
-        raise UsageError(f"the Q array has shape {table.shape}; this log needs at least {need}")
-    return np.asarray(table[steps.step, labels[steps.state], values], np.float64)
+    have = (log.horizon if len(table) == 1 else len(table), *table.shape[1:])
+    need = (log.horizon, int(labels.max()) + 1, int(actions.max()) + 1)
+    short = any(has < needs for has, needs in zip(have, need, strict=True))
+    if short or labels.min() < 0 or actions.min() < 0:
+        raise UsageError(f"the Q array has shape {have}; this log needs at least {need}")
+    used = table if len(table) == 1 else table[: log.horizon]
+    return np.asarray(used[:, labels[:, None], actions])
 
 
 @dataclass(frozen=True, eq=False)
@@ -372,3 +328,46 @@ def marginal_control(recipe: Recipe, moments: Moments) -> Control:
 def shape_moments(recipe: Recipe, moments: Moments, *, errors: bool = True) -> Moments:
     """`shape_log` from sums alone."""
     return marginal_control(recipe, moments).shaped(moments, errors=errors)
+
+
+def shaped_gradient(recipe: Recipe, sums: Moments) -> CellGradient:
+    """Of MDR, by the cells with actions. Within such a cell f is constant, Σz' = Σz + fΣρ, so that
+    ∂v/∂Σρ grows by f ∂v/∂Σz'; an in-sample Q adds ∂v/∂Q · ∂Q/∂(sums)."""
+    assert recipe.control is not None
+    if recipe.control.q == "in-sample":
+        model = sums.model
+        sums = sums if model is None else replace(sums, model=model.forget("block"))
+    shape = marginal_control(recipe, sums)
+    plain = marginal_gradient(recipe.plain, shape.shaped(sums)).gradient
+    cells = shape.cells
+    of, edges = group_by([cells.t, cells.s, cells.s_next]), plain.cells
+    assert len(of) == len(edges)  # both in the order of their keys
+    edge, by_half = of.index(), recipe.control.blocks == 2
+    used, n = int(shape.starts.n.sum()), sums.n_episodes
+    found = CellGradient(
+        "actions",
+        replace(cells, block=cells.block % 2) if by_half else cells,
+        one=plain.one[edge],
+        rho=plain.rho[edge] + plain.z[edge] * shape.f,
+        z=plain.z[edge],
+        y=plain.y[edge],
+        start=plain.start[edge] + start_term(cells, shape.start_value),
+        halves=by_half,
+    )
+    if by_half:  # of a split only n_0 episodes are summed: each counts n/n_0 times
+        return _times(found, n / used)
+    through = FittedModel.of(sums).through_q(plain.z[edge] * cells.rho)
+    return _plus(found, through)
+
+
+def _times(gradient: CellGradient, by: float) -> CellGradient:
+    names = ("one", "rho", "z", "y", "start")
+    scaled = {name: by * getattr(gradient, name) for name in names}
+    return replace(gradient, **scaled)
+
+
+def _plus(gradient: CellGradient, other: CellGradient) -> CellGradient:
+    """Of cells with the same keys."""
+    names = ("one", "rho", "z", "y", "start")
+    added = {name: getattr(gradient, name) + getattr(other, name) for name in names}
+    return replace(gradient, policy=other.policy, **added)
