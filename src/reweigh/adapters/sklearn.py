@@ -219,7 +219,7 @@ def fit_states(
     episodes are better, and clusters must not be chosen by looking at the rewards.
     """
     from reweigh.log.csv_files import CsvFormat
-    from reweigh.log.read import numbers
+    from reweigh.log.roles import numbers
     from reweigh.log.sources import open_source
 
     source = open_source(data, CsvFormat())

@@ -195,7 +195,7 @@ class EpisodeLog:
                 f"the log has no column {name!r}{nearest(name, self.source.names)} "
                 f"(columns: {', '.join(map(repr, self.source.names))})"
             )
-        from reweigh.log.read import not_numbers, numbers
+        from reweigh.log.roles import not_numbers, numbers
         from reweigh.log.rules import Faults
 
         column = self.source.column(name)

@@ -7,29 +7,24 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from reweigh.errors import (
     InputError,
     Place,
     ResourceError,
-    ReweighError,
     UsageError,
     input_error,
 )
 from reweigh.log import csv_files as csvfile
 from reweigh.log.csv_files import GZIP, CsvFormat
-from reweigh.log.states import plain_column, plain_schema, plain_table
-from reweigh.system.process import is_shortage, require
+from reweigh.log.states import plain_column, plain_table
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".arrow", ".feather")
 REFUSED_MAGIC = {
@@ -54,8 +49,6 @@ NAMED = {
 DUCKDB = b"DUCK"  # from the ninth byte on: a checksum stands before it
 BEGINNING = 1 << 16  # bytes
 ROW_BYTES = 40  # beside the columns themselves, while rows are checked and put in order; measured
-PIECE = 1 << 16  # rows
-PARQUET_BUFFER = 1 << 18  # bytes of a file that are read at a time: memory stays small
 UNREADABLE = (pa.ArrowInvalid, pa.ArrowTypeError)
 
 
@@ -86,7 +79,7 @@ class TableSource:
 
 @dataclass(frozen=True, eq=False)
 class FileSource:
-    """One or more files of one kind, read in the order of their names."""
+    """One or more CSV files, read in the order of their names; `ParquetSource` reads others."""
 
     paths: tuple[Path, ...]
     kind: str  # "csv" | "parquet"
@@ -96,12 +89,7 @@ class FileSource:
 
     @cached_property
     def names(self) -> list[str]:
-        if self.kind == "csv":
-            return csvfile.header(self.paths[0], self.csv)
-        with parquet_parts(self.paths[0]) as file:
-            names = list(file.schema_arrow.names)
-        csvfile.refuse_duplicates(names, str(self.paths[0]))
-        return names
+        return csvfile.header(self.paths[0], self.csv)
 
     def describe(self) -> str:
         if len(self.paths) == 1:
@@ -110,82 +98,20 @@ class FileSource:
 
     def read(self, names: Sequence[str], ids: Sequence[str]) -> pa.Table:
         """The named columns; `ids` are those that a CSV must give as text, never as floats."""
-        rows = self.open_rows(names, ids)
-        if isinstance(rows, ParquetRows):
-            columns = {name: rows.column(name) for name in rows.schema.names}
-            return pa.table(columns)
-        return rows
+        self.refuse_change()
+        table = self._read_csv(list(dict.fromkeys(names)), ids)
+        self.refuse_change()
+        return plain_table(table)
 
-    def open_rows(self, names: Sequence[str], ids: Sequence[str]) -> pa.Table | ParquetRows:
-        """The same columns; those of Parquet are decoded one by one, when they are needed."""
-        names = list(dict.fromkeys(names))
-        self._refuse_change()
-        if self.kind == "csv":
-            table = self._read_csv(names, ids)
-            self._refuse_change()
-            return plain_table(table)
-        schema = self.unite(self.parquet_schemas(), names)
-        rows = sum(count for count, _ in self.parts)
-        # by the rows that the files declare: a few bytes can stand for a billion equal rows
-        require(
-            rows * (sum(map(_width, schema.types)) + ROW_BYTES),
-            f"{self.describe()} with {rows:,} rows of {len(schema)} columns",
-            "read it with engine='stream' or engine='duckdb'",
-        )
-        return ParquetRows(self.paths, schema, rows, self._refuse_change)
+    def open_rows(self, names: Sequence[str], ids: Sequence[str]) -> Any:
+        """The same, or columns that are decoded when they are needed."""
+        return self.read(names, ids)
 
-    def _refuse_change(self) -> None:
+    def refuse_change(self) -> None:
         if tuple(_stamp(path) for path in self.paths) != self.stamps:
             raise ResourceError(f"{self.describe()} changed while it was read; read it again")
 
-    def parquet_schemas(self) -> list[pa.Schema]:
-        """Of every file; their rows are counted on the way."""
-        schemas = []
-        self.parts.clear()
-        for path in self.paths:
-            with parquet_parts(path) as file:  # one after the other: there may be thousands
-                schemas.append(file.schema_arrow)
-                self.parts.append((file.metadata.num_rows, False))
-        return schemas
-
-    def refuse_damage(self) -> None:
-        """Read the Parquet files through: what another engine stumbled over is then named."""
-        for path in self.paths:
-            with parquet_parts(path) as file:
-                for batch in file.iter_batches():
-                    batch.validate(full=True)
-
-    def unite(self, schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
-        """The types of these columns over all Parquet files, whose schemas are given: integers of
-        any width and sign are one kind as long as they fit into 64 bits with a sign, or into 64
-        without one if no file has a sign; so are floats, with integers that they hold exactly; so
-        are texts.
-
-        An engine of its own would read a column that a file lacks as null, numbers as text where
-        another file holds text, and large integers as decimals.
-        """
-        chosen = []
-        for path, known in zip(self.paths, schemas, strict=True):
-            csvfile.refuse_absent(path, names, known.names)
-            chosen.append(pa.schema([known.field(name).remove_metadata() for name in names]))
-        try:
-            united = pa.unify_schemas(chosen, promote_options="permissive")
-        except UNREADABLE as error:
-            raise self._differ(error) from error
-        for name in names:
-            kinds = [schema.field(name).type for schema in chosen]
-            # beside another type a decimal's digits decide whether it can be read at all
-            decimal = next((k for k in kinds if pa.types.is_decimal(k)), None)
-            other = next((k for k in kinds if not _is_decimal_or_null(k)), None)
-            if decimal is not None and other is not None:
-                raise self._differ(
-                    f"Unable to merge: Field {name} has incompatible types: {decimal} vs {other}"
-                )
-            for path, kind in zip(self.paths, kinds, strict=True):
-                refuse_too_large(path, name, kind, united.field(name).type)
-        return united
-
-    def _differ(self, why: object) -> InputError:
+    def differ(self, why: object) -> InputError:
         return InputError(f"{self.describe()}: the files' columns differ: {why}")
 
     def _read_csv(self, names: list[str], ids: Sequence[str]) -> pa.Table:
@@ -200,7 +126,7 @@ class FileSource:
         try:
             table = pa.concat_tables(tables, promote_options="permissive")
         except UNREADABLE as error:
-            raise self._differ(error) from error
+            raise self.differ(error) from error
         for i, name in enumerate(names):
             if name in ids:
                 table = table.set_column(i, name, csvfile.integers_if_all(table.column(name)))
@@ -291,23 +217,14 @@ def _open_files(paths: list[Path], csv: CsvFormat) -> TableSource | FileSource:
         raise InputError(f"the files are of different kinds: {named}; give one kind at a time")
     _refuse_copies(paths)
     kind = next(iter(kinds.values()))
-    if kind == "arrow":
-        return _open_arrow(paths)
-    return FileSource(tuple(paths), kind, csv, tuple(_stamp(path) for path in paths), [])
+    make = FileSource
+    if kind != "csv":
+        from reweigh.log.parquet_files import ParquetSource, open_arrow
 
-
-def _open_arrow(paths: list[Path]) -> TableSource:
-    """Arrow (Feather) files are tables already: mapped into memory, not copied."""
-    tables = []
-    for path in paths:
-        with file_errors(path, "is not a whole Arrow file"):
-            tables.append(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
-    try:
-        table = pa.concat_tables(tables, promote_options="permissive")
-    except UNREADABLE as error:
-        raise InputError(f"the Arrow files' columns differ: {error}") from error
-    csvfile.refuse_duplicates(table.column_names, str(paths[0]))
-    return TableSource(table, f"arrow file {paths[0].name}", tuple(paths))
+        if kind == "arrow":
+            return open_arrow(paths)
+        make = ParquetSource
+    return make(tuple(paths), kind, csv, tuple(_stamp(path) for path in paths), [])
 
 
 def _first_bytes(path: Path, count: int = 12) -> bytes:
@@ -373,114 +290,3 @@ def _stamp(path: Path) -> tuple[int, int]:
     except OSError as error:
         raise ResourceError(f"cannot read {str(path)!r}: {error.strerror}") from error
     return status.st_size, status.st_mtime_ns
-
-
-def _width(kind: pa.DataType) -> int:
-    """Bytes per row of a column, at least: of a text only where it begins."""
-    try:
-        return -(-int(kind.bit_width) // 8)
-    except ValueError:
-        return 4
-
-
-def _is_decimal_or_null(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_decimal(kind) or pa.types.is_null(kind))
-
-
-# ---- Parquet files ------------------------------------------------------------------------------
-
-
-@contextmanager
-def file_errors(path: Path, wrong: str) -> Iterator[None]:
-    """The file is at fault, unless the system gave an error number or no memory.
-
-    A damaged page shows in many ways: sizes that do not fit, text that is no UTF-8, a column that
-    is not there. What the damage leaves readable is not noticed: Parquet has no checksum of its
-    own, and those of its pages, which are verified, are rarely written.
-    """
-    try:
-        yield
-    except ReweighError:
-        raise
-    except (pa.ArrowException, MemoryError, OSError, ValueError, LookupError) as error:
-        if is_shortage(error):
-            error.add_note(f"while reading {path.name}")
-            raise
-        number = getattr(error, "errno", None)
-        if number is not None:
-            raise ResourceError(
-                number, f"cannot read {str(path)!r}: {os.strerror(number)}"
-            ) from error
-        first = (str(error).splitlines() or [""])[0]
-        raise InputError(f"{str(path)!r} {wrong}: {first}") from error
-
-
-def refuse_too_large(path: Path, name: str, kind: pa.DataType, united: pa.DataType) -> None:
-    """Integers of a file that the type of all files cannot hold."""
-    if pa.types.is_uint64(kind) and pa.types.is_int64(united):
-        limit, beside = 2**63 - 1, "signed integers"
-    elif (pa.types.is_uint64(kind) or pa.types.is_int64(kind)) and pa.types.is_floating(united):
-        limit, beside = 2**53, "floats"
-    else:
-        return
-    with parquet_parts(path) as file:
-        for batch in file.iter_batches(columns=[name]):
-            ends = pc.min_max(batch.column(0)).as_py()
-            for found in (ends["min"], ends["max"]):
-                if found is not None and abs(found) > limit:
-                    raise InputError(
-                        f"{path.name}: column {name!r} holds {found}, which does not fit beside "
-                        f"the {beside} of other files; write one type in all files"
-                    )
-
-
-@contextmanager
-def parquet_parts(path: Path) -> Iterator[pq.ParquetFile]:
-    """An open Parquet file; what cannot be read of it is its damage."""
-    with file_errors(path, "is damaged"), open_parquet(path) as file:
-        yield file
-
-
-def open_parquet(path: Path) -> pq.ParquetFile:
-    with file_errors(path, "is not a whole Parquet file"):
-        file = pq.ParquetFile(
-            path, pre_buffer=False, buffer_size=PARQUET_BUFFER, page_checksum_verification=True
-        )
-        _ = file.schema_arrow.names  # types or names that a damaged file has
-        return file
-
-
-@dataclass(frozen=True, eq=False)
-class ParquetRows:
-    """Columns of Parquet files, decoded when they are asked for, and not kept."""
-
-    paths: tuple[Path, ...]
-    united: pa.Schema
-    num_rows: int
-    refuse_change: Callable[[], None]
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        return plain_schema(self.united)
-
-    def pieces(self, name: str) -> Iterator[pa.Array]:
-        """The cells of a column, some at a time."""
-        kind = self.united.field(name).type
-        for path in self.paths:
-            with parquet_parts(path) as file:
-                for batch in file.iter_batches(PIECE, columns=[name], use_threads=False):
-                    batch.validate(full=True)  # a damaged page may hold bytes that are no text
-                    yield batch.column(name).cast(kind)
-        self.refuse_change()
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        kind = self.united.field(name).type
-        return plain_column(pa.chunked_array(list(self.pieces(name)), kind))
-
-
-def pieces_of(rows: pa.Table | ParquetRows, name: str) -> Iterator[pa.Array]:
-    """The cells of a column of numbers, as many at a time as fit into a cache."""
-    if isinstance(rows, ParquetRows):
-        return rows.pieces(name)
-    chunks = rows.column(name).chunks
-    return (c.slice(row, PIECE) for c in chunks for row in range(0, len(c), PIECE))

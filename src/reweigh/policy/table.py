@@ -317,7 +317,7 @@ def _from_frame(
     import pyarrow as pa
 
     from reweigh.log.csv_files import CsvFormat
-    from reweigh.log.read import not_numbers, numbers
+    from reweigh.log.roles import not_numbers, numbers
     from reweigh.log.sources import open_source
     from reweigh.log.states import combine, encode_arrow, is_label
 

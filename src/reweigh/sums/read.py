@@ -261,7 +261,8 @@ def _read(data: Any, reading: Reading, engine: str) -> EpisodeLog | ScannedLog:
         raise UsageError(
             "a table of a database is read by an engine: give engine='duckdb' or 'spark://…'"
         )
-    from reweigh.log.read import RoleReader, assemble, read_roles
+    from reweigh.log.read import assemble, read_roles
+    from reweigh.log.roles import RoleReader
     from reweigh.system.process import tell
 
     tell(0.0)

@@ -18,7 +18,8 @@ from pyarrow import csv as pacsv
 from reweigh.errors import Fault, InputError, input_error
 from reweigh.log import csv_files as csvfile
 from reweigh.log.csv_files import BLOCK, CsvFormat, TextStream, open_stream
-from reweigh.log.sources import FileSource, file_errors, open_parquet, open_source
+from reweigh.log.parquet_files import file_errors, open_parquet
+from reweigh.log.sources import FileSource, open_source
 from reweigh.log.states import encode_arrow, floats, is_number, is_text, plain_column, texts
 
 ROWS = 100_000  # looked at; roles show in far fewer

@@ -168,7 +168,7 @@ def open_home(
     `policy` is a column that the target reads, beside those that play a role.
     """
     if isinstance(data, FileSource):
-        data._refuse_change()
+        data.refuse_change()
     with contextlib.ExitStack() as stack:
         home: Home
         if engine is None:
@@ -183,7 +183,7 @@ def open_home(
             home = open_spark(engine, data, reading, policy, stack)
         yield home
     if isinstance(data, FileSource):
-        data._refuse_change()
+        data.refuse_change()
 
 
 def needed(reading: Reading, policy: str | None, known: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from reweigh.errors import InputError, Place, ResourceError, UsageError, nearest
+from reweigh.log.parquet_files import ParquetSource
 from reweigh.log.sources import FileSource, TableSource, is_duckdb
 from reweigh.log.states import is_text, plain_schema
 from reweigh.sums.engines.ibis_connect import (
@@ -109,7 +110,7 @@ def duckdb_errors(source: str, files: FileSource | None) -> Iterator[None]:
     except (duckdb.Error, UnicodeError, RuntimeError) as error:
         if process.is_shortage(error):
             raise
-        if files is not None and files.kind == "parquet":
+        if isinstance(files, ParquetSource):
             files.refuse_damage()
         elsewhere = isinstance(error, duckdb.IOException | duckdb.PermissionException)
         first = (str(error).splitlines() or [""])[0]
@@ -192,10 +193,10 @@ def open_duckdb(
 def _duckdb_log(connection: Any, data: Any, reading: Reading, policy: str | None) -> DuckHome:
     """A view of the log in which columns have numbers for names."""
     numbering: Callable[[], str] | None = None
-    if isinstance(data, FileSource) and data.kind == "parquet":
+    if isinstance(data, ParquetSource):
         view, given, allowed = _parquet_rows(connection, data, reading, policy)
         rows: int | None = sum(rows for rows, _ in data.parts)
-        if not any(name.lower() == FILE_ROW for s in data.parquet_schemas() for name in s.names):
+        if not any(name.lower() == FILE_ROW for s in data.schemas() for name in s.names):
             numbering = partial(_numbered_files, connection, data, given)
     elif isinstance(data, TableSource | FileSource):
         table = arrow_rows(data, reading, policy)
@@ -238,14 +239,14 @@ def _described(data: Any, reading: Reading) -> str:
 
 
 def _parquet_rows(
-    connection: Any, data: FileSource, reading: Reading, policy: str | None
+    connection: Any, data: ParquetSource, reading: Reading, policy: str | None
 ) -> tuple[str, pa.Schema, list[str]]:
     """The query of the needed columns, their types over all files, and what it may read.
 
     Columns are taken by position, from files that have the same ones: DuckDB finds columns of
     several files by name, and tells names that differ in upper and lower case alone not apart.
     """
-    schemas = data.parquet_schemas()
+    schemas = data.schemas()
     united = data.unite(schemas, needed(reading, policy, data.names))
     parts: dict[tuple[tuple[str, ...], tuple[pa.DataType, ...]], list[Path]] = {}
     for path, schema in zip(data.paths, schemas, strict=True):
@@ -264,11 +265,11 @@ def _parquet_rows(
     return " UNION ALL ".join(selects), given, sorted(allowed)
 
 
-def _numbered_files(connection: Any, data: FileSource, given: pa.Schema) -> str:
+def _numbered_files(connection: Any, data: ParquetSource, given: pa.Schema) -> str:
     """The query of Parquet files with the numbers of their rows, one file after the other."""
     selects = []
     before = 0
-    for i, (path, schema) in enumerate(zip(data.paths, data.parquet_schemas(), strict=True)):
+    for i, (path, schema) in enumerate(zip(data.paths, data.schemas(), strict=True)):
         raw = connection.read_parquet(
             _only_itself(os.fspath(path.absolute())), hive_partitioning=False, file_row_number=True
         )

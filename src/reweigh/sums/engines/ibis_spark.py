@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reweigh.errors import InputError, ResourceError, UsageError
+from reweigh.log.parquet_files import ParquetSource
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import is_text, plain_schema, plain_table
 from reweigh.sums.engines.ibis_connect import (
@@ -73,9 +74,9 @@ def open_spark(
     engine: str, data: Any, reading: Reading, policy: str | None, stack: contextlib.ExitStack
 ) -> SparkHome:
     """The log as a view of a Spark session, with numbers for names."""
-    is_parquet = isinstance(data, FileSource) and data.kind == "parquet"
+    is_parquet = isinstance(data, ParquetSource)
     if is_parquet:  # before a session, which may take long to start
-        schemas = data.parquet_schemas()
+        schemas = data.schemas()
         united = data.unite(schemas, needed(reading, policy, data.names))
         for path, schema in zip(data.paths, schemas, strict=True):
             otherwise = ", or read the log with engine='stream' or 'arrays'"

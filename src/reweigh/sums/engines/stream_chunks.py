@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from reweigh.errors import KEPT_PLACES, Fault, InputError, Place, RefusedError, UsageError
 from reweigh.log.log import EpisodeLog
-from reweigh.log.read import RoleReader, assemble
+from reweigh.log.read import assemble
+from reweigh.log.roles import RoleReader
 from reweigh.log.states import Codes, Label, Labels, is_label
 from reweigh.log.steps import Identity, identity_of, key_of
 from reweigh.sums.engines.base import SPARE_CELLS, Request
