@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from reweigh.sums.read import ScannedLog
 
 Floats = npt.NDArray[np.float64]
+StateValues = Callable[[], tuple[Floats, Floats]]
+Jackknife = tuple[float | None, str, int]  # error, or None and why; how many blocks
 Truncated = Literal["refuse", "drop"]
 Result = TypeVar("Result")
 ESTIMATED = frozenset({"transitions", "model", "trajectories"})  # kinds that estimators read
@@ -101,10 +103,13 @@ class RowsData(EvaluationData):
         cls, log: EpisodeLog, target: Policy, recipes: Sequence[Recipe], truncated: Truncated
     ) -> RowsData:
         if not isinstance(log, EpisodeLog):
-            what = "a log (read_log, log_from_arrays) or moments"
-            raise must_be("data", what, type(log).__name__)
+            XX
+        # of a large log π is kept only where it is needed again, as by the error of WIS
+        again = len(recipes) > 1 or log.steps.n_rows < choose.COMPILED_FROM
+        for r in recipes:
+            again |= r.control is not None or r.normalize == "step" or r.needs.policy
         return cls(
-            RememberedPolicy(target) if _ask_again(log, recipes) else target,
+            RememberedPolicy(target) if again else target,
             (log.n_episodes, log.horizon),
             not log.n_truncated and log.behavior_source == "logged",
             files_behind(log, target),
@@ -122,7 +127,7 @@ class RowsData(EvaluationData):
         return log, target
 
     def moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
-        """The sums that an estimator needs, and those that others have needed before it."""
+        """Sums that hold what an estimator needs."""
         kinds = frozenset({"model"}) if recipe.fitted else recipe.needs.kinds
         return self.with_kinds(kinds, recipe.max_ratio, dropped)
 
@@ -135,9 +140,7 @@ class RowsData(EvaluationData):
             kinds = kinds - {"choices"}
         return self.with_kinds(kinds, recipe.max_ratio, dropped)
 
-    def state_values(
-        self, recipe: Recipe, dropped: bool
-    ) -> Callable[[], tuple[Floats, Floats]] | None:
+    def state_values(self, recipe: Recipe, dropped: bool) -> StateValues | None:
         """V_t(s) from the rows, where the recursions of MIS run over them."""
         log, target = self.rows(dropped)
         return partial(state_values, log, target, recipe.max_ratio) if from_rows(log) else None
@@ -158,12 +161,7 @@ class RowsData(EvaluationData):
             return with_name(self.with_kinds(kinds, max_ratio, False, policy=True), log.identity())
 
     def with_kinds(
-        self,
-        kinds: frozenset[str],
-        max_ratio: float | None,
-        dropped: bool,
-        *,
-        policy: bool = False,
+        self, kinds: frozenset[str], max_ratio: float | None, dropped: bool, policy: bool = False
     ) -> Moments:
         """Sums that hold these kinds; only those that are not there yet are made."""
         log, target = self.rows(dropped)
@@ -184,10 +182,8 @@ class RowsData(EvaluationData):
             made |= missing
         return self.sums[key]
 
-    def jackknife(
-        self, recipe: Recipe, value: float, dropped: bool
-    ) -> tuple[float | None, str, int]:
-        """The error by deleting blocks of episodes, or None and why; and how many blocks."""
+    def jackknife(self, recipe: Recipe, value: float, dropped: bool) -> Jackknife:
+        """The error by deleting blocks of episodes."""
         from reweigh.evaluation.resampling import delete_blocks
 
         log, target = self.rows(dropped)
@@ -221,9 +217,9 @@ class RowsData(EvaluationData):
 
     def forget_rows(self) -> None:
         """Of a large log, what was kept of its rows for the next estimator; sums stay."""
-        large = self.rows()[0].steps.n_rows >= choose.COMPILED_FROM
-        if large and isinstance(self.target, RememberedPolicy):
-            self.target.forget()
+        log, target = self.rows()
+        if log.steps.n_rows >= choose.COMPILED_FROM and isinstance(target, RememberedPolicy):
+            target.forget()
 
 
 @dataclass(eq=False)
@@ -276,9 +272,7 @@ class SumsData(EvaluationData):
     def every_kind(self, max_ratio: float | None) -> Moments:
         return self.stored
 
-    def jackknife(
-        self, recipe: Recipe, value: float, dropped: bool
-    ) -> tuple[float | None, str, int]:
+    def jackknife(self, recipe: Recipe, value: float, dropped: bool) -> Jackknife:
         sums = self.moments(recipe)
         if self.scanned is not None and len(sums.block_sizes()[0]) < LEAST_BLOCKS:
             assert self.target is not None
@@ -300,16 +294,6 @@ class SumsData(EvaluationData):
 
 
 LogData = RowsData | SumsData
-
-
-def _ask_again(log: EpisodeLog, recipes: Sequence[Recipe]) -> bool:
-    """Whether the target's probabilities are kept: of a large log only where they are needed again,
-    as the error of WIS needs them."""
-    return (
-        log.steps.n_rows < choose.COMPILED_FROM
-        or len(recipes) > 1
-        or any(r.control is not None or r.normalize == "step" or r.needs.policy for r in recipes)
-    )
 
 
 def _joined(before: Moments, sums: Moments) -> Moments:
@@ -346,9 +330,6 @@ def check_target(target: object) -> Policy:
     )
 
 
-# ---- scans of a log that stays where it is ---------------------------------------------------
-
-
 def scanned_sums(log: ScannedLog, target: Policy, recipes: Sequence[Recipe]) -> list[Moments]:
     """The sums that each of these estimators, its error and its gates need. One scan per clipping
     of the ratios is for all of them, since a log that is scanned may be large. Without the rows at
@@ -383,11 +364,8 @@ def scanned_sql(log: ScannedLog, target: Policy, recipes: Sequence[Recipe]) -> s
 
 def _scans(recipes: Sequence[Recipe]) -> dict[float | None, tuple[Request, Request | None]]:
     """By the clipping of the ratios: the scan for all, and that of products by blocks, if any."""
-    apart = {
-        r.max_ratio: replace(r.needs, blocks=JACKKNIFE_BLOCKS)
-        for r in recipes
-        if _products_by_blocks(r)
-    }
+    split = [recipe for recipe in recipes if _products_by_blocks(recipe)]
+    apart = {r.max_ratio: replace(r.needs, blocks=JACKKNIFE_BLOCKS) for r in split}
     scans: dict[float | None, tuple[Request, Request | None]] = {}
     for ratio, request in merged(recipes).items():
         if ratio in apart:
@@ -397,11 +375,7 @@ def _scans(recipes: Sequence[Recipe]) -> dict[float | None, tuple[Request, Reque
 
 
 def _products_by_blocks(recipe: Recipe) -> bool:
-    """Whether its error comes from running products by blocks."""
     return "trajectories" in recipe.needs.kinds and recipe.weights.error_by_blocks(recipe)
-
-
-# ---- solving ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

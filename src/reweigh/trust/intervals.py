@@ -174,9 +174,8 @@ def percentile(
     low, high = _ends(values, known, wanted.tail)
     spread = float(np.std(values[known]))
     if spread <= NOISE * float(np.max(np.abs(values[known]), initial=0.0)):
-        raise RefusedError(
-            "no-error", "every replicate gives the same value: they show no spread to make it from"
-        )
+        why = "every replicate gives the same value: they show no spread to make it from"
+        raise RefusedError("no-error", why)
     return wanted.within(low, high, f"percentile of {_replicates_text(known, seed)}", spread)
 
 
@@ -227,9 +226,6 @@ def _replicates_text(known: Bools, seed: int) -> str:
     missing = int(np.sum(~known))
     without = f" ({missing:,} without an answer)" if missing else ""
     return f"{len(known):,} replicates{without}, seed {seed}"
-
-
-# ---- methods ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,7 +352,7 @@ class Cluster(ErrorMethod):
 
 
 class Jackknife(ErrorMethod):
-    """Deleting blocks of episodes, t with the blocks less 1."""
+    """Deleting blocks of episodes, t with their number less 1."""
 
     name = "jackknife"
 
@@ -380,7 +376,7 @@ class Percentile(IntervalMethod):
 
 
 class BootstrapT(IntervalMethod):
-    """The same, each replicate divided by its own error."""
+    """Percentile, each replicate divided by its own error."""
 
     name = "bootstrap-t"
     resamples = True
@@ -411,9 +407,8 @@ class Auto(IntervalMethod):
     name = "auto"
 
     def choice(self, of: Uncertainty) -> ErrorMethod | None:
-        """The first choice, by what there is: nothing is computed, and rewards do not matter. An
-        error that rounding or an overflow has eaten is none, and no other method would tell
-        more."""
+        """By what there is: nothing is computed. An error that rounding or an overflow has eaten is
+        none, and no other method would tell more."""
         if of.error is not None:
             return Analytic() if of.freedom is not None else Jackknife()
         return Cluster() if of.lacks_blocks and of.has_influence else None
@@ -434,7 +429,7 @@ class Auto(IntervalMethod):
         return method.interval(of, wanted)
 
     def too_small(self, of: Uncertainty) -> bool:
-        """Whether the analytic error, which takes the state for all that matters, is too small."""
+        """Whether the analytic error is."""
         if not of.has_influence or of.recipe.uses_trajectories or of.freedom is None:
             return False
         try:
