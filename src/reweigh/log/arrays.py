@@ -81,8 +81,11 @@ class Episodes:
 
     @classmethod
     def of(cls, n: int, horizon: int, lengths: Any, truncated: Any) -> Episodes:
-        lengths_, cut = _lengths(lengths, n, horizon), _flags(truncated, n)
-        order = np.arange(n) if lengths is None else np.argsort(-lengths_, kind="stable")
+        cut = _flags(truncated, n)
+        if lengths is None:
+            return cls(np.arange(n), n * np.arange(horizon + 1), cut, np.zeros(n, bool))
+        lengths_ = _lengths(lengths, n, horizon)
+        order = np.argsort(-lengths_, kind="stable")
         alive = n - np.cumsum(np.bincount(lengths_, minlength=horizon + 1))[:horizon]
         offsets = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
         return cls(order, offsets, cut[order], lengths_[order] < horizon)
@@ -97,14 +100,14 @@ class Episodes:
         columns = dict(read.columns)
         target_prob = columns.pop("target_prob", None)
         named = {"behavior_prob": columns.get("behavior_prob"), "target_prob": target_prob}
-        unknown = self.short | (read.last == HIDDEN)
-        ending = np.where(self.short & ~self.cut, END, np.where(unknown, UNKNOWN, read.last))
+        ending = np.where(read.last == HIDDEN, UNKNOWN, read.last)
+        ending[self.short] = np.where(self.cut[self.short], UNKNOWN, END)
         held = columns.get("pairs") or columns.get("lent")
         make = Steps if held is None else LazySteps.of
         return EpisodeLog(
             steps=make(
                 offsets=self.offsets,
-                ending=ending.astype(np.int32),
+                ending=ending.astype(np.int32, copy=False),
                 truncated=self.short & self.cut,
                 episode=self.order,
                 source_rows=None,
@@ -346,9 +349,7 @@ def _numbers(name: str, given: npt.ArrayLike) -> tuple[Array, Array]:
         raise must_be(name, "an array of numbers", values) from error
 
 
-def _lengths(lengths: npt.ArrayLike | None, n: int, horizon: int) -> npt.NDArray[np.int64]:
-    if lengths is None:
-        return np.full(n, horizon, np.int64)
+def _lengths(lengths: npt.ArrayLike, n: int, horizon: int) -> npt.NDArray[np.int64]:
     array, nulls = _values("lengths", lengths)
     if array.shape != (n,) or array.dtype.kind not in "iu" or np.any(nulls):
         raise must_be("lengths", f"{n} whole numbers", lengths)
