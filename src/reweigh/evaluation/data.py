@@ -103,7 +103,8 @@ class RowsData(EvaluationData):
         cls, log: EpisodeLog, target: Policy, recipes: Sequence[Recipe], truncated: Truncated
     ) -> RowsData:
         if not isinstance(log, EpisodeLog):
-            XX
+            what = "a log (read_log, log_from_arrays) or moments"
+            raise must_be("data", what, type(log).__name__)
         # of a large log π is kept only where it is needed again, as by the error of WIS
         again = len(recipes) > 1 or log.steps.n_rows < choose.COMPILED_FROM
         for r in recipes:
