@@ -198,6 +198,19 @@ def cells_of(
     return cells.forget("block"), start.forget("block")
 
 
+def marginal_operator(sums: Moments, *, per_state: bool = False) -> OneStep:
+    """The operator of MIS on these sums. It is kept with the cells: estimator, gates and influence
+    values share one."""
+    cells, start = cells_of(sums, "transitions")
+    kept: dict[bool, OneStep] = vars(sums.transitions).setdefault("operators", {})
+    if per_state not in kept:
+        about = sums.about
+        kept[per_state] = importance_operator(
+            cells, start, about.horizon, about.discount, per_state=per_state
+        )
+    return kept[per_state]
+
+
 def with_ratios_one(cells: TransitionMoments) -> TransitionMoments:
     """The same cells if every ratio were 1: the behaviour's own, or a model's within (t, s, a)."""
     n = cells.n.astype(np.float64)
