@@ -20,8 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reweigh.errors import InputError, ResourceError, UsageError, nearest
-from reweigh.log.column_types import is_text, plain_schema, plain_table
+from reweigh.log.parquet_files import ParquetSource
 from reweigh.log.sources import FileSource, TableSource, is_duckdb
+from reweigh.log.states import is_text, plain_schema, plain_table
 from reweigh.sums.engines.sql_connect import (
     Home,
     arrow_rows,
@@ -85,7 +86,7 @@ def duckdb_errors(source: str, files: FileSource | None) -> Iterator[None]:
     except (duckdb.Error, UnicodeError, RuntimeError) as error:
         if process.is_shortage(error):
             raise
-        if files is not None and files.kind == "parquet":
+        if isinstance(files, ParquetSource):
             files.refuse_damage()
         elsewhere = isinstance(error, duckdb.IOException | duckdb.PermissionException)
         first = (str(error).splitlines() or [""])[0]
@@ -131,7 +132,7 @@ def open_duckdb(
         # a query tells how far it is only with DuckDB's own bar, which would be among our output
         connection.execute("SET enable_progress_bar_print = false")
         connection.execute("SET enable_progress_bar = true")
-        if files is not None and files.kind == "parquet":
+        if isinstance(files, ParquetSource):
             given, view, allowed = _parquet_view(connection, files, reading, policy)
             rows = sum(count for count, _ in files.parts)
         elif in_process:
@@ -196,7 +197,7 @@ def _connect(path: str | None, reading: Reading, stack: contextlib.ExitStack) ->
 
 
 def _parquet_view(
-    connection: Any, data: FileSource, reading: Reading, policy: str | None
+    connection: Any, data: ParquetSource, reading: Reading, policy: str | None
 ) -> tuple[pa.Schema, str, list[str]]:
     """The types of the needed columns over all files, their query, and what it may read.
 
@@ -295,7 +296,7 @@ def open_spark(
     engine: str, data: Any, reading: Reading, policy: str | None, stack: contextlib.ExitStack
 ) -> SparkHome:
     """The log as a view of a Spark session, with numbers for names."""
-    is_parquet = isinstance(data, FileSource) and data.kind == "parquet"
+    is_parquet = isinstance(data, ParquetSource)
     if is_parquet:  # before a session, which may take long to start
         united, alike = files_alike(data, reading, policy)
         for held, paths in alike:
