@@ -4,7 +4,7 @@ MIS:  P̂_t(s'|s) = Σρ(s,s') / n_t(s)          r̂_t(s) = Σ ρ r / n_t(s)
 DM:   P̂_t(s'|s) = Σ_a π̄(a|s) n(s,a,s')/n(s,a)  r̂_t(s) = Σ_a π̄(a|s) Σr/n(s,a)
 
 Both are sums over *groups* of rows that share a divisor: (t, s) for MIS, (t, s, a) with the share
-π̄(a|s) of `sums/shares.py` for DM, (s) when pooled over time. The recursion does not know which one
+π̄(a|s) of `sums/policy.py` for DM, (s) when pooled over time. The recursion does not know which one
 it runs on.
 
 Columns of the sums may have a second axis, m replicates of the log (`replicates.py`): then every
