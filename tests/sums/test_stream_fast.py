@@ -23,11 +23,6 @@ from test_stream import FAULTY, FLAGGED, TWO_STATES, fast_answers, refusal, simp
 import reweigh as rw
 
 StreamEngine = importlib.import_module("reweigh.sums.engines.stream").StreamEngine
-stream_cells = importlib.import_module("reweigh.sums.engines.stream_cells")
-stream_kernels = importlib.import_module("reweigh.sums.engines.stream_kernels")
-stream_labels = importlib.import_module("reweigh.sums.engines.stream_labels")
-stream_history = importlib.import_module("reweigh.sums.engines.stream_history")
-stream_products = importlib.import_module("reweigh.sums.engines.stream_products")
 __all__ = ["fast_answers"]
 
 # what an estimator asks for: transitions, model, trajectories, and all of them

@@ -7,7 +7,7 @@ keeps no ψ: of every estimator, and of every two of them, what `Spread` holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -28,8 +28,8 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.policy.cached import RememberedPolicy
 from reweigh.sums.engines.arrays import ratios
-from reweigh.sums.engines.second_scan import gather_from_file, visit_episodes
-from reweigh.sums.gather import Gradient, gathered
+from reweigh.sums.engines.second_scan import visit_episodes
+from reweigh.sums.gather import gathered
 from reweigh.sums.moments import Moments
 from reweigh.sums.scanned_log import ScannedLog
 
@@ -158,26 +158,11 @@ class ScanInfluence:
             return visit
 
         first = next(iter(self.sums.values()))
-        if not self._quickly(of_columns, first, take):  # `begin` forgets what this has taken
-            visit_episodes(self.log, self.target, first, begin)
+        visit_episodes(self.log, self.target, first, begin)
         for column in of_columns:
             if not np.isfinite(totals[column, None].top):
                 self._refused[column] = overflow()
         self._kept.update(totals)
-
-    def _quickly(self, columns: Collection[Column], first: Moments, take: Any) -> bool:
-        """Compiled, where the gradients of all of these are by cell."""
-        mean = None if first.truncated else behavior_value(first)
-        recipes = [column for column in columns if column != BEHAVIOR]
-        alike = {self.sums[column].about.max_ratio for column in recipes}
-        if mean is None or BEHAVIOR not in columns or len(alike) != 1 or WIS in recipes:
-            return False
-        gradients: dict[Hashable, Gradient] = {
-            recipe: gradient_of(recipe, self.sums[recipe])
-            for recipe in recipes
-            if not isinstance(recipe, str)
-        }
-        return gather_from_file(self.log, self.target, gradients, BEHAVIOR, mean, first, take)
 
     def _values(self, column: Column, target: Policy) -> Values:
         """How ψ is gathered over a part of the log."""

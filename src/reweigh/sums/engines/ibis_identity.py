@@ -6,7 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from reweigh.log.identity import FOLD, LARGE, MARKS, MIX, NUMBER, SPREAD, Identity
+from reweigh.kernels.codes import FOLD, LARGE, MARKS, MIX, SPREAD
+from reweigh.log.identity import NUMBER, Identity
 from reweigh.sums.engines.ibis_rows import Layout, finite, hex_digits, md5_of
 from reweigh.sums.scanned_log import Reading
 
