@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reweigh.system.files import write_atomically
-from reweigh.worlds import mountaincar as car
+from reweigh.worlds import paper_worlds as car
 from reweigh.worlds.world import Floats, TrueValue
 
 Bools = NDArray[np.bool_]

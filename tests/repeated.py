@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 import reweigh as rw
-from reweigh.estimate.recipe import Marginal
+from reweigh.estimate.marginal import Marginal
 
 VARIANTS = {
     "mis-averaged": rw.mis(reward="averaged"),

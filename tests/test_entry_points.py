@@ -1,4 +1,4 @@
-"""Estimators that another package adds through its metadata."""
+"""Estimators and adapters that another package adds through its metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import reweigh as rw
 from reweigh.cli.app import run
 from reweigh.system import entry_points
 
-MODULE = """
+MODULE = '''
 from dataclasses import replace
 
 import reweigh as rw
@@ -19,10 +19,21 @@ import reweigh as rw
 
 def clipped():
     return replace(rw.mis(max_ratio=2.0), name="clipped-mis")
-"""
+
+
+def from_pairs(pairs, target_prob):
+    """Episodes of one step: (action, reward), drawn by a fair coin."""
+    states = [[0]] * len(pairs)
+    actions, rewards = ([[pair[k]] for pair in pairs] for k in (0, 1))
+    return rw.log_from_arrays(states, actions, rewards, [[0.5]] * len(pairs), target_prob)
+'''
 ENTRIES = """[reweigh.estimators]
 clipped-mis = its_estimators:clipped
 broken-mis = its_estimators:nothing
+
+[reweigh.adapters]
+from_pairs = its_estimators:from_pairs
+broken = its_estimators:nothing
 """
 
 
@@ -66,3 +77,22 @@ def test_without_such_packages_the_names_are_ours() -> None:
     entry_points.forget()
     with pytest.raises(rw.UsageError, match="there is no estimator 'clipped-mis'"):
         rw.estimator("clipped-mis")
+
+
+def test_an_added_adapter_is_an_attribute_like_ours(package: None) -> None:
+    pairs = [(k % 2, float(k % 2)) for k in range(40)]
+    log = rw.adapters.from_pairs(pairs, [[0.25], [0.75]] * 20)
+    assert log.n_episodes == 40
+    assert rw.evaluate(log, rw.ColumnPolicy("target_prob"), "is").value == pytest.approx(0.75)
+    assert rw.adapters.load("from_pairs") is rw.adapters.from_pairs
+    assert "from_pairs" in dir(rw.adapters)
+    assert rw.adapters.load("from_minari") is rw.adapters.from_minari
+
+
+def test_adapters_that_are_not_there(package: None) -> None:
+    with pytest.raises(AttributeError, match="no attribute 'from_nothing'"):
+        rw.adapters.from_nothing  # noqa: B018
+    with pytest.raises(rw.UsageError, match=r"no adapter 'from_pair'; did you mean 'from_pairs'"):
+        rw.adapters.load("from_pair")
+    with pytest.raises(rw.UsageError, match=r"'its-estimators' adds to reweigh\.adapters"):
+        rw.adapters.load("broken")

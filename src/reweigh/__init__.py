@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         SupportError,
         UsageError,
     )
+    from reweigh.estimate.estimator import Recipe
     from reweigh.estimate.presets import (
         ESTIMATORS,
         dm,
@@ -105,21 +106,15 @@ if TYPE_CHECKING:
         wdr,
         wis,
     )
-    from reweigh.estimate.recipe import Recipe
     from reweigh.evaluation.evaluate import evaluate, evaluate_all, moments, point_values
     from reweigh.evaluation.result import Diagnostics, Estimate, Gain, Interval, Marginals, Refusal
     from reweigh.log.arrays import log_from_arrays
     from reweigh.log.columns import Columns
     from reweigh.log.log import EpisodeLog
     from reweigh.log.states import Grid, Rounding
-    from reweigh.policy import (
-        ColumnPolicy,
-        FittedBehavior,
-        FunctionPolicy,
-        TablePolicy,
-        fit_behavior,
-        read_policy,
-    )
+    from reweigh.policy.base import ColumnPolicy, FunctionPolicy
+    from reweigh.policy.behavior import FittedBehavior, fit_behavior
+    from reweigh.policy.table import TablePolicy, read_policy
     from reweigh.sums.moments import Moments
     from reweigh.sums.read import read_log
     from reweigh.sums.store import load_moments
@@ -140,7 +135,7 @@ _HOMES = {
     "reweigh.estimate.presets": (
         "ESTIMATORS dm dr estimator is_ mdr mis ssd_is trajectory_is trajectory_wis wdr wis"
     ),
-    "reweigh.estimate.recipe": "Recipe",
+    "reweigh.estimate.estimator": "Recipe",
     "reweigh.evaluation.evaluate": "evaluate evaluate_all moments point_values",
     "reweigh.log.arrays": "log_from_arrays",
     "reweigh.log.columns": "Columns",
@@ -152,9 +147,9 @@ _HOMES = {
     "reweigh.sums.tables": "Table",
     "reweigh.sums.trajectories": "StepMoments",
     "reweigh.sums.transitions": "TransitionMoments",
-    "reweigh.policy": (
-        "ColumnPolicy FittedBehavior FunctionPolicy TablePolicy fit_behavior read_policy"
-    ),
+    "reweigh.policy.base": "ColumnPolicy FunctionPolicy",
+    "reweigh.policy.behavior": "FittedBehavior fit_behavior",
+    "reweigh.policy.table": "TablePolicy read_policy",
     "reweigh.evaluation.result": "Diagnostics Estimate Gain Interval Marginals Refusal",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-from reweigh.errors import UsageError, must_be
+from reweigh.errors import UsageError, check_whole, must_be
 from reweigh.system.numbers import divided
 from reweigh.theory.bounds import clipped
-from reweigh.worlds.randomworld import random_mdp
+from reweigh.worlds.random_worlds import random_mdp
 from reweigh.worlds.tabular import TabularMDP
-from reweigh.worlds.world import Rollout, as_count, as_generator
+from reweigh.worlds.world import Rollout, as_generator
 
 Floats = npt.NDArray[np.float64]
 MOST_LOGS = 1_000_000
@@ -90,7 +90,7 @@ def drawn_logs(mdp: TabularMDP, n: int, replicates: int, rng: np.random.Generato
     Given n_t(s), the moves out of s are multinomial, and the sum of their Gaussian noises is
     Gaussian with the sum of their variances.
     """
-    n, R = as_count("n", n, least=1), as_count("replicates", replicates, least=2)
+    n, R = check_whole("n", n, 1), check_whole("replicates", replicates, 2)
     rng = as_generator(rng)
     H, S, A = mdp.horizon, mdp.n_states, mdp.n_actions
     visits, moves = np.empty((H + 1, R, S)), np.empty((H, R, S, A, S))

@@ -24,7 +24,7 @@ from reweigh_studies.coverage.worlds import WORLDS
 from scipy import stats
 
 from reweigh.errors import RefusedError
-from reweigh.estimate import quantiles
+from reweigh.estimate import standard_error
 from reweigh.evaluation.basis import Grounds
 from reweigh.evaluation.evaluate import evaluate_in_study
 from reweigh.evaluation.resampling import Replicates
@@ -167,8 +167,8 @@ FEW = 60  # replicates: these mutants are off by more than 15 %
 
 def test_a_quantile_with_all_of_alpha_on_one_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """t at 1 - α instead of 1 - α/2: × 0.84."""
-    honest = quantiles.t_quantile
-    monkeypatch.setattr(quantiles, "t_quantile", lambda p, df: honest(2 * p - 1, df))
+    honest = standard_error.t_quantile
+    monkeypatch.setattr(standard_error, "t_quantile", lambda p, df: honest(2 * p - 1, df))
     found = complaints(SMALL, run(SMALL, ("mis", "dm"), REPLICATES))
     assert all(told(found, name, m) for name in ("mis", "dm") for m in ("analytic", "cluster"))
     assert told(found, "mis", "jackknife")

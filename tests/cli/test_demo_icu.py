@@ -55,16 +55,16 @@ def test_nothing_is_written_where_one_of_its_files_exists(command: Command, tmp_
 def test_without_the_package_it_says_what_to_install(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reweigh.worlds import icu_sepsis
+    from reweigh.worlds import benchmark_worlds
 
     real = util.find_spec
 
     def find_spec(name: str, *more: Any) -> Any:
         return None if name == "icu_sepsis" else real(name, *more)
 
-    monkeypatch.setattr(icu_sepsis, "find_spec", find_spec)
-    icu_sepsis._tables.cache_clear()
-    icu_sepsis._policy.cache_clear()
+    monkeypatch.setattr(benchmark_worlds, "find_spec", find_spec)
+    benchmark_worlds._icu_tables.cache_clear()
+    benchmark_worlds._icu_policy.cache_clear()
     ran = command("demo", "icu-sepsis", "-o", tmp_path)
     assert ran.code == 2
     assert "pip install --no-deps 'icu-sepsis>=2,<3'" in ran.err

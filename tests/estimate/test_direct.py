@@ -12,10 +12,9 @@ from build import TARGET, random_log, to_reweigh
 
 import reweigh as rw
 from reweigh.estimate import direct
+from reweigh.estimate.estimator import Nodes, Place, Solution
 from reweigh.estimate.influence import influence_values
-from reweigh.estimate.nodes import Nodes
-from reweigh.estimate.solution import Solution, behavior_value, solve_recursion
-from reweigh.estimate.weakest_places import Place
+from reweigh.estimate.marginal import behavior_value
 from reweigh.kernels import choose
 from reweigh.worlds import ModelFail, random_mdp
 
@@ -86,7 +85,7 @@ def both(
     made: list[Solution | str] = []
     for solve in (
         lambda: direct.solve_rows(direct.Rows.of(log, target, recipe.max_ratio), recipe),
-        lambda: solve_recursion(recipe, rw.moments(log, target, [recipe])),
+        lambda: recipe.weights.solve(recipe, rw.moments(log, target, [recipe])),
     ):
         try:
             with np.errstate(over="ignore", invalid="ignore"):

@@ -12,14 +12,11 @@ from reweigh_studies.coverage.worlds import WORLDS
 import reweigh as rw
 from reweigh.cli.tables import answer_line
 from reweigh.estimate import stationary
-from reweigh.estimate.recipe import (
-    Marginal,
-    Model,
-    ModelControl,
-    Stationary,
-    Stepwise,
-    Trajectory,
-)
+from reweigh.estimate.estimator import ModelControl
+from reweigh.estimate.marginal import Marginal
+from reweigh.estimate.model import Model
+from reweigh.estimate.products import Stepwise, Trajectory
+from reweigh.estimate.stationary import Stationary
 from reweigh.evaluation.evaluate import evaluate_in_study
 from reweigh.kernels import choose as compute
 from reweigh.worlds import ModelFail, TimeVarying, random_mdp

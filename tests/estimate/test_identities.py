@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import reweigh as rw
+from reweigh.estimate.marginal import pooled_operator
 from reweigh.estimate.operators import importance_operator
-from reweigh.estimate.pooled import pooled_operator
 from reweigh.estimate.recursion import backward, forward
 from reweigh.worlds import ModelFail, ModelWin, random_mdp
 

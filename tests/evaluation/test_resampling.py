@@ -16,7 +16,7 @@ from build import random_log, to_reweigh
 from repeated import VARIANTS, repeated
 
 import reweigh as rw
-from reweigh.estimate import jackknife, resampled_log
+from reweigh.estimate import replicates, resampled_log
 from reweigh.estimate.replicates import Draws, UnitTable, without_one
 from reweigh.evaluation import resampling
 from reweigh.evaluation.resampling import BLOCK, THRESHOLDS, Again, delete_blocks, resample
@@ -614,13 +614,13 @@ def test_sums_without_each_block_are_solved_together(kind: str, tmp_path: Path) 
             continue  # from rows alone
         try:
             sums = rw.moments(log, case.target, [recipe], blocks=20).only(recipe.needs.kinds)
-            jackknife._value(recipe, sums)
+            replicates._value(recipe, sums)
         except rw.RefusedError:
             continue
         blocks, _ = sums.block_sizes()
         with np.errstate(all="ignore"):
-            values, reasons = jackknife._without_each(recipe, sums, blocks)
-        expected = [jackknife._value(recipe, sums.without(int(block))) for block in blocks]
+            values, reasons = replicates._without_each(recipe, sums, blocks)
+        expected = [replicates._value(recipe, sums.without(int(block))) for block in blocks]
         np.testing.assert_allclose(values, expected, rtol=1e-10, err_msg=f"{kind}, {name}")
         assert not reasons
         compared += 1

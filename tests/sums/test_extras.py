@@ -184,9 +184,9 @@ def test_files_keep_them_and_other_versions_are_none(
 def test_cells_of_the_version_before_are_those_of_all_steps_and_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    header = __import__("reweigh.sums.header", fromlist=["SCALARS"])
-    monkeypatch.setitem(header.VERSIONS, "lagged", 1)
-    monkeypatch.delitem(header.SCALARS, "lagged")
+    store = __import__("reweigh.sums.store", fromlist=["SCALARS"])
+    monkeypatch.setitem(store.VERSIONS, "lagged", 1)
+    monkeypatch.delitem(store.SCALARS, "lagged")
     log, target = simulated()
     made(log, target).save(tmp_path / "sums.parquet")
     monkeypatch.undo()

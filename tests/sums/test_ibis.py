@@ -29,7 +29,7 @@ from reweigh.sums.engines.base import Request
 from reweigh.sums.engines.ibis import IbisEngine
 from reweigh.sums.engines.ibis_connect import open_home, quoted
 from reweigh.sums.engines.ibis_duckdb import DuckHome
-from reweigh.sums.scanned_log import ScannedLog
+from reweigh.sums.read import ScannedLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import reweigh as rw
-from reweigh.estimate.jackknife import jackknife_error
+from reweigh.estimate.replicates import jackknife_error
 from reweigh.sums.transitions import KEYS, SUMS
 from reweigh.worlds import ModelFail, random_mdp
 

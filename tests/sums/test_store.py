@@ -17,7 +17,7 @@ import pytest
 
 import reweigh as rw
 from reweigh.cli.app import run
-from reweigh.sums import columns, header, store
+from reweigh.sums import store, stored_columns
 from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.moments import About, Moments
 from reweigh.worlds import random_mdp
@@ -218,15 +218,15 @@ def test_a_header_that_was_changed_does_not_match_its_checksum(
 
 
 def test_every_field_has_its_rule() -> None:
-    assert set(header.ABOUT) == {f.name for f in fields(About)}
+    assert set(store.ABOUT) == {f.name for f in fields(About)}
     assert set(store.RECORDS) - set(VERSIONS) == {
         "start", "start_model", "transitions", "model", "policy", "steps", "episodes",
     }  # fmt: skip
     assert set(VERSIONS) <= set(store.RECORDS)
     for kind, record in store.RECORDS.items():
         for f in fields(record):
-            scalar = f.name in header.SCALARS.get(kind, ())
-            assert scalar or f.name in columns.COLUMNS, (kind, f.name)
+            scalar = f.name in store.SCALARS.get(kind, ())
+            assert scalar or f.name in stored_columns.COLUMNS, (kind, f.name)
 
 
 def test_a_file_of_the_first_format_is_read_with_a_remark(

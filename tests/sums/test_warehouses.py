@@ -22,7 +22,7 @@ from reweigh.sums.engines.base import Request
 from reweigh.sums.engines.ibis import warehouse_sql
 from reweigh.sums.engines.ibis_scan import Facts
 from reweigh.sums.engines.ibis_tables import Ids
-from reweigh.sums.scanned_log import Reading
+from reweigh.sums.read import Reading
 
 DIALECTS = ("bigquery", "snowflake", "databricks", "trino", "clickhouse", "postgres", "duckdb")
 ALL = Request(frozenset({"transitions", "model", "trajectories", *VERSIONS}), blocks=10)

@@ -18,7 +18,7 @@ from reweigh.sums.engines.base import Request
 from reweigh.trust.gates.episodes import drift_by_step, drift_test
 from reweigh.trust.gates.propensities import ratio_test
 from reweigh.trust.gates.states import Outcome, StateValues, history_test, steadiness_test
-from reweigh.worlds.described import RandomWorld
+from reweigh.worlds.random_worlds import RandomWorld
 
 KINDS = Request(frozenset({"transitions", "model", "lagged", "ordered"}))
 REPLICATES = 200

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.estimate.spread import Spread
+from reweigh.estimate.influence import Spread
 from reweigh.trust.gates import GateResult
 from reweigh.trust.gates.weights import heaviest
 

@@ -16,8 +16,7 @@ import pytest
 
 import reweigh as rw
 from reweigh.cli.app import run
-from reweigh.estimate.solution import Solution
-from reweigh.estimate.weakest_places import Place
+from reweigh.estimate.estimator import Place, Solution
 from reweigh.sums.diagnostic_tables import LargestWeights
 from reweigh.trust.gates import LIMITS, Context, Gate, GateResult, Limit, Outcome, Verdict
 from reweigh.trust.gates.episodes import Drift, Episodes, HiddenStates

@@ -21,7 +21,6 @@ from reweigh.estimate.influence import (
     influence_parts,
     influence_values,
 )
-from reweigh.estimate.solution import solve_recursion
 from reweigh.worlds import random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -98,7 +97,7 @@ def test_parts_by_node_are_those_of_the_sums(name: str, estimator: str) -> None:
     log = population_log(name)
     recipe = rw.estimator(estimator)
     parts = influence_parts(log, population.TARGET, recipe)
-    solution = solve_recursion(recipe, rw.moments(log, population.TARGET, [recipe]))
+    solution = recipe.weights.solve(recipe, rw.moments(log, population.TARGET, [recipe]))
     nodes = solution.nodes
     assert nodes is not None
     assert np.array_equal(parts.node_t, nodes.t)

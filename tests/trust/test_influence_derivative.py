@@ -16,8 +16,8 @@ from build import TARGET, random_log, to_reweigh
 from repeated import VARIANTS, derivative, repeated
 
 import reweigh as rw
-from reweigh.estimate import gradient_stationary
-from reweigh.estimate.control import shape_log
+from reweigh.estimate import stationary
+from reweigh.estimate.doubly_robust import shape_log
 from reweigh.estimate.influence import behavior_values, fixed_q_values, influence_values
 from reweigh.evaluation.evaluate import point_values
 from reweigh.sums.engines.arrays import ArraysEngine
@@ -198,10 +198,10 @@ def test_the_stationary_distribution_of_many_states(name: str, monkeypatch) -> N
     )  # fmt: skip
     log, recipe = world.simulate(200, 3), rw.estimator(name)
     dense = influence_values(log, world.target, recipe)
-    monkeypatch.setattr(gradient_stationary, "DENSE_UP_TO", 1)
+    monkeypatch.setattr(stationary, "DENSE_UP_TO", 1)
     found = influence_values(log, world.target, recipe)
     assert found == pytest.approx(dense, rel=1e-7, abs=1e-7 * abs(dense).max())
-    monkeypatch.setattr(gradient_stationary, "SOLVED", -1.0)
+    monkeypatch.setattr(stationary, "SOLVED", -1.0)
     with pytest.raises(rw.RefusedError, match="not the only one nearly so"):
         influence_values(log, world.target, recipe)
 

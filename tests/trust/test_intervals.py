@@ -18,8 +18,7 @@ from scipy import stats
 import reweigh as rw
 from reweigh.estimate.direct import Rows, solve_rows
 from reweigh.estimate.influence import behavior_values, influence_values
-from reweigh.estimate.solution import solve_recursion
-from reweigh.estimate.variance import Freedom
+from reweigh.estimate.standard_error import Freedom
 from reweigh.evaluation import basis as grounds_module
 from reweigh.evaluation.evaluate import point_values
 from reweigh.evaluation.resampling import BLOCK, THRESHOLDS
@@ -129,7 +128,7 @@ def test_freedom_is_that_of_welch_and_satterthwaite() -> None:
 def test_rows_and_sums_have_the_same_degrees_of_freedom(name: str) -> None:
     world = random_mdp(3, n_states=4, n_actions=3, horizon=5, terminal=1, reward_sd=0.3)
     log, recipe = world.simulate(400, 0), rw.estimator(name)
-    sums = solve_recursion(recipe, rw.moments(log, world.target, [recipe]))
+    sums = recipe.weights.solve(recipe, rw.moments(log, world.target, [recipe]))
     assert sums.freedom is not None
     rows = solve_rows(Rows.of(log, world.target, None), recipe)
     assert rows.freedom is not None

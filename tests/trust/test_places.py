@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import reweigh as rw
-from reweigh.estimate.weakest_places import largest
+from reweigh.estimate.solution import largest
 from reweigh.evaluation.evaluate import evaluate_in_study
 from reweigh.kernels import choose
 from reweigh.trust.gates import Context, GateResult, measured

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reweigh.errors import UsageError
-from reweigh.estimate.quantiles import (
+from reweigh.estimate.standard_error import (
     effective_df,
     range_interval,
     t_interval,

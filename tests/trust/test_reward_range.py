@@ -11,7 +11,7 @@ import pytest
 
 import reweigh as rw
 from reweigh.cli.app import run
-from reweigh.estimate.solution import Solution
+from reweigh.estimate.estimator import Solution
 from reweigh.evaluation.evaluate import evaluate_in_study
 from reweigh.trust.gates import Context, GateResult
 from reweigh.trust.gates.support import Allowed, RewardRange, value_range

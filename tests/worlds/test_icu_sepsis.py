@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 import reweigh as rw
 from reweigh.errors import ReweighWarning, UsageError
-from reweigh.worlds import ICUSepsis, World, icu_sepsis
-from reweigh.worlds.icu_sepsis import BASELINES, CANDIDATES, DEATH, GONE, SURVIVAL
+from reweigh.worlds import ICUSepsis, World, benchmark_worlds
+from reweigh.worlds.benchmark_worlds import BASELINES, CANDIDATES, DEATH, GONE, SURVIVAL
 
 from .extras import needs
 
@@ -259,12 +259,12 @@ def test_errors_name_the_parameter(bad: dict[str, Any]) -> None:
 
 @pytest.fixture
 def nothing_read(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(icu_sepsis, "_tables", icu_sepsis._tables.__wrapped__)
+    monkeypatch.setattr(benchmark_worlds, "_icu_tables", benchmark_worlds._icu_tables.__wrapped__)
     return monkeypatch
 
 
 def test_without_the_package_the_extra_is_named(nothing_read: pytest.MonkeyPatch) -> None:
-    nothing_read.setattr(icu_sepsis, "find_spec", lambda name: None)
+    nothing_read.setattr(benchmark_worlds, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'reweigh\[worlds\]'.*--no-deps .icu-sepsis"):
         ICUSepsis()
 
@@ -295,6 +295,6 @@ def test_other_tables_are_refused(
         (tmp_path / "dynamics.npz").write_text("no archive")
     counts = "1 3" if broken == "other counts" else "1 2"
     (tmp_path / "admissible_actions.txt").write_text(f"{counts}\n0\n3 4\n")
-    nothing_read.setattr(icu_sepsis, "_folder", lambda: tmp_path)
+    nothing_read.setattr(benchmark_worlds, "_icu_folder", lambda: tmp_path)
     with pytest.raises(UsageError, match=f"package icu-sepsis.*{message}.*icu-sepsis>=2,<3"):
         ICUSepsis()

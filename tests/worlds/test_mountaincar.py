@@ -9,7 +9,7 @@ import pytest
 
 from reweigh.errors import UsageError
 from reweigh.worlds import MountainCar, World
-from reweigh.worlds import mountaincar as car
+from reweigh.worlds import paper_worlds as car
 
 
 def one_car(x: float, v: float, a: int) -> tuple[float, float]:

@@ -7,7 +7,7 @@ import pytest
 
 from reweigh.errors import UsageError
 from reweigh.worlds import ModelFail, ModelWin, TimeVarying, World
-from reweigh.worlds.timevarying import behavior_density, target_density
+from reweigh.worlds.paper_worlds import behavior_density, target_density
 
 
 def z_score(sample: Any, expected: float) -> float:

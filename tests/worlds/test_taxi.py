@@ -4,6 +4,7 @@ import pickle
 import sys
 import warnings
 from collections import deque
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import pytest
 import reweigh as rw
 from reweigh.errors import ReweighWarning, UsageError
 from reweigh.worlds import TabularMDP, Taxi, World
-from reweigh.worlds import taxi as module
-from reweigh.worlds.toytext import ToyText, toy_text_module, toy_text_tables
+from reweigh.worlds import benchmark_worlds as module
+from reweigh.worlds.benchmark_worlds import ToyText, toy_text_tables
 
 from .extras import needs
 
@@ -21,7 +22,7 @@ needs_gymnasium = needs("gymnasium")
 
 
 def environment() -> Any:
-    return toy_text_module("taxi").TaxiEnv()
+    return import_module("gymnasium.envs.toy_text.taxi").TaxiEnv()
 
 
 @needs_gymnasium
@@ -107,7 +108,7 @@ def test_it_is_a_world_that_pickles_as_its_arguments() -> None:
 
 
 def test_without_gymnasium_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_tables", module._tables.__wrapped__)
+    monkeypatch.setattr(module, "_taxi_tables", module._taxi_tables.__wrapped__)
     for name in [name for name in sys.modules if name.split(".")[0] == "gymnasium"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "gymnasium", None)  # importing it fails
@@ -130,7 +131,7 @@ def test_outcomes_that_lead_to_the_same_state_add_up() -> None:
 
 @needs_gymnasium
 def test_other_toy_text_tables() -> None:
-    lake = toy_text_module("frozen_lake").FrozenLakeEnv()
+    lake = import_module("gymnasium.envs.toy_text.frozen_lake").FrozenLakeEnv()
     P, r = toy_text_tables(lake.P)
     assert P.shape == (17, 4, 17)
     np.testing.assert_allclose(P.sum(axis=2), 1)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.adapters.episodes import Episode, Features, log_of
-from reweigh.adapters.extras import need
+from reweigh.adapters.datasets import Episode, Features, log_of
 from reweigh.errors import UsageError, check_horizon, check_whole, must_be
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import AnyAbstraction
-from reweigh.policy import FunctionPolicy
-
-if TYPE_CHECKING:
-    from reweigh.worlds import TabularMDP
+from reweigh.policy.base import FunctionPolicy
+from reweigh.system.entry_points import optional_module
+from reweigh.worlds.benchmark_worlds import toy_text_tables
+from reweigh.worlds.tabular import TabularMDP
 
 Floats = npt.NDArray[np.float64]
 GymPolicy = Callable[[Any], Any]  # an observation → the probability of each action
@@ -43,53 +42,40 @@ def record(
     `abstraction`, and those of several parts `features` (see `from_minari`).
     """
     n = check_whole("n", n, 1)
-    if isinstance(env, str):
-        env = need("gymnasium", "worlds", "a Gymnasium environment").make(env)
-    actions, start = _discrete_actions(env)
+    env = _made(env)
+    space = env.action_space
+    if not hasattr(space, "n") or np.ndim(space.n) > 0:
+        raise UsageError(
+            f"{_name(env)} has the actions {space}; record takes a discrete space, where a policy "
+            "is the probability of each action"
+        )
+    actions, start = int(space.n), int(getattr(space, "start", 0))
     steps = _horizon(env, horizon)
     probabilities = _as_function(policy)
     for_actions, for_env = np.random.SeedSequence(seed).spawn(2)
     rng = np.random.default_rng(for_actions)
     first: int | None = int(for_env.generate_state(1)[0])
     episodes = []
-    for k in range(int(n)):
+    for k in range(n):
         observation, _ = env.reset(seed=first)
         first = None  # later episodes go on with the environment's own generator
         seen: list[Any] = [observation]
-        taken: list[int] = []
-        earned: list[float] = []
-        chance: list[float] = []
+        taken: list[tuple[int, float, float]] = []  # action, reward, probability
         terminated = truncated = False
         while not (terminated or truncated) and len(taken) < steps:
-            pi = _checked(probabilities(observation), actions, k, len(taken), observation)
+            at = f" in episode {k}, step {len(taken)}"
+            pi = _checked(probabilities(observation), actions, observation, at)
             # the action whose part of [0, Σπ) a uniform draw falls into; parts of 0 have no width
             edges = np.cumsum(pi)
             chosen = int(np.searchsorted(edges, rng.random() * edges[-1], side="right"))
             observation, reward, terminated, truncated, _ = env.step(start + chosen)
             seen.append(observation)
-            taken.append(start + chosen)
-            earned.append(float(reward))
-            chance.append(pi[chosen] / edges[-1])
-        episodes.append(
-            Episode(
-                k,
-                _stacked(seen),
-                np.array(taken),
-                np.array(earned),
-                np.array(chance),
-                _last(len(taken), bool(terminated)),
-                _last(len(taken), bool(truncated)),
-            )
-        )
-    return log_of(
-        episodes,
-        f"episodes of {_name(env)}",
-        features=features,
-        abstraction=abstraction,
-        horizon=steps,
-        discount=discount,
-        continuous_actions=False,
-    )
+            taken.append((start + chosen, float(reward), pi[chosen] / edges[-1]))
+        action, earned, chance = (np.array(column) for column in zip(*taken, strict=True))
+        ends = bool(terminated), bool(truncated)
+        episodes.append(Episode(k, _stacked(seen), action, earned, chance, *ends))
+    name = f"episodes of {_name(env)}"
+    return log_of(episodes, name, features, abstraction, steps, discount, False)
 
 
 def gym_policy(policy: GymPolicy, *, start: int = 0, name: str = "") -> FunctionPolicy:
@@ -105,9 +91,7 @@ def gym_policy(policy: GymPolicy, *, start: int = 0, name: str = "") -> Function
         states, row = np.unique(state, axis=0, return_inverse=True)
         rows = [np.asarray(policy(s.item() if s.ndim == 0 else s), float) for s in states]
         count = len(rows[0])
-        table = np.stack(
-            [_checked(pi, count, None, None, s) for pi, s in zip(rows, states, strict=True)]
-        )
+        table = np.stack([_checked(pi, count, s) for pi, s in zip(rows, states, strict=True)])
         column = np.asarray(action).astype(np.int64) - start
         if np.any((column < 0) | (column >= count)):
             raise UsageError(
@@ -133,11 +117,7 @@ def tabular_mdp(
     world has one state more, S, in which every episode that ended is; `horizon` is the
     environment's own limit of steps unless given.
     """
-    from reweigh.worlds import TabularMDP
-    from reweigh.worlds.toytext import toy_text_tables
-
-    if isinstance(env, str):
-        env = need("gymnasium", "worlds", "a Gymnasium environment").make(env)
+    env = _made(env)
     inner = getattr(env, "unwrapped", env)
     table = getattr(inner, "P", None)
     initial = getattr(inner, "initial_state_distrib", None)
@@ -168,15 +148,11 @@ def tabular_mdp(
     )
 
 
-def _discrete_actions(env: Any) -> tuple[int, int]:
-    """How many actions there are, and the first."""
-    space = env.action_space
-    if not hasattr(space, "n") or np.ndim(space.n) > 0:
-        raise UsageError(
-            f"{_name(env)} has the actions {space}; record takes a discrete space, where a policy "
-            "is the probability of each action"
-        )
-    return int(space.n), int(getattr(space, "start", 0))
+def _made(env: Any) -> Any:
+    """An environment as it is, the name of one as an environment."""
+    if not isinstance(env, str):
+        return env
+    return optional_module("gymnasium", "worlds", "a Gymnasium environment").make(env)
 
 
 def _horizon(env: Any, horizon: int | None) -> int:
@@ -196,18 +172,15 @@ def _as_function(policy: Any) -> GymPolicy:
     return lambda observation: table[observation]
 
 
-def _checked(
-    given: Any, actions: int, episode: int | None, step: int | None, observation: Any
-) -> Floats:
+def _checked(given: Any, actions: int, observation: Any, at: str = "") -> Floats:
     """π(·|s): one probability for each action."""
     pi = np.asarray(given, float)
     fine = pi.shape == (actions,) and np.all(np.isfinite(pi)) and np.all(pi >= 0)
     if fine and abs(pi.sum() - 1) <= SUM_TOLERANCE:
         return pi
-    where = "" if episode is None else f" in episode {episode}, step {step}"
     raise UsageError(
         f"the policy must give {actions} probabilities that sum to 1; for the observation "
-        f"{observation}{where} it gave {given}"
+        f"{observation}{at} it gave {given}"
     )
 
 
@@ -216,12 +189,6 @@ def _stacked(seen: list[Any]) -> Any:
     if isinstance(seen[0], dict):
         return {name: np.asarray([one[name] for one in seen]) for name in seen[0]}
     return np.asarray(seen)
-
-
-def _last(length: int, flag: bool) -> npt.NDArray[np.bool_]:
-    flags = np.zeros(length, bool)
-    flags[-1] = flag
-    return flags
 
 
 def _name(env: Any) -> str:

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.adapters.extras import need
 from reweigh.errors import Fault, UsageError, input_error, must_be, nearest
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Label, Labels, label_text, plain_label
-from reweigh.policy.base import Floats
-from reweigh.policy.column import check_rows
+from reweigh.policy.base import Floats, check_rows
+from reweigh.system.entry_points import optional_module
 from reweigh.system.files import digest_of
 from reweigh.system.fingerprint import digest_of_callable
 
@@ -68,20 +67,17 @@ class ClassifierPolicy:
                 f"none of the classifier's classes {_listed(actions)} is an action of the log "
                 f"{_listed(log.actions)}: fit it on the actions as they are logged"
             )
-        found = np.asarray(self.classifier.predict_proba(_features(log, self._names())), float)
-        if found.shape != (log.steps.n_rows, len(actions)):
-            raise UsageError(
-                f"{self.name} gave probabilities of shape {found.shape}; expected "
-                f"{(log.steps.n_rows, len(actions))}"
-            )
-        return found
-
-    def _names(self) -> tuple[Sequence[str] | None, bool]:
-        """The columns to read, and whether the classifier wants them by name."""
         fitted = getattr(self.classifier, "feature_names_in_", None)
-        if self.columns is not None:
-            return tuple(self.columns), fitted is not None
-        return (None, False) if fitted is None else (tuple(map(str, fitted)), True)
+        names = fitted if self.columns is None else self.columns
+        features = _features(log, names, by_name=fitted is not None)
+        probabilities = np.asarray(self.classifier.predict_proba(features), float)
+        expected = (log.steps.n_rows, len(actions))
+        if probabilities.shape != expected:
+            raise UsageError(
+                f"{self.name} gave probabilities of shape {probabilities.shape}; expected "
+                f"{expected}"
+            )
+        return probabilities
 
     def probabilities(self, log: EpisodeLog) -> Floats:
         table = self.table(log)
@@ -164,9 +160,8 @@ def behavior_classifier(
     if log.actions is None:
         raise UsageError("a classifier has no densities, and the log's actions are continuous")
     if fit:
-        base = need("sklearn.base", "sklearn", "a classifier of the behaviour")
-        names = None if columns is None else tuple(columns)
-        classifier = base.clone(classifier).fit(_features(log, (names, False)), log.raw_actions())
+        base = optional_module("sklearn.base", "sklearn", "a classifier of the behaviour")
+        classifier = base.clone(classifier).fit(_features(log, columns), log.raw_actions())
     return ClassifierBehavior(ClassifierPolicy(classifier, columns))
 
 
@@ -184,25 +179,23 @@ class StateCodes:
     def __post_init__(self) -> None:
         if not (hasattr(self.estimator, "predict") or hasattr(self.estimator, "transform")):
             raise must_be("estimator", "a clusterer or a transformer", self.estimator)
-        need("sklearn.utils.validation", "sklearn", "a state abstraction").check_is_fitted(
-            self.estimator
-        )
+        optional_module(
+            "sklearn.utils.validation", "sklearn", "a state abstraction"
+        ).check_is_fitted(self.estimator)
         if self.names is not None and len(set(self.names)) != len(self.names):
             raise must_be("names", "different for every state", self.names)
 
     def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         fitted = getattr(self.estimator, "feature_names_in_", None)
-        given = values if fitted is None else _frame(list(fitted), values.T)
-        if hasattr(self.estimator, "predict"):
-            found = np.asarray(self.estimator.predict(given))
-        else:
-            made = self.estimator.transform(given)
-            found = np.asarray(made.toarray() if hasattr(made, "toarray") else made)
-            if found.ndim == 2 and found.shape[1] == 1:
-                found = found[:, 0]
+        features = values if fitted is None else _frame(list(fitted), values.T)
+        predict = getattr(self.estimator, "predict", None) or self.estimator.transform
+        states = predict(features)
+        states = np.asarray(states.toarray() if hasattr(states, "toarray") else states)
+        if states.ndim == 2 and states.shape[1] == 1:
+            states = states[:, 0]
         if self.names is None:
-            return found
-        code = found.astype(np.int64)
+            return states
+        code = states.astype(np.int64)
         if code.ndim != 1 or np.any((code < 0) | (code >= len(self.names))):
             raise UsageError(
                 f"there are {len(self.names)} names and states up to {int(code.max())}, or a state "
@@ -241,13 +234,13 @@ def fit_states(
             f"column {columns[column]!r}, row {row + 1}: no finite number; states are fitted to "
             "complete rows"
         )
-    base = need("sklearn.base", "sklearn", "a state abstraction")
+    base = optional_module("sklearn.base", "sklearn", "a state abstraction")
     return StateCodes(base.clone(estimator).fit(values), names)
 
 
-def _features(log: EpisodeLog, wanted: tuple[Sequence[str] | None, bool]) -> Any:
-    """What a classifier is called with: (N, k)."""
-    names, by_name = wanted
+def _features(log: EpisodeLog, names: Sequence[str] | None, *, by_name: bool = False) -> Any:
+    """What a classifier is called with, (N, k): these columns, by their names if it wants them so,
+    or the logged state."""
     if names is None:
         states = log.raw_states()
         return states[:, None] if states.ndim == 1 else states
@@ -265,7 +258,7 @@ def _features(log: EpisodeLog, wanted: tuple[Sequence[str] | None, bool]) -> Any
 
 def _frame(names: list[str], parts: Any) -> Any:
     """A frame, for what was fitted to one: it checks the names of its columns."""
-    pandas = need("pandas", "sklearn", "a model that was fitted to a frame")
+    pandas = optional_module("pandas", "sklearn", "a model that was fitted to a frame")
     return pandas.DataFrame(dict(zip(names, parts, strict=True)))
 
 

@@ -64,7 +64,7 @@ def check(
 
     With --quiet nothing is printed of a log that is fine; with --diagnose, the verdicts.
     """
-    from reweigh.sums.store import is_moments_file
+    from reweigh.sums.read import is_moments_file
 
     terminal = Terminal(quiet, as_json)
     if write_policy is not None:

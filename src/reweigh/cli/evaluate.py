@@ -303,7 +303,7 @@ def _sensitivities(results: Sequence[Estimate]) -> dict[str, Sensitivity]:
 
 def _sql_of(inputs: Inputs, recipes: list[Any]) -> str:
     from reweigh.evaluation.scans import scanned_sql
-    from reweigh.sums.scanned_log import ScannedLog
+    from reweigh.sums.read import ScannedLog
 
     if not isinstance(inputs.data, ScannedLog):
         raise UsageError("--show-sql needs an engine with SQL: --engine duckdb or spark://…")

@@ -13,7 +13,7 @@ from reweigh.cli.options import LogOptions, TargetOptions
 from reweigh.errors import UsageError
 
 if TYPE_CHECKING:
-    from reweigh.estimate.recipe import Recipe
+    from reweigh.estimate.estimator import Recipe
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def read_inputs(
     """
     from reweigh.log.csv_files import CsvFormat
     from reweigh.log.sources import open_source
-    from reweigh.sums.store import is_moments_file
+    from reweigh.sums.read import is_moments_file
 
     paths = files or []
     if not any(is_moments_file(path) for path in paths):
@@ -81,7 +81,6 @@ def read_inputs(
 
 def estimators_named(names: str, max_ratio: float | None, *, auto: bool = False) -> list[Any]:
     """Recipes from the names that the user gave; "auto" stays a name where it may be given."""
-    from reweigh.estimate.recipe import Model
 
     listed = list(rw.ESTIMATORS) if names == "all" else [n.strip() for n in names.split(",")]
     recipes: list[Recipe | str] = [
@@ -93,7 +92,7 @@ def estimators_named(names: str, max_ratio: float | None, *, auto: bool = False)
         return recipes
     if "auto" in recipes:
         raise UsageError("--max-ratio belongs to an estimator that is named, not to auto")
-    without = [r.name for r in recipes if isinstance(r, rw.Recipe) and isinstance(r.weights, Model)]
+    without = [r.name for r in recipes if isinstance(r, rw.Recipe) and not r.weights.uses_ratios]
     if len(without) == len(recipes):
         raise UsageError(f"--max-ratio clips ratios, and {', '.join(without)} uses none")
     return [

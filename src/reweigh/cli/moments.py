@@ -46,7 +46,7 @@ def moments(
 
     Example: reweigh moments site-a.parquet --target policy.csv --horizon 50 -o a.moments.parquet
     """
-    from reweigh.estimate.jackknife import LEAST_BLOCKS
+    from reweigh.estimate.standard_error import LEAST_BLOCKS
 
     check_choice("--cut-episodes", cut, "keep", "drop")
     terminal = Terminal(quiet)

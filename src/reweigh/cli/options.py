@@ -176,7 +176,7 @@ class LogOptions:
 
     def check_source(self, paths: list[Path] | None) -> None:
         """There must be a log: files, or a table of Spark."""
-        from reweigh.sums.engines.choose import is_spark
+        from reweigh.sums.read import is_spark
 
         if paths or (self.table is not None and is_spark(self.engine)):
             return

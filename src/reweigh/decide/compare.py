@@ -15,10 +15,10 @@ import numpy.typing as npt
 from reweigh.decide.comparison_result import NOT_KNOWN, Comparison, Contender, Difference, label_of
 from reweigh.decide.ledger import WHOLE, key_of, trial, tried
 from reweigh.errors import RefusedError, SelectionWarning, UsageError, must_be
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import behavior_values
 from reweigh.estimate.presets import Estimators, as_recipe, estimator_list, mis
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.variance import nothing_left
+from reweigh.estimate.standard_error import nothing_left
 from reweigh.evaluation.auto import CommonChoice, choose_common
 from reweigh.evaluation.evaluate import AUTO, evaluate_all
 from reweigh.evaluation.inputs import Truncated, check_target

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reweigh.decide.comparison_result import Comparison, Contender, Difference, chance
 from reweigh.errors import RefusedError
-from reweigh.estimate.recipe import Recipe
+from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate
 from reweigh.log.log import EpisodeLog
 from reweigh.show.charts import forest

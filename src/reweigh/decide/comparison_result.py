@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from reweigh.estimate.recipe import Recipe
+from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate, Interval, Refusal, number, rounded
 from reweigh.show.frame import evaluation_row, rows_frame
 from reweigh.show.record import NO_TRUST, Evaluation

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 from reweigh.decide.comparison_result import label_of
 from reweigh.errors import InputError, ResourceError
+from reweigh.estimate.estimator import ModelControl, Recipe
 from reweigh.estimate.presets import ESTIMATORS
-from reweigh.estimate.recipe import ModelControl, Recipe
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.system.files import digest_of, locked, parse_object, sealed, unsealed, write_atomically

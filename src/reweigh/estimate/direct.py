@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.estimate import variance
+from reweigh.estimate.estimator import Place, Recipe, Solution, no_support, overflow, value_alone
 from reweigh.estimate.nodes import DenseNodes
 from reweigh.estimate.operators import covered_by
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.recursion import no_support, overflow
-from reweigh.estimate.solution import Solution, value_alone
-from reweigh.estimate.weakest_places import Place, largest
+from reweigh.estimate.solution import largest
+from reweigh.estimate.standard_error import LOST, Freedom, lost_in_rounding
 from reweigh.kernels import choose
 from reweigh.kernels.choose import kernel
 from reweigh.kernels.groups import inner, tally
@@ -30,8 +28,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.log.paired_rows import Pairs
 from reweigh.log.states import HIDDEN, Labels
 from reweigh.log.steps import Steps
-from reweigh.policy.base import Policy
-from reweigh.policy.column import ColumnPolicy
+from reweigh.policy.base import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.engines.base import about
 from reweigh.sums.moments import Moments
@@ -314,7 +311,7 @@ def _solve(rows: Rows, simplex: bool) -> Solution:
     per_step = _per_step(rows, flow)
     if g is not None:
         scale += float(np.sum(2 * np.abs(u[0, :, 0] * g[0]) + g[1])) / n**2
-    gone = variance.lost_in_rounding(square, scale)
+    gone = lost_in_rounding(square, scale)
     second = flow.second
     nodes = _nodes(rows.steps, flow)
     seldom = nodes.seldom
@@ -323,7 +320,7 @@ def _solve(rows: Rows, simplex: bool) -> Solution:
     return Solution(
         value=float(per_step.sum()),
         standard_error=None if gone else float(np.sqrt(square)),
-        error_method=variance.LOST if gone else "analytic",
+        error_method=LOST if gone else "analytic",
         per_step=per_step,
         ess=np.where(second > 0, flow.first**2 / np.where(second > 0, second, 1.0), np.nan),
         unseen_mass=unseen,
@@ -386,7 +383,7 @@ def start_variance(u: Floats, count: Floats, g: Floats | None = None) -> float:
 
 
 def _unseen_at(rows: Rows, flow: Flow, unseen: Floats) -> Place | None:
-    """See `where.most_unseen`. From the rows of that step alone: the others need not be read."""
+    """See `solution.most_unseen`. From the rows of that step alone: the others need not be read."""
     if not unseen.any():
         return None
     t = int(np.argmax(unseen))
@@ -397,12 +394,12 @@ def _unseen_at(rows: Rows, flow: Flow, unseen: Floats) -> Place | None:
     return Place(t, largest(lost[:-1]))  # END, which loses nothing, is the last
 
 
-def _freedom(nodes: DenseNodes, start: float, n: int) -> variance.Freedom | None:
+def _freedom(nodes: DenseNodes, start: float, n: int) -> Freedom | None:
     square, spread = nodes.seldom.corrected, nodes.seldom.spread
     if square > 0 and not 0 < spread < np.inf:  # a square is lost: with each part by itself
         parts = np.append(nodes.variance, start)
-        return variance.Freedom.of(parts, np.append(nodes.visits, n))
-    return variance.Freedom.of_sums(square, spread, start, n)
+        return Freedom.of(parts, np.append(nodes.visits, n))
+    return Freedom.of_sums(square, spread, start, n)
 
 
 def _nodes(steps: Steps, flow: Flow) -> DenseNodes:

@@ -4,7 +4,7 @@
 
 ψ_i = n ∂v̂/∂ω_i, the derivative by the number of times ω_i that episode i counts, at ω = 1: the
 estimate is a smooth function of sums over episodes, v̂ = f(Σ_i x_i), and ψ_i = n ∇f · x_i is its
-exact derivative (the infinitesimal jackknife). `gradient.py` makes ∇f from the sums, and
+exact derivative (the infinitesimal jackknife). The estimators make ∇f from the sums, and
 `sums/gather.py` gathers it over the rows. As f does not change when every episode counts twice,
 the sum of ψ is 0. mean(ψ²)/n is clustered by episode; where the state is Markov it is the error
 that the sums give. Two estimates on one log depend on each other: the error of their difference is
@@ -37,30 +37,37 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError
-from reweigh.estimate.control import halves, shape_log
-from reweigh.estimate.gradient import (
-    FittedModel,
+from reweigh.errors import RefusedError, SupportError
+from reweigh.estimate.doubly_robust import halves, shape_log, shaped_gradient
+from reweigh.estimate.estimator import LogAndTarget, Recipe, Solution, cut_off, overflow
+from reweigh.estimate.marginal import (
+    Marginal,
     MarginalGradient,
     behavior_gradient,
-    cut_off,
-    gradient_of,
     marginal_gradient,
 )
-from reweigh.estimate.recipe import Marginal, Recipe, Stepwise
-from reweigh.estimate.recursion import overflow
+from reweigh.estimate.model import FittedModel
+from reweigh.estimate.standard_error import LOST, OVERFLOW, nothing_left
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, START
 from reweigh.policy.base import Policy, scope_of
 from reweigh.sums import cells
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
-from reweigh.sums.gather import CellGradient, ProductGradient, gathered, moves_of
+from reweigh.sums.gather import CellGradient, Gradient, ProductGradient, gathered, moves_of
 from reweigh.sums.moments import Moments
 from reweigh.sums.products import running_weights
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+
+def gradient_of(recipe: Recipe, sums: Moments) -> Gradient:
+    """The gradient of an estimator with respect to these sums. Of estimators with a control
+    variate MDR has one where Q is fitted and every state observed."""
+    if recipe.control is not None:
+        return shaped_gradient(recipe, sums)
+    return recipe.weights.gradient(recipe, sums)
 
 
 def influence_values(
@@ -124,7 +131,9 @@ def _sums(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
 
 def _values(log: EpisodeLog, target: Policy, recipe: Recipe, sums: Moments | None = None) -> Floats:
     """(n,) ψ of an estimator without a control."""
-    gradient = gradient_of(recipe, _sums(log, target, recipe) if sums is None else sums)
+    if sums is None or not recipe.finds_all_in(sums):
+        sums = _sums(log, target, recipe)
+    gradient = gradient_of(recipe, sums)
     psi = gathered(gradient, log, target, ratios(log, target, recipe.max_ratio)[1])
     g = log.steps.start_value
     return psi if g is None or isinstance(gradient, ProductGradient) else psi + g - g.mean()
@@ -150,7 +159,7 @@ def _through_q(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
     and κ_Q(0,s,a) = Σ π(a|x_0)."""
     _, rho = ratios(log, target, recipe.max_ratio)
     plain = recipe.plain
-    if isinstance(recipe.weights, Stepwise):
+    if recipe.uses_trajectories:
         gradient = gradient_of(plain, _sums(log, target, plain))
         assert isinstance(gradient, ProductGradient)
         weight = running_weights(log.steps, rho, log.discount, gradient.log_mean)
@@ -199,6 +208,26 @@ def _through_rows(
     # states that are known, and have no row
     kappa_v = model.arriving(tally(cell[last], weight[last], len(op.cells)))
     return model.gradient(kappa_q, kappa_v)
+
+
+def with_estimated_error(
+    recipe: Recipe, solution: Solution, sums: Moments, rows: LogAndTarget | None
+) -> Solution:
+    """The solution with the error of its influence values, SE² = mean(ψ²)/n; without rows with that
+    of deleting blocks of episodes from its sums."""
+    if rows is None:
+        from reweigh.estimate.replicates import jackknife_error
+
+        error, method = jackknife_error(recipe, sums, solution.value)
+        return replace(solution, standard_error=error, error_method=method)
+    try:
+        psi = influence_values(*rows, recipe, sums)
+    except SupportError:  # the value is a number, and a ψ is not
+        return replace(solution, standard_error=None, error_method=OVERFLOW)
+    error = float(np.sqrt(np.mean(psi**2) / len(psi)))
+    if nothing_left(error, solution.value):
+        return replace(solution, standard_error=None, error_method=LOST)
+    return replace(solution, standard_error=error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,3 +325,49 @@ def _finite(values: Floats) -> Floats:
     if not np.all(np.isfinite(values)):
         raise overflow()
     return values
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Sums of ψ over n episodes, relative to the largest of them so that nothing overflows.
+
+    top            the ψ with the largest |ψ|; `episode` is the id of its episode
+    second, third  Σ(ψ/|top|)², Σ(ψ/|top|)³
+    """
+
+    n: int
+    top: float
+    episode: str
+    second: float
+    third: float
+
+    @classmethod
+    def of(cls, psi: Floats, episodes: npt.NDArray[np.generic]) -> Spread:
+        """Of (n,) influence values of these episodes."""
+        if len(psi) == 0:
+            return cls(0, 0.0, "", 0.0, 0.0)
+        most = int(np.argmax(np.abs(psi)))
+        top = float(psi[most])
+        scaled = psi / abs(top) if 0 < abs(top) < np.inf else np.zeros(len(psi))
+        squares = scaled * scaled
+        episode = str(episodes[most])
+        return cls(len(psi), top, episode, float(squares.sum()), float((squares * scaled).sum()))
+
+    def __add__(self, other: Spread) -> Spread:
+        larger, smaller = (self, other) if abs(self.top) >= abs(other.top) else (other, self)
+        by = abs(smaller.top / larger.top) if larger.top else 0.0
+        return Spread(
+            self.n + other.n,
+            larger.top,
+            larger.episode,
+            larger.second + by**2 * smaller.second,
+            larger.third + by**3 * smaller.third,
+        )
+
+    def __neg__(self) -> Spread:
+        return replace(self, top=-self.top, third=-self.third)
+
+    @property
+    def square(self) -> float:
+        """mean(ψ²)/n, infinite where it is beyond what a number can hold."""
+        return self.top * self.top * self.second / (self.n * self.n) if self.n else 0.0

@@ -1,4 +1,4 @@
-"""What an estimator tells by step and state: over the nodes, the (t, s) that occur."""
+"""What MIS straight from the rows tells by step and state: `Nodes` of arrays over all (t, s)."""
 
 from __future__ import annotations
 
@@ -8,47 +8,16 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.estimate.weakest_places import Place
+from reweigh.estimate.estimator import Nodes, Place
 from reweigh.kernels.choose import kernel
-from reweigh.kernels.groups import tally
 from reweigh.log.states import END
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Nodes:
-    """Arrays over the nodes.
-
-    t, s               step, and code of the state (END's where an episode has ended)
-    target, behavior   d_t^π(s) and d_t^μ(s)
-    visits             N_t(s), the logged rows
-    variance           the parts of SE², which with that of the start add up to it; None when
-                       pooled: no step owns them
-    """
-
-    t: Ints
-    s: Ints
-    target: Floats
-    behavior: Floats
-    visits: Floats
-    variance: Floats | None
-
-    @property
-    def made(self) -> Nodes:
-        return self
-
-    def variance_by_step(self, horizon: int) -> Floats | None:
-        """(H,) the parts of SE² of every step."""
-        if self.variance is None:
-            return None
-        return tally(self.t, self.variance, horizon + 1)[:horizon]
 
 
 @dataclass(frozen=True, eq=False)
 class DenseNodes:
-    """The same as arrays (H+1, width) over all (t, s), END's being the last column. The nodes are
+    """`Nodes` as arrays (H+1, width) over all (t, s), END's being the last column. The nodes are
     picked out when they are asked for: with many states that takes as long as the recursions.
 
     reached  whether it is what an episode's last row led to

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.estimate.estimator import lacking
 from reweigh.kernels.groups import group_by, rowwise, tally
 from reweigh.log.states import END, START, UNKNOWN
-from reweigh.sums.shares import Shares
+from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import StartMoments, TransitionMoments
-from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -186,6 +186,32 @@ def _shifted(nodes: Ints, by: int) -> Ints:
     return np.where(nodes >= 0, nodes + by, nodes)
 
 
+def cells_of(
+    moments: Moments, kind: Literal["transitions", "model"]
+) -> tuple[TransitionMoments, StartMoments]:
+    """The cells of a kind and the first states as it sees them, over all blocks."""
+    of_model = kind == "model"
+    cells = moments.model if of_model else moments.transitions
+    start = moments.start_model if of_model else moments.start
+    if cells is None or start is None:
+        raise lacking(kind)
+    return cells.forget("block"), start.forget("block")
+
+
+def with_ratios_one(cells: TransitionMoments) -> TransitionMoments:
+    """The same cells if every ratio were 1: the behaviour's own, or a model's within (t, s, a)."""
+    n = cells.n.astype(np.float64)
+    return replace(cells, rho=n, rho2=n, one=n, z=cells.y, rhoz=cells.y, z2=cells.y2)
+
+
+def start_term(cells: TransitionMoments, value: Floats) -> Floats:
+    """(E,) the value of the first state less its mean over the episodes, for cells of step 0: what
+    an episode's start adds to its influence."""
+    first = cells.t == 0
+    n = np.where(first, cells.n, 0)
+    return np.where(first, value - float(np.sum(n * np.where(first, value, 0.0)) / n.sum()), 0.0)
+
+
 def importance_operator(
     cells: TransitionMoments,
     start: StartMoments,
@@ -198,42 +224,10 @@ def importance_operator(
     """The paper's operator (MIS). `reward_sums` replaces Σρr per cell (averaged rewards)."""
     groups = group_by([cells.t, cells.s]).index()
     share = rowwise(np.ones(int(groups.max()) + 1), cells.n)
-    return _operator(cells, start, horizon, discount, groups, share, per_state, reward_sums)
+    return build_operator(cells, start, horizon, discount, groups, share, per_state, reward_sums)
 
 
-def model_operator(
-    cells: TransitionMoments,
-    start: StartMoments,
-    horizon: int,
-    discount: float,
-    shares: Shares,
-    *,
-    renorm: bool,
-) -> OneStep:
-    """The model's operator (DM): every ratio is 1 within (t, s, a), whose share is π̄(a|s)."""
-    by_action = group_by([cells.t, cells.s, cells.a])
-    share, n = shares.of(by_action, cells), cells.n.astype(np.float64)
-    if share.ndim > 1:  # a replicate may lack the action
-        share = np.where(by_action.sum(n) > 0, share, 0.0)
-    counted = replace(cells, rho=n, rho2=n, one=n, z=cells.y, rhoz=cells.y, z2=cells.y2)
-
-    def with_shares(used: Floats) -> OneStep:
-        of = by_action.index()
-        return _operator(counted, start, horizon, discount, of, used, False, None, share)
-
-    op = with_shares(share)
-    if shares.rule == "ratios":
-        # Such shares add up to 1 whatever the log lacks: Σρ/n tells.
-        plain = importance_operator(cells, start, horizon, discount)
-        return replace(op, conserves=True, covered=plain.covered, plain=plain, by_ratios=True)
-    if not renorm:
-        return op
-    at = group_by([by_action.keys[0], by_action.keys[1]])
-    renormed = divided(share, at.sum(share)[at.index()])
-    return replace(with_shares(renormed), conserves=True, plain=op)
-
-
-def _operator(
+def build_operator(
     cells: TransitionMoments,
     start: StartMoments,
     horizon: int,
@@ -249,7 +243,7 @@ def _operator(
     by_node = cells.t * width + (cells.s - START)
     if np.any(by_node[1:] < by_node[:-1]):
         order = np.argsort(by_node, kind="stable")
-        cells, group_of, by_node = _reordered(cells, order), group_of[order], by_node[order]
+        cells, group_of, by_node = cells.where(order), group_of[order], by_node[order]
         reward_sums = None if reward_sums is None else reward_sums[order]
     rewards = cells.z if reward_sums is None else reward_sums
     # A tail that is hidden or not logged up to the horizon is known to end there, with value 0.
@@ -388,7 +382,3 @@ def _complete(cells: TransitionMoments, horizon: int) -> npt.NDArray[np.bool_]:
     seen, size = (cells.n[long] > 0).astype(np.float64), horizon + 2
     change = tally(cells.t[long] + 1, seen, size) - tally(cells.t_next[long], seen, size)
     return np.asarray(np.cumsum(change, axis=0)[: horizon + 1] == 0, bool)
-
-
-def _reordered(cells: TransitionMoments, order: Ints) -> TransitionMoments:
-    return TransitionMoments(**{name: values[order] for name, values in vars(cells).items()})

@@ -6,18 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from reweigh.errors import UsageError, must_be, nearest
-from reweigh.estimate.recipe import (
-    Marginal,
-    Model,
-    ModelControl,
-    Normalize,
-    OwnQ,
-    Recipe,
-    Reward,
-    Stationary,
-    Stepwise,
-    Trajectory,
-)
+from reweigh.estimate.estimator import ModelControl, Normalize, OwnQ, Recipe, Reward
+from reweigh.estimate.marginal import Marginal
+from reweigh.estimate.model import Model
+from reweigh.estimate.products import Stepwise, Trajectory
+from reweigh.estimate.stationary import Stationary
 from reweigh.system.entry_points import added, added_names
 
 Estimators: TypeAlias = Recipe | str | Iterable[Recipe | str]

@@ -1,18 +1,46 @@
-"""The recursions: forward for the target's state distribution, backward for its values."""
+"""The recursions: forward for the target's state distribution, backward for its values, and the
+standard error that follows from both.
+
+An estimate is a smooth function of group means. A row of group g moves it, to first order, by
+
+    R = a0 + a_ρ ρ + a_z z + a_y y   through the reward's mean (over N rows)
+    T = b ρ                          through the transition's mean (over the M rows that are known)
+
+so that  SE² = Var[u_0(s_0) + g(s_0)]/n + Σ_g [ N Var(R) + M Var(T) + 2 M Cov_M(R, T) ]
+with population variances within the group. Plain MIS: R = γ^t d z/N, T = γ^t d V' ρ/M, which is
+Theorem 4.1's leading term over n when N = M. Of replicates (a second axis) every number is one of
+each.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations_with_replacement
+from operator import iadd
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import SupportError
-from reweigh.estimate.operators import OneStep
+from reweigh.estimate.estimator import no_support
+from reweigh.estimate.operators import OneStep, inverse
+from reweigh.estimate.standard_error import lost_in_rounding
 from reweigh.kernels.groups import rowwise, tally
+from reweigh.sums.transitions import TransitionMoments
+from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
+RewardTerm = Mapping[str, Floats]  # a per edge, by what it multiplies: ONE, RHO, Z or Y
+ONE, RHO, Z, Y = "one", "rho", "z", "y"
+# The sums over a cell's rows of the products of two of them. Σzy is not among the sums: no term
+# has both.
+MOMENTS = {
+    (ONE, ONE): "n", (ONE, RHO): "rho", (ONE, Z): "z", (ONE, Y): "y",
+    (RHO, RHO): "rho2", (RHO, Z): "rhoz", (RHO, Y): "z",
+    (Z, Z): "z2", (Y, Y): "y2",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,21 +101,6 @@ def _refuse(t: int, d: Floats, lost: npt.NDArray[np.bool_]) -> None:
         d[:, lost] = np.nan
 
 
-def no_support(t: int) -> SupportError:
-    return SupportError(
-        "no-overlap",
-        f"from step {t} on, no logged episode is possible under the target policy: nothing in "
-        "this log says what it would earn there. Restrict the target, shorten the horizon, or "
-        "log more",
-    )
-
-
-def overflow() -> SupportError:
-    return SupportError(
-        "overflow", "ratios of this size exceed what a number can hold; clip them (max_ratio)"
-    )
-
-
 def _refuse_if_nothing_is_left(op: OneStep, d: Floats) -> None:
     """With hidden states: mass at observed nodes and in stretches under way, at every step."""
     size, leaves = op.horizon + 2, op.node_t[op.src]
@@ -140,30 +153,195 @@ def backward(op: OneStep, normalized: Forward | None = None) -> Backward:
     return Backward(u, arriving)
 
 
-@dataclass(frozen=True, eq=False)
-class Replicated:
-    """An estimator on m replicates of a log.
+# ---- the standard error ----------------------------------------------------------------------
 
-    values   (m,) nan where the replicate is refused
-    errors   (m,) standard errors, nan where there is none; None if not asked for
-    refused  (m,) the code of the refusal, empty where there is none
+
+@dataclass(frozen=True, eq=False)
+class Derivatives:
+    """How the value moves: per group through its reward (D), per edge through its move (U).
+
+    D_g = Σ_t γ^t d_t(s) share        U_e = Σ_t γ^t d_t(s) share γ^{t'-t} V_{t'}(s')
     """
 
-    values: Floats
-    errors: Floats | None
-    refused: npt.NDArray[Any]
+    reward: Floats  # (G,)
+    move: Floats  # (E,)
 
-    @classmethod
-    def of(cls, values: Floats, errors: Floats | None, *reasons: tuple[str, Any]) -> Replicated:
-        """With the replicates (m,) that are refused, by code, the first reason first."""
-        refused = np.where(np.isfinite(values), "", "overflow").astype(object)
-        return cls(values, errors, refused).but(*reasons)
 
-    def but(self, *reasons: tuple[str, Any]) -> Replicated:
-        """With other replicates that are refused, for reasons that come before those there are."""
-        refused = self.refused.copy()
-        for code, which in reversed(reasons):
-            refused[which] = code
-        fine = refused == ""
-        errors = None if self.errors is None else np.where(fine, self.errors, np.nan)
-        return Replicated(np.where(fine, self.values, np.nan), errors, refused)
+def derivatives(op: OneStep, flow: Forward, back: Backward) -> Derivatives:
+    groups, per_replicate = op.groups, flow.d.shape[1:]
+    through_reward = np.zeros((len(groups.share), *per_replicate))
+    share = groups.share[groups.of]
+    to = rowwise(op.dst >= 0, flow.d)
+    if op.edge_offsets is not None:
+        powers = op.discount ** np.arange(op.horizon + 1)
+        # In place: a log's cells may be as many as memory allows.
+        here = flow.d[op.src]
+        here *= rowwise(powers[op.node_t[op.src]], here)
+        here *= share
+        # every edge of a group starts at the group's node: write D once, not once per edge
+        through_reward[groups.of] = here
+        arriving = np.where(to, back.next_value[op.dst], 0.0)
+        arriving *= rowwise(powers[op.gap], here)
+        here *= arriving
+        return Derivatives(through_reward, here)
+    # pooled: the same edges at every step
+    visited = np.zeros((op.nodes(0).stop, *per_replicate))
+    moved = np.zeros((len(op.src), *per_replicate))
+    for t in range(op.horizon):
+        now = op.discount**t * flow.d[op.nodes(t)]
+        visited += now
+        moved += now[op.src] * back.next_value[op.nodes(t + 1)][op.dst]
+    through_reward[groups.of] = visited[op.src] * share
+    return Derivatives(through_reward, np.where(to, moved * share * op.discount, 0.0))
+
+
+def logged_reward(op: OneStep, D: Floats) -> RewardTerm:
+    """R = D z/N, or D (z - r̂ρ)/Σρ when self-normalised."""
+    groups = op.groups
+    per_row = divided(D, groups.reward_by)[groups.of]
+    if not op.self_normalized:
+        return {Z: per_row}
+    mean = divided(groups.sum(op.cells.z), groups.reward_by)[groups.of]
+    return {RHO: -per_row * mean, Z: per_row}
+
+
+def pooled_reward(
+    op: OneStep, D: Floats, mean_reward: Floats, cell: npt.NDArray[np.int64]
+) -> RewardTerm:
+    """Rewards averaged over (s, a) at all times, r̄: the value is Σ_{s,a} C(s,a) r̄(s,a), with
+    C(s,a) = Σ_t γ^t d_t(s) Σρ/N. A row adds D ρ r̄/N, and C/n(s,a) (y - r̄) through r̄ itself.
+
+    `mean_reward` (E,) is r̄ of each edge, `cell` (E,) its (s, a).
+    """
+    groups = op.groups
+    per_row = divided(D, groups.reward_by)[groups.of]
+    rho = op.cells.rho
+    a_rho = per_row * mean_reward
+    if op.self_normalized:
+        mean = divided(groups.sum(rho * mean_reward), groups.reward_by)[groups.of]
+        a_rho = per_row * (mean_reward - mean)
+    use = tally(cell, per_row * rho)  # C(s,a)
+    share = divided(use, tally(cell, op.cells.n))[cell]
+    return {ONE: -share * mean_reward, RHO: a_rho, Y: share}
+
+
+@dataclass(frozen=True, eq=False)
+class Squared:
+    """SE², its parts per group and of the start, and whether rounding has eaten it."""
+
+    total: Any  # float, of replicates (m,); likewise start and scale
+    per_group: Floats
+    start: Any
+    scale: Any  # what it is a difference of
+
+    @property
+    def lost(self) -> Any:
+        return lost_in_rounding(self.total, self.scale)
+
+    @property
+    def error(self) -> float | None:
+        return None if self.lost else float(np.sqrt(self.total))
+
+    @property
+    def errors(self) -> Floats:
+        """(m,) of replicates, nan where rounding has eaten it."""
+        return np.sqrt(np.where(self.lost, np.nan, self.total))
+
+
+def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardTerm) -> Squared:
+    """SE² from the sums."""
+    groups, c, known = op.groups, op.cells, op.known
+    per_row = inverse(groups.move_by)[groups.of]
+    b = moved.move * per_row
+    if op.self_normalized:
+        # T = ρ (U - mean of U)/Σρ
+        rho = np.where(known, c.rho, 0.0)
+        mean = divided(groups.sum(rho * moved.move), groups.move_by)[groups.of]
+        b = (moved.move - mean) * per_row
+    del per_row
+    if not known.all():
+        b = np.where(known, b, 0.0)
+    N, M = groups.visits, groups.moves
+    # One array over the edges at a time: a log's cells may be as many as memory allows.
+    first = _times(c, term, ONE)
+    sum_r = groups.sum(first)
+    sum_r_known = sum_r if known.all() else groups.sum(np.where(known, first, 0.0))
+    sum_t = groups.sum(b * c.rho)
+    del first
+    squares = _squared(c, term)
+    scale = np.abs(squares).sum(axis=0)
+    var_r = groups.sum(squares) - divided(sum_r**2, N)  # N Var(R)
+    squares = b * b * c.rho2
+    scale = scale + squares.sum(axis=0)
+    var_t = groups.sum(squares) - divided(sum_t**2, M)
+    del squares
+    cov = groups.sum(b * _times(c, term, RHO)) - divided(sum_r_known * sum_t, M)
+    # Cancellation may leave a variance of 0 slightly negative.
+    per_group = np.maximum(var_r + var_t + 2 * cov, 0.0)
+    start = start_variance(op, back)
+    square = start + per_group.sum(axis=0)
+    u, at = back.u[op.start_node], op.start
+    at_start = (u**2 * at.n + 2 * np.abs(u * at.g) + at.g2).sum(axis=0) / op.n_episodes**2
+    return Squared(square, per_group, start, scale + at_start)
+
+
+def with_share_noise(op: OneStep, flow: Forward, back: Backward, square: Squared) -> Squared:
+    """SE² of a model whose shares are ratios, π̄(a) = Σ1{a}ρ/R with R = Σρ of the (t, s).
+
+    A row of (t, s, a) moves V_t(s) = Σ_a π̄(a) Q(a) by ρ (Q(a) - V)/R through the shares, beside
+    what it moves through Q(a):  with B = γ^t d_t(s) (Q(a) - V)/R its part of SE² grows by
+
+        B² Σρ² + 2 B γ^t d_t(s) π̄(a) [Σρ(y - r̂)/N + Σρ(γV' - m)/M],   Q = r̂ + m, m = mean γV'
+    """
+    assert op.plain is not None
+    groups, c, ratios = op.groups, op.cells, op.plain.cells
+    node = np.zeros(len(groups.share), np.int64)
+    node[groups.of] = op.src
+    visited = (rowwise(op.discount**op.node_t, flow.d) * flow.d)[node]
+    ahead = np.where(rowwise(op.dst >= 0, back.u), back.u[op.dst], 0.0)
+    ahead = ahead * rowwise(op.discount**op.gap, ahead)
+    ahead = np.where(op.known, ahead, 0.0)
+    known_rho = np.where(op.known, ratios.rho, 0.0)
+    r = divided(groups.sum(c.y), groups.visits)
+    m = divided(groups.sum(c.rho * ahead), groups.moves)
+    rho = groups.sum(ratios.rho)
+    B = visited * divided(r + m - back.u[node], tally(node, rho, len(op.node_t))[node])
+    through_q = divided(groups.sum(ratios.z) - r * rho, groups.visits)
+    through_q += divided(groups.sum(known_rho * ahead) - m * groups.sum(known_rho), groups.moves)
+    noise = B**2 * groups.sum(ratios.rho2)
+    more = noise + 2 * B * visited * groups.share * through_q
+    per_group = np.maximum(square.per_group + more, 0.0)
+    total = square.start + per_group.sum(axis=0)
+    return Squared(total, per_group, square.start, square.scale + noise.sum(axis=0))
+
+
+def _times(c: TransitionMoments, term: RewardTerm, other: str) -> Floats:
+    """(E,) the sums over every cell's rows of R times ONE, or times RHO."""
+    return _added(a * moment(c, name, other) for name, a in term.items())
+
+
+def _squared(c: TransitionMoments, term: RewardTerm) -> Floats:
+    """(E,) ΣR² over every cell's rows."""
+    return _added(
+        (1.0 if one == other else 2.0) * term[one] * term[other] * moment(c, one, other)
+        for one, other in combinations_with_replacement(term, 2)
+    )
+
+
+def _added(parts: Iterable[Floats]) -> Floats:
+    """Σ parts, in the place of the first."""
+    return reduce(iadd, parts)
+
+
+def moment(c: TransitionMoments, one: str, other: str) -> Floats:
+    """(E,) the sums of the products of two of ONE, RHO, Z and Y."""
+    found: Floats = getattr(c, MOMENTS.get((one, other)) or MOMENTS[other, one])
+    return found
+
+
+def start_variance(op: OneStep, back: Backward) -> Any:
+    """Var[u_0(s_0) + g(s_0)]/n."""
+    u, start, n = back.u[op.start_node], op.start, op.n_episodes
+    mean = (u * start.n + start.g).sum(axis=0) / n
+    square = (u * u * start.n + 2 * u * start.g + start.g2).sum(axis=0) / n
+    return np.maximum(square - mean * mean, 0.0) / n

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.estimate.control import halves, shape_moments
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.recursion import Replicated, overflow
+from reweigh.errors import RefusedError
+from reweigh.estimate.doubly_robust import halves, shape_moments
+from reweigh.estimate.estimator import Recipe, Replicated, overflow
+from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks, too_few
 from reweigh.kernels.groups import Groups, group_by, tally
 from reweigh.log.states import UNKNOWN
 from reweigh.sums.moments import NO_EXTRAS, Moments
@@ -298,3 +299,41 @@ def _pooled_otherwise(recipe: Recipe, sums: Moments) -> Any:
         return np.zeros(sums.start.n.shape[1], bool)
     cut = (cells.t == horizon - 1) & (cells.s_next == UNKNOWN)
     return cut.any() & (cells.n[cut].sum(axis=0) == 0)
+
+
+def jackknife_error(recipe: Recipe, moments: Moments, value: float) -> tuple[float | None, str]:
+    """(error, method), or (None, why there is none), from sums by blocks."""
+    blocks, sizes = moments.block_sizes()
+    if len(blocks) < LEAST_BLOCKS:
+        return None, too_few(len(blocks))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        # of other kinds of sums every block would be a copy
+        without, reasons = _without_each(recipe, moments.only(recipe.needs.all_kinds), blocks)
+    return error_of_blocks(value, without, sizes, reasons)
+
+
+def _without_each(recipe: Recipe, moments: Moments, blocks: Ints) -> tuple[Floats, dict[str, int]]:
+    """(g,) the values without each block, all at once where the estimator can; and the reasons of
+    those that are missing."""
+    values, refused = np.full(len(blocks), np.nan), np.full(len(blocks), AGAIN, object)
+    try:
+        if recipe.weights.solves_replicates:
+            by_half = recipe.control is not None and recipe.control.blocks > 1
+            units = UnitSums(moments, blocks, halves(blocks) if by_half else None)
+            together = solve_units(recipe, units, Draws.without_each(blocks, blocks), errors=False)
+            values, refused = together.values, together.refused
+    except RefusedError as error:
+        return values, {error.code: len(blocks)}
+    for index in np.flatnonzero(refused == AGAIN):
+        try:
+            values[index] = _value(recipe, moments.without(int(blocks[index])))
+            refused[index] = ""
+        except RefusedError as error:
+            return values, {error.code: 1}
+    return values, {code: 1 for code in refused if code}
+
+
+def _value(recipe: Recipe, part: Moments) -> float:
+    if recipe.control is not None:
+        part = shape_moments(recipe, part, errors=False)
+    return recipe.weights.solve(recipe, part, errors=False).value

@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.control import fit_control, halves
-from reweigh.estimate.products import weigh
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.recursion import Replicated
+from reweigh.estimate.doubly_robust import fit_control, halves
+from reweigh.estimate.estimator import Recipe, Replicated
+from reweigh.estimate.products import Products
 from reweigh.estimate.replicates import (
     AGAIN,
     CHUNK,
@@ -31,7 +30,7 @@ from reweigh.estimate.replicates import (
     refusals,
     solve_units,
 )
-from reweigh.estimate.variance import lost_in_rounding, nothing_left
+from reweigh.estimate.standard_error import lost_in_rounding, nothing_left
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy, scope_of
@@ -266,7 +265,8 @@ class RunningProducts:
         columns = dict(zip(("w", "w2", "wg", "wg2", "w2g"), (c[None] for c in whole), strict=True))
         unused = dict.fromkeys(("block", "t", "n", "log_scale", "wmax", "g2", "ret"), zero)
         of_episodes = EpisodeSums(x=x[None], x2=x2[None], g=g[None], **columns, **unused)
-        weighed = weigh(recipe, StepMoments(steps, of_episodes), n, self.discount)
+        assert isinstance(recipe.weights, Products)
+        weighed = recipe.weights.weigh(recipe, StepMoments(steps, of_episodes), n, self.discount)
         spread = None
         if errors:
             square, lost = weighed.square, weighed.lost

@@ -1,4 +1,5 @@
-"""Solving a recipe on sums: the value, its error, and what the estimate rests on."""
+"""Solving an operator: the value, its error, and what the estimate rests on. Where it is weakest
+is a (t, s), of a model a (t, s, a), that a gate names."""
 
 from __future__ import annotations
 
@@ -8,92 +9,50 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError, SupportError
-from reweigh.estimate import variance
-from reweigh.estimate.nodes import DenseNodes, Nodes
-from reweigh.estimate.operators import OneStep, importance_operator, model_operator
-from reweigh.estimate.pooled import pooled_operator
-from reweigh.estimate.recipe import Marginal, Model, Recipe
-from reweigh.estimate.recursion import Forward, Replicated, backward, forward
-from reweigh.estimate.weakest_places import Place, most_rare, most_unseen, node_of, rare_share
-from reweigh.kernels.groups import group_by, inner, rowwise, tally
-from reweigh.log.states import UNKNOWN
+from reweigh.errors import SupportError
+from reweigh.estimate import recursion
+from reweigh.estimate.estimator import (
+    Nodes,
+    Place,
+    Recipe,
+    Replicated,
+    Solution,
+    Weights,
+    value_alone,
+)
+from reweigh.estimate.operators import SEEN_ENOUGH, OneStep
+from reweigh.estimate.recursion import Forward, backward, forward
+from reweigh.estimate.standard_error import LOST, Freedom
+from reweigh.kernels.groups import inner, rowwise, tally
 from reweigh.sums.moments import Moments
-from reweigh.sums.transitions import StartMoments, TransitionMoments
+from reweigh.sums.transitions import TransitionMoments
 from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """What an estimator found.
-
-    ess, unseen_mass are per step (nan where a step has none); marginals are None for estimators
-    that have no state distribution. normalized_at tells the steps at which d_t was normalised;
-    heaviest is the share of the weight that one episode holds at the worst step; from_model
-    tells that no ratios were used. placebo_by_step and rare_by_step are (H,) what the steps add to
-    the placebo, and the share of their mass that is seen seldom; unseen_at and rare_at tell where
-    most of the mass is lost, or rare. `by_node` is what is told by step and state; the parts of SE²
-    there add up to it with `variance_of_start`. `freedom` is the error corrected for small groups,
-    with its degrees of freedom; `mean_return` is that of the rows, where they were read.
-    """
-
-    value: float
-    standard_error: float | None
-    error_method: str
-    per_step: Floats | None
-    ess: Floats
-    unseen_mass: Floats | None
-    placebo: float
-    placebo_error: float | None = None
-    placebo_by_step: Floats | None = None
-    rare_mass: float | None = None
-    rare_by_step: Floats | None = None
-    rare_at: Place | None = None
-    unseen_at: Place | None = None
-    total_mass: Floats | None = None
-    by_node: Nodes | DenseNodes | None = None
-    variance_of_start: float | None = None
-    freedom: variance.Freedom | None = None
-    normalized_at: npt.NDArray[np.bool_] | None = None
-    heaviest: Floats | None = None
-    from_model: bool = False
-    mean_return: float | None = None
-    influence: Callable[[], Floats] | None = None
-    warnings: tuple[Warning, ...] = ()
-
-    @property
-    def nodes(self) -> Nodes | None:
-        return None if self.by_node is None else self.by_node.made
-
-    @property
-    def variance_by_step(self) -> Floats | None:
-        """(H+1,) parts of SE²: the start, then every step."""
-        steps = None if self.by_node is None else self.by_node.variance_by_step(len(self.ess))
-        if steps is None:
-            return None
-        assert self.variance_of_start is not None
-        return np.concatenate([[self.variance_of_start], steps])
-
-
-# Marginal weights and models: one operator, one recursion
-
-Term = Callable[[OneStep, Floats], variance.RewardTerm]
+Term = Callable[[OneStep, Floats], recursion.RewardTerm]
 Operators = tuple[OneStep, OneStep, Term]
+ROUNDING = 1e-9  # of the largest: engines add up in other orders, and all are to name the same
+EXPLAINED = 1e-6  # of the mass that is lost: probabilities are often rounded
 
 
-def solve_recursion(recipe: Recipe, moments: Moments, *, errors: bool = True) -> Solution:
-    """MIS in all variants, and DM; without `errors` the value alone."""
-    return solve_operator(recipe, lambda wanted: operators_of(wanted, moments), errors=errors)
+class OperatorWeights(Weights):
+    """Estimators that are one recursion over a one-step operator, which they make of their sums."""
 
+    has_operator = True
 
-def value_alone(per_step: Floats) -> Solution:
-    """The value without what it rests on, for those who solve the same log many times."""
-    nothing = np.full(len(per_step), np.nan)
-    value = float(per_step.sum())
-    return Solution(value, None, "not asked for", per_step, nothing, None, float("nan"))
+    def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
+        return solve_operator(recipe, lambda wanted: self.operators(wanted, sums), errors=errors)
+
+    def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
+        operators = self.operators(recipe, sums)
+        found = recursions(recipe, operators, errors=errors)
+        inside = found.flow.d[: operators[0].offsets[-2]]
+        return Replicated.of(
+            found.per_step.sum(axis=0),
+            None if found.square is None else found.square.errors,
+            ("no-overlap", np.isnan(inside).any(axis=0)),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +62,7 @@ class Recursions:
 
     flow: Forward
     per_step: Floats
-    square: variance.Squared | None
+    square: recursion.Squared | None
 
 
 def recursions(recipe: Recipe, operators: Operators, *, errors: bool) -> Recursions:
@@ -116,23 +75,11 @@ def recursions(recipe: Recipe, operators: Operators, *, errors: bool) -> Recursi
     if not errors:
         return Recursions(flow, per_step, None)
     back = backward(for_error, flow if simplex else None)
-    moved = variance.derivatives(for_error, flow, back)
-    square = variance.squared_error(for_error, back, moved, term(for_error, moved.reward))
+    moved = recursion.derivatives(for_error, flow, back)
+    square = recursion.squared_error(for_error, back, moved, term(for_error, moved.reward))
     if op.by_ratios:
-        square = variance.with_share_noise(op, flow, back, square)
+        square = recursion.with_share_noise(op, flow, back, square)
     return Recursions(flow, per_step, square)
-
-
-def solve_replicates(recipe: Recipe, moments: Moments, *, errors: bool) -> Replicated:
-    """MIS in all variants, and DM, on sums that hold replicates."""
-    operators = operators_of(recipe, moments)
-    found = recursions(recipe, operators, errors=errors)
-    inside = found.flow.d[: operators[0].offsets[-2]]
-    return Replicated.of(
-        found.per_step.sum(axis=0),
-        None if found.square is None else found.square.errors,
-        ("no-overlap", np.isnan(inside).any(axis=0)),
-    )
 
 
 def solve_operator(
@@ -151,7 +98,7 @@ def solve_operator(
     return Solution(
         value=float(per_step.sum()),
         standard_error=square.error,
-        error_method=variance.LOST if square.lost else "analytic",
+        error_method=LOST if square.lost else "analytic",
         per_step=per_step,
         ess=effective_sizes(op, flow),
         unseen_mass=unseen,
@@ -172,7 +119,7 @@ def solve_operator(
             _by_node(for_error, square),
         ),
         variance_of_start=float(square.start),
-        freedom=variance.Freedom.of(
+        freedom=Freedom.of(
             np.append(square.per_group, square.start),
             np.append(for_error.groups.visits, op.n_episodes),
         ),
@@ -186,139 +133,6 @@ def _behavior_share(op: OneStep) -> Floats:
     seen = np.array([op.visits[op.nodes(t)].sum() for t in range(op.horizon + 1)])
     seen = np.where(op.complete & (seen > 0), seen, op.n_episodes)
     return np.asarray(op.visits / seen[op.node_t], np.float64)
-
-
-def operators_of(recipe: Recipe, moments: Moments) -> Operators:
-    """The operator of the value, that of its error, and how rewards enter the error."""
-    horizon, gamma = moments.about.horizon, moments.about.discount
-    if isinstance(recipe.weights, Model):
-        if moments.about.continuous_actions:
-            raise needs_discrete()
-        op = model_of(moments, renorm=recipe.weights.unseen == "renorm")
-        return op, op, variance.logged_reward
-    assert isinstance(recipe.weights, Marginal)
-    per_state = recipe.normalize == "state"
-    build = pooled_operator if recipe.weights.pooled else importance_operator
-    if recipe.weights.pooled and moments.hidden:
-        raise RefusedError(
-            "hidden",
-            "pooling over time needs every state observed; use mis() instead",
-        )
-    if recipe.reward == "logged":
-        cells = _transition_cells(moments)
-        start = over_blocks(moments.start)
-        op = build(cells, start, horizon, gamma, per_state=per_state)
-        return op, op, variance.logged_reward
-    if moments.hidden:
-        raise RefusedError(
-            "hidden",
-            "averaged rewards break MIS where states are hidden; use reward='logged'",
-        )
-    if moments.about.continuous_actions:
-        raise needs_discrete()
-    cells, start = model_cells(moments)
-    key = [cells.s, cells.a] if recipe.reward == "pooled" else [cells.t, cells.s, cells.a]
-    by_pair = group_by(key)
-    mean = divided(by_pair.sum(cells.y), by_pair.sum(cells.n))[by_pair.index()]
-    op = build(cells, start, horizon, gamma, per_state=per_state, reward_sums=cells.rho * mean)
-    if recipe.reward == "averaged":  # the error keeps the noise of the logged rewards
-        logged = build(cells, start, horizon, gamma, per_state=per_state)
-        return op, logged, variance.logged_reward
-    # the operator may have brought its cells into another order
-    again = group_by([op.cells.s, op.cells.a])
-    average = divided(again.sum(op.cells.y), again.sum(op.cells.n))[again.index()]
-    return op, op, lambda o, D: variance.pooled_reward(o, D, average, again.index())
-
-
-def _transition_cells(moments: Moments) -> TransitionMoments:
-    cells = moments.transitions
-    if cells is None:
-        raise lacking("transitions")
-    cells = cells.forget("block")
-    refuse_cut_stretches(cells, moments.about.horizon, moments.hidden)
-    return cells
-
-
-def refuse_cut_stretches(cells: TransitionMoments, horizon: int, hidden: bool) -> None:
-    """The reward of a stretch is one sum: a stretch that is cut inside has lost a part of it."""
-    cut = (cells.s_next == UNKNOWN) & (cells.t_next < horizon)
-    if hidden and np.any(cut):
-        raise RefusedError(
-            "hidden-truncated",
-            "cut-off episodes together with hidden states cannot be used: what a cut episode "
-            "earned inside a hidden stretch is not known. Leave the cut episodes out "
-            "(truncated='drop'), give their next state, or use dm()",
-        )
-
-
-def model_cells(moments: Moments) -> tuple[TransitionMoments, StartMoments]:
-    if moments.model is None or moments.start_model is None:
-        raise lacking("model")
-    return moments.model.forget("block"), over_blocks(moments.start_model)
-
-
-def model_of(moments: Moments, *, renorm: bool = False) -> OneStep:
-    """The model's operator on these sums."""
-    cells, start = model_cells(moments)
-    about = moments.about
-    return model_operator(
-        cells, start, about.horizon, about.discount, moments.shares, renorm=renorm
-    )
-
-
-def over_blocks(start: StartMoments) -> StartMoments:
-    """Start counts over all blocks."""
-    return replace(start, block=np.zeros(len(start.n), np.int64)).summed()
-
-
-def lacking(kind: str) -> RefusedError:
-    return RefusedError(
-        "missing-moments",
-        f"these moments hold no sums of the kind {kind!r}; make them again for this estimator",
-    )
-
-
-def needs_discrete() -> RefusedError:
-    return RefusedError(
-        "continuous-actions",
-        "a model of every action is needed, and a continuous action is seen once; use mis(), "
-        "which needs no model",
-    )
-
-
-def behavior_value(moments: Moments) -> float | None:
-    """What the behaviour itself earned: the same recursion with every ratio 1.
-
-    Without cut-off episodes this is the mean return; None where it cannot be told.
-    """
-    try:
-        return _behavior_value(moments)
-    except RefusedError:
-        return None
-
-
-def _behavior_value(moments: Moments) -> float | None:
-    if moments.transitions is not None or moments.model is not None:
-        if moments.transitions is not None:
-            cells, start = moments.transitions.forget("block"), over_blocks(moments.start)
-        else:
-            cells, start = model_cells(moments)
-        if not moments.truncated:
-            powers = moments.about.discount ** np.arange(moments.about.horizon)
-            return float(powers @ tally(cells.t, cells.y, moments.about.horizon)) / (
-                moments.n_episodes
-            )
-        n = cells.n.astype(np.float64)
-        cells = replace(cells, rho=n, rho2=n, z=cells.y, rhoz=cells.y, z2=cells.y2, one=n)
-        refuse_cut_stretches(cells, moments.about.horizon, moments.hidden)
-        op = importance_operator(cells, start, moments.about.horizon, moments.about.discount)
-        flow = forward(op, simplex=False)
-        if np.any(flow.total < 1 - 1e-9):
-            return None  # every episode of some state was cut off: its future is not known
-        return float(earned(op, flow, op.reward).sum())
-    if moments.trajectories is not None:
-        return float(moments.trajectories.episodes.ret.sum()) / moments.n_episodes
-    return None
 
 
 def earned(op: OneStep, flow: Forward, reward: Floats) -> Floats:
@@ -412,20 +226,118 @@ def placebo_error(op: OneStep, flow: Forward, simplex: bool) -> float | None:
     )
     vars(ones)["short_edges"] = op.short_edges  # they are the same, and large
     back = backward(ones, flow if simplex else None)
-    moved = variance.derivatives(ones, flow, back)
-    term = variance.logged_reward(ones, moved.reward)
-    return float(np.sqrt(variance.squared_error(ones, back, moved, term).total))
+    moved = recursion.derivatives(ones, flow, back)
+    term = recursion.logged_reward(ones, moved.reward)
+    return float(np.sqrt(recursion.squared_error(ones, back, moved, term).total))
 
 
 def rare_mass(op: OneStep, flow: Forward, rare: Floats) -> float:
     """Average share of the target's mass on (t, s), of a model on (t, s, a), that the log shows
-    fewer than 10 times, with `rare` the share of each node (`where.rare_share`)."""
+    fewer than 10 times, with `rare` the share of each node (`rare_share`)."""
     inside = op.node_t < op.horizon
     return inner(flow.d[inside], rare[inside]) / op.horizon
 
 
-def _by_node(op: OneStep, square: variance.Squared) -> Floats | None:
+def _by_node(op: OneStep, square: recursion.Squared) -> Floats | None:
     """(K,) parts of SE² by (t, s), a model's summed over the actions; None when pooled."""
     if op.edge_offsets is None:
         return None
     return tally(node_of(op), square.per_group, len(op.node_t))
+
+
+# ---- where it is weakest ---------------------------------------------------------------------
+
+
+def largest(values: Floats) -> int:
+    """The first of those that are the largest but for rounding; none is below 0."""
+    return int(np.argmax(values >= np.max(values) * (1 - ROUNDING)))
+
+
+def rare_share(op: OneStep) -> Floats:
+    """(K,) of a node's mass: what is on a (t, s), of a model on (t, s, a), that the log shows fewer
+    than 10 times; 0 at the horizon."""
+    visits = op.visits
+    if op.at_steps is not None:  # pooled: a state's rows of all steps speak for it
+        by_step = visits.reshape(op.horizon + 1, -1)
+        visits = np.broadcast_to(by_step.sum(axis=0), by_step.shape).reshape(-1)
+        rare = (visits < SEEN_ENOUGH).astype(np.float64)
+    else:
+        few = np.where(op.groups.visits < SEEN_ENOUGH, op.groups.share, 0.0)
+        rare = np.where(visits < SEEN_ENOUGH, 1.0, tally(node_of(op), few, len(visits)))
+    return np.where(op.node_t < op.horizon, rare, 0.0)
+
+
+def node_of(op: OneStep) -> Ints:
+    """(G,) the node of each group: every edge of a group leaves it."""
+    node = np.zeros(len(op.groups.share), np.int64)
+    node[op.groups.of] = op.src
+    return node
+
+
+def worst_node(node_s: Ints, mass: Floats) -> int | None:
+    """The node with the most of this mass, a state if any has some; None where there is none."""
+    of_states = np.where(node_s >= 0, mass, 0.0)
+    mass = of_states if of_states.any() else mass
+    return largest(mass) if mass.any() else None
+
+
+def _place(op: OneStep, node: int, action: int | None = None) -> Place:
+    return Place(int(op.node_t[node]), int(op.node_s[node]), action)
+
+
+def most_rare(op: OneStep, mass: Floats, *, from_model: bool) -> Place | None:
+    """Where the most of this mass is, (K,), d_t(s) times its `rare_share`."""
+    node = worst_node(op.node_s, mass)
+    if node is None:
+        return None
+    return _place(op, node, _rare_action(op, node) if from_model else None)
+
+
+def _rare_action(op: OneStep, node: int) -> int | None:
+    """The one that the target takes most among those that a node shows, but seldom."""
+    edges = np.flatnonzero(op.src == node)
+    group = op.groups.of[edges]
+    share = np.where(op.groups.visits[group] < SEEN_ENOUGH, op.groups.share[group], 0.0)
+    return int(op.cells.a[edges[largest(share)]]) if share.any() else None
+
+
+def most_unseen(op: OneStep, flow: Forward, unseen: Floats, *, from_model: bool) -> Place | None:
+    """The state with the most of the mass that is lost at the step that loses the most."""
+    if not unseen.any():
+        return None
+    here = op.nodes(int(np.argmax(unseen)))
+    lost = flow.d[here] * np.maximum(1 - op.covered[here], 0.0)
+    node = here.start + largest(lost)
+    return _place(op, node, _lost_action(op, node) if from_model else None)
+
+
+def _lost_action(op: OneStep, node: int) -> int | None:
+    """The action that the target takes in a state and that a step does not show: the sums hold it
+    where the state's rows of other steps do. It is told where such actions have all of the
+    probability that is lost, so that no other one can be among them."""
+    c, lost = op.cells, 1 - float(op.covered[node])
+    of = c.s == op.node_s[node]
+    if not of.any():
+        return None
+    share = divided(tally(c.a[of], c.pi[of]), tally(c.a[of], c.n[of]))
+    share[c.a[of & op.known & (c.t == op.node_t[node])]] = 0.0
+    return largest(share) if abs(float(share.sum()) - lost) <= EXPLAINED * lost else None
+
+
+def most_unfounded(op: OneStep, flow: Forward, rare: Floats) -> tuple[Floats, Place | None]:
+    """Of a model without normalisation: the mass that a step adds to what is `rare` on average, or
+    lost; and the place that adds the most."""
+    seldom = flow.d * rare / op.horizon
+    lost = np.where(op.node_t < op.horizon, flow.d * np.maximum(1 - op.covered, 0.0), 0.0)
+    per_step = tally(op.node_t, seldom + lost, op.horizon + 1)[: op.horizon]
+    node = worst_node(op.node_s, seldom + lost)
+    if node is None:
+        return per_step, None
+    action = (_lost_action if lost[node] > seldom[node] else _rare_action)(op, node)
+    return per_step, _place(op, node, action)
+
+
+def most_left_out(op: OneStep, value: Floats) -> Place | None:
+    """Of a model: where the most of this value is, (K,), of actions that the log does not show."""
+    node = worst_node(op.node_s, value)
+    return None if node is None else _place(op, node, _lost_action(op, node))

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.presets import is_, mis, wis
-from reweigh.estimate.recipe import Recipe
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy

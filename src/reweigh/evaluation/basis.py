@@ -12,17 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.jackknife import (
+from reweigh.estimate.estimator import Recipe, Solution
+from reweigh.estimate.influence import Spread
+from reweigh.estimate.replicates import jackknife_error
+from reweigh.estimate.standard_error import (
     GONE,
     LEAST_BLOCKS,
+    OVERFLOW,
     TOO_FEW,
+    Freedom,
     error_of_blocks,
-    jackknife_error,
+    nothing_left,
 )
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.solution import Solution
-from reweigh.estimate.spread import Spread
-from reweigh.estimate.variance import OVERFLOW, Freedom, nothing_left
 from reweigh.evaluation.influence_source import (
     BEHAVIOR,
     WIS,
@@ -359,7 +360,7 @@ def freedom_of(recipe: Recipe, solution: Solution, n: int, in_memory: bool) -> F
     if solution.freedom is not None:
         return solution.freedom
     by_blocks = recipe.weights.error_by_blocks(recipe)
-    if solution.standard_error is None or n < 2 or recipe.weights.blocks > 1:
+    if solution.standard_error is None or n < 2 or recipe.weights.only_jackknife:
         return None
     if by_blocks and not in_memory:
         return None

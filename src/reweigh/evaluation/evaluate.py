@@ -21,13 +21,10 @@ from reweigh.errors import (
 )
 from reweigh.estimate import presets
 from reweigh.estimate.direct import mean_return
+from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, Solution
+from reweigh.estimate.marginal import behavior_value
 from reweigh.estimate.presets import Estimators, as_recipe, estimator_list
-from reweigh.estimate.recipe import (
-    JACKKNIFE_BLOCKS,
-    Recipe,
-)
-from reweigh.estimate.solution import Solution, behavior_value
-from reweigh.estimate.variance import OVERFLOW
+from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.evaluation.auto import choose
 from reweigh.evaluation.basis import Grounds, freedom_of
 from reweigh.evaluation.influence_source import Column, ScanInfluence
@@ -47,7 +44,7 @@ from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
 from reweigh.sums.engines.second_scan import can_scan_again
 from reweigh.sums.moments import Moments
-from reweigh.sums.scanned_log import ScannedLog
+from reweigh.sums.read import ScannedLog
 from reweigh.sums.tables import Table
 from reweigh.system.process import each, require_steps
 from reweigh.trust.diagnostics import remarks

@@ -15,23 +15,25 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.gradient import behavior_gradient, gradient_of
-from reweigh.estimate.influence import behavior_values, influence_values, returns_of
+from reweigh.estimate.estimator import Recipe, overflow
+from reweigh.estimate.influence import (
+    Spread,
+    behavior_values,
+    gradient_of,
+    influence_values,
+    returns_of,
+)
+from reweigh.estimate.marginal import behavior_gradient, behavior_value
 from reweigh.estimate.presets import wis
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.recursion import overflow
-from reweigh.estimate.solution import behavior_value, over_blocks
-from reweigh.estimate.spread import Spread
 from reweigh.evaluation.inputs import Evidence, merged
 from reweigh.evaluation.solve import solve, solve_on_sums
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
-from reweigh.policy.cached import RememberedPolicy
+from reweigh.policy.base import Policy, RememberedPolicy
 from reweigh.sums.engines.arrays import ratios
 from reweigh.sums.engines.second_scan import visit_episodes
 from reweigh.sums.gather import gathered
 from reweigh.sums.moments import Moments
-from reweigh.sums.scanned_log import ScannedLog
+from reweigh.sums.read import ScannedLog
 
 Floats = npt.NDArray[np.float64]
 BEHAVIOR, WIS = "the behaviour", "wis"
@@ -198,6 +200,6 @@ def _behavior(sums: Moments, target: Policy) -> Values:
     if sums.transitions is None:
         raise RefusedError("missing-moments", "these sums hold no transitions")
     about, cells = sums.about, sums.transitions.forget("block")
-    start, hidden = over_blocks(sums.start), sums.hidden
+    start, hidden = sums.start.forget("block"), sums.hidden
     found = behavior_gradient(cells, start, about.horizon, about.discount, hidden=hidden)
     return lambda part: gathered(found.gradient, part, target, np.ones(part.steps.n_rows))

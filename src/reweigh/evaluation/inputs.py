@@ -9,14 +9,13 @@ from typing import Any, Literal
 import numpy as np
 
 from reweigh.errors import RefusedError, UsageError, must_be
-from reweigh.estimate.recipe import Recipe
+from reweigh.estimate.estimator import Recipe
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy, scope_of
-from reweigh.policy.cached import RememberedPolicy
+from reweigh.policy.base import Policy, RememberedPolicy, scope_of
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Engine, Request
+from reweigh.sums.engines.base import named as with_name
 from reweigh.sums.moments import Moments
-from reweigh.sums.sources import named as with_name
 from reweigh.system.files import files_behind
 from reweigh.trust.diagnostics import (
     hopeless,

@@ -32,9 +32,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import MOST_REPLICATES, RefusedError, check_threads, check_whole
-from reweigh.estimate.control import shape_log
 from reweigh.estimate.direct import MODES, Rows, observed
-from reweigh.estimate.recipe import JACKKNIFE_BLOCKS, Marginal, Recipe
+from reweigh.estimate.doubly_robust import shape_log
+from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe
+from reweigh.estimate.marginal import Marginal
 from reweigh.estimate.replicates import AGAIN, Draws
 from reweigh.estimate.resampled_log import ResampledLog
 from reweigh.evaluation.inputs import Evidence, check_target, merged
@@ -43,8 +44,7 @@ from reweigh.kernels import choose
 from reweigh.kernels.choose import kernel, pick
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
-from reweigh.policy.base import Policy
-from reweigh.policy.cached import RowsPolicy
+from reweigh.policy.base import Policy, RowsPolicy
 from reweigh.system.process import each
 
 Floats = npt.NDArray[np.float64]
@@ -180,7 +180,7 @@ class Again:
         made: list[Pair] = []
         logs: list[EpisodeLog] = []
         for target, recipe in pairs:
-            if errors and recipe.weights.blocks > 1:
+            if errors and recipe.weights.only_jackknife:
                 raise RefusedError(
                     "no-error",
                     f"{recipe.name} has no standard error of its own to divide by (its jackknife "

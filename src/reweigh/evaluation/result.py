@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from reweigh.estimate.nodes import DenseNodes, Nodes
-    from reweigh.estimate.recipe import Recipe
+    from reweigh.estimate.estimator import Nodes, Recipe
+    from reweigh.estimate.nodes import DenseNodes
     from reweigh.evaluation.basis import Grounds
     from reweigh.evaluation.report import Plots
     from reweigh.evaluation.sensitivity import Sensitivity

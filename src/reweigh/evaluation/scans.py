@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reweigh.estimate.recipe import JACKKNIFE_BLOCKS, Recipe
+from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe
 from reweigh.evaluation.inputs import merged
 from reweigh.policy.base import Policy
 from reweigh.sums.engines.base import Request
 from reweigh.sums.moments import Moments
-from reweigh.sums.scanned_log import ScannedLog
+from reweigh.sums.read import ScannedLog
 from reweigh.sums.trajectories import StepMoments
 from reweigh.trust.diagnostics import hopeless_sums
 from reweigh.trust.gates import tables_needed
@@ -62,7 +62,7 @@ def _scans(recipes: list[Recipe]) -> dict[float | None, tuple[Request, Request |
 
 def _products_by_blocks(recipe: Recipe) -> bool:
     """Whether its error comes from running products by blocks."""
-    return recipe.uses_trajectories and recipe.weights.error_by_blocks(recipe)
+    return "trajectories" in recipe.needs.kinds and recipe.weights.error_by_blocks(recipe)
 
 
 def _unsplit(products: StepMoments | None) -> StepMoments | None:

@@ -16,14 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import influence_values
-from reweigh.estimate.recipe import Recipe
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.kernels.groups import group_by
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN, Label, Labels
-from reweigh.policy.base import Floats, Policy, no_other_actions
-from reweigh.policy.cached import WrappedPolicy
+from reweigh.policy.base import Floats, Policy, WrappedPolicy, no_other_actions
 from reweigh.show.record import Change
 from reweigh.show.text import change_cells
 from reweigh.sums.engines.arrays import ratios

@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.control import Shaped, shape_log, shape_moments
 from reweigh.estimate.direct import bare_moments
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.recursion import overflow
-from reweigh.estimate.solution import Solution
+from reweigh.estimate.doubly_robust import Shaped, shape_log, shape_moments
+from reweigh.estimate.estimator import Recipe, Solution, overflow
 from reweigh.evaluation.inputs import Evidence
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy

@@ -17,7 +17,7 @@ import numpy as np
 from reweigh.errors import UsageError, nearest
 from reweigh.paper.cells import Cell, CellResult, Setting
 from reweigh.system.files import digest_of, write_atomically
-from reweigh.worlds.mountaincar import HORIZON as CAR_HORIZON
+from reweigh.worlds.paper_worlds import HORIZON as CAR_HORIZON
 
 BOOTSTRAP = 2000  # resamples of the replicates
 COLUMNS = (

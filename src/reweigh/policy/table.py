@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from reweigh.errors import (
     nearest,
 )
 from reweigh.kernels.choose import pick
+from reweigh.log.checks import Faults
 from reweigh.log.log import EpisodeLog
+from reweigh.log.rules import NEGATIVE_STEP, Rule
 from reweigh.log.states import HIDDEN, Label, Labels, label_text, plain_label
 from reweigh.policy.base import Floats, Scope
 from reweigh.system.files import digest_of
@@ -32,6 +34,14 @@ from reweigh.system.files import digest_of
 Ints = npt.NDArray[np.int64]
 EXACT, TOLERATED, TOLERATED_FLOAT32 = 1e-9, 1e-6, 1e-4
 SMALL_TABLE = 1 << 12
+POLICY_STEP = Rule(
+    NEGATIVE_STEP.code,
+    "row",
+    ("step",),
+    "the steps of a policy count 0, 1, 2, …",
+    "number the steps from 0",
+    NEGATIVE_STEP.broken,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,10 +161,10 @@ class TablePolicy:
     def _look_up(self, log: EpisodeLog, action: Ints) -> Floats:
         """(N,) probability of these actions (codes of the table, -1 unknown) in the rows."""
         step = log.steps.step if self.has_steps else None
-        found, known = self.find(log.states, log.steps.state, step, action)
+        prob, known = self.find(log.states, log.steps.state, step, action)
         if not known.all():
             self._refuse_unknown(log, np.flatnonzero(~known))
-        return found
+        return prob
 
     def find(
         self, states: Labels, codes: npt.NDArray[Any], step: Ints | None, action: Ints
@@ -162,8 +172,7 @@ class TablePolicy:
         """(N,) probabilities of these actions (codes of the table) in these states (codes of
         `states`), and whether the table knows the state."""
         e = self._entries
-        find = np.append(e.states.translate(states), e.states.code_of.get(None, -1))
-        state = find[codes]  # HIDDEN = -1 takes the last place
+        state = self._states_of(states)[codes]
         rows = _row_key(e.step, e.state, len(e.states))
         wanted = _row_key(None if e.step is None else step, state, len(e.states))
         known = (state >= 0) & np.isin(wanted, rows)
@@ -174,28 +183,31 @@ class TablePolicy:
         hit = (keys[order][at] == target) & (action >= 0)
         return np.where(hit, e.prob[order][at], 0.0), known
 
+    def _states_of(self, states: Labels) -> Ints:
+        """The table's codes of these states, -1 where it lacks them; the last is the hidden state,
+        which HIDDEN = -1 takes."""
+        known = self._entries.states
+        return np.append(known.translate(states), known.code_of.get(None, -1))
+
     def _look_up_dense(self, log: EpisodeLog, code: Ints) -> Floats | None:
         """The probabilities of the logged actions (`code` of each) out of a table over all states
         and actions; None where that table is too large or lacks a row that the log needs."""
         e, steps = self._entries, log.steps
         known_steps = 1 if e.step is None else int(e.step.max()) + 1
-        n_states, n_actions = len(log.states) + 1, len(code)
-        size = known_steps * max(n_states * n_actions, (len(e.states) + 1) * (len(e.actions) + 1))
+        logged = (len(log.states) + 1) * len(code)
+        size = known_steps * max(logged, (len(e.states) + 1) * (len(e.actions) + 1))
         beyond = e.step is not None and known_steps < steps.horizon
         if beyond or size > max(steps.n_rows, SMALL_TABLE):
             return None
         # NaN where the policy has no row; the last state and action are those it does not know.
         table = np.full((known_steps, len(e.states) + 1, len(e.actions) + 1), np.nan)
-        at = np.zeros(len(e.state), np.int64) if e.step is None else e.step
+        at = 0 if e.step is None else e.step
         table[at, e.state] = 0.0
         table[at, e.state, e.action] = e.prob
-        find = np.append(e.states.translate(log.states), e.states.code_of.get(None, -1))
-        table = table[:, find][:, :, code]  # by the log's codes, the hidden state last
-        table = np.ascontiguousarray(table)
-        found = np.empty(steps.n_rows)
-        run = pick("rows.look_up", steps.n_rows)
-        run(steps.offsets, steps.state, steps.action, table, found)
-        return None if np.isnan(table).any() and np.isnan(found).any() else found
+        table = np.ascontiguousarray(table[:, self._states_of(log.states)][:, :, code])
+        prob = np.empty(steps.n_rows)
+        pick("rows.look_up", steps.n_rows)(steps.offsets, steps.state, steps.action, table, prob)
+        return None if np.isnan(table).any() and np.isnan(prob).any() else prob
 
     def _refuse_unknown(self, log: EpisodeLog, rows: Ints) -> None:
         steps = log.steps
@@ -204,24 +216,23 @@ class TablePolicy:
         hidden = HIDDEN in codes
         fix = "add rows for these states to the policy"
         names = [str(v) for v in self._entries.states.values]
-        near = nearest(log.states.name(int(codes[-1])), names)
-        if near:
-            fix += near
+        fix += nearest(log.states.name(int(codes[-1])), names)
         if hidden:
             fix += "; the hidden state needs a row too (state None, an empty cell in a CSV)"
-        first = [int(rows[steps.state[rows] == code][0]) for code in codes[:KEPT_PLACES].tolist()]
         column = ", ".join(log.columns.state)
         places = tuple(
-            log.place(row, column, None if c == HIDDEN else log.states.values[c])
-            for row, c in ((row, int(steps.state[row])) for row in first)
+            log.place(
+                int(rows[steps.state[rows] == code][0]),
+                column,
+                None if code == HIDDEN else log.states.values[code],
+            )
+            for code in codes[:KEPT_PLACES].tolist()
         )
-        what = "state and step" if self._entries.step is not None else "state"
+        what = "state and step" if self.has_steps else "state"
         rule = f"the policy {self.name!r} must know every {what} of the log"
         total = len(log.states) + int(hidden)
-        raise input_error(
-            "the target policy",
-            [Fault("unknown-state", rule, fix, places, len(codes), total, "states")],
-        )
+        fault = Fault("unknown-state", rule, fix, places, len(codes), total, "states")
+        raise input_error("the target policy", [fault])
 
 
 def _ranked(labels: Sequence[Label]) -> tuple[Ints, list[str]]:
@@ -261,16 +272,11 @@ def _from_mapping(table: Mapping[Any, Any]) -> _Entries:
 
 def _encode(values: Sequence[Any]) -> tuple[Ints, Labels]:
     """Codes in the order of first appearance; None is a label here (the hidden state)."""
-    find: dict[Any, int] = {}
-    labels: list[Any] = []
-    codes = []
+    first: dict[Any, Label] = {}
     for value in values:
-        text = label_text(value)
-        if text not in find:
-            find[text] = len(find)
-            labels.append(plain_label(value))
-        codes.append(find[text])
-    return np.array(codes, np.int64), Labels(tuple(labels))
+        first.setdefault(label_text(value), plain_label(value))
+    labels = Labels(tuple(first.values()))
+    return np.array([labels.code_of[label_text(value)] for value in values], np.int64), labels
 
 
 def _from_array(array: npt.NDArray[Any]) -> tuple[_Entries, bool]:
@@ -292,33 +298,28 @@ def _from_array(array: npt.NDArray[Any]) -> tuple[_Entries, bool]:
 def _from_frame(
     table: Any, state: tuple[str, ...], action: str, prob: str, step: str
 ) -> tuple[_Entries, bool]:
+    """The entries, and whether the probabilities have single precision."""
     import pyarrow as pa
 
-    from reweigh.log import checks, rules
+    from reweigh.log import checks
     from reweigh.log.csv_files import CsvFormat
     from reweigh.log.roles import is_label
-    from reweigh.log.rules import Rule
     from reweigh.log.sources import open_source
     from reweigh.log.states import combine, encode_arrow
 
     source = open_source(table, CsvFormat())
-    has_step = step in source.names
-    wanted = [*state, action, prob, *([step] if has_step else [])]
-    missing = [name for name in wanted if name not in source.names]
+    needed = [*state, action, prob]
+    fix = f"a policy has the columns {', '.join(needed)} (and step)"
+    missing = [
+        Fault("missing-column", f"there is no column {name!r}{nearest(name, source.names)}", fix)
+        for name in needed
+        if name not in source.names
+    ]
     if missing:
         listed = ", ".join(map(repr, source.names))
-        raise input_error(
-            f"the policy ({source.describe()}, with the columns {listed})",
-            [
-                Fault(
-                    "missing-column",
-                    f"there is no column {name!r}{nearest(name, source.names)}",
-                    f"a policy has the columns {', '.join([*state, action, prob])} (and step)",
-                )
-                for name in missing
-            ],
-        )
-    data = source.read(wanted, [*state, action, *([step] if has_step else [])])
+        raise input_error(f"the policy ({source.describe()}, with the columns {listed})", missing)
+    by_step = [step] if step in source.names else []
+    data = source.read([*needed, *by_step], [*state, action, *by_step])
     if data.num_rows == 0:
         raise input_error("the policy", [Fault("empty", "there are no rows", "give a table")])
     faults = checks.Faults(source.place, data.num_rows)
@@ -326,22 +327,10 @@ def _from_frame(
         kind = data.column(name).type
         if pa.types.is_floating(kind) or pa.types.is_temporal(kind):
             faults.add("type", f"column {name!r} holds {kind}", "write integers or text")
-    if is_label(data.column(prob).type) and not pa.types.is_integer(data.column(prob).type):
-        checks.not_numbers(faults, prob, data.column(prob))
-    steps = None
-    if has_step:
-        if not pa.types.is_integer(data.column(step).type) or data.column(step).null_count:
-            faults.add("type", f"column {step!r} must hold whole numbers", "write 0, 1, 2, …")
-        else:
-            steps = data.column(step).to_numpy().astype(np.int64)
-            rule = Rule(
-                rules.NEGATIVE_STEP.code,
-                "row",
-                ("step",),
-                "the steps of a policy count 0, 1, 2, …",
-                "number the steps from 0",
-            )
-            faults.rows(rule, step, steps < 0, lambda row: int(steps[row]))
+    probs = data.column(prob)
+    if is_label(probs.type) and not pa.types.is_integer(probs.type):
+        checks.not_numbers(faults, prob, probs)
+    steps = _steps_of(faults, data.column(step), step) if by_step else None
     faults.raise_if_any("the policy")
     parts = [encode_arrow(data.column(name)) for name in state]
     codes, states = combine(parts) if len(parts) > 1 else parts[0]
@@ -351,77 +340,69 @@ def _from_frame(
     if np.any(codes == HIDDEN):  # a null state is the hidden one
         states = Labels((*states.values, None))
         codes = np.where(codes == HIDDEN, len(states) - 1, codes)
-    single = data.column(prob).type == pa.float32()
-    values = checks.numbers(data.column(prob), prob)
-    return _Entries(steps, codes, actions, values, states, action_labels), single
+    values = checks.numbers(probs, prob)
+    return _Entries(steps, codes, actions, values, states, action_labels), probs.type == "float"
+
+
+def _steps_of(faults: Faults, column: Any, name: str) -> Ints | None:
+    if not str(column.type).startswith(("int", "uint")) or column.null_count:
+        faults.add("type", f"column {name!r} must hold whole numbers", "write 0, 1, 2, …")
+        return None
+    steps: Ints = column.to_numpy().astype(np.int64)
+    faults.rows(POLICY_STEP, name, POLICY_STEP.broken(steps), lambda row: int(steps[row]))
+    return steps
 
 
 def _checked(e: _Entries, tolerance: float) -> _Entries:
     """Probabilities in [0, 1], no entry twice, rows that sum to 1."""
     faults: list[Fault] = []
 
-    def place(i: int, value: object) -> Place:
-        step = None if e.step is None else int(e.step[i])
-        where = (
-            f" (state {e.states.values[e.state[i]]!r}, action {e.actions.values[e.action[i]]!r})"
-        )
-        return Place(value, column="prob", row=i + 1, step=step, note=where)
+    def refuse_entries(code: str, rule: str, fix: str, entries: Ints) -> None:
+        """Add a fault at these entries, if there are any."""
+        places = []
+        for i in entries[:KEPT_PLACES].tolist():
+            state, action = e.states.values[e.state[i]], e.actions.values[e.action[i]]
+            note = f" (state {state!r}, action {action!r})"
+            step = None if e.step is None else int(e.step[i])
+            places.append(Place(float(e.prob[i]), "prob", row=i + 1, step=step, note=note))
+        if places:
+            total = len(e.prob)
+            faults.append(Fault(code, rule, fix, tuple(places), len(entries), total, "entries"))
 
-    bad = np.flatnonzero(~((e.prob >= 0) & (e.prob <= 1 + tolerance)))
-    if len(bad):
-        faults.append(
-            Fault(
-                "probability-range",
-                "a probability of the policy must lie in [0, 1]",
-                "correct the table",
-                tuple(place(i, float(e.prob[i])) for i in bad[:KEPT_PLACES].tolist()),
-                len(bad),
-                len(e.prob),
-                "entries",
-            )
-        )
+    refuse_entries(
+        "probability-range",
+        "a probability of the policy must lie in [0, 1]",
+        "correct the table",
+        np.flatnonzero(~((e.prob >= 0) & (e.prob <= 1 + tolerance))),
+    )
     row = _row_key(e.step, e.state, len(e.states))
     key = row * len(e.actions) + e.action
     order = np.argsort(key, kind="stable")
-    twice = order[1:][key[order][1:] == key[order][:-1]]
-    if len(twice):
-        faults.append(
-            Fault(
-                "duplicate-entry",
-                "the policy lists a state and action once",
-                "remove the duplicate",
-                tuple(place(i, float(e.prob[i])) for i in twice[:KEPT_PLACES].tolist()),
-                len(twice),
-                len(e.prob),
-                "entries",
-            )
-        )
-    unique, inverse = np.unique(row, return_inverse=True)
-    sums = np.bincount(inverse, weights=np.where(np.isfinite(e.prob), e.prob, 0.0))
-    off = np.abs(sums - 1)
-    wrong = np.flatnonzero(off > tolerance)
-    if len(wrong) and not faults:
-        first = [int(np.flatnonzero(inverse == i)[0]) for i in wrong[:KEPT_PLACES].tolist()]
-        faults.append(
-            Fault(
-                "row-sum",
-                "the probabilities of a state must sum to 1 over its actions",
-                "list every action with its probability, or normalise the row",
-                tuple(
-                    Place(
-                        float(sums[inverse[i]]),
-                        step=None if e.step is None else int(e.step[i]),
-                        note=f" (sum of the row of state {e.states.values[e.state[i]]!r})",
-                    )
-                    for i in first
-                ),
-                len(wrong),
-                len(unique),
-                "policy rows",
-            )
-        )
+    refuse_entries(
+        "duplicate-entry",
+        "the policy lists a state and action once",
+        "remove the duplicate",
+        order[1:][key[order][1:] == key[order][:-1]],
+    )
     if faults:
         raise input_error("the policy", faults)
+    unique, first, inverse = np.unique(row, return_index=True, return_inverse=True)
+    sums = np.bincount(inverse, weights=e.prob)
+    off = np.abs(sums - 1)
+    wrong = np.flatnonzero(off > tolerance)
+    if len(wrong):
+        places = tuple(
+            Place(
+                float(sums[k]),
+                step=None if e.step is None else int(e.step[first[k]]),
+                note=f" (sum of the row of state {e.states.values[e.state[first[k]]]!r})",
+            )
+            for k in wrong[:KEPT_PLACES].tolist()
+        )
+        rule = "the probabilities of a state must sum to 1 over its actions"
+        fix = "list every action with its probability, or normalise the row"
+        fault = Fault("row-sum", rule, fix, places, len(wrong), len(unique), "policy rows")
+        raise input_error("the policy", [fault])
     if np.any(off > EXACT):
         warnings.warn(
             f"{int(np.sum(off > EXACT))} of {len(unique)} rows of the policy sum to 1 only within "
@@ -429,7 +410,7 @@ def _checked(e: _Entries, tolerance: float) -> _Entries:
             InputWarning,
             stacklevel=4,
         )
-        return _Entries(e.step, e.state, e.action, e.prob / sums[inverse], e.states, e.actions)
+        return replace(e, prob=e.prob / sums[inverse])
     return e
 
 

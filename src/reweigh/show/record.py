@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, StationaryWarning
-from reweigh.estimate.recipe import Recipe
+from reweigh.estimate.estimator import Recipe
 from reweigh.system.numbers import finite_or_none, p_text, rounded
 from reweigh.trust.breakdown import Heat, Missing, ValueParts
 from reweigh.trust.gain import Gain

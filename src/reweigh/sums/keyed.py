@@ -72,7 +72,7 @@ class KeyedTable:
     def _merged(self, groups: Groups, sums: dict[str, Array]) -> dict[str, Array]:
         return {name: groups.sum(values) for name, values in sums.items()}
 
-    def where(self, keep: Mask) -> Self:
+    def where(self, keep: Mask | Ints) -> Self:
         return self.holding({name: values[keep] for name, values in self.arrays().items()})
 
     def keep_blocks(self, keep: Callable[[Any], Mask]) -> Self:

@@ -1,21 +1,167 @@
-"""read_log: a log from a file or a table, in memory or where it is."""
+"""read_log: a log in memory, or one that stays where it is and is read whenever sums are asked for.
+
+`EpisodeLog` is the first, `ScannedLog` the second; which engine reads it is chosen by its name, or
+by what the log is.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import importlib
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
 
 from reweigh.errors import UsageError, check_horizon, must_be
-from reweigh.log.arrays import check_options
-from reweigh.log.columns import Names, ShortEpisodes, columns_of
-from reweigh.log.csv_files import CsvFormat, refuse_elsewhere
-from reweigh.log.log import EpisodeLog
-from reweigh.log.read import assemble, read_roles
-from reweigh.log.roles import RoleReader
-from reweigh.log.sources import FileSource, TableSource, open_source
-from reweigh.log.states import AnyAbstraction
-from reweigh.sums.engines.choose import check_table, find_engine, in_memory, is_ibis_table
-from reweigh.sums.scanned_log import Reading, ScannedLog
-from reweigh.system.process import tell
+from reweigh.log.columns import Columns, Names, ShortEpisodes, columns_of
+from reweigh.sums.tables import BUILT_IN
+from reweigh.system.files import files_behind
+
+if TYPE_CHECKING:
+    from reweigh.log.csv_files import CsvFormat
+    from reweigh.log.log import EpisodeLog
+    from reweigh.log.states import AnyAbstraction
+    from reweigh.policy.base import Policy
+    from reweigh.sums.engines.base import Request
+    from reweigh.sums.moments import About, Moments
+
+ENGINES = ("auto", "arrays", "stream", "duckdb", "spark://host:port", "sc://host:port", "local[2]")
+STREAM_FROM = 1 << 29  # bytes of files from which reading all into memory is no longer sensible
+SPARK = ("spark://", "sc://", "local[", "local")
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """How the rows of a log are to be understood: the options of `read_log`."""
+
+    columns: Columns
+    horizon: int | None
+    discount: float
+    short_episodes: ShortEpisodes
+    hidden: bool
+    continuous_actions: bool
+    abstraction: AnyAbstraction | None
+    csv: CsvFormat
+    table: str | None = None
+
+    def about(self, target: Policy, request: Request, horizon: int) -> About:
+        """What the sums of such a log are of, but for the name of the log."""
+        from reweigh.log.states import describe_abstraction
+        from reweigh.sums.moments import About
+
+        return About(
+            horizon=horizon,
+            discount=self.discount,
+            target=target.fingerprint(),
+            target_has_steps=target.has_steps,
+            abstraction=describe_abstraction(self.abstraction),
+            state_columns=self.columns.state,
+            continuous_actions=self.continuous_actions,
+            behavior="logged",
+            max_ratio=request.max_ratio,
+            control=request.control,
+            blocks=request.blocks,
+            sources=(),
+        )
+
+
+class Scanner(Protocol):
+    """An engine that reads rows where they are. Nothing above it knows which one it was."""
+
+    name: str
+
+    def moments(self, data: Any, reading: Reading, target: Policy, request: Request) -> Moments:
+        """All sums of the request, in one scan; every break of the log's contract is refused."""
+        ...
+
+    def describe(self, data: Any, reading: Reading) -> dict[str, Any]:
+        """What the log is, as plain values (those of `EpisodeLog.describe` that one scan tells)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ScannedLog:
+    """A log too large for memory, or on another machine. Made by `read_log(…, engine=…)`.
+
+    Estimators that need sums only work as on an EpisodeLog; those that weigh every row with a
+    fitted Q refuse (their sums would need a second kind of scan).
+    """
+
+    data: Any
+    reading: Reading
+    scanner: Scanner
+    _made: dict[tuple[str, Request], Moments] = field(default_factory=dict, repr=False)
+
+    def moments(self, target: Policy, request: Request) -> Moments:
+        """The sums of the request; asked for again, they are not read again."""
+        key = (target.fingerprint(), request)
+        if key not in self._made:
+            with np.errstate(over="ignore", invalid="ignore"):  # estimators refuse what overflows
+                made = self.scanner.moments(self.data, self.reading, target, request)
+            self._made[key] = replace(made, files=files_behind(self, target))
+        return self._made[key]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that it is read from: those of the rows, or a database."""
+        if isinstance(self.data, str | os.PathLike):
+            return (Path(self.data),)
+        return tuple(getattr(self.data, "paths", ()))
+
+    def describe(self) -> dict[str, Any]:
+        """What the log is, as plain values; the log is read for it."""
+        return self.scanner.describe(self.data, self.reading)
+
+    def known(self) -> dict[str, Any]:
+        """What is known of the log without reading it again, as plain values: how it is read, and
+        what the sums tell that have been asked for."""
+        from reweigh.log.states import describe_abstraction
+
+        reading, sums = self.reading, list(self._made.values())
+        found = {
+            "source": self.source,
+            "engine": self.scanner.name,
+            "columns": {
+                role: list(name) if isinstance(name, tuple) else name
+                for role, name in vars(reading.columns).items()
+                if name is not None
+            },
+            "horizon": reading.horizon,
+            "discount": reading.discount,
+            "state_columns": list(reading.columns.state),
+            "abstraction": describe_abstraction(reading.abstraction),
+            "continuous_actions": reading.continuous_actions,
+            "behavior_prob_from": self.behavior_source,
+        }
+        # products alone do not count rows
+        fullest = max(sums, key=lambda one: one.kinds != ("trajectories",), default=None)
+        return found if fullest is None else found | fullest.describe()
+
+    @property
+    def source(self) -> str:
+        """Where the rows are, in words."""
+        if self.reading.table is not None:
+            home = "Spark" if self.data is None else Path(self.data).name
+            return f"table {self.reading.table!r} of {home}"
+        if is_ibis_table(self.data):
+            return f"Ibis table of {self.data.get_backend().name}"
+        return str(self.data.describe())
+
+    def sql(self, target: Policy, request: Request) -> str:
+        """The queries that make the sums of the request, where the engine speaks SQL."""
+        write = getattr(self.scanner, "sql", None)
+        if write is None:
+            raise UsageError(f"the engine {self.scanner.name} has no SQL; duckdb and Spark have")
+        return str(write(self.data, self.reading, target, request))
+
+    @property
+    def behavior_source(self) -> str:
+        return "logged"
+
+    def __repr__(self) -> str:
+        return f"ScannedLog({self.source}, engine={self.scanner.name!r})"
 
 
 def read_log(
@@ -56,6 +202,9 @@ def read_log(
     or "auto": by what the log is and how large. `table` names a table of a DuckDB database or of
     Spark (then `data` is None); an Ibis table may be given itself.
     """
+    from reweigh.log.arrays import check_options
+    from reweigh.log.csv_files import CsvFormat
+
     check_options(hidden, discount)
     horizon = None if horizon is None else check_horizon(horizon)
     if short_episodes not in ("error", "terminal", "truncated"):
@@ -87,8 +236,14 @@ def read_log(
 
 def _read(data: Any, reading: Reading, engine: str) -> EpisodeLog | ScannedLog:
     """The log in memory, or one that an engine reads where it is."""
-    check_table(engine, data, reading.table)
-    data = in_memory(data)
+    from reweigh.log.csv_files import CsvFormat, refuse_elsewhere
+    from reweigh.log.sources import FileSource, TableSource, open_source
+
+    if reading.table is not None and isinstance(engine, str):
+        _check_table(engine, data, reading.table)
+    if is_ibis_table(data):
+        held = importlib.import_module("ibis.expr.operations").InMemoryTable
+        data = data.to_pyarrow() if data.op().find(held) else data  # `ibis.memtable` holds rows
     in_database = reading.table is not None or is_ibis_table(data)
     source = data if in_database else open_source(data, reading.csv)
     is_csv = isinstance(source, FileSource) and source.kind == "csv"
@@ -99,13 +254,17 @@ def _read(data: Any, reading: Reading, engine: str) -> EpisodeLog | ScannedLog:
             delimiter=None if csv.delimiter == usual.delimiter else csv.delimiter,
             decimal=None if csv.decimal == usual.decimal else csv.decimal,
         )
-    scanner = find_engine(engine, source, getattr(source, "paths", None))
+    scanner = find_engine(engine, source, getattr(source, "paths", ()))
     if scanner is not None:
         return ScannedLog(source, reading, scanner)
     if in_database:
         raise UsageError(
             "a table of a database is read by an engine: give engine='duckdb' or 'spark://…'"
         )
+    from reweigh.log.read import assemble, read_roles
+    from reweigh.log.roles import RoleReader
+    from reweigh.system.process import tell
+
     tell(0.0)
     rows = read_roles(
         source, reading.columns, reading.abstraction is not None, reading.continuous_actions
@@ -120,3 +279,74 @@ def _read(data: Any, reading: Reading, engine: str) -> EpisodeLog | ScannedLog:
         reading.csv.decimal if is_csv else None,
     )
     return assemble(reader, reading.horizon, reading.discount, reading.short_episodes)
+
+
+# ---- which engine ------------------------------------------------------------------------------
+
+
+def find_engine(engine: str, data: Any, paths: tuple[Path, ...]) -> Scanner | None:
+    """The scanner for a log, None for the engine in memory; `paths` are the log's files, if any."""
+    in_ibis, kind = is_ibis_table(data), engine
+    if engine == "auto":
+        large = sum(path.stat().st_size for path in paths) >= STREAM_FROM
+        kind = "sql" if in_ibis else "stream" if large else "arrays"
+    elif isinstance(engine, str) and (engine == "duckdb" or is_spark(engine)):
+        kind = "sql"
+    elif engine not in ("arrays", "stream"):
+        raise UsageError(f"there is no engine {engine!r} (engines: {', '.join(ENGINES)})")
+    if in_ibis and engine != "auto":
+        raise UsageError(
+            f"an Ibis table is read by its own backend: leave engine={engine!r} out, or give a file"
+        )
+    scanner: Scanner | None = None
+    if kind == "stream":
+        scanner = importlib.import_module("reweigh.sums.engines.stream").StreamEngine()
+    elif kind == "sql":
+        named = None if in_ibis else engine
+        scanner = importlib.import_module("reweigh.sums.engines.ibis").IbisEngine(named)
+    return scanner
+
+
+def _check_table(engine: str, data: Any, table: str) -> None:
+    """A table stands in a DuckDB database, whose file is the log, or in Spark's catalogue."""
+    if engine == "duckdb" and not isinstance(data, str | os.PathLike):
+        given = "nothing" if data is None else type(data).__name__
+        raise UsageError(
+            f"engine='duckdb' reads the table {table!r} from a database: give its file as the log; "
+            f"got {given}"
+        )
+    if is_spark(engine) and data is not None:
+        raise UsageError(
+            f"the table {table!r} of Spark is the log: give no files with it, or leave it out"
+        )
+
+
+def is_spark(engine: str) -> bool:
+    return engine.startswith(SPARK)
+
+
+def is_ibis_table(data: Any) -> bool:
+    """Without importing Ibis, which takes a second."""
+    module = type(data).__module__
+    return module.split(".")[0] == "ibis" and type(data).__name__ == "Table"
+
+
+def is_moments_file(path: str | Path) -> bool:
+    """True for a Parquet file that `Moments.save` wrote: by its metadata, or by its columns where
+    the metadata is damaged."""
+    try:
+        with Path(path).open("rb") as stream:
+            is_parquet = stream.read(4) == b"PAR1"
+    except OSError:
+        return False
+    if not is_parquet:
+        return False
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(path)
+    except (OSError, pa.ArrowException, ValueError):  # a type or a name that is none
+        return False
+    columns = {"kind", *BUILT_IN["start"].keys, "n", *BUILT_IN["start"].columns}
+    return b"reweigh" in (schema.metadata or {}) or columns <= set(schema.names)

@@ -5,12 +5,13 @@
 
 Groups are `reweigh.estimators`, `reweigh.gates` and `reweigh.adapters`. Reading the metadata of all
 installed packages is slow: nothing here is called before a name is not one of ours, or all names
-are wanted.
+are wanted. `optional_module` imports from packages that only some users have.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from reweigh.errors import UsageError
@@ -46,3 +47,14 @@ def added(group: str, name: str) -> Any:
 def forget() -> None:
     """Look again: packages were installed meanwhile."""
     _declared.cache_clear()
+
+
+def optional_module(module: str, extra: str, what: str) -> Any:
+    """A module of an optional package, or a word on what to install."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0].replace("sklearn", "scikit-learn")
+        raise UsageError(
+            f"{what} needs the package {package}: pip install 'reweigh[{extra}]' ({error})"
+        ) from error

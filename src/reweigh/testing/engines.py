@@ -15,17 +15,15 @@ import pyarrow as pa
 
 from reweigh.errors import InputWarning, RefusedError, ReweighError
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
-from reweigh.policy.function import FunctionPolicy
+from reweigh.policy.base import FunctionPolicy, Policy
 from reweigh.policy.table import TablePolicy
-from reweigh.sums.columns import tables_of
 from reweigh.sums.diagnostic_tables import Buckets
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
 from reweigh.sums.engines.base import Request
 from reweigh.sums.moments import Moments
 from reweigh.sums.numpy_scan import Scan, buckets_of, log_weights
-from reweigh.sums.read import read_log
-from reweigh.sums.scanned_log import ScannedLog, Scanner
+from reweigh.sums.read import ScannedLog, Scanner, read_log
+from reweigh.sums.stored_columns import tables_of
 from reweigh.sums.tables import BUILT_IN, Table
 
 TOLERANCE = 1e-10  # of the sum of absolute values: products of logarithms' sums round so
@@ -79,7 +77,7 @@ def _of_action(state: Any, action: Any, step: Any) -> Any:
 def check_engine(engine: str | Scanner) -> tuple[str, ...]:
     """Check every table that an engine answers; AssertionError where a sum is not as declared.
 
-    `engine` is a name that `read_log` takes, or your own `Scanner` (`sums/scanned_log.py`).
+    `engine` is a name that `read_log` takes, or your own `Scanner` (`sums/read.py`).
     Returns the names of the tables that it answered.
     """
     answered: set[str] = set()

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import RefusedError
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.presets import ESTIMATORS, as_recipe, dm, mdr, mis, ssd_is, wis
-from reweigh.estimate.recipe import Recipe
 from reweigh.evaluation.evaluate import evaluate_in_study, moments
 from reweigh.evaluation.result import Refusal
 from reweigh.evaluation.solve import solve

@@ -27,6 +27,7 @@ from reweigh.errors import (
     must_be,
 )
 from reweigh.estimate import presets
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import (
     behavior_parts,
     behavior_values,
@@ -34,9 +35,7 @@ from reweigh.estimate.influence import (
     influence_parts,
     influence_values,
 )
-from reweigh.estimate.recipe import Marginal, Model, Recipe
-from reweigh.estimate.solution import solve_recursion
-from reweigh.estimate.variance import nothing_left
+from reweigh.estimate.standard_error import nothing_left
 from reweigh.evaluation.evaluate import evaluate_all
 from reweigh.evaluation.inputs import check_target
 from reweigh.evaluation.result import Estimate, Refusal
@@ -44,7 +43,7 @@ from reweigh.evaluation.scans import scanned_sums
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.moments import Moments
-from reweigh.sums.scanned_log import ScannedLog
+from reweigh.sums.read import ScannedLog
 from reweigh.system.numbers import number
 from reweigh.theory.exact import quantities
 from reweigh.theory.plan_result import Goal, Need, Plan
@@ -240,9 +239,9 @@ def _pilot_variance(
         raise RefusedError("no-error", f"the pilot gives no error: {estimate.error_method}")
     if goal.difference is None:
         part = None
-        if recipe.control is None and isinstance(recipe.weights, Marginal | Model):
+        if recipe.control is None and recipe.weights.has_operator:
             with np.errstate(over="ignore", invalid="ignore"):
-                solution = solve_recursion(recipe, estimate.moments)
+                solution = recipe.weights.solve(recipe, estimate.moments)
             part = from_solution(recipe.name, solution, estimate.moments.states, n)
         variance = n * estimate.standard_error * estimate.standard_error
         _refuse_nothing(variance, estimate.value)

@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.nodes import Nodes
+from reweigh.estimate.estimator import Nodes, Recipe, Solution
 from reweigh.estimate.operators import OneStep
 from reweigh.estimate.presets import mis
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.solution import Operators, Solution, operators_of, solve_operator
+from reweigh.estimate.solution import Operators, solve_operator
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
@@ -55,7 +54,7 @@ class Sources:
         recipe = self.recipe
         if recipe is None or recipe.control is not None:
             return self._mis
-        by_step = recipe.traits & {"states", "pooled steps"} == {"states"}
+        by_step = recipe.weights.has_operator and not recipe.weights.pools_steps
         return recipe if by_step else self._mis
 
     @property
@@ -80,7 +79,7 @@ class Sources:
         operators: dict[str, Operators] = {}
 
         def make(variant: Recipe) -> Operators:
-            operators[variant.normalize] = operators_of(variant, sums)
+            operators[variant.normalize] = variant.weights.operators(variant, sums)
             return operators[variant.normalize]
 
         try:

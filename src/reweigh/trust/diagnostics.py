@@ -13,7 +13,7 @@ from reweigh.errors import (
     SelectionWarning,
     nearest,
 )
-from reweigh.estimate.solution import Solution
+from reweigh.estimate.estimator import Solution
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
 from reweigh.policy.base import Policy

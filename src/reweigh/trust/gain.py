@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.quantiles import t_p_value
-from reweigh.estimate.variance import OVERFLOW, nothing_left
+from reweigh.estimate.standard_error import OVERFLOW, nothing_left, t_p_value
 from reweigh.sums.moments import Moments
 from reweigh.system.numbers import p_text, rounded, two_digits
 

@@ -5,7 +5,7 @@
     bootstrap-t                    v̂ - t*_{1-α/2} SE and v̂ - t*_{α/2} SE, with t* = (v* - v̂)/SE*
 
 A one-sided bound is the same with α on its side. Where the range of the value is declared, the
-interval keeps within it (`quantiles.py`): on the logit scale where the estimator is an average with
+interval keeps within it (`t_interval`): on the logit scale where the estimator is an average with
 weights that sum to 1, else what lies outside is cut away.
 """
 
@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import MOST_REPLICATES, RefusedError, UsageError, check_whole, must_be
-from reweigh.estimate.quantiles import range_interval, t_interval
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.variance import NOISE, Freedom
+from reweigh.estimate.estimator import Recipe
+from reweigh.estimate.standard_error import NOISE, Freedom, range_interval, t_interval
 from reweigh.system.numbers import finite_or_none, number, rounded
 
 Floats = npt.NDArray[np.float64]
@@ -183,7 +182,7 @@ def check_replicates(replicates: int, level: float) -> None:
 
 
 def scale_for(recipe: Recipe) -> Literal["cut", "logit"]:
-    """The logit scale is for averages of rewards with weights that sum to 1 (`quantiles.py`):
+    """The logit scale is for averages of rewards with weights that sum to 1 (`standard_error.py`):
     WIS, the direct method, MIS normalised within states; without a control variate."""
     averages = not recipe.weights.uses_ratios or recipe.normalize in ("step", "state")
     return "logit" if averages and recipe.control is None else "cut"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.estimate.estimator import Solution
 from reweigh.estimate.influence import Parts
-from reweigh.estimate.solution import Solution
 from reweigh.kernels.groups import tally
 from reweigh.log.states import END, Labels
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.estimate.solution import Solution
+from reweigh.estimate.estimator import Solution
 from reweigh.log.states import END
 from reweigh.sums.engines.arrays import ratios
 from reweigh.sums.moments import Moments

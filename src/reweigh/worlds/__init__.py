@@ -3,17 +3,10 @@
 ICUSepsis and Taxi read the tables of other packages (the extra `worlds`) when they are made.
 """
 
-from reweigh.worlds.bandit import Bandit
-from reweigh.worlds.described import RandomWorld
-from reweigh.worlds.hidden import HiddenMDP
-from reweigh.worlds.icu_sepsis import ICUSepsis
-from reweigh.worlds.modelfail import ModelFail
-from reweigh.worlds.modelwin import ModelWin
-from reweigh.worlds.mountaincar import MountainCar
-from reweigh.worlds.randomworld import random_mdp
-from reweigh.worlds.tabular import TabularMDP
-from reweigh.worlds.taxi import Taxi
-from reweigh.worlds.timevarying import TimeVarying
+from reweigh.worlds.benchmark_worlds import ICUSepsis, Taxi
+from reweigh.worlds.paper_worlds import ModelFail, ModelWin, MountainCar, TimeVarying
+from reweigh.worlds.random_worlds import Bandit, RandomWorld, random_mdp
+from reweigh.worlds.tabular import HiddenMDP, TabularMDP
 from reweigh.worlds.world import TrueValue, World
 
 __all__ = [

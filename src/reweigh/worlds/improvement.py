@@ -1,4 +1,4 @@
-"""Policies made exactly from a behaviour and its world: softened, tilted to the better, the best.
+"""Policies made exactly from a behavior and its world: softened, tilted to the better, the best.
 
 "Lasting" values are those without a horizon, of worlds whose tables do not change with time.
 """
@@ -17,27 +17,29 @@ TIE = 1e-9  # values closer than this are equal: rounding must not choose betwee
 
 def softened(behavior: Floats, share: float) -> Floats:
     """π = (1 - share) μ + share × an even draw among the actions with μ(a|s) > 0."""
-    _check_share("share", share)
-    taken = behavior > 0
-    pi: Floats = (1 - share) * behavior + share * taken / taken.sum(axis=-1, keepdims=True)
-    return pi
+    return _mixed(behavior, behavior > 0, "share", share)
+
+
+def epsilon_soft(policy: Floats, epsilon: float) -> Floats:
+    """(1 - ε) of the policy, and ε of an even draw among all actions."""
+    return _mixed(policy, np.ones_like(policy, bool), "epsilon", epsilon)
+
+
+def _mixed(policy: Floats, among: NDArray[np.bool_], parameter: str, share: float) -> Floats:
+    """A share of the even draw among these actions, the rest as the policy has it."""
+    if not 0 <= share <= 1:
+        raise must_be(parameter, "a share in [0, 1]", share)
+    mixed: Floats = (1 - share) * policy + share * among / among.sum(axis=-1, keepdims=True)
+    return mixed
 
 
 def tilted(behavior: Floats, advantage: Floats, beta: float) -> Floats:
     """π(a|s) ∝ μ(a|s) exp(β A(s,a)): of what μ does, more of what is better (β > 0)."""
     if not np.isfinite(beta):
         raise must_be("beta", "a finite number", beta)
-    taken = behavior > 0
-    power = np.where(taken, beta * advantage, -np.inf)
+    power = np.where(behavior > 0, beta * advantage, -np.inf)
     pi: Floats = behavior * np.exp(power - power.max(axis=-1, keepdims=True))  # exp(…) <= 1
     pi /= pi.sum(axis=-1, keepdims=True)
-    return pi
-
-
-def epsilon_soft(policy: Floats, epsilon: float) -> Floats:
-    """(1 - ε) of the policy, and ε of an even draw among all actions."""
-    _check_share("epsilon", epsilon)
-    pi: Floats = (1 - epsilon) * policy + epsilon / policy.shape[-1]
     return pi
 
 
@@ -55,8 +57,7 @@ def lasting_advantage(mdp: TabularMDP, policy: Floats) -> Floats:
 def lasting_values(mdp: TabularMDP, policy: Floats) -> Floats:
     """V(s) of a policy (S,A) without a horizon, (S,): V = r̄_π + γ P_π V, and 0 once terminal."""
     P, r = _timeless(mdp)
-    living = np.ones(mdp.n_states, bool)
-    living[list(mdp.terminal)] = False
+    living = ~np.isin(np.arange(mdp.n_states), mdp.terminal)
     P_pi = np.einsum("sa,sax->sx", policy, P)
     if mdp.discount == 1:
         _refuse_endless(P_pi, living)
@@ -82,8 +83,7 @@ def best_policy(mdp: TabularMDP, allowed: NDArray[np.bool_] | None = None) -> Fl
     while V.sum() > total + TIE:  # a step that does not improve is the last
         total = float(V.sum())
         Q = np.where(may, _lasting_action_values(mdp, V), -np.inf)
-        best = Q.max(axis=1, keepdims=True)
-        first = np.argmax(best - Q <= TIE, axis=1)
+        first = np.argmax(Q.max(axis=1, keepdims=True) - Q <= TIE, axis=1)
         policy = np.eye(mdp.n_actions)[first]
         policy[list(mdp.terminal)] = 1 / mdp.n_actions
         V = lasting_values(mdp, policy)
@@ -105,19 +105,11 @@ def _timeless(mdp: TabularMDP) -> tuple[Floats, Floats]:
 
 def _refuse_endless(P_pi: Floats, living: NDArray[np.bool_]) -> None:
     """Undiscounted, a policy must be able to end from every state."""
-    ends = ~living
-    while True:
-        more = ends | ((P_pi > 0) @ ends)
-        if (more == ends).all():
-            break
-        ends = more
+    ends, before = ~living, living
+    while not np.array_equal(ends, before):  # states from which some number of steps can end
+        ends, before = ends | ((P_pi > 0) @ ends), ends
     if not ends.all():
         raise UsageError(
             f"without a discount a policy must come to an end; from state "
             f"{int(np.flatnonzero(~ends)[0])} it never does: give terminal states or a discount"
         )
-
-
-def _check_share(parameter: str, share: float) -> None:
-    if not 0 <= share <= 1:
-        raise must_be(parameter, "a share in [0, 1]", share)

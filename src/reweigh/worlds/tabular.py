@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from reweigh.errors import UsageError, must_be
+from reweigh.errors import UsageError, check_whole, must_be
 from reweigh.log.log import EpisodeLog
-from reweigh.policy import TablePolicy
-from reweigh.worlds import checks
-from reweigh.worlds.world import Floats, Ints, Rollout, TrueValue, as_count, as_generator
+from reweigh.policy.table import TablePolicy
+from reweigh.worlds.world import Floats, Ints, Rollout, TrueValue, as_generator
+
+ROW_TOLERANCE = 1e-9
+AXES = {"transition": "S,A,S", "reward": "S,A,S", "target": "S,A", "behavior": "S,A"}
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -58,28 +60,19 @@ class TabularMDP:
         discount: float = 1.0,
         terminal: Iterable[int] | None = None,
     ) -> None:
-        P, P_steps = checks.timed_table("transition", transition, "SAS")
-        r, r_steps = checks.timed_table("reward", reward, "SAS")
-        pi, pi_steps = checks.timed_table("target", target, "SA")
-        mu, mu_steps = checks.timed_table("behavior", behavior, "SA")
-        d0 = checks.floats("initial", initial)
+        tables, H = _timed_tables(
+            {"transition": transition, "reward": reward, "target": target, "behavior": behavior},
+            horizon,
+        )
+        P, r, pi, mu = tables.values()
         S, A = P.shape[1:3]
-        tables = {"transition": P, "reward": r, "target": pi, "behavior": mu}
-        for name, table in tables.items():
-            expected = (S, A, S) if table.ndim == 4 else (S, A)
-            if table.shape[1:] != expected:
-                rule = f"{expected} per step, for {S} states and {A} actions"
-                raise must_be(name, rule, table.shape[1:])
+        d0 = as_floats("initial", initial)
         if d0.shape != (S,):
             raise must_be("initial", f"of shape ({S},), one entry per state", d0.shape)
-        H = checks.shared_horizon(
-            horizon, dict(zip(tables, (P_steps, r_steps, pi_steps, mu_steps), strict=True))
-        )
-        ends = checks.terminal_states(terminal, S)
-        sd = checks.reward_spread(reward_sd, (H, S, A, S), ends)
+        ends = _terminal_states(terminal, S)
+        sd = _reward_spread(reward_sd, (H, S, A, S))
         if not (isinstance(discount, (int, float, np.number)) and 0 < discount <= 1):
             raise must_be("discount", "a number in (0, 1]", discount)
-
         for s in ends:
             P[:, s], r[:, s], pi[:, s], mu[:, s] = 0.0, 0.0, 1.0 / A, 1.0 / A
             P[:, s, :, s] = 1.0
@@ -88,18 +81,18 @@ class TabularMDP:
                     "the parameter 'initial' must put no mass on a terminal state; got "
                     f"{d0[s]:g} on state {s}: take it out of 'initial' or of 'terminal'"
                 )
-        checks.check_rows("initial", d0)
+        if ends:
+            sd = sd * ~np.isin(np.arange(S), ends)[:, None, None]
+        check_rows("initial", d0)
         for name in ("transition", "target", "behavior"):
-            checks.check_rows(name, tables[name])
-        checks.check_finite("reward", r)
-
-        arrays = {"initial": d0, "_transition": P, "_reward": r, "_target": pi, "_behavior": mu}
-        for name, array in {**arrays, "_reward_sd": sd}.items():
+            check_rows(name, tables[name])
+        if not np.isfinite(r).all():
+            raise must_be("reward", "finite everywhere", float(r[~np.isfinite(r)][0]))
+        arrays = {f"_{name}": table for name, table in tables.items()}
+        arrays |= {"initial": d0, "_reward_sd": sd}
+        for array in arrays.values():
             array.setflags(write=False)
-            object.__setattr__(self, name, array)
-        object.__setattr__(self, "horizon", H)
-        object.__setattr__(self, "discount", float(discount))
-        object.__setattr__(self, "terminal", ends)
+        vars(self).update(arrays, horizon=H, discount=float(discount), terminal=ends)
 
     def __repr__(self) -> str:
         gamma = f", discount={self.discount:g}" if self.discount != 1 else ""
@@ -147,12 +140,12 @@ class TabularMDP:
     @cached_property
     def target(self) -> TablePolicy:
         """π, the policy to evaluate."""
-        return TablePolicy(self._target[0] if len(self._target) == 1 else self._target)
+        return self._policy_of(self._target)
 
     @cached_property
     def behavior(self) -> TablePolicy:
         """μ, the policy that makes the episodes of `simulate`."""
-        return TablePolicy(self._behavior[0] if len(self._behavior) == 1 else self._behavior)
+        return self._policy_of(self._behavior)
 
     def value(self) -> TrueValue:
         """v^π, exactly."""
@@ -198,7 +191,7 @@ class TabularMDP:
         return states
 
     def _rollout(self, n: int, rng: np.random.Generator | int) -> Rollout:
-        n, rng = as_count("n", n, least=1), as_generator(rng)
+        n, rng = check_whole("n", n, 1), as_generator(rng)
         H, S, A = self.horizon, self.n_states, self.n_actions
         start, act, move = self._samplers
         s = np.empty((H + 1, n), dtype=np.int64)  # time-major: a step is one contiguous row
@@ -208,25 +201,21 @@ class TabularMDP:
             a[t] = act[t % len(act)].draw(s[t], rng)
             s[t + 1] = move[t % len(move)].draw(s[t] * A + a[t], rng)
         cell = s[:-1] * A + a
-        r = _pick(self._reward, cell * S + s[1:])
+        r = _entries(self._reward, cell * S + s[1:])
         if self._reward_sd.any():
             sd = self.reward_sd[np.arange(H)[:, None], s[:-1], a, s[1:]]
             r += sd * rng.standard_normal((H, n))
-        mu, pi = _pick(self._behavior, cell), _pick(self._target, cell)
-        lengths = None
-        if self.terminal:
-            living = np.ones(S, dtype=np.int64)
-            living[list(self.terminal)] = 0
-            lengths = living[s[:-1]].sum(axis=0)
+        mu, pi = _entries(self._behavior, cell), _entries(self._target, cell)
+        lengths = (~np.isin(s[:-1], self.terminal)).sum(axis=0) if self.terminal else None
         return Rollout(s.T, a.T, r.T, mu.T, pi.T, lengths)
 
     @cached_property
-    def _samplers(self) -> tuple[list[_RowSampler], ...]:
+    def _samplers(self) -> tuple[list[RowSampler], ...]:
         """Samplers of s_0, of a_t given s_t, and of s_{t+1} given s_t A + a_t."""
         return (
-            [_RowSampler.of(self.initial[None])],
-            [_RowSampler.of(mu) for mu in self._behavior],
-            [_RowSampler.of(P.reshape(-1, self.n_states)) for P in self._transition],
+            [RowSampler.of(self.initial[None])],
+            [RowSampler.of(mu) for mu in self._behavior],
+            [RowSampler.of(P.reshape(-1, self.n_states)) for P in self._transition],
         )
 
     @cached_property
@@ -246,9 +235,58 @@ class TabularMDP:
     def _over_time(self, table: Floats) -> Floats:
         return np.broadcast_to(table, (self.horizon, *table.shape[1:]))
 
+    def _policy_of(self, table: Floats) -> TablePolicy:
+        return TablePolicy(table[0] if len(table) == 1 else table)
+
+
+class HiddenMDP(TabularMDP):
+    """A TabularMDP whose log hides the states `hidden`: it shows the others, or nothing.
+
+    A policy cannot tell hidden states apart either, so that both policies have the same row for
+    all of them (at a step), and `target` and `behavior` have one row for the hidden state. At
+    least one state that is not terminal is shown.
+    """
+
+    hidden: tuple[int, ...]
+
+    def __init__(self, *tables: Any, hidden: Iterable[int], **options: Any) -> None:
+        super().__init__(*tables, **options)
+        states = sorted({check_whole("hidden", s, 0) for s in hidden})
+        shown = set(range(self.n_states)) - {*states, *self.terminal}
+        if not states or states[-1] >= self.n_states or not shown:
+            rule = f"states in 0..{self.n_states - 1}, at least one, that leave a living one out"
+            raise must_be("hidden", rule, states)
+        if set(states) & set(self.terminal):
+            rule = f"without the terminal states {self.terminal}, which a log shows by ending"
+            raise must_be("hidden", rule, states)
+        for name, table in (("target", self._target), ("behavior", self._behavior)):
+            if (table[:, states] != table[:, states[:1]]).any():
+                raise UsageError(
+                    f"the parameter {name!r} must have one row for all hidden states {states}: "
+                    "a policy that tells them apart knows more than the log"
+                )
+        vars(self).update(hidden=tuple(states))
+
+    def _observe(self, states: Ints) -> NDArray[Any]:
+        return np.ma.masked_array(states, np.isin(states, self.hidden))
+
+    def _policy_of(self, table: Floats) -> TablePolicy:
+        import pyarrow as pa
+
+        rows = [s for s in range(self.n_states) if s not in self.hidden[1:]]
+        labels = np.array([None if s in self.hidden else s for s in rows], object)
+        probabilities = table[:, rows]
+        step, state, action = (index.reshape(-1) for index in np.indices(probabilities.shape))
+        columns = {
+            "state": pa.array(labels[state], pa.int64()),
+            "action": action,
+            "prob": probabilities.reshape(-1),
+        }
+        return TablePolicy(pa.table(columns if len(table) == 1 else {"step": step, **columns}))
+
 
 @dataclass(frozen=True, eq=False)
-class _RowSampler:
+class RowSampler:
     """Draws columns of a row-stochastic matrix, for many rows at once.
 
     `edges` holds row + cdf(row, ·) for row 0, 1, …: one sorted array for all rows, so that a
@@ -260,7 +298,7 @@ class _RowSampler:
     shrink: float
 
     @classmethod
-    def of(cls, matrix: Floats) -> _RowSampler:
+    def of(cls, matrix: Floats) -> RowSampler:
         rows, width = matrix.shape
         cdf = np.cumsum(matrix, axis=1)
         cdf /= cdf[:, -1:]  # exactly 1 from the last column with mass onwards
@@ -273,12 +311,90 @@ class _RowSampler:
         x *= self.shrink
         x += row
         column: Ints = self.edges.searchsorted(x, side="right")
-        column -= row * self.width
-        return column
+        return column - row * self.width
 
 
-def _pick(table: Floats, cell: Ints) -> Floats:
+def _entries(table: Floats, cell: Ints) -> Floats:
     """The table's entries at cells (H, n), numbered within a step; one step may serve all."""
     if len(table) > 1:
         cell = cell + np.arange(len(table))[:, None] * table[0].size
     return table.ravel().take(cell)
+
+
+# Arguments, checked: each function returns what it was given, made regular
+
+
+def as_floats(parameter: str, value: ArrayLike) -> Floats:
+    """A new array of finite or infinite numbers."""
+    try:
+        return np.array(value, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise must_be(parameter, "an array of numbers", value) from error
+
+
+def check_rows(parameter: str, table: Floats) -> None:
+    """Every row (last axis) is a probability distribution."""
+    sums = table.sum(axis=-1)
+    bad = ~(np.abs(sums - 1) <= ROW_TOLERANCE) | (table < 0).any(axis=-1)
+    if bad.any():
+        place = tuple(int(i) for i in np.argwhere(bad)[0])
+        where = f" (row {place})" if place else ""
+        raise UsageError(
+            f"the parameter {parameter!r} must be rows of probabilities that sum to 1 within "
+            f"{ROW_TOLERANCE:g}; got {table[place].tolist()}{where}, which sums to "
+            f"{sums[place]:g}, instead"
+        )
+
+
+def _timed_tables(
+    given: Mapping[str, ArrayLike], horizon: int | None
+) -> tuple[dict[str, Floats], int]:
+    """The tables of AXES with a leading time axis, of length 1 where they have none, and H: the
+    horizon as given and as the tables' time axes have it, which must agree."""
+    tables: dict[str, Floats] = {}
+    steps: dict[str, int] = {}
+    for name, axes in AXES.items():
+        table, rank = as_floats(name, given[name]), len(axes.split(","))
+        if table.ndim not in (rank, rank + 1) or table.size == 0:
+            rule = f"a table of shape ({axes}) or (H,{axes}), not empty"
+            raise must_be(name, rule, f"shape {table.shape}")
+        if table.ndim > rank:
+            steps[name] = len(table)
+        tables[name] = table if table.ndim > rank else table[None]
+    S, A = tables["transition"].shape[1:3]
+    for name, table in tables.items():
+        expected = (S, A, S)[: table.ndim - 1]
+        if table.shape[1:] != expected:
+            rule = f"{expected} per step, for {S} states and {A} actions"
+            raise must_be(name, rule, table.shape[1:])
+    if horizon is None and not steps:
+        raise must_be("horizon", "given where no table has a time axis", horizon)
+    H = next(iter(steps.values())) if horizon is None else check_whole("horizon", horizon, 1)
+    for name, length in steps.items():
+        if length != H:
+            raise must_be(name, f"a table of {H} steps, the horizon", f"{length} steps")
+    return tables, H
+
+
+def _terminal_states(terminal: Iterable[int] | None, n_states: int) -> tuple[int, ...]:
+    """The terminal states, sorted, each once."""
+    rule = f"an iterable of states, integers in 0..{n_states - 1}, that leaves one out"
+    if not isinstance(terminal, Iterable | None):
+        raise must_be("terminal", rule, terminal)
+    states = sorted({check_whole("terminal", s, 0) for s in (() if terminal is None else terminal)})
+    if states and (states[-1] >= n_states or len(states) == n_states):
+        raise must_be("terminal", rule, states)
+    return tuple(states)
+
+
+def _reward_spread(reward_sd: ArrayLike, shape: tuple[int, ...]) -> Floats:
+    """The rewards' standard deviations, no larger than given."""
+    sd = as_floats("reward_sd", reward_sd)
+    try:
+        np.broadcast_to(sd, shape)
+    except ValueError as error:
+        rule = f"a number, or an array that broadcasts to {shape}"
+        raise must_be("reward_sd", rule, f"shape {sd.shape}") from error
+    if not (np.isfinite(sd) & (sd >= 0)).all():
+        raise must_be("reward_sd", "finite and at least 0 everywhere", reward_sd)
+    return sd

@@ -8,10 +8,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from reweigh.errors import must_be
+from reweigh.errors import check_whole
 from reweigh.log.arrays import log_from_arrays
 from reweigh.log.log import EpisodeLog
-from reweigh.policy import FunctionPolicy, TablePolicy
+from reweigh.policy.base import FunctionPolicy
+from reweigh.policy.table import TablePolicy
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -88,8 +89,7 @@ class Rollout:
 
     def returns(self, discount: float = 1.0) -> Floats:
         """Σ_t γ^t r_t of every episode, (n,)."""
-        discounts = np.power(float(discount), np.arange(self.rewards.shape[1]))
-        returns: Floats = self.rewards @ discounts
+        returns: Floats = self.rewards @ float(discount) ** np.arange(self.rewards.shape[1])
         return returns
 
     def log(
@@ -122,12 +122,4 @@ def as_generator(rng: np.random.Generator | int) -> np.random.Generator:
     """A generator as it is, a seed as a new generator."""
     if isinstance(rng, np.random.Generator):
         return rng
-    return np.random.default_rng(as_count("rng", rng, least=0, what="numpy Generator or a seed"))
-
-
-def as_count(parameter: str, value: object, *, least: int, what: str = "whole number") -> int:
-    """A whole number of at least `least`, or a UsageError."""
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or int(value) < least:  # type: ignore[call-overload]
-        raise must_be(parameter, f"a {what} (an integer >= {least})", value)
-    return int(value)  # type: ignore[call-overload, no-any-return]
+    return np.random.default_rng(check_whole("rng", rng, 0))

@@ -14,8 +14,8 @@ from reweigh.evaluation.result import Estimate
 from reweigh.kernels.choose import compiled
 from reweigh.log.log import EpisodeLog
 from reweigh.paper.cells import PART, STEP_COST, Row
-from reweigh.policy import ColumnPolicy, TablePolicy
-from reweigh.policy.base import Policy
+from reweigh.policy.base import ColumnPolicy, Policy
+from reweigh.policy.table import TablePolicy
 from reweigh.worlds import RandomWorld, TabularMDP
 from reweigh_studies.coverage.faults import FAULTS, Grid
 from reweigh_studies.coverage.measures import LEVEL, Measure

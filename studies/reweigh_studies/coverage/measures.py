@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import RefusedError
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import behavior_values
-from reweigh.estimate.jackknife import error_of_blocks
 from reweigh.estimate.presets import as_recipe
-from reweigh.estimate.quantiles import t_interval
-from reweigh.estimate.recipe import Recipe
+from reweigh.estimate.standard_error import error_of_blocks, t_interval
 from reweigh.evaluation.evaluate import evaluate_in_study
 from reweigh.evaluation.resampling import delete_blocks, resample
 from reweigh.evaluation.result import Estimate, Interval, Refusal
@@ -28,8 +27,7 @@ from reweigh.kernels.choose import compiled
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.paper.cells import PART, Row
-from reweigh.policy.base import Policy
-from reweigh.policy.cached import RowsPolicy
+from reweigh.policy.base import Policy, RowsPolicy
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.moments import Moments
 from reweigh.trust.gates import Context, GateResult, Verdict, measured, tables_needed

@@ -15,11 +15,10 @@ import numpy as np
 
 from reweigh import worlds
 from reweigh.log.log import EpisodeLog
-from reweigh.policy import ColumnPolicy
-from reweigh.policy.base import Policy
+from reweigh.policy.base import ColumnPolicy, Policy
 from reweigh.policy.behavior import fit_behavior
 from reweigh.system.files import digest_of
-from reweigh.worlds.described import RandomWorld
+from reweigh.worlds.random_worlds import RandomWorld
 from reweigh.worlds.world import World
 from reweigh_studies.coverage.faults import READINGS
 from reweigh_studies.theorems import tilted_world

@@ -50,7 +50,7 @@ def init(
     from reweigh.cli.init.look import look_at
     from reweigh.cli.init.propose import propose
     from reweigh.cli.init.tidy import write_tidy
-    from reweigh.sums.store import is_moments_file
+    from reweigh.sums.read import is_moments_file
     from reweigh.system.files import write_atomically
 
     refuse_existing(output, overwrite=overwrite)

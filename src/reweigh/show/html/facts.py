@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any
 
-from reweigh.estimate.recipe import Recipe
+from reweigh.estimate.estimator import Recipe
 from reweigh.show.html.page import Section, Table
 from reweigh.show.record import Facts, Report
 from reweigh.system.numbers import number

@@ -29,11 +29,10 @@ from reweigh.sums.diagnostic_tables import (
     thinned,
     too_long,
 )
-from reweigh.sums.engines.base import Request, about
+from reweigh.sums.engines.base import Request, about, named
 from reweigh.sums.moments import Moments
 from reweigh.sums.numpy_scan import Scan, buckets_of, log_weights, summed_rows
 from reweigh.sums.policy import policy_moments
-from reweigh.sums.sources import named
 from reweigh.system.files import files_behind
 from reweigh.system.process import each
 

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from reweigh.errors import InputError, UsageError
 from reweigh.log.states import HIDDEN, START, Labels, describe_abstraction
-from reweigh.policy.base import Policy
-from reweigh.policy.column import ColumnPolicy
+from reweigh.policy.base import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.diagnostic_tables import (
     MOST_FETCHED,
@@ -28,7 +27,7 @@ from reweigh.sums.diagnostic_tables import (
     too_long,
     too_many,
 )
-from reweigh.sums.engines.base import SPARE_CELLS, Request
+from reweigh.sums.engines.base import SPARE_CELLS, Request, named
 from reweigh.sums.engines.ibis_coded_rows import coded, completed, in_sequence, with_ratio
 from reweigh.sums.engines.ibis_connect import Home, TextHome, open_home
 from reweigh.sums.engines.ibis_faults import naming_rows
@@ -53,8 +52,7 @@ from reweigh.sums.engines.ibis_target import (
 )
 from reweigh.sums.keyed import NO_ACTION, DeclaredSums, own_keys
 from reweigh.sums.moments import About, Moments
-from reweigh.sums.scanned_log import Reading
-from reweigh.sums.sources import named
+from reweigh.sums.read import Reading
 from reweigh.sums.tables import BUILT_IN, Table
 from reweigh.sums.transitions import StartMoments, TransitionMoments
 from reweigh.system.process import Report, each, require_steps, watching

@@ -25,7 +25,7 @@ from reweigh.sums.engines.ibis_rows import (
     neighbours,
     number,
 )
-from reweigh.sums.scanned_log import Reading
+from reweigh.sums.read import Reading
 
 SEQUENCE = ("step-start", "duplicate-step", "missing-step")  # what breaks an episode's order
 

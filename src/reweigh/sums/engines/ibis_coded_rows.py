@@ -30,7 +30,7 @@ from reweigh.sums.engines.ibis_rows import (
     one_if,
 )
 from reweigh.sums.keyed import NO_ACTION
-from reweigh.sums.scanned_log import Reading
+from reweigh.sums.read import Reading
 
 RUNNING = {"cum": "lr", "zeros": "zero"}  # sums over the rows of an episode up to a row
 UNLISTED = -9  # the code of a label that the query for all labels did not give

@@ -22,7 +22,7 @@ from reweigh.log.sources import FileSource, TableSource
 from reweigh.system.process import wait_for
 
 if TYPE_CHECKING:
-    from reweigh.sums.scanned_log import Reading
+    from reweigh.sums.read import Reading
 
 ROW = "row"  # from 0 on over all files; only messages need it
 # backends of Ibis that find a column whatever the case of its name; a table that is made by an

@@ -31,7 +31,7 @@ from reweigh.system import process
 from reweigh.system.process import wait_for
 
 if TYPE_CHECKING:
-    from reweigh.sums.scanned_log import Reading
+    from reweigh.sums.read import Reading
 
 MEMORY_LIMIT = "REWEIGH_MEMORY_LIMIT"  # of DuckDB, such as "4GB"; its own default: 80 % of memory
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:%|bytes?|[kmgt]i?b)", re.IGNORECASE)

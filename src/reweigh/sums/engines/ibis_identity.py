@@ -9,7 +9,7 @@ import pyarrow as pa
 from reweigh.kernels.codes import FOLD, LARGE, MARKS, MIX, SPREAD
 from reweigh.log.identity import NUMBER, Identity
 from reweigh.sums.engines.ibis_rows import Layout, finite, hex_digits, md5_of
-from reweigh.sums.scanned_log import Reading
+from reweigh.sums.read import Reading
 
 MOST_STEPS = 2**40  # no log has more, and a product with a larger step might not fit into 64 bits
 

@@ -22,7 +22,7 @@ from reweigh.log.columns import Columns
 from reweigh.log.identity import NUMBER
 from reweigh.log.states import Grid, Rounding
 from reweigh.sums.engines.ibis_connect import ROW
-from reweigh.sums.scanned_log import Reading
+from reweigh.sums.read import Reading
 
 LARGEST = 1.7976931348623157e308
 WHOLE = 2.0**53  # from here on every float is a whole number

@@ -19,7 +19,7 @@ from reweigh.sums.engines.ibis_faults import Rule, find
 from reweigh.sums.engines.ibis_identity import identity_of, identity_sums, with_marks
 from reweigh.sums.engines.ibis_rows import Layout, count_if, id_number, one_if
 from reweigh.sums.engines.ibis_tables import Ids, discounting, ints
-from reweigh.sums.scanned_log import Reading
+from reweigh.sums.read import Reading
 from reweigh.system.process import stage
 
 CHECKS = 4  # queries of the first look at a log without faults

@@ -30,7 +30,7 @@ from reweigh.sums.engines.ibis_connect import (
 )
 
 if TYPE_CHECKING:
-    from reweigh.sums.scanned_log import Reading
+    from reweigh.sums.read import Reading
 
 LOCAL = ("local", "spark://127.0.0.1:", "spark://localhost:")
 

@@ -13,8 +13,7 @@ from reweigh.errors import KEPT_PLACES, Fault, RefusedError, UsageError, input_e
 from reweigh.log.column_types import is_number
 from reweigh.log.rules import NOT_FINITE
 from reweigh.log.states import HIDDEN, Labels
-from reweigh.policy.base import Policy
-from reweigh.policy.column import ColumnPolicy
+from reweigh.policy.base import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.engines import ibis_checks as contract
 from reweigh.sums.engines.ibis_coded_rows import UNLISTED
@@ -22,7 +21,7 @@ from reweigh.sums.engines.ibis_connect import ROW, Home
 from reweigh.sums.engines.ibis_faults import Rule, find
 from reweigh.sums.engines.ibis_rows import Layout, finite
 from reweigh.sums.engines.ibis_scan import Facts
-from reweigh.sums.scanned_log import Reading
+from reweigh.sums.read import Reading
 
 Ints = npt.NDArray[np.int64]
 

@@ -21,7 +21,7 @@ from reweigh.log.states import Labels
 from reweigh.policy.base import Policy
 from reweigh.sums.engines.stream_chunks import RowOrderError, Visit, scan
 from reweigh.sums.moments import Moments
-from reweigh.sums.scanned_log import Reading, ScannedLog
+from reweigh.sums.read import Reading, ScannedLog
 
 Floats = npt.NDArray[np.float64]
 BATCH = 1 << 18  # rows

@@ -37,11 +37,9 @@ from reweigh.log.checks import Faults
 from reweigh.log.log import SHOWN_LABELS, EpisodeLog
 from reweigh.log.read import read_roles
 from reweigh.log.states import HIDDEN, describe_abstraction
-from reweigh.policy.base import Policy
-from reweigh.policy.cached import RememberedPolicy
-from reweigh.policy.column import ColumnPolicy
+from reweigh.policy.base import ColumnPolicy, Policy, RememberedPolicy
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
-from reweigh.sums.engines.base import Request
+from reweigh.sums.engines.base import Request, named
 from reweigh.sums.engines.stream_chunks import (
     Findings,
     Parts,
@@ -55,8 +53,7 @@ from reweigh.sums.engines.stream_episodes import Tail
 from reweigh.sums.engines.stream_rows import Data, Opened, RowSource
 from reweigh.sums.moments import About, Moments
 from reweigh.sums.numpy_scan import log_weights
-from reweigh.sums.scanned_log import Reading
-from reweigh.sums.sources import named
+from reweigh.sums.read import Reading
 from reweigh.system.process import Report, require_compiled, require_steps
 
 Result = TypeVar("Result")

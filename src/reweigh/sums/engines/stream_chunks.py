@@ -32,7 +32,7 @@ from reweigh.sums.engines.stream_rows import (
     run_starts,
 )
 from reweigh.sums.moments import Moments, together
-from reweigh.sums.scanned_log import Reading
+from reweigh.sums.read import Reading
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]

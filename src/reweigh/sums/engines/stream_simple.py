@@ -34,7 +34,7 @@ from reweigh.sums.engines.stream_rows import (
     read_ahead,
     run_starts,
 )
-from reweigh.sums.scanned_log import Reading
+from reweigh.sums.read import Reading
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]

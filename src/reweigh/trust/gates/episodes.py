@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 
 from reweigh.errors import InputWarning, SmallSampleWarning
-from reweigh.estimate import variance
-from reweigh.estimate.operators import importance_operator
+from reweigh.estimate import recursion
+from reweigh.estimate.operators import cells_of, importance_operator
 from reweigh.estimate.recursion import backward, forward
-from reweigh.estimate.solution import model_cells, over_blocks
-from reweigh.estimate.weakest_places import largest
+from reweigh.estimate.solution import largest
+from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END, UNKNOWN
@@ -240,7 +240,7 @@ def drift_by_step(paced: PacedMoments, horizon: int) -> Outcome:
     place = late * horizon + paced.t
     y, y2 = (tally(place, v, 2 * horizon).reshape(2, horizon) for v in (paced.y, paced.y2))
     if not np.isfinite(y2).all():
-        return Outcome(None, variance.OVERFLOW)
+        return Outcome(None, OVERFLOW)
     t, p = _welch(sizes, y, y2)
     known = np.isfinite(p)
     if not known.any():
@@ -317,9 +317,9 @@ def excess_spread(sums: Moments) -> float | str:
     if ordered is None:
         return no_returns(sums)
     if sums.transitions is not None:
-        cells, start = sums.transitions.forget("block", "a"), over_blocks(sums.start)
+        cells, start = sums.transitions.forget("block", "a"), sums.start.forget("block")
     elif sums.model is not None:
-        cells, start = model_cells(sums)
+        cells, start = cells_of(sums, "model")
         cells = cells.forget("a")
     else:
         return NO_TRANSITIONS
@@ -328,12 +328,12 @@ def excess_spread(sums: Moments) -> float | str:
     op = importance_operator(logged, start, about.horizon, about.discount)
     op = replace(op, start=replace(op.start, g=0 * op.start.g, g2=0 * op.start.g2))
     flow, back = forward(op, simplex=False), backward(op)
-    moved = variance.derivatives(op, flow, back)
-    term = variance.logged_reward(op, moved.reward)
-    explained = variance.squared_error(op, back, moved, term)
+    moved = recursion.derivatives(op, flow, back)
+    term = recursion.logged_reward(op, moved.reward)
+    explained = recursion.squared_error(op, back, moved, term)
     spread = ordered.variance / n
     if not math.isfinite(spread + explained.total):
-        return variance.OVERFLOW
+        return OVERFLOW
     if explained.lost or not spread > 0:
         return 0.0
     return max(math.sqrt(spread / explained.total) - 1 - LUCK / math.sqrt(2 * n), 0.0)

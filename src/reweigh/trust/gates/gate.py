@@ -21,12 +21,10 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.estimate.estimator import Place, Recipe, Solution
+from reweigh.estimate.influence import Spread
 from reweigh.estimate.operators import OneStep, importance_operator
-from reweigh.estimate.recipe import Recipe
-from reweigh.estimate.solution import Solution
-from reweigh.estimate.spread import Spread
-from reweigh.estimate.variance import OVERFLOW
-from reweigh.estimate.weakest_places import Place
+from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.log.log import EpisodeLog
 from reweigh.sums.moments import Moments
 

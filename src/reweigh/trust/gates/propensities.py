@@ -18,7 +18,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from reweigh.estimate.variance import OVERFLOW
+from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.kernels.groups import group_by, tally
 from reweigh.log.states import Labels, label_text
 from reweigh.sums.shares import is_constant, is_one_number

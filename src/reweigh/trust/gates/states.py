@@ -15,11 +15,19 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import SupportError
-from reweigh.estimate.operators import importance_operator
+from reweigh.estimate.estimator import Place
+from reweigh.estimate.model import model_of
+from reweigh.estimate.operators import cells_of, importance_operator
 from reweigh.estimate.recursion import backward, forward
-from reweigh.estimate.solution import escaping, model_cells, model_of, rare_mass
-from reweigh.estimate.variance import OVERFLOW
-from reweigh.estimate.weakest_places import Place, largest, most_unfounded, rare_share, worst_node
+from reweigh.estimate.solution import (
+    escaping,
+    largest,
+    most_unfounded,
+    rare_mass,
+    rare_share,
+    worst_node,
+)
+from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.kernels.groups import group_by, tally
 from reweigh.sums.diagnostic_tables import LaggedMoments
 from reweigh.sums.transitions import TransitionMoments
@@ -358,7 +366,7 @@ class Stationarity(
     def measure(self, context: Context) -> GateResult:
         if context.sums.model is None or context.sums.start_model is None:
             return self.unknown(context.lacking("model", "the actions"))
-        about, (cells, start) = context.sums.about, model_cells(context.sums)
+        about, (cells, start) = context.sums.about, cells_of(context.sums, "model")
         op = importance_operator(cells.forget("a"), start, about.horizon, about.discount)
         try:
             flow = forward(op, simplex=True)

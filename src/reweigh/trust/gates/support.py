@@ -31,10 +31,11 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import LowOverlapWarning, PlaceboWarning, RefusedError, SupportError
-from reweigh.estimate.operators import importance_operator
+from reweigh.estimate.estimator import Place
+from reweigh.estimate.model import model_of
+from reweigh.estimate.operators import cells_of, importance_operator
 from reweigh.estimate.recursion import backward, forward
-from reweigh.estimate.solution import model_cells, model_of
-from reweigh.estimate.weakest_places import Place, largest, most_left_out
+from reweigh.estimate.solution import largest, most_left_out
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
@@ -216,7 +217,7 @@ def left_out(sums: Moments) -> LeftOut | None:
     """None where the sums hold no model of the actions, or one that ends before the horizon."""
     if sums.about.continuous_actions or sums.model is None or sums.start_model is None:
         return None
-    about, (cells, start) = sums.about, model_cells(sums)
+    about, (cells, start) = sums.about, cells_of(sums, "model")
     op = model_of(sums, renorm=True)
     unseen = np.where(1 - op.covered > SAME, 1 - op.covered, 0.0)
     if not unseen.any():

@@ -23,10 +23,9 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import LowOverlapWarning, RefusedError, SupportError
+from reweigh.estimate.influence import Spread
 from reweigh.estimate.recursion import forward
-from reweigh.estimate.solution import effective_sizes, escaping
-from reweigh.estimate.spread import Spread
-from reweigh.estimate.weakest_places import most_unseen
+from reweigh.estimate.solution import effective_sizes, escaping, most_unseen
 from reweigh.sums.diagnostic_tables import LargestWeights
 from reweigh.sums.moments import Moments
 from reweigh.trust.gates.gate import (

@@ -32,18 +32,15 @@ class Whole:
     dtype = np.int64
 
     def wrong(self, values: Array, beside: Mapping[str, Array], sizes: Mapping[str, int]) -> Array:
-        bad = np.zeros(len(values), bool)
-        if self.low is not None:
-            bad |= values < self.low
-        if self.below is not None:
-            bad |= values >= sizes[self.below]
-        return bad & ~np.isin(values, self.special) if self.special else bad
+        low = -np.inf if self.low is None else self.low
+        high = np.inf if self.below is None else sizes[self.below]
+        bad = (values < low) | (values >= high)
+        return bad & ~np.isin(values, self.special)
 
-    def rule(self, sizes: Mapping[str, int]) -> str:
+    def words(self, sizes: Mapping[str, int]) -> str:
         low = "" if self.low is None else f" from {self.low}"
         high = "" if self.below is None else f" to {sizes[self.below] - 1}"
-        also = "".join(f" or {code}" for code in self.special)
-        return f"a whole number{low}{high}{also}"
+        return f"a whole number{low}{high}" + "".join(f" or {code}" for code in self.special)
 
 
 @dataclass(frozen=True)
@@ -67,23 +64,16 @@ class Real:
         bad = values < self.low
         if not self.beyond:
             bad |= np.isnan(values) if self.square else ~np.isfinite(values)
-        limit = None
-        if self.within is not None and all(name in beside for name in self.within):
-            one, other = (np.asarray(beside[name], float) for name in self.within)
-            limit = np.sqrt(np.maximum(one, 0)) * np.sqrt(np.maximum(other, 0))
-        elif self.most is not None and self.most in beside:
-            limit = np.asarray(beside[self.most], float)
-        if limit is not None:
-            bad |= np.abs(values) > limit * (1 + ROUNDING) + UNDERFLOW * beside["n"]
+        limits = self.within or ((self.most, self.most) if self.most else ())
+        if limits and all(name in beside for name in limits):
+            one, other = (np.sqrt(np.maximum(beside[name], 0.0)) for name in limits)
+            bad |= np.abs(values) > one * other * (1 + ROUNDING) + UNDERFLOW * beside["n"]
         return np.asarray(bad)
 
-    def rule(self, sizes: Mapping[str, int]) -> str:
-        parts = ["a number" if np.isinf(self.low) else f"a number from {self.low:g} on"]
-        if self.within is not None:
-            parts.append(f"whose square is at most {self.within[0]} times {self.within[1]}")
-        if self.most is not None:
-            parts.append(f"at most {self.most}")
-        return ", ".join(parts)
+    def words(self, sizes: Mapping[str, int]) -> str:
+        low = "a number" if np.isinf(self.low) else f"a number from {self.low:g} on"
+        within = self.within and f", whose square is at most {' times '.join(self.within)}"
+        return f"{low}{within or ''}{f', at most {self.most}' if self.most else ''}"
 
 
 SQUARES = Real(0, square=True)
@@ -135,6 +125,8 @@ OTHERWISE: dict[str, dict[str, Whole | Real]] = {  # what differs in one kind of
         "a": Whole(0, "none", (NO_ACTION,)),
     },
 }
+ALL_EPISODES = ("start", "start_model", "episodes", "ordered")  # every episode counts once in them
+ROWS_OF_EPISODES = ("transitions", "model", "paced", "steps")  # and here once at step 0
 OWN: dict[str, Whole | Real] = {  # of the keys of a table from outside of the package
     "s": Whole(0, "states", (START, HIDDEN)),
     "s_next": Whole(0, "states", (END, UNKNOWN, HIDDEN)),
@@ -149,17 +141,6 @@ def rule_of(kind: str, column: str) -> Whole | Real:
     return OTHERWISE.get(kind, {}).get(column) or COLUMNS[column]
 
 
-def sizes_of(horizon: int, blocks: int, states: int, actions: int) -> dict[str, int]:
-    return {
-        "horizon": horizon,
-        "horizon + 1": horizon + 1,
-        "blocks": blocks,
-        "states": states,
-        "actions": actions,
-        "none": 0,
-    }
-
-
 def check_tables(moments: Moments, what: str) -> None:
     """InputError, which names `what`, unless these sums can be those of a log."""
     fault = next(_faults(moments), None)
@@ -169,8 +150,14 @@ def check_tables(moments: Moments, what: str) -> None:
 
 def _faults(moments: Moments) -> Iterator[str]:
     about = moments.about
-    actions = 0 if moments.actions is None else len(moments.actions)
-    sizes = sizes_of(about.horizon, about.blocks, len(moments.states), actions)
+    sizes = {
+        "horizon": about.horizon,
+        "horizon + 1": about.horizon + 1,
+        "blocks": about.blocks,
+        "states": len(moments.states),
+        "actions": 0 if moments.actions is None else len(moments.actions),
+        "none": 0,
+    }
     tables = tables_of(moments)
     for kind, part in tables.items():
         columns = part.arrays()
@@ -179,13 +166,11 @@ def _faults(moments: Moments) -> Iterator[str]:
             with np.errstate(over="ignore", invalid="ignore"):
                 bad = rule.wrong(values, {"n": np.ones(1)} | columns, sizes)
             if bad.any():
-                row = int(np.flatnonzero(bad)[0])
-                value = values[row].item()
-                place = f"column {name!r} of the table {kind!r}, row {row + 1}: value {value}"
-                yield f"{place}; it must be {rule.rule(sizes)}"
-        keys = part.keys
-        if keys and len(group_by([columns[key] for key in keys])) < len(columns["n"]):
-            yield f"table {kind!r}: two rows share the keys {', '.join(keys)}"
+                row = int(np.argmax(bad))
+                place = f"column {name!r} of the table {kind!r}, row {row + 1}"
+                yield f"{place}: value {values[row].item()}; it must be {rule.words(sizes)}"
+        if part.keys and len(group_by([columns[key] for key in part.keys])) < len(columns["n"]):
+            yield f"table {kind!r}: two rows share the keys {', '.join(part.keys)}"
     yield from _miscounts(moments, tables)
 
 
@@ -197,41 +182,34 @@ def _miscounts(moments: Moments, tables: Mapping[str, Any]) -> Iterator[str]:
         yield "there are no episodes"
     if not 0 <= moments.truncated <= episodes:
         yield f"{moments.truncated:,} of {episodes:,} episodes are cut off"
-    begun = {kind: int(part.n.sum()) for kind, part in tables.items() if kind in ALL_EPISODES}
-    begun |= {
-        kind: int(tables[kind].n[tables[kind].t == 0].sum())
-        for kind in ("transitions", "model", "paced", "steps")
-        if kind in tables
-    }
-    if moments.largest is not None:
-        begun["largest"] = moments.largest.n
-    for kind, count in begun.items():
+    for kind, part in tables.items():
+        if kind in ALL_EPISODES:
+            count = int(part.n.sum())
+        elif kind in ROWS_OF_EPISODES:
+            count = int(part.n[part.t == 0].sum())
+        else:
+            count = part.n if kind == "largest" else episodes
         if count != episodes:
             yield f"table {kind!r} counts {count:,} episodes, and 'start' {episodes:,}"
-    for kind in ("transitions", "model"):
-        cells = tables.get(kind)
-        if cells is None:
-            continue
+    for kind in [kind for kind in ("transitions", "model") if kind in tables]:
+        cells = tables[kind]
         if np.any(cells.t_next <= cells.t):
             yield f"table {kind!r}: a row is followed by one at the same step, or before it"
         # rows that enter (t, s), less those that leave it; an episode may be cut off there
-        left, entered = cells.t > 0, cells.s_next >= 0
-        ends = ("block", "t", "s"), ("block", "t_next", "s_next")
-        both = [
-            np.concatenate([getattr(cells, one)[left], getattr(cells, other)[entered]])
-            for one, other in zip(*ends, strict=True)
-        ]
-        surplus = group_by(both).sum(np.concatenate([-cells.n[left], cells.n[entered]]))
-        if np.any(surplus < 0):
+        left, entered = cells.where(cells.t > 0), cells.where(cells.s_next >= 0)
+        ends = zip(
+            (left.block, left.t, left.s),
+            (entered.block, entered.t_next, entered.s_next),
+            strict=True,
+        )
+        groups = group_by([np.concatenate(both) for both in ends])
+        if np.any(groups.sum(np.concatenate([-left.n, entered.n])) < 0):
             yield f"table {kind!r}: more rows leave a state at a step than enter it"
     largest = moments.largest
     if largest is not None:
         falling = np.append(largest.log_w, largest.floor)
         if len(largest.log_w) > largest.n or np.any(falling[1:] > falling[:-1]):
             yield "table 'largest': the weights do not fall, or are more than the episodes"
-
-
-ALL_EPISODES = ("start", "start_model", "episodes", "ordered")
 
 
 def tables_of(moments: Moments) -> dict[str, Any]:

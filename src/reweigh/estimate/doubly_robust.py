@@ -13,97 +13,21 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, UsageError
-from reweigh.estimate.recipe import ModelControl, Recipe
-from reweigh.estimate.recursion import backward
-from reweigh.estimate.solution import lacking, model_of, needs_discrete
-from reweigh.kernels.groups import group_by, rowwise
+from reweigh.estimate.estimator import ModelControl, Recipe, lacking, needs_discrete
+from reweigh.estimate.marginal import marginal_gradient
+from reweigh.estimate.model import FittedModel, TabularQ, fit_q
+from reweigh.estimate.operators import start_term
+from reweigh.kernels.groups import group_by
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN
-from reweigh.policy.base import Policy
-from reweigh.policy.function import call_batch
+from reweigh.policy.base import Policy, call_batch
+from reweigh.sums.gather import CellGradient
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import NO_ACTION, StartMoments, TransitionMoments, summed
-from reweigh.system.numbers import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 IN_SAMPLE, SPLIT, CROSS_FIT = "in-sample Q", "Q of the odd blocks", "Q of the other half"
-
-
-@dataclass(frozen=True, eq=False)
-class TabularQ:
-    """Q by (t, s, a) and V by (t, s), from the direct method; 0 where nothing was seen."""
-
-    n_states: int
-    n_actions: int
-    q_key: Ints
-    q_value: Floats
-    v_key: Ints
-    v_value: Floats
-
-    def q(self, t: Ints, s: Ints, a: Ints) -> Floats:
-        return _find(self.q_key, self.q_value, (t * self.n_states + s) * self.n_actions + a)
-
-    def v(self, t: Ints, s: Ints) -> Floats:
-        """V_t(s); 0 for END and whatever is not a state."""
-        value = _find(self.v_key, self.v_value, t * self.n_states + s)
-        value[s < 0] = 0.0
-        return value
-
-    def with_shares_of(self, part: Moments) -> TabularQ:
-        """With V_t(s) = Σ_a π̄(a|t,s) Q_t(s,a), π̄ of the part of the log on which Q is used, where
-        it is an estimate: the part's own luck in it is then in both, ρ Q and V."""
-        shares, cells = part.shares, part.model
-        assert cells is not None
-        if shares.rule == "one number":
-            return self
-        of = cells if shares.policy is None else shares.policy
-        groups = group_by([of.t, of.s, of.a])
-        t, s, a = groups.keys
-        nodes = group_by([t, s])
-        key = nodes.keys[0] * self.n_states + nodes.keys[1]
-        value = nodes.sum(shares.of(groups, cells) * self.q(t, s, a))
-        if value.ndim > 1:  # a replicate may lack what the part shows
-            value = np.where(nodes.sum(groups.sum(of.n)) > 0, value, self.v(*nodes.keys))
-        others = ~np.isin(self.v_key, key)
-        keys = np.concatenate([self.v_key[others], key])
-        order = np.argsort(keys)
-        values = np.concatenate([self.v_value[others], value])
-        return replace(self, v_key=keys[order], v_value=values[order])
-
-
-def _find(keys: Ints, values: Floats, wanted: Ints) -> Floats:
-    if len(keys) == 0:
-        return np.zeros((len(wanted), *values.shape[1:]))
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    value = values[at]
-    value[keys[at] != wanted] = 0.0
-    return value
-
-
-def fit_q(moments: Moments) -> TabularQ:
-    """Q_t(s,a) = r̂_t(s,a) + γ Σ_{s'} T̂_t(s'|s,a) V_{t+1}(s'), V_t(s) = Σ_a π(a|s) Q_t(s,a)."""
-    if moments.actions is None:
-        raise needs_discrete()
-    op = model_of(moments)
-    back = backward(op)
-    groups, c = op.groups, op.cells
-    ahead = back.u[op.dst]
-    ahead[op.dst < 0] = 0.0
-    ahead *= op.discount if np.all(op.gap == 1) else rowwise(op.discount**op.gap, ahead)
-    ahead *= c.rho
-    moved = groups.sum(ahead if op.known.all() else np.where(op.known, ahead, 0.0))
-    q = divided(groups.sum(c.z), groups.visits) + moved / np.maximum(groups.moves, 1)
-    n_states, n_actions = len(moments.states), len(moments.actions)
-    key = np.zeros(len(q), np.int64)
-    key[groups.of] = (c.t * n_states + c.s) * n_actions + c.a
-    order = np.argsort(key)
-    states = op.node_s >= 0
-    v_key = (op.node_t * n_states + op.node_s)[states]
-    by_node = np.argsort(v_key)
-    return TabularQ(
-        n_states, n_actions, key[order], q[order], v_key[by_node], back.u[states][by_node]
-    )
 
 
 def halves(count: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -373,3 +297,46 @@ def marginal_control(recipe: Recipe, moments: Moments) -> Control:
 def shape_moments(recipe: Recipe, moments: Moments, *, errors: bool = True) -> Moments:
     """`shape_log` from sums alone."""
     return marginal_control(recipe, moments).shaped(moments, errors=errors)
+
+
+def shaped_gradient(recipe: Recipe, sums: Moments) -> CellGradient:
+    """Of MDR, by the cells with actions. Within such a cell f is constant, Σz' = Σz + fΣρ, so that
+    ∂v/∂Σρ grows by f ∂v/∂Σz'; an in-sample Q adds ∂v/∂Q · ∂Q/∂(sums)."""
+    assert recipe.control is not None
+    if recipe.control.q == "in-sample":
+        model = sums.model
+        sums = sums if model is None else replace(sums, model=model.forget("block"))
+    shape = marginal_control(recipe, sums)
+    plain = marginal_gradient(recipe.plain, shape.shaped(sums)).gradient
+    cells = shape.cells
+    of, edges = group_by([cells.t, cells.s, cells.s_next]), plain.cells
+    assert len(of) == len(edges)  # both in the order of their keys
+    edge, by_half = of.index(), recipe.control.blocks == 2
+    used, n = int(shape.starts.n.sum()), sums.n_episodes
+    found = CellGradient(
+        "actions",
+        replace(cells, block=cells.block % 2) if by_half else cells,
+        one=plain.one[edge],
+        rho=plain.rho[edge] + plain.z[edge] * shape.f,
+        z=plain.z[edge],
+        y=plain.y[edge],
+        start=plain.start[edge] + start_term(cells, shape.start_value),
+        halves=by_half,
+    )
+    if by_half:  # of a split only n_0 episodes are summed: each counts n/n_0 times
+        return _times(found, n / used)
+    through = FittedModel.of(sums).through_q(plain.z[edge] * cells.rho)
+    return _plus(found, through)
+
+
+def _times(gradient: CellGradient, by: float) -> CellGradient:
+    names = ("one", "rho", "z", "y", "start")
+    scaled = {name: by * getattr(gradient, name) for name in names}
+    return replace(gradient, **scaled)
+
+
+def _plus(gradient: CellGradient, other: CellGradient) -> CellGradient:
+    """Of cells with the same keys."""
+    names = ("one", "rho", "z", "y", "start")
+    added = {name: getattr(gradient, name) + getattr(other, name) for name in names}
+    return replace(gradient, policy=other.policy, **added)

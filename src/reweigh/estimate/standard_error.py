@@ -1,4 +1,4 @@
-"""Intervals from an error that was itself estimated: Student's t, and a declared range.
+"""Standard errors and what they give: Student's t, a declared range, the delete-a-block jackknife.
 
 **Effective degrees of freedom** (Satterthwaite 1946, Welch 1947). Where the squared error is a sum
 of independent parts, SE² = Σ_i v_i, and part i has the relative spread of a χ² of df_i, the sum
@@ -17,12 +17,17 @@ upper end may be there by their excess, and leaning down then loses coverage. Me
 of 0 and 1 at the level 95 %, coverage in 20,000 runs: a plain mean, truth 0.1, 93 % cut and 95 %
 by logit; WIS with log-normal weights (sd 1), truth 0.1, 89 % and 92 %; IS with such weights, truth
 0.9, 93 % and 87 %. So the caller says which; cut is safe for any estimate.
+
+**Deleting blocks.** The jackknife's error of any estimator is that of its values without each block
+of episodes.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +35,65 @@ import numpy.typing as npt
 from reweigh.errors import UsageError, must_be
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Pair = tuple[float, float]
 STEEPEST = 1.5  # an error on the logit scale beyond which the logit is not nearly linear
+NOISE = 1e-12  # the share of what it is a difference of, below which a number is rounding
+OVERFLOW = "the squares of the ratios or rewards are beyond what a number can hold"
+LOST = "no spread that rounding leaves: constant, or tiny beside its size (subtract a constant)"
+LEAST_BLOCKS = 10
+TOO_FEW, GONE = "the jackknife needs at least", "without one block of episodes there is no estimate"
+
+
+def lost_in_rounding(variance: Any, second_moment: Any) -> Any:
+    """A variance is a difference of large sums; below this share of them its digits are noise."""
+    return variance <= NOISE * second_moment
+
+
+def nothing_left(error: Any, value: Any) -> Any:
+    """The same for an error that is not a difference of sums: it is rounding itself."""
+    return error <= NOISE * abs(value)
+
+
+@dataclass(frozen=True)
+class Freedom:
+    """The standard error with variances within groups over N - 1 instead of N, and how well it is
+    known.
+
+    With V_g a group's part of SE² it is the root of Σ_g V_g N_g/(N_g - 1), and its degrees of
+    freedom are those of Welch and Satterthwaite with N_g - 1 for each part (see above). A
+    group of one row shows no spread and adds nothing.
+    """
+
+    error: float
+    df: float
+
+    @classmethod
+    def of(cls, variance: Floats, rows: Floats) -> Freedom | None:
+        """From (G,) parts of SE² and the rows behind each; None where none shows a spread, and
+        where one overflows."""
+        told = (rows > 1) & ~(variance <= 0)
+        left = rows[told] - 1
+        parts = variance[told] * rows[told] / left
+        if not np.all(np.isfinite(parts)):
+            return None
+        df = effective_df(parts, left)
+        return None if df is None else cls(float(np.sqrt(parts.sum())), df)
+
+    @classmethod
+    def of_sums(cls, square: float, spread: float, start: float, n: int) -> Freedom | None:
+        """The same from sums over the groups, of C_g = V_g N_g/(N_g - 1) and C_g²/(N_g - 1), and
+        the part of the start. None also where the squares C_g² were lost."""
+        if square > 0 and not 0 < spread < math.inf:
+            return None
+        parts = [(square, square * (square / spread))] if square > 0 else []
+        if n > 1:
+            parts.append((start * n / (n - 1), n - 1.0))
+        total = sum(part for part, _ in parts)
+        if not 0 < total < math.inf:
+            return None
+        by = sum((part / total) ** 2 / df for part, df in parts if part > 0)
+        return cls(math.sqrt(total), 1 / by if by > 0 else math.inf)
 
 
 def effective_df(parts: Floats, df: Floats) -> float | None:
@@ -163,3 +225,40 @@ def _all(values: Floats, fine: npt.NDArray[np.bool_], name: str, rule: str) -> N
     if len(bad):
         at = int(bad[0])
         raise UsageError(f"{name} of part {at} must be {rule}; got {values[at]:g} instead")
+
+
+def error_of_blocks(
+    value: float, without: Floats, sizes: Ints, reasons: Mapping[str, int]
+) -> tuple[float | None, str]:
+    """(error, method), or (None, why there is none), from the values (g,) without each block."""
+    if len(sizes) < LEAST_BLOCKS:
+        return None, too_few(len(sizes))
+    if not np.all(np.isfinite(without)):
+        code = next(iter(reasons), "overflow")
+        return None, f"{GONE} ({code})"
+    with np.errstate(over="ignore"):
+        error = block_error(value, without, sizes)
+    if not np.isfinite(error):
+        return None, OVERFLOW
+    if nothing_left(error, value):
+        return None, LOST
+    return error, f"jackknife ({len(sizes)} blocks)"
+
+
+def block_error(value: float, without: Floats, sizes: Ints) -> float:
+    """Blocks come from a hash, so their sizes m_j differ. With h_j = n/m_j the pseudo-values are
+    p_j = h_j v - (h_j - 1) v_(j), and Var = (1/g) Σ_j (p_j - v_J)²/(h_j - 1), where
+    v_J = g v - Σ_j (1 - m_j/n) v_(j).
+    """
+    n, count = float(sizes.sum()), len(sizes)
+    h = n / sizes
+    center = count * value - float(np.sum((1 - sizes / n) * without))
+    pseudo = h * value - (h - 1) * without
+    return float(np.sqrt(np.mean((pseudo - center) ** 2 / (h - 1))))
+
+
+def too_few(blocks: int) -> str:
+    return (
+        f"{TOO_FEW} {LEAST_BLOCKS} blocks of episodes and there are {blocks}; make the moments "
+        "with blocks=20"
+    )

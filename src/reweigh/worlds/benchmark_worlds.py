@@ -1,13 +1,15 @@
-"""ICU-Sepsis: the treatment of sepsis as a benchmark MDP, fitted to hospital records (MIMIC-III).
+"""Worlds from the tables of other packages: Gymnasium's Taxi, and ICU-Sepsis.
 
-The tables are those of the package icu-sepsis (Choudhary, Gupta and Thomas, 2024; MIT licence).
-They are read from its folder: importing the package would import the unmaintained gym.
+ICU-Sepsis is the treatment of sepsis as a benchmark MDP, fitted to hospital records (MIMIC-III).
+Its tables are those of the package icu-sepsis (Choudhary, Gupta and Thomas, 2024; MIT license),
+read from its folder: importing the package would import the unmaintained gym.
 """
 
 from __future__ import annotations
 
 import zipfile
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import cache, cached_property
 from importlib import metadata
 from importlib.util import find_spec
@@ -16,20 +18,102 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from reweigh.errors import UsageError, must_be
+from reweigh.errors import UsageError, check_whole, must_be
+from reweigh.system.entry_points import optional_module
 from reweigh.worlds import improvement
-from reweigh.worlds.tabular import TabularMDP, _RowSampler
-from reweigh.worlds.world import Floats, as_count
+from reweigh.worlds.tabular import RowSampler, TabularMDP
+from reweigh.worlds.world import Floats
+
+Outcome = tuple[float, int, float, bool]  # probability, next state, reward, whether it ends there
+ToyText = Mapping[int, Mapping[int, Sequence[Outcome]]]  # table[state][action]: its outcomes
 
 STATES, ACTIONS = 716, 25
 DEATH, SURVIVAL, GONE = 713, 714, 715  # GONE: where the tables go from death and from survival
 DYNAMICS, ADMISSIBLE = "dynamics.npz", "admissible_actions.txt"
-
 BASELINES = ("expert", "random", "optimal")  # those whose returns the package publishes
 CANDIDATES = ("softened", "tilted", "optimal-mix")
 SOFTENED = 0.1  # share of the even draw in "softened"
 TILT = 30.0  # β of "tilted"; one action changes the chance to survive by about 0.01
 MIXED = 0.3  # share of "optimal" in "optimal-mix"
+
+
+class Taxi(TabularMDP):
+    """Gymnasium's Taxi (Dietterich, 2000), with the tables of its environment.
+
+    States 0..499 are Gymnasium's: the taxi's place, the passenger's and the destination; state
+    500 is the end, after the passenger was brought there. Actions 0..5 go south, north, east and
+    west, pick up, put down. A step costs 1, picking up or putting down in the wrong place 10, and
+    bringing the passenger pays 20. Both policies are the best one, without a horizon, but for a
+    share of actions that are drawn evenly: `target_epsilon` and `behavior_epsilon`.
+    """
+
+    _epsilons: tuple[float, float]
+
+    def __init__(
+        self, horizon: int = 30, target_epsilon: float = 0.1, behavior_epsilon: float = 0.3
+    ) -> None:
+        H = check_whole("horizon", horizon, 1)
+        epsilons = {"target_epsilon": target_epsilon, "behavior_epsilon": behavior_epsilon}
+        for name, epsilon in epsilons.items():
+            if not (isinstance(epsilon, int | float | np.number) and 0 <= epsilon <= 1):
+                raise must_be(name, "a number in [0, 1]", epsilon)
+        initial, P, r, best = _taxi_tables()
+        pi, mu = (improvement.epsilon_soft(best, epsilon) for epsilon in epsilons.values())
+        super().__init__(initial, P, r, pi, mu, horizon=H, terminal=[len(initial) - 1])
+        vars(self).update(_epsilons=(float(target_epsilon), float(behavior_epsilon)))
+
+    def __repr__(self) -> str:
+        target, behavior = self._epsilons
+        return (
+            f"Taxi(horizon={self.horizon}, target_epsilon={target:g}, "
+            f"behavior_epsilon={behavior:g})"
+        )
+
+    def __reduce__(self) -> tuple[type[Taxi], tuple[int, float, float]]:
+        return Taxi, (self.horizon, *self._epsilons)
+
+
+@cache
+def _taxi_tables() -> tuple[Floats, Floats, Floats, Floats]:
+    """d_0, P and r, with the state 500 of ended episodes, and the best policy (S,A) without a
+    horizon."""
+    taxi = optional_module("gymnasium.envs.toy_text.taxi", "worlds", "the world taxi")
+    env = taxi.TaxiEnv()
+    P, r = toy_text_tables(env.P)
+    initial = np.append(env.initial_state_distrib, 0.0)
+    even = np.full(P.shape[:2], 1 / P.shape[1])
+    world = TabularMDP(initial, P, r, even, even, horizon=1, terminal=[len(P) - 1])
+    return initial, P, r, improvement.best_policy(world)
+
+
+def toy_text_tables(table: ToyText) -> tuple[Floats, Floats]:
+    """P(s'|s,a) and r(s,a,s') of a toy-text table, (S+1,A,S+1): state S is where episodes end.
+
+    Toy-text says of a transition whether it ends the episode, TabularMDP of a state. So all
+    transitions that end lead to one more state, the only terminal one.
+    """
+    end, A = len(table), len(table[0])
+    rows = [
+        (s, a, end if ends else int(after), probability, reward)
+        for s in range(end)
+        for a in range(A)
+        for probability, after, reward, ends in table[s][a]
+        if probability > 0
+    ]
+    place = tuple(np.array([row[:3] for row in rows], dtype=np.int64).T)
+    p, pay = np.array([row[3:] for row in rows], dtype=float).T
+    P, r = np.zeros((2, end + 1, A, end + 1))
+    np.add.at(P, place, p)  # outcomes that lead to the same state add up
+    r[place] = pay
+    if (r[place] != pay).any():
+        s, a, after = (int(index[r[place] != pay][0]) for index in place)
+        raise UsageError(
+            f"state {s}, action {a}: two outcomes lead to "
+            f"{'the end' if after == end else f'state {after}'} with different rewards; a table of "
+            "rewards r(s,a,s') cannot hold both"
+        )
+    P[end, :, end] = 1
+    return P, r
 
 
 class ICUSepsis(TabularMDP):
@@ -60,14 +144,13 @@ class ICUSepsis(TabularMDP):
     _name: str
 
     def __init__(self, horizon: int = 20, target: str = "tilted") -> None:
-        H = as_count("horizon", horizon, least=1)
+        H = check_whole("horizon", horizon, 1)
         if target not in (*BASELINES, *CANDIDATES):
             raise must_be("target", f"one of {', '.join((*BASELINES, *CANDIDATES))}", target)
-        tables = _tables()
-        shared = {field.name: getattr(tables.world, field.name) for field in fields(TabularMDP)}
-        own = {"horizon": H, "_target": _policy(target)[None], "_name": target}
-        for name, value in (shared | own | {"admissible": tables.admissible}).items():
-            object.__setattr__(self, name, value)
+        world, admissible = _icu_tables()
+        shared = {field.name: getattr(world, field.name) for field in fields(TabularMDP)}
+        policy = _icu_policy(target)[None]
+        vars(self).update(shared, horizon=H, _target=policy, _name=target, admissible=admissible)
 
     def __repr__(self) -> str:
         return f"ICUSepsis(horizon={self.horizon}, target={self._name!r})"
@@ -77,24 +160,17 @@ class ICUSepsis(TabularMDP):
 
     @cached_property
     def _mean_reward(self) -> Floats:
-        return _tables().world._mean_reward
+        return _icu_tables()[0]._mean_reward
 
     @cached_property
-    def _samplers(self) -> tuple[list[_RowSampler], ...]:
-        return _tables().world._samplers
-
-
-@dataclass(frozen=True, eq=False)
-class _Tables:
-    """The world with the clinicians as behavior and target, and which actions are admissible."""
-
-    world: TabularMDP
-    admissible: NDArray[np.bool_]
+    def _samplers(self) -> tuple[list[RowSampler], ...]:
+        return _icu_tables()[0]._samplers
 
 
 @cache
-def _tables() -> _Tables:
-    folder = _folder()
+def _icu_tables() -> tuple[TabularMDP, NDArray[np.bool_]]:
+    """The world with the clinicians as behavior and target, and which actions are admissible."""
+    folder = _icu_folder()
     try:
         with np.load(folder / DYNAMICS, allow_pickle=False) as file:
             names = ("d_0", "tx_mat", "r_mat", "expert_policy")
@@ -107,35 +183,33 @@ def _tables() -> _Tables:
     world = TabularMDP(
         initial, transition, reward, expert, expert, horizon=1, terminal=(DEATH, SURVIVAL, GONE)
     )
-    return _Tables(world, admissible)
+    return world, admissible
 
 
 @cache
-def _policy(name: str) -> Floats:
+def _icu_policy(name: str) -> Floats:
     """π(a|s), (S,A), of a name of BASELINES or CANDIDATES, read-only."""
-    tables = _tables()
-    world, expert = tables.world, tables.world._behavior[0]
-    policy: Floats
-    if name == "expert":
-        policy = expert
-    elif name == "random":
+    world, admissible = _icu_tables()
+    expert = world._behavior[0]
+    policy: Floats = expert
+    if name == "random":
         policy = np.full(expert.shape, 1 / ACTIONS)
     elif name == "optimal":
-        policy = improvement.best_policy(world, tables.admissible)
+        policy = improvement.best_policy(world, admissible)
     elif name == "softened":
         policy = improvement.softened(expert, SOFTENED)
     elif name == "tilted":
         advantage = improvement.lasting_advantage(world, expert)
         policy = improvement.tilted(expert, advantage, TILT)
-    else:  # optimal-mix
-        policy = (1 - MIXED) * expert + MIXED * _policy("optimal")
+    elif name == "optimal-mix":
+        policy = (1 - MIXED) * expert + MIXED * _icu_policy("optimal")
     over = np.isin(np.arange(STATES), world.terminal)[:, None]
     policy = np.where(over, expert, policy)  # no ratio but 1 once the episode is over
     policy.setflags(write=False)
     return policy
 
 
-def _folder() -> Path:
+def _icu_folder() -> Path:
     """Where the package keeps its tables; finding it does not import it."""
     spec = find_spec("icu_sepsis")
     if spec is None or not spec.submodule_search_locations:
