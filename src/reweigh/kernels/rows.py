@@ -1,10 +1,11 @@
-"""Of a log's rows: probabilities out of a table, and the marks that tell logs apart."""
+"""Of a log's rows: probabilities out of a table, gradients by cell gathered over each episode, and
+the marks that tell logs apart."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from reweigh.kernels.codes import FOLD, LARGE, MARKS, MIX, SPREAD
+from reweigh.kernels.codes import FOLD, HIDDEN, LARGE, MARKS, MIX, SPREAD, START, UNKNOWN
 from reweigh.kernels.common import Array, compiled
 
 
@@ -19,6 +20,37 @@ def look_up(offsets: Array, state: Array, action: Array, table: Array, found: Ar
         for k in range(offsets[t], offsets[t + 1]):
             s = state[k] if state[k] >= 0 else states - 1
             found[k] = flat[np.uint64((base + s) * actions + action[k])]
+
+
+@compiled
+def gather_cells(
+    offsets: Array, state: Array, action: Array, ending: Array, rho: Array, reward: Array,
+    states: int, actions: int, place: Array, derivatives: Array, start: Array, psi: Array,
+) -> None:  # fmt: skip
+    """Adds to psi (n,) what the rows of each episode add to a value (sums/gather.py).
+
+    place        the cell of each key ((t·S + s)·A + a)·S + s', all codes counted from START, and
+                 without the action where A is 0
+    derivatives  by cell, of the count, Σρ, Σz and Σy; start: of the count of the first state; 0 at
+                 the last one, which stands for keys that have none
+    """
+    horizon, none = len(offsets) - 1, len(start) - 1
+    for t in range(horizon):
+        low, high = offsets[t], offsets[t + 1]
+        going = offsets[t + 2] - high if t + 1 < horizon else 0
+        for k in range(high - low):
+            after = state[high + k] if k < going else ending[k]
+            after = UNKNOWN if after == HIDDEN else after
+            key = np.int64(t) * states + state[low + k] - START
+            if actions > 0:
+                key = key * actions + action[low + k] + 1
+            key = key * states + after - START
+            cell = np.uint64(place[np.uint64(key)] if key < len(place) else none)
+            r, y, at = rho[low + k], reward[low + k], np.uint64(4) * cell
+            psi[k] += derivatives[at] + derivatives[at + np.uint64(1)] * r
+            psi[k] += derivatives[at + np.uint64(2)] * (r * y) + derivatives[at + np.uint64(3)] * y
+            if t == 0:
+                psi[k] += start[cell]
 
 
 @compiled

@@ -58,6 +58,8 @@ def visit_episodes(
 def with_codes_of(log: EpisodeLog, sums: Moments) -> EpisodeLog:
     """The same episodes, with the codes that states and actions have in these sums."""
     states = Labels(tuple(value for value in sums.states.values if value is not None))
+    if (log.states, log.actions) == (states, sums.actions):
+        return log
     code = states.translate(log.states)
     steps = log.steps
     state, ending = (_coded(codes, code) for codes in (steps.state, steps.ending))
