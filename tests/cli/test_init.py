@@ -694,11 +694,11 @@ def test_the_log_s_own_policy_is_written(command: Command, log: Path, tmp_path: 
 
 
 def test_shares_add_up_to_one() -> None:
-    from reweigh.cli.own_policy import PARTS, _to_parts
+    from reweigh.cli.check import PARTS, rounded_shares
 
     counts = np.random.default_rng(1).integers(0, 50, (500, 7))
     counts[:, 0] += 1
-    parts = _to_parts(counts)
+    parts = np.rint(PARTS * rounded_shares(counts))
     assert (parts.sum(axis=1) == PARTS).all()
     assert np.abs(parts / PARTS - counts / counts.sum(axis=1, keepdims=True)).max() < 1 / PARTS
 

@@ -16,6 +16,7 @@ from rich.console import Console
 
 import reweigh as rw
 from reweigh.cli import progress
+from reweigh.cli import terminal as cli
 from reweigh.system import process
 from reweigh.system.process import each, stage, wait_for, watching
 
@@ -96,23 +97,23 @@ def test_a_terminal_is_shown_the_time_left(monkeypatch: pytest.MonkeyPatch) -> N
     """A quarter done after 30 seconds: 90 are left, and fewer as time goes by."""
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    bar = progress._bar()
-    line = progress._Line(bar, bar.add_task("evaluating", total=None, pace="", ends=None), "at it")
+    bar = progress._progress()
+    line = progress.Line(bar, "at it")
 
     def shown() -> str:
         console = Console(width=100, file=StringIO())
         console.print(bar.make_tasks_table(bar.tasks))
         return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
-    line.tell("estimators", 0.0)
+    line.share("estimators", 0.0)
     assert "at it: estimators" in shown()
     assert "so far" in shown()
     now[0] += 30
-    line.tell("estimators", 0.25)
+    line.share("estimators", 0.25)
     assert "25 %, 1:30 left" in shown()
     now[0] += 10
     assert "25 %, 1:20 left" in shown()
-    line.tell("checks", 0.0)  # another loop begins anew
+    line.share("checks", 0.0)  # another loop begins anew
     assert "at it: checks" in shown()
     assert "left" not in shown()
 
@@ -121,19 +122,20 @@ def test_a_command_shows_it_and_takes_it_away(monkeypatch: pytest.MonkeyPatch) -
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm-256color")
-    with progress.working("evaluating"):
+    with cli.Terminal().working("evaluating"):
         each("estimators", range(4), str)
     assert "evaluating" in terminal.getvalue()
     assert terminal.getvalue().endswith("\x1b[2K")  # the line is wiped
 
 
-def test_rows_that_are_read_once_more_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_read_once_more_begin_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with progress.scanning("evaluating") as report:
-        assert report is not None
-        report(100, 100)
-        report(40, 100)
+    with progress.bar_of("evaluating", scanned(tmp_path, 10)) as log:
+        log.scanner.report(100, 100)
+        log.scanner.report(40, 100)
     assert "40 %" in terminal.getvalue()
     assert "40 %, 0:00 left" not in terminal.getvalue()
 
@@ -148,10 +150,12 @@ def test_nothing_is_shown_where_nobody_looks(
 ) -> None:
     for stream, silent in ((StringIO(), False), (Terminal(), True)):
         monkeypatch.setattr(sys, "stderr", stream)
-        with progress.working("evaluating", silent=silent):
+        terminal = cli.Terminal(quiet=silent)
+        with terminal.working("evaluating"):
             each("estimators", range(4), str)
-        with progress.scanning("evaluating", silent=silent) as report:
-            assert report is None
+        log = scanned(tmp_path, 10)
+        with terminal.working("evaluating", log) as data:
+            assert data is log
         assert stream.getvalue() == ""
 
 
@@ -257,7 +261,7 @@ def test_a_terminal_is_shown_rows_per_second_of_duckdb(
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "120")
-    with progress.at_work(log, "adding up") as data:
+    with cli.Terminal().working("adding up", log) as data:
         rw.moments(data, rw.ColumnPolicy("pi"), ["mis"])
         time.sleep(0.2)  # rich draws ten times a second
     assert "rows/s" in terminal.getvalue()
@@ -268,7 +272,7 @@ def test_a_terminal_is_shown_rows_per_second_of_duckdb(
 def test_other_databases_tell_their_queries(tmp_path: Path) -> None:
     pq.write_table(log_table(), tmp_path / "log.parquet")
     log = rw.read_log(ibis.duckdb.connect().read_parquet(tmp_path / "log.parquet"))
-    with progress.at_work(log, "adding up") as data:
+    with progress.bar_of("adding up", log) as data:
         assert data is log
     told = heard(lambda: rw.moments(log, rw.ColumnPolicy("pi"), ["mis"]))
     assert {what for what, _ in told} == {"checks", "queries"}

@@ -17,7 +17,7 @@ from rich.console import Console
 import reweigh as rw
 from reweigh.cli import app
 from reweigh.cli.compare import comparison_table
-from reweigh.cli.tables import estimates_table
+from reweigh.cli.evaluate import estimates_table
 
 from .commands import Command, log_table, write_log
 
@@ -89,11 +89,12 @@ def test_tables_fit_80_columns_and_lose_nothing(scale: float) -> None:
         "another one": rw.TablePolicy(np.array([[0.5, 0.5], [0.6, 0.4]])),
     }
     target = policies["a policy"]
-    results = rw.evaluate_all(log, target, ["mis", "ssd-is-selfnorm", "trajectory-wis"])
+    names = ["mis", "ssd-is-selfnorm", "trajectory-wis"]
+    records = [result.record() for result in rw.evaluate_all(log, target, names)]
     compared = rw.compare(log, policies, ["mis", "trajectory-wis"], seed=1)
     for made in (
-        estimates_table(results),
-        estimates_table(results, 1.0),
+        estimates_table(records),
+        estimates_table(records, truth=1.0),
         comparison_table(compared),
     ):
         shown = drawn(made, 80)

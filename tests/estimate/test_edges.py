@@ -10,7 +10,6 @@ import pytest
 from reweigh_studies.coverage.worlds import WORLDS
 
 import reweigh as rw
-from reweigh.cli.tables import answer_line
 from reweigh.estimate import stationary
 from reweigh.estimate.estimator import ModelControl
 from reweigh.estimate.marginal import Marginal
@@ -19,6 +18,7 @@ from reweigh.estimate.products import Stepwise, Trajectory
 from reweigh.estimate.stationary import Stationary
 from reweigh.evaluation.evaluate import evaluate_in_study
 from reweigh.kernels import choose as compute
+from reweigh.show.text import answer_line
 from reweigh.worlds import ModelFail, TimeVarying, random_mdp
 
 TARGET = rw.ColumnPolicy("target_prob")
@@ -532,7 +532,7 @@ def test_a_stationary_zero_is_never_printed_bare() -> None:
         found = rw.compare(log, target, [rw.ssd_is(), rw.mis()], seed=0)
     assert est.value == 0
     assert dict(est.rows())["value"] == "0 (END)"
-    assert answer_line(est, None).startswith("ssd-is 0 (END) no interval")
+    assert answer_line(est.record_with(None)).startswith("ssd-is 0 (END) no interval")
     by_name = {row[1]: row[2] for row in found.rows()}
     assert by_name["ssd-is"] == "0 (END)"
     assert "END" not in by_name["mis"]

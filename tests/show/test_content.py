@@ -353,7 +353,7 @@ def test_the_gain_from_sums_is_told_with_the_most_that_its_error_can_be(made: An
     assert wide.gain_interval.low < row.gain_interval.low < row.gain_interval.high
     assert row.better in answer_of(paired).gain
     assert row.better.startswith(("p = ", "p < "))
-    assert wide.gain_at_most
+    assert wide.tested_gain.at_most
     assert wide.better in answer_of(sums).gain
     figure = figures.gains(sums)
     assert figure is not None

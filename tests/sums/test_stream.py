@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
@@ -20,6 +21,7 @@ from population import population_log, random_world
 
 import reweigh as rw
 from reweigh.cli import progress
+from reweigh.cli.terminal import Terminal
 
 stream = importlib.import_module("reweigh.sums.engines.stream")
 stream_rows = importlib.import_module("reweigh.sums.engines.stream_rows")
@@ -690,22 +692,23 @@ def test_a_table_of_a_database_is_not_for_this_engine() -> None:
 def test_a_scan_tells_how_far_it_is() -> None:
     told: list[tuple[int, int]] = []
     log = rw.read_log(simple_table(), engine="stream")
-    log = replace(log, scanner=StreamEngine(batch=50))
-    log = progress.watched(log, lambda done, total: told.append((done, total)))
+    scanner = StreamEngine(batch=50, report=lambda done, total: told.append((done, total)))
+    log = replace(log, scanner=scanner)
     rw.moments(log, rw.TablePolicy(TWO_STATES), ["mis"])
     assert told == [(50, 120), (100, 120), (120, 120)]
     in_memory = rw.read_log(simple_table())
-    assert progress.watched(in_memory, print) is in_memory
+    with progress.bar_of("reading", in_memory) as data:
+        assert data is in_memory
 
 
 def test_progress_is_for_terminals(monkeypatch) -> None:
-    with progress.scanning("reading") as report:
-        assert report is None
-    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
-    with progress.scanning("reading", silent=True) as report:
-        assert report is None
-    with progress.scanning("reading") as report:
-        assert report is not None
-        report(10, 20)
+    log = rw.read_log(simple_table(), engine="stream")
+    with Terminal().working("reading", log) as data:
+        assert data is log
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with Terminal(quiet=True).working("reading", log) as data:
+        assert data is log
+    with Terminal().working("reading", log) as data:
+        data.scanner.report(10, 20)
     assert progress.pace(12_300_000) == "12.3 million rows/s"
     assert progress.pace(1234) == "1,234 rows/s"

@@ -1,14 +1,17 @@
-"""The command line: commands, and what their failures exit with."""
+"""The command line: commands, what their failures exit with, and how a signal ends them."""
 
 from __future__ import annotations
 
 import atexit
 import errno
 import importlib
+import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,23 +21,27 @@ import typer
 from typer.core import TyperGroup
 
 from reweigh import __version__
-from reweigh.cli import interrupts, progress
-from reweigh.cli.interrupts import INTERRUPTED
-from reweigh.cli.terminal import for_terminal, printable
+from reweigh.cli.terminal import for_terminal, forget_phases, printable, under_way, what_is_kept
 from reweigh.errors import ResourceError, ReweighError
 from reweigh.system import process
 
-# Each is a function in the module (or package) of its name.
-COMMANDS = (
-    "init", "check", "evaluate", "compare", "moments", "merge", "plan", "reproduce", "demo",
-)  # fmt: skip
+# {command: its module}; each is a function of the command's name
+COMMANDS = {
+    name: "moments" if name == "merge" else name
+    for name in (
+        "init", "check", "evaluate", "compare", "moments", "merge", "plan", "reproduce", "demo",
+    )
+}  # fmt: skip
+INTERRUPTED = 130
+GRACE = 2.0  # seconds in which the main thread may come out of what it is doing, and clean up
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_received: list[int] = []  # the signal that ends the command
 
 
 def function_of(command: str) -> Callable[..., None]:
     """What a command runs."""
-    function: Callable[..., None] = getattr(
-        importlib.import_module(f"reweigh.cli.{command}"), command
-    )
+    module = importlib.import_module(f"reweigh.cli.{COMMANDS[command]}")
+    function: Callable[..., None] = getattr(module, command)
     return function
 
 
@@ -47,7 +54,7 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             alone = typer.Typer(add_completion=False)
-            alone.command(cmd_name)(interrupts.let_through(function_of(cmd_name)))
+            alone.command(cmd_name)(function_of(cmd_name))
             self.commands[cmd_name] = typer.main.get_command(alone)
         return self.commands.get(cmd_name)
 
@@ -83,8 +90,81 @@ def main() -> None:
     """Run a command. Exit codes: 0 ok, 1 bug, 2 usage, 3 input refused, 4 statistically refused,
     5 partial, 6 file or resource, 130 interrupted."""
     _open_closed_streams()
-    interrupts.listen(_say)
+    _end_on_signals()
     _leave(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that cannot show a letter shows its code
+            stream.reconfigure(errors="backslashreplace")
+    real = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Stream(real[0], "output"), _Stream(real[1], "error")
+    forget_phases()
+    try:
+        # Without standalone mode Typer returns the code of an Exit instead of leaving, and 130
+        # for a KeyboardInterrupt.
+        code = app(arguments, standalone_mode=False)
+        sys.stdout.flush()
+        return _interrupted() if code == INTERRUPTED else int(code or 0)
+    except _ReaderLeftError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), error.number)
+        return 0
+    except (typer.Abort, KeyboardInterrupt):
+        return _interrupted()
+    except Exception as error:
+        return _failed(error)
+    finally:
+        sys.stdout, sys.stderr = real
+
+
+def _failed(error: Exception) -> int:
+    """Say what went wrong; the exit code that stands for it."""
+    if isinstance(error, ReweighError):
+        text = str(getattr(error, "strerror", None) or error)
+        notes = getattr(error, "__notes__", [])
+        _say("error: " + for_terminal("\n  ".join([text, *notes])))
+        return error.exit_code
+    if _received:  # a library may turn the interrupt into an error of its own
+        return _interrupted()
+    if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # a usage error
+        if error.format_message():
+            _say(f"error: {printable(error.format_message())}")
+        return 2
+    if process.is_shortage(error):
+        _say(f"error: {for_terminal(_shortage(error))}")
+        return ResourceError.exit_code
+    handle, path = tempfile.mkstemp(prefix="reweigh-error-", suffix=".txt")
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        traceback.print_exception(error, file=stream)
+    _say(
+        f"internal error: {type(error).__name__}: {printable(str(error))}\n"
+        f"This is a bug of reweigh. Please report it with the details in {path}"
+    )
+    return 1
+
+
+def _shortage(error: Exception) -> str:
+    """What was to be held when memory ran out, and how much there may be."""
+    notes = getattr(error, "__notes__", [])
+    phase = f" {notes[0]}" if notes else under_way()
+    lines = str(error).splitlines()
+    wanted = f": {lines[0]}" if lines else ""
+    most = process.limit()
+    limit = "" if most is None else f"; the limit of this process is {process.in_words(most)}"
+    return (
+        f"out of memory{phase}{wanted}{limit}. Raise the limit, or read the log with "
+        "engine='stream' or engine='duckdb'"
+    )
+
+
+def _say(text: str) -> None:
+    # there is no stream left to report this on; the exit code does
+    with suppress(OSError, ValueError, _ReaderLeftError):
+        print(text, file=sys.stderr)
+
+
+# --- standard streams
 
 
 def _open_closed_streams() -> None:
@@ -96,64 +176,6 @@ def _open_closed_streams() -> None:
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
-
-
-def _leave(code: int) -> NoReturn:
-    """End the process with this code, as it would end but for taking the interpreter apart: a
-    reader's thread of Arrow's that lets go of its file meanwhile would abort the process."""
-    with suppress(KeyboardInterrupt):
-        if code != INTERRUPTED:  # threads may have long to go
-            threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
-
-
-def run(arguments: list[str]) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that cannot show a letter shows its code
-            stream.reconfigure(errors="backslashreplace")
-    real = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _Stream(real[0], "output"), _Stream(real[1], "error")
-    interrupts.forget()
-    try:
-        # Without standalone mode Typer returns the code of an Exit instead of leaving.
-        code = app(arguments, standalone_mode=False)
-        sys.stdout.flush()
-        if code == INTERRUPTED:  # before the command began
-            _say(interrupts.interrupted_text())
-        return int(code or 0)
-    except _ReaderLeftError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), error.number)
-        return 0
-    except (typer.Abort, KeyboardInterrupt, interrupts.Interrupted):
-        _say(interrupts.interrupted_text())
-        return INTERRUPTED
-    except Exception as error:
-        return _failed(error)
-    finally:
-        sys.stdout, sys.stderr = real
-
-
-def _failed(error: Exception) -> int:
-    """Say what went wrong; the exit code that stands for it."""
-    if isinstance(error, ReweighError):
-        _say(f"error: {for_terminal(_message(error))}")
-        return error.exit_code
-    if interrupts.heard():
-        _say(interrupts.interrupted_text())
-        return INTERRUPTED
-    if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # a usage error
-        text = error.format_message()
-        if text:
-            _say(f"error: {printable(text)}")
-        return 2
-    if process.is_shortage(error):
-        _say(f"error: {for_terminal(_shortage(error))}")
-        return ResourceError.exit_code
-    return _bug(error)
 
 
 class _ReaderLeftError(Exception):
@@ -195,38 +217,68 @@ class _Stream:
             ) from error
 
 
-def _shortage(error: Exception) -> str:
-    """What was to be held when memory ran out, and how much there may be."""
-    notes = getattr(error, "__notes__", [])
-    while_doing = f" {notes[0]}" if notes else f" while {progress.doing()}" * bool(progress.doing())
-    lines = str(error).splitlines()
-    wanted = f": {lines[0]}" if lines else ""
-    most = process.limit()
-    there = "" if most is None else f"; the limit of this process is {process.in_words(most)}"
-    return (
-        f"out of memory{while_doing}{wanted}{there}. Raise the limit, or read the log with "
-        "engine='stream' or engine='duckdb'"
-    )
+# --- the end
 
 
-def _message(error: Exception) -> str:
-    """What went wrong, and what else there is to say of it."""
-    text = str(getattr(error, "strerror", None) or error)
-    return "\n  ".join([text, *getattr(error, "__notes__", [])])
+def _leave(code: int) -> NoReturn:
+    """End the process with this code, as it would end but for taking the interpreter apart: a
+    reader's thread of Arrow's that lets go of its file meanwhile would abort the process."""
+    with suppress(KeyboardInterrupt):
+        if code != INTERRUPTED:  # threads may have long to go
+            threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
-def _bug(error: Exception) -> int:
-    handle, path = tempfile.mkstemp(prefix="reweigh-error-", suffix=".txt")
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        traceback.print_exception(error, file=stream)
-    _say(
-        f"internal error: {type(error).__name__}: {printable(str(error))}\n"
-        f"This is a bug of reweigh. Please report it with the details in {path}"
-    )
-    return 1
+def _end_on_signals() -> None:
+    """From now on SIGINT and SIGTERM raise KeyboardInterrupt in the main thread, once.
+
+    Python hears a signal only between two of its own instructions, and a compiled loop or a
+    library may not come back for minutes. So a second thread is woken by the signal itself: where
+    the process is still there after the grace time, that thread ends it. A signal that is ignored
+    from the start (nohup) stays ignored.
+    """
+
+    def interrupt(number: int, frame: Any) -> None:
+        if not _received:  # again and again must not disturb the cleaning up
+            _received.append(number)
+            raise KeyboardInterrupt
+
+    def watch(reader: int) -> None:
+        while True:
+            if set(os.read(reader, 1)) & set(SIGNALS):
+                time.sleep(GRACE)
+                _end_now()
+
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
+    threading.Thread(target=watch, args=(reader,), name="reweigh-signals", daemon=True).start()
+    print_unraisable = sys.unraisablehook
+
+    def unraisable(what: Any) -> None:
+        """Raised within a library's callback an interrupt is lost; the watching thread is not."""
+        if not issubclass(what.exc_type, KeyboardInterrupt):
+            print_unraisable(what)
+
+    sys.unraisablehook = unraisable
 
 
-def _say(text: str) -> None:
-    # there is no stream left to report this on; the exit code does
-    with suppress(OSError, ValueError, _ReaderLeftError):
-        print(text, file=sys.stderr)
+def _end_now() -> None:
+    """End this process and those that it started, from any thread, whatever they are doing."""
+    for worker in multiprocessing.active_children():
+        with suppress(OSError, ValueError):
+            worker.kill()
+    os._exit(_interrupted())
+
+
+def _interrupted() -> int:
+    """Say what was under way, and what is there now."""
+    _say(f"Interrupted{under_way()}; {what_is_kept()}")
+    return INTERRUPTED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,23 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import reweigh as rw
+from reweigh.cli import options
 from reweigh.cli.command import command
-from reweigh.cli.inputs import estimators_named, read_inputs
-from reweigh.cli.options import WRITES, Json, LogFiles, LogOptions, Quiet, TargetOptions
-from reweigh.cli.terminal import Terminal, noted
+from reweigh.cli.terminal import Terminal, cell, noted, ruled_table
 from reweigh.errors import Fault, InputError, RefusedError, UsageError
+from reweigh.show.record import refusal_json
+from reweigh.show.text import by_text, plain_value
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from reweigh.evaluation.result import Estimate, Refusal
+PARTS = 10_000  # shares of a policy are written with four decimals
 
 
-@command(target=TargetOptions, log=LogOptions)
+@command(target=options.TargetOptions, log=options.LogOptions)
 def check(
-    log: LogOptions,
-    target: TargetOptions,
-    paths: LogFiles = None,
+    log: options.LogOptions,
+    target: options.TargetOptions,
+    paths: options.LogFiles = None,
     diagnose: Annotated[
         bool,
         typer.Option(
@@ -48,10 +49,10 @@ def check(
             help="Write the log's own policy to this CSV file: every state and action, with the "
             "share of its uses. Change the shares, and it is a target policy."
         ),
-        WRITES,
+        options.WRITES,
     ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Check a log: counts, ranges, and every fault at once. With --diagnose also whether it can
     answer for a target policy.
@@ -90,21 +91,17 @@ def check(
 
 def _check(
     paths: list[Path] | None,
-    log: LogOptions,
+    log: options.LogOptions,
     target_prob: str | None,
     policy_file: Path | None,
     terminal: Terminal,
 ) -> None:
     """Read the log and say what is in it, or every fault."""
-    from reweigh.cli.tables import facts_table
-
     try:
         with noted() as warnings, terminal.working("reading the log"):
             data = log.read(paths, target_prob)
             facts = data.describe()
             if policy_file is not None:
-                from reweigh.cli.own_policy import write_own_policy
-
                 log.require_rows(data, "--write-policy")
                 write_own_policy(data, policy_file)
     except InputError as error:
@@ -131,32 +128,73 @@ def _fault(fault: Any) -> dict[str, Any]:
     return plain
 
 
+def facts_table(facts: Mapping[str, Any], title: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, title=title, title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, value in facts.items():
+        table.add_row(name.replace("_", " "), cell(plain_value(value, "{:.6g}".format)))
+    return table
+
+
+def write_own_policy(log: rw.EpisodeLog, path: Path) -> None:
+    """Write how often each action was taken in each state: a file that a target policy can be
+    made from."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.csv as pacsv
+
+    from reweigh.log.export import label_columns
+    from reweigh.system.files import write_atomically
+
+    if log.actions is None:
+        raise UsageError("--write-policy needs actions that can be listed, not continuous ones")
+    width = len(log.actions)
+    counts = np.zeros((len(log.states) + 1, width), np.int64)
+    np.add.at(counts, (log.steps.state + 1, log.steps.action), 1)  # row 0: the hidden state
+    seen = np.flatnonzero(counts.sum(axis=1))
+    states = label_columns("state", log.states, np.repeat(seen - 1, width))
+    names = log.columns.state if len(states) == len(log.columns.state) else tuple(states)
+    actions = label_columns("action", log.actions, np.tile(np.arange(width), len(seen)))
+    columns: dict[str, Any] = dict(zip(names, states.values(), strict=True))
+    columns |= dict(zip([log.columns.action], actions.values(), strict=True))
+    table = pa.table(columns | {"prob": rounded_shares(counts[seen]).reshape(-1)})
+    write_atomically(path, lambda stream: pacsv.write_csv(table, stream))
+
+
+def rounded_shares(counts: Any) -> Any:
+    """Rows of counts as shares of four decimals that add up to 1: what rounding down leaves goes
+    to the largest remainders."""
+    exact = PARTS * counts / counts.sum(axis=1, keepdims=True)
+    parts = exact.astype(int)
+    rank = (parts - exact).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    return (parts + (rank < (PARTS - parts.sum(axis=1))[:, None])) / PARTS
+
+
 def _diagnose(
     paths: list[Path] | None,
-    log: LogOptions,
-    target: TargetOptions,
+    log: options.LogOptions,
+    target: options.TargetOptions,
     estimators: str,
     strict: bool,
     terminal: Terminal,
 ) -> None:
     """Print every gate. The values are computed on the way, and not told: whoever decides whether
     to believe a number should not have seen it."""
-    recipes = estimators_named(estimators, None)
+    recipes = options.estimators_named(estimators, None)
     with noted() as warnings:
         with terminal.working("reading"):
-            inputs = read_inputs(paths, log, target)
-        with terminal.at_work(inputs.data, "diagnosing") as data:
+            inputs = options.read_inputs(paths, log, target)
+        with terminal.working("diagnosing", inputs.data) as data:
             results = rw.evaluate_all(data, inputs.policy, recipes)
             verdicts = [r.verdict for r in results if isinstance(r, rw.Estimate)]
     if terminal.as_json:
-        terminal.json(
-            {
-                "diagnoses": [_entry(result) for result in results],
-                "log": inputs.about,
-                "warnings": warnings,
-                "version": rw.__version__,
-            }
-        )
+        entries = [_entry(result) for result in results]
+        beside = {"log": inputs.about, "warnings": warnings, "version": rw.__version__}
+        terminal.json({"diagnoses": entries, **beside})
     else:
         terminal.table(gates_table(results))
         lines = [_verdict_line(result) for result in results]
@@ -171,45 +209,37 @@ def _diagnose(
         raise RefusedError("red", "a verdict is red, and --strict takes it for a refusal")
 
 
-def _entry(result: Estimate | Refusal) -> dict[str, Any]:
+def _entry(result: rw.Estimate | rw.Refusal) -> dict[str, Any]:
+    entry: dict[str, Any] = {"estimator": result.estimator, "verdict": None}
     if isinstance(result, rw.Refusal):
-        error = result.error
-        refused = {"code": error.code, "reason": error.reason}
-        return {"estimator": result.estimator, "verdict": None, "refused": refused}
+        return entry | refusal_json(result.error)
     verdict = result.verdict.to_dict()
-    return {
-        "estimator": result.estimator,
-        "verdict": verdict["level"],
-        "unchecked": verdict["unchecked"],
-        "gates": verdict["gates"],
-    }
+    parts = {name: verdict[name] for name in ("unchecked", "gates")}
+    return entry | {"verdict": verdict["level"], **parts}
 
 
-def gates_table(results: Sequence[Estimate | Refusal]) -> Table:
-    """One row per gate and finding, with the estimators that it speaks of; the worst first."""
-    from reweigh.cli.tables import cell, ruled_table
+def gates_table(results: Sequence[rw.Estimate | rw.Refusal]) -> Table:
+    """One row per gate and finding, with the estimators that it concerns; the worst first."""
     from reweigh.trust.gates.gate import ORDER
 
-    names: dict[tuple[str, str, str], list[str]] = {}
+    findings: list[tuple[str, tuple[str, str, str]]] = []
     for result in results:
         for gate in () if isinstance(result, rw.Refusal) else result.verdict.gates:
             level = "hint" if gate.hint and gate.level == "amber" else gate.level
             against = gate.level in ("amber", "red")
             text = f"{gate.text} [{gate.limit}]" if against else gate.text
-            names.setdefault((level, gate.name, text), []).append(result.estimator)
-    table = ruled_table()
-    for column in ("gate", "level", "of"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("found")
-    rank = ("hint", *ORDER)
+            findings.append((result.estimator, (level, gate.name, text)))
+    names, rank = by_text(findings), ("hint", *ORDER)
+    rows = []
     for finding in sorted(names, key=lambda finding: -rank.index(finding[0])):
-        at, name, text = finding
-        at = "not checked" if at == "unknown" else at
-        table.add_row(name, at, ", ".join(names[finding]), cell(text))
-    return table
+        at, gate_name, found = finding
+        words = "not checked" if at == "unknown" else at
+        rows.append((gate_name, words, ", ".join(names[finding]), cell(found)))
+    columns = ("gate", "level", "of", "found")
+    return ruled_table(columns, rows, left=columns, wrapped="found")
 
 
-def _verdict_line(result: Estimate | Refusal) -> str:
+def _verdict_line(result: rw.Estimate | rw.Refusal) -> str:
     if isinstance(result, rw.Refusal):
         return f"{result.estimator}: refused ({result.error.code}): {result.error}"
     return f"{result.estimator}: {result.verdict}"

@@ -10,44 +10,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import reweigh as rw
+from reweigh.cli import options
 from reweigh.cli.command import command
-from reweigh.cli.inputs import estimators_named
-from reweigh.cli.options import (
-    TARGET,
-    Json,
-    Ledger,
-    LogInMemory,
-    LogOptions,
-    MaxRatio,
-    Quiet,
-    ReportOptions,
-    TargetOptions,
-    check_choice,
-)
-from reweigh.cli.terminal import Terminal, for_terminal, noted, typed_command
+from reweigh.cli.terminal import Terminal, folded_table, for_terminal, noted, typed_command
 from reweigh.errors import RefusedError, UsageError
+from reweigh.show.text import by_text
 from reweigh.system.numbers import number, rounded
 from reweigh.system.process import each, stage
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from reweigh.decide.comparison_result import Comparison, Contender
+    from reweigh.decide.comparison_result import Contender
 
 
-@command(report=ReportOptions, log=LogOptions)
+@command(report=options.ReportOptions, log=options.LogOptions)
 def compare(
-    log: LogOptions,
-    report: ReportOptions,
-    paths: LogInMemory = None,
+    log: options.LogOptions,
+    report: options.ReportOptions,
+    paths: options.LogInMemory = None,
     target: Annotated[
         list[Path] | None,
-        typer.Option(help="Policy file; repeat it for several.", rich_help_panel=TARGET),
+        typer.Option(help="Policy file; repeat it for several.", rich_help_panel=options.TARGET),
     ] = None,
     target_prob: Annotated[
         str | None,
         typer.Option(
-            help="Column with a target's probability of the logged action.", rich_help_panel=TARGET
+            help="Column with a target's probability of the logged action.",
+            rich_help_panel=options.TARGET,
         ),
     ] = None,
     estimators: Annotated[
@@ -57,7 +47,7 @@ def compare(
             "targets, chosen without a look at rewards."
         ),
     ] = "mis",
-    max_ratio: MaxRatio = None,
+    max_ratio: options.MaxRatio = None,
     level: Annotated[float, typer.Option(help="Level of all intervals at once.")] = 0.95,
     holdout: Annotated[
         float | None,
@@ -81,9 +71,9 @@ def compare(
     seed: Annotated[
         int | None, typer.Option(help="Seed of the critical values. (default: drawn, and printed)")
     ] = None,
-    ledger: Ledger = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    ledger: options.Ledger = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Compare target policies with what was logged and with each other, on one log.
 
@@ -91,20 +81,16 @@ def compare(
 
     With --quiet one line is left: the best target, with its value, interval and verdict.
     """
-    recipes = estimators_named(estimators, max_ratio, auto=True)
-    check_choice("--cut-episodes", cut, "refuse", "drop")
+    recipes = options.estimators_named(estimators, max_ratio, auto=True)
+    options.check_choice("--cut-episodes", cut, "refuse", "drop")
     report.check()
     policies = _policies(target or [], target_prob, log)
     terminal = Terminal(quiet, as_json)
     with noted() as warnings:
         with terminal.working("reading"):
             data = replace(log, engine=_in_memory(log.engine)).read(paths, target_prob)
-        with terminal.working("comparing"):
-            chosen: dict[str, Any] = {"level": level, "holdout": holdout, "seed": seed}
-            with stage(0, 2):
-                comparison = rw.compare(data, policies, recipes, truncated=cut, **chosen)  # type: ignore[arg-type]
-            with stage(1, 2):
-                each("checks", (*comparison.answered, comparison.held_out), _verdict)
+        settings = {"truncated": cut, "level": level, "holdout": holdout, "seed": seed}
+        comparison = _compared(data, policies, recipes, settings, terminal)
     warnings = [text for text in warnings if text not in comparison.warnings]
     if ledger is not None:
         comparison, more = _in_ledger(comparison, ledger, data, policies, holdout)
@@ -122,8 +108,30 @@ def compare(
     _refuse(comparison, strict)
 
 
+def _compared(
+    log: Any, policies: dict[str, Any], recipes: list[Any], settings: Any, terminal: Terminal
+) -> rw.Comparison:
+    """The comparison, with the verdict of each contender, which is made when it is first needed
+    and takes its time."""
+
+    def verdict(contender: Contender | None) -> Any:
+        result = None if contender is None else contender.result
+        return result.verdict if isinstance(result, rw.Estimate) else None
+
+    with terminal.working("comparing"):
+        with stage(0, 2):
+            comparison = rw.compare(log, policies, recipes, **settings)
+        with stage(1, 2):
+            each("checks", (*comparison.answered, comparison.held_out), verdict)
+    return comparison
+
+
 def _write_report(
-    comparison: Comparison, report: ReportOptions, log: Any, remarks: list[str], terminal: Terminal
+    comparison: rw.Comparison,
+    report: options.ReportOptions,
+    log: Any,
+    remarks: list[str],
+    terminal: Terminal,
 ) -> None:
     from reweigh.decide.comparison_report import write_comparison
 
@@ -139,27 +147,24 @@ def _write_report(
         )
 
 
-def _verdict(contender: Contender | None) -> Any:
-    """A verdict is made when it is first asked for, which takes its time."""
-    result = None if contender is None else contender.result
-    return result.verdict if isinstance(result, rw.Estimate) else None
-
-
 def _in_ledger(
-    comparison: Comparison, ledger: Path, log: Any, policies: dict[str, Any], holdout: float | None
-) -> tuple[Comparison, list[str]]:
+    comparison: rw.Comparison,
+    ledger: Path,
+    log: Any,
+    policies: dict[str, Any],
+    holdout: float | None,
+) -> tuple[rw.Comparison, list[str]]:
     """The comparison, with what was tried on this log by now; and what is to be said of it."""
-    from reweigh.decide.ledger import WHOLE, trial
-    from reweigh.decide.ledger import noted as noted_in_ledger
+    from reweigh.decide import ledger as ledgers
 
-    trials = [trial(policies[c.target], c.result.recipe) for c in comparison.contenders]
-    share = WHOLE if holdout is None else holdout
+    trials = [ledgers.trial(policies[c.target], c.result.recipe) for c in comparison.contenders]
+    share = ledgers.WHOLE if holdout is None else holdout
     with noted() as warnings:
-        tally = noted_in_ledger(ledger, log.episodes_digest(), trials, share)
+        tally = ledgers.noted(ledger, log.episodes_digest(), trials, share)
     return replace(comparison, tried=tally.tried), [*warnings, *tally.says(len(trials), share)]
 
 
-def _refuse(comparison: Comparison, strict: bool) -> None:
+def _refuse(comparison: rw.Comparison, strict: bool) -> None:
     """RefusedError where nothing was answered, and with `strict` where what a decision would rest
     on is red, or is no answer."""
     if not comparison.answered:
@@ -181,17 +186,17 @@ def _in_memory(engine: str) -> str:
     return "arrays"
 
 
-def _policies(files: list[Path], column: str | None, log: LogOptions) -> dict[str, Any]:
+def _policies(files: list[Path], column: str | None, log: options.LogOptions) -> dict[str, Any]:
     """The targets by name: a file's is its own, without the ending where that is enough."""
     names = [path.stem for path in files]
     named = {
-        (name if names.count(name) == 1 else str(path)): TargetOptions(path, None).read(log)
+        (name if names.count(name) == 1 else str(path)): options.TargetOptions(path, None).read(log)
         for name, path in zip(names, files, strict=True)
     }
     if len(named) < len(files):
         raise UsageError("a policy file was given twice")
     if column is not None:
-        named[column] = TargetOptions(None, column).read(log)
+        named[column] = options.TargetOptions(None, column).read(log)
     if not named:
         raise UsageError(
             "say what to compare: --target FILE, as often as there are policies, or "
@@ -200,7 +205,7 @@ def _policies(files: list[Path], column: str | None, log: LogOptions) -> dict[st
     return named
 
 
-def _print(comparison: Comparison, warnings: Sequence[str], terminal: Terminal) -> None:
+def _print(comparison: rw.Comparison, warnings: Sequence[str], terminal: Terminal) -> None:
     terminal.say(
         f"{comparison.n_episodes:,} episodes; the behaviour's own value is "
         f"{number(comparison.behavior_value)}; {comparison.tried} tried on this log"
@@ -212,21 +217,14 @@ def _print(comparison: Comparison, warnings: Sequence[str], terminal: Terminal) 
     terminal.warn(comparison_warnings(comparison, warnings))
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("target", "estimator"):
-        table.add_column(name, overflow="fold")
+def comparison_table(comparison: rw.Comparison) -> Table:
     interval = f"{100 * comparison.level:.4g} % interval"
-    for name in ("value", interval, "more than behaviour", "best", "verdict"):
-        table.add_column(name, justify="right", overflow="fold")
-    for row in comparison.rows():
-        table.add_row(*row if len(row) > 3 else (row[0], row[1], "refused", *[""] * 4))
-    return table
+    columns = ("target", "estimator", "value", interval, "more than behaviour", "best", "verdict")
+    rows = [row if len(row) > 3 else (*row[:2], "refused", *[""] * 4) for row in comparison.rows()]
+    return folded_table(columns, rows, left=columns[:2])
 
 
-def best_line(comparison: Comparison) -> str:
+def best_line(comparison: rw.Comparison) -> str:
     """The best target in a line; with a holdout, by the episodes that did not choose it."""
     from reweigh.decide.comparison_result import chance
 
@@ -243,17 +241,15 @@ def best_line(comparison: Comparison) -> str:
     )
 
 
-def comparison_warnings(comparison: Comparison, warnings: Sequence[str] = ()) -> list[str]:
-    by_reason: dict[str, list[str]] = {}
-    for c in comparison.contenders:
-        if isinstance(c.result, rw.Refusal):
-            by_reason.setdefault(c.result.error.reason, []).append(c.name)
-    lines = [f"{'; '.join(names)} refused: {reason}" for reason, names in by_reason.items()]
+def comparison_warnings(comparison: rw.Comparison, warnings: Sequence[str] = ()) -> list[str]:
+    refused = [(c.name, c.result) for c in comparison.contenders]
+    reasons = by_text((name, r.error.reason) for name, r in refused if isinstance(r, rw.Refusal))
+    lines = [f"{'; '.join(names)} refused: {reason}" for reason, names in reasons.items()]
     lines += [f"warning: {text}" for text in (*comparison.warnings, *warnings)]
     return lines + comparison.remarks()
 
 
-def comparison_remarks(comparison: Comparison) -> list[str]:
+def comparison_remarks(comparison: rw.Comparison) -> list[str]:
     lines = [""]
     if any(c.interval is not None and c.trusted for c in comparison.contenders):
         lines.append(

@@ -12,14 +12,15 @@ import typer
 
 import reweigh as rw
 from reweigh.cli.command import command
+from reweigh.cli.evaluate import estimates_table
 from reweigh.cli.options import WRITES
 from reweigh.cli.terminal import Terminal, for_terminal
 from reweigh.errors import ResourceError, UsageError
+from reweigh.show import text
 from reweigh.system.process import each
 
 if TYPE_CHECKING:
-    from reweigh.evaluation.result import Estimate, Refusal
-    from reweigh.policy.base import Policy
+    from reweigh.show.record import Evaluation
     from reweigh.worlds import TabularMDP
 
 STATES, ACTIONS, HORIZON, EPISODES, SEED = 8, 3, 30, 2000, 7
@@ -149,7 +150,6 @@ def demo(
 
 def _small_world(folder: Folder, terminal: Terminal) -> list[str]:
     """One target and every estimator; returns the commands that do the same on the files."""
-    from reweigh.cli.tables import estimates_table, remarks, summary
     from reweigh.evaluation.report import write_report
 
     with terminal.working("simulating"):
@@ -175,20 +175,23 @@ def _small_world(folder: Folder, terminal: Terminal) -> list[str]:
         f"A target policy to evaluate: {policy_path}",
         f"What the target really earns per episode: {truth:.4f}",
     )
-    terminal.table(estimates_table(results, truth))
-    terminal.say(summary(_answers(results)), *remarks(results))
+    records = [result.record() for result in results]
+    terminal.table(estimates_table(records, truth=truth))
+    terminal.say(*_below_the_table(records))
     terminal.say(f"\nA report of all this, to open in a browser: {report_path}")
     return [again]
 
 
-def _answers(results: Sequence[Estimate | Refusal]) -> list[Estimate]:
-    return [result for result in results if isinstance(result, rw.Estimate)]
+def _below_the_table(records: Sequence[Evaluation], indent: str = "") -> list[str]:
+    """What the log is, and what there is to know about the estimates."""
+    whole = text.whole_log(records)
+    assert whole is not None
+    return [text.log_line(whole), *(f"{indent}{line}" for line in text.remarks(records))]
 
 
 def _icu_sepsis(folder: Folder, terminal: Terminal) -> list[str]:
     """Three treatment policies on the clinicians' log: log, evaluate, compare, plan and report;
     returns the commands that do the same on the files."""
-    from reweigh.cli.tables import estimates_table, remarks, summary
     from reweigh.decide.comparison_report import write_comparison
     from reweigh.evaluation.report import write_report
     from reweigh.worlds import ICUSepsis
@@ -202,8 +205,11 @@ def _icu_sepsis(folder: Folder, terminal: Terminal) -> list[str]:
         log = rw.read_log(folder.log, terminated="terminated", engine="arrays")
         assert isinstance(log, rw.EpisodeLog)
         targets = {name: rw.read_policy(folder.policy(name)) for name in worlds}
-        by_target = each("policies", targets.values(), lambda target: _evaluated(log, target))
-        results = dict(zip(targets, by_target, strict=True))
+        evaluated = each(
+            "policies", targets.values(), lambda t: rw.evaluate_all(log, t, ICU_ESTIMATORS)
+        )
+        results = dict(zip(targets, evaluated, strict=True))
+        records = {name: [r.record() for r in found] for name, found in results.items()}
     truth = {name: float(world.value()) for name, world in worlds.items()}
     terminal.say(
         f"{ICU_EPISODES:,} patients with sepsis, simulated from ICU-Sepsis (716 states, 25\n"
@@ -213,9 +219,9 @@ def _icu_sepsis(folder: Folder, terminal: Terminal) -> list[str]:
     )
     for name, what in ICU_POLICIES.items():
         terminal.say(f"\n{name}: {what}.\n{folder.policy(name)}; in truth {truth[name]:.4f}")
-        terminal.table(estimates_table(results[name], truth[name]))
-    best = results["tilted"]
-    terminal.say(f"\n{summary(_answers(best))}\nOn tilted:", *(f"  {r}" for r in remarks(best)))
+        terminal.table(estimates_table(records[name], truth=truth[name]))
+    about, *remarks = _below_the_table(records["tilted"], "  ")
+    terminal.say(f"\n{about}\nOn tilted:", *remarks)
     comparison = _compared_and_planned(log, targets, terminal)
     again = (
         f"reweigh evaluate {quote(str(folder.log))} --target {quote(str(folder.policy('tilted')))} "
@@ -224,20 +230,13 @@ def _icu_sepsis(folder: Folder, terminal: Terminal) -> list[str]:
     report_path, comparison_path = folder.page("report"), folder.page("comparison")
     with terminal.working("writing the report"):
         words: dict[str, Any] = {"words": for_terminal, "overwrite": folder.overwrite}
-        write_report(best, report_path, truth=truth["tilted"], command=again, **words)
+        write_report(results["tilted"], report_path, truth=truth["tilted"], command=again, **words)
         write_comparison(comparison, comparison_path, **words)
     terminal.say(f"\nReports, to open in a browser: on tilted, {report_path}")
     terminal.say(f"on all three, {comparison_path}")
     files = " ".join(f"--target {quote(str(folder.policy(name)))}" for name in targets)
     log_file = quote(str(folder.log))
     return [again, f"reweigh compare {log_file} --terminated terminated {files}"]
-
-
-def _evaluated(log: rw.EpisodeLog, target: Policy) -> list[Estimate | Refusal]:
-    results = rw.evaluate_all(log, target, ICU_ESTIMATORS)
-    for result in _answers(results):
-        _ = result.verdict  # made here, while a bar is shown
-    return results
 
 
 def _compared_and_planned(

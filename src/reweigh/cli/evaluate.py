@@ -11,8 +11,8 @@ import typer
 
 import reweigh as rw
 from reweigh.cli.command import command
-from reweigh.cli.inputs import Inputs, estimators_named, read_inputs
 from reweigh.cli.options import (
+    Inputs,
     IntervalOptions,
     Json,
     Ledger,
@@ -23,14 +23,27 @@ from reweigh.cli.options import (
     ReportOptions,
     TargetOptions,
     check_choice,
+    estimators_named,
+    read_inputs,
 )
-from reweigh.cli.terminal import Terminal, for_terminal, noted, printable, typed_command
+from reweigh.cli.terminal import (
+    Terminal,
+    cell,
+    for_terminal,
+    noted,
+    printable,
+    ruled_table,
+    typed_command,
+)
 from reweigh.errors import RefusedError, UsageError
+from reweigh.show import text
+from reweigh.show.record import Evaluation, refusal_json
+from reweigh.system.numbers import rounded
 from reweigh.system.process import each, stage
 
 if TYPE_CHECKING:
-    from reweigh.decide.certificate import Certificate
-    from reweigh.evaluation.result import Estimate, Interval, Refusal
+    from rich.table import Table
+
     from reweigh.evaluation.sensitivity import Sensitivity
 
 
@@ -101,7 +114,7 @@ def evaluate(
             return
         if ledger is not None and not isinstance(inputs.data, rw.EpisodeLog):
             raise UsageError("--ledger knows logs in memory by their rows: use --engine arrays")
-        with terminal.at_work(inputs.data, "evaluating") as data:
+        with terminal.working("evaluating", inputs.data) as data:
             outcome = _evaluated(replace(inputs, data=data), recipes, cut, intervals, sensitivity)
     outcome.warnings += warnings
     if ledger is not None:
@@ -119,54 +132,56 @@ def evaluate(
 
 @dataclass
 class Outcome:
-    """What was found out: the results, judged with the intervals that were asked for, and these
-    intervals, None where there is none; why not, where one was refused; the seed, None where
-    nothing was drawn; the certificate, if a range was declared; the sensitivity by estimator; the
-    sentence on estimators that disagree; and the pairs of target and estimator that were tried on
-    the log, where a ledger counts them."""
+    """What an evaluation came to.
 
-    results: list[Estimate | Refusal]
-    intervals: list[Interval | None]
+    records        of the results, each with the interval that was asked for
+    refused        why there is no such interval, by estimator
+    seed           of the resampling, None where nothing was drawn
+    certificate    if a range of rewards was declared, or why there is none
+    sensitivities  by estimator
+    disagreement   the sentence on estimators that disagree
+    tried          pairs of target and estimator tried on the log, where a ledger counts them
+    """
+
+    results: list[rw.Estimate | rw.Refusal]
+    records: list[Evaluation]
     refused: dict[str, RefusedError]
     seed: int | None
-    certificate: Certificate | RefusedError | None
+    certificate: rw.Certificate | RefusedError | None
     sensitivities: dict[str, Sensitivity]
     disagreement: str | None
     warnings: list[str]
     tried: int | None = None
 
     @property
-    def answered(self) -> list[Estimate]:
-        return [result for result in self.results if isinstance(result, rw.Estimate)]
+    def answered(self) -> list[Evaluation]:
+        return [e for e in self.records if e.value is not None]
 
     @property
-    def noticed(self) -> list[str]:
+    def general_warnings(self) -> list[str]:
         """Warnings of the log as a whole."""
         return [*self.warnings, *([self.disagreement] if self.disagreement else [])]
 
     def count_trials(self, ledger: Path, inputs: Inputs) -> None:
         """Write down what was tried on this log, and take over how much that is by now."""
-        from reweigh.decide.ledger import noted as noted_in_ledger
-        from reweigh.decide.ledger import trial
+        from reweigh.decide import ledger as ledgers
 
-        trials = [trial(inputs.policy, result.recipe) for result in self.results]
-        with noted() as remarked:
-            tally = noted_in_ledger(ledger, inputs.data.episodes_digest(), trials)
-        self.warnings += [*remarked, *tally.says_alone(len(trials))]
+        trials = [ledgers.trial(inputs.policy, result.recipe) for result in self.results]
+        with noted() as warnings:
+            tally = ledgers.noted(ledger, inputs.data.episodes_digest(), trials)
+        self.warnings += [*warnings, *tally.says_alone(len(trials))]
         self.tried = tally.tried
 
     def to_dict(self, inputs: Inputs, report: ReportOptions) -> dict[str, Any]:
         """All of it as plain values."""
-        from reweigh.cli.tables import most_episodes
-
-        answered, certificate = self.answered, self.certificate
+        whole, certificate = text.whole_log(self.records), self.certificate
         if isinstance(certificate, RefusedError):
-            certified: dict[str, Any] | None = {"refused": _code_and_reason(certificate)}
+            certified: dict[str, Any] | None = refusal_json(certificate)
         else:
             certified = None if certificate is None else certificate.to_dict()
         return {
-            "estimates": [self._entry(k) for k in range(len(self.results))],
-            "behavior_value": most_episodes(answered).behavior_value if answered else None,
+            "estimates": [self._entry(e) for e in self.records],
+            "behavior_value": None if whole is None else whole.behavior_value,
             "log": inputs.about,
             "seed": self.seed,
             # without a ledger: one target, so a pair for each
@@ -178,32 +193,23 @@ class Outcome:
             "version": rw.__version__,
         }
 
-    def _entry(self, k: int) -> dict[str, Any]:
-        name, interval = self.results[k].estimator, self.intervals[k]
-        entry = self.results[k].to_dict()
-        entry["interval"] = None if interval is None else interval.to_dict()
-        if name in self.refused:
-            entry["interval_refused"] = _code_and_reason(self.refused[name])
-        if name in self.sensitivities:
-            entry["sensitivity"] = self.sensitivities[name].to_dict()
+    def _entry(self, e: Evaluation) -> dict[str, Any]:
+        entry = e.to_dict()
+        if e.estimator in self.refused:
+            entry["interval_refused"] = refusal_json(self.refused[e.estimator])["refused"]
+        if e.estimator in self.sensitivities:
+            entry["sensitivity"] = self.sensitivities[e.estimator].to_dict()
         return entry
 
     def refuse(self, strict: bool) -> None:
         """RefusedError where nothing was answered, and with `strict` where something is wrong."""
-        from reweigh.cli.tables import remarks
-
-        answered = self.answered
-        if not answered:
-            lines = ["no estimator gave an answer", *remarks(self.results)]
+        if not self.answered:
+            lines = ["no estimator gave an answer", *text.remarks(self.records)]
             raise RefusedError("refused", "\n  ".join(lines))
-        if strict and any(result.verdict.level == "red" for result in answered):
+        if strict and any(e.level == "red" for e in self.answered):
             raise RefusedError("red", "a verdict is red, and --strict takes it for a refusal")
-        if strict and (self.noticed or any(result.warnings for result in answered)):
+        if strict and (self.general_warnings or any(e.warnings for e in self.answered)):
             raise RefusedError("strict", "there are warnings, and --strict takes them for refusals")
-
-
-def _code_and_reason(error: RefusedError) -> dict[str, str]:
-    return {"code": error.code, "reason": error.reason}
 
 
 def _evaluated(
@@ -217,17 +223,15 @@ def _evaluated(
     with stage(0, stages):
         results = _once(rw.evaluate_all(data, policy, recipes, truncated=cut))
     with stage(1, stages):
-        seed, found, refused = _intervals(results, options, data)
-        results = [
-            replace(result, no_interval=refused[result.estimator].reason)
-            if isinstance(result, rw.Estimate) and result.estimator in refused
-            else result
-            for result in results
-        ]
+        seed, intervals, refused = _intervals(results, options, data)
         certificate = _certificate(options, data, policy)
-    answered = [result for result in results if isinstance(result, rw.Estimate)]
+    for k, result in enumerate(results):
+        if isinstance(result, rw.Estimate) and result.estimator in refused:
+            results[k] = replace(result, no_interval=refused[result.estimator].reason)
     with stage(2, stages):
-        each("checks", answered, lambda result: result.verdict)
+        pairs = list(zip(results, intervals, strict=True))
+        records = each("checks", pairs, lambda pair: pair[0].record_with(pair[1]))
+    answered = [result for result in results if isinstance(result, rw.Estimate)]
     with stage(3, stages):
         sensitivities = _sensitivities(answered) if sensitivity else {}
     apart = None
@@ -235,12 +239,12 @@ def _evaluated(
         from reweigh.decide.disagreement import disagreement
 
         apart = disagreement(results)
-    return Outcome(results, found, refused, seed, certificate, sensitivities, apart, [])
+    return Outcome(results, records, refused, seed, certificate, sensitivities, apart, [])
 
 
-def _once(results: list[Estimate | Refusal]) -> list[Estimate | Refusal]:
+def _once(results: list[rw.Estimate | rw.Refusal]) -> list[rw.Estimate | rw.Refusal]:
     """What auto chose may also have been named: it stands once, with auto's reason."""
-    by_name: dict[str, Estimate | Refusal] = {}
+    by_name: dict[str, rw.Estimate | rw.Refusal] = {}
     for result in results:
         if result.estimator not in by_name or getattr(result, "chosen", None) is not None:
             by_name[result.estimator] = result
@@ -248,29 +252,29 @@ def _once(results: list[Estimate | Refusal]) -> list[Estimate | Refusal]:
 
 
 def _intervals(
-    results: Sequence[Estimate | Refusal], options: IntervalOptions, log: Any
-) -> tuple[int | None, list[Interval | None], dict[str, RefusedError]]:
+    results: Sequence[rw.Estimate | rw.Refusal], options: IntervalOptions, log: Any
+) -> tuple[int | None, list[rw.Interval | None], dict[str, RefusedError]]:
     """The seed, the intervals that were asked for, and why there is none, by estimator."""
     refused: dict[str, RefusedError] = {}
-    seed, asked = options.seed, dict[str, Any]()
+    seed, settings = options.seed, dict[str, Any]()
     if options.resampled:
         from reweigh.evaluation.resampling import new_seed
 
         seed = new_seed() if seed is None else seed
-        asked = {"replicates": options.resamples, "seed": seed}
+        settings = {"replicates": options.resamples, "seed": seed}
     if options.reward_range is not None:
         from reweigh.decide.certificate import value_range
 
-        asked["value_range"] = value_range(log, options.reward_range)
+        settings["value_range"] = value_range(log, options.reward_range)
 
-    def interval_of(result: Estimate | Refusal) -> Interval | None:
+    def interval_of(result: rw.Estimate | rw.Refusal) -> rw.Interval | None:
         if isinstance(result, rw.Refusal):
             return None
         try:
             if options.one_sided is None:
-                return result.interval(options.level, options.interval, **asked)
+                return result.interval(options.level, options.interval, **settings)
             side: Any = options.one_sided
-            return result.bound(side, options.level, options.interval, **asked)
+            return result.bound(side, options.level, options.interval, **settings)
         except RefusedError as error:
             refused[result.estimator] = error
             return None
@@ -280,7 +284,7 @@ def _intervals(
 
 def _certificate(
     options: IntervalOptions, log: Any, policy: Any
-) -> Certificate | RefusedError | None:
+) -> rw.Certificate | RefusedError | None:
     if options.reward_range is None:
         return None
     side: Any = options.one_sided or "both"
@@ -290,7 +294,7 @@ def _certificate(
         return error
 
 
-def _sensitivities(results: Sequence[Estimate]) -> dict[str, Sensitivity]:
+def _sensitivities(results: Sequence[rw.Estimate]) -> dict[str, Sensitivity]:
     """By estimator; refused where the rows are not in memory."""
     try:
         changes = each("other choices", results, lambda result: result.sensitivity())
@@ -310,41 +314,75 @@ def _sql_of(inputs: Inputs, recipes: list[Any]) -> str:
     return scanned_sql(inputs.data, inputs.policy, recipes)
 
 
+def estimates_table(
+    records: Sequence[Evaluation], heading: str = "95 % interval", truth: float | None = None
+) -> Table:
+    """One row per estimator; a refusal tells its reason below the table."""
+    last = "std. error" if truth is None else "off by"
+    columns = ("estimator", "value", heading, "ESS", "unseen", last, "verdict")
+    rows = text.estimate_rows(records, truth)
+    return ruled_table(columns, rows, left=("estimator",), wrapped=heading)
+
+
 def _print(outcome: Outcome, inputs: Inputs, options: IntervalOptions, terminal: Terminal) -> None:
     """The table, the answer in lines, what to know about it, and what was asked for beside it."""
-    from reweigh.cli import tables
-
-    results, answered, certificate = outcome.results, outcome.answered, outcome.certificate
-    terminal.table(tables.estimates_table(results, None, outcome.intervals, options.heading))
-    terminal.answer(*map(tables.answer_line, results, outcome.intervals))
-    if answered:
-        on_log = "" if outcome.tried is None else f"; {outcome.tried} tried on this log"
-        terminal.say(tables.summary(answered) + on_log)
-    terminal.say(*tables.gain_lines(answered))
-    terminal.say(*(f"auto chose {r.chosen}" for r in answered if r.chosen is not None))
+    records, certificate = outcome.records, outcome.certificate
+    whole = text.whole_log(records)
+    terminal.table(estimates_table(records, options.heading))
+    terminal.answer(*map(text.answer_line, records))
+    if whole is not None:
+        tried = "" if outcome.tried is None else f"; {outcome.tried} tried on this log"
+        terminal.say(text.log_line(whole) + tried)
+    terminal.say(*text.gain_lines(records))
+    terminal.say(*(f"auto chose {e.chosen}" for e in records if e.chosen is not None))
     if inputs.behavior != "logged":
         terminal.say(
             f"behaviour probabilities: {inputs.behavior}; the errors take them for the truth"
         )
-    terminal.warn(f"! {text}" for text in outcome.noticed)
-    if answered:
-        terminal.warn(tables.remarks(results))
-        if any(interval is not None for interval in outcome.intervals):  # else each says why not
-            if outcome.seed is not None:
-                drawn = " (drawn)" if options.seed is None else ""
-                terminal.say(
-                    f"intervals: {options.interval} of {options.resamples:,} resampled logs, "
-                    f"seed {outcome.seed}{drawn}"
-                )
-            elif options.interval != "auto":
-                terminal.say(f"intervals: {options.interval}")
+    terminal.warn(f"! {line}" for line in outcome.general_warnings)
+    if whole is not None:
+        terminal.warn(text.remarks(records))
+        if any(e.interval is not None for e in records):  # else each says why not
+            terminal.say(*_interval_lines(outcome.seed, options))
         if isinstance(certificate, RefusedError):
             terminal.warn([f"no certificate: {certificate.reason}"])
     for changes in outcome.sensitivities.values():
-        tables.print_sensitivity(changes, terminal)
+        print_sensitivity(changes, terminal)
     if certificate is not None and not isinstance(certificate, RefusedError):
         terminal.say(f"\n{certificate}")
         terminal.answer("certificate: " + certificate.rows()[0][1])
+
+
+def _interval_lines(seed: int | None, options: IntervalOptions) -> list[str]:
+    """How the intervals were made, where that is not the default."""
+    if seed is not None:
+        resampled = f"{options.interval} of {options.resamples:,} resampled logs"
+        return [f"intervals: {resampled}, seed {seed}{' (drawn)' if options.seed is None else ''}"]
+    return [] if options.interval == "auto" else [f"intervals: {options.interval}"]
+
+
+def print_sensitivity(changes: Sensitivity, terminal: Terminal) -> None:
+    """By how much the number moves when a choice behind it is changed; --quiet leaves the largest
+    change."""
+    first = f"{changes.estimator}, if …"
+    rows = [
+        (cell(what), "refused" if value.startswith("none:") else value, moved)
+        for what, value, moved in changes.rows()
+    ]
+    terminal.say("")
+    columns = (first, "value", "moves by")
+    terminal.table(ruled_table(columns, rows, left=(first,), wrapped=first))
+    if changes.untried:
+        terminal.say(changes.untried)
+    terminal.warn(
+        f"{changes.estimator}: {change.change}: no value: {change.why}"
+        for change in changes.changes
+        if change.value is None
+    )
+    most = changes.largest
+    if most is not None and most.moved is not None:
+        moved = rounded(most.moved, changes.standard_error)
+        terminal.answer(f"{changes.estimator} moves most by {moved}: {most.change}")
 
 
 def _write_report(
@@ -362,12 +400,12 @@ def _write_report(
             outcome.results,
             str(report.report),
             overwrite=report.overwrite,
-            intervals=outcome.intervals,
+            intervals=[e.interval for e in outcome.records],
             log=inputs.data if isinstance(inputs.data, rw.EpisodeLog) else None,
             target=inputs.policy,
             words=for_terminal,
             about=inputs.about,
             command=typed_command(),
-            remarks=outcome.noticed,
+            remarks=outcome.general_warnings,
             certificate=certified,
         )

@@ -1,46 +1,39 @@
-"""reweigh moments: the sums of a log, to keep, to share and to add."""
+"""reweigh moments: the sums of a log, to keep, to share and to add; reweigh merge adds them."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import reweigh as rw
+from reweigh.cli import options
 from reweigh.cli.command import command
-from reweigh.cli.inputs import estimators_named
-from reweigh.cli.options import (
-    LogFiles,
-    LogOptions,
-    MaxRatio,
-    Overwrite,
-    ParquetFile,
-    QuietFiles,
-    TargetOptions,
-    check_choice,
-)
 from reweigh.cli.terminal import Terminal, noted
+from reweigh.errors import InputError, UsageError
+from reweigh.system.process import each
 
 
-@command(target=TargetOptions, log=LogOptions)
+@command(target=options.TargetOptions, log=options.LogOptions)
 def moments(
-    log: LogOptions,
-    target: TargetOptions,
-    output: ParquetFile,
-    paths: LogFiles = None,
+    log: options.LogOptions,
+    target: options.TargetOptions,
+    output: options.ParquetFile,
+    paths: options.LogFiles = None,
     estimators: Annotated[
         str | None, typer.Option(help="Only the sums that these estimators need.")
     ] = None,
     blocks: Annotated[
         int, typer.Option(help="Blocks of episodes, for the jackknife and for splitting.")
     ] = 1,
-    max_ratio: MaxRatio = None,
+    max_ratio: options.MaxRatio = None,
     cut: Annotated[
         str,
         typer.Option("--cut-episodes", help="What to do with cut-off episodes: keep or drop."),
     ] = "keep",
-    overwrite: Overwrite = False,
-    quiet: QuietFiles = False,
+    overwrite: options.Overwrite = False,
+    quiet: options.QuietFiles = False,
 ) -> None:
     """Write the sums of a log under a target policy: they stand for its rows, and they add up.
 
@@ -48,9 +41,9 @@ def moments(
     """
     from reweigh.estimate.standard_error import LEAST_BLOCKS
 
-    check_choice("--cut-episodes", cut, "keep", "drop")
+    options.check_choice("--cut-episodes", cut, "keep", "drop")
     terminal = Terminal(quiet)
-    recipes = None if estimators is None else estimators_named(estimators, max_ratio)
+    recipes = None if estimators is None else options.estimators_named(estimators, max_ratio)
     dropped = 0
     with noted() as warnings, terminal.working("reading"):
         log.check_source(paths)
@@ -60,7 +53,7 @@ def moments(
             log.require_rows(data, "--cut-episodes drop")
             dropped = data.n_truncated
             data = data.drop_truncated() if dropped else data
-    with noted() as more, terminal.at_work(data, "adding up") as rows:
+    with noted() as more, terminal.working("adding up", data) as rows:
         sums = rw.moments(rows, policy, recipes, blocks=blocks, max_ratio=max_ratio)
     with terminal.working("writing"):
         sums.save(output, overwrite=overwrite)
@@ -78,3 +71,46 @@ def moments(
             f"with {blocks} block{'s' if blocks > 1 else ''} there will be no interval for wis and "
             "ssd-is, and an odd number leaves no halves for mdr; --blocks 20 gives both"
         )
+
+
+@command()
+def merge(
+    paths: Annotated[list[Path], typer.Argument(metavar="MOMENTS…", help="Files of moments.")],
+    output: options.ParquetFile,
+    overwrite: options.Overwrite = False,
+    quiet: options.QuietFiles = False,
+    leave_out: Annotated[
+        str | None,
+        typer.Option(
+            "--leave-out",
+            metavar="ESTIMATOR",
+            help="Tell how far this estimator's number moves when one file is left out.",
+        ),
+    ] = None,
+) -> None:
+    """Add the moments of several logs; what does not belong together is refused.
+
+    Example: reweigh merge a.moments.parquet b.moments.parquet -o all.moments.parquet
+    """
+    if len(paths) < 2:
+        raise UsageError("merge takes two files of moments or more")
+    terminal = Terminal(quiet)
+    recipe = None if leave_out is None else rw.estimator(leave_out)
+    with noted() as warnings, terminal.working("adding"):
+        sites = each("reading", paths, rw.load_moments)
+        total = sites[0]
+        for path, site in zip(paths[1:], sites[1:], strict=True):
+            try:
+                total = total + site
+            except InputError as error:
+                raise InputError(f"{path} does not add to {paths[0]}: {error}") from error
+        total.save(output, overwrite=overwrite)
+    terminal.say(f"{output}: {total}")
+    terminal.warn(f"! {text}" for text in warnings)
+    if recipe is not None:
+        from reweigh.cli.evaluate import print_sensitivity
+        from reweigh.evaluation.sensitivity import of_sites
+
+        with terminal.working("leaving files out"):
+            changes = of_sites(sites, recipe, rw.evaluate_all, [path.name for path in paths])
+        print_sensitivity(changes, terminal)

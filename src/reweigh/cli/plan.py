@@ -8,18 +8,8 @@ from typing import Annotated, Any
 import typer
 
 import reweigh as rw
+from reweigh.cli import options
 from reweigh.cli.command import command
-from reweigh.cli.inputs import estimators_named, read_inputs
-from reweigh.cli.options import (
-    WRITES,
-    Json,
-    LogOptions,
-    MaxRatio,
-    PilotOrMoments,
-    Quiet,
-    TargetOptions,
-    refuse_existing,
-)
 from reweigh.cli.terminal import Terminal, for_terminal, noted
 from reweigh.errors import ResourceError, UsageError
 
@@ -31,11 +21,11 @@ def _goal(help: str) -> Any:
     return typer.Option(help=help, rich_help_panel=GOAL)
 
 
-@command(target=TargetOptions, log=LogOptions)
+@command(target=options.TargetOptions, log=options.LogOptions)
 def plan(
-    log: LogOptions,
-    target: TargetOptions,
-    paths: PilotOrMoments = None,
+    log: options.LogOptions,
+    target: options.TargetOptions,
+    paths: options.PilotOrMoments = None,
     half_width: Annotated[float | None, _goal("Half-width of the interval that is wanted.")] = None,
     difference: Annotated[
         float | None, _goal("Difference between target and behaviour that must be found.")
@@ -47,13 +37,13 @@ def plan(
     estimators: Annotated[
         str, typer.Option(help="Names with commas between them, as for evaluate.")
     ] = "mis,is",
-    max_ratio: MaxRatio = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    max_ratio: options.MaxRatio = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
     chart: Annotated[
         list[Path] | None,
         typer.Option(help="Write the chart to this file: .svg, .png, .pdf, .html or .json."),
-        WRITES,
+        options.WRITES,
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the chart if it exists.")
@@ -79,12 +69,12 @@ def plan(
     as_goal(**goal)
     charts = chart or []
     _check_charts(charts, overwrite)
-    recipes = estimators_named(estimators, max_ratio)
+    recipes = options.estimators_named(estimators, max_ratio)
     terminal = Terminal(quiet, as_json)
     with noted() as warnings:
         with terminal.working("reading"):
-            inputs = read_inputs(paths, log, target)
-        with terminal.at_work(inputs.data, "planning") as data:
+            inputs = options.read_inputs(paths, log, target)
+        with terminal.working("planning", inputs.data) as data:
             answer = rw.theory.plan(data, inputs.policy, estimators=recipes, **goal)
     if as_json:
         plain = answer.to_dict()
@@ -124,7 +114,7 @@ def _check_charts(paths: list[Path], overwrite: bool) -> None:
         if path.suffix[1:].lower() not in FORMATS:
             listed = ", ".join(f".{known}" for known in FORMATS)
             raise UsageError(f"--chart {str(path)!r}: the file's name must end in one of {listed}")
-        refuse_existing(path, overwrite=overwrite)
+        options.refuse_existing(path, overwrite=overwrite)
         if not path.parent.is_dir():
             folder = str(path.parent)
             raise ResourceError(f"cannot write {str(path)!r}: there is no folder {folder!r}")

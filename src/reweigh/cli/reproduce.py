@@ -13,9 +13,8 @@ import typer
 
 from reweigh import __version__
 from reweigh.cli.command import command
-from reweigh.cli.interrupts import keeping
 from reweigh.cli.options import WRITES, QuietFiles
-from reweigh.cli.terminal import Terminal
+from reweigh.cli.terminal import Terminal, keeping
 from reweigh.errors import PartialError, UsageError
 
 if TYPE_CHECKING:

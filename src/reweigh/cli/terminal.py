@@ -13,13 +13,12 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reweigh.cli import progress
 from reweigh.errors import ReweighWarning
 
 if TYPE_CHECKING:
@@ -64,6 +63,8 @@ PATTERNS = (  # Python's way to write an argument, and what stands for it ({} is
     (re.compile(r"the parameter '([a-z_]+)(?P<value>)'"), "the option {}"),
 )
 CALL = re.compile(r"\b(mis|dm|wis|mdr|is_)\(\)")
+_phases: list[str] = []  # what the command does, the innermost last
+_kept: list[str] = []  # what an interruption leaves
 
 
 def for_terminal(text: str) -> str:
@@ -84,10 +85,89 @@ def printable(text: str) -> str:
     return "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def cell(text: str) -> str:
+    """A text from the data in a table: no markup, and nothing that a terminal obeys."""
+    from rich.markup import escape
+
+    return escape(printable(text))
+
+
+def ruled_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str], wrapped: str
+) -> Table:
+    """A table with a line below its head, and numbers to the right. Where the terminal is narrow
+    the column `wrapped` takes several lines, and nothing is cut."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
+    for name in columns:
+        side: Any = "left" if name in left else "right"
+        table.add_column(name, justify=side, no_wrap=name != wrapped)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def folded_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str]
+) -> Table:
+    """A table without lines, all of whose columns may take several lines."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        side: Any = "left" if name in left else "right"
+        table.add_column(name, justify=side, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def typed_command() -> str | None:
     """The command line as it was typed; None where another program called."""
     name, *arguments = sys.argv
     return shlex.join(["reweigh", *arguments]) if Path(name).stem == "reweigh" else None
+
+
+# --- what is under way, for messages about its end
+
+
+@contextmanager
+def phase(text: str) -> Iterator[None]:
+    """A failure leaves the phase in place, for the message that names it."""
+    _phases.append(text)
+    yield
+    _phases.remove(text)
+
+
+def under_way() -> str:
+    """Such as " while reading"; empty where it is not known."""
+    return f" while {_phases[-1]}" if _phases else ""
+
+
+@contextmanager
+def keeping(what: str) -> Iterator[None]:
+    """Say this of an interruption inside."""
+    _kept.append(what)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise  # it is said outside
+    except BaseException:
+        _kept.clear()
+        raise
+    _kept.clear()
+
+
+def what_is_kept() -> str:
+    return _kept[-1] if _kept else "no file was left half-written"
+
+
+def forget_phases() -> None:
+    """Another command begins."""
+    _phases.clear()
+    _kept.clear()
 
 
 @contextmanager
@@ -154,8 +234,15 @@ class Terminal:
         """One JSON object in ASCII; what is no finite number leaves as null."""
         print(json.dumps(finite(value), indent=2, allow_nan=False))
 
-    def working(self, text: str) -> AbstractContextManager[None]:
-        return progress.working(text, silent=self.silent)
+    @contextmanager
+    def working(self, text: str, data: Any = None) -> Iterator[Any]:
+        """A bar on a terminal while something takes its time; yields the log to work on, whose
+        scans move the bar."""
+        with phase(text):
+            if self.silent or not sys.stderr.isatty():
+                yield data
+                return
+            from reweigh.cli.progress import bar_of
 
-    def at_work(self, data: Any, text: str) -> AbstractContextManager[Any]:
-        return progress.at_work(data, text, silent=self.silent)
+            with bar_of(text, data) as watched:
+                yield watched

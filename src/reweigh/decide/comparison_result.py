@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate, Interval, Refusal, number, rounded
-from reweigh.show.frame import evaluation_row, rows_frame
-from reweigh.show.record import NO_TRUST, Evaluation
+from reweigh.show.record import NO_TRUST, Evaluation, rows_frame
 from reweigh.show.text import by_text
 
 if TYPE_CHECKING:
@@ -236,7 +235,7 @@ class Comparison:
         and estimator, with the simultaneous intervals of the value and of what it gains over the
         behaviour, and the probability of being best."""
         return rows_frame([
-            {"target": c.target, **evaluation_row(c.evaluation), "estimator": c.estimator,
+            {"target": c.target, **c.evaluation.row(), "estimator": c.estimator,
              "probability_best": c.best}
             for c in self.contenders
         ])  # fmt: skip

@@ -50,12 +50,11 @@ from reweigh.estimate.model import FittedModel
 from reweigh.estimate.standard_error import LOST, OVERFLOW, nothing_left
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
-from reweigh.log.states import HIDDEN, START
 from reweigh.policy.base import Policy, scope_of
-from reweigh.sums import cells
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
 from reweigh.sums.gather import CellGradient, Gradient, ProductGradient, gathered, moves_of
 from reweigh.sums.moments import Moments
+from reweigh.sums.numpy_scan import NumpyScan
 from reweigh.sums.products import running_weights
 
 Floats = npt.NDArray[np.float64]
@@ -292,17 +291,11 @@ def influence_parts(log: EpisodeLog, target: Policy, recipe: Recipe) -> Parts:
 
 def behavior_parts(log: EpisodeLog) -> Parts:
     """ψ of the behaviour's own value, part by part: MIS with every ratio 1."""
-    steps, none = log.steps, np.zeros(log.n_episodes, np.int64)
-    rho = np.ones(steps.n_rows)
-    if log.has_hidden:
-        table = cells.stretch_cells(steps, none, rho, log.discount)
-    else:
-        with_mu = replace(steps, behavior_prob=rho)
-        table = cells.one_step_cells(with_mu, none, rho, rho, None, HIDDEN)
-    first = steps.state[steps.rows(0)]
-    start = cells.starts(
-        replace(steps, start_value=None), none, np.where(first == HIDDEN, START, first)
-    )
+    rho = np.ones(log.steps.n_rows)
+    steps = replace(log.steps, behavior_prob=rho, start_value=None)
+    none = np.zeros(log.n_episodes, np.int64)
+    scan = NumpyScan(replace(log, steps=steps, _cache={}), rho, None, none)
+    table, start = scan.cells("transitions"), scan.starts("start")
     hidden = log.has_hidden
     found = behavior_gradient(table, start, log.horizon, log.discount, hidden=hidden)
     return _parts(log, found, rho)

@@ -10,9 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, check_threads, must_be
-from reweigh.show.frame import evaluation_row, frame_of, rows_frame, steps_frame
-from reweigh.show.json import evaluation_json
-from reweigh.show.record import NO_TRUST, Diagnostics, Evaluation, value_text
+from reweigh.show.record import (
+    NO_TRUST,
+    Diagnostics,
+    Evaluation,
+    frame_of,
+    rows_frame,
+    value_text,
+)
 from reweigh.show.text import aligned, evaluation_lines, html_table
 from reweigh.system.numbers import number, rounded, two_digits
 from reweigh.trust.gain import Gain
@@ -281,9 +286,8 @@ class Estimate:
 
     def record_with(self, interval: Interval | None) -> Evaluation:
         """The same with this interval."""
-        why = "" if self.trusted else self.not_to_trust
-        if interval is None:
-            why = self.no_interval or self.error_method
+        untrusted = "" if self.trusted else self.not_to_trust
+        none = self.no_interval or self.error_method
         return Evaluation(
             label=self.estimator,
             recipe=self.recipe,
@@ -295,8 +299,8 @@ class Estimate:
             error=self.error_beside(interval),
             error_method=self.error_method,
             interval=interval,
-            trusted=self.trusted,
-            no_interval=why,
+            untrusted=untrusted,
+            no_interval=none if interval is None else untrusted,
             behavior_value=self.behavior_value,
             verdict=self.verdict,
             diagnostics=self.diagnostics,
@@ -308,18 +312,18 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `reweigh evaluate --json` prints them."""
-        return evaluation_json(self.record())
+        return self.record().to_dict()
 
     def to_frame(self, by: Literal["estimate", "step", "state", "gate"] = "estimate") -> Any:
         """A pandas DataFrame, or an Arrow table where pandas is not installed: the estimate as one
         row; or a row per step, per step and state (where the estimator has a distribution of
         states), or per gate."""
         if by == "estimate":
-            return rows_frame([evaluation_row(self.record())])
+            return rows_frame([self.record().row()])
         if by == "gate":
             return rows_frame([gate.to_dict() for gate in self.verdict.gates])
         if by == "step":
-            return steps_frame(self.per_step, self.diagnostics)
+            return self.diagnostics.frame(self.per_step)
         if by != "state":
             raise must_be("by", '"estimate", "step", "state" or "gate"', by)
         m = self.marginals
@@ -369,4 +373,4 @@ class Refusal:
         return self.record()
 
     def to_dict(self) -> dict[str, Any]:
-        return evaluation_json(self.record())
+        return self.record().to_dict()

@@ -8,23 +8,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from reweigh.errors import RefusedError, StationaryWarning
-from reweigh.estimate.estimator import Recipe
 from reweigh.system.numbers import finite_or_none, p_text, rounded
-from reweigh.trust.breakdown import Heat, Missing, ValueParts
-from reweigh.trust.gain import Gain
-from reweigh.trust.gates import Level, Verdict
-from reweigh.trust.intervals import Asked, Interval, from_error
-from reweigh.trust.unlogged import Unlogged
-from reweigh.trust.variance_parts import Decomposition
-from reweigh.trust.weight_curves import Weights
 
-Floats = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from reweigh.estimate.estimator import Recipe
+    from reweigh.trust.breakdown import Heat, Missing, ValueParts
+    from reweigh.trust.gain import Gain
+    from reweigh.trust.gates import Level, Verdict
+    from reweigh.trust.intervals import Interval
+    from reweigh.trust.unlogged import Unlogged
+    from reweigh.trust.variance_parts import Decomposition
+    from reweigh.trust.weight_curves import Weights
+
+    Floats = npt.NDArray[np.float64]
+
 LEVEL = 0.95
 NO_TRUST = "no interval to trust"
 UNTRUSTED = "the error is not to be trusted"
@@ -57,6 +60,8 @@ class Diagnostics:
     @property
     def worst_step(self) -> int | None:
         """The step with the smallest effective number of episodes."""
+        import numpy as np
+
         return None if np.all(np.isnan(self.ess)) else int(np.nanargmin(self.ess))
 
     @property
@@ -66,6 +71,18 @@ class Diagnostics:
     @property
     def total_unseen(self) -> float | None:
         return None if self.unseen_mass is None else float(self.unseen_mass.sum())
+
+    def frame(self, per_step: Floats | None) -> Any:
+        """A row per step: what it adds to the value (`per_step`), and what it rests on there."""
+        columns = {
+            "value": per_step,
+            "effective_episodes": self.ess,
+            "unseen_mass": self.unseen_mass,
+            "total_mass": self.total_mass,
+            "variance": None if self.variance_by_step is None else self.variance_by_step[1:],
+        }
+        known = {name: values for name, values in columns.items() if values is not None}
+        return frame_of({"step": range(len(self.ess)), **known})
 
     def to_dict(self) -> dict[str, Any]:
         values = {
@@ -94,6 +111,7 @@ class Evaluation:
     label          what a row of it is called: the estimator, or the target
     error          the standard error to print beside the interval
     interval       the one that was asked for, also where it is not to be `trusted`
+    untrusted      what is said in place of its interval where that is not to be trusted
     no_interval    what is said where no interval is shown
     gain           target - behaviour, and its interval; None with `gain_why`
     tested         the gain with its error and p, or why there is none
@@ -112,7 +130,7 @@ class Evaluation:
     error: float | None = None
     error_method: str = ""
     interval: Interval | None = None
-    trusted: bool = True
+    untrusted: str = ""
     no_interval: str = ""
     behavior_value: float | None = None
     gain: float | None = None
@@ -130,6 +148,11 @@ class Evaluation:
     @property
     def estimator(self) -> str:
         return self.recipe.name
+
+    @property
+    def trusted(self) -> bool:
+        """Whether its error may be shown."""
+        return not self.untrusted
 
     @property
     def text(self) -> str:
@@ -164,16 +187,17 @@ class Evaluation:
         return None if self.gain_interval is None else self.gain_interval.standard_error
 
     @property
-    def gain_at_most(self) -> bool:
-        """Whether the error of the gain is at most what its interval was made with."""
-        return isinstance(self.tested, Gain) and self.tested.at_most
+    def tested_gain(self) -> Gain | None:
+        """The gain with its error and p, where there is one."""
+        return None if isinstance(self.tested, RefusedError) else self.tested
 
     @property
     def better(self) -> str:
         """p of "the target is not better", in words; empty where there is none to show."""
-        if self.gain_interval is None or not isinstance(self.tested, Gain):
+        gain = self.tested_gain
+        if self.gain_interval is None or gain is None:
             return ""
-        return p_text(self.tested.p_value, at_most=self.tested.at_most)
+        return p_text(gain.p_value, at_most=gain.at_most)
 
     def with_gain(self, tested: Gain | RefusedError) -> Evaluation:
         """With target - behaviour: its interval at the level of the value's, as far as it may be
@@ -185,6 +209,8 @@ class Evaluation:
             return replace(self, gain=gain, gain_why=UNTRUSTED, tested=tested)
         if isinstance(tested, RefusedError):
             return replace(self, gain=gain, gain_why=tested.reason, tested=tested)
+        from reweigh.trust.intervals import Asked, from_error
+
         around, why = None, "the difference shows no spread"
         if tested.standard_error:
             level = LEVEL if self.interval is None else self.interval.level
@@ -192,6 +218,86 @@ class Evaluation:
             error = tested.standard_error
             around = from_error(tested.value, error, tested.df, Asked(level), method)
         return replace(self, gain=tested.value, gain_interval=around, gain_why=why, tested=tested)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as --json prints them."""
+        if self.refused is not None or self.verdict is None or self.diagnostics is None:
+            assert self.refused is not None
+            nothing = ("value", "standard_error", "interval", "verdict")
+            size = {"warnings": [], "n_episodes": self.n_episodes, "horizon": self.horizon}
+            entry = {"estimator": self.estimator, **dict.fromkeys(nothing), **size}
+            return entry | refusal_json(self.refused)
+        verdict, gain = self.verdict.to_dict(), self.tested
+        assert gain is not None
+        return {
+            "estimator": self.estimator,
+            "value": self.value,
+            "standard_error": self.standard_error,
+            "error_method": self.error_method,
+            "interval": None if self.interval is None else self.interval.to_dict(),
+            "p_value": None if isinstance(gain, RefusedError) else finite_or_none(gain.p_value),
+            "gain": refusal_json(gain) if isinstance(gain, RefusedError) else gain.to_dict(),
+            "chosen": self.chosen,
+            "verdict": verdict["level"],
+            "unchecked": verdict["unchecked"],
+            "gates": verdict["gates"],
+            "warnings": [str(warning) for warning in self.warnings],
+            "n_episodes": self.n_episodes,
+            "horizon": self.horizon,
+            "discount": self.discount,
+            "behavior_value": self.behavior_value,
+            "diagnostics": self.diagnostics.to_dict(),
+            "sql": self.sql,
+        }
+
+    def row(self) -> dict[str, Any]:
+        """One row of a frame; None where there is no value."""
+        low, high, level = _ends(self.interval)
+        gain_low, gain_high, _ = _ends(self.gain_interval)
+        return {
+            "estimator": self.estimator,
+            "value": self.value,
+            "standard_error": self.error,
+            "low": low,
+            "high": high,
+            "level": level,
+            "trusted": self.trusted,
+            "verdict": self.level,
+            "reasons": ", ".join(self.reasons),
+            "behavior_value": self.behavior_value,
+            "gain": self.gain,
+            "gain_low": gain_low,
+            "gain_high": gain_high,
+            "effective_episodes": self.ess,
+            "n_episodes": self.n_episodes,
+            "horizon": self.horizon,
+            "refused": None if self.refused is None else self.refused.reason,
+        }
+
+
+def _ends(interval: Interval | None) -> tuple[float | None, float | None, float | None]:
+    """Low, high and level."""
+    return (None, None, None) if interval is None else (interval.low, interval.high, interval.level)
+
+
+def refusal_json(error: RefusedError) -> dict[str, Any]:
+    return {"refused": {"code": error.code, "reason": error.reason}}
+
+
+def frame_of(columns: Mapping[str, Any]) -> Any:
+    """Columns of one length as a pandas DataFrame, or an Arrow table without pandas."""
+    try:
+        import pandas as pd
+    except ImportError:
+        import pyarrow as pa
+
+        return pa.table(dict(columns))
+    return pd.DataFrame(dict(columns))
+
+
+def rows_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """The same of rows that share their names."""
+    return frame_of({name: [row[name] for row in rows] for name in rows[0]})
 
 
 @dataclass(frozen=True)

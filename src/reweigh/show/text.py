@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from reweigh.errors import RefusedError
 from reweigh.show.record import NO_TRUST, Change, Evaluation
 from reweigh.system.numbers import number, rounded, two_digits
-from reweigh.trust.gain import Gain
-from reweigh.trust.intervals import Interval
+
+if TYPE_CHECKING:
+    from reweigh.trust.intervals import Interval
 
 LONGEST_NAME = 20
 ENDS = (9, 14, 18, 4)  # characters that a cut name keeps of its end, in the order of trial
 Lines = Sequence[tuple[str, str]]
+Text = TypeVar("Text")
 
 
 def evaluation_lines(e: Evaluation) -> list[tuple[str, str]]:
@@ -28,7 +32,7 @@ def evaluation_lines(e: Evaluation) -> list[tuple[str, str]]:
     if d.worst_ess is not None:
         worst = f"{d.worst_ess:,.0f} of {e.n_episodes:,} episodes at step {d.worst_step}"
     around = "none" if e.interval is None else e.no_interval or str(e.interval)
-    known = e.trusted and isinstance(e.tested, Gain)
+    known = e.trusted and e.tested_gain is not None
     better = str(e.tested) if known else f"not told: {e.gain_why}"
     unseen = "not computed" if d.total_unseen is None else number(d.total_unseen)
     lines = [
@@ -67,6 +71,103 @@ def html_table(name: str, lines: Lines) -> str:
     return f"<table>{caption}<tbody>{cells}</tbody></table>"
 
 
+# --- several estimates
+
+
+def estimate_rows(records: Sequence[Evaluation], truth: float | None = None) -> list[list[str]]:
+    """(estimator, value, interval, ESS, unseen mass, error, verdict) of each; with the `truth` how
+    far the value is off in place of the error. A refusal gives its reason elsewhere."""
+    rows = []
+    for e in records:
+        if e.value is None or e.diagnostics is None:
+            rows.append([e.label, "refused", *[""] * 5])
+            continue
+        ess, unseen = e.diagnostics.worst_ess, e.diagnostics.total_unseen
+        rows.append(
+            [
+                e.label + (" !" if e.warnings else ""),
+                e.text,
+                _around(e, "none", "none to trust"),
+                "none" if ess is None else f"{ess:,.0f}",
+                "" if unseen is None else f"{unseen:.1%}",
+                two_digits(e.error) if truth is None else f"{e.value - truth:+.2g}",
+                e.level or "",
+            ]
+        )
+    return rows
+
+
+def answer_line(e: Evaluation) -> str:
+    """What is left of a row where only the answer is wanted."""
+    if e.refused is not None:
+        return f"{e.label} refused"
+    around = _around(e, "no interval", NO_TRUST)
+    return f"{e.label} {e.text_of(e.standard_error)} {around} {e.level}"
+
+
+def _around(e: Evaluation, none: str, untrusted: str) -> str:
+    if e.interval is None:
+        return none
+    return str(e.interval) if e.trusted else untrusted
+
+
+def whole_log(records: Sequence[Evaluation]) -> Evaluation | None:
+    """The estimate of the most episodes, where others leave cut-off ones out."""
+    answered = [e for e in records if e.value is not None]
+    return max(answered, key=lambda e: e.n_episodes, default=None)
+
+
+def log_line(e: Evaluation) -> str:
+    """The line that every table of estimates needs beside it."""
+    earned = "what the behaviour itself earned cannot be told"
+    if e.behavior_value is not None:
+        earned = f"the behaviour itself earned {number(e.behavior_value)} per episode"
+    return f"{e.n_episodes:,} episodes, horizon {e.horizon}; {earned}"
+
+
+def gain_lines(records: Sequence[Evaluation]) -> list[str]:
+    """Whether the target is better than the behaviour, by each estimator whose error may be shown;
+    why that is not told, once for all that lack it for the same reason. Where cut-off episodes were
+    left out, what the behaviour earned in the others, which the gain is over."""
+    from reweigh.trust.gain import same
+
+    whole = whole_log(records)
+    every = None if whole is None else whole.behavior_value
+    lines, lacking = [], []
+    for e in (e for e in records if e.tested is not None and e.trusted):
+        if isinstance(e.tested, RefusedError):
+            lacking.append((e.label, f"better than the behaviour? not told: {e.tested.reason}"))
+            continue
+        own, over = e.behavior_value, ""
+        if own is not None and every is not None and not same(own, every):
+            over = f", over the {number(own)} earned in the episodes that were not cut off"
+        lines.append(f"{e.label}: better than the behaviour? {e.tested}{over}")
+    return lines + named_lines(lacking)
+
+
+def remarks(records: Iterable[Evaluation]) -> list[str]:
+    """Warnings and refusals as lines, the same text once with all its estimators."""
+    return named_lines((e.label, text) for e in records for text in _remarks_on(e))
+
+
+def _remarks_on(e: Evaluation) -> list[str]:
+    if e.refused is not None or e.verdict is None:
+        return [] if e.refused is None else [f"refused ({e.refused.code}): {e.refused}"]
+    reasons = {gate.sentence: gate.level for gate in e.verdict.reasons}
+    lines = [f"! {warning}" for warning in e.warnings if str(warning) not in reasons]
+    lines += [f"{level}: {text}" for text, level in reasons.items()]
+    if e.standard_error is not None and not e.trusted:
+        lines.append(e.untrusted)
+    if e.standard_error is None and "interval" not in e.reasons:
+        lines.append(f"no interval: {e.error_method}")
+    return lines + [f"not checked: {line}" for line in e.verdict.unchecked_lines()]
+
+
+def named_lines(pairs: Iterable[tuple[str, str]], between: str = ", ") -> list[str]:
+    """(name, text) as lines: the same text once, with all its names."""
+    return [f"{between.join(names)}: {text}" for text, names in by_text(pairs).items()]
+
+
 def interval_cell(e: Evaluation) -> str:
     """The interval in a table."""
     if e.around is not None:
@@ -74,9 +175,9 @@ def interval_cell(e: Evaluation) -> str:
     return "none to trust" if e.no_interval.startswith(NO_TRUST) else "none"
 
 
-def by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def by_text(pairs: Iterable[tuple[str, Text]]) -> dict[Text, list[str]]:
     """(name, text) by text: what is said of several is said once, with all their names."""
-    names: dict[str, list[str]] = {}
+    names: dict[Text, list[str]] = {}
     for name, text in pairs:
         names.setdefault(text, []).append(name)
     return names
@@ -109,6 +210,23 @@ def sentence(text: str) -> str:
 
 def signed(value: float, error: float | None) -> str:
     return f"{'+' if value > 0 else ''}{rounded(value, error)}"
+
+
+def plain_value(value: Any, number_text: Callable[[float], str] = number) -> str:
+    """A fact about a log in words."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return number_text(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return ", ".join(plain_value(item, number_text) for item in value) or "none"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{role}: {plain_value(name)}" for role, name in value.items())
+    return str(value)
 
 
 def plain(name: str) -> str:

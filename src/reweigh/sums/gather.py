@@ -242,7 +242,8 @@ def _stretch_moves(log: EpisodeLog, rho: Floats, half: Ints) -> Moves:
     for t in range(1, steps.horizon):
         hidden = np.flatnonzero(~begins[steps.rows(t)])
         here, before = steps.offsets[t] + hidden, steps.offsets[t - 1] + hidden
-        product[here] *= product[before]
+        # what cannot happen counts 0, however large the rest
+        product[here] = np.where(product[here] == 0, 0.0, product[here] * product[before])
         of[here] = of[before]
     begin = np.flatnonzero(begins)
     last = np.zeros(len(begin), np.int64)

@@ -1,4 +1,6 @@
-"""The NumPy scan: the sums of any declared table, from the rows of a log in memory."""
+"""The NumPy scan: the sums of any declared table, from the rows of a log in memory.
+
+For tables of a user, and where the compiled scan is not for a log (`scan.why_not`)."""
 
 from __future__ import annotations
 
@@ -15,11 +17,20 @@ import numpy.typing as npt
 from reweigh.kernels.groups import group_by, tally
 from reweigh.log.identity import NUMBER
 from reweigh.log.log import EpisodeLog
-from reweigh.log.states import HIDDEN, START, UNKNOWN
-from reweigh.sums.cells import stretches
-from reweigh.sums.diagnostic_tables import Buckets
+from reweigh.log.states import HIDDEN, START, UNKNOWN, Labels
+from reweigh.sums.diagnostic_tables import (
+    UNORDERED,
+    Buckets,
+    LaggedMoments,
+    LargestWeights,
+    OrderedMoments,
+    PacedMoments,
+    thinned,
+)
+from reweigh.sums.gather import moves_of
 from reweigh.sums.keyed import NO_ACTION, DeclaredSums, own_keys
-from reweigh.sums.tables import Operations, Table, evaluated
+from reweigh.sums.tables import BUILT_IN, CHOICES, Operations, Table, evaluated
+from reweigh.sums.transitions import StartMoments, TransitionMoments
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -30,16 +41,57 @@ Names = dict[str, Callable[[], Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Scan:
-    """A log with the ratios of one target: what its rows show, by the names of tables.
+class NumpyScan:
+    """A log with one target: what its rows show, by the names of tables.
 
-    pi, rho  (N,) π(a|s) and the clipped ratio of the rows          block  (n,) of the episodes
+    pi     (N,) π(a|s) of the rows; their ratios are clipped at `max_ratio`
+    block  (n,) of the episodes
     """
 
     log: EpisodeLog
     pi: Floats
-    rho: Floats
+    max_ratio: float | None
     block: Ints
+
+    @cached_property
+    def rho(self) -> Floats:
+        """(N,) ρ = π/μ, clipped."""
+        mu = self.log.steps.behavior_prob
+        assert mu is not None
+        rho = self.pi / mu
+        return rho if self.max_ratio is None else np.minimum(rho, self.max_ratio)
+
+    def starts(self, kind: str) -> StartMoments:
+        """`start` or `start_model`."""
+        return StartMoments(**self.sums(BUILT_IN[kind]))
+
+    def cells(self, kind: str) -> TransitionMoments:
+        """`transitions`, `model` or `choices`."""
+        sums = self.sums(CHOICES if kind == "choices" else BUILT_IN[kind])
+        size = len(sums["n"])
+        if kind == "choices":
+            sums |= {"t_next": sums["t"] + 1, "s_next": np.full(size, UNKNOWN)}
+        return TransitionMoments(**{"a": np.full(size, NO_ACTION)} | sums)
+
+    def lagged(self, states: Labels) -> LaggedMoments:
+        return thinned(LaggedMoments(**self.sums(LaggedMoments.TABLE)), states)
+
+    def ordered(self) -> OrderedMoments:
+        """Logged returns by the episodes' ids. Ids that are no whole numbers have no order: all
+        are in one bucket."""
+        ids = self.ids
+        shift, bucket = (UNORDERED, None) if ids is None else buckets_of(ids, OrderedMoments)
+        return OrderedMoments(shift=shift, **self.sums(OrderedMoments.TABLE, bucket=bucket))
+
+    def paced(self) -> PacedMoments | None:
+        """Logged rewards by the episodes' ids and the step; None where an id is no number."""
+        if self.ids is None:
+            return None
+        shift, bucket = buckets_of(self.ids, PacedMoments)
+        return PacedMoments(shift=shift, **self.sums(PacedMoments.TABLE, bucket=bucket))
+
+    def largest(self) -> LargestWeights:
+        return LargestWeights.of(LargestWeights.even(log_weights(self.log, self.rho)))
 
     def sums(
         self, table: Table, keys: tuple[str, ...] | None = None, bucket: Ints | None = None
@@ -114,22 +166,21 @@ class Scan:
         }
 
     def _of_stretches(self) -> Names:
-        steps = self.log.steps
-        found = stretches(steps, self.rho, self.log.discount)
-        t = np.repeat(np.arange(steps.horizon), np.diff(found.begins))
-        rho, z, y, one = found.values
+        moves = moves_of(self.log, self.rho, "stretches")
+        of, size = moves.of, len(moves.t)
+        assert of is not None
         return {
-            "block": lambda: self.block[found.episode],
-            "t": lambda: t,
-            "s": lambda: found.s,
-            "t_next": lambda: found.t_next,
-            "s_next": lambda: found.s_next,
-            "reward": lambda: y,
-            "ratio": lambda: rho,
-            "weighted_reward": lambda: z,
-            "weighted_one": lambda: one,
-            "target_prob": lambda: np.zeros(len(t)),
-            "behavior_prob": lambda: np.zeros(len(t)),
+            "block": lambda: self.block[moves.episode],
+            "t": lambda: moves.t,
+            "s": lambda: moves.s,
+            "t_next": lambda: moves.t_next,
+            "s_next": lambda: moves.s_next,
+            "reward": lambda: moves.y,
+            "ratio": lambda: moves.rho,
+            "weighted_reward": lambda: moves.z,
+            "weighted_one": lambda: tally(of, moves.within, size),
+            "target_prob": lambda: np.zeros(size),
+            "behavior_prob": lambda: np.zeros(size),
         }
 
     def _of_episodes(self, hidden: int, bucket: Ints) -> Names:

@@ -21,7 +21,7 @@ from reweigh.sums.diagnostic_tables import Buckets
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
 from reweigh.sums.engines.base import Request
 from reweigh.sums.moments import Moments
-from reweigh.sums.numpy_scan import Scan, buckets_of, log_weights
+from reweigh.sums.numpy_scan import NumpyScan, buckets_of, log_weights
 from reweigh.sums.read import ScannedLog, Scanner, read_log
 from reweigh.sums.stored_columns import tables_of
 from reweigh.sums.tables import BUILT_IN, Table
@@ -123,7 +123,7 @@ def _sums(
 
 def _compare(sums: Moments, log: EpisodeLog, target: Policy, blocks: int) -> None:
     pi, rho = ratios(log, target, None)
-    scan = Scan(log, pi, rho, log.steps.blocks(blocks))
+    scan = NumpyScan(log, pi, None, log.steps.blocks(blocks))
     for name, held in tables_of(sums).items():
         if name == "largest":
             products = np.sort(log_weights(log, rho))[::-1]

@@ -10,7 +10,7 @@ from statistics import NormalDist
 from typing import Any
 
 from reweigh.errors import RefusedError, must_be
-from reweigh.show.json import refusal_json
+from reweigh.show.record import refusal_json
 from reweigh.show.text import by_text, shown_names
 from reweigh.system.numbers import number, rounded, two_digits
 from reweigh.trust.variance_parts import Decomposition

@@ -12,8 +12,7 @@ from rich.table import Table
 
 from reweigh.cli.init.look import Look
 from reweigh.cli.init.proposal import ROLES, Choice, Proposal
-from reweigh.cli.tables import cell
-from reweigh.cli.terminal import Terminal
+from reweigh.cli.terminal import Terminal, cell
 from reweigh.cli.toml import Line, toml_text
 
 MANY = ("state", "next_state")  # roles that several columns may share

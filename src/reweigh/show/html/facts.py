@@ -10,7 +10,7 @@ from typing import Any
 from reweigh.estimate.estimator import Recipe
 from reweigh.show.html.page import Section, Table
 from reweigh.show.record import Facts, Report
-from reweigh.system.numbers import number
+from reweigh.show.text import plain_value
 
 LIBRARIES = ("numpy", "scipy", "numba", "pyarrow", "altair", "vl-convert-python")
 NOTATION = (
@@ -23,7 +23,7 @@ NOTATION = (
 def log_section(log: Mapping[str, Any]) -> Section:
     """The log as it describes itself."""
     facts = tuple(
-        (name.replace("_", " "), _range(value) if name.endswith("_range") else _plain(value))
+        (name.replace("_", " "), _range(value) if name.endswith("_range") else plain_value(value))
         for name, value in log.items()
         if value != []
     )
@@ -69,21 +69,4 @@ def computation(report: Report) -> Facts:
 
 
 def _range(value: Any) -> str:
-    return "none" if value is None else f"{_plain(value[0])} to {_plain(value[1])}"
-
-
-def _plain(value: Any) -> str:
-    """A plain value in words."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return number(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list):
-        return ", ".join(_plain(item) for item in value)
-    if isinstance(value, Mapping):
-        return "; ".join(f"{role}: {_plain(name)}" for role, name in value.items())
-    return str(value)
+    return "none" if value is None else f"{plain_value(value[0])} to {plain_value(value[1])}"

@@ -99,7 +99,7 @@ def gains(report: Report) -> Figure | None:
     cells = tuple((*cell, row.better) for cell, row in zip(gain_cells(rows), rows, strict=True))
     name, gain, around, p = cells[0]
     why = "Both values come from the same episodes, so what they have in common cancels"
-    if rows[0].gain_at_most:
+    if rows[0].tested_gain is not None and rows[0].tested_gain.at_most:
         why = "Sums hold no episodes: the error of the difference is at most that of both values"
     text = (
         f"{name}: {gain} ({around}), one-sided {p} of no gain. {why}; an interval without 0 tells "

@@ -1,0 +1,360 @@
+"""The compiled scan: the package's own tables of sums, from batches of time-major rows.
+
+A log in memory is one batch; a stream hands over batches of whole episodes, one after the other:
+
+    scan = CompiledScan(Shape(kinds, states, n_actions, horizon, discount), batches=True)
+    for batch in batches:
+        scan.add(batch)
+    tables = scan.tables()      # {"choices": TransitionMoments, "lagged": LaggedMoments, …}
+
+In a batch the rows of step t are one slice, row k of it is that of the batch's episode k, and the
+episodes stand from the longest to the shortest (as in `log/steps.py`). States and actions have
+codes below len(Shape.states) and Shape.n_actions, the same in all batches.
+
+Kinds: "transitions", "model", "choices", "lagged", "ordered", "paced", "largest". Running products
+by block and first states have no loops of their own here (`products.py`, `numpy_scan.py`).
+
+`why_not` says what is left to the NumPy scan (`numpy_scan.py`), which reads the declarations: small
+logs, hidden states, and far more (step, state) pairs than rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.kernels import choose
+from reweigh.kernels.choose import kernel
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import HIDDEN, Labels
+from reweigh.sums.diagnostic_tables import (
+    BITS,
+    MOST_LAGGED,
+    WEYL,
+    LaggedMoments,
+    LargestWeights,
+    OrderedMoments,
+    PacedMoments,
+    label_hashes,
+    thinned,
+)
+from reweigh.sums.keyed import NO_ACTION
+from reweigh.sums.transitions import TransitionMoments
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+WIDTH = 12  # numbers of a cell, as in kernels/scan.py
+SUMS = ("rho", "rho2", "z", "rhoz", "z2", "y", "y2", "pi", "pi2", "mu")
+CELLS_PER_ROW, FEW_CELLS = 4, 1 << 12  # of a step: where more are possible, keys are ranked
+MOST_CELLS = 1 << 24  # of all steps, where there are several batches
+NODES_PER_ROW, FEW_NODES = 2, 1 << 16  # (step, state) pairs
+LOG_UNIT = 256 * math.log(2.0)  # of an exponent of running products
+NO_CODES, NO_BLOCKS = np.zeros(0, np.int32), np.zeros(0, np.int64)
+CELLS = {"transitions": (False, True), "model": (True, True), "choices": (True, False)}
+
+
+class TooManyCells(Exception):
+    """There is no room for a place per possible cell."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """What is summed: kinds of tables; the labels of states, the number of actions (0 if they are
+    numbers) and of blocks of episodes; up to which ratio."""
+
+    kinds: frozenset[str]
+    states: Labels
+    n_actions: int
+    horizon: int
+    discount: float
+    blocks: int = 1
+    max_ratio: float | None = None
+
+    @property
+    def limit(self) -> float:
+        return math.inf if self.max_ratio is None else self.max_ratio
+
+    @cached_property
+    def hashes(self) -> Ints:
+        return label_hashes(self.states).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Time-major rows of whole episodes.
+
+    offsets  (H+1,) rows of step t are offsets[t]:offsets[t+1]
+    state, action, reward, behavior_prob, target_prob  (N,); action is empty where they are numbers
+    ending   (n,) what follows the last row: a state's code, END, or UNKNOWN
+    block    (n,) of the episodes; empty where all are in block 0
+    ids      (n,) of the episodes, None where one is no whole number
+    """
+
+    offsets: Ints
+    state: Codes
+    action: Codes
+    reward: Floats
+    behavior_prob: Floats
+    target_prob: Floats
+    ending: Codes
+    block: Ints = field(default_factory=lambda: NO_BLOCKS)
+    ids: Ints | None = None
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.offsets[-1])
+
+
+def why_not(log: EpisodeLog) -> str | None:
+    """Why the sums of a log in memory are left to the NumPy scan; None where they are not."""
+    steps = log.steps
+    if steps.n_rows < choose.COMPILED_FROM:
+        return f"fewer than {choose.COMPILED_FROM:,} rows"
+    if log.has_hidden or np.any(steps.ending == HIDDEN):
+        return "hidden states"
+    if log.horizon * len(log.states) > max(NODES_PER_ROW * steps.n_rows, FEW_NODES):
+        return "far more (step, state) pairs than rows"
+    return None
+
+
+class CompiledScan:
+    """Adds up batches, or one; `tables` gives what was asked for."""
+
+    def __init__(self, shape: Shape, *, batches: bool = False) -> None:
+        kinds, self.shape, self.batches = shape.kinds, shape, batches
+        self.cells = {k: Cells(shape, *CELLS[k], batches) for k in CELLS if k in kinds}
+        self.parts: dict[str, list[Any]] = {kind: [] for kind in kinds - CELLS.keys()}
+
+    def add(self, batch: Batch) -> None:
+        for cells in self.cells.values():
+            cells.add(batch)
+        if "lagged" in self.parts:
+            level = max((part.level for part in self.parts["lagged"]), default=0)
+            self.parts["lagged"].append(lagged_of(batch, self.shape, level))
+            self._merge_lagged(2 * MOST_LAGGED)
+        if self.parts.keys() & {"ordered", "paced"}:
+            for kind, table in returns_of(batch, self.shape).items():
+                self.parts[kind].append(table)
+        if "largest" in self.parts:
+            log_w = LargestWeights.even(log_products(batch, self.shape))
+            self.parts["largest"].append(LargestWeights.of(log_w))
+
+    def _merge_lagged(self, most: int) -> None:
+        parts = self.parts["lagged"]
+        if len(parts) > 1 and sum(map(len, parts)) > most:
+            level = max(part.level for part in parts)
+            held = thinned(LaggedMoments.together(parts), self.shape.states, level)
+            self.parts["lagged"] = [held]
+
+    def tables(self) -> dict[str, Any]:
+        """Of all batches; there must be one."""
+        if "lagged" in self.parts:
+            self._merge_lagged(0)
+        parts = {kind: tables for kind, tables in self.parts.items() if tables}
+        joined = {k: p[0] if len(p) == 1 else p[0].together(p) for k, p in parts.items()}
+        return joined | {kind: cells.table() for kind, cells in self.cells.items()}
+
+
+class Cells:
+    """Sums by (block, t, s[, a][, s']): of one batch step by step, each through the same table; of
+    several with a line for every possible cell of every step."""
+
+    def __init__(self, shape: Shape, by_action: bool, by_next: bool, batches: bool) -> None:
+        self.shape, self.by_next, self.by_action = shape, by_next, by_action and shape.n_actions > 0
+        states = len(shape.states)
+        actions = shape.n_actions if self.by_action else 1
+        self.sizes = (states, actions, states + 2 if by_next else 1)
+        self.size = shape.blocks * math.prod(self.sizes)
+        self.lines: Floats | None = None
+        if batches:
+            if self.size * shape.horizon > MOST_CELLS:
+                raise TooManyCells
+            self.lines = np.zeros((shape.horizon, self.size * WIDTH))
+
+    def add(self, batch: Batch) -> None:
+        action = batch.action if self.by_action else NO_CODES
+        places = (batch.offsets, batch.state, action, batch.ending, batch.block, self.sizes)
+        numbers = numbers_of(batch, self.shape)
+        add_moves = kernel("scan.add_moves")
+        if self.lines is not None:
+            add_moves(*places, *numbers, self.lines, *Room.of(self.shape.horizon, 0).arrays)
+        elif self.size <= max(CELLS_PER_ROW * batch.n_rows // self.shape.horizon, FEW_CELLS):
+            room = Room.of(self.shape.horizon, min(batch.n_rows, self.shape.horizon * self.size))
+            add_moves(*places, *numbers, np.zeros((1, self.size * WIDTH)), *room.arrays)
+            self.room = room
+        else:
+            key = np.empty(batch.n_rows, np.int64)
+            kernel("scan.move_keys")(*places, key)
+            self.room = Ranks.of(batch.offsets, NO_BLOCKS, key, self.size).sums(numbers)
+
+    def table(self) -> TransitionMoments:
+        if self.lines is not None:
+            self.room = Room.of(self.shape.horizon, int(np.count_nonzero(self.lines[:, ::WIDTH])))
+            kernel("scan.emit_all")(self.lines, *self.room.arrays)
+        room, total = self.room, self.room.total
+        rest, after = split(room.code[:total], self.sizes[2])
+        rest, action = split(rest, self.sizes[1])
+        block, s = split(rest, self.sizes[0]) if self.shape.blocks > 1 else (0, rest)
+        t = np.repeat(np.arange(self.shape.horizon), room.counts)
+        columns = room.columns() | {"t": t, "t_next": t + 1, "s": s}
+        columns["one"] = columns["rho"]  # without stretches the placebo is ρ itself
+        constant = {
+            "block": block,
+            "a": action if self.by_action else NO_ACTION,
+            "s_next": state_after(after),
+        }
+        for name, value in constant.items():  # a constant column takes no memory
+            columns[name] = np.broadcast_to(value, total)
+        table = TransitionMoments(**columns)
+        if self.shape.blocks > 1:
+            order = np.argsort(table.block, kind="stable")
+            table = table.holding({name: values[order] for name, values in table.arrays().items()})
+        return table
+
+
+@dataclass(frozen=True, eq=False)
+class Room:
+    """What the kernels fill: counts (H,), the cells of each step; code, n (C,) and sums (10, C)."""
+
+    counts: Ints
+    code: Ints
+    n: Ints
+    sums: Floats
+
+    @classmethod
+    def of(cls, horizon: int, cells: int) -> Room:
+        counts, (code, n) = np.zeros(horizon, np.int64), np.empty((2, cells), np.int64)
+        return cls(counts, code, n, np.empty((len(SUMS), cells)))
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        return self.counts, self.code, self.n, self.sums
+
+    @property
+    def total(self) -> int:
+        return int(self.counts.sum())
+
+    def columns(self) -> dict[str, Any]:
+        total = self.total
+        sums = dict(zip(SUMS, (column[:total] for column in self.sums), strict=True))
+        return sums | {"n": self.n[:total]}
+
+
+def numbers_of(batch: Batch, shape: Shape) -> tuple[Any, ...]:
+    """What the kernels sum."""
+    return batch.target_prob, batch.behavior_prob, batch.reward, shape.limit
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """Rows by their keys within steps: `rows` (empty: all), those of step t being
+    begins[t]:begins[t+1], their ranks among the counts[t] cells of the step, and the cells."""
+
+    begins: Ints
+    rows: Ints
+    rank: Ints
+    counts: Ints
+    cells: Ints
+
+    @classmethod
+    def of(cls, begins: Ints, rows: Ints, key: Ints, size: int) -> Ranks:
+        """The keys, all below size, become the ranks."""
+        cells, counts = np.empty(len(key), np.int64), np.zeros(len(begins) - 1, np.int64)
+        kernel("scan.rank_keys")(begins, key, size, counts, cells)
+        return cls(begins, rows, key, counts, cells[: int(counts.sum())])
+
+    def sums(self, numbers: tuple[Any, ...]) -> Room:
+        room, table = Room.of(0, len(self.cells)), np.zeros(int(self.counts.max()) * WIDTH)
+        kernel("scan.sum_ranked")(
+            self.begins, self.rows, self.rank, *numbers, table, self.counts, *room.arrays[1:]
+        )
+        return Room(self.counts, self.cells, room.n, room.sums)
+
+
+def split(code: Ints, size: int) -> tuple[Ints, Any]:
+    """Quotient and remainder; of size 1 the remainder is 0."""
+    if size == 1:
+        return code, 0
+    quotient = code // size
+    return quotient, code - quotient * size
+
+
+def state_after(place: Any) -> Any:
+    """s' of its place: UNKNOWN, END, then the states."""
+    return np.where(place >= 2, place - 2, place - 3)
+
+
+def lagged_of(batch: Batch, shape: Shape, level: int) -> LaggedMoments:
+    """At most MOST_LAGGED cells, as `thinned` holds them: of one (t, s) in 2^level, with the least
+    level, from this one on, that does. Rows bound the cells, so that few are ranked in vain."""
+    visits = np.zeros((shape.horizon, len(shape.states)), np.int64)
+    kernel("scan.count_visits")(batch.offsets, batch.state, visits)
+    visits[0] = 0
+    place = (shape.hashes + np.arange(shape.horizon)[:, None] * WEYL) % 2**BITS
+    level_of = BITS - np.frexp(place)[1]  # up to which a (t, s) is held
+    rows = np.bincount(level_of.reshape(-1), visits.reshape(-1), BITS + 1)[::-1].cumsum()[::-1]
+    fits = level + int(np.argmax(rows[level:] <= MOST_LAGGED))
+    ranks = _ranks_at(batch, shape, level_of >= fits, int(rows[fits]))
+    while fits > level:
+        more = _ranks_at(batch, shape, level_of >= fits - 1, int(rows[fits - 1]))
+        if len(more.cells) > MOST_LAGGED:
+            break
+        ranks, fits = more, fits - 1
+    room = ranks.sums(numbers_of(batch, shape))
+    rest, after = split(room.code, len(shape.states) + 2)
+    rest, s = split(rest, len(shape.states))
+    s_before, a_before = split(rest, max(shape.n_actions, 1))
+    if shape.n_actions < 2:
+        a_before = np.full(len(s), 0 if shape.n_actions else NO_ACTION)
+    sums = {name: values for name, values in room.columns().items() if name in LaggedMoments.SUMS}
+    t = np.repeat(np.arange(shape.horizon), room.counts)
+    return LaggedMoments(t, s_before, a_before, s, state_after(after), **sums, level=fits)
+
+
+def _ranks_at(batch: Batch, shape: Shape, held: npt.NDArray[np.bool_], size: int) -> Ranks:
+    """The rows of the (t, s) that are held, so many, by (s₋, a₋, s, s')."""
+    states, actions = len(shape.states), max(shape.n_actions, 1)
+    begins = np.zeros(shape.horizon + 1, np.int64)
+    rows, key = np.empty((2, size + 1), np.int64)  # one more: rows are written before they are kept
+    kernel("scan.hold_rows")(
+        batch.offsets, batch.state, batch.action, batch.ending, actions, held, begins, rows, key
+    )
+    return Ranks.of(begins, rows[:size], key[:size], states * actions * states * (states + 2))
+
+
+def returns_of(batch: Batch, shape: Shape) -> dict[str, Any]:
+    """`ordered` and `paced`, where they are asked for and the ids have an order."""
+    n, ids = len(batch.ending), batch.ids
+    returns, paced = np.zeros(n), "paced" in shape.kinds and ids is not None
+    bucket, shift = NO_BLOCKS, 0
+    if paced:
+        assert ids is not None
+        shift = PacedMoments.shift_of(int(ids.min()), int(ids.max()))
+        bucket = (ids >> shift) - (int(ids.min()) >> shift)
+    sums = np.zeros((shape.horizon, int(bucket.max(initial=0)) + 1, 3))
+    kernel("scan.earn")(batch.offsets, batch.reward, shape.discount, bucket, returns, sums)
+    tables: dict[str, Any] = {}
+    if "ordered" in shape.kinds:
+        tables["ordered"] = OrderedMoments.of(ids, returns)
+    if paced:
+        assert ids is not None
+        count, y, y2 = np.moveaxis(sums, 2, 0).transpose(0, 2, 1).reshape(3, -1)
+        low = int(ids.min()) >> shift
+        every = low + np.arange(sums.shape[1])
+        tables["paced"] = PacedMoments.dense(shift, every, count.astype(np.int64), y, y2)
+    return tables
+
+
+def log_products(batch: Batch, shape: Shape) -> Floats:
+    """(n,) the logarithms of the episodes' whole products."""
+    m, e = np.ones(len(batch.ending)), np.zeros(len(batch.ending), np.int64)
+    pi, mu, _, limit = numbers_of(batch, shape)
+    kernel("scan.whole_products")(batch.offsets, pi, mu, limit, m, e)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(m) + e * LOG_UNIT)
