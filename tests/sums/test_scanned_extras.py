@@ -20,7 +20,7 @@ from reweigh.cli.app import run
 from reweigh.kernels.groups import group_by
 from reweigh.sums import diagnostic_tables as extras
 from reweigh.sums.diagnostic_tables import LaggedMoments, LargestWeights
-from reweigh.sums.engines.stream_episodes import Tail
+from reweigh.sums.engines.stream_sums import LargestSoFar
 from reweigh.trust.gates import Verdict
 
 __all__ = ["fast_answers"]
@@ -409,7 +409,7 @@ def test_the_largest_weights_are_those_of_a_sort_whatever_the_parts(
     rng = np.random.default_rng(values)
     log_w = LargestWeights.even(rng.integers(0, values, 20_000) / 7.0)
     log_w[rng.random(len(log_w)) < 0.3] = -np.inf  # products of 0
-    tail = Tail(len(log_w))
+    tail = LargestSoFar(len(log_w))
     for part in np.array_split(log_w, parts):
         tail.add(part)
     found, whole = tail.total(), LargestWeights.of(log_w)

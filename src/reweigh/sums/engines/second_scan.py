@@ -47,12 +47,12 @@ def visit_episodes(
     with np.errstate(over="ignore", invalid="ignore"):
         if log.scanner.name == "stream":
             try:
-                _visit_stream(log, target, horizon, lambda: recoded(begin()))
+                _visit_stream(log, target, horizon, lambda _: recoded(begin()))
             except RowOrderError:
-                _visit_sorted(log, "duckdb", target, horizon, lambda: recoded(begin()))
+                _visit_sorted(log, "duckdb", target, horizon, lambda _: recoded(begin()))
             return
         engine = None if log.scanner.name == "ibis" else log.scanner.name
-        _visit_sorted(log, engine, target, horizon, lambda: recoded(begin()))
+        _visit_sorted(log, engine, target, horizon, lambda _: recoded(begin()))
 
 
 def with_codes_of(log: EpisodeLog, sums: Moments) -> EpisodeLog:
@@ -78,7 +78,7 @@ def _coded(codes: npt.NDArray[np.int32], table: npt.NDArray[np.int64]) -> npt.ND
 
 
 def _visit_stream(
-    log: ScannedLog, target: Policy, horizon: int, begin: Callable[[], Visit]
+    log: ScannedLog, target: Policy, horizon: int, begin: Callable[[bool], Visit]
 ) -> None:
     engine: Any = log.scanner
     opened, rows = engine._open(log.data, log.reading, target)
@@ -91,7 +91,7 @@ def _visit_sorted(
     engine: str | None,
     target: Policy,
     horizon: int,
-    begin: Callable[[], Visit],
+    begin: Callable[[bool], Visit],
 ) -> None:
     from reweigh.sums.engines.ibis_connect import open_home
     from reweigh.sums.engines.ibis_rows import wanted_columns

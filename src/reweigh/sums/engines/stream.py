@@ -38,21 +38,17 @@ from reweigh.log.log import SHOWN_LABELS, EpisodeLog
 from reweigh.log.read import read_roles
 from reweigh.log.states import HIDDEN, describe_abstraction
 from reweigh.policy.base import ColumnPolicy, Policy, RememberedPolicy
-from reweigh.sums.engines.arrays import ArraysEngine, ratios
 from reweigh.sums.engines.base import Request, named
 from reweigh.sums.engines.stream_chunks import (
     Findings,
-    Parts,
     RowOrderError,
     Visit,
-    in_order,
     scan,
     settle,
 )
-from reweigh.sums.engines.stream_episodes import Tail
 from reweigh.sums.engines.stream_rows import Data, Opened, RowSource
+from reweigh.sums.engines.stream_sums import ChunkSums, in_order
 from reweigh.sums.moments import About, Moments
-from reweigh.sums.numpy_scan import log_weights
 from reweigh.sums.read import Reading
 from reweigh.system.process import Report, require_compiled, require_steps
 
@@ -98,8 +94,9 @@ class StreamEngine:
         self, opened: Opened, rows: RowSource, reading: Reading, target: Policy, request: Request
     ) -> Moments:
         """The sums of chunks of whole episodes, added up."""
+        once = RememberedPolicy(target)
         parts, horizon, found = self._scanned(
-            opened, rows, reading, lambda: ChunkSums(request, RememberedPolicy(target), rows.rows)
+            opened, rows, reading, lambda shared: ChunkSums(request, once, rows.rows, shared)
         )
         if found.target_faults:
             raise input_error(found.target_error, settle(found.target_faults, found.rows))
@@ -108,7 +105,7 @@ class StreamEngine:
         return named(replace(sums, about=about, unchecked=found.seen.unchecked), found.identity)
 
     def _scanned(
-        self, opened: Opened, rows: RowSource, reading: Reading, begin: Callable[[], Sink]
+        self, opened: Opened, rows: RowSource, reading: Reading, begin: Callable[[bool], Sink]
     ) -> tuple[Sink, int, Findings]:
         """Scan the log into what `begin` makes; refuse what breaks a rule. Also the horizon, and
         what was found.
@@ -117,10 +114,10 @@ class StreamEngine:
         the horizon, as it is in memory, and the log is looked at again, so that the faults are the
         same.
         """
-        horizon, sinks = _horizon(rows, reading), [begin()]
+        horizon, sinks = _horizon(rows, reading), [begin(False)]
 
-        def visit() -> Visit:
-            sinks[:] = [begin()]
+        def visit(same_codes: bool) -> Visit:
+            sinks[:] = [begin(same_codes)]
             return sinks[0].add
 
         found = scan(opened, rows, reading, horizon, visit, self.reads_fast(rows))
@@ -142,7 +139,7 @@ class StreamEngine:
         opened, rows = self._open(data, reading, None)
 
         def described(rows: RowSource) -> dict[str, Any]:
-            tally, horizon, found = self._scanned(opened, rows, reading, lambda: Tally(reading))
+            tally, horizon, found = self._scanned(opened, rows, reading, lambda _: Tally(reading))
             return tally.described(opened.describe(), horizon, found)
 
         return _in_order(rows, reading, described)
@@ -171,26 +168,6 @@ def _in_order(rows: RowSource, reading: Reading, run: Callable[[RowSource], Resu
     except RowOrderError:
         warnings.warn(InputWarning(SORTED), stacklevel=4)
         return run(rows.sorted_by(reading.columns.episode, reading.columns.step))
-
-
-class ChunkSums:
-    """Sums of the chunks of a log so far."""
-
-    def __init__(self, request: Request, target: Policy, rows: int) -> None:
-        self.request, self.target = request, target
-        self.parts, self.largest = Parts(request), Tail(rows)
-
-    def add(self, log: EpisodeLog) -> None:
-        request = self.request
-        kinds = request.kinds - {"largest"} - (self.parts.left_out.keys() - {"model"})
-        asked = replace(request, kinds=kinds, named=False)
-        self.parts.add(ArraysEngine().moments(log, self.target, asked))
-        if "largest" in request.kinds:
-            self.largest.add(log_weights(log, ratios(log, self.target, request.max_ratio)[1]))
-
-    def total(self) -> Moments:
-        total = self.parts.total()
-        return replace(total, largest=self.largest.total()) if self.largest.n else total
 
 
 def _horizon(rows: RowSource, reading: Reading) -> int:

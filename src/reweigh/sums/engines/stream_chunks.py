@@ -21,7 +21,6 @@ from reweigh.log.log import EpisodeLog
 from reweigh.log.read import assemble
 from reweigh.log.roles import RoleReader, is_label
 from reweigh.log.states import Codes, Label, Labels
-from reweigh.sums.engines.base import SPARE_CELLS, Request
 from reweigh.sums.engines.stream_rows import (
     ROW,
     Opened,
@@ -31,7 +30,6 @@ from reweigh.sums.engines.stream_rows import (
     read_ahead,
     run_starts,
 )
-from reweigh.sums.moments import Moments, together
 from reweigh.sums.read import Reading
 
 Ints = npt.NDArray[np.int64]
@@ -40,7 +38,6 @@ Mask = npt.NDArray[np.bool_]
 Visit = Callable[[EpisodeLog], None]
 KEPT_IDS = 1 << 24  # runs of ids: 16 bytes each
 LONGEST_EPISODE = 1 << 24  # rows
-FEW_CELLS = 1 << 18  # adding up costs a sort, so it waits until the parts hold more than this
 SIGN = np.uint64(1 << 63)  # so that the keys of -1, 0, 1 count up
 
 
@@ -166,19 +163,20 @@ def scan(
     rows: RowSource,
     reading: Reading,
     horizon: int,
-    begin: Callable[[], Visit],
+    begin: Callable[[bool], Visit],
     fast: bool,
 ) -> Findings:
     """Check the whole log. What `begin` gives sees every chunk as a log, as long as no rule is
-    broken; where the code that reads logs must begin anew, it is asked for again."""
+    broken; where the code that reads logs must begin anew, it is asked for again. Its argument is
+    whether chunks share their codes: one code is one label, as long as no new ones come up."""
     if fast:
         from reweigh.sums.engines.stream_simple import UnusualRowsError
 
         try:
-            return _simple_scan(rows, reading, horizon, begin())
+            return _simple_scan(rows, reading, horizon, begin(True))
         except UnusualRowsError:
             pass
-    return _checked_scan(opened, rows, reading, horizon, begin())
+    return _checked_scan(opened, rows, reading, horizon, begin(False))
 
 
 def _simple_scan(rows: RowSource, reading: Reading, horizon: int, visit: Visit) -> Findings:
@@ -308,69 +306,7 @@ def _check_order(found: Findings, keys: Words, starts: Ints, step: Ints | None) 
             raise RowOrderError
 
 
-# --- sums and faults of the chunks, added up ------------------------------------------------------
-
-
-@dataclass
-class Parts:
-    """Moments that come one after the other; the largest weights among them are kept apart."""
-
-    request: Request
-    held: list[Moments] = field(default_factory=list)
-
-    @property
-    def left_out(self) -> dict[str, str]:
-        """Kinds of which there are too many already."""
-        return self.held[0].left_out if self.held else {}
-
-    def add(self, part: Moments) -> None:
-        if "model" in self.left_out:
-            part = part._without_model(self.left_out)
-        self.held.append(part)
-        first, *rest = [cells_of(m) for m in self.held]
-        if sum(rest) > max(first, FEW_CELLS):
-            self.held = [self.total()]
-
-    def total(self) -> Moments:
-        """The sum; spare kinds that have become too large are left out from there on."""
-        total, request = add_up(self.held), self.request
-        if "model" not in request.spare or total.model is None or len(total.model) <= SPARE_CELLS:
-            return total
-        return total._without_model(total.left_out | request.left_out())
-
-
-def cells_of(part: Moments) -> int:
-    tables = (part.transitions, part.model, part.lagged, part.paced)
-    return sum(len(table) for table in tables if table is not None) + len(part.start.n)
-
-
-def add_up(parts: list[Moments]) -> Moments:
-    """The sum of parts of one log (the parts share what they are of)."""
-    if len({frozenset(part.actions.values) for part in parts if part.actions is not None}) > 1:
-        # no part knows what the policy does with another's actions
-        parts = [replace(part, policy=None) for part in parts]
-    return together(parts)
-
-
-def in_order(total: Moments, found: Findings) -> Moments:
-    """The sums as the whole log, read at once, would give them; the hidden state is the last."""
-    order = found.ordered_labels()
-    states = Labels((*order, None) if total.hidden else tuple(order))
-    actions = total.actions
-    if actions is not None:
-        actions = Labels(tuple(sorted(found.actions)))  # type: ignore[type-var]
-    ordered = total
-    if (states, actions) != (total.states, total.actions):
-        ordered = add_up([total._with_labels(states, actions)])
-    if ordered.hidden and ordered.transitions is not None:
-        # a stretch has no single π and μ; parts without hidden states have counted theirs
-        zeros = np.zeros(len(ordered.transitions))
-        ordered = replace(
-            ordered, transitions=replace(ordered.transitions, pi=zeros, pi2=zeros, mu=zeros)
-        )
-    if ordered.truncated:  # the products of cut-off episodes mean nothing
-        ordered = replace(ordered, trajectories=None)
-    return ordered
+# --- faults of the chunks, added up ------------------------------------------------------
 
 
 def gather(found: list[Fault], more: Iterable[Fault]) -> None:
