@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from reweigh import adapters, theory, worlds
     from reweigh.decide.certificate import Certificate, certify
     from reweigh.decide.compare import compare
-    from reweigh.decide.comparison_result import Comparison
+    from reweigh.decide.contenders import Comparison
     from reweigh.errors import (
         InputError,
         InputWarning,
@@ -126,7 +126,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "reweigh.decide.certificate": "Certificate certify",
     "reweigh.decide.compare": "compare",
-    "reweigh.decide.comparison_result": "Comparison",
+    "reweigh.decide.contenders": "Comparison",
     "reweigh.errors": (
         "InputError InputWarning LowOverlapWarning PartialError PlaceboWarning RefusedError "
         "ResourceError ReweighError ReweighWarning SelectionWarning SmallSampleWarning "

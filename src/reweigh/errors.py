@@ -8,7 +8,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
+from numbers import Integral, Real
+from typing import Any
 
 SHOWN_PLACES = 5
 KEPT_PLACES = 20
@@ -175,6 +176,13 @@ def check_whole(parameter: str, given: object, least: int, most: int | None = No
             return number
     upto = "on" if most is None else f"to {most:,}"
     raise must_be(parameter, f"a whole number from {least} {upto}", given)
+
+
+def check_fraction(parameter: str, given: Any, rule: str = "a number between 0 and 1") -> float:
+    """A number strictly between 0 and 1, NumPy's too."""
+    if isinstance(given, Real) and 0 < float(given) < 1:
+        return float(given)
+    raise must_be(parameter, rule, given)
 
 
 def check_horizon(horizon: object) -> int:

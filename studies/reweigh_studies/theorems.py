@@ -19,7 +19,7 @@ from scipy.special import gammaln
 
 from reweigh.errors import UsageError, check_whole, must_be
 from reweigh.system.numbers import divided
-from reweigh.theory.bounds import clipped
+from reweigh.theory.exact import clipped
 from reweigh.worlds.random_worlds import random_mdp
 from reweigh.worlds.tabular import TabularMDP
 from reweigh.worlds.world import Rollout, as_generator

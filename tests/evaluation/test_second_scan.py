@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import reweigh as rw
-from reweigh.decide.disagreement import disagreement
+from reweigh.decide.contenders import disagreement
 from reweigh.evaluation import influence_source
 from reweigh.sums.engines import second_scan, stream_fast, stream_gather
 from reweigh.worlds import random_mdp

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import reweigh as rw
-from reweigh.decide.comparison_report import SHOWN, comparison_page, ranked_rows, to_best
+from reweigh.decide.report import SHOWN, comparison_page, ranked_rows, to_best
 from reweigh.show.html.page import Section, Table, spec_of
 from reweigh.show.text import span
 from reweigh.system.numbers import rounded

@@ -19,7 +19,7 @@ from reweigh import theory
 from reweigh.estimate.influence import behavior_values, influence_values
 from reweigh.show.charts import log_ticks
 from reweigh.show.text import shown_names
-from reweigh.theory.spread import spread
+from reweigh.theory.exact import spread
 from reweigh.worlds import ModelFail, ModelWin, TabularMDP, random_mdp
 
 Z95, Z80 = NormalDist().inv_cdf(0.975), NormalDist().inv_cdf(0.8)
@@ -74,7 +74,7 @@ def log_of(world: TabularMDP, n: int, seed: int = 0) -> rw.EpisodeLog:
 def test_spreads_are_the_quantities_of_the_theory(name, estimator, quantity) -> None:
     world = tabular(TINY[name])
     q = theory.quantities(world)
-    found = spread(world, q, estimator, difference=False)
+    found = spread(q, estimator)
     assert found.total == pytest.approx(getattr(q, quantity), rel=1e-12)
     if found.by_state is not None:
         parts = np.concatenate([[found.start], found.by_state.sum(axis=1)])

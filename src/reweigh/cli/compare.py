@@ -21,7 +21,7 @@ from reweigh.system.process import each, stage
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from reweigh.decide.comparison_result import Contender
+    from reweigh.decide.contenders import Contender
 
 
 @command(report=options.ReportOptions, log=options.LogOptions)
@@ -133,7 +133,7 @@ def _write_report(
     remarks: list[str],
     terminal: Terminal,
 ) -> None:
-    from reweigh.decide.comparison_report import write_comparison
+    from reweigh.decide.report import write_comparison
 
     with terminal.working("writing the report"):
         write_comparison(
@@ -226,8 +226,6 @@ def comparison_table(comparison: rw.Comparison) -> Table:
 
 def best_line(comparison: rw.Comparison) -> str:
     """The best target in a line; with a holdout, by the episodes that did not choose it."""
-    from reweigh.decide.comparison_result import chance
-
     best = comparison.best
     if best is None:
         return "no target was answered"
@@ -237,7 +235,7 @@ def best_line(comparison: rw.Comparison) -> str:
     value = reported.result.value_text(reported.result.standard_error)
     return (
         f"best: {best.target} {value} {reported.around} "
-        f"{reported.result.verdict.level}, probability {chance(best)}"
+        f"{reported.result.verdict.level}, probability {best.chance}"
     )
 
 

@@ -192,7 +192,7 @@ def _below_the_table(records: Sequence[Evaluation], indent: str = "") -> list[st
 def _icu_sepsis(folder: Folder, terminal: Terminal) -> list[str]:
     """Three treatment policies on the clinicians' log: log, evaluate, compare, plan and report;
     returns the commands that do the same on the files."""
-    from reweigh.decide.comparison_report import write_comparison
+    from reweigh.decide.report import write_comparison
     from reweigh.evaluation.report import write_report
     from reweigh.worlds import ICUSepsis
 

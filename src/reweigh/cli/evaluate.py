@@ -236,7 +236,7 @@ def _evaluated(
         sensitivities = _sensitivities(answered) if sensitivity else {}
     apart = None
     if len(answered) > 1:
-        from reweigh.decide.disagreement import disagreement
+        from reweigh.decide.contenders import disagreement
 
         apart = disagreement(results)
     return Outcome(results, records, refused, seed, certificate, sensitivities, apart, [])

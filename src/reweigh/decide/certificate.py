@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import Fault, RefusedError, input_error, must_be
+from reweigh.errors import Fault, RefusedError, check_fraction, input_error, must_be
 from reweigh.evaluation.inputs import check_target
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
@@ -84,12 +84,14 @@ class Certificate:
     def assumes(self) -> tuple[str, ...]:
         """What the bounds rest on."""
         low, high = (number(end) for end in self.reward_range)
-        found = [f"every reward lies within [{low}, {high}], as declared", *ASSUMED]
+        assumptions = [f"every reward lies within [{low}, {high}], as declared", *ASSUMED]
         if self.never_ends:
-            found.append(f"no episode can end before its {self.horizon} steps, and earn 0 then")
+            assumptions.append(
+                f"no episode can end before its {self.horizon} steps, and earn 0 then"
+            )
         if self.compared:
-            found.append(f"for the compared: no ratio exceeds {number(self.largest_ratio)}")
-        return tuple(found)
+            assumptions.append(f"for the compared: no ratio exceeds {number(self.largest_ratio)}")
+        return tuple(assumptions)
 
     @property
     def method(self) -> str:
@@ -97,22 +99,14 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "low": self.low,
-            "high": self.high,
-            "level": self.level,
-            "side": self.side,
+        plain = {name: value for name, value in vars(self).items() if name != "never_ends"}
+        return plain | {
             "method": self.method,
             "reward_range": list(self.reward_range),
             "trivial": list(self.trivial),
             "gain": list(self.gain),
-            "p_value": self.p_value,
             "compared": {name: list(ends) for name, ends in self.compared.items()},
-            "largest_ratio": self.largest_ratio,
             "assumes": list(self.assumes),
-            "n_episodes": self.n_episodes,
-            "horizon": self.horizon,
-            "seed": self.seed,
         }
 
     def _ends(self, ends: Range) -> str:
@@ -161,8 +155,7 @@ def certify(
     Bernstein bound for comparison.
     """
     low, high = check_range(reward_range)
-    if not isinstance(level, int | float | np.number) or not 0 < level < 1:
-        raise must_be("level", "a number between 0 and 1", level)
+    level = check_fraction("level", level)
     if side not in ("both", "lower", "upper"):
         raise must_be("side", '"both", "lower" or "upper"', side)
     if side != "both" and level <= 0.5:
@@ -177,28 +170,28 @@ def certify(
     alpha = (1 - level) / 2 if side == "both" else 1 - level
     X, Y, G = _terms(log, rho, least, most)
     span = trivial[1] - trivial[0]
-    found, gain = trivial, (-span, span)
+    value, gain = trivial, (-span, span)
     if side != "upper":
-        found = trivial[0] + lower_bound(X, 0.0, alpha, seed=seed), found[1]
+        value = trivial[0] + lower_bound(X, 0.0, alpha, seed=seed), value[1]
         gain = lower_bound(X + (span - G), 0.0, alpha, seed=seed) - span, gain[1]
     if side != "lower":
-        found = found[0], trivial[1] - lower_bound(Y, 0.0, alpha, seed=seed)
+        value = value[0], trivial[1] - lower_bound(Y, 0.0, alpha, seed=seed)
         gain = gain[0], span - lower_bound(Y + G, 0.0, alpha, seed=seed)
-    for what, (below, above) in (("value", found), ("gain", gain)):
-        if below <= above:
-            continue
-        raise RefusedError(
-            "no-common-mean",
-            f"no {what} is left: it is at least {below:g} by one bound and at most {above:g} "
-            f"by the other. That may happen by chance once in {1 / (1 - level):.3g} logs; more "
-            "likely the propensities are wrong, or the episodes are not independent",
-        )
+    for what, (low_end, high_end) in (("value", value), ("gain", gain)):
+        if low_end > high_end:
+            raise RefusedError(
+                "no-common-mean",
+                f"no {what} is left: it is at least {low_end:g} by one bound and at most "
+                f"{high_end:g} by the other. That may happen by chance once in "
+                f"{1 / (1 - level):.3g} logs; more likely the propensities are wrong, or the "
+                "episodes are not independent",
+            )
     compared = {}
     if largest_ratio is not None:
         compared = _compared(log, X, Y, trivial, (least, most), alpha, float(largest_ratio))
     return Certificate(
-        *found,
-        level=float(level),
+        *value,
+        level=level,
         side=side,
         reward_range=(low, high),
         trivial=trivial,
@@ -254,20 +247,11 @@ def check_rewards(log: EpisodeLog, reward_range: Range) -> None:
         return
     # the order of the source is the reader's
     first = outside[np.argsort(log.steps.source_row[outside], kind="stable")][: SHOWN + 1]
-    places = [log.place(int(row), log.columns.reward, float(reward[row])) for row in first]
-    raise input_error(
-        "the log",
-        [
-            Fault(
-                "reward-range",
-                f"rewards must lie within the declared range [{low:g}, {high:g}]",
-                "declare a range that holds for every reward that can occur",
-                tuple(places),
-                len(outside),
-                len(reward),
-            )
-        ],
-    )
+    rule = f"rewards must lie within the declared range [{low:g}, {high:g}]"
+    fix = "declare a range that holds for every reward that can occur"
+    places = tuple(log.place(int(row), log.columns.reward, float(reward[row])) for row in first)
+    fault = Fault("reward-range", rule, fix, places, len(outside), len(reward))
+    raise input_error("the log", [fault])
 
 
 def _refuse_others(log: EpisodeLog) -> None:
@@ -297,20 +281,13 @@ def _check_ratios(log: EpisodeLog, rho: Floats, largest: float | None) -> None:
     if not isinstance(largest, int | float | np.number) or not 0 < largest < math.inf:
         raise must_be("largest_ratio", "a positive number", largest)
     worst = int(np.argmax(rho))
-    if rho[worst] > largest * (1 + ROUNDING):
-        raise input_error(
-            "the log",
-            [
-                Fault(
-                    "largest-ratio",
-                    f"the ratios π/μ must not exceed the declared {largest:g}",
-                    "declare a bound that holds for every action that can occur",
-                    (log.place(worst, None, float(rho[worst])),),
-                    int(np.sum(rho > largest * (1 + ROUNDING))),
-                    len(rho),
-                )
-            ],
-        )
+    beyond = int(np.sum(rho > largest * (1 + ROUNDING)))
+    if beyond:
+        rule = f"the ratios π/μ must not exceed the declared {largest:g}"
+        fix = "declare a bound that holds for every action that can occur"
+        places = (log.place(worst, None, float(rho[worst])),)
+        fault = Fault("largest-ratio", rule, fix, places, beyond, len(rho))
+        raise input_error("the log", [fault])
 
 
 def _terms(log: EpisodeLog, rho: Floats, low: float, high: float) -> tuple[Floats, Floats, Floats]:
@@ -353,12 +330,10 @@ def _compared(
     # rewards and ratios were checked, ratios to ROUNDING: what is still beyond has been rounded
     slack = most * (1 + ROUNDING) ** (log.horizon + 1.0)
     terms = [np.where(values <= slack, np.minimum(values, most), values) for values in (X, Y)]
-    found = {}
-    for name, bound in (
-        ("Hoeffding", hoeffding_interval),
-        ("Bernstein, empirical", bernstein_interval),
-    ):
+    compared = {}
+    bounds = {"Hoeffding": hoeffding_interval, "Bernstein, empirical": bernstein_interval}
+    for name, bound in bounds.items():
         below, above = (bound(values, 0.0, most, 2 * alpha)[0] for values in terms)
         low, high = trivial[0] + below, trivial[1] - above
-        found[name] = (low, max(low, high))
-    return found
+        compared[name] = (low, max(low, high))
+    return compared

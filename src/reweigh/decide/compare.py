@@ -12,9 +12,16 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.decide.comparison_result import NOT_KNOWN, Comparison, Contender, Difference, label_of
+from reweigh.decide.contenders import NOT_KNOWN, Comparison, Contender, Difference, label_of
 from reweigh.decide.ledger import WHOLE, key_of, trial, tried
-from reweigh.errors import RefusedError, SelectionWarning, UsageError, must_be
+from reweigh.errors import (
+    RefusedError,
+    SelectionWarning,
+    UsageError,
+    check_fraction,
+    check_whole,
+    must_be,
+)
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import behavior_values
 from reweigh.estimate.presets import Estimators, as_recipe, estimator_list, mis
@@ -64,61 +71,50 @@ def compare(
     """
     if not isinstance(log, EpisodeLog):
         raise must_be("log", "a log in memory (read_log with engine='arrays')", type(log).__name__)
-    if not isinstance(level, int | float | np.number) or not 0 < level < 1:
-        raise must_be("level", "a number between 0 and 1", level)
-    if holdout is not None and (
-        not isinstance(holdout, int | float | np.number) or not 0 < holdout < 1
-    ):
-        raise must_be("holdout", "a share between 0 and 1", holdout)
+    level = check_fraction("level", level)
     if truncated not in ("refuse", "drop"):
         raise must_be("truncated", '"refuse" or "drop"', truncated)
-    if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
-        raise must_be("seed", "a whole number from 0 on", seed)
-    named, given = _named(targets), _listed(estimators)
-    drawn = secrets.randbits(32) if seed is None else int(seed)
+    seed = secrets.randbits(32) if seed is None else check_whole("seed", seed, 0)
+    share = WHOLE
+    if holdout is not None:
+        share = check_fraction("holdout", holdout, "a share between 0 and 1")
+    policies, listed = _policies(targets), _listed(estimators)
     warnings: list[str] = []
-    used = log
-    if truncated == "drop" and log.n_truncated:
-        used = _without_cut(log, warnings)
+    used = _without_cut(log, warnings) if truncated == "drop" and log.n_truncated else log
     if used.n_episodes < 2:
         raise RefusedError(
             "one-episode", "one episode has no spread, and a comparison needs the errors"
         )
-    share = WHOLE if holdout is None else float(holdout)
-    parts = None if holdout is None else _parted(used, share)
-    auto = None
-    if AUTO in given:
-        auto = choose_common(used if parts is None else parts[0], named, evaluate_all)
-    recipes = _recipes(given, auto)
-    task = _Task(named, recipes, float(level), drawn, auto)
-    trials = [trial(target, recipe) for target in named.values() for recipe in recipes.values()]
-    count = tried(log, trials, share)
-    comparison = task.on(used if parts is None else parts[0], count.tried)
-    warnings += [*comparison.warnings, *count.says(len(trials), share)]
+    choosing, aside = (used, None) if holdout is None else _parted(used, share)
+    auto = choose_common(choosing, policies, evaluate_all) if AUTO in listed else None
+    recipes = _recipes(listed, auto)
+    trials = [trial(target, recipe) for target in policies.values() for recipe in recipes.values()]
+    tally = tried(log, trials, share)
+    task = _Task(policies, recipes, level, seed, auto)
+    comparison = task.on(choosing, tally.tried)
+    warnings += [*comparison.warnings, *tally.says(len(trials), share)]
     comparison = replace(comparison, warnings=tuple(warnings))
-    if parts is None:
+    if aside is None:
         return comparison
     if comparison.best is None:
         raise RefusedError("holdout", "no target was answered on the part that is to choose")
-    name = comparison.best.target
-    first = dict([next(iter(recipes.items()))])
-    last = replace(task, targets={name: named[name]}, recipes=first).on(parts[1], count.tried)
-    held_out = last.contenders[0]
-    return replace(comparison, chosen=name, held_out=held_out, n_held_out=parts[1].n_episodes)
+    name, first = comparison.best.target, dict([next(iter(recipes.items()))])
+    again = replace(task, targets={name: policies[name]}, recipes=first).on(aside, tally.tried)
+    return replace(
+        comparison, chosen=name, held_out=again.contenders[0], n_held_out=aside.n_episodes
+    )
 
 
-def _named(targets: Policy | Mapping[str, Policy] | Sequence[Policy]) -> dict[str, Policy]:
+def _policies(targets: Policy | Mapping[str, Policy] | Sequence[Policy]) -> dict[str, Policy]:
+    """The targets by name; of several policies of one name the later ones are numbered."""
     if isinstance(targets, Policy):
         targets = [targets]
+    named: dict[str, Policy] = {}
     if isinstance(targets, Mapping):
         named = {str(name): check_target(target) for name, target in targets.items()}
     elif isinstance(targets, Iterable):
-        named = {}
         for target in targets:
-            name, base = check_target(target).name, check_target(target).name
-            while name in named:
-                name = f"{base} {len(named) + 1}"
-            named[name] = target
+            named[_distinct(check_target(target).name, named)] = target
     else:
         raise must_be("targets", "a policy, a list of policies, or policies by name", targets)
     if not named:
@@ -128,37 +124,42 @@ def _named(targets: Policy | Mapping[str, Policy] | Sequence[Policy]) -> dict[st
     return named
 
 
+def _distinct(name: str, known: Mapping[str, object]) -> str:
+    """The name, with a number where it is known."""
+    base = name
+    while name in known:
+        name = f"{base} {len(known) + 1}"
+    return name
+
+
 def _listed(estimators: Estimators | None) -> list[Recipe | str]:
     """The estimators, checked; "auto" stays a name."""
     given = estimator_list(mis() if estimators is None else estimators)
     listed = [one if one == AUTO else as_recipe(one) for one in given]
     if not listed:
         raise must_be("estimators", "at least one estimator", given)
-    keys = [AUTO if isinstance(one, str) else key_of(one) for one in listed]
-    for place, (one, key) in enumerate(zip(listed, keys, strict=True)):
-        if key in keys[:place]:
-            called = one if isinstance(one, str) else label_of(one)
-            raise UsageError(f"the estimator {called!r} was given twice")
+    keys: set[str] = set()
+    for one in listed:
+        key, name = (one, one) if isinstance(one, str) else (key_of(one), label_of(one))
+        if key in keys:
+            raise UsageError(f"the estimator {name!r} was given twice")
+        keys.add(key)
     return listed
 
 
 def _recipes(listed: list[Recipe | str], auto: CommonChoice | None) -> dict[str, Recipe]:
     """The estimators by what they are called here, which tells them apart. What auto chose may
-    also have been named: it is asked once."""
+    also have been named: it is evaluated once."""
     named: dict[str, Recipe] = {}
     for one in listed:
         recipe = as_recipe(one) if auto is None or one != AUTO else auto.recipe
-        if key_of(recipe) in map(key_of, named.values()):
-            continue
-        name = label_of(recipe)
-        while name in named:
-            name = f"{label_of(recipe)} {len(named) + 1}"
-        named[name] = recipe
+        if key_of(recipe) not in map(key_of, named.values()):
+            named[_distinct(label_of(recipe), named)] = recipe
     return named
 
 
 def _without_cut(log: EpisodeLog, warnings: list[str]) -> EpisodeLog:
-    """The log without cut-off episodes, which is told as `evaluate` tells it."""
+    """The log without cut-off episodes, with the warning of `evaluate`."""
     if log.n_truncated == log.n_episodes:
         raise RefusedError("truncated", "every episode was cut off: none is left")
     warning = SelectionWarning(
@@ -184,19 +185,19 @@ def _parted(log: EpisodeLog, share: float) -> tuple[EpisodeLog, EpisodeLog]:
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """What is compared, whatever the log."""
+    """What is compared, whatever the log; recipes by what they are called."""
 
     targets: dict[str, Policy]
-    recipes: dict[str, Recipe]  # by what they are called
+    recipes: dict[str, Recipe]
     level: float
     seed: int
-    auto: CommonChoice | None = None
+    auto: CommonChoice | None
 
     def on(self, log: EpisodeLog, count: int) -> Comparison:
         """Compared on this log; `count` is how much was tried on it."""
-        asked = each("targets", self.targets.items(), lambda named: self._alone(log, *named))
-        contenders = [contender for one in asked for contender, _ in one]
-        psi = [values for one in asked for _, values in one]  # None without an interval
+        by_target = each("targets", self.targets.items(), lambda named: self._of(log, *named))
+        contenders = [contender for some in by_target for contender, _ in some]
+        psi = [values for some in by_target for _, values in some]  # None without an interval
         answered = [c.result for c in contenders if isinstance(c.result, Estimate)]
         behavior = answered[-1].behavior_value if answered else None
         if behavior is None and answered:
@@ -204,12 +205,12 @@ class _Task:
                 "behavior", "the behaviour's own value is unknown: every episode of some state "
                 "was cut off. Leave the cut ones out (truncated='drop')"
             )  # fmt: skip
-        at = [i for i, values in enumerate(psi) if values is not None]
-        pairs: tuple[Difference, ...] = ()
-        beyond: tuple[Difference, ...] = ()
-        if behavior is not None and at:
-            columns = [behavior_values(log), *(values for values in psi if values is not None)]
-            joint = Joint.of(np.stack(columns, axis=1), DRAWS, self.seed)
+        pairs: list[Difference] = []
+        beyond: list[Difference] = []
+        known = [values for values in psi if values is not None]
+        if behavior is not None and known:
+            joint = Joint.of(np.stack([behavior_values(log), *known], axis=1), DRAWS, self.seed)
+            at = [i for i, values in enumerate(psi) if values is not None]
             pairs, beyond = self._judged(contenders, behavior, at, joint)
         warnings = [
             f"{d.first} and {d.second} differ by {d.value:.4g}, more than their joint error "
@@ -225,34 +226,30 @@ class _Task:
                 f"{'has' if len(bare) == 1 else 'have'} no interval"
             )
         return Comparison(
-            tuple(contenders), behavior, self.level, pairs, beyond, count, self.seed,
+            tuple(contenders), behavior, self.level, tuple(pairs), tuple(beyond), count, self.seed,
             log.n_episodes, warnings=tuple(warnings), auto=self.auto,
         )  # fmt: skip
 
-    def _alone(
+    def _of(
         self, log: EpisodeLog, name: str, target: Policy
     ) -> list[tuple[Contender, Floats | None]]:
         """The estimates of one target, each with its own interval, or why there is none, and its
         ψ; an estimator that has no ψ is refused here."""
         results = evaluate_all(log, target, list(self.recipes.values()))
-        return [
-            self._with_interval(Contender(name, self._with_reason(name, result), called=called))
-            for called, result in zip(self.recipes, results, strict=True)
-        ]
-
-    def _with_reason(self, target: str, result: Estimate | Refusal) -> Estimate | Refusal:
-        """With the reason for its estimator, where that is what auto chose."""
-        if self.auto is None or isinstance(result, Refusal):
-            return result
-        chosen = key_of(result.recipe) == key_of(self.auto.recipe)
-        return replace(result, chosen=self.auto.why(target)) if chosen else result
+        contenders = []
+        for estimator, result in zip(self.recipes, results, strict=True):
+            if self.auto is not None and isinstance(result, Estimate):
+                chosen = key_of(result.recipe) == key_of(self.auto.recipe)
+                result = replace(result, chosen=self.auto.why(name)) if chosen else result
+            contenders.append(self._with_interval(Contender(name, estimator, result)))
+        return contenders
 
     def _with_interval(self, contender: Contender) -> tuple[Contender, Floats | None]:
         result = contender.result
         if isinstance(result, Refusal):
             return contender, None
-        own = result.interval(self.level)
-        if own is None:
+        interval = result.interval(self.level)
+        if interval is None:
             why = result.error_method if result.standard_error is None else NO_SPREAD
             return replace(contender, no_interval=why), None
         try:
@@ -262,75 +259,69 @@ class _Task:
             return replace(contender, result=refused), None
         if nothing_left(float(np.std(psi)) / math.sqrt(len(psi)), result.value):
             return replace(contender, no_interval=NO_SPREAD), None
-        return replace(contender, interval=own), psi
+        return replace(contender, interval=interval), psi
 
     def _judged(
         self, contenders: list[Contender], behavior: float, at: list[int], joint: Joint
-    ) -> tuple[tuple[Difference, ...], tuple[Difference, ...]]:
+    ) -> tuple[list[Difference], list[Difference]]:
         """The contenders get their joint intervals and probabilities in place; what the targets
         differ by, and estimators of one target that differ beyond chance. `at` are the contenders
         with an interval, in the order of `joint` after the behaviour."""
         values = np.array([behavior, *(contenders[i].value for i in at)])
         names = [BEHAVIOR, *(contenders[i].name for i in at)]
         unit = np.eye(len(values))
-        gains = _differences(joint, values, unit[1:] - unit[0], self.level, names)
+
+        def differences(pairs: Iterable[tuple[int, int]]) -> list[Difference | None]:
+            rows = np.array([unit[a] - unit[b] for a, b in pairs]).reshape(-1, len(unit))
+            return _differences(joint, values, rows, self.level, names)
+
+        gains = differences((k, 0) for k in range(1, len(values)))
         margins = joint.critical(unit[1:], self.level) * joint.errors(unit[1:])
-        leading = next(iter(self.recipes))
         ranking = {
             i for i, c in enumerate(contenders)
-            if c.estimator == leading and isinstance(c.result, Estimate)
+            if c.estimator == next(iter(self.recipes)) and isinstance(c.result, Estimate)
         }  # fmt: skip
         first = np.array([False, *(i in ranking for i in at)])
         chances = joint.best(values, first)
         known = ranking <= set(at)  # else one would be taken for free of error
-        for place, i in enumerate(at):
+        for k, i in enumerate(at, 1):
+            value, interval = values[k], contenders[i].interval
+            assert interval is not None
+            # the simultaneous interval, nowhere within the estimate's own
+            low = min(value - margins[k - 1], interval.low)
+            high = max(value + margins[k - 1], interval.high)
             contenders[i] = replace(
                 contenders[i],
-                interval=self._widened(contenders[i], float(margins[place])),
-                over_behavior=gains[place],
-                best=float(chances[place + 1]) if known and first[place + 1] else None,
+                interval=Interval(float(low), float(high), self.level, "simultaneous, max-t"),
+                over_behavior=gains[k - 1],
+                best=float(chances[k]) if known and first[k] else None,
             )
         target = [None, *(contenders[i].target for i in at)]
-        same = [(a, b) for a, b in combinations(range(len(values)), 2) if target[a] == target[b]]
-        alike = self._pairs(joint, values, names, same)
-        beyond = tuple(d for d in alike if not d.interval.low <= 0 <= d.interval.high)
-        ranked = list(combinations(np.flatnonzero(first).tolist(), 2))
-        return self._pairs(joint, values, names, ranked), beyond
-
-    def _widened(self, contender: Contender, margin: float) -> Interval:
-        """The simultaneous interval, nowhere within the estimate's own."""
-        own, value = contender.interval, contender.value
-        assert own is not None
-        low, high = min(value - margin, own.low), max(value + margin, own.high)
-        return Interval(low, high, self.level, "simultaneous, max-t")
-
-    def _pairs(
-        self, joint: Joint, values: Floats, names: list[str], which: Sequence[tuple[int, int]]
-    ) -> tuple[Difference, ...]:
-        if not which:
-            return ()
-        rows = np.stack([np.eye(len(values))[a] - np.eye(len(values))[b] for a, b in which])
-        found = _differences(joint, values, rows, self.level, names)
-        return tuple(d for d in found if d is not None)
+        everyone = range(len(values))
+        same = differences((a, b) for a, b in combinations(everyone, 2) if target[a] == target[b])
+        ranked = differences(combinations(np.flatnonzero(first).tolist(), 2))
+        beyond = [d for d in same if d is not None and d.told_apart]
+        return [d for d in ranked if d is not None], beyond
 
 
 def _differences(
     joint: Joint, values: Floats, contrasts: Floats, level: float, names: list[str]
 ) -> list[Difference | None]:
     """None where two estimates differ and no episode tells by how much."""
+    if not len(contrasts):
+        return []
     errors, critical = joint.errors(contrasts), joint.critical(contrasts, level)
-    found: list[Difference | None] = []
+    differences: list[Difference | None] = []
     for row, error in zip(contrasts, errors.tolist(), strict=True):
         value = float(row @ values)
         if error == 0 and abs(value) <= 1e-9 * float(np.abs(row) @ np.abs(values)):
             value = 0.0  # the same estimate twice, to rounding
         elif error == 0:
-            found.append(None)
+            differences.append(None)
             continue
-        low, high = value - critical * error, value + critical * error
-        interval = Interval(low, high, level, "simultaneous, max-t")
+        margin = critical * error
+        interval = Interval(value - margin, value + margin, level, "simultaneous, max-t")
         first, second = names[int(np.argmax(row))], names[int(np.argmin(row))]
-        found.append(
-            Difference(first, second, value, error, interval, p_value(value, error, joint.n))
-        )
-    return found
+        p = p_value(value, error, joint.n)
+        differences.append(Difference(first, second, value, error, interval, p))
+    return differences

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from reweigh.decide.comparison_result import label_of
+from reweigh.decide.contenders import label_of
 from reweigh.errors import InputError, ResourceError
 from reweigh.estimate.estimator import ModelControl, Recipe
 from reweigh.estimate.presets import ESTIMATORS

@@ -20,7 +20,7 @@ from reweigh.estimate.operators import start_term
 from reweigh.kernels.groups import group_by
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN
-from reweigh.policy.base import Policy, call_batch
+from reweigh.policy.base import Policy, call_batch, dense_of
 from reweigh.sums.gather import CellGradient
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import NO_ACTION, StartMoments, TransitionMoments, summed
@@ -155,12 +155,7 @@ def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[
         )
     steps = log.steps
     q = _own_q(log, control, log.raw_actions())
-    # V(s_t) = Σ_a π(a|s_t) Q(s_t,a), one action at a time: no rows × actions table
-    v, covered = np.zeros(steps.n_rows), np.zeros(steps.n_rows)
-    for action in target.all_actions(log).values:
-        pi = target.of_action(log, action)
-        v += pi * _own_q(log, control, np.full(steps.n_rows, action))
-        covered += pi
+    v, covered = _own_values(log, target, control)
     if np.any(covered < 1 - 1e-6):
         raise RefusedError(
             "target-probabilities",
@@ -172,25 +167,61 @@ def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[
     return steps.reward - q + log.discount * ahead, v[steps.rows(0)].copy()
 
 
+def _own_values(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[Floats, Floats]:
+    """(N,) V(s_t) = Σ_a π(a|s_t) Q(s_t,a) and Σ_a π(a|s_t) of the rows."""
+    actions, steps = target.all_actions(log), log.steps
+    pi = None if callable(control.q) else dense_of(target, log, actions)
+    if pi is not None:  # both are of step and state: look the sums up, not their terms
+        pi = pi[:, :-1]  # of observed states
+        v, covered = _at_rows(
+            log, (pi * _q_table(log, control, actions.array())).sum(-1), pi.sum(-1)
+        )
+        if not np.isnan(covered).any():
+            return v, covered
+    v, covered = np.zeros(steps.n_rows), np.zeros(steps.n_rows)
+    for action in actions.values:  # one at a time: no rows × actions table
+        of_rows = target.of_action(log, action)
+        v += of_rows * _own_q(log, control, np.full(steps.n_rows, action))
+        covered += of_rows
+    return v, covered
+
+
+def _at_rows(log: EpisodeLog, *by_state: Floats) -> list[Floats]:
+    """(N,) each of these tables by step (or one for all steps) and state, at the rows."""
+    steps = log.steps
+    return [
+        table[0][steps.state] if len(table) == 1 else table[steps.step, steps.state]
+        for table in by_state
+    ]
+
+
 def _own_q(log: EpisodeLog, control: ModelControl, values: npt.NDArray[Any]) -> Floats:
     """(N,) the user's Q of these actions in the rows' states."""
-    steps = log.steps
     if callable(control.q):
         return call_batch(control.q, "the Q function", log, values)
-    table = np.asarray(control.q)
-    if table.ndim == 2:
-        table = np.broadcast_to(table, (log.horizon, *table.shape))
+    actions, code = np.unique(values, return_inverse=True)
+    table = _q_table(log, control, actions)
+    t = log.steps.step if len(table) > 1 else 0
+    return np.asarray(table[t, log.steps.state, code])
+
+
+def _q_table(log: EpisodeLog, control: ModelControl, actions: npt.NDArray[Any]) -> Floats:
+    """(H or 1, S, A) the user's Q array at the log's states and these actions."""
+    table = np.asarray(control.q, np.float64)
+    table = table[None] if table.ndim == 2 else table
     labels = log.states.array()
-    numbers = labels.dtype.kind in "iu" and labels.ndim == 1 and values.dtype.kind in "iu"
+    numbers = labels.dtype.kind in "iu" and labels.ndim == 1 and actions.dtype.kind in "iu"
     if not numbers or log.has_hidden:
         raise UsageError(
             "a Q array is for observed states and actions 0, 1, 2, …; give q(state, action, step)"
         )
-    need = (log.horizon, int(labels.max()) + 1, int(values.max()) + 1)
-    short = any(have < want for have, want in zip(table.shape, need, strict=True))
-    if short or labels.min() < 0 or values.min() < 0:
-        raise UsageError(f"the Q array has shape {table.shape}; this log needs at least {need}")
-    return np.asarray(table[steps.step, labels[steps.state], values], np.float64)
+    have = (log.horizon if len(table) == 1 else len(table), *table.shape[1:])
+    need = (log.horizon, int(labels.max()) + 1, int(actions.max()) + 1)
+    short = any(has < needs for has, needs in zip(have, need, strict=True))
+    if short or labels.min() < 0 or actions.min() < 0:
+        raise UsageError(f"the Q array has shape {have}; this log needs at least {need}")
+    used = table if len(table) == 1 else table[: log.horizon]
+    return np.asarray(used[:, labels[:, None], actions])
 
 
 @dataclass(frozen=True, eq=False)

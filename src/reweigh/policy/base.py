@@ -64,6 +64,15 @@ def scope_of(policy: Policy) -> Scope:
     return scope
 
 
+def dense_of(policy: Policy, log: EpisodeLog, actions: Labels) -> Floats | None:
+    """(T, S + 1, A) π of these actions by step (or T = 1) and state of the log, see
+    `TablePolicy.dense`; None where a policy has no such table."""
+    while isinstance(policy, WrappedPolicy):
+        policy = policy.policy
+    dense = getattr(policy, "dense", None)
+    return None if dense is None else dense(log, actions)
+
+
 class _RowPolicy:
     """A policy of which nothing is known but its answers for rows."""
 

@@ -103,16 +103,21 @@ class TablePolicy:
                 "a table has no densities: for continuous actions give the target as a logged "
                 "column (ColumnPolicy) or a function (FunctionPolicy)"
             )
-        code = self._entries.actions.translate(log.actions)
-        found = self._look_up_dense(log, code)
-        return self._look_up(log, code[log.steps.action]) if found is None else found
+        prob = self._look_up_dense(log, log.actions, log.steps.action)
+        if prob is None:
+            code = self._entries.actions.translate(log.actions)
+            prob = self._look_up(log, code[log.steps.action])
+        return prob
 
     def all_actions(self, log: EpisodeLog) -> Labels:
         return self._entries.actions
 
     def of_action(self, log: EpisodeLog, action: Label) -> Floats:
-        code = self._entries.actions.code_of.get(label_text(action), -1)
-        return self._look_up(log, np.full(log.steps.n_rows, code))
+        prob = self._look_up_dense(log, Labels((action,)), np.zeros(log.steps.n_rows, np.int32))
+        if prob is None:
+            code = self._entries.actions.code_of.get(label_text(action), -1)
+            prob = self._look_up(log, np.full(log.steps.n_rows, code))
+        return prob
 
     def to_table(self) -> Any:
         """A pyarrow table with the columns state (one per part), action, prob and, if it has
@@ -189,24 +194,35 @@ class TablePolicy:
         known = self._entries.states
         return np.append(known.translate(states), known.code_of.get(None, -1))
 
-    def _look_up_dense(self, log: EpisodeLog, code: Ints) -> Floats | None:
-        """The probabilities of the logged actions (`code` of each) out of a table over all states
-        and actions; None where that table is too large or lacks a row that the log needs."""
+    def dense(self, log: EpisodeLog, actions: Labels) -> Floats | None:
+        """(T, S + 1, A) π of these actions in the log's states, the last of which is the hidden
+        one; T is 1 where the step does not matter. NaN where the policy has no row; None where the
+        array would be larger than the log, or the policy ends before the log does."""
         e, steps = self._entries, log.steps
         known_steps = 1 if e.step is None else int(e.step.max()) + 1
-        logged = (len(log.states) + 1) * len(code)
+        logged = (len(log.states) + 1) * len(actions)
         size = known_steps * max(logged, (len(e.states) + 1) * (len(e.actions) + 1))
         beyond = e.step is not None and known_steps < steps.horizon
         if beyond or size > max(steps.n_rows, SMALL_TABLE):
             return None
-        # NaN where the policy has no row; the last state and action are those it does not know.
+        # the last state and action are those that the policy does not know
         table = np.full((known_steps, len(e.states) + 1, len(e.actions) + 1), np.nan)
         at = 0 if e.step is None else e.step
         table[at, e.state] = 0.0
         table[at, e.state, e.action] = e.prob
-        table = np.ascontiguousarray(table[:, self._states_of(log.states)][:, :, code])
+        code = e.actions.translate(actions)
+        return np.ascontiguousarray(table[:, self._states_of(log.states)][:, :, code])
+
+    def _look_up_dense(
+        self, log: EpisodeLog, actions: Labels, code: npt.NDArray[np.int32]
+    ) -> Floats | None:
+        """(N,) the probabilities of these actions (`code` (N,) of `actions`) out of the dense
+        table; None where there is none or it lacks a row that the log needs."""
+        table, steps = self.dense(log, actions), log.steps
+        if table is None:
+            return None
         prob = np.empty(steps.n_rows)
-        pick("rows.look_up", steps.n_rows)(steps.offsets, steps.state, steps.action, table, prob)
+        pick("rows.look_up", steps.n_rows)(steps.offsets, steps.state, code, table, prob)
         return None if np.isnan(table).any() and np.isnan(prob).any() else prob
 
     def _refuse_unknown(self, log: EpisodeLog, rows: Ints) -> None:

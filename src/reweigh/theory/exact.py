@@ -1,39 +1,60 @@
-"""What the paper's theory speaks of, computed exactly on a tabular world.
+"""What the paper's theory speaks of, computed exactly on a tabular world: marginals and values,
+variances of estimators and where they come from, Theorem 4.1 and its corollary as numbers.
 
 All variances are asymptotic per-episode variances: divide by n for the variance of an estimate.
-With discount γ a step-t term carries γ^{2t}.
+
+An estimate moves by martingale differences under μ, one per step, so that its variance (times n)
+is a sum over (t, s). For the difference to the behavior's own value the same holds:
+
+    X_t = w_t(s_t) ρ_t (y_t + γ u'_{t+1}(s_{t+1}) - b_t(s_t, a_t)) - (y_t + γ V^μ_{t+1}(s_{t+1}))
+    σ²  = Var[u_0(s_0) - V^μ_0(s_0)] + Σ_t γ^{2t} Σ_s d_t^μ(s) Var_μ[X_t | s_t = s]
+
+where the parts with V^μ stand only in the difference. What arriving is worth (u') and what is
+subtracted (b) tell the estimators apart:
+
+    mis-plain   u' = V                b = 0       (the leading term of Theorem 4.1)
+    mis         u' = V - <d^π, V>     b = 0       (normalizing centers V)
+    mis-state   u' = V                b = V(s)
+    dm          u' = V                b = Q(s,a)  (the Cramér–Rao bound)
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import SupportError, UsageError
+from reweigh.errors import RefusedError, SupportError, UsageError, check_whole, must_be
+from reweigh.log.states import END
 from reweigh.system.numbers import divided
+from reweigh.trust.variance_parts import Decomposition, decomposed
 from reweigh.worlds.tabular import TabularMDP
 
 Floats = npt.NDArray[np.float64]
 Return = tuple[Floats, Floats]  # ratios (H,S,A) and mean rewards (H,S,A,S)
+MARGINAL = ("mis", "mis-plain", "mis-state", "dm", "dm-renorm")
+PRODUCTS = ("is", "wis")
 
 
 @dataclass(frozen=True, eq=False)
 class Quantities:
     """The exact quantities of one world. Arrays of H+1 parts: the start first, then every step.
 
-    d_pi, d_mu              (H+1, S) state distributions of target and behaviour
+    d_pi, d_mu              (H+1, S) state distributions of target and behavior
     V, Q                    (H+1, S), (H, S, A) values under the target
     tau_a, tau_s            largest π/μ, largest d^π/d^μ
     leading                 leading term of Theorem 4.1 (n times the MSE of plain MIS)
-    leading_simplex         the same for MIS normalised to the simplex
+    leading_simplex         the same for MIS normalized to the simplex
     cramer_rao              Cramér–Rao bound (DM attains it), the start's variance included
     gap                     leading - cramer_rao: Var_μ[ρ Q]
     is_variance             exact variance of one episode's step-wise IS (may be infinite)
     wis_variance            asymptotic variance of step-wise WIS (may be infinite)
     """
 
+    world: TabularMDP
     value: float
     behavior_value: float
     horizon: int
@@ -44,15 +65,26 @@ class Quantities:
     Q: Floats
     tau_a: float
     tau_s: float
-    leading_parts: Floats
-    leading_simplex_parts: Floats
-    cramer_rao_parts: Floats
-    gap_parts: Floats
-    is_variance: float
-    wis_variance: float
     reward_max: float
     reward_min: float
     noise: float
+
+    @cached_property
+    def leading_parts(self) -> Floats:
+        return spread(self, "mis-plain").parts
+
+    @cached_property
+    def leading_simplex_parts(self) -> Floats:
+        return spread(self, "mis").parts
+
+    @cached_property
+    def cramer_rao_parts(self) -> Floats:
+        return spread(self, "dm").parts
+
+    @cached_property
+    def gap_parts(self) -> Floats:
+        X = _weights(self)[..., None] * self.Q[..., None]
+        return np.append(0.0, _variance_by_state(self, X, 0.0).sum(axis=1))
 
     @property
     def leading(self) -> float:
@@ -70,91 +102,142 @@ class Quantities:
     def gap(self) -> float:
         return float(self.gap_parts.sum())
 
+    @property
+    def is_variance(self) -> float:
+        return spread(self, "is").total
+
+    @property
+    def wis_variance(self) -> float:
+        return spread(self, "wis").total
+
 
 def quantities(mdp: TabularMDP) -> Quantities:
     """Exact quantities of a world that is fully observed."""
     if type(mdp)._observe is not TabularMDP._observe:
         raise UsageError(f"{type(mdp).__name__} hides states; the theory is of observed worlds")
-    T, r, sd = mdp.transition, mdp.reward, mdp.reward_sd
-    pi, mu, gamma, H = mdp.target_array, mdp.behavior_array, mdp.discount, mdp.horizon
+    T, r, H = mdp.transition, mdp.reward, mdp.horizon
+    pi, mu = mdp.target_array, mdp.behavior_array
     d_pi, d_mu = mdp.state_marginals(pi), mdp.state_marginals(mu)
-    _refuse_without_support(d_pi[:H], pi, mu)
-    rho = divided(pi, mu)
-    V = mdp.state_values(pi)
-    total = r + gamma * V[1:, None, None, :]
-    Q = np.sum(T * total, axis=3)
-    value = float(mdp.initial @ V[0])
-    # d^π(s)²/d^μ(s)
-    reach = divided(d_pi, d_mu)[:H] * d_pi[:H]
-    power = gamma ** (2 * np.arange(H))
-    start = float(mdp.initial @ V[0] ** 2) - value**2
-
-    def steps(variance: Floats) -> Floats:
-        return np.concatenate([[start], power * np.sum(reach * variance, axis=1)])
-
-    # Var_μ[ρ (r + γV') | s] = Σ_a π²/μ E[(r + γV')² | s,a] - V²
-    second = np.sum(T * (total**2 + sd**2), axis=3)
-    leading = np.sum(pi * rho * second, axis=2) - V[:H] ** 2
-    # Var[r + γV' | s,a], and Var_μ[ρ Q | s]
-    within = np.sum(pi * rho * (second - Q**2), axis=2)
-    between = np.sum(pi * rho * Q**2, axis=2) - V[:H] ** 2
-    # Normalising centres V' at its mean under the target: u' - <d', u'> = V' - <d', V'>
-    level = np.sum(d_pi * V, axis=1)
-    centred = r + gamma * (V - level[:, None])[1:, None, None, :]
-    u = np.sum(pi * np.sum(T * centred, axis=3), axis=2)
-    second_centred = np.sum(T * (centred**2 + sd**2), axis=3)
-    simplex = np.sum(pi * rho * second_centred, axis=2) - u**2
-    products = (product_return(mdp, d_pi, weighted=weighted) for weighted in (False, True))
-    is_variance, wis_variance = (covariance(mdp, own, own) for own in products)
-    alive = np.broadcast_to(T > 0, r.shape) & (mu[..., None] > 0) & (d_mu[:H, :, None, None] > 0)
-    return Quantities(
-        value=value,
-        behavior_value=float(mdp.behavior_value()),
-        horizon=H,
-        discount=gamma,
-        d_pi=d_pi,
-        d_mu=d_mu,
-        V=V,
-        Q=Q,
-        tau_a=float(rho[d_mu[:H] > 0].max()),
-        tau_s=float(divided(d_pi, d_mu)[:H].max()),
-        leading_parts=steps(leading),
-        leading_simplex_parts=steps(simplex),
-        cramer_rao_parts=steps(within),
-        gap_parts=np.concatenate([[0.0], power * np.sum(reach * between, axis=1)]),
-        is_variance=is_variance,
-        wis_variance=wis_variance,
-        reward_max=float(r[alive].max()),
-        reward_min=float(r[alive].min()),
-        noise=float(sd.max()),
-    )
-
-
-def _refuse_without_support(d_pi: Floats, pi: Floats, mu: Floats) -> None:
-    """Where the target goes the behaviour must go too (assumptions A2 and A3)."""
-    bad = (d_pi > 0)[:, :, None] & (pi > 0) & ~(mu > 0)
-    if np.any(bad):
-        t, s, a = (int(i[0]) for i in np.nonzero(bad))
+    # Where the target goes the behavior must go too (assumptions A2 and A3).
+    unsupported = (d_pi[:H] > 0)[:, :, None] & (pi > 0) & ~(mu > 0)
+    if np.any(unsupported):
+        t, s, a = (int(i[0]) for i in np.nonzero(unsupported))
         raise SupportError(
             "no-overlap",
             f"the target takes action {a} in state {s} at step {t}, and the behaviour never "
             "does: no estimator is consistent here",
         )
+    V = mdp.state_values(pi)
+    alive = np.broadcast_to(T > 0, r.shape) & (mu[..., None] > 0) & (d_mu[:H, :, None, None] > 0)
+    return Quantities(
+        world=mdp,
+        value=float(mdp.initial @ V[0]),
+        behavior_value=float(mdp.behavior_value()),
+        horizon=H,
+        discount=mdp.discount,
+        d_pi=d_pi,
+        d_mu=d_mu,
+        V=V,
+        Q=np.sum(T * (r + mdp.discount * V[1:, None, None, :]), axis=3),
+        tau_a=float(divided(pi, mu)[d_mu[:H] > 0].max()),
+        tau_s=float(divided(d_pi, d_mu)[:H].max()),
+        reward_max=float(r[alive].max()),
+        reward_min=float(r[alive].min()),
+        noise=float(mdp.reward_sd.max()),
+    )
 
 
-def product_return(mdp: TabularMDP, d_pi: Floats, *, weighted: bool) -> Return:
-    """What one episode adds to step-wise IS, Σ_t γ^t ρ_{0:t} y_t; to WIS with y_t - E_π[y_t]."""
+# Variances of estimators
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """The asymptotic variance of √n times an estimate.
+
+    total     σ²
+    start     part of the first state; None where no state owns a part (running products)
+    by_state  (H, S) parts of the (t, s); None likewise
+    """
+
+    total: float
+    start: float | None = None
+    by_state: Floats | None = None
+
+    @property
+    def parts(self) -> Floats:
+        """(H+1,): that of the first state, then of every step."""
+        assert self.start is not None
+        assert self.by_state is not None
+        return np.append(self.start, self.by_state.sum(axis=1))
+
+
+def spread(q: Quantities, estimator: str, *, difference: bool = False) -> Spread:
+    """σ² of an estimator's value, or of its difference to the behavior's mean return."""
+    if estimator in MARGINAL:
+        return _marginal(q, estimator, difference)
+    if estimator in PRODUCTS:
+        return Spread(_products(q, estimator == "wis", difference))
+    raise RefusedError(
+        "no-exact-variance",
+        f"the exact variance of {estimator} is not known here; there are "
+        f"{', '.join((*MARGINAL, *PRODUCTS))}. Plan from a simulated log: "
+        "plan(world.simulate(n, rng), world.target, …)",
+    )
+
+
+def _marginal(q: Quantities, estimator: str, difference: bool) -> Spread:
+    mdp, gamma = q.world, q.discount
+    minus = 1.0 if difference else 0.0
+    V_mu = mdp.state_values(mdp.behavior_array) * minus
+    arriving, base = q.V, np.zeros_like(q.Q)
+    if estimator == "mis":
+        arriving = q.V - np.sum(q.d_pi * q.V, axis=1, keepdims=True)
+    elif estimator == "mis-state":
+        base = np.broadcast_to(q.V[:-1, :, None], q.Q.shape)
+    elif estimator != "mis-plain":
+        base = q.Q
+    w = _weights(q)
+    X = w[..., None] * (mdp.reward + gamma * arriving[1:, None, None, :] - base[..., None])
+    X = X - minus * mdp.reward - gamma * V_mu[1:, None, None, :]
+    # the reward's own noise enters with its weight in X
+    by_state = _variance_by_state(q, X, ((w - minus)[..., None] * mdp.reward_sd) ** 2)
+    at_start = q.V[0] - V_mu[0]
+    start = float(mdp.initial @ (at_start - mdp.initial @ at_start) ** 2)
+    return Spread(start + float(by_state.sum()), start, by_state)
+
+
+def _weights(q: Quantities) -> Floats:
+    """w_t(s) ρ_t(s,a), (H,S,A)."""
+    rho = divided(q.world.target_array, q.world.behavior_array)
+    return divided(q.d_pi, q.d_mu)[:-1, :, None] * rho
+
+
+def _variance_by_state(q: Quantities, X: Floats, noise: Floats | float) -> Floats:
+    """γ^{2t} d_t^μ(s) Var_μ[X_t | s_t = s], (H,S), where X_t has noise of this variance."""
+    mu, P = q.world.behavior_array, q.world.transition
+    first = np.sum(mu * np.sum(P * X, axis=3), axis=2)
+    second = np.sum(mu * np.sum(P * (X**2 + noise), axis=3), axis=2)
+    power = q.discount ** (2 * np.arange(q.horizon))[:, None]
+    by_state: Floats = power * q.d_mu[:-1] * np.maximum(second - first**2, 0.0)
+    return by_state
+
+
+def _products(q: Quantities, weighted: bool, difference: bool) -> float:
+    """Var(X) of what an episode adds, or with its own return G Var(X) - 2 Cov(X, G) + Var(G).
+
+    To step-wise IS it adds Σ_t γ^t ρ_{0:t} y_t, to WIS the same with y_t - E_π[y_t].
+    """
+    mdp = q.world
     rho, r = divided(mdp.target_array, mdp.behavior_array), mdp.reward
-    if not weighted:
-        return rho, r
-    joint = mdp.target_array[..., None] * mdp.transition
-    mean = np.einsum("ts,tsax->t", d_pi[: mdp.horizon], joint * r)
-    return rho, r - mean[:, None, None, None]
-
-
-def plain_return(mdp: TabularMDP) -> Return:
-    """G = Σ_t γ^t y_t, the episode's own return."""
-    return np.ones_like(mdp.behavior_array), mdp.reward
+    if weighted:
+        joint = mdp.target_array[..., None] * mdp.transition
+        mean = np.einsum("ts,tsax->t", q.d_pi[: mdp.horizon], joint * r)
+        r = r - mean[:, None, None, None]
+    total = covariance(mdp, (rho, r), (rho, r))
+    if difference:
+        plain = np.ones_like(mdp.behavior_array), mdp.reward
+        total += covariance(mdp, plain, plain) - 2 * covariance(mdp, (rho, r), plain)
+    return max(total, 0.0)
 
 
 def covariance(mdp: TabularMDP, one: Return, other: Return) -> float:
@@ -180,3 +263,104 @@ def covariance(mdp: TabularMDP, one: Return, other: Return) -> float:
 def _weighted(weight: Floats, value: Floats) -> Floats:
     """Products in which an infinite value of no weight counts for nothing."""
     return np.where(weight > 0, weight * value, 0.0)
+
+
+def decomposition(
+    estimator: str, q: Quantities, exact: Spread, *, difference: bool
+) -> Decomposition | None:
+    """The exact variance by step and state; terminal states are END, which has none. None where no
+    state owns a part."""
+    if exact.start is None or exact.by_state is None:
+        return None
+    step, state = (index.reshape(-1) for index in np.indices(exact.by_state.shape))
+    d_pi, d_mu = (d[: q.horizon].reshape(-1) for d in (q.d_pi, q.d_mu))
+    at = step, np.where(np.isin(state, q.world.terminal), END, state), d_pi
+    variance = exact.by_state.reshape(-1)
+    return decomposed(
+        estimator, exact.start, variance, at, d_mu, str, q.horizon, difference=difference
+    )
+
+
+# Theorem 4.1 and its corollary
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition of the theorem: `n` must exceed `needed`."""
+
+    name: str
+    needed: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound on the mean squared error of clipped plain MIS, and whether it may be used."""
+
+    value: float
+    n: int
+    conditions: tuple[Condition, ...]
+
+    @property
+    def holds(self) -> bool:
+        return all(condition.holds for condition in self.conditions)
+
+    @property
+    def failing(self) -> tuple[str, ...]:
+        """The conditions that fail; empty where the bound holds."""
+        return tuple(condition.name for condition in self.conditions if not condition.holds)
+
+
+def theorem_bound(q: Quantities, n: int, *, v_max: float | None = None) -> Bound:
+    """Theorem 4.1: E[(P v̂ - v)²] ≤ (leading/n) (1 + sqrt(16 log n/(n d_m)))
+    + 19 τ_a² τ_s² S H² (σ² + R_max² + V_max²)/n².
+
+    d_m is the smallest d_t^μ(s) where d_t^π(s) > 0, the logarithm is natural, and V_max is the
+    largest value unless given. The paper's rewards are not negative (shift the world if not).
+    """
+    d_m = _check(q, n)
+    states = q.d_pi.shape[1]
+    v_max = float(q.V.max()) if v_max is None else v_max
+    slack = math.sqrt(16 * math.log(n) / (n * d_m)) if n > 1 else math.inf
+    rest = 19 * q.tau_a**2 * q.tau_s**2 * states * q.horizon**2
+    rest *= q.noise**2 + q.reward_max**2 + v_max**2
+    return Bound(q.leading / n * (1 + slack) + rest / n**2, n, _conditions(q, n, d_m))
+
+
+def corollary_bound(q: Quantities, n: int) -> Bound:
+    """Corollary 1, for V_max = H R_max: MSE ≤ (4/n) τ_a τ_s (H σ² + H³ R_max²)."""
+    d_m = _check(q, n)
+    H = q.horizon
+    value = 4 / n * q.tau_a * q.tau_s * (H * q.noise**2 + H**3 * q.reward_max**2)
+    return Bound(value, n, _conditions(q, n, d_m))
+
+
+def clipped(values: npt.ArrayLike, low: float, high: float) -> npt.NDArray[np.float64]:
+    """The clipped estimate that the theorem speaks of; of one estimate or of many."""
+    if not low < high:
+        raise must_be("low, high", "a range with low < high", (low, high))
+    return np.clip(np.asarray(values, np.float64), low, high)
+
+
+def _check(q: Quantities, n: int) -> float:
+    check_whole("n", n, 1)
+    if q.reward_min < 0:
+        raise UsageError(
+            "the theorem assumes rewards that are not negative; shift the rewards of the world "
+            f"(the smallest is {q.reward_min:g}) and ask again"
+        )
+    reached = q.d_pi[: q.horizon] > 0
+    return float(q.d_mu[: q.horizon][reached].min())
+
+
+def _conditions(q: Quantities, n: int, d_m: float) -> tuple[Condition, ...]:
+    """n > 16 log n/d_m, and n > 4 t τ_a τ_s / min max{d^π, d^μ} for t = 2..H (the paper counts)."""
+    reached = q.d_pi[: q.horizon] > 0
+    larger = np.maximum(q.d_pi, q.d_mu)[: q.horizon]
+    smallest = float(larger[reached].min())
+    visits = 16 * math.log(n) / d_m
+    spread = 4 * q.horizon * q.tau_a * q.tau_s / smallest if q.horizon >= 2 else 0.0
+    return (
+        Condition("n > 16 log n / min d^mu", visits, n > visits),
+        Condition("n > 4 H tau_a tau_s / min max(d^pi, d^mu)", spread, n > spread),
+    )

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from reweigh.errors import (
     RefusedError,
     SmallSampleWarning,
     UsageError,
+    check_fraction,
     must_be,
 )
 from reweigh.estimate import presets
@@ -45,9 +47,8 @@ from reweigh.policy.base import Policy
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
 from reweigh.system.numbers import number
-from reweigh.theory.exact import quantities
+from reweigh.theory.exact import decomposition, quantities, spread
 from reweigh.theory.plan_result import Goal, Need, Plan
-from reweigh.theory.spread import decomposition, spread
 from reweigh.trust.diagnostics import FEW_EPISODES
 from reweigh.trust.gates import LIMITS
 from reweigh.trust.variance_parts import Decomposition, from_parts, from_solution
@@ -107,23 +108,19 @@ def as_goal(half_width: float | None, difference: float | None, power: float, le
     if (half_width is None) == (difference is None):
         raise UsageError("say what the episodes must be enough for: half_width or difference, "
                          "one of them")  # fmt: skip
-    if not (_is_number(level) and 0 < level < 1):
-        raise must_be("level", "a number between 0 and 1", level)
-    least = 1 - level if difference is not None else 0.0
-    if not (_is_number(power) and least < power < 1):
-        raise must_be("power", "a number between 1 - level, which chance has, and 1", power)
+    level = check_fraction("level", level)
+    rule = "a number between 1 - level, which chance has, and 1"
+    power = check_fraction("power", power, rule)
+    if difference is not None and power <= 1 - level:
+        raise must_be("power", rule, power)
     for name, size in (("half_width", half_width), ("difference", difference)):
-        if size is not None and not (_is_number(size) and size > 0):
+        numeric = isinstance(size, Real) and not isinstance(size, bool)
+        if size is not None and not (numeric and 0 < size < math.inf):
             raise must_be(name, "a positive number", size)
     if half_width is not None:
-        return Goal(float(level), half_width=float(half_width))
+        return Goal(level, half_width=float(half_width))
     assert difference is not None
-    return Goal(float(level), difference=float(difference), power=float(power))
-
-
-def _is_number(value: object) -> bool:
-    numeric = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    return numeric and math.isfinite(value)  # type: ignore[arg-type]
+    return Goal(level, difference=float(difference), power=power)
 
 
 def _recipes(estimators: presets.Estimators) -> list[Recipe]:
@@ -153,7 +150,7 @@ def _from_world(world: TabularMDP, goal: Goal, recipes: list[Recipe]) -> Plan:
             )
         name = recipe.name
         with np.errstate(over="ignore", invalid="ignore"):
-            exact = spread(world, q, name, difference=difference)
+            exact = spread(q, name, difference=difference)
         _refuse_nothing(exact.total, q.value)
         need = Need(
             name,
@@ -162,7 +159,7 @@ def _from_world(world: TabularMDP, goal: Goal, recipes: list[Recipe]) -> Plan:
             value=q.value,
             difference=q.value - q.behavior_value,
         )
-        return need, decomposition(name, world, q, exact, difference=difference)
+        return need, decomposition(name, q, exact, difference=difference)
 
     needs = [_tried(recipe.name, partial(exactly, recipe)) for recipe in recipes]
     return _finished(goal, needs, "world", None, q.horizon, [])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from scipy.special import stdtrit
+
 from reweigh.estimate.estimator import Recipe
-from reweigh.evaluation.result import Estimate, Interval, Refusal, number, rounded
+from reweigh.evaluation.result import Estimate, Interval, Refusal
 from reweigh.show.record import NO_TRUST, Evaluation, rows_frame
 from reweigh.show.text import by_text
+from reweigh.system.numbers import number, rounded, two_digits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from reweigh.trust.gates import GateResult
 
 NOT_KNOWN = "not known"
+BY_CHANCE = 0.01  # of all the differences together that `disagreement` looks at
 
 
 def label_of(recipe: Recipe) -> str:
@@ -43,42 +48,40 @@ class Difference:
     interval: Interval
     p_value: float
 
+    @property
+    def told_apart(self) -> bool:
+        return not self.interval.low <= 0 <= self.interval.high
+
+    def reversed(self) -> Difference:
+        """The same difference the other way round."""
+        around = replace(self.interval, low=-self.interval.high, high=-self.interval.low)
+        p = 1 - self.p_value
+        return Difference(self.second, self.first, -self.value, self.standard_error, around, p)
+
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "first": self.first,
-            "second": self.second,
-            "value": self.value,
-            "standard_error": self.standard_error,
-            "interval": self.interval.to_dict(),
-            "p_value": self.p_value,
-        }
+        return {**vars(self), "interval": self.interval.to_dict()}
 
 
 @dataclass(frozen=True, eq=False)
 class Contender:
     """One target under one estimator.
 
+    estimator     its name, with all that tells it from the others: "mis, ratios at most 2"
     interval      of its value, simultaneous with all contenders: it holds for whichever is picked;
                   None where its episodes show no spread, and `no_interval` says so
     over_behavior target - behaviour, simultaneous over the contenders; None where the difference
                   shows no spread
     best          how likely it is the best target, among those of the same estimator; None where
                   that is not known, and for estimators that do not rank
-    called        what the estimator is called where its own name would not tell it from others
     """
 
     target: str
+    estimator: str
     result: Estimate | Refusal
     interval: Interval | None = None
     over_behavior: Difference | None = None
     best: float | None = None
     no_interval: str | None = None
-    called: str | None = None
-
-    @property
-    def estimator(self) -> str:
-        """Its name, with all that tells it from the others: "mis, ratios at most 2"."""
-        return self.called or label_of(self.result.recipe)
 
     @property
     def name(self) -> str:
@@ -110,6 +113,11 @@ class Contender:
         return f"{value} {over.interval}" if self.trusted else value
 
     @property
+    def chance(self) -> str:
+        """How likely it is the best, in words."""
+        return chance(self.best)
+
+    @property
     def reasons(self) -> tuple[GateResult, ...]:
         """The gates that speak against it, the worst first."""
         return self.result.verdict.reasons if isinstance(self.result, Estimate) else ()
@@ -134,14 +142,30 @@ class Contender:
             best=self.best,
         )
 
+    def remarks(self) -> list[str]:
+        """Warnings, what speaks against it and why it has no interval, in the words of
+        `reweigh evaluate`."""
+        result = self.result
+        if not isinstance(result, Estimate):
+            return []
+        against = {gate.sentence: gate.level for gate in self.reasons}
+        lines = [f"! {warning}" for warning in result.warnings if str(warning) not in against]
+        lines += [f"{level}: {text}" for text, level in against.items()]
+        why = self.no_interval
+        if why is not None and not any(why in text for text in against):  # a gate may have said it
+            lines.append(f"no interval: {why}")
+        if self.interval is not None and not self.trusted:
+            lines.append(result.not_to_trust)
+        return lines + [f"not checked: {line}" for line in result.verdict.unchecked_lines()]
+
     def to_dict(self) -> dict[str, Any]:
         return self.result.to_dict() | {
             "name": self.name,
             "target": self.target,
             "reasons": [f"{gate.level}: {gate.sentence}" for gate in self.reasons],
-            "simultaneous_interval": None if self.interval is None else self.interval.to_dict(),
+            "simultaneous_interval": _plain(self.interval),
             "no_interval": self.no_interval,
-            "over_behavior": None if self.over_behavior is None else self.over_behavior.to_dict(),
+            "over_behavior": _plain(self.over_behavior),
             "probability_best": self.best,
         }
 
@@ -168,7 +192,7 @@ class Comparison:
     chosen: str | None = None
     held_out: Contender | None = None
     n_held_out: int = 0
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
     auto: CommonChoice | None = None
 
     @property
@@ -209,24 +233,18 @@ class Comparison:
         """Write a report as one HTML file that needs nothing else: which target is best, with its
         corrected interval and probability, every target's verdict, paired differences, and how all
         of it was computed."""
-        from reweigh.decide.comparison_report import write_comparison
+        from reweigh.decide.report import write_comparison
 
         return write_comparison(self, path, title=title, overwrite=overwrite)
 
     def to_dict(self) -> dict[str, Any]:
         return {
+            **vars(self),
             "contenders": [c.to_dict() for c in self.contenders],
-            "behavior_value": self.behavior_value,
-            "level": self.level,
             "pairs": [d.to_dict() for d in self.pairs],
             "disagreeing": [d.to_dict() for d in self.disagreeing],
-            "tried": self.tried,
-            "seed": self.seed,
-            "n_episodes": self.n_episodes,
-            "chosen": self.chosen,
-            "held_out": None if self.held_out is None else self.held_out.to_dict(),
-            "n_held_out": self.n_held_out,
-            "auto": None if self.auto is None else self.auto.to_dict(),
+            "held_out": _plain(self.held_out),
+            "auto": _plain(self.auto),
             "warnings": list(self.warnings),
         }
 
@@ -248,10 +266,10 @@ class Comparison:
             else (
                 c.target,
                 c.estimator,
-                c.result.value_text(c.result.standard_error),
+                c.evaluation.text,
                 c.around.replace("no interval", "none"),
                 c.gained,
-                chance(c) if self.ranks(c) else "",
+                c.chance if self.ranks(c) else "",
                 c.result.verdict.level,
             )
             for c in self.contenders
@@ -272,50 +290,66 @@ class Comparison:
         if last is not None:
             others = f"{self.n_held_out:,} other episodes"
             if isinstance(last.result, Refusal):
-                told = f"refused on {others}: {last.result.error.reason}"
+                text = f"refused on {others}: {last.result.error.reason}"
             else:
-                value = last.result.value_text(last.result.standard_error)
-                told = f"on {others} {value} {last.around}, verdict {last.result.verdict.level}"
-            lines.append(f"chosen: {self.chosen}; {told}")
+                verdict = last.result.verdict.level
+                text = f"on {others} {last.evaluation.text} {last.around}, verdict {verdict}"
+            lines.append(f"chosen: {self.chosen}; {text}")
         lines += [] if self.auto is None else self.auto.lines()
         lines += [f"  warning  {text}" for text in self.warnings]
         return "\n".join([*lines, *(f"  {text}" for text in self.remarks())])
 
+    __repr__ = __str__
+
     def remarks(self) -> list[str]:
-        """The estimators' warnings, what speaks against the contenders, why one has no interval:
-        each text once, with the contenders that it is said of."""
-        texts = by_text((c.name, text) for c in self.answered for text in _remarks_on(c))
+        """Each remark on the contenders once, with those that it is said of."""
+        texts = by_text((c.name, text) for c in self.answered for text in c.remarks())
         everyone = [c.name for c in self.answered]
         lines = [
             f"{'all' if names == everyone and len(names) > 1 else '; '.join(names)}: {text}"
             for text, names in texts.items()
         ]
         if self.held_out is not None:
-            lines += [
-                f"{self.held_out.name}, on the episodes set aside: {text}"
-                for text in _remarks_on(self.held_out)
-            ]
+            where = f"{self.held_out.name}, on the episodes set aside"
+            lines += [f"{where}: {text}" for text in self.held_out.remarks()]
         return lines
 
-    __repr__ = __str__
+
+def chance(best: float | None) -> str:
+    """A probability of being the best, in words."""
+    return NOT_KNOWN if best is None else f"{best:.0%}"
 
 
-def chance(contender: Contender | Evaluation) -> str:
-    """How likely it is the best, in words."""
-    return NOT_KNOWN if contender.best is None else f"{contender.best:.0%}"
+def _plain(record: Any) -> Any:
+    return None if record is None else record.to_dict()
 
 
-def _remarks_on(contender: Contender) -> list[str]:
-    """In the words of `reweigh evaluate`."""
-    result = contender.result
-    if not isinstance(result, Estimate):
-        return []
-    against = {gate.sentence: gate.level for gate in contender.reasons}
-    lines = [f"! {warning}" for warning in result.warnings if str(warning) not in against]
-    lines += [f"{level}: {text}" for text, level in against.items()]
-    why = contender.no_interval
-    if why is not None and not any(why in text for text in against):  # a gate may have said it
-        lines.append(f"no interval: {why}")
-    if contender.interval is not None and not contender.trusted:
-        lines.append(result.not_to_trust)
-    return lines + [f"not checked: {line}" for line in result.verdict.unchecked_lines()]
+def disagreement(results: Sequence[Estimate | Refusal]) -> str | None:
+    """Which estimates of one target differ from the first by more than chance allows, in words;
+    None where none does.
+
+    Differences are paired: their errors come from the influence values of the same episodes, each
+    for a share of BY_CHANCE. Sums hold no episodes: there an error of a difference is not known,
+    but it is at most both errors together, and what is beyond that is told. Nothing is said of
+    estimates without an error, or whose episodes show no spread.
+    """
+    estimates = [result for result in results if isinstance(result, Estimate)]
+    if len(estimates) < 2 or estimates[0].n_episodes < 2:
+        return None
+    first, *others = estimates
+    critical = float(stdtrit(first.n_episodes - 1, 1 - BY_CHANCE / 2 / len(others)))
+    apart = []
+    for other in others:
+        difference, words = other.value - first.value, "joint error"
+        error = first.grounds.joint_error(other.grounds)
+        if error is None:
+            error = (first.standard_error or math.nan) + (other.standard_error or math.nan)
+            words = "joint error at most"
+        if 0 < error < math.inf and abs(difference) > critical * error:
+            apart.append(f"{other.estimator} by {difference:+.4g} ({words} {two_digits(error)})")
+    if not apart:
+        return None
+    return (
+        f"more than chance allows differ from {first.estimator}: {', '.join(apart)}. Some of these "
+        "are biased here, or their errors are not to be trusted: see the verdicts"
+    )

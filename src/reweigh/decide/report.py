@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from reweigh.decide.comparison_result import Comparison, Contender, Difference, chance
-from reweigh.errors import RefusedError
+from reweigh.decide.contenders import Comparison, Contender, Difference, chance
 from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate
 from reweigh.log.log import EpisodeLog
@@ -21,7 +20,6 @@ from reweigh.show.record import NO_TRUST, Evaluation, Facts
 from reweigh.show.text import interval_cell, percent, sentence, shown_names, signed, span
 from reweigh.system.files import files_behind
 from reweigh.system.numbers import number
-from reweigh.trust.intervals import Interval
 
 SHOWN = 40  # policies in a chart; tables hold all
 RED = "Do not decide on this ranking: its first number is not to be trusted."
@@ -60,8 +58,7 @@ def comparison_page(
     what = f"Which of {len(names)} policies is best?"
     if len(names) == 1:
         what = f"Is “{names[0]}” better than what was logged?"
-    known = next((e.grounds.evidence.log for e in _estimates(comparison)), None)
-    log = log if known is None else known
+    log = next((e.grounds.evidence.log for e in _estimates(comparison)), log)
     sections = (
         _ranking(comparison),
         _differences(comparison),
@@ -71,8 +68,8 @@ def comparison_page(
         log_section({} if log is None else log.describe()),
         computed_section(_computation(comparison, recipes, log), recipes.items(), command),
     )
-    shown = tuple(section for section in sections if section is not None)
-    return Page(title or what, answer_of(comparison), shown, tuple(remarks))
+    present = tuple(section for section in sections if section is not None)
+    return Page(title or what, answer_of(comparison), present, tuple(remarks))
 
 
 def ranked_rows(comparison: Comparison, estimator: str | None = None) -> list[Evaluation]:
@@ -85,18 +82,12 @@ def ranked_rows(comparison: Comparison, estimator: str | None = None) -> list[Ev
 
 def to_best(comparison: Comparison) -> Iterator[tuple[str, Difference]]:
     """(policy, the best less that policy) for the others, in the order of the ranking."""
-    by_pair = {(d.first, d.second): d for d in comparison.trusted_pairs}
-    by_pair |= {(d.second, d.first): _turned(d) for d in comparison.trusted_pairs}
+    pairs = comparison.trusted_pairs
+    by_pair = {(d.first, d.second): d for d in (*pairs, *(d.reversed() for d in pairs))}
     for other in comparison.ranking[1:]:
         pair = comparison.ranking[0].name, other.name
         if pair in by_pair:
             yield other.target, by_pair[pair]
-
-
-def _turned(d: Difference) -> Difference:
-    """The same difference the other way round."""
-    ends = Interval(-d.interval.high, -d.interval.low, d.interval.level, d.interval.method)
-    return Difference(d.second, d.first, -d.value, d.standard_error, ends, 1 - d.p_value)
 
 
 def _estimates(comparison: Comparison) -> list[Estimate]:
@@ -118,23 +109,21 @@ def answer_of(comparison: Comparison) -> Answer:
         return _refused(comparison, comparison.contenders)
     if not isinstance(reported.result, Estimate):
         return _refused(comparison, [reported])
-    estimate = reported.result
+    verdict = reported.result.verdict
     return judged(
-        estimate.verdict,
+        verdict,
         question=_question(comparison),
         headline=f"{best.target}: {reported.evaluation.text} per episode",
         interval=_interval_text(comparison, reported),
         gain=" ".join(_sentences(comparison, best, reported)),
         better=_better(comparison, best),
-        warnings=[*estimate.warnings, *comparison.warnings],
-        meaning=RED if estimate.verdict.level == "red" else "",
+        warnings=[*reported.result.warnings, *comparison.warnings],
+        meaning=RED if verdict.level == "red" else "",
     )
 
 
 def _refused(comparison: Comparison, contenders: Sequence[Contender]) -> Answer:
-    errors: list[tuple[str, RefusedError | None]] = [
-        (c.name, c.evaluation.refused) for c in contenders
-    ]
+    errors = [(c.name, c.evaluation.refused) for c in contenders]
     better = ("Ask for targets nearer to the policy that made the log, or for fewer steps.",)
     return no_answer(_question(comparison), errors, better=better, warnings=comparison.warnings)
 
@@ -166,11 +155,15 @@ def _interval_text(comparison: Comparison, reported: Contender) -> str:
 
 
 def _sentences(comparison: Comparison, best: Contender, reported: Contender) -> Iterator[str]:
-    over, held_out, count = reported.over_behavior, comparison.held_out, len(comparison.ranking)
+    over, count = reported.over_behavior, len(comparison.ranking)
+    by, log = "", "The log tells"
+    behavior = comparison.behavior_value
+    if comparison.held_out is not None:
+        behavior = reported.evaluation.behavior_value
     if over is not None and reported.trusted:
-        own = comparison.behavior_value
-        yield from _over_log(over, own if held_out is None else reported.evaluation.behavior_value)
-    if held_out is not None:
+        yield _over_log(over, behavior)
+    if comparison.held_out is not None:
+        by, log = " by the episodes that chose it", "They tell"
         yield (
             f"It was chosen on {comparison.n_episodes:,} episodes; these numbers are of the "
             f"{comparison.n_held_out:,} others."
@@ -178,26 +171,19 @@ def _sentences(comparison: Comparison, best: Contender, reported: Contender) -> 
     if count > 1 and best.best is None:
         yield "How likely it is the best is not known: not every one has an interval."
     elif count > 1:
-        by, tell = (
-            ("", "The log tells")
-            if held_out is None
-            else (" by the episodes that chose it", "They tell")
-        )
-        yield f"It is the best of the {count} with probability {best.best:.0%}{by}."
         apart = {name for name, d in to_best(comparison) if d.interval.low > 0}
         near = [c.target for c in comparison.ranking[1:] if c.target not in apart]
         which = f"all others but {', '.join(near)}" if near else "every other"
         which = "no other" if len(near) == count - 1 else which
-        yield f"{tell} it apart from {which}."
+        yield f"It is the best of the {count} with probability {best.best:.0%}{by}."
+        yield f"{log} it apart from {which}."
 
 
-def _over_log(over: Difference, own: float | None) -> Iterator[str]:
+def _over_log(over: Difference, behavior: float | None) -> str:
     if over.value == 0 and over.standard_error == 0:
-        yield "That is just what the log's own policy earned."
-        return
-    yield over_log(over.value, number(own), over.interval, over.standard_error) + ")."
-    if over.interval.low <= 0 <= over.interval.high:
-        yield NOT_APART
+        return "That is just what the log's own policy earned."
+    text = over_log(over.value, number(behavior), over.interval, over.standard_error) + ")."
+    return text if over.told_apart else f"{text} {NOT_APART}"
 
 
 def _better(comparison: Comparison, best: Contender) -> Iterator[str]:
@@ -221,7 +207,8 @@ def _better(comparison: Comparison, best: Contender) -> Iterator[str]:
 
 def _ranking(comparison: Comparison) -> Section:
     name, title = "ranking", "The policies, ranked"
-    estimator, look = comparison.contenders[0].estimator, _look(comparison)
+    first = comparison.contenders[0]
+    estimator, look = first.estimator, first.result.recipe.name  # a chart has its color
     rows, behavior = ranked_rows(comparison), comparison.behavior_value
     table = _ranking_table(comparison, estimator)
     known = [row for row in rows if row.value is not None]
@@ -244,11 +231,6 @@ def _ranking(comparison: Comparison) -> Section:
     gained = [row for row in known if row.gain_interval is not None]
     figures = (values, _gains(gained, look)) if gained else (values,)
     return Section(name, title, intro, figures, notes=tuple(notes), wide=True)
-
-
-def _look(comparison: Comparison) -> str:
-    """The estimator that ranks, without its clipping: charts have its colour."""
-    return comparison.contenders[0].result.recipe.name
 
 
 def _left_out(many: int, what: str) -> list[str]:
@@ -280,7 +262,7 @@ def _ranking_table(comparison: Comparison, estimator: str) -> Table:
             cells.append((row.label, "", "refused", *[""] * 4, "refused", row.refused.reason))
             continue
         gain = gain_cells([row]) or [("", "", "")]
-        best = chance(row) if ranks else ""
+        best = chance(row.best) if ranks else ""
         value = (row.label, str(rank), row.text, interval_cell(row))
         cells.append((*value, *gain[0][1:], best, row.level or "", ", ".join(row.reasons)))
     caption = f"The policies by {estimator}"
@@ -305,9 +287,9 @@ def _differences(comparison: Comparison) -> Section | None:
     others = list(to_best(comparison))
     if not others:
         return None
-    best, look = comparison.ranking[0], _look(comparison)
+    best = comparison.ranking[0]
     bars = [
-        (name, d.value, d.interval, d.standard_error, "told apart" if _apart(d) else "not told")
+        (name, d.value, d.interval, d.standard_error, "told apart" if d.told_apart else "not told")
         for name, d in others[:SHOWN]
     ]
     axis = f"{shown_names([best.target])[best.target]} − the other, per episode"
@@ -316,7 +298,7 @@ def _differences(comparison: Comparison) -> Section | None:
         "to_best",
         f"{best.target} is told apart from {apart} of {len(others)} others.",
         _pairs_table(f"{best.target} less each other policy", [d for _, d in others], best),
-        lambda: forest.forest(bars, [(0.0, "no difference")], axis, look),
+        lambda: forest.forest(bars, [(0.0, "no difference")], axis, best.result.recipe.name),
     )
     intro = (
         "Differences are paired: what two policies' values on one log have in common cancels, so "
@@ -328,10 +310,6 @@ def _differences(comparison: Comparison) -> Section | None:
     return Section("differences", title, intro, (figure,), tables, notes=notes)
 
 
-def _apart(difference: Difference) -> bool:
-    return not difference.interval.low <= 0 <= difference.interval.high
-
-
 def _pairs_table(caption: str, pairs: Sequence[Difference], best: Contender) -> Table:
     columns: Cells = ("difference", "by", "interval", "p, one-sided", "told apart")
     rows = tuple(
@@ -340,7 +318,7 @@ def _pairs_table(caption: str, pairs: Sequence[Difference], best: Contender) -> 
             signed(d.value, d.standard_error),
             span(d.interval),
             f"{d.p_value:.2g}",
-            "yes" if _apart(d) else "no",
+            "yes" if d.told_apart else "no",
         )
         for d in pairs
     )
