@@ -253,7 +253,7 @@ def test_sites_with_too_many_cells_add_up_to_those_of_the_whole(monkeypatch, tmp
 def test_cells_with_actions_that_no_estimator_asked_for_are_spare(monkeypatch) -> None:
     """On a large log what the gates need of them is held by (t, s, a) alone; where an estimator
     asks for them they are made."""
-    for name in ("stream_fast", "stream_cells", "stream_chunks", "ibis"):
+    for name in ("stream_sums", "ibis"):
         monkeypatch.setattr(
             importlib.import_module(f"reweigh.sums.engines.{name}"), "SPARE_CELLS", 100
         )

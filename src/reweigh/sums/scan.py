@@ -282,10 +282,10 @@ class Ranks:
         return Room(self.counts, self.cells, room.n, room.sums)
 
 
-def split(code: Ints, size: int) -> tuple[Ints, Any]:
-    """Quotient and remainder; of size 1 the remainder is 0."""
+def split(code: Ints, size: int) -> tuple[Ints, Ints]:
+    """Quotient and remainder; of size 1 the remainder is 0, and takes no memory."""
     if size == 1:
-        return code, 0
+        return code, np.broadcast_to(np.int64(0), len(code))
     quotient = code // size
     return quotient, code - quotient * size
 

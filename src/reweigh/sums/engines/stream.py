@@ -32,7 +32,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from reweigh.errors import Fault, InputWarning, UsageError, input_error
-from reweigh.kernels.choose import COMPILED_FROM
+from reweigh.kernels import choose
 from reweigh.log.checks import Faults
 from reweigh.log.log import SHOWN_LABELS, EpisodeLog
 from reweigh.log.read import read_roles
@@ -129,7 +129,7 @@ class StreamEngine:
 
     def reads_fast(self, rows: RowSource) -> bool:
         """Whether compiled loops read the rows, of a log that is simple."""
-        fast = rows.rows >= COMPILED_FROM if self.fast is None else self.fast
+        fast = rows.rows >= choose.COMPILED_FROM if self.fast is None else self.fast
         if fast and importlib.util.find_spec("numba") is not None:
             require_compiled()
             return True
