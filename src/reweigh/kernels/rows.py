@@ -7,6 +7,10 @@ import numpy as np
 
 from reweigh.kernels.codes import FOLD, HIDDEN, LARGE, MARKS, MIX, SPREAD, START, UNKNOWN
 from reweigh.kernels.common import Array, compiled
+from reweigh.kernels.vectors import prefetch
+
+AHEAD = 24  # rows: how much earlier a cell is asked for
+U1, U2, U3, U4 = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 
 
 @compiled
@@ -35,6 +39,8 @@ def gather_cells(
                  the last one, which stands for keys that have none
     """
     horizon, none = len(offsets) - 1, len(start) - 1
+    cells = np.empty(len(psi) + AHEAD, np.uint64)
+    cells[:] = 0
     for t in range(horizon):
         low, high = offsets[t], offsets[t + 1]
         going = offsets[t + 2] - high if t + 1 < horizon else 0
@@ -45,12 +51,17 @@ def gather_cells(
             if actions > 0:
                 key = key * actions + action[low + k] + 1
             key = key * states + after - START
-            cell = np.uint64(place[np.uint64(key)] if key < len(place) else none)
-            r, y, at = rho[low + k], reward[low + k], np.uint64(4) * cell
-            psi[k] += derivatives[at] + derivatives[at + np.uint64(1)] * r
-            psi[k] += derivatives[at + np.uint64(2)] * (r * y) + derivatives[at + np.uint64(3)] * y
-            if t == 0:
-                psi[k] += start[cell]
+            cells[k] = place[np.uint64(key)] if key < len(place) else none
+        for k in range(high - low):
+            prefetch(derivatives, U4 * cells[k + AHEAD])
+            r, y, at = rho[low + k], reward[low + k], U4 * cells[k]
+            z = r * y
+            psi[k] += (derivatives[at] + derivatives[at + U1] * r) + (
+                derivatives[at + U2] * z + derivatives[at + U3] * y
+            )
+        if t == 0:
+            for k in range(high - low):
+                psi[k] += start[cells[k]]
 
 
 @compiled

@@ -91,6 +91,10 @@ class CellGradient:
         return np.stack([_extended(column) for column in columns], axis=1).reshape(-1)
 
     @cached_property
+    def _starts(self) -> Floats:
+        return _extended(self.start)
+
+    @cached_property
     def _sizes(self) -> tuple[int, int, int]:
         """Places of a state (special codes included), of an action, and of a step."""
         c = self.cells
@@ -308,7 +312,7 @@ def _gathered_by_rows(gradient: CellGradient, log: EpisodeLog, rho: Floats) -> F
         actions if by_action else 0,
         gradient._place,
         gradient._derivatives,
-        _extended(gradient.start),
+        gradient._starts,
         psi,
     )
     return psi

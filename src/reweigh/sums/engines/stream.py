@@ -54,7 +54,7 @@ from reweigh.system.process import Report, require_compiled, require_steps
 
 Result = TypeVar("Result")
 Sink = TypeVar("Sink", "ChunkSums", "Tally")
-BATCH = 1 << 18  # rows
+BATCH = 1 << 20  # rows
 SORTED = (
     "the rows of an episode do not stand together in the order of their steps: DuckDB sorted the "
     "log for this scan, which takes several times as long as reading it. Sort it once by episode "
@@ -102,7 +102,7 @@ class StreamEngine:
             raise input_error(found.target_error, settle(found.target_faults, found.rows))
         sums = in_order(parts.total(), found)
         about = what(reading, target, request, horizon)
-        return named(replace(sums, about=about, unchecked=found.seen.unchecked), found.identity)
+        return named(replace(sums, about=about, unchecked=found.seen.unchecked), parts.identity)
 
     def _scanned(
         self, opened: Opened, rows: RowSource, reading: Reading, begin: Callable[[bool], Sink]

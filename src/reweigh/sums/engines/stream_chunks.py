@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reweigh.errors import KEPT_PLACES, Fault, InputError, Place, RefusedError, UsageError
-from reweigh.log.identity import Identity, identity_of
 from reweigh.log.log import EpisodeLog
 from reweigh.log.read import assemble
 from reweigh.log.roles import RoleReader, is_label
@@ -151,7 +150,6 @@ class Findings:
     seen: SeenIds = field(default_factory=SeenIds)
     rows: int = 0
     longest: int = 1
-    identity: Identity = field(default_factory=Identity)
 
     def ordered_labels(self) -> list[Label]:
         """First those of the state column, then those that only stand in next_state."""
@@ -185,7 +183,6 @@ def _simple_scan(rows: RowSource, reading: Reading, horizon: int, visit: Visit) 
     found = Findings()
     simple = SimpleLog(rows, reading, horizon, found)
     for log in simple.chunks():
-        found.identity += log.identity()
         try:
             visit(log)
         except InputError as error:
@@ -234,7 +231,6 @@ def _checked_scan(
         found.own.update(reader.own.values)
         found.labels.update(log.states.values)
         found.actions.update(() if log.actions is None else log.actions.values)
-        found.identity += identity_of(log.steps)
         if found.faults:
             continue
         try:

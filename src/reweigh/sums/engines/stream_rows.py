@@ -65,6 +65,10 @@ class RowSource:
     threads: int = 1
     order: tuple[str, ...] = ()
 
+    @property
+    def num_rows(self) -> int:
+        return self.rows
+
     def sorted_by(self, *names: str) -> RowSource:
         return replace(self, order=names)
 
@@ -130,15 +134,14 @@ class Opened:
     def place(self, row: int) -> Place:
         return self.data.place(row)
 
-    def read(self, names: Sequence[str], ids: Sequence[str]) -> pa.Table:
-        """Opens the rows, and gives the first batch: a log without rows shows here."""
+    def read(self, names: Sequence[str], ids: Sequence[str]) -> RowSource:
+        """Opens the rows: a log without any shows here."""
         extra = [name for name in self.wanted if name in self.names]
         listed = list(dict.fromkeys([*names, *extra]))
         floats = [name for name in self.states if name in ids]
         rows = open_rows(self.data, listed, ids, floats, self.size, self.report)
         self.made[:] = [replace(rows, threads=self.threads)]
-        first = next(_read(self.data, self.made[0].schema, self.size), None)
-        return pa.table({}) if first is None else first
+        return self.made[0]
 
 
 def open_rows(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.log.identity import Identity
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
 from reweigh.policy.base import Policy, scope_of
@@ -37,8 +38,10 @@ class ChunkSums:
         self.parts, self.largest = Parts(request), LargestSoFar(rows)
         self.same_codes = same_codes and not (request.policy and scope_of(target) == "row")
         self.scan: CompiledScan | None = None
+        self.identity = Identity()
 
     def add(self, log: EpisodeLog) -> None:
+        self.identity += log.identity()
         if self.same_codes:
             if self.scan is not None and self.labels != (log.states, log.actions):
                 self._put_aside()
@@ -162,7 +165,7 @@ class Parts:
 
     def total(self) -> Moments:
         """The sum; spare kinds that have become too large are left out from there on."""
-        total, request = add_up(self.held), self.request
+        total, request = add_up(self.held) if len(self.held) > 1 else self.held[0], self.request
         if "model" not in request.spare or total.model is None or len(total.model) <= SPARE_CELLS:
             return total
         return total._without_model(total.left_out | request.left_out())
