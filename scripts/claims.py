@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from reweigh.paper.list_of_figures import FIGURES, TITLES
+from reweigh.paper.figures import FIGURES, TITLES
 from reweigh.theory import quantities
 from reweigh.worlds import MountainCar, TimeVarying
 

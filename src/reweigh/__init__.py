@@ -136,6 +136,7 @@ _HOMES = {
         "ESTIMATORS dm dr estimator is_ mdr mis ssd_is trajectory_is trajectory_wis wdr wis"
     ),
     "reweigh.estimate.estimator": "Recipe",
+    "reweigh.estimate.table_weights": "TableWeights",
     "reweigh.evaluation.evaluate": "evaluate evaluate_all moments point_values",
     "reweigh.log.arrays": "log_from_arrays",
     "reweigh.log.columns": "Columns",

@@ -36,8 +36,7 @@ from reweigh_studies.coverage.published import (
 )
 
 from reweigh.errors import ReweighError
-from reweigh.paper.backends import Backend
-from reweigh.paper.sweep import Progress
+from reweigh.paper.sweep import Backend, Progress
 from reweigh.show.charts import save
 
 DOCS = Path(__file__).parents[2] / "docs" / "trust"

@@ -30,8 +30,8 @@ from reweigh_studies.coverage.worlds import GROUPS, SIZES, WORLDS, installed
 import reweigh as rw
 from reweigh.log.states import END, HIDDEN
 from reweigh.paper import sweep
-from reweigh.paper.backends import Backend
 from reweigh.paper.cells import CellResult, Setting, in_order, run_replicates
+from reweigh.paper.sweep import Backend
 from reweigh.trust.gates import LIMITS, Limit
 from reweigh.worlds import RandomWorld
 
@@ -366,8 +366,7 @@ def test_more_replicates_go_on_from_fewer(tmp_path: Path) -> None:
     backend = Backend("sequential")
 
     def run(folder: str, replicates: int) -> bytes:
-        sweep.run_keeping(
-            lambda cell, result: result,
+        sweep.run(
             cells,
             tmp_path / folder,
             Setting(replicates, 0),

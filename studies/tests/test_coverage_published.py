@@ -26,8 +26,8 @@ from reweigh_studies.coverage.verdicts import GREEN, verdicts
 from reweigh_studies.coverage.worlds import WORLDS
 
 import reweigh as rw
-from reweigh.paper.backends import Backend
 from reweigh.paper.cells import run_replicates
+from reweigh.paper.sweep import Backend
 from reweigh.trust.gates import LIMITS, Limit
 
 DOCS = Path(__file__).parents[2] / "docs" / "trust"

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reweigh.cli.init.names import KNOWN, OWN, PART, rating, words
-from reweigh.cli.toml import Line, toml_text, toml_value
+from reweigh.cli.config import comment_line, setting_line, toml_value
+from reweigh.cli.init.roles import KNOWN, OWN, PART, rating, words
 
 from .commands import POLICY, Command, log_table, write_log, write_policy
 
@@ -264,9 +264,9 @@ def test_hostile_names_arrive_and_are_not_obeyed(
 def test_a_first_look_at_a_large_file_is_partial(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reweigh.cli.init import look
+    from reweigh.cli.init import columns
 
-    monkeypatch.setattr(look, "ROWS", 50)  # ends inside an episode
+    monkeypatch.setattr(columns, "ROWS", 50)  # ends inside an episode
     told, config = proposed(command, tmp_path, log_table())
     assert (told["rows"], told["whole"]) == (50, False)
     assert {key: config[key] for key in ROLES} == ROLES
@@ -477,8 +477,9 @@ no_surrogates = st.text(st.characters(exclude_categories=["Cs"]))
 
 @given(no_surrogates, no_surrogates)
 def test_what_is_written_is_read_back(value: str, comment: str) -> None:
-    lines = [Line("a", value, comment), Line(comment=comment), Line("b", value, comment, off=True)]
-    assert tomllib.loads(toml_text([*lines, Line("c", [value])])) == {"a": value, "c": [value]}
+    lines = [setting_line("a", value, comment), comment_line(comment)]
+    lines += [setting_line("b", value, comment, off=True), setting_line("c", [value])]
+    assert tomllib.loads("\n".join(lines)) == {"a": value, "c": [value]}
 
 
 def test_other_values_of_toml() -> None:
@@ -622,13 +623,13 @@ def test_a_cell_that_cannot_be_put_right_is_refused(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Roles are proposed from the first rows; all of them are copied."""
-    from reweigh.cli.init import look
+    from reweigh.cli.init import columns
 
     log = untidy(tmp_path)
     text = log.read_text().splitlines()
     text[-1] = text[-1].replace("no", "perhaps").replace("%", "")
     log.write_text("\n".join(text) + "\n")
-    monkeypatch.setattr(look, "ROWS", 60)
+    monkeypatch.setattr(columns, "ROWS", 60)
     tidy = tmp_path / "tidy.parquet"
     ran = command("init", log, "-o", tmp_path / "c.toml", "--tidy", tidy)
     assert ran.code == 3

@@ -279,7 +279,7 @@ def test_other_databases_tell_their_queries(tmp_path: Path) -> None:
 
 
 def test_a_query_that_fails_leaves_no_thread(tmp_path: Path, often: None) -> None:
-    from reweigh.sums.engines.ibis_connect import open_home
+    from reweigh.sums.engines.sql_connect import open_home
 
     log = scanned(tmp_path, 10)
     with open_home("duckdb", log.data, log.reading, None) as home, watching(lambda *_: None):

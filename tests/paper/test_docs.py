@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reweigh.paper import list_of_figures as paper
+from reweigh.paper import figures as paper
 from reweigh.paper.cells import run_replicates
 
 ROOT = Path(__file__).parents[2]

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from reweigh.paper import figures, sweep
-from reweigh.paper import list_of_figures as paper
-from reweigh.paper.backends import Backend
+from reweigh.paper import figures as paper
 from reweigh.paper.cells import Cell, CellResult, Setting
+from reweigh.paper.sweep import Backend
 from reweigh.show import charts
 
 SETTING = Setting(replicates=24, seed=1)

@@ -22,10 +22,10 @@ import pytest
 
 import reweigh as rw
 from reweigh.cli.app import run as command
-from reweigh.paper import backends, cells, sweep
-from reweigh.paper import list_of_figures as paper
-from reweigh.paper.backends import Backend, BackendName
+from reweigh.paper import cells, sweep
+from reweigh.paper import figures as paper
 from reweigh.paper.cells import Cell, Setting
+from reweigh.paper.sweep import Backend, BackendName
 from reweigh.system.files import checksum_of, locked
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -106,7 +106,7 @@ LOOPBACK = re.compile(r"(0{24}|0{16}FFFF0000)?0100007F:|0{24}01000000:")
 @pytest.mark.parametrize("name", ["dask", "ray"])
 def test_own_clusters_listen_on_loopback_only(name: BackendName) -> None:
     before = listening()
-    with backends.connected(Backend(name, 1)):
+    with sweep.connected(Backend(name, 1)):
         new = listening() - before
     assert new
     assert [address for address in new if not LOOPBACK.match(address)] == []
@@ -393,11 +393,11 @@ def test_workers_of_other_versions_are_refused() -> None:
 
 
 def test_only_carriers_are_taken_for_losses() -> None:
-    with pytest.raises(ZeroDivisionError), backends._telling_losses():
+    with pytest.raises(ZeroDivisionError), sweep._telling_losses():
         raise ZeroDivisionError
     from concurrent.futures.process import BrokenProcessPool
 
-    with pytest.raises(backends.LostError), backends._telling_losses():
+    with pytest.raises(sweep.LostError), sweep._telling_losses():
         raise BrokenProcessPool("gone")
 
 

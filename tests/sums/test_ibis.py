@@ -26,9 +26,9 @@ import reweigh as rw
 from reweigh.evaluation.scans import scanned_sql
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
-from reweigh.sums.engines.ibis import IbisEngine
-from reweigh.sums.engines.ibis_connect import open_home, quoted
-from reweigh.sums.engines.ibis_duckdb import DuckHome
+from reweigh.sums.engines.sql import IbisEngine
+from reweigh.sums.engines.sql_connect import open_home, quoted
+from reweigh.sums.engines.sql_duckdb import DuckHome
 from reweigh.sums.read import ScannedLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -403,11 +403,11 @@ def test_faults_in_files_name_file_row_and_line(tmp_path: Path, kind: str) -> No
     assert "as in row" in text
 
 
-def test_a_column_with_duckdbs_own_name_leaves_rows_without_numbers(tmp_path: Path) -> None:
+def test_a_column_with_duckdbs_own_name_is_a_column_like_others(tmp_path: Path) -> None:
     data = table(with_cell(COLUMNS, "reward", 1, None))
     data = data.append_column("File_Row_Number", [[7] * 6])
     pq.write_table(data, tmp_path / "log.parquet")
-    with pytest.raises(rw.InputError, match="have no numbers: find them by episode and step"):
+    with pytest.raises(rw.InputError, match="column 'reward', row 2, episode 'a', step 1"):
         rw.read_log(tmp_path / "log.parquet", engine="duckdb").describe()
 
 
@@ -468,11 +468,11 @@ def test_the_rows_of_a_table_in_a_database_have_no_numbers(tmp_path: Path) -> No
         assert "have no numbers: find them by episode and step" in str(caught.value)
 
 
-def test_a_log_without_faults_is_read_without_numbers(monkeypatch) -> None:
-    def fail(self: Any) -> bool:
+def test_a_log_without_faults_is_read_by_duckdb_alone(monkeypatch) -> None:
+    def fail(*args: Any) -> None:
         raise AssertionError("rows were numbered")
 
-    monkeypatch.setattr("reweigh.sums.engines.ibis_duckdb.DuckHome.number_rows", fail)
+    monkeypatch.setattr("reweigh.sums.engines.stream.StreamEngine.describe", fail)
     rw.read_log(table(EVERY_ROLE), engine="duckdb", **ROLES).describe()
 
 

@@ -191,7 +191,6 @@ def test_a_drift_is_told_at_its_steps_on_every_engine(since: int) -> None:
 def test_of_too_many_cells_every_engine_holds_the_same_steps_and_states(
     monkeypatch, fast_answers
 ) -> None:
-    """DuckDB fetches all cells, or none where they are more than it may fetch."""
     logs = engines(simulated(), terminated="terminated")
     cells = rw.moments(logs["arrays"], TARGET).lagged
     assert cells is not None
@@ -214,11 +213,6 @@ def test_of_too_many_cells_every_engine_holds_the_same_steps_and_states(
         words = f"tested at 1 of {2**whole.level} (step, state) pairs"
         assert (words in gate.text) == (part > 1)
     assert fast_answers == [True] * 3
-    monkeypatch.setattr(extras, "MOST_FETCHED", len(cells) - 1)
-    none = rw.moments(fresh(logs)["duckdb"], TARGET)
-    assert none.lagged is None
-    [gate] = [gate for gate in rw.evaluate(none).verdict.unchecked if gate.name == "history"]
-    assert f"more than {len(cells) - 1:,} cells" in str(gate.to_dict())
 
 
 def fresh(logs: dict[str, Any]) -> dict[str, Any]:
@@ -253,7 +247,7 @@ def test_sites_with_too_many_cells_add_up_to_those_of_the_whole(monkeypatch, tmp
 def test_cells_with_actions_that_no_estimator_asked_for_are_spare(monkeypatch) -> None:
     """On a large log what the gates need of them is held by (t, s, a) alone; where an estimator
     asks for them they are made."""
-    for name in ("stream_sums", "ibis"):
+    for name in ("stream_sums", "sql"):
         monkeypatch.setattr(
             importlib.import_module(f"reweigh.sums.engines.{name}"), "SPARE_CELLS", 100
         )
@@ -266,8 +260,6 @@ def test_cells_with_actions_that_no_estimator_asked_for_are_spare(monkeypatch) -
         assert made.left_out.keys() == {"model"}
         assert made.lagged is not None
         assert rw.moments(logs[name], TARGET, ["mis", "dm"]).kinds == ("transitions", "model")
-        if name == "duckdb":  # not yet
-            continue
         expected = extras.choices_of(in_memory.model)
         fixture.assert_same(
             replace(made, transitions=made.choices, choices=None, left_out={}),

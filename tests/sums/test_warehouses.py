@@ -19,9 +19,8 @@ from reweigh.log.csv_files import CsvFormat
 from reweigh.log.states import Labels
 from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.engines.base import Request
-from reweigh.sums.engines.ibis import warehouse_sql
-from reweigh.sums.engines.ibis_scan import Facts
-from reweigh.sums.engines.ibis_tables import Ids
+from reweigh.sums.engines.sql import warehouse_sql
+from reweigh.sums.engines.sql_log import Facts
 from reweigh.sums.read import Reading
 
 DIALECTS = ("bigquery", "snowflake", "databricks", "trino", "clickhouse", "postgres", "duckdb")
@@ -69,7 +68,7 @@ def written(dialect: str, variant: str, policy: str, **changes: Any) -> str:
         (0, 1),
         0.0,
         "",
-        Ids(-3, 10**6),
+        (-3, 10**6),
     )
     columns = dict(zip(table.column_names, table.schema.types, strict=True))
     target = fixture.policies(variant)[policy]

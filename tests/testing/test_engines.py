@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reweigh.sums.engines.ibis import IbisEngine
+from reweigh.sums.engines.sql import IbisEngine
 from reweigh.sums.engines.stream import StreamEngine
 from reweigh.sums.tables import BUILT_IN
 from reweigh.testing import check_engine, engine_matrix

@@ -1,4 +1,4 @@
-"""Options from a TOML file: `--config reweigh.toml`.
+"""Options from a TOML file, and how they are written: `--config reweigh.toml`.
 
     log = ["episodes.csv"]        # the files of the log, as seen from the folder of this file
     episode = "patient"           # every option of the log and of the target, by its own name
@@ -13,12 +13,13 @@ What is given on the command line wins. Errors name the file and the line.
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from typing import Any
 import typer
 
 from reweigh.cli.options import LogOptions, TargetOptions
-from reweigh.cli.toml import toml_value
+from reweigh.cli.terminal import printable
 from reweigh.errors import ResourceError, UsageError, nearest
 
 LARGEST = 1 << 20  # bytes; a configuration is written by hand
@@ -109,7 +110,7 @@ class Taken:
         faults = getattr(error, "faults", ())
         text = "\n".join(map(str, faults)) if faults else str(error)  # without the heading
         notes = [
-            f"{self.lines.of(key, table)} says {key} = {_as_toml(raw)}"
+            f"{self.lines.of(key, table)} says {key} = {toml_value(raw)}"
             for key, (table, raw, value) in self.values.items()
             if _concerns(text, key, [*_texts(raw), *_texts(value)])
         ]
@@ -141,27 +142,6 @@ def _texts(value: Any) -> list[str]:
     return [str(value)] if isinstance(value, Path) else []
 
 
-def _as_toml(value: Any) -> str:
-    return toml_value(value) if isinstance(value, str | bool | int | float | list) else repr(value)
-
-
-@dataclass(frozen=True)
-class Option:
-    """A parameter of a command: its name in Python and its type."""
-
-    name: str
-    kind: Any
-
-
-@dataclass(frozen=True)
-class Config:
-    """A file's keys: those for every command, and those of each command's own table."""
-
-    shared: Mapping[str, Any]
-    tables: Mapping[str, Mapping[str, Any]]
-    lines: Lines
-
-
 def fill(
     path: Path, context: typer.Context, values: Mapping[str, Any], hints: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Taken]:
@@ -169,34 +149,36 @@ def fill(
 
     `hints` are the types of the command's parameters; keys of other commands are checked by name.
     """
-    name = str(context.info_name)
-    group: Any = None if context.parent is None else context.parent.command
-    options = _options(context.command, hints)
+    name, options = str(context.info_name), _options(context.command)
     known = {name: options}  # the first, also where hints are looked for
+    group: Any = None if context.parent is None else context.parent.command
     for other in group.list_commands(context) if hasattr(group, "list_commands") else ():
-        if other != name:
-            known[other] = _options(group.get_command(context, other), {})
-    config = read_config(path, _shared_keys(known.values()), known)
+        known.setdefault(other, _options(group.get_command(context, other)))
+    groups = [f.name for group in (LogOptions, TargetOptions) for f in fields(group)]
+    shared = [FILES, *(key for key in groups if any(key in keys for keys in known.values()))]
+    entries, lines = read_config(path, shared, known)
 
-    typed = {key for key, option in options.items() if _on_command_line(context, option.name)}
-    skipped = typed | _losing(typed)
+    typed = {key for key, parameter in options.items() if _on_command_line(context, parameter)}
+    sides = [*RIVALS, *((other, one) for one, other in RIVALS)]
+    skipped = typed.union(*(other for one, other in sides if typed & one))
+    if name == "check" and not values["diagnose"] and "target" not in entries.get(name, {}):
+        skipped.add("target")  # a file for all commands names it; --diagnose alone needs it
     filled = dict(values)
     taken: dict[str, tuple[str, Any, Any]] = {}
-    for table, entries in (("", config.shared), (name, config.tables.get(name, {}))):
-        for key, value in entries.items():
-            if key not in options or key in skipped:
-                continue
-            if (table, name, key) == ("", "check", "target") and not values["diagnose"]:
-                continue  # a file for all commands names it; check needs it for --diagnose alone
-            option, label = options[key], f"[{table}] {key}" if table else key
-            filled[option.name] = converted(
-                value, option.kind, label, path, config.lines.of(key, table)
-            )
-            taken[key] = (table, value, filled[option.name])
-    return filled, Taken(config.lines, taken)
+    every = {key: ("", value) for key, value in entries.items() if key not in known}
+    every |= {key: (name, value) for key, value in entries.get(name, {}).items()}
+    for key, (table, value) in every.items():
+        if key in options and key not in skipped:
+            label = f"[{table}] {key}" if table else key
+            kind, line = hints[options[key]], lines.of(key, table)
+            filled[options[key]] = converted(value, kind, label, path, line)
+            taken[key] = (table, value, filled[options[key]])
+    return filled, Taken(lines, taken)
 
 
-def read_config(path: Path, shared: Iterable[str], commands: Mapping[str, Iterable[str]]) -> Config:
+def read_config(
+    path: Path, shared: Sequence[str], commands: Mapping[str, Iterable[str]]
+) -> tuple[dict[str, Any], Lines]:
     """The file's content; every key must be one of `shared`, or of a command in its table."""
     try:
         with path.open("rb") as stream:
@@ -231,8 +213,7 @@ def read_config(path: Path, shared: Iterable[str], commands: Mapping[str, Iterab
             wrong.append(f"{lines.of(key)}: there is no option {key!r}{near}")
     if wrong:
         raise UsageError("\n  ".join(["the configuration cannot be used:", *wrong]))
-    tables = {key: value for key, value in entries.items() if key in commands}
-    return Config({k: v for k, v in entries.items() if k not in tables}, tables, lines)
+    return entries, lines
 
 
 def converted(value: Any, kind: Any, key: str, path: Path, line: str) -> Any:
@@ -269,32 +250,20 @@ def _beside(config: Path, text: str) -> Path:
     return Path(os.path.join(glob.escape(str(config.parent)), text))
 
 
-def _options(command: Any, hints: Mapping[str, Any]) -> dict[str, Option]:
-    """The options of a command by their keys: the flag's name, with _ for each dash."""
+def _options(command: Any) -> dict[str, str]:
+    """The parameters of a command by their keys: the flag's name, with _ for each dash."""
     options = {}
     for parameter in command.params:
         flags = [flag for flag in parameter.opts if flag.startswith("--")]
         key = flags[0][2:].replace("-", "_") if flags else FILES
         if key not in NOT_HERE:
-            options[key] = Option(parameter.name, hints.get(parameter.name))
+            options[key] = parameter.name
     return options
-
-
-def _shared_keys(commands: Iterable[Mapping[str, Option]]) -> list[str]:
-    """Options of the log and of the target stand for all commands."""
-    names = [f.name for group in (LogOptions, TargetOptions) for f in fields(group)]
-    return [FILES, *(n for n in names if any(n in options for options in commands))]
 
 
 def _on_command_line(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def _losing(typed: set[str]) -> set[str]:
-    """What the other side of each pair of rivals has."""
-    sides = [*RIVALS, *((other, one) for one, other in RIVALS)]
-    return {key for one, other in sides if typed & one for key in other}
 
 
 def _plain_kind(kind: Any) -> Any:
@@ -314,3 +283,27 @@ def _near(
     if owners:
         return f"; it belongs to a command: write it below [{owners[0]}]"
     return nearest(key.replace("-", "_"), known)
+
+
+# --- writing
+
+
+def setting_line(key: str, value: Any, comment: str = "", *, off: bool = False) -> str:
+    """`key = value  # comment`; with `off` the key is commented out too."""
+    setting = f"{'# ' if off else ''}{key} = {toml_value(value)}"
+    return f"{setting}  {comment_line(comment)}" if comment.strip() else setting
+
+
+def comment_line(text: str) -> str:
+    return f"# {' '.join(printable(text).split())}"
+
+
+def toml_value(value: Any) -> str:
+    if isinstance(value, str):
+        # A JSON text is a TOML text but for DEL, which TOML wants escaped.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_value, value))}]"
+    return repr(value)

@@ -19,7 +19,7 @@ from reweigh.errors import PartialError, UsageError
 
 if TYPE_CHECKING:
     from reweigh.paper.cells import Setting
-    from reweigh.paper.list_of_figures import Figure
+    from reweigh.paper.figures import Figure
     from reweigh.paper.sweep import Done, Progress
 
 CELLS, RUN = "cells", "run.json"
@@ -56,10 +56,10 @@ def reproduce(
 
     Example: reweigh reproduce fig2a fig3b -o paper --replicates 16
     """
-    from reweigh.paper import list_of_figures as paper
+    from reweigh.paper import figures as paper
     from reweigh.paper import sweep
-    from reweigh.paper.backends import Backend
     from reweigh.paper.cells import Setting
+    from reweigh.paper.sweep import Backend
 
     if not figures:
         for figure in paper.FIGURES.values():
@@ -109,7 +109,7 @@ def reproduce(
     _refuse_partial(done)
 
 
-def _refuse_partial(done: Done[Any, Any]) -> None:
+def _refuse_partial(done: Done[Any]) -> None:
     """PartialError where cells failed."""
     if done.failed:
         listed = "; ".join(f"{cell.name} ({why})" for cell, why in done.failed.items())
@@ -136,16 +136,15 @@ def _prepare(panels: list[Figure], output: Path, resume: bool, overwrite: bool) 
 
 
 def _write_figures(
-    panels: list[Figure], done: Done[Any, Any], setting: Setting, output: Path, terminal: Terminal
+    panels: list[Figure], done: Done[Any], setting: Setting, output: Path, terminal: Terminal
 ) -> None:
-    from reweigh.paper import list_of_figures as paper
-    from reweigh.paper.figures import chart
+    from reweigh.paper import figures as paper
     from reweigh.show.charts import save
 
     for panel in panels:
         table = paper.rows(panel, done.results, setting)
         paper.write_csv(output / f"{panel.name}.csv", table, overwrite=True)
-        save(chart(panel, table), output / panel.name, overwrite=True)
+        save(paper.chart(panel, table), output / panel.name, overwrite=True)
         terminal.warn(f"! {line}" for line in paper.refusals(panel, done.results))
 
 

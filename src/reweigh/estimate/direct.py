@@ -46,12 +46,26 @@ def solve_in_memory(
     """The Solution of MIS, or its value alone; None where it is to be solved on the sums: small
     logs, hidden states, cut-off episodes, a log without behaviour probabilities, normalising
     within states, or far fewer rows than (step, state) pairs."""
-    large = log.steps.n_rows >= choose.COMPILED_FROM
-    if not (large and recipe.normalize != "state" and observed(log) and _dense(log)):
-        return None
-    if log.steps.unknown_before_horizon():
+    if recipe.normalize == "state" or not from_rows(log):
         return None
     return solve_rows(Rows.of(log, target, recipe.max_ratio), recipe, errors=errors)
+
+
+def from_rows(log: EpisodeLog) -> bool:
+    """Whether the recursions of MIS run over the rows of this log."""
+    large = log.steps.n_rows >= choose.COMPILED_FROM
+    return large and observed(log) and _dense(log) and not log.steps.unknown_before_horizon()
+
+
+def state_values(log: EpisodeLog, target: Policy, max_ratio: float | None) -> tuple[Floats, Floats]:
+    """(H+1, S) V_t(s) by MIS without any normalisation, and the rows at each (t, s)."""
+    rows = Rows.of(log, target, max_ratio)
+    values, visits = np.zeros((2, log.horizon + 1, rows.width))
+    run = kernel("backward.state_values")
+    with np.errstate(over="ignore", invalid="ignore"):
+        for columns, since, until in rows.parts(backwards=True):
+            run(*columns, rows.gamma, values, visits, since, until)
+    return values[:, :-1], visits[:, :-1]
 
 
 def solve_rows(rows: Rows, recipe: Recipe, *, errors: bool = True) -> Solution:
@@ -75,7 +89,9 @@ def bare_moments(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
     are not named, since that reads the whole log; they are not for adding."""
     states = Labels((*log.states.values, None)) if log.has_hidden else log.states
     state = log.steps.first_states()
-    count = np.bincount(np.where(state == HIDDEN, len(log.states), state))
+    if log.has_hidden:
+        state = np.where(state == HIDDEN, len(log.states), state)
+    count = np.bincount(state)
     seen = np.flatnonzero(count)
     zero = np.zeros(len(seen))
     start = StartMoments(zero.astype(np.int64), seen, count[seen], zero, zero)
@@ -404,7 +420,11 @@ def _freedom(nodes: DenseNodes, start: float, n: int) -> Freedom | None:
 
 def _nodes(steps: Steps, flow: Flow) -> DenseNodes:
     """What the Solution tells by (t, s)."""
-    reached = np.zeros(flow.d.shape, np.uint8)
-    last = np.flatnonzero(steps.ending >= 0)
-    reached[steps.lengths[last], steps.ending[last]] = 1
+
+    def reached() -> npt.NDArray[np.uint8]:
+        flags = np.zeros(flow.d.shape, np.uint8)
+        last = np.flatnonzero(steps.ending >= 0)
+        flags[steps.lengths[last], steps.ending[last]] = 1
+        return flags
+
     return DenseNodes(flow.d, flow.visits, flow.parts, reached, steps.n_episodes)

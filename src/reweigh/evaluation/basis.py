@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
+from reweigh.estimate.direct import from_rows, state_values
 from reweigh.estimate.estimator import Recipe, Solution
 from reweigh.estimate.influence import Spread
 from reweigh.estimate.replicates import jackknife_error
@@ -132,8 +134,16 @@ class Grounds:
             refused=refused,
             spread=None if self.influences is None else self.spread,
             apart_from_wis=self._apart_from_wis,
+            state_values=self._state_values(),
             shared=self.evidence.measured.setdefault(id(sums), {}),
         )
+
+    def _state_values(self) -> Callable[[], tuple[Floats, Floats]] | None:
+        """V_t(s) from the rows, where the recursions of MIS run over them."""
+        if self.evidence.log is None:
+            return None
+        log, target = self.evidence.rows(self.dropped)
+        return partial(state_values, log, target, self.recipe.max_ratio) if from_rows(log) else None
 
     def _dependence(self) -> tuple[GateResult, ...]:
         """Whether the sums say that episodes depend on more than the state; with influence values

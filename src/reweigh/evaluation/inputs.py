@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from reweigh.errors import RefusedError, UsageError, must_be
+from reweigh.estimate.direct import from_rows
 from reweigh.estimate.estimator import Recipe
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy, RememberedPolicy, scope_of
@@ -23,7 +24,7 @@ from reweigh.trust.diagnostics import (
     unlogged_actions,
     unlogged_in_sums,
 )
-from reweigh.trust.gates import tables_needed
+from reweigh.trust.gates import tables_for
 
 Truncated = Literal["refuse", "drop"]
 
@@ -49,6 +50,7 @@ class Evidence:
     # what gates computed from these sums, by their identity, for all estimators
     measured: dict[int, dict[str, Any]] = field(default_factory=dict)
     wide: dict[float | None, Moments | None] = field(default_factory=dict)
+    recipes: list[Recipe] = field(default_factory=list)  # of the whole evaluation
 
     @property
     def size(self) -> tuple[int, int]:
@@ -108,7 +110,10 @@ class Evidence:
         log, target = self.rows(dropped)
         key = (dropped, recipe.max_ratio, False)
         if key not in self.gated:
-            self.gated[key] = self.engine.moments(log, target, tables_needed(recipe.max_ratio))
+            recipes = self.recipes or [recipe]
+            kinds = tables_for(recipes, values_from_rows=from_rows(log))
+            request = Request(kinds, max_ratio=recipe.max_ratio, named=False)
+            self.gated[key] = self.engine.moments(log, target, request)
         if not recipe.needs.policy or scope_of(target) != "row":
             return self.gated[key]
         of_rows = (dropped, recipe.max_ratio, True)
@@ -209,6 +214,7 @@ def gather(
         merged(recipes),
         hopeless=hopeless(data, target),
         remarks=unlogged_actions(data, target),
+        recipes=recipes,
     )
 
 

@@ -11,9 +11,9 @@ from reweigh.kernels.common import (
     short_of_one,
     zeros_in_lines,
 )
-from reweigh.kernels.vectors import add_worth
+from reweigh.kernels.vectors import add_at, add_worth
 
-U4, U8 = np.uint64(4), np.uint64(8)
+U2, U4, U8 = np.uint64(2), np.uint64(4), np.uint64(8)
 
 
 @compiled
@@ -200,3 +200,30 @@ def influence(
             s, to = code[low + k] >> bits, ending[k] if ending[k] >= 0 else width - 1
             r = rho[code[low + k]] if by_code else rho[at + k]
             psi[k] += weight[s] * (r * (reward[at + k] + ahead[t + 1, to, 0]) - u[t, s, 0])
+
+
+@compiled
+def state_values(
+    offsets: Array, code: Array, bits: int, ending: Array, rho: Array, by_code: bool, reward: Array,
+    gamma: float, values: Array, visits: Array, since: int, until: int,
+) -> None:  # fmt: skip
+    """Fills values, visits (H+1, width): V_t(s) = Σ ρ (y + γ V_{t+1}(s'))/N over the N rows at
+    (t, s), without any normalisation; END and what is not known are worth 0. Steps as above."""
+    horizon, width = len(offsets) - 1, values.shape[1]
+    sums = np.zeros(2 * width)
+    for t in range(until - 1, since - 1, -1):
+        low, high, first = offsets[t], offsets[t + 1], offsets[t] - offsets[since]
+        going = offsets[t + 2] - high if t + 1 < horizon else 0
+        after = values[t + 1]
+        for k in range(high - low):
+            own = code[low + k]
+            r = rho[own] if by_code else rho[first + k]
+            if k < going:
+                ahead = after[code[high + k] >> bits]
+            else:
+                ahead = after[ending[k]] if ending[k] >= 0 else 0.0
+            add_at(sums, U2 * (own >> bits), (r * (reward[first + k] + gamma * ahead), 1.0))
+        for s in range(width):
+            visits[t, s] = sums[2 * s + 1]
+            values[t, s] = sums[2 * s] / max(sums[2 * s + 1], 1.0)
+        sums[:] = 0.0

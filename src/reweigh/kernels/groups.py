@@ -1,4 +1,5 @@
-"""Group-by on integer keys with NumPy: one sort, then sums over the runs.
+"""Group-by on integer keys with NumPy: places are counted where few keys are possible; elsewhere
+one sort, then sums over the runs.
 
 Values may have a second axis, that of replicates: it stays.
 """
@@ -17,6 +18,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 LARGEST_KEY = 2**62
 SMALL_GROUPS = 8  # rows: below that, counting is faster than adding up runs
+PLACES_PER_ROW = 4  # possible keys, up to which they are counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +29,7 @@ class Groups:
     starts: Ints  # (G,) first place of each group in that order
     size: int  # N
     keys: tuple[Ints, ...]
+    counted: Ints | None = None  # (N,) group of each row, where nothing was sorted
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -34,6 +37,8 @@ class Groups:
     @property
     def order(self) -> Ints:
         """(N,) rows sorted by group, those of one group as they stood."""
+        if self.counted is not None:
+            return np.argsort(self.counted, kind="stable")
         return np.arange(self.size) if self.sorting is None else self.sorting
 
     def count(self) -> Ints:
@@ -53,6 +58,8 @@ class Groups:
             return np.zeros(0, values.dtype)
         if values.ndim > 1:
             return tally(self.index(), values, len(self))
+        if self.counted is not None:
+            return tally(self.counted, values, len(self)).astype(values.dtype, copy=False)
         values = self._sorted(values)
         if len(self) == self.size:
             return values
@@ -67,6 +74,8 @@ class Groups:
 
     def index(self) -> Ints:
         """(N,) group of each row."""
+        if self.counted is not None:
+            return self.counted
         if self.sorting is None:
             return self._sorted_index
         index = np.empty(self.size, np.int64)
@@ -74,7 +83,7 @@ class Groups:
         return index
 
     def _sorted(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return values if self.sorting is None else values[self.sorting]
+        return values if self.sorting is None and self.counted is None else values[self.order]
 
 
 def tally(index: npt.NDArray[Any], weights: npt.NDArray[Any], size: int = 0) -> Floats:
@@ -127,6 +136,8 @@ def group_by(keys: Sequence[npt.NDArray[Any]]) -> Groups:
     joint, places = _joint_key(columns)
     if joint is not None:
         if not np.all(joint[1:] >= joint[:-1]):
+            if places <= PLACES_PER_ROW * size:
+                return _counted(columns, joint, places)
             order = stable_order(joint, places)
             joint = joint[order]
         changed = joint[1:] != joint[:-1]
@@ -138,6 +149,18 @@ def group_by(keys: Sequence[npt.NDArray[Any]]) -> Groups:
     starts = np.flatnonzero(np.concatenate([[True], changed]))
     first = starts if order is None else order[starts]
     return Groups(order, starts, size, tuple(column[first] for column in columns))
+
+
+def _counted(columns: list[Ints], joint: Ints, places: int) -> Groups:
+    """The groups of rows whose joint keys are below `places`."""
+    count = np.bincount(joint, minlength=places)
+    group = np.cumsum(count > 0) - 1
+    first = np.empty(int(group[-1]) + 1, np.int64)
+    counted = group[joint]
+    first[counted[::-1]] = np.arange(len(joint) - 1, -1, -1)
+    sizes = count[count > 0]
+    keys = tuple(column[first] for column in columns)
+    return Groups(None, np.cumsum(sizes) - sizes, len(joint), keys, counted)
 
 
 def _joint_key(columns: list[Ints]) -> tuple[Ints | None, int]:

@@ -2,7 +2,7 @@
 
 A mark is made of the numbers of a row by multiplications and floors alone, which every engine
 rounds alike, and what is added up are whole numbers, so an engine in SQL, a kernel and NumPy arrive
-at the same digits (`sums/engines/ibis_identity.py` and `kernels/rows.py` are the twins):
+at the same digits (`sums/engines/sql_rows.py` and `kernels/rows.py` are the twins):
 
     [x] = x - floor(x),    f(x) = [c(x) · SPREAD],    c(x) = x, or x / 2^30, x / 2^60 if it is large
     d   = [(f(y) + 1) · (f(μ) + t + 2) · SPREAD]

@@ -144,8 +144,9 @@ class Steps:
 
     def unknown_before_horizon(self) -> int:
         """Episodes whose next state is not known although steps are missing."""
-        short = self.lengths < self.horizon
-        return int(np.sum(short & (self.ending != END) & (self.ending < 0)))
+        complete = int(self.offsets[-1] - self.offsets[-2])  # the first ones
+        ending = self.ending[complete:]
+        return int(np.sum((ending != END) & (ending < 0)))
 
     def select(self, keep: npt.NDArray[np.bool_]) -> Steps:
         """The same steps with only some of the episodes."""
@@ -295,8 +296,9 @@ def in_order(values: npt.NDArray[Any], order: Rows) -> npt.NDArray[Any]:
 
 
 def lengths_of(offsets: Ints, episodes: int) -> Ints:
-    """Episode k is as long as the number of steps at which more than k episodes are alive."""
-    return np.searchsorted(-np.diff(offsets), -np.arange(episodes), side="left").astype(np.int64)
+    """(episodes,) their steps, the longest first: alive_{L-1} - alive_L of them have L."""
+    count = -np.diff(np.diff(offsets), prepend=episodes, append=0)  # with 0, 1, …, H steps
+    return np.repeat(np.arange(len(offsets))[::-1], count[::-1])
 
 
 def time_major(episode: Rows, step: Rows, n_episodes: int) -> TimeMajor | None:

@@ -11,12 +11,13 @@ import gzip
 import json
 import math
 import zlib
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -43,7 +44,6 @@ WORLDS: dict[str, Callable[[int, int], World]] = {  # of a horizon and a seed
     "mountaincar": lambda horizon, seed: worlds.MountainCar(),
 }
 AGAIN = "remove it, or --overwrite"  # and the cell is run again
-SEEDED = ("timevarying",)
 Row = Mapping[str, float | Refusal | None]
 
 
@@ -100,7 +100,9 @@ class Cell:
 
     def replicate(self, asked: Sequence[str], sequence: np.random.SeedSequence) -> Row:
         for_world, for_log = sequence.spawn(2)
-        world = _world(self.world, self.horizon, int(for_world.generate_state(1)[0]))
+        # only the time-varying world has a seed: its p_t are drawn once per replicate
+        seed = int(for_world.generate_state(1)[0]) if self.world == "timevarying" else 0
+        world = _world(self.world, self.horizon, seed)
         log = world.simulate(self.n, np.random.default_rng(for_log))
         return dict(zip(asked, point_values(log, world.target, list(asked)), strict=True))
 
@@ -142,13 +144,8 @@ class CellResult:
         return CellResult(self.values | other.values, self.refused | other.refused)
 
 
-def _world(name: str, horizon: int, seed: int) -> World:
-    """A seed matters to the time-varying world alone: its p_t are drawn once per replicate."""
-    return _made(name, horizon, seed if name in SEEDED else 0)
-
-
 @lru_cache(maxsize=16)
-def _made(name: str, horizon: int, seed: int) -> World:
+def _world(name: str, horizon: int, seed: int) -> World:
     return WORLDS[name](horizon, seed)
 
 
@@ -160,26 +157,18 @@ def run_replicates(
 
     from threadpoolctl import threadpool_limits
 
-    rows: list[Row] = []
-    refused: dict[str, dict[str, int]] = {}
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a study tells its errors itself
-        for replicate in replicates:
-            row = cell.replicate(asked, seed_sequence(cell, seed, replicate))
-            for name, found in row.items():
-                if isinstance(found, Refusal):
-                    codes = refused.setdefault(name, {})
-                    codes[found.error.code] = codes.get(found.error.code, 0) + 1
-            rows.append(row)
-    names = dict.fromkeys(name for row in rows for name in row)
-    return replicates, CellResult(
-        {name: [_number(row, name) for row in rows] for name in names}, refused
-    )
-
-
-def _number(row: Row, name: str) -> float | None:
-    found = row.get(name)
-    return None if isinstance(found, Refusal) else found
+        rows = [cell.replicate(asked, seed_sequence(cell, seed, k)) for k in replicates]
+    values: dict[str, list[float | None]] = {}
+    refused: dict[str, dict[str, int]] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        column = [row.get(name) for row in rows]
+        values[name] = [None if isinstance(v, Refusal) else v for v in column]
+        codes = Counter(v.error.code for v in column if isinstance(v, Refusal))
+        if codes:
+            refused[name] = dict(codes)
+    return replicates, CellResult(values, refused)
 
 
 def seed_sequence(cell: AnyCell, seed: int, replicate: int) -> np.random.SeedSequence:
@@ -194,15 +183,15 @@ def in_order(parts: Sequence[tuple[range, CellResult]]) -> CellResult:
     ordered = sorted(parts, key=lambda part: part[0].start)
     names = dict.fromkeys(name for _, result in ordered for name in result.values)
     values: dict[str, list[float | None]] = {name: [] for name in names}
-    refused: dict[str, dict[str, int]] = {}
+    refused: dict[str, Counter[str]] = defaultdict(Counter)
     for replicates, result in ordered:
         for name in names:  # a column that no replicate of a part has
             values[name] += result.values.get(name) or [None] * len(replicates)
         for name, codes in result.refused.items():
-            mine = refused.setdefault(name, {})
-            for code, count in codes.items():
-                mine[code] = mine.get(code, 0) + count
-    return CellResult(values, {name: dict(sorted(refused[name].items())) for name in refused})
+            refused[name].update(codes)
+    return CellResult(
+        values, {name: dict(sorted(codes.items())) for name, codes in refused.items()}
+    )
 
 
 # Cells on disk
@@ -239,14 +228,11 @@ def store(folder: Path, cell: AnyCell, setting: Setting, result: CellResult) -> 
         "values": values,
         "refused": refused,
     }
-
-    def write(stream: BinaryIO) -> None:
-        # A float's shortest text reads back as the same float.
-        text = json.dumps(content, allow_nan=False).encode()
-        # without a time in it: the same cell is the same file
-        stream.write(gzip.compress(text, 6, mtime=0) if cell.suffix.endswith(".gz") else text)
-
-    write_atomically(path_of(folder, cell), write, overwrite=True)
+    # A float's shortest text reads back as the same float.
+    text = json.dumps(content, allow_nan=False).encode()
+    if cell.suffix.endswith(".gz"):  # without a time in it: the same cell is the same file
+        text = gzip.compress(text, 6, mtime=0)
+    write_atomically(path_of(folder, cell), lambda stream: stream.write(text), overwrite=True)
 
 
 def load(
@@ -301,14 +287,12 @@ def _fits(config: Any, values: Any, refused: Any) -> bool:
     """Whether every column has a number or null for each replicate, and refusals are counted."""
     if not all(isinstance(part, dict) for part in (config, values, refused)):
         return False
-    columns = values.values()
-    counts = refused.values()
     return all(
         isinstance(column, list)
         and len(column) == config.get("replicates")
         and all(number is None or type(number) in (int, float) for number in column)
-        for column in columns
+        for column in values.values()
     ) and all(
         isinstance(codes, dict) and all(type(n) is int and n >= 1 for n in codes.values())
-        for codes in counts
+        for codes in refused.values()
     )

@@ -73,6 +73,8 @@ class KeyedTable:
         return {name: groups.sum(values) for name, values in sums.items()}
 
     def where(self, keep: Mask | Ints) -> Self:
+        if isinstance(keep, np.ndarray) and keep.dtype == bool and keep.all():
+            return self
         return self.holding({name: values[keep] for name, values in self.arrays().items()})
 
     def keep_blocks(self, keep: Callable[[Any], Mask]) -> Self:

@@ -303,7 +303,7 @@ def find_engine(engine: str, data: Any, paths: tuple[Path, ...]) -> Scanner | No
         scanner = importlib.import_module("reweigh.sums.engines.stream").StreamEngine()
     elif kind == "sql":
         named = None if in_ibis else engine
-        scanner = importlib.import_module("reweigh.sums.engines.ibis").IbisEngine(named)
+        scanner = importlib.import_module("reweigh.sums.engines.sql").IbisEngine(named)
     return scanner
 
 

@@ -1,6 +1,6 @@
 """Tables of sums, declared once: their keys, their columns as expressions of a row, how they merge.
 
-Every engine reads these declarations: the NumPy scan (`numpy_scan.py`) and SQL (`engines/ibis*.py`)
+Every engine reads these declarations: the NumPy scan (`numpy_scan.py`) and SQL (`engines/sql*.py`)
 compute from them directly; the compiled kernels are checked against them
 (`reweigh.testing.check_engine`). A table of your own needs nothing more:
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+    Floats = npt.NDArray[np.float64]
+
 MOST_DECIMALS = 12  # smaller numbers are written with an exponent, not as zeros
 SMALLEST_P = 1e-16  # below, the digits of a p-value are those of rounding
 
 
 def divided(numerator: Floats, denominator: Floats) -> Floats:
     """numerator/denominator, 0 where the denominator is 0: what was never seen has no share."""
+    import numpy as np  # here: the command line's help needs none
+
     some = denominator > 0
     return np.where(some, numerator / np.where(some, denominator, 1.0), 0.0)
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from reweigh.errors import UsageError, nearest
 from reweigh.paper import sweep
-from reweigh.paper.backends import Backend
 from reweigh.paper.cells import CellResult, Setting, load
+from reweigh.paper.sweep import Backend
 from reweigh.trust.gates.weights import DecisiveEpisodes
 from reweigh_studies.coverage import tables
 from reweigh_studies.coverage.cells import CLEAN, BestCell, TrustCell
@@ -270,8 +270,7 @@ def run(
     found = Tables()
     failed: dict[str, str] = {}
     for part in parts:
-        done = sweep.run_keeping(
-            part.keep,
+        done = sweep.run(
             part.cells,
             folder / part.name,
             Setting(part.replicates, seed),
@@ -279,6 +278,7 @@ def run(
             resume=not overwrite,
             overwrite=overwrite,
             extend=True,
+            keep=part.keep,
             report=report,
         )
         for kept in done.results.values():

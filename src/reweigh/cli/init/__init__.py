@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reweigh.cli import options
 from reweigh.cli.command import command
-from reweigh.cli.options import WRITES, Json, QuietFiles, refuse_existing
-from reweigh.cli.terminal import Terminal
+from reweigh.cli.config import comment_line, setting_line
+from reweigh.cli.terminal import Terminal, cell, folded_table
 from reweigh.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from reweigh.cli.init.columns import Look
+    from reweigh.cli.init.propose import Choice, Proposal
+
+MANY = ("state", "next_state")  # roles that several columns may share
 
 
 @command()
 def init(
     paths: Annotated[list[Path], typer.Argument(metavar="LOG…", help="Files of the log.")],
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="Configuration to write."), WRITES
+        Path, typer.Option("-o", "--output", help="Configuration to write."), options.WRITES
     ] = Path("reweigh.toml"),
     overwrite: Annotated[
         bool,
@@ -35,10 +45,10 @@ def init(
             help="Write a copy of the log as Parquet in which steps count from 0, percentages are "
             "shares, and yes and no are true and false; the configuration is for the copy."
         ),
-        WRITES,
+        options.WRITES,
     ] = None,
-    as_json: Json = False,
-    quiet: QuietFiles = False,
+    as_json: options.Json = False,
+    quiet: options.QuietFiles = False,
 ) -> None:
     """Look at a log, propose the roles of its columns, and write them down for --config.
 
@@ -46,17 +56,15 @@ def init(
 
     Example: reweigh init export.csv --tidy log.parquet
     """
-    from reweigh.cli.init.description import Description
-    from reweigh.cli.init.look import look_at
+    from reweigh.cli.init.columns import look_at, write_tidy
     from reweigh.cli.init.propose import propose
-    from reweigh.cli.init.tidy import write_tidy
     from reweigh.sums.read import is_moments_file
     from reweigh.system.files import write_atomically
 
-    refuse_existing(output, overwrite=overwrite)
+    options.refuse_existing(output, overwrite=overwrite)
     if tidy is not None and tidy.suffix != ".parquet":
         raise UsageError(f"--tidy writes Parquet: {str(tidy)!r} must end in .parquet")
-    refuse_existing(tidy, overwrite=overwrite)
+    options.refuse_existing(tidy, overwrite=overwrite)
     if any(is_moments_file(path) for path in paths):
         raise UsageError("this is a file of moments, not a log; reweigh evaluate takes it")
     terminal = Terminal(quiet, as_json)
@@ -76,3 +84,152 @@ def init(
         terminal.json(description.to_dict())
     else:
         description.print(terminal)
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is proposed from a look at the files, for the configuration `output`; `tidy` is the
+    copy that was written."""
+
+    proposal: Proposal
+    look: Look
+    paths: list[Path]
+    output: Path
+    tidy: Path | None
+
+    @property
+    def to_mend(self) -> list[str]:
+        """What is wrong with the file that the configuration names."""
+        return [] if self.tidy is not None else [repair.wrong for repair in self.proposal.repairs]
+
+    def configuration(self) -> str:
+        """The TOML file."""
+        proposal, csv = self.proposal, self.look.csv
+        files = self.paths if self.tidy is None else [self.tidy]
+        lines = [
+            comment_line(f"Proposed by reweigh init from {self.look.first.name}."),
+            "",
+            setting_line("log", [self._from_folder(path) for path in files]),
+            *(line for answer in proposal.by_role() for line in _role_lines(*answer)),
+            *(setting_line(key, value) for key, value in proposal.settings.items()),
+        ]
+        if csv.delimiter != "," and self.tidy is None:
+            lines.append(setting_line("delimiter", csv.delimiter))
+        if csv.decimal != "." and self.tidy is None:
+            lines.append(setting_line("decimal", csv.decimal))
+        if any("short_episodes" in text for text in proposal.missing):
+            why = "or truncated: why short episodes end"
+            lines.append(setting_line("short_episodes", "terminal", why, off=True))
+        if any("round or grid" in text for text in proposal.missing):
+            how = "round = [10.0]  to tenths; or grid = ['60,90,120'], by edges"
+            lines.append(comment_line(how))
+        if "target_prob" not in proposal.roles:
+            lines.append(setting_line("target", "policy.csv", "state, action, prob", off=True))
+        copy = [f"a copy that is right: {self._tidy_command}"] if self.to_mend else []
+        comments = (*self.to_mend, *copy, *proposal.missing, *proposal.doubts)
+        return "".join(f"{line}\n" for line in [*lines, *map(comment_line, comments)])
+
+    def _from_folder(self, path: Path) -> str:
+        """The path as seen from the folder of the configuration."""
+        if path.is_absolute():
+            return str(path)
+        return Path(os.path.relpath(path, self.output.parent)).as_posix()
+
+    @property
+    def _tidy_command(self) -> str:
+        """The command that writes a copy which is right."""
+        files = " ".join(quote(str(path)) for path in self.paths)
+        return f"reweigh init {files} --tidy log.parquet --overwrite"
+
+    def print(self, terminal: Terminal) -> None:
+        proposal = self.proposal
+        remarks = [f"! {text}" for text in proposal.missing]
+        remarks += [f"? {text}" for text in proposal.doubts]
+        terminal.say(self._file_line())
+        columns = ("role", "column", "why")
+        rows = [_role_row(*answer) for answer in proposal.by_role()]
+        terminal.table(folded_table(columns, rows, left=columns))
+        terminal.say("")
+        if terminal.quiet:
+            terminal.warn(f"? undecided: {r}: {_names(c)}" for r, c in proposal.open.items())
+        terminal.warn(remarks)
+        terminal.warn(f"! {text}" for text in self.to_mend)
+        if self.to_mend:
+            terminal.say(f"A copy that is right: {self._tidy_command}")
+        elif proposal.repairs:
+            mended = ", ".join(repr(repair.column) for repair in proposal.repairs)
+            terminal.say(f"Put right in {self.tidy}: {mended}")
+        if proposal.unused:
+            terminal.say(f"not used: {', '.join(map(repr, proposal.unused))}")
+        if proposal.unused or proposal.repairs or remarks:
+            terminal.say("")
+        config = f"--config {quote(str(self.output))}"
+        policy, target = "", ""
+        if "target_prob" not in proposal.roles:
+            policy = " --write-policy policy.csv   (then change its shares)"
+            target = " --target policy.csv"
+        terminal.say(
+            f"Written: {self.output}. Look at it, then:",
+            f"  reweigh check {config}{policy}",
+            f"  reweigh evaluate {config}{target} --report report.html",
+        )
+
+    def _file_line(self) -> str:
+        look = self.look
+        rows = f"{look.rows:,} rows" if look.whole else f"the first {look.rows:,} rows"
+        files = "" if look.files == 1 else f" (the first of {look.files:,} files)"
+        written = ""
+        if look.kind == "csv" and (look.csv.delimiter, look.csv.decimal) != (",", "."):
+            written = f", delimiter {look.csv.delimiter!r}, decimal sign {look.csv.decimal!r}"
+        return f"{look.first.name}{files}: {rows}, {len(look.columns)} columns{written}\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        proposal, look = self.proposal, self.look
+        answers = proposal.by_role()
+        return {
+            "config": str(self.output),
+            "rows": look.rows,
+            "whole": look.whole,
+            "roles": {
+                role: {"columns": list(c.columns), "why": c.why, "guess": c.guess}
+                for role, c, _ in answers
+                if c is not None
+            },
+            "undecided": {role: list(c.columns) for role, _, c in answers if c is not None},
+            "missing": proposal.missing,
+            "doubts": proposal.doubts,
+            "unused": proposal.unused,
+            "settings": proposal.settings,
+            "repairs": {repair.column: repair.wrong for repair in proposal.repairs},
+            "tidy": None if self.tidy is None else str(self.tidy),
+        }
+
+
+def _role_lines(role: str, choice: Choice | None, undecided: Choice | None) -> list[str]:
+    """A role in the configuration."""
+    if choice is not None:
+        value = list(choice.columns) if role in MANY else choice.columns[0]
+        return [setting_line(role, value, choice.why)]
+    if undecided is None:
+        return []
+    # every candidate can be had by removing the sign before it
+    several = ", or list several" if role in MANY else ""
+    return [
+        comment_line(f"{role}: several columns may be it; choose one{several}"),
+        *(setting_line(role, name, off=True) for name in undecided.columns),
+        *([setting_line(role, list(undecided.columns), off=True)] if role in MANY else []),
+    ]
+
+
+def _role_row(role: str, choice: Choice | None, undecided: Choice | None) -> tuple[str, str, str]:
+    """A role on the terminal."""
+    if choice is not None:
+        return role, cell(_names(choice)), cell(choice.why)
+    if undecided is None:
+        return role, "-", "not found"
+    choose = "choose one, or several" if role in MANY else "choose one"
+    return role, "?", cell(f"undecided ({undecided.why}): {_names(undecided)}; {choose}")
+
+
+def _names(choice: Choice) -> str:
+    return ", ".join(choice.columns)

@@ -93,9 +93,9 @@ def _visit_sorted(
     horizon: int,
     begin: Callable[[bool], Visit],
 ) -> None:
-    from reweigh.sums.engines.ibis_connect import open_home
-    from reweigh.sums.engines.ibis_rows import wanted_columns
-    from reweigh.sums.engines.ibis_target import policy_column
+    from reweigh.sums.engines.sql_connect import open_home
+    from reweigh.sums.engines.sql_log import policy_column
+    from reweigh.sums.engines.sql_rows import wanted_columns
 
     reading, column = log.reading, policy_column(target)
     with open_home(engine, log.data, reading, column) as home:
@@ -132,7 +132,7 @@ class SortedRows:
         return cls(home, names, pa.schema(list(zip(names, plain, strict=True))), query)
 
     def batches(self, names: list[str] | None = None) -> Iterator[pa.Table]:
-        from reweigh.sums.engines.ibis_duckdb import duckdb_errors
+        from reweigh.sums.engines.sql_duckdb import duckdb_errors
 
         connection = getattr(self.home, "connection", None) or self.home.backend.con
         with duckdb_errors(self.describe(), None):
@@ -143,7 +143,7 @@ class SortedRows:
                     yield table.cast(self.schema).select(names or self.names)
 
     def describe(self) -> str:
-        return str(self.home.describe())
+        return str(self.home.source)
 
     def place(self, row: int) -> Place:
         return Place(None)

@@ -245,7 +245,7 @@ def sorted_rows(
     """All rows in the order of `rows.order`."""
     import duckdb
 
-    from reweigh.sums.engines.ibis_duckdb import TEMP_DIRECTORY, _memory_limit, duckdb_errors
+    from reweigh.sums.engines.sql_duckdb import TEMP_DIRECTORY, duckdb_errors, memory_limit
 
     wide = schema.append(pa.field(ROW, pa.int64())) if ROW in rows.order else schema
     narrow = _narrow(rows, wide)
@@ -271,7 +271,7 @@ def sorted_rows(
     home = os.environ.get(TEMP_DIRECTORY) or tempfile.gettempdir()
     with tempfile.TemporaryDirectory(prefix="reweigh-", dir=home) as spill:
         config = {"temp_directory": spill, "threads": rows.threads}
-        config |= {"memory_limit": limit} if (limit := _memory_limit()) else {}
+        config |= {"memory_limit": limit} if (limit := memory_limit()) else {}
         with duckdb.connect(":memory:", config=config) as connection:
             connection.register("rows", pa.RecordBatchReader.from_batches(narrow, batches()))
             try:

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 import numpy as np
 
 from reweigh.errors import UsageError
+from reweigh.estimate.estimator import Recipe
 from reweigh.sums.engines.base import Request
 from reweigh.trust.gates.episodes import (
     CutOff,
@@ -74,6 +75,7 @@ __all__ = [
     "limits_by",
     "measured",
     "place_in_words",
+    "tables_for",
     "tables_needed",
 ]
 ENTRY_POINTS = "reweigh.gates"
@@ -143,6 +145,23 @@ def measured(
 
 
 def tables_needed(max_ratio: float | None) -> Request:
-    """The sums that gates read when a verdict is asked for."""
+    """The sums that gates read when a verdict is asked for, whatever the estimator."""
     kinds = (gate.needs for gate in all_gates() if gate.reads == "sums")
-    return Request(frozenset().union(*kinds), max_ratio=max_ratio, named=False)
+    wanted = frozenset().union(*kinds) - {"choices", "state values"}
+    return Request(wanted | {"model", "transitions"}, max_ratio=max_ratio, named=False)
+
+
+def tables_for(recipes: Sequence[Recipe], *, values_from_rows: bool) -> frozenset[str]:
+    """The kinds of sums that the gates of these estimators read, of a log in memory; where its rows
+    give the values of states, these need no table."""
+    kinds: set[str] = set()
+    for gate in all_gates():
+        concerned = any(gate.concerns(recipe.traits) for recipe in recipes)
+        if gate.reads == "sums" and concerned and not gate.of_sums_alone:
+            kinds |= gate.needs
+    if "model" in kinds:
+        kinds.discard("choices")
+    if "state values" in kinds:
+        kinds.remove("state values")
+        kinds |= set() if values_from_rows else {"transitions"}
+    return frozenset(kinds)

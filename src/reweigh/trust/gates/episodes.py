@@ -297,6 +297,8 @@ class Dependence(
     """Where it cannot be told it is amber, as if it were so: then there is no interval but by
     deleting blocks."""
 
+    of_sums_alone = True
+
     def measure(self, context: Context) -> GateResult | None:
         if context.spread is not None or context.n_episodes < 2:
             return None

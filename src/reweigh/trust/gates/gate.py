@@ -180,6 +180,7 @@ class Context:
                     there are no episodes to tell them of
     apart_from_wis  tells how far the value is from that of WIS, in errors of their difference; None
                     where it cannot be told
+    state_values    V_t(s) by MIS and the rows at (t, s), (H+1, S), where the log's rows give them
     shared          what was computed from these sums before, whatever the estimator
     """
 
@@ -194,6 +195,7 @@ class Context:
     refused: str | None = None
     spread: Callable[[], Spread] | None = None
     apart_from_wis: Callable[[], float | None] = lambda: None
+    state_values: Callable[[], tuple[Floats, Floats]] | None = None
     shared: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -267,8 +269,9 @@ class Gate:
     fault           what it is meant to notice
     reads           "solution": measured with the estimate, whose numbers it reads; "sums": measured
                     when the verdict is asked for
-    needs           tables of sums that it reads ("transitions", "model", "lagged", "ordered",
-                    "paced", "largest")
+    needs           tables of sums that it reads ("transitions", "model", "choices", "lagged",
+                    "ordered", "paced", "largest"), or "state values"
+    of_sums_alone   it has nothing to say where the log is in memory
     limits          by `Recipe.limits`; "" is for all others (`limits_by`)
     of, unless      traits of estimators that it concerns, one of these, and that it does not
                     (`Recipe.traits`); without them it concerns all
@@ -292,6 +295,7 @@ class Gate:
     assumption: bool = False
     warning: type[Warning] | None = None
     warns_if_amber: bool = False
+    of_sums_alone: bool = False
 
     def __init_subclass__(cls, **declared: Any) -> None:
         """A subclass declares these as keywords."""

@@ -49,7 +49,7 @@ class Propensities(
     name="propensities",
     question="Are the propensities those of the logged actions?",
     fault="propensities-low",
-    needs={"transitions", "model"},
+    needs={"choices"},
     limits=limits_by(
         Limit(None, 0.01, above=False),
         model=Limit(1e-6, None, above=False),  # it has no ratios: denied beyond doubt
@@ -66,13 +66,14 @@ class Propensities(
 
     def test(self, context: Context) -> Outcome:
         sums = context.sums
-        if sums.transitions is None:
+        cells = sums.by_action or sums.transitions
+        if cells is None or (sums.transitions is None and context.log is None):
             return Outcome(None, NO_TRANSITIONS)
         if sums.about.max_ratio is not None:
             return Outcome(None, "the ratios were clipped, and clipped ones need not average to 1")
         if sums.about.behavior != "logged":
             return Outcome(None, "the propensities were estimated from this log: they fit it")
-        return ratio_test(sums.by_action or sums.transitions, sums.about.horizon, sums.states)
+        return ratio_test(cells, sums.about.horizon, sums.states)
 
     def measure(self, context: Context) -> GateResult:
         result = self.of_outcome(*self.outcome(context), limit=self.limit(context.limits))

@@ -49,6 +49,7 @@ from reweigh.trust.gates.gate import (
 )
 
 SPARE_ROWS = 10  # rows of a (t, s) beyond its groups before its spread is known
+PLACES_PER_NODE = 8  # up to so many possible (t, s) have a place each
 LEAST_LOG_P = -1000.0  # one state must not make a sum of logarithms infinite
 # Errors of the difference between an estimate and WIS. The study's Mountain Car, whose state leaves
 # something out, is biased by two of them: what chance would allow is no agreement yet.
@@ -67,6 +68,11 @@ class StateValues:
     def at(self, t: Ints, s: Ints) -> Floats:
         width = int(max(self.s.max(initial=0), s.max(initial=0))) + 1
         real = self.s >= 0  # others have no key of their own
+        places = (int(max(self.t.max(initial=0), t.max(initial=0))) + 1) * width
+        if places <= PLACES_PER_NODE * len(self.v):
+            by_place = np.zeros(places)
+            by_place[(self.t * width + self.s)[real]] = self.v[real]
+            return np.where(s >= 0, by_place[t * width + np.maximum(s, 0)], 0.0)
         # A last key that none asks for: there may be no other, where every state is hidden.
         keys = np.append((self.t * width + self.s)[real], np.iinfo(np.int64).max)
         v, wanted = np.append(self.v[real], 0.0), t * width + s
@@ -78,6 +84,10 @@ def state_values(context: Context) -> StateValues | None:
     """V_t(s) by MIS."""
 
     def compute() -> StateValues | None:
+        if context.state_values is not None:
+            values, visits = context.state_values()
+            t, s = np.nonzero(visits)
+            return StateValues(t, s, values[t, s])
         op = context.marginal_operator()
         return None if op is None else StateValues(op.node_t, op.node_s, backward(op).u)
 
@@ -143,7 +153,7 @@ class History(
     name="history",
     question="Is the state Markov, so that earlier steps predict nothing more?",
     fault="rows-shuffled",
-    needs={"transitions", "lagged"},
+    needs={"state values", "lagged"},
     limits=limits_by(Limit(0.01, 0.001, above=False)),
     softened="amber at most where wis, which needs no state, gives the same within one error",
     holds="what came before a state adds nothing",
@@ -274,7 +284,7 @@ class Policies(
     name="policies",
     question="Do the policies look at more than the state?",
     fault="states-shuffled",
-    needs={"model"},
+    needs={"choices"},
     limits=limits_by(Limit(0.01, 0.10)),
     assumption=True,
     # A fitted V(s) = Σ_a π(a|s) Q(s,a) is only right where π follows from the state.
@@ -338,7 +348,7 @@ class HiddenPolicies(
     name="hidden policies",
     question="Do the policies see what is hidden from the state?",
     fault="states-lost",
-    needs={"model"},
+    needs={"choices"},
     limits=limits_by(Limit(None, 0.01)),  # what a fitted Q says of hidden states is wrong then
     assumption=True,
     # Others do not look at a hidden state, or have a gate that is red there.
@@ -355,7 +365,7 @@ class Stationarity(
     question="Do all steps have one distribution of states?",
     fault="states-renamed",
     reads="solution",
-    needs={"model"},
+    needs={"choices"},
     limits=limits_by(Limit(0.0, 0.02)),  # not in the study: never green
     of={"stationary"},
 ):

@@ -1,4 +1,4 @@
-"""Where the rows of a log are for Ibis: Spark, local, a standalone cluster or Spark Connect."""
+"""Where the rows of a log are for SQL: Spark, local, a standalone cluster or Spark Connect."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import contextlib
 import functools
 import importlib.util
 import os
+import re
 import socket
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,37 +20,38 @@ import pyarrow.compute as pc
 from reweigh.errors import InputError, ResourceError, UsageError
 from reweigh.log.column_types import is_text, plain_schema, plain_table
 from reweigh.log.sources import FileSource, TableSource
-from reweigh.sums.engines.ibis_connect import (
-    NamedHome,
+from reweigh.sums.engines.sql_connect import (
+    Home,
     arrow_rows,
+    files_alike,
     ibis_kind,
     judged,
-    named_table,
-    needed,
     refuse_twins,
 )
-
-if TYPE_CHECKING:
-    from reweigh.sums.read import Reading
+from reweigh.sums.read import Reading
 
 LOCAL = ("local", "spark://127.0.0.1:", "spark://localhost:")
 
 
 @dataclass(eq=False)
-class SparkHome(NamedHome):
+class SparkHome(Home):
     """Rows in Spark: local, a standalone cluster, or Spark Connect."""
 
     session: Any = None
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
+    def view(self, name: str, frame: Any) -> None:
+        frame.createOrReplaceTempView(name)
+        self.stack.callback(self.session.catalog.dropTempView, name)
+
     def put(self, name: str, table: pa.Table) -> Any:
         name = f"{name}_{self.log.rpartition('_')[2]}"  # a session may serve several at once
-        _spark_view(self.session, self.session.createDataFrame(table), name, self.stack)
-        return named_table(name, table.schema.types, table.column_names)
+        self.view(name, self.session.createDataFrame(table))
+        return super().put(name, table)
 
-    def run(self, expression: Any, sql: str | None = None) -> pa.Table:
+    def answer(self, query: str) -> pa.Table:
         with _spark_errors():
-            return self.session.sql(sql or self.sql(expression)).toArrow()
+            return self.session.sql(query).toArrow()
 
 
 @contextlib.contextmanager
@@ -64,28 +66,24 @@ def _spark_errors() -> Iterator[None]:
         raise ResourceError(f"Spark could not finish: {error}") from error
 
 
-def _spark_view(session: Any, frame: Any, name: str, stack: contextlib.ExitStack) -> None:
-    frame.createOrReplaceTempView(name)
-    stack.callback(session.catalog.dropTempView, name)
-
-
 def open_spark(
     engine: str, data: Any, reading: Reading, policy: str | None, stack: contextlib.ExitStack
 ) -> SparkHome:
     """The log as a view of a Spark session, with numbers for names."""
     is_parquet = isinstance(data, FileSource) and data.kind == "parquet"
     if is_parquet:  # before a session, which may take long to start
-        schemas = data.parquet_schemas()
-        united = data.unite(schemas, needed(reading, policy, data.names))
-        for path, schema in zip(data.paths, schemas, strict=True):
+        united, alike = files_alike(data, reading, policy)
+        for held, paths in alike:
             otherwise = ", or read the log with engine='stream' or 'arrays'"
-            refuse_twins(schema.names, path.name, "Spark", otherwise)
-        parts = _parts(data, schemas, united.names)
+            refuse_twins(held, paths[0].name, "Spark", otherwise)
     session = spark_session(engine)
     given: pa.Schema | None = None  # as Arrow tells it
     if is_parquet:
         with _spark_errors():
-            frames = [_chosen(session.read.parquet(*paths), united) for paths in parts.values()]
+            frames = [
+                _chosen(session.read.parquet(*(_literal(path) for path in paths)), united)
+                for _, paths in alike
+            ]
             frame = functools.reduce(lambda a, b: a.union(b), frames)
         given = plain_schema(united)
     elif isinstance(data, TableSource | FileSource):
@@ -96,30 +94,16 @@ def open_spark(
     else:
         with _spark_errors():
             frame = session.table(str(reading.table))
-    columns = frame.columns if given is None else given.names
+    columns = list(frame.columns) if given is None else given.names
     numbered = frame.toDF(*[f"c{i}" for i in range(len(columns))])
-    log = f"reweigh_log_{uuid.uuid4().hex}"
-    _spark_view(session, numbered, log, stack)
     kinds = list(numbered.limit(0).toArrow().schema.types)
-    if given is None:
-        source, names = f"table {reading.table!r} of Spark", list(columns)
-    else:
+    source, names = f"table {reading.table!r} of Spark", columns
+    if given is not None:
         source, names, kinds = data.describe(), data.names, judged(given.types, kinds)
-    return SparkHome(
-        source, list(columns), kinds, "spark", log, names, session=session, stack=stack
-    )
-
-
-def _parts(
-    data: FileSource, schemas: list[pa.Schema], columns: list[str]
-) -> dict[pa.Schema, list[str]]:
-    """The files by the types of these columns: Spark reads files of one type, and unites those of
-    several (32 and 64 bits) only after reading."""
-    parts: dict[pa.Schema, list[str]] = {}
-    for path, schema in zip(data.paths, schemas, strict=True):
-        kinds = pa.schema([schema.field(name).remove_metadata() for name in columns])
-        parts.setdefault(kinds, []).append(_literal(path))
-    return parts
+    log = f"reweigh_log_{uuid.uuid4().hex}"
+    home = SparkHome(source, names, columns, kinds, "spark", log, session=session, stack=stack)
+    home.view(log, numbered)
+    return home
 
 
 def _chosen(frame: Any, united: pa.Schema) -> Any:
@@ -127,17 +111,16 @@ def _chosen(frame: Any, united: pa.Schema) -> Any:
     unsigned integers of 64 bits as decimals, which beside signed ones they are not."""
     known = frame.columns
     numbered = frame.toDF(*[f"c{i}" for i in range(len(known))])
-    chosen = []
-    for kept in united:
-        column = numbered[f"c{known.index(kept.name)}"]
-        chosen.append(column.cast("bigint") if pa.types.is_int64(kept.type) else column)
-    return numbered.select(*chosen)
+    columns = [numbered[f"c{known.index(kept.name)}"] for kept in united]
+    signed = [pa.types.is_int64(kept.type) for kept in united]
+    return numbered.select(
+        *[c.cast("bigint") if whole else c for c, whole in zip(columns, signed, strict=True)]
+    )
 
 
 def _literal(path: Path) -> str:
     """A path that Spark takes as it is, although it holds what Spark reads as a pattern."""
-    text = os.fspath(path.absolute())
-    return "file://" + "".join(f"\\{c}" if c in "*?[]{}\\" else c for c in text)
+    return "file://" + re.sub(r"[*?\[\]{}\\]", r"\\\g<0>", os.fspath(path.absolute()))
 
 
 def _for_spark(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -1,0 +1,210 @@
+"""The roles of columns: the names that speak for each, what a column must hold to play it, and
+what could put it right. A new role, or another usual name, is an entry of `ROLES`."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.cli.init.columns import (
+    Column,
+    Repair,
+    is_percent,
+    is_yes_or_no,
+    percent_to_share,
+    yes_to_true,
+)
+
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
+OWN, KNOWN, PART = 3, 2, 1  # the role's own name, a usual name, a name that holds such a word
+EARLY = "it is true before the last step of an episode: not taken"
+LEAST = float(np.nextafter(0.0, 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """Episode and step of every row: after[i] is the row that follows row i, -1 for none."""
+
+    episode: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]  # (episodes,)
+    after: npt.NDArray[np.int64]
+
+    @property
+    def last(self) -> npt.NDArray[np.bool_]:
+        """(N,) last rows of episodes."""
+        return self.after < 0
+
+    @property
+    def short(self) -> npt.NDArray[np.bool_]:
+        """(N,) last rows of episodes that are shorter than the longest."""
+        shorter: npt.NDArray[np.bool_] = (self.length < self.length.max())[self.episode]
+        return self.last & shorter
+
+
+# --- the roles
+
+
+def _no_probability(low: float, bounds: str) -> Callable[[Column, Order | None], str]:
+    def unfit(c: Column, order: Order | None) -> str:
+        if c.within(low, 1.0):
+            return ""
+        if not c.is_numeric or c.nulls:
+            return f"its values are not all in {bounds}"
+        smallest, largest = float(c.values.min()), float(c.values.max())
+        logs = ": log-probabilities? write exp() of them" if largest <= 0 else ""
+        return f"its values lie in [{smallest:g}, {largest:g}]{logs}"
+
+    return unfit
+
+
+def _no_reward(c: Column, order: Order | None) -> str:
+    return "" if c.is_numeric else "it does not hold numbers"
+
+
+def _no_action(c: Column, order: Order | None) -> str:
+    return "" if (c.is_label or c.is_numeric) and not c.nulls else "it has empty cells"
+
+
+def _no_flag(c: Column, order: Order | None) -> str:
+    if c.nulls or not c.is_flag:
+        return "it does not hold true/false or 1/0"
+    early = order is not None and np.any((c.values == 1) & ~order.last)
+    return EARLY if early else ""
+
+
+def _share_of_percent(c: Column) -> Repair | None:
+    """For percentages: texts with the sign, or numbers of which some are too large for shares that
+    were written carelessly, in a column whose name speaks of probabilities or of percentages."""
+    percent = "%" in c.name or {"percent", "pct", "percentage"} & set(words(c.name))
+    named = percent or any(rating(role, c.name) for role in PROBABILITIES)
+    large = c.within(0.0, 100.0) and c.values.max() > 2
+    return percent_to_share(c.name) if is_percent(c) or (large and named) else None
+
+
+def _truth_of_words(c: Column) -> Repair | None:
+    return yes_to_true(c.name) if is_yes_or_no(c) else None
+
+
+@dataclass(frozen=True)
+class Role:
+    """What tells that a column plays a role.
+
+    usual    names that it usually has
+    inside   words that tell it inside a longer name; others: words that tell another role there
+    unfit    why a column cannot play it, empty where it can; None: it is found in another way
+    repair   what may make a column fit
+    absent   what to say where there is none
+    """
+
+    usual: str
+    inside: str
+    others: str = ""
+    unfit: Callable[[Column, Order | None], str] | None = None
+    repair: Callable[[Column], Repair | None] = lambda column: None
+    absent: str = ""
+
+
+ROLES = {
+    "episode": Role(
+        "episode_id ep ep_id traj traj_id trajectory trajectory_id patient patient_id subject "
+        "subject_id session session_id user user_id stay stay_id icustay icustay_id encounter "
+        "encounter_id rollout run run_id case case_id ticket ticket_id ticket_no customer "
+        "customer_id admission admission_id hadm_id conversation conversation_id game game_id "
+        "journey",
+        "episode trajectory patient subject session stay encounter",
+        "step prob reward",
+        absent="no column holds an episode's id: add one; if every row is one, number the rows",
+    ),
+    "step": Role(
+        "t time timestep time_step ts step_id step_index turn stage bloc block_index k round move "
+        "visit seq",
+        "step timestep time",
+        "limit out prob",
+        absent="no column counts the steps of an episode 0, 1, 2, …: add one; if every row is an "
+        "episode of its own, it holds zeros",
+    ),
+    "state": Role(
+        "s state_id obs observation context cluster cluster_id",
+        "state obs observation context feature",
+        "next new prime prev previous prob",
+        absent="no column was found for the state",
+    ),
+    "action": Role(
+        "a act action_id treatment arm decision intervention choice routed_to assigned_to",
+        "action treatment",
+        "prob probability propensity next prev previous",
+        _no_action,
+        absent="no column was found for the action",
+    ),
+    "reward": Role(
+        "r rew rewards outcome payoff utility click return score points profit revenue",
+        "reward outcome",
+        "prob",
+        _no_reward,
+        absent="no column was found for the reward",
+    ),
+    "behavior_prob": Role(
+        "behaviour_prob mu mu_prob propensity propensity_score pscore pi_b p_b "
+        "behavior_probability behaviour_probability behavior_policy_prob logging_prob logged_prob "
+        "action_prob prob_action prob probability p b_prob old_prob",
+        "propensity behavior behaviour logging mu",
+        "target eval action state",
+        _no_probability(LEAST, "(0, 1]"),
+        _share_of_percent,
+    ),
+    "target_prob": Role(
+        "pi pi_e p_e target_probability target_policy_prob eval_prob evaluation_prob new_prob "
+        "e_prob",
+        "target eval evaluation pi",
+        "behavior behaviour logging",
+        _no_probability(0.0, "[0, 1]"),
+        _share_of_percent,
+    ),
+    "next_state": Role(
+        "s_next next_s sp s_prime next_obs next_observation state_next new_state observation_next "
+        "obs_next next_state_id",
+        "next",
+        "action reward prob",
+    ),
+    "terminated": Role(
+        "terminal terminals is_terminal done dones end is_done absorbed ended closed",
+        "terminated terminal done",
+        "",
+        _no_flag,
+        _truth_of_words,
+    ),
+    "truncated": Role(
+        "timeout timeouts time_limit censored truncation is_truncated cut cut_off",
+        "truncated timeout censored",
+        "",
+        _no_flag,
+        _truth_of_words,
+    ),
+}
+EXPECTED = 6  # roles, from the first on, that every log should have
+FLAGS = ("terminated", "truncated")
+PROBABILITIES = ("behavior_prob", "target_prob")
+CHOSEN_BY_NAME = (*PROBABILITIES, "reward", "action", *FLAGS)
+
+
+def words(name: str) -> list[str]:
+    """The words of a name: patientID, patient-id and patient_id are the same two."""
+    plain = unicodedata.normalize("NFKC", name).replace("'", "_prime")
+    return [word.casefold() for word in WORD.findall(plain)]
+
+
+def rating(role: str, name: str) -> int:
+    """How strongly a column's name speaks for a role; 0 if it does not."""
+    known, parts = ROLES[role], words(name)
+    whole = "_".join(parts)
+    if whole == role:
+        return OWN
+    if whole in known.usual.split():
+        return KNOWN
+    inside, others = set(known.inside.split()), set(known.others.split())
+    return PART if inside & set(parts) and not others & set(parts) else 0

@@ -1,0 +1,449 @@
+"""The engine for everything that can group: the same sums as Ibis expressions.
+
+Rows stay in DuckDB, Spark or a warehouse; only aggregated tables come back. A log is first looked
+over (`sql_log.py`, `sql_checks.py`), its rows are coded and put into order, and then one expression
+per declared table is run (`sql_tables.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import ibis
+import numpy as np
+import pyarrow as pa
+
+from reweigh.errors import InputError, InputWarning, ReweighError, UsageError, input_error
+from reweigh.kernels.groups import group_by
+from reweigh.log.sources import FileSource, TableSource
+from reweigh.log.states import HIDDEN, START, UNKNOWN, Labels
+from reweigh.policy.base import Policy
+from reweigh.policy.table import TablePolicy
+from reweigh.sums import diagnostic_tables as diagnostic
+from reweigh.sums.diagnostic_tables import (
+    LaggedMoments,
+    LargestWeights,
+    OrderedMoments,
+    PacedMoments,
+)
+from reweigh.sums.engines import sql_tables
+from reweigh.sums.engines.base import SPARE_CELLS, Request, named
+from reweigh.sums.engines.sql_checks import CHECKS
+from reweigh.sums.engines.sql_connect import Home, open_home
+from reweigh.sums.engines.sql_log import (
+    UNLISTED,
+    Facts,
+    Log,
+    check_column,
+    look,
+    open_log,
+    policy_column,
+    refuse_unknown_states,
+)
+from reweigh.sums.engines.sql_tables import floats, ints, read_products
+from reweigh.sums.keyed import ACTION_KEYS, NO_ACTION, STATE_KEYS, DeclaredSums, own_keys
+from reweigh.sums.moments import Moments
+from reweigh.sums.read import Reading
+from reweigh.sums.tables import BUILT_IN, CHOICES, Table
+from reweigh.sums.transitions import StartMoments, TransitionMoments
+from reweigh.system.process import Report, each, require_steps, watching
+
+ROWS = "reweigh_rows"  # the coded rows, where a home holds tables
+HELD_STATES = "reweigh_held"  # the (t, s) of which cells by what came before are held
+CELLS = ("model", "transitions", "choices")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, eq=False)
+class IbisEngine:
+    """Sums of a log in DuckDB, Spark, or wherever an Ibis table is. It implements `Scanner`.
+
+    `engine` is "duckdb", a Spark master ("local[2]", "spark://host:port"), a Spark Connect server
+    ("sc://host:port"), or None for an Ibis table, which knows its own backend.
+    """
+
+    engine: str | None
+    report: Report | None = None  # is told the rows that a round of queries has read, of how many
+
+    @property
+    def name(self) -> str:
+        return "ibis" if self.engine is None else self.engine
+
+    @property
+    def tells_rows(self) -> bool:
+        """Whether a query says how far it is; of others is only known that they are done."""
+        return self.engine == "duckdb"
+
+    def moments(self, data: Any, reading: Reading, target: Policy, request: Request) -> Moments:
+        with open_home(self.engine, data, reading, policy_column(target)) as home:
+
+            def sums() -> Moments:
+                query = self._query(home, reading, target, request)
+                with self._counted(query.facts.rows + query.facts.beyond, len(query.expressions)):
+                    return query.sums(target)
+
+            return self._naming_rows(home, data, reading, sums, target)
+
+    def sql(self, data: Any, reading: Reading, target: Policy, request: Request) -> str:
+        """The queries that make the sums of the request, as they are sent."""
+        with open_home(self.engine, data, reading, policy_column(target)) as home:
+            return self._naming_rows(
+                home, data, reading, lambda: self._query(home, reading, target, request).text()
+            )
+
+    def describe(self, data: Any, reading: Reading) -> dict[str, Any]:
+        """What the log is, as plain values."""
+        with open_home(self.engine, data, reading, None) as home:
+            _, facts = self._naming_rows(
+                home, data, reading, lambda: self._scan(home, reading, None)
+            )
+            return facts.describe(home.source, reading)
+
+    def _scan(self, home: Home, reading: Reading, column: str | None) -> tuple[Log, Facts]:
+        """The rows of a log that keeps the contract, and what the log is."""
+        log = open_log(home, reading, column)
+        with self._counted(home.rows, CHECKS):
+            facts = look(home, log, reading)
+        require_steps(facts.horizon)
+        return log, facts
+
+    def _query(self, home: Home, reading: Reading, target: Policy, request: Request) -> Query:
+        """The queries of the request on a log and a target that keep the contract."""
+        log, facts = self._scan(home, reading, policy_column(target))
+        if "trajectories" in request.kinds:
+            require_steps(facts.horizon, request.blocks)
+        if "behavior_prob" in log.layout and "policy" in log.layout:
+            check_column(home, log, reading, facts.horizon)
+        query = Query(home, log, reading, target, request, facts)
+        if isinstance(target, TablePolicy):
+            refuse_unknown_states(home, query.rows, reading, target, facts)
+        return query
+
+    def _counted(self, rows: int | None, queries: int) -> AbstractContextManager[None]:
+        """Tell `report` of the queries inside, each of which reads all rows."""
+        if self.report is None or rows is None:
+            return nullcontext()
+        report, total = self.report, rows * queries
+        return watching(lambda _, share: report(round(share * total), total))
+
+    def _naming_rows(
+        self,
+        home: Home,
+        data: Any,
+        reading: Reading,
+        work: Callable[[], Answer],
+        target: Policy | None = None,
+    ) -> Answer:
+        """What `work` answers. Where it refuses the log, its rows have no numbers in SQL: a log in
+        this process is read once more as a stream, which names them."""
+        try:
+            return work()
+        except InputError as error:
+            if not any(fault.places for fault in error.faults):
+                raise
+            if self.engine == "duckdb" and isinstance(data, TableSource | FileSource):
+                raise _with_rows(error, data, reading, target) from error
+            note = f"the rows of the {home.source} have no numbers: find them by episode and step"
+            raise InputError(f"{error}\n  {note}", error.faults) from error
+
+
+def _with_rows(
+    error: InputError, data: TableSource | FileSource, reading: Reading, target: Policy | None
+) -> InputError:
+    """The same faults, at the places that the stream finds for them."""
+    from reweigh.sums.engines.stream import StreamEngine
+
+    engine = StreamEngine(fast=False)
+    places = {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InputWarning)  # that rows in no order were sorted
+            if target is None:
+                engine.describe(data, reading)
+            else:
+                engine.moments(data, reading, target, Request(frozenset({"transitions"})))
+    except InputError as found:
+        places = {(fault.code, fault.rule): fault.places for fault in found.faults}
+    except ReweighError:
+        return error
+    what, _, _ = str(error).partition(f": {len(error.faults)} broken rule")
+    faults = [replace(f, places=places.get((f.code, f.rule), f.places)) for f in error.faults]
+    return input_error(what, faults)
+
+
+def warehouse_sql(
+    dialect: str,
+    columns: dict[str, Any],
+    reading: Reading,
+    target: Policy,
+    request: Request,
+    facts: Facts,
+    table: str = "log",
+) -> str:
+    """The queries for a warehouse, as text: `columns` are its names and Arrow types.
+
+    `table` is a view of the log whose columns are called c0, c1, … by position; the policy, if it
+    is a table, is uploaded as reweigh_policy; the codes of labels as reweigh_codes_of_s and _a; the
+    (t, s) whose cells by what came before are held as reweigh_held.
+    """
+    names = list(columns)
+    home = Home(f"table {table!r}", names, names, list(columns.values()), dialect, table)
+    log = open_log(home, reading, policy_column(target))
+    return Query(home, log, reading, target, request, facts).text()
+
+
+# ---- what is asked -----------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Query:
+    """One expression per table of sums, over coded rows. Where a home holds tables, the rows are
+    put into order once and the others read what came of it.
+
+    What follows from another table is not asked for: cells without the action from those with it,
+    where no state is hidden, and first states from cells. Of kinds that are too large `left_out`
+    says why they are not made.
+    """
+
+    home: Home
+    log: Log
+    reading: Reading
+    target: Policy
+    request: Request
+    facts: Facts
+    left_out: dict[str, str] = field(default_factory=dict)
+    expressions: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        facts, request, reading, home = self.facts, self.request, self.reading, self.home
+        if "behavior_prob" not in self.log.layout:
+            raise UsageError(
+                "the log has no behaviour probabilities; name their column with behavior_prob=…, "
+                "or estimate them: read the log with engine='arrays' and use fit_behavior(log)"
+            )
+        long = diagnostic.too_long(facts.horizon)
+        self.left_out = {kind: why for kind, why in long.items() if kind in request.kinds}
+        self.kinds = set(request.kinds - self.left_out.keys() - {"choices"})
+        actions = 1 if facts.actions is None else len(facts.actions)
+        if min(facts.rows, facts.horizon * actions * len(facts.states) ** 2) > SPARE_CELLS:
+            self.left_out |= request.left_out()
+            self.kinds -= request.spare
+            self.kinds |= {"choices"} if "model" in request.spare else set()
+        self.tables = self._tables()
+        products = "trajectories" in self.kinds and not facts.truncated
+        names = {name for table in self.tables for name in (*table.keys, *table.names_used)}
+        if products or names & {"weighted_return", "running_product"}:
+            names |= {"cum", "zeros", "final"}
+        if "observed_before" in names:
+            names.add("s_before")
+        with_id = "bucket" in names and facts.ids is not None
+        names |= {"id"} if with_id else set()
+        rows = sql_tables.coded(home, self.log, facts, with_id)
+        rows = sql_tables.with_target(home, rows, self.target, facts)
+        if "cum" in names:
+            rows = sql_tables.with_ratio(rows, request.max_ratio)
+        rows = sql_tables.in_order(
+            rows, reading, facts.horizon, request.blocks, home.dialect, names
+        )
+        self.rows = rows
+        if home.holds:
+            self.expressions["rows"] = rows
+            rows = ibis.table(rows.schema(), name=ROWS)
+        self.source = sql_tables.completed(rows, request.max_ratio, with_id)
+        self._add_expressions(products)
+
+    def _tables(self) -> list[Table]:
+        """The declarations that are summed by their keys."""
+        kinds, facts = self.kinds, self.facts
+        cells = [BUILT_IN["model"]] if "model" in kinds else []
+        if kinds & {"transitions", "lagged"} and ("model" not in kinds or facts.hidden_rows):
+            one_step = BUILT_IN["transitions"]
+            cells.append(one_step if facts.hidden_rows else replace(one_step, rows="row"))
+        if not cells:
+            cells.append(BUILT_IN["start"])
+        further = [CHOICES, BUILT_IN["lagged"]]
+        if not facts.truncated:  # where an episode was cut off, its return is not known
+            further.append(BUILT_IN["ordered"])
+            further += [] if facts.ids is None else [BUILT_IN["paced"]]
+        further = [table for table in further if table.name in kinds]
+        return [*cells, *further, *self.request.tables]
+
+    def _add_expressions(self, products: bool) -> None:
+        source, gamma = self.source, self.reading.discount
+        cells = [table for table in self.tables if table.name in (*CELLS, "start")]
+        self.expressions |= {table.name: self._sums_of(table) for table in cells}
+        if products:  # those of cut-off episodes mean nothing
+            self.expressions["steps"] = sql_tables.step_products(source, self.facts.horizon)
+            self.expressions["episodes"] = sql_tables.episode_products(source, gamma)
+        further = [table for table in self.tables if table not in cells]
+        self.expressions |= {table.name: self._sums_of(table) for table in further}
+        if "largest" in self.kinds:
+            self.expressions["largest"] = sql_tables.largest(source, self.facts.episodes, gamma)
+
+    def _sums_of(self, table: Table, held: pa.Table | None = None) -> Any:
+        """`held`: the (t, s) of which cells by what came before are summed."""
+        source, gamma = self.source, self.reading.discount
+        keys = own_keys(table) if table in self.request.tables else table.keys
+        if table is not BUILT_IN["lagged"]:
+            shift = 0 if self.facts.ids is None else self._shift(table.name)
+            return sql_tables.aggregate(source, table, keys, gamma, shift)
+        none = pa.table({"ht": pa.array([], pa.int32()), "hs": pa.array([], pa.int32())})
+        held = self.home.put(HELD_STATES, none if held is None else held)
+        chosen = source.semi_join(held, [source["t"] == held["ht"], source["s"] == held["hs"]])
+        return sql_tables.aggregate(chosen, table, keys, gamma).limit(diagnostic.MOST_LAGGED + 1)
+
+    def _shift(self, kind: str) -> int:
+        """That of the buckets of ids."""
+        record = PacedMoments if kind == "paced" else OrderedMoments
+        return diagnostic.UNORDERED if self.facts.ids is None else record.shift_of(*self.facts.ids)
+
+    def queries(self) -> dict[str, str]:
+        """The SQL of every table of sums, and of the coded rows where a home holds them."""
+        queries = {name: self.home.sql(e) for name, e in self.expressions.items()}
+        if "rows" in queries:
+            queries["rows"] = f"CREATE OR REPLACE TEMP TABLE {ROWS} AS\n{queries['rows']}"
+        return queries
+
+    def text(self) -> str:
+        """All queries as one text, in which each is named."""
+        return _text(self.queries())
+
+    # ---- what comes back -----------------------------------------------------------------------
+
+    def sums(self, target: Policy) -> Moments:
+        """Run the queries, and make moments of their answers."""
+        queries = self.queries()
+        answers: dict[str, Any] = {}
+
+        def run(name: str) -> None:
+            if name == "lagged":
+                answers[name] = self._lagged(answers, queries[name])
+            else:
+                answers[name] = self.home.run(self.expressions[name], queries[name])
+
+        each("queries", list(queries), run)
+        facts, request, known = self.facts, self.request, self.facts.states
+        sums = Moments(
+            about=self.reading.about(target, request, facts.horizon),
+            # the hidden state is a state of its own in the model's cells
+            states=Labels((*known.values, None)) if facts.hidden_rows else known,
+            actions=facts.actions,
+            truncated=facts.truncated,
+            rewards=facts.reward_range,
+            hidden=facts.hidden_rows > 0,
+            left_out=self.left_out,
+            sql=_text(queries),
+            tables={
+                table.name: DeclaredSums(table, self._arrays(answers, table)).summed()
+                for table in request.tables
+            },
+            **self._parts(answers),
+        )
+        return named(sums, facts.identity)
+
+    def _parts(self, answers: dict[str, Any]) -> dict[str, Any]:
+        """The package's own tables by their names in `Moments`."""
+        kinds, facts = self.kinds, self.facts
+        parts: dict[str, Any] = {}
+        cells: dict[str, TransitionMoments] = {}
+        for table in [table for table in self.tables if table.name in CELLS]:
+            arrays = self._arrays(answers, table)
+            arrays.setdefault("a", np.full(len(arrays["n"]), NO_ACTION))
+            arrays.setdefault("t_next", arrays["t"] + 1)
+            arrays.setdefault("s_next", np.full(len(arrays["n"]), UNKNOWN))
+            cells[table.name] = TransitionMoments(**arrays).summed()
+        if "model" in cells:
+            parts["start_model"] = parts["start"] = _starts(cells["model"])
+            if facts.hidden_rows:
+                s = parts["start"].s
+                s = np.where(s == len(facts.states), START, s)
+                parts["start"] = replace(parts["start"], s=s).summed()
+            if "transitions" not in cells:
+                cells["transitions"] = cells["model"].forget("a")
+        elif "transitions" in cells:
+            parts["start"] = _starts(cells["transitions"])
+        else:
+            parts["start"] = StartMoments(**self._arrays(answers, BUILT_IN["start"])).summed()
+        parts |= {name: table for name, table in cells.items() if name in kinds}
+        if "steps" in answers:
+            parts["trajectories"] = read_products(
+                answers["steps"], answers["episodes"], facts.horizon
+            )
+        if "lagged" in answers:
+            parts["lagged"] = answers["lagged"]
+        for record in (OrderedMoments, PacedMoments):
+            name = record.TABLE.name
+            if name in answers:
+                arrays = self._arrays(answers, record.TABLE)
+                parts[name] = record(shift=self._shift(name), **arrays).summed()
+        if "largest" in answers:
+            log_w = LargestWeights.even(floats(answers["largest"], "log_w"))
+            falling = np.sort(log_w)[::-1].copy()
+            parts["largest"] = LargestWeights(falling, -math.inf, facts.episodes).trimmed()
+        return parts
+
+    def _lagged(self, answers: dict[str, Any], query: str) -> LaggedMoments:
+        """The cells by what came before of as many (t, s) as `thinned` would hold: of few of them
+        first, and of twice as many while their cells fit. How few is known from the rows of (t, s)
+        and from how many cells one of them can have."""
+        facts, table = self.facts, BUILT_IN["lagged"]
+        cells = answers["model"] if "model" in answers else answers["transitions"]
+        t, s = ints(cells, "t"), ints(cells, "s")
+        some = (t > 0) & (s >= 0)
+        groups = group_by([t[some], s[some]])
+        t, s = groups.keys
+        place = diagnostic.places_of(facts.states, s, t)
+        states, actions = len(facts.states), 1 if facts.actions is None else len(facts.actions)
+        most = np.minimum(groups.sum(ints(cells, "n")[some]), states * actions * (states + 2))
+        level, found = 0, None
+        while most[place < 2 ** (diagnostic.BITS - level)].sum() > diagnostic.MOST_LAGGED:
+            level += 1
+        while level >= 0:
+            held = place < 2 ** (diagnostic.BITS - level)
+            pairs = {"ht": t[held].astype(np.int32), "hs": s[held].astype(np.int32)}
+            answer = self.home.run(self._sums_of(table, pa.table(pairs)), query)
+            if found is not None and answer.num_rows > diagnostic.MOST_LAGGED:
+                break
+            arrays = self._arrays({"lagged": answer}, table)
+            found = LaggedMoments(**arrays, level=level).summed()
+            level -= 1
+        assert found is not None
+        return found
+
+    def _arrays(self, answers: dict[str, Any], table: Table) -> dict[str, Any]:
+        """Keys, n and sums of a table. A hidden state has the code of a state of its own, or a
+        special one."""
+        answer, arrays = answers[table.name], {}
+        as_state = len(self.facts.states) if self.facts.hidden_rows else HIDDEN
+        special = {"s": START, "s_next": UNKNOWN, "s_before": HIDDEN}
+        codes = special if table.hidden == "special" else dict.fromkeys(special, as_state)
+        for key in own_keys(table) if table in self.request.tables else table.keys:
+            arrays[key] = ints(answer, key)
+            if np.any(arrays[key] == UNLISTED) and key in (*STATE_KEYS, *ACTION_KEYS):
+                raise InputError(
+                    f"{self.home.source}: the log gives a state or action in one query and not in "
+                    "another: it changed meanwhile, or its statistics contradict its rows; export "
+                    "it again"
+                )
+            if key in STATE_KEYS:
+                arrays[key] = np.where(arrays[key] == HIDDEN, codes[key], arrays[key])
+        if "bucket" in arrays and self.facts.ids is not None:
+            arrays["bucket"] = arrays["bucket"] >> self._shift(table.name)
+        sums = {name: floats(answer, name) for name in table.columns}
+        return arrays | {"n": ints(answer, "n")} | sums
+
+
+def _text(queries: dict[str, str]) -> str:
+    return "\n\n".join(f"-- {name}\n{query};" for name, query in queries.items())
+
+
+def _starts(cells: TransitionMoments) -> StartMoments:
+    """First states from cells, of which every episode fills one at step 0."""
+    first = cells.where(cells.t == 0)
+    nothing = np.zeros(len(first))
+    return StartMoments(first.block, first.s, first.n, nothing, nothing).summed()
