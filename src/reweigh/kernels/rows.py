@@ -71,7 +71,7 @@ def fraction(x: float) -> float:
 
 @compiled
 def row_marks(offsets: Array, reward: Array, mu: Array) -> int:
-    """Σ of the marks of time-major rows, of which 0 < μ ≤ 1 (log/identity.py has the equations)."""
+    """Σ of the marks of time-major rows, of which 0 < μ ≤ 1 (log/steps.py has the equations)."""
     total = np.int64(0)
     for t in range(len(offsets) - 1):
         for k in range(offsets[t], offsets[t + 1]):

@@ -18,8 +18,8 @@ import pyarrow as pa
 from reweigh.errors import KEPT_PLACES, Fault, InputError, Place, RefusedError, UsageError
 from reweigh.log.log import EpisodeLog
 from reweigh.log.read import assemble
-from reweigh.log.roles import RoleReader, is_label
-from reweigh.log.states import Codes, Label, Labels
+from reweigh.log.roles import RoleReader
+from reweigh.log.states import Codes, Label, Labels, is_label
 from reweigh.sums.engines.stream_rows import (
     ROW,
     Opened,

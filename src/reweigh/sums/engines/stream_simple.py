@@ -19,11 +19,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reweigh.errors import Place
-from reweigh.log.column_types import floats, is_number, is_text
 from reweigh.log.csv_files import truth
 from reweigh.log.log import EpisodeLog
-from reweigh.log.roles import is_label
-from reweigh.log.states import END, HIDDEN, UNKNOWN, Label, Labels, label_array
+from reweigh.log.states import (
+    END,
+    HIDDEN,
+    UNKNOWN,
+    Label,
+    Labels,
+    floats,
+    is_label,
+    is_number,
+    is_text,
+    label_array,
+)
 from reweigh.log.steps import Steps
 from reweigh.sums.engines import stream_kernels as kernels
 from reweigh.sums.engines.stream_chunks import Findings

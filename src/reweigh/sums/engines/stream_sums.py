@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.log.identity import Identity
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
+from reweigh.log.steps import Identity
 from reweigh.policy.base import Policy, scope_of
 from reweigh.sums.diagnostic_tables import LargestWeights, too_long
 from reweigh.sums.engines.arrays import SCANNED, ArraysEngine, as_batch, ratios
