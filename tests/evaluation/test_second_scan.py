@@ -18,7 +18,7 @@ from reweigh.decide.contenders import disagreement
 from reweigh.evaluation.uncertainty import BEHAVIOR
 from reweigh.kernels.choose import compiled
 from reweigh.sums import gather
-from reweigh.sums.engines import stream
+from reweigh.sums.engines import second_scan, stream
 from reweigh.worlds import random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
