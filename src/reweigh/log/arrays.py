@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import Place, UsageError, check_threads, must_be
+from reweigh.kernels.choose import COMPILED_FROM
 from reweigh.log import checks
 from reweigh.log.borrowed_arrays import Lent
 from reweigh.log.columns import Columns
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Array = npt.NDArray[Any]
-QUICK_FROM = 20_000  # numbers in an array
+QUICK_FROM = COMPILED_FROM  # numbers in an array
 THREADS_FROM = 10_000_000  # rows
 
 

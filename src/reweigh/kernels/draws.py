@@ -1,4 +1,5 @@
-"""The draws of the Poisson bootstrap."""
+"""The draws of the Poisson bootstrap in NumPy, for few of them: `kernels/resample.py` draws the
+same, to the bit."""
 
 from __future__ import annotations
 
