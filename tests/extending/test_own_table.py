@@ -1,7 +1,7 @@
 """A table of sums from outside of the package: declared once, the same on every engine.
 
 Per-decision importance sampling with a capped running product, v = Σ_t γ^t Σ_i c_it y_it / n with
-c = min(ρ_{0:t}, 5), needs Σ c and Σ c y by step. CONTRIBUTING.md shows this code.
+c = min(ρ_{0:t}, 5), needs Σ c, Σ c² and Σ c y by step. CONTRIBUTING.md shows the declaration.
 """
 
 from __future__ import annotations
@@ -10,17 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from capped_is import capped
 
 import reweigh as rw
-
-capped = rw.Table(
-    "capped",
-    keys=("t",),
-    columns={
-        "c": "least(running_product, 5)",
-        "cy": "least(running_product, 5) * reward",
-    },
-)
 
 
 def rows(seed: int = 1, episodes: int = 300, horizon: int = 7) -> pa.Table:

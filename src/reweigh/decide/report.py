@@ -11,11 +11,16 @@ from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate
 from reweigh.log.log import EpisodeLog
 from reweigh.show.charts import forest
+from reweigh.show.html import Answer, Cells, Figure, Page, Section, Table
 from reweigh.show.html.answer import NOT_APART, judged, judged_from, no_answer, over_log
-from reweigh.show.html.facts import NOTATION, computed_section, log_section
 from reweigh.show.html.figures import gain_cells
-from reweigh.show.html.page import Answer, Cells, Figure, Page, Section, Table
-from reweigh.show.html.sections import ARROWS, checks_table
+from reweigh.show.html.sections import (
+    ARROWS,
+    NOTATION,
+    checks_table,
+    computed_section,
+    log_section,
+)
 from reweigh.show.record import NO_TRUST, Evaluation, Facts
 from reweigh.show.text import interval_cell, percent, sentence, shown_names, signed, span
 from reweigh.system.files import files_behind

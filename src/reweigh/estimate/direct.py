@@ -89,7 +89,9 @@ def bare_moments(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
     are not named, since that reads the whole log; they are not for adding."""
     states = Labels((*log.states.values, None)) if log.has_hidden else log.states
     state = log.steps.first_states()
-    count = np.bincount(np.where(state == HIDDEN, len(log.states), state))
+    if log.has_hidden:
+        state = np.where(state == HIDDEN, len(log.states), state)
+    count = np.bincount(state)
     seen = np.flatnonzero(count)
     zero = np.zeros(len(seen))
     start = StartMoments(zero.astype(np.int64), seen, count[seen], zero, zero)
@@ -418,7 +420,11 @@ def _freedom(nodes: DenseNodes, start: float, n: int) -> Freedom | None:
 
 def _nodes(steps: Steps, flow: Flow) -> DenseNodes:
     """What the Solution tells by (t, s)."""
-    reached = np.zeros(flow.d.shape, np.uint8)
-    last = np.flatnonzero(steps.ending >= 0)
-    reached[steps.lengths[last], steps.ending[last]] = 1
+
+    def reached() -> npt.NDArray[np.uint8]:
+        flags = np.zeros(flow.d.shape, np.uint8)
+        last = np.flatnonzero(steps.ending >= 0)
+        flags[steps.lengths[last], steps.ending[last]] = 1
+        return flags
+
     return DenseNodes(flow.d, flow.visits, flow.parts, reached, steps.n_episodes)

@@ -21,11 +21,11 @@ from reweigh.errors import RefusedError
 from reweigh.estimate.doubly_robust import halves, shape_moments
 from reweigh.estimate.estimator import Recipe, Replicated, overflow
 from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks, too_few
+from reweigh.estimate.table_weights import TableWeights
 from reweigh.kernels.groups import Groups, group_by, tally
 from reweigh.log.states import UNKNOWN
 from reweigh.sums.moments import NO_EXTRAS, Moments
 from reweigh.sums.trajectories import StepMoments
-from reweigh.sums.transitions import KEYS, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -133,8 +133,7 @@ class UnitTable:
 
     @cached_property
     def keys(self) -> dict[str, Ints]:
-        names = KEYS if isinstance(self.table, TransitionMoments) else ("block", "t", "s", "a")
-        keys = {name: getattr(self.table, name) for name in names if hasattr(self.table, name)}
+        keys = {name: getattr(self.table, name) for name in self.table.keys}
         unit = self.row_unit
         return keys | {"block": np.zeros_like(unit) if self.half is None else self.half[unit]}
 
@@ -185,16 +184,15 @@ class UnitTable:
     def mixed(self, draws: Draws, columns: Collection[str]) -> Any:
         """The table of the replicates, with these columns; what is not among them is 0."""
         keys = dict(zip(self.keys, self.cells.keys, strict=True))
-        names = {f.name for f in fields(self.table)} - set(keys)
         # where no stretch is hidden the placebo is ρ
         same = "one" in columns and np.all(keys["t_next"] == keys["t"] + 1)
         sums = {
             name: self.sums(draws, "rho" if same and name == "one" else name)
             if name in columns
             else np.zeros((len(self), 1))
-            for name in names
+            for name in self.table.arrays().keys() - keys.keys()
         }
-        return type(self.table)(**keys, **sums)
+        return self.table.holding(keys | sums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +214,7 @@ class UnitSums:
         names = ["transitions", "start_model", "model", "policy"]
         if self.moments.start_model is None:
             names.append("start")
-        tables = {name: getattr(self.moments, name) for name in names}
+        tables = {name: getattr(self.moments, name) for name in names} | self.moments.tables
         return {
             name: UnitTable(table, self._units(table), self.half)
             for name, table in tables.items()
@@ -236,12 +234,17 @@ class UnitSums:
         np.empty(LARGEST_KEPT, np.uint8)
         tables: dict[str, Any] = {}
         for name, table in self.tables.items():
-            wanted = columns if name in ("transitions", "model") else ("n", "g", "g2", "pi")
+            wanted = columns if name in ("transitions", "model") else table.table.arrays().keys()
             tables[name] = table.mixed(draws, wanted)
         tables.setdefault("start", tables.get("start_model"))
-        rule = None if self.moments.model is None else self.moments.shares.rule
-        products = self._products(draws)
-        return replace(self.moments, **tables, trajectories=products, share_rule=rule, **NO_EXTRAS)
+        return replace(
+            self.moments,
+            tables={name: tables.pop(name) for name in self.moments.tables},
+            trajectories=self._products(draws),
+            share_rule=None if self.moments.model is None else self.moments.shares.rule,
+            **tables,
+            **NO_EXTRAS,
+        )
 
     def _products(self, draws: Draws) -> StepMoments | None:
         """Running products of the replicates, every one at the scale of what it holds."""
@@ -278,7 +281,29 @@ def solve_units(recipe: Recipe, units: UnitSums, draws: Draws, *, errors: bool) 
     if recipe.control is not None:
         sums = shape_moments(recipe, sums, errors=errors)
     reasons.append((AGAIN, _pooled_otherwise(recipe, sums)))
-    return recipe.weights.solve_replicates(recipe, sums, errors=errors).but(*reasons)
+    solved = recipe.weights.solve_replicates(recipe, sums, errors=errors)
+    if errors and isinstance(recipe.weights, TableWeights):
+        solved = replace(solved, errors=_unit_errors(recipe.weights, units, sums, draws))
+    return solved.but(*reasons)
+
+
+def _unit_errors(weights: TableWeights, units: UnitSums, sums: Moments, draws: Draws) -> Floats:
+    """(m,) the errors of a function of tables, from the influence values of the units:
+    ψ_i = n ∇f · x_i - ∇f · Σ_i c_i x_i and SE² = Σ_i c_i ψ_i²/n²."""
+    from scipy import sparse
+
+    given = weights.read(sums)
+    slopes = weights.derivatives(given)
+    n, size = draws.total, len(draws.counts)
+    psi = np.zeros((size, draws.many))
+    for name, columns in slopes.items():
+        table = units.tables[name]
+        for column, slope in columns.items():
+            psi -= np.sum(slope * getattr(given.tables[name], column), axis=1)
+            of_rows = getattr(table.table, column).astype(np.float64)
+            place = of_rows, (table.row_unit, table.cells.index())
+            psi += sparse.csr_array(place, (size, len(table))) @ (n[:, None] * slope).T
+    return np.asarray(np.sqrt(np.sum(draws.counts * psi**2, axis=0)) / n)
 
 
 def refusals(recipe: Recipe, sums: Moments) -> list[tuple[str, Any]]:

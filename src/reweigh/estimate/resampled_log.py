@@ -62,7 +62,7 @@ class ResampledLog:
         """The estimator on these replicates, `AGAIN` being the reason of those that must be
         evaluated by themselves; None where all of them must."""
         try:
-            if recipe.uses_trajectories:
+            if _by_products(recipe):
                 return self._weighed(recipe, draws, errors)
             units = self.units(recipe)
             solved = solve_units(recipe, units, draws, errors=errors)
@@ -78,9 +78,9 @@ class ResampledLog:
             return 0
         if COUNT * log.n_episodes > MOST_KEPT:
             return 0
-        if recipe.uses_trajectories and (log.n_truncated or self.products is None):
+        if _by_products(recipe) and (log.n_truncated or self.products is None):
             return 0
-        if not recipe.uses_trajectories or recipe.fitted:
+        if not _by_products(recipe) or recipe.fitted:
             actions = 1
             if recipe.needs.policy and scope_of(self.target) == "row":
                 if recipe.uses_trajectories or (errors and not recipe.weights.uses_ratios):
@@ -97,10 +97,11 @@ class ResampledLog:
     def units(self, recipe: Recipe) -> UnitSums:
         """The sums by episode that the estimator needs."""
         kinds = frozenset({"model"}) if recipe.fitted else recipe.needs.kinds
-        split, policy = recipe.needs.blocks > 1, recipe.needs.policy
-        whole, key = (kinds, policy, False), (kinds, policy, split)
+        split = recipe.control is not None and recipe.control.blocks > 1
+        policy, tables = recipe.needs.policy, recipe.needs.tables
+        whole, key = (kinds, policy, tables, False), (kinds, policy, tables, split)
         if whole not in self._kept:
-            request = Request(kinds, 2, self.max_ratio, policy=policy, named=False)
+            request = Request(kinds, 2, self.max_ratio, policy=policy, named=False, tables=tables)
             each = np.arange(self.log.n_episodes)
             sums = ArraysEngine().moments(self.log, self.target, request, each)
             if scope_of(self.target) == "state":
@@ -136,6 +137,11 @@ class ResampledLog:
             shaped, reasons = Shaped.of(recipe, units, products, draws)
             reasons.append((AGAIN, self._other_shares(units, draws)))
         return products.solve(recipe, draws, shaped, errors=errors).but(*reasons)
+
+
+def _by_products(recipe: Recipe) -> bool:
+    """Whether it is solved on running products, which stay by episode."""
+    return isinstance(recipe.weights, Products)
 
 
 @dataclass(frozen=True, eq=False)

@@ -294,6 +294,8 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
             logged = mean_return(evidence.rows(dropped)[0])
     else:
         logged = behavior_value(base)
+        if logged is None and evidence.log is not None and not evidence.cut:
+            logged = mean_return(evidence.log)  # its sums are tables from outside of the package
     n, error, method, note = used.n_episodes, solution.standard_error, solution.error_method, ""
     finite(solution.value)
     if error is not None and not np.isfinite(error):

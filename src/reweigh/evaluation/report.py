@@ -19,8 +19,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.show import charts
 from reweigh.show.charts import forest, steps
-from reweigh.show.html import figures
-from reweigh.show.html.page import LONGEST_LABEL, Figure
+from reweigh.show.html import LONGEST_LABEL, Figure, figures
 from reweigh.show.html.sections import page_of
 from reweigh.show.record import Change, Evaluation, Report, ranked
 from reweigh.system.files import files_behind

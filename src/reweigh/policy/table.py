@@ -24,9 +24,8 @@ from reweigh.errors import (
     nearest,
 )
 from reweigh.kernels.choose import pick
-from reweigh.log.checks import Faults
 from reweigh.log.log import EpisodeLog
-from reweigh.log.rules import NEGATIVE_STEP, Rule
+from reweigh.log.rules import NEGATIVE_STEP, NULL, Faults, Rule
 from reweigh.log.states import HIDDEN, Label, Labels, label_text, plain_label
 from reweigh.policy.base import Floats, Scope
 from reweigh.system.files import digest_of
@@ -124,7 +123,7 @@ class TablePolicy:
         one, step: what `read_policy` reads."""
         import pyarrow as pa
 
-        from reweigh.log.export import label_columns
+        from reweigh.log.log import label_columns
 
         e = self._entries
         columns = {} if e.step is None else {"step": pa.array(e.step)}
@@ -318,11 +317,10 @@ def _from_frame(
     """The entries, and whether the probabilities have single precision."""
     import pyarrow as pa
 
-    from reweigh.log import checks
     from reweigh.log.csv_files import CsvFormat
-    from reweigh.log.roles import is_label
+    from reweigh.log.roles import not_numbers, numbers
     from reweigh.log.sources import open_source
-    from reweigh.log.states import combine, encode_arrow
+    from reweigh.log.states import combine, encode_arrow, is_label
 
     source = open_source(table, CsvFormat())
     needed = [*state, action, prob]
@@ -339,31 +337,34 @@ def _from_frame(
     data = source.read([*needed, *by_step], [*state, action, *by_step])
     if data.num_rows == 0:
         raise input_error("the policy", [Fault("empty", "there are no rows", "give a table")])
-    faults = checks.Faults(source.place, data.num_rows)
+    faults = Faults(source.place, data.num_rows)
     for name in (*state, action):
         kind = data.column(name).type
         if pa.types.is_floating(kind) or pa.types.is_temporal(kind):
-            faults.add("type", f"column {name!r} holds {kind}", "write integers or text")
+            faults.found.append(
+                Fault("type", f"column {name!r} holds {kind}", "write integers or text")
+            )
     probs = data.column(prob)
     if is_label(probs.type) and not pa.types.is_integer(probs.type):
-        checks.not_numbers(faults, prob, probs)
+        not_numbers(faults, prob, probs)
     steps = _steps_of(faults, data.column(step), step) if by_step else None
     faults.raise_if_any("the policy")
     parts = [encode_arrow(data.column(name)) for name in state]
-    codes, states = combine(parts) if len(parts) > 1 else parts[0]
+    codes, states = combine(parts)
     actions, action_labels = encode_arrow(data.column(action))
-    checks.null_values(faults, action, actions < 0)
+    faults.rows(NULL, action, actions < 0)
     faults.raise_if_any("the policy")
     if np.any(codes == HIDDEN):  # a null state is the hidden one
         states = Labels((*states.values, None))
         codes = np.where(codes == HIDDEN, len(states) - 1, codes)
-    values = checks.numbers(probs, prob)
+    values = numbers(probs, prob)
     return _Entries(steps, codes, actions, values, states, action_labels), probs.type == "float"
 
 
 def _steps_of(faults: Faults, column: Any, name: str) -> Ints | None:
     if not str(column.type).startswith(("int", "uint")) or column.null_count:
-        faults.add("type", f"column {name!r} must hold whole numbers", "write 0, 1, 2, …")
+        rule = f"column {name!r} must hold whole numbers"
+        faults.found.append(Fault("type", rule, "write 0, 1, 2, …"))
         return None
     steps: Ints = column.to_numpy().astype(np.int64)
     faults.rows(POLICY_STEP, name, POLICY_STEP.broken(steps), lambda row: int(steps[row]))

@@ -35,6 +35,7 @@ def evaluation_lines(e: Evaluation) -> list[tuple[str, str]]:
     known = e.trusted and e.tested_gain is not None
     better = str(e.tested) if known else f"not told: {e.gain_why}"
     unseen = "not computed" if d.total_unseen is None else number(d.total_unseen)
+    placebo = "not computed" if math.isnan(d.placebo) else number(d.placebo)
     lines = [
         ("value", e.text),
         ("95 % interval", around),
@@ -44,7 +45,7 @@ def evaluation_lines(e: Evaluation) -> list[tuple[str, str]]:
         ("episodes, horizon", f"{e.n_episodes:,}, {e.horizon}"),
         ("effective size, worst", worst),
         ("mass on unseen states", unseen),
-        ("placebo (reward 1)", f"{number(d.placebo)} (should be {number(d.placebo_expected)})"),
+        ("placebo (reward 1)", f"{placebo} (should be {number(d.placebo_expected)})"),
         ("verdict", str(verdict)),
     ]
     if verdict.unchecked:

@@ -17,11 +17,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels.groups import tally
+from reweigh.kernels.groups import group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, START, UNKNOWN
 from reweigh.policy.base import Policy
 from reweigh.sums import products
+from reweigh.sums.keyed import DeclaredSums
 from reweigh.sums.transitions import NO_ACTION, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
@@ -160,7 +161,20 @@ class ProductGradient:
     constant: float
 
 
-Gradient = CellGradient | ProductGradient
+@dataclass(frozen=True, eq=False)
+class TableGradient:
+    """Of a value from declared tables: in place of their sums n ∂v/∂(sum), by cell.
+
+    constant   what every episode adds besides
+    max_ratio  at which ratios are clipped
+    """
+
+    by_table: tuple[DeclaredSums, ...]
+    constant: float
+    max_ratio: float | None
+
+
+Gradient = CellGradient | ProductGradient | TableGradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,6 +273,8 @@ def gathered(gradient: Gradient, log: EpisodeLog, target: Policy, rho: Floats) -
     """(n,) ∇f · x_i of the episodes of a log, times n of the whole log."""
     if isinstance(gradient, ProductGradient):
         return _of_products(gradient, log, rho)
+    if isinstance(gradient, TableGradient):
+        return _of_tables(gradient, log, target)
     moves = moves_of(log, rho, gradient.moves, halves=gradient.halves)
     cell, n = gradient.cell_of(moves), log.n_episodes
     terms = gradient.terms(moves, cell)
@@ -279,3 +295,22 @@ def _of_products(gradient: ProductGradient, log: EpisodeLog, rho: Floats) -> Flo
     centred = returns - gradient.center
     weight = np.exp(np.where(centred == 0, -np.inf, log_w - gradient.log_mean))
     return np.where(centred == 0, 0.0, weight * centred) + constant
+
+
+def _of_tables(gradient: TableGradient, log: EpisodeLog, target: Policy) -> Floats:
+    from reweigh.sums.numpy_scan import NumpyScan
+
+    n = log.n_episodes
+    scan = NumpyScan(log, target.probabilities(log), gradient.max_ratio, np.arange(n))
+    psi = np.full(n, gradient.constant)
+    for slopes in gradient.by_table:
+        sums = scan.declared(slopes.table)  # of each episode
+        keys = [np.append(getattr(slopes, key), getattr(sums, key)) for key in slopes.keys[1:]]
+        index = group_by(keys).index() if keys else np.zeros(len(slopes) + len(sums), np.int64)
+        cell = np.zeros(int(index.max()) + 1, np.int64)
+        cell[index[: len(slopes)]] = np.arange(len(slopes))
+        at = cell[index[len(slopes) :]]
+        for column in ("n", *slopes.table.columns):
+            terms = getattr(slopes, column)[at] * getattr(sums, column)
+            psi += tally(sums.block, terms, n)
+    return psi

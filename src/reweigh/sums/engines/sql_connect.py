@@ -18,8 +18,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from reweigh.errors import InputError, UsageError
-from reweigh.log.column_types import is_text
+from reweigh.log.parquet_files import ParquetSource
 from reweigh.log.sources import FileSource, TableSource
+from reweigh.log.states import is_text
 from reweigh.sums.read import Reading
 from reweigh.system.process import wait_for
 
@@ -82,7 +83,7 @@ def open_home(
     `policy` is a column that the target reads, beside those that play a role.
     """
     if isinstance(data, FileSource):
-        data._refuse_change()
+        data.refuse_change()
     with contextlib.ExitStack() as stack:
         if engine is None:
             yield TableHome(data, stack)
@@ -95,7 +96,7 @@ def open_home(
 
             yield open_spark(engine, data, reading, policy, stack)
     if isinstance(data, FileSource):
-        data._refuse_change()
+        data.refuse_change()
 
 
 # ---- SQL and types -----------------------------------------------------------------------------
@@ -186,11 +187,11 @@ def needed(reading: Reading, policy: str | None, known: Sequence[str]) -> list[s
 
 
 def files_alike(
-    data: FileSource, reading: Reading, policy: str | None
+    data: ParquetSource, reading: Reading, policy: str | None
 ) -> tuple[pa.Schema, list[tuple[tuple[str, ...], list[Path]]]]:
     """The types of the needed columns over all Parquet files; and the files that have the same
     columns, of the same types, with the names of these: an engine reads such files together."""
-    schemas = data.parquet_schemas()
+    schemas = data.schemas()
     united = data.unite(schemas, needed(reading, policy, data.names))
     alike: dict[tuple[Any, ...], list[Path]] = {}
     for path, schema in zip(data.paths, schemas, strict=True):

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from reweigh.errors import InputError, ResourceError, UsageError, nearest
-from reweigh.log.column_types import is_text, plain_schema
+from reweigh.log.parquet_files import ParquetSource
 from reweigh.log.sources import FileSource, TableSource, is_duckdb
+from reweigh.log.states import is_text, plain_schema
 from reweigh.sums.engines.sql_connect import Home, arrow_rows, files_alike, judged, quoted
 from reweigh.sums.read import Reading
 from reweigh.system import process
@@ -66,7 +67,7 @@ def duckdb_errors(source: str, files: FileSource | None) -> Iterator[None]:
     except (duckdb.Error, UnicodeError, RuntimeError) as error:
         if process.is_shortage(error):
             raise
-        if files is not None and files.kind == "parquet":
+        if isinstance(files, ParquetSource):
             files.refuse_damage()
         elsewhere = isinstance(error, duckdb.IOException | duckdb.PermissionException)
         first = (str(error).splitlines() or [""])[0]
@@ -112,7 +113,7 @@ def open_duckdb(
         # a query tells how far it is only with DuckDB's own bar, which would be among our output
         connection.execute("SET enable_progress_bar_print = false")
         connection.execute("SET enable_progress_bar = true")
-        if files is not None and files.kind == "parquet":
+        if isinstance(files, ParquetSource):
             given, view, allowed = _parquet_view(connection, files, reading, policy)
             rows = sum(count for count, _ in files.parts)
         elif in_process:
@@ -177,7 +178,7 @@ def _connect(path: str | None, reading: Reading, stack: contextlib.ExitStack) ->
 
 
 def _parquet_view(
-    connection: Any, data: FileSource, reading: Reading, policy: str | None
+    connection: Any, data: ParquetSource, reading: Reading, policy: str | None
 ) -> tuple[pa.Schema, str, list[str]]:
     """The types of the needed columns over all files, their query, and what it may read.
 

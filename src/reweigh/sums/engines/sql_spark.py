@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reweigh.errors import InputError, ResourceError, UsageError
-from reweigh.log.column_types import is_text, plain_schema, plain_table
+from reweigh.log.parquet_files import ParquetSource
 from reweigh.log.sources import FileSource, TableSource
+from reweigh.log.states import is_text, plain_schema, plain_table
 from reweigh.sums.engines.sql_connect import (
     Home,
     arrow_rows,
@@ -70,7 +71,7 @@ def open_spark(
     engine: str, data: Any, reading: Reading, policy: str | None, stack: contextlib.ExitStack
 ) -> SparkHome:
     """The log as a view of a Spark session, with numbers for names."""
-    is_parquet = isinstance(data, FileSource) and data.kind == "parquet"
+    is_parquet = isinstance(data, ParquetSource)
     if is_parquet:  # before a session, which may take long to start
         united, alike = files_alike(data, reading, policy)
         for held, paths in alike:
