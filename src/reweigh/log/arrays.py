@@ -77,21 +77,22 @@ class Episodes:
 
     @classmethod
     def of(cls, n: int, horizon: int, lengths: Any, truncated: Any) -> Episodes:
-        length, cut = np.full(n, horizon, np.int64), np.zeros(n, bool)
-        if lengths is not None:
-            array, nulls = _values("lengths", lengths)
-            if array.shape != (n,) or array.dtype.kind not in "iu" or nulls is not None:
-                raise must_be("lengths", f"{n} whole numbers", lengths)
-            if np.any(array < 1) or np.any(array > horizon):
-                raise must_be("lengths", f"whole numbers from 1 to the horizon {horizon}", array)
-            length = array.astype(np.int64)
+        cut = np.zeros(n, bool)
         if truncated is not None:
             array, nulls = _values("truncated", truncated)
             truths = array.dtype.kind in "biu" and nulls is None and np.all(np.isin(array, (0, 1)))
             if array.shape != (n,) or not truths:
                 raise must_be("truncated", f"one truth value per episode ({n})", truncated)
             cut = array.astype(bool)
-        order = np.arange(n) if lengths is None else np.argsort(-length, kind="stable")
+        if lengths is None:
+            return cls(np.arange(n), n * np.arange(horizon + 1), cut, np.zeros(n, bool))
+        length, nulls = _values("lengths", lengths)
+        if length.shape != (n,) or length.dtype.kind not in "iu" or nulls is not None:
+            raise must_be("lengths", f"{n} whole numbers", lengths)
+        if np.any(length < 1) or np.any(length > horizon):
+            raise must_be("lengths", f"whole numbers from 1 to the horizon {horizon}", length)
+        length = length.astype(np.int64)
+        order = np.argsort(-length, kind="stable")
         alive = n - np.cumsum(np.bincount(length, minlength=horizon + 1))[:horizon]
         offsets = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
         return cls(order, offsets, cut[order], length[order] < horizon)
@@ -106,14 +107,14 @@ class Episodes:
         columns = dict(read.columns)
         target_prob = columns.pop("target_prob", None)
         named = {"behavior_prob": columns.get("behavior_prob"), "target_prob": target_prob}
-        unknown = self.short | (read.last == HIDDEN)
-        ending = np.where(self.short & ~self.cut, END, np.where(unknown, UNKNOWN, read.last))
+        ending = np.where(read.last == HIDDEN, UNKNOWN, read.last)
+        ending[self.short] = np.where(self.cut[self.short], UNKNOWN, END)
         held = columns.get("pairs") or columns.get("lent")
         make = Steps if held is None else LazySteps.of
         return EpisodeLog(
             steps=make(
                 offsets=self.offsets,
-                ending=ending.astype(np.int32),
+                ending=ending.astype(np.int32, copy=False),
                 truncated=self.short & self.cut,
                 episode=self.order,
                 source_rows=None,

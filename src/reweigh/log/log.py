@@ -165,7 +165,7 @@ class EpisodeLog:
     def reward_range(self) -> tuple[float, float]:
         """The smallest and the largest reward."""
         lent = self.steps.lent
-        whole = bool(np.all(self.steps.lengths == self.steps.horizon))
+        whole = self.steps.n_complete == self.n_episodes
         rewards = lent.numbers["reward"] if lent is not None and whole else self.steps.reward
         return float(rewards.min()), float(rewards.max())
 

@@ -151,9 +151,18 @@ class Steps:
 
     def unknown_before_horizon(self) -> int:
         """Episodes whose next state is not known although steps are missing."""
-        complete = int(self.offsets[-1] - self.offsets[-2])  # the first ones
-        ending = self.ending[complete:]
+        ending = self.ending[self.n_complete :]
         return int(np.sum((ending != END) & (ending < 0)))
+
+    @property
+    def n_complete(self) -> int:
+        """Episodes with a row at the last step, the first ones."""
+        return int(self.offsets[-1] - self.offsets[-2])
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether an episode ended before the horizon."""
+        return bool(np.any(self.ending[self.n_complete :] == END))
 
     def select(self, keep: npt.NDArray[np.bool_]) -> Steps:
         """The same steps with only some of the episodes."""

@@ -286,7 +286,8 @@ def grouped(
         return dict(zip(keys, groups.keys, strict=True)) | {"n": groups.count()} | sums
     place = np.zeros(size, np.int64)
     for key, values in keys.items():
-        place = place * widths[key] + (values - lows[key])
+        if widths[key] > 1:
+            place = place * widths[key] + (values - lows[key])
     count = np.bincount(place, minlength=places)
     cells = np.flatnonzero(count)
     of_key, rest = {}, cells
