@@ -21,7 +21,7 @@ from reweigh.estimate.replicates import Draws, UnitTable, without_one
 from reweigh.evaluation import resampling
 from reweigh.evaluation.resampling import BLOCK, THRESHOLDS, Again, delete_blocks, resample
 from reweigh.kernels import choose as compute
-from reweigh.kernels.draws import draw
+from reweigh.kernels.plain import draw
 from reweigh.worlds import ModelFail, TimeVarying, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

@@ -22,7 +22,7 @@ from reweigh.estimate.standard_error import Freedom
 from reweigh.evaluation import basis as grounds_module
 from reweigh.evaluation.evaluate import point_values
 from reweigh.evaluation.resampling import BLOCK, THRESHOLDS
-from reweigh.kernels.draws import draw
+from reweigh.kernels.plain import draw
 from reweigh.trust import intervals
 from reweigh.trust.intervals import METHODS, Asked, Situation, auto_method
 from reweigh.worlds import ModelFail, TabularMDP, random_mdp

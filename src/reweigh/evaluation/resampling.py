@@ -40,7 +40,7 @@ from reweigh.estimate.replicates import AGAIN, Draws
 from reweigh.estimate.resampled_log import ResampledLog
 from reweigh.evaluation.inputs import Evidence, check_target, merged
 from reweigh.evaluation.solve import finite, solve
-from reweigh.kernels import choose, draws
+from reweigh.kernels import choose
 from reweigh.kernels.choose import kernel, pick
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
@@ -97,7 +97,7 @@ def resample(
     seed = new_seed() if seed is None else check_whole("seed", seed, 0)
     again = Again.of(log, pairs, errors=errors, runs=replicates)
     _ = again.by_kernel, again.by_sums  # before threads ask for them
-    draw = pick("resample.draw", log.n_episodes * replicates, draws.draw)
+    draw = pick("resample.draw", log.n_episodes * replicates, plain.draw)
 
     def block(number: int) -> Run:
         counts = np.empty((log.n_episodes, BLOCK), np.uint8)

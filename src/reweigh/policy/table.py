@@ -23,6 +23,7 @@ from reweigh.errors import (
     must_be,
     nearest,
 )
+from reweigh.kernels import plain
 from reweigh.kernels.choose import pick
 from reweigh.log.log import EpisodeLog
 from reweigh.log.rules import NEGATIVE_STEP, NULL, Faults, Rule
@@ -221,7 +222,7 @@ class TablePolicy:
         if table is None:
             return None
         prob = np.empty(steps.n_rows)
-        find = pick("scan.look_up", steps.n_rows, look_up)
+        find = pick("scan.look_up", steps.n_rows, plain.look_up)
         find(steps.offsets, steps.state, code, table, prob)
         return None if np.isnan(table).any() and np.isnan(prob).any() else prob
 
@@ -447,15 +448,3 @@ def read_policy(
     """
     name = str(path) if isinstance(path, str) or hasattr(path, "__fspath__") else "table"
     return TablePolicy(path, state=state, action=action, prob=prob, step=step, name=name)
-
-
-def look_up(offsets: Ints, state: Ints, action: Ints, table: Floats, found: Floats) -> None:
-    """found = table[t, state, action] of the rows; table (1, S, A) is the same at every step. The
-    last of the states is the hidden one."""
-    steps, states, actions = table.shape
-    for t in range(len(offsets) - 1):
-        rows = slice(offsets[t], offsets[t + 1])
-        s = np.where(state[rows] < 0, states - 1, state[rows]).astype(np.int64)
-        here = table[t if steps > 1 else 0].reshape(-1)
-        # The places are all inside the table: "wrap" spares the check that copies.
-        np.take(here, s * actions + action[rows], out=found[rows], mode="wrap")
