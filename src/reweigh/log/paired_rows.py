@@ -118,8 +118,9 @@ def read_pairs(
         columns = {
             name: _moved(values[seen], len(table), to[seen]) for name, values in columns.items()
         }
-    last = np.full(len(order), UNKNOWN, np.int32)
-    last[: len(ends)] = rank[ends]
+    last = rank[ends]
+    if len(ends) < len(order):
+        last = np.append(last, np.full(len(order) - len(ends), UNKNOWN, np.int32))
     held = Pairs(code, bits, action_of, columns)
     actions_ = Labels(tuple(actions_seen.tolist()))
     return ArrayRows(
