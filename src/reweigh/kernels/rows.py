@@ -1,5 +1,4 @@
-"""Of a log's rows: probabilities out of a table, gradients by cell gathered over each episode, and
-the marks that tell logs apart."""
+"""Of a log's rows: gradients by cell gathered over each episode, and marks that tell logs apart."""
 
 from __future__ import annotations
 
@@ -11,19 +10,6 @@ from reweigh.kernels.vectors import prefetch
 
 AHEAD = 24  # rows: how much earlier a cell is asked for
 U1, U2, U3, U4 = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-
-
-@compiled
-def look_up(offsets: Array, state: Array, action: Array, table: Array, found: Array) -> None:
-    """found = table[t, state, action] of the rows; table (1, S, A) is the same at every step. The
-    last of the states is the hidden one."""
-    steps, states, actions = table.shape
-    flat = table.reshape(-1)
-    for t in range(len(offsets) - 1):
-        base = (t if steps > 1 else 0) * states
-        for k in range(offsets[t], offsets[t + 1]):
-            s = state[k] if state[k] >= 0 else states - 1
-            found[k] = flat[np.uint64((base + s) * actions + action[k])]
 
 
 @compiled
