@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import Fault, RefusedError, check_fraction, input_error, must_be
-from reweigh.evaluation.inputs import check_target
+from reweigh.evaluation.data import check_target
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.show.text import aligned

@@ -11,7 +11,6 @@ from reweigh.estimate.marginal import Marginal
 from reweigh.estimate.model import Model
 from reweigh.estimate.products import Stepwise, Trajectory
 from reweigh.estimate.stationary import Stationary
-from reweigh.system.entry_points import added, added_names
 
 Estimators: TypeAlias = Recipe | str | Iterable[Recipe | str]
 
@@ -140,7 +139,11 @@ def estimator(name: str) -> Recipe:
             "auto is a choice that evaluate and compare make for a log and its targets; name the "
             "estimator here, such as the one that evaluate chose"
         )
-    make = ESTIMATORS.get(name) or added("estimators", name)
+    make = ESTIMATORS.get(name)
+    if make is None:
+        from reweigh.system.entry_points import added, added_names
+
+        make = added("estimators", name)
     if make is None:
         names = [*ESTIMATORS, *added_names("estimators")]
         raise UsageError(

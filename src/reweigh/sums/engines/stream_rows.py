@@ -199,7 +199,7 @@ def sorted_rows(
     """All rows in the order of `rows.order`."""
     import duckdb
 
-    from reweigh.sums.engines.sql_duckdb import TEMP_DIRECTORY, duckdb_errors, memory_limit
+    from reweigh.sums.engines.sql_databases import TEMP_DIRECTORY, duckdb_errors, memory_limit
 
     wide = schema.append(pa.field(ROW, pa.int64())) if ROW in rows.order else schema
     narrow = _narrow(rows, wide)
