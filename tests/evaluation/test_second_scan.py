@@ -15,7 +15,7 @@ import pytest
 
 import reweigh as rw
 from reweigh.decide.contenders import disagreement
-from reweigh.evaluation import influence_source
+from reweigh.evaluation.uncertainty import BEHAVIOR
 from reweigh.sums.engines import second_scan, stream_fast, stream_gather
 from reweigh.worlds import random_mdp
 
@@ -33,7 +33,7 @@ def told(result: rw.Estimate) -> dict[str, Any]:
         if gate.name == "decisive episodes" and gate.value is not None:
             numbers[gate.name] = gate.value
     try:
-        numbers["cluster"] = result.grounds.error_and_df("cluster")[0]
+        numbers["cluster"] = result.uncertainty.cluster_error()
     except rw.RefusedError as error:
         words["cluster"] = str(error)
     try:
@@ -109,19 +109,19 @@ def test_a_policy_that_sees_more_than_the_state(tmp_path: Path) -> None:
         log = rw.read_log(tmp_path / "log.parquet", engine=engine, **case.reading)
         results = rw.evaluate_all(log, case.target, ["dm", "dm-renorm", "mis", "mdr"])
         assert all(isinstance(result, rw.Estimate) for result in results)
-        answers.append([result.grounds.error_and_df("cluster")[0] for result in results])
+        answers.append([result.uncertainty.cluster_error() for result in results])
     assert answers[1] == pytest.approx(answers[0], rel=1e-9)
 
 
 def test_one_scan_is_for_all_estimators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scans = []
-    visit = influence_source.visit_episodes
+    visit = second_scan.visit_episodes
 
     def counted(*given: Any) -> None:
         scans.append(1)
         visit(*given)
 
-    monkeypatch.setattr(influence_source, "visit_episodes", counted)
+    monkeypatch.setattr(second_scan, "visit_episodes", counted)
     pq.write_table(table_of(np.random.default_rng(2).random((200, 3))), tmp_path / "log.parquet")
     log = rw.read_log(tmp_path / "log.parquet", engine="stream")
     results = rw.evaluate_all(log, TARGET, ["mis", "dm", "wis", "mis-pooled"])
@@ -145,7 +145,9 @@ def test_differences_of_estimators_have_the_same_joint_errors(tmp_path: Path) ->
         log = rw.read_log(tmp_path / "log.parquet", engine=engine)
         results = rw.evaluate_all(log, TARGET, ["mis", "ssd-is", "mis-pooled", "wis", "is"])
         texts.append(disagreement(results))
-        first, *others = [result.grounds for result in results if isinstance(result, rw.Estimate)]
+        first, *others = [
+            result.uncertainty for result in results if isinstance(result, rw.Estimate)
+        ]
         by_engine.append([first.joint_error(other) for other in others])
         assert by_engine[-1] == pytest.approx(by_engine[0], rel=1e-9)
     assert texts[1:] == texts[:1] * 2
@@ -191,7 +193,7 @@ def test_the_compiled_second_scan_is_the_general_one(
             tmp_path / "log.parquet", engine="stream", discount=0.9, terminated="terminated"
         )
         estimate = rw.evaluate(log, world.target, name)
-        spread, apart = (estimate.grounds.spread(m) for m in (None, influence_source.BEHAVIOR))
+        spread, apart = (estimate.uncertainty.spread(m) for m in (None, BEHAVIOR))
         spreads.append([spread, apart])
     assert used == [True]
     for quick, general in zip(*spreads, strict=True):

@@ -14,8 +14,8 @@ import pytest
 
 import reweigh as rw
 from reweigh.errors import UsageError
-from reweigh.log.columns import Columns
 from reweigh.log.csv_files import CsvFormat
+from reweigh.log.log import Columns
 from reweigh.log.states import Labels
 from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.engines.base import Request

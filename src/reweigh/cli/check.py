@@ -147,7 +147,7 @@ def write_own_policy(log: rw.EpisodeLog, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.csv as pacsv
 
-    from reweigh.log.export import label_columns
+    from reweigh.log.log import label_columns
     from reweigh.system.files import write_atomically
 
     if log.actions is None:

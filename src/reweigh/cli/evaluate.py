@@ -306,7 +306,7 @@ def _sensitivities(results: Sequence[rw.Estimate]) -> dict[str, Sensitivity]:
 
 
 def _sql_of(inputs: Inputs, recipes: list[Any]) -> str:
-    from reweigh.evaluation.scans import scanned_sql
+    from reweigh.evaluation.data import scanned_sql
     from reweigh.sums.read import ScannedLog
 
     if not isinstance(inputs.data, ScannedLog):

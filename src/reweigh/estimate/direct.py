@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,7 @@ from reweigh.estimate.standard_error import LOST, Freedom, lost_in_rounding
 from reweigh.kernels import choose
 from reweigh.kernels.choose import kernel
 from reweigh.kernels.groups import inner, tally
-from reweigh.log.borrowed_arrays import Lent
 from reweigh.log.log import EpisodeLog
-from reweigh.log.paired_rows import Pairs
 from reweigh.log.states import HIDDEN, Labels
 from reweigh.log.steps import Steps
 from reweigh.policy.base import ColumnPolicy, Policy
@@ -33,6 +31,10 @@ from reweigh.policy.table import TablePolicy
 from reweigh.sums.engines.base import about
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import StartMoments
+
+if TYPE_CHECKING:
+    from reweigh.log.borrowed_arrays import Lent
+    from reweigh.log.paired_rows import Pairs
 
 Floats = npt.NDArray[np.float64]
 MODES = {"none": 0, "simplex": 1, "state": 2}  # of the kernel that resamples
@@ -89,7 +91,9 @@ def bare_moments(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
     are not named, since that reads the whole log; they are not for adding."""
     states = Labels((*log.states.values, None)) if log.has_hidden else log.states
     state = log.steps.first_states()
-    count = np.bincount(np.where(state == HIDDEN, len(log.states), state))
+    if log.has_hidden:
+        state = np.where(state == HIDDEN, len(log.states), state)
+    count = np.bincount(state)
     seen = np.flatnonzero(count)
     zero = np.zeros(len(seen))
     start = StartMoments(zero.astype(np.int64), seen, count[seen], zero, zero)
@@ -418,7 +422,11 @@ def _freedom(nodes: DenseNodes, start: float, n: int) -> Freedom | None:
 
 def _nodes(steps: Steps, flow: Flow) -> DenseNodes:
     """What the Solution tells by (t, s)."""
-    reached = np.zeros(flow.d.shape, np.uint8)
-    last = np.flatnonzero(steps.ending >= 0)
-    reached[steps.lengths[last], steps.ending[last]] = 1
+
+    def reached() -> npt.NDArray[np.uint8]:
+        flags = np.zeros(flow.d.shape, np.uint8)
+        last = np.flatnonzero(steps.ending >= 0)
+        flags[steps.lengths[last], steps.ending[last]] = 1
+        return flags
+
     return DenseNodes(flow.d, flow.visits, flow.parts, reached, steps.n_episodes)

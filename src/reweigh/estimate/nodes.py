@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,22 +21,23 @@ class DenseNodes:
     """`Nodes` as arrays (H+1, width) over all (t, s), END's being the last column. The nodes are
     picked out when they are asked for: with many states that takes as long as the recursions.
 
-    reached  whether it is what an episode's last row led to
+    reached  tells whether it is what an episode's last row led to
     """
 
     d: Floats
     visits: Floats
     variance: Floats
-    reached: npt.NDArray[np.uint8]
+    reached: Callable[[], npt.NDArray[np.uint8]]
     n_episodes: int
 
     @cached_property
     def made(self) -> Nodes:
-        size = kernel("nodes.count")(self.visits, self.reached)
+        reached = self.reached()
+        size = kernel("nodes.count")(self.visits, reached)
         columns = np.empty((6, size + 1))
         t, s = columns[4:].view(np.int64)
         kernel("nodes.collect")(
-            self.d, self.visits, self.variance, self.reached, self.n_episodes, t, s, columns[:4]
+            self.d, self.visits, self.variance, reached, self.n_episodes, t, s, columns[:4]
         )
         target, behavior, visits, variance = columns[:4, :-1]
         return Nodes(t[:-1], s[:-1], target, behavior, visits, variance)

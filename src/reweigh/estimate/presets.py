@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias
 from reweigh.errors import UsageError, must_be, nearest
 from reweigh.estimate.estimator import ModelControl, Normalize, OwnQ, Recipe, Reward
 from reweigh.estimate.marginal import Marginal
-from reweigh.system.entry_points import added, added_names
 
 Estimators: TypeAlias = Recipe | str | Iterable[Recipe | str]
 
@@ -150,7 +149,11 @@ def estimator(name: str) -> Recipe:
             "auto is a choice that evaluate and compare make for a log and its targets; name the "
             "estimator here, such as the one that evaluate chose"
         )
-    make = ESTIMATORS.get(name) or added("estimators", name)
+    make = ESTIMATORS.get(name)
+    if make is None:
+        from reweigh.system.entry_points import added, added_names
+
+        make = added("estimators", name)
     if make is None:
         names = [*ESTIMATORS, *added_names("estimators")]
         raise UsageError(

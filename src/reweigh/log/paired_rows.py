@@ -81,7 +81,10 @@ def read_pairs(
     """The rows of (n, H) arrays of 64-bit numbers; None where they cannot be held as pairs, or
     where anything is wrong with them."""
     horizon, n_rows = len(offsets) - 1, int(offsets[-1])
-    ends = states[order[: offsets[horizon] - offsets[horizon - 1]], horizon:].reshape(-1)
+    complete = int(offsets[horizon] - offsets[horizon - 1])
+    # where all episodes are complete they stand in the order in which they came
+    ends = states[:, horizon:] if complete == len(order) else states[order[:complete], horizon:]
+    ends = ends.reshape(-1)
     room = np.empty(n_rows * (8 + 2), np.uint8)  # one piece, as in arrays.py
     reward, code = room[: 8 * n_rows].view(np.float64), room[8 * n_rows :].view(np.uint16)
     for looked in (slice(0, SAMPLE), slice(None)):
@@ -115,8 +118,9 @@ def read_pairs(
         columns = {
             name: _moved(values[seen], len(table), to[seen]) for name, values in columns.items()
         }
-    last = np.full(len(order), UNKNOWN, np.int32)
-    last[: len(ends)] = rank[ends]
+    last = rank[ends]
+    if len(ends) < len(order):
+        last = np.append(last, np.full(len(order) - len(ends), UNKNOWN, np.int32))
     held = Pairs(code, bits, action_of, columns)
     actions_ = Labels(tuple(actions_seen.tolist()))
     return ArrayRows(

@@ -38,10 +38,9 @@ from reweigh.estimate.influence import (
     influence_values,
 )
 from reweigh.estimate.standard_error import nothing_left
+from reweigh.evaluation.data import check_target, scanned_sums
 from reweigh.evaluation.evaluate import evaluate_all
-from reweigh.evaluation.inputs import check_target
 from reweigh.evaluation.result import Estimate, Refusal
-from reweigh.evaluation.scans import scanned_sums
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.moments import Moments

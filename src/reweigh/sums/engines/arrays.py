@@ -74,14 +74,14 @@ class ArraysEngine:
                 tables["policy"] = policy_moments(log, target, block, len(states) - 1)
         if "trajectories" in kinds:
             tables["trajectories"] = products.trajectories(log.steps, block, scan.rho, log.discount)
-        if why_not(log) is None:
+        wanted = sorted(kinds & SCANNED)
+        if wanted and why_not(log) is None:
             shape = Shape(
                 kinds & SCANNED, states, len(log.actions or ()), log.horizon, log.discount,
                 int(block.max()) + 1, request.max_ratio,
             )  # fmt: skip
             tables |= _compiled(shape, log, mu, pi, block, scan.ids)
         else:
-            wanted = sorted(kinds & SCANNED)
             made = each("sums", wanted, lambda kind: _by_numpy(scan, kind, states))
             tables |= dict(zip(wanted, made, strict=True))
         sums = Moments(

@@ -146,7 +146,7 @@ class SortedRows:
         return cls(home, names, pa.schema(list(zip(names, plain, strict=True))), query)
 
     def batches(self, names: list[str] | None = None) -> Iterator[pa.Table]:
-        from reweigh.sums.engines.sql_duckdb import duckdb_errors
+        from reweigh.sums.engines.sql_databases import duckdb_errors
 
         connection = getattr(self.home, "connection", None) or self.home.backend.con
         with duckdb_errors(self.describe(), None):

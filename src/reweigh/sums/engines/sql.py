@@ -285,15 +285,16 @@ class Query:
         if "largest" in self.kinds:
             self.expressions["largest"] = sql_tables.largest(source, self.facts.episodes, gamma)
 
-    def _sums_of(self, table: Table, held: pa.Table | None = None) -> Any:
-        """`held`: the (t, s) of which cells by what came before are summed."""
+    def _sums_of(self, table: Table, t: Any = (), s: Any = ()) -> Any:
+        """`t`, `s`: of which (t, s) cells by what came before are summed."""
         source, gamma = self.source, self.reading.discount
         keys = own_keys(table) if table in self.request.tables else table.keys
         if table is not BUILT_IN["lagged"]:
             shift = 0 if self.facts.ids is None else self._shift(table.name)
             return sql_tables.aggregate(source, table, keys, gamma, shift)
-        none = pa.table({"ht": pa.array([], pa.int32()), "hs": pa.array([], pa.int32())})
-        held = self.home.put(HELD_STATES, none if held is None else held)
+        # and of -1, which is none: Spark takes no empty table
+        columns = {"ht": np.append(t, -1).astype(np.int32), "hs": np.append(s, -1).astype(np.int32)}
+        held = self.home.put(HELD_STATES, pa.table(columns))
         chosen = source.semi_join(held, [source["t"] == held["ht"], source["s"] == held["hs"]])
         return sql_tables.aggregate(chosen, table, keys, gamma).limit(diagnostic.MOST_LAGGED + 1)
 
@@ -405,8 +406,7 @@ class Query:
             level += 1
         while level >= 0:
             held = place < 2 ** (diagnostic.BITS - level)
-            pairs = {"ht": t[held].astype(np.int32), "hs": s[held].astype(np.int32)}
-            answer = self.home.run(self._sums_of(table, pa.table(pairs)), query)
+            answer = self.home.run(self._sums_of(table, t[held], s[held]), query)
             if found is not None and answer.num_rows > diagnostic.MOST_LAGGED:
                 break
             arrays = self._arrays({"lagged": answer}, table)

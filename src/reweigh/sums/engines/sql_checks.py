@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from reweigh.errors import KEPT_PLACES, Fault, Place
 from reweigh.log import rules
-from reweigh.log.checks import column_fault
-from reweigh.log.column_types import is_number, is_text
+from reweigh.log.rules import column_fault
+from reweigh.log.states import is_number, is_text
 from reweigh.sums.engines import sql_rows as expr
 from reweigh.sums.engines.sql_connect import Home
 from reweigh.sums.engines.sql_rows import Layout, Role, finite, is_null, one_if, only_if, within

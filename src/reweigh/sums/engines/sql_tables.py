@@ -49,6 +49,7 @@ from reweigh.sums.trajectories import NO_SCALE, EpisodeSums, StepMoments, StepSu
 
 SPAN = 100.0  # of log-products that are summed together: exp(-2·SPAN) is far from underflow
 NO_PRODUCT = -(10**9)  # k of products that are 0
+ZERO = ibis.literal("0").cast("float64")  # PostgreSQL takes a plain 0.0 for a decimal
 OPERATIONS = Operations(ibis.least, ibis.greatest, lambda x: ibis.ifelse(x, 1.0, 0.0))
 
 
@@ -258,8 +259,7 @@ def stretches(rows: Any, gamma: float) -> Any:
         y=(rows["power"] * rows["y"]).sum(),
         weighted_one=(rows["power"] * rows["r"]).sum(),
     )
-    nothing = ibis.literal(0.0, "float64")
-    return long.mutate(pi=nothing, mu=nothing)
+    return long.mutate(pi=ZERO, mu=ZERO)
 
 
 def episodes(rows: Any, gamma: float, weighted: bool) -> Any:
@@ -279,7 +279,7 @@ def episodes(rows: Any, gamma: float, weighted: bool) -> Any:
         zeros=rows["zero"].sum(),
         **sums,
     )
-    return whole.mutate(t=ibis.literal(0, "int64"), start_value=ibis.literal(0.0, "float64"))
+    return whole.mutate(t=ibis.literal(0, "int64"), start_value=ZERO)
 
 
 def _scaled(rows: Any) -> Any:

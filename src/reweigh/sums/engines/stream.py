@@ -19,7 +19,7 @@ Batches are read in a thread of their own. Each table of sums is added up by one
 order of the rows: the number of threads does not change a bit of it.
 
 The same rows in another order, format or division into files, or read by another engine, are
-noticed when moments are added (`log/identity.py`); a part of a log among the whole is not.
+noticed when moments are added (`log/steps.py`); a part of a log among the whole is not.
 An episode id that comes back is noticed as long as there are fewer than 2^24 runs of ids; beyond
 that, the sums say that it was not looked for (`Moments.unchecked`).
 """
@@ -36,10 +36,11 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from reweigh.errors import Fault, InputWarning, UsageError, input_error
-from reweigh.log.checks import Faults
+from reweigh.log.abstractions import describe_abstraction
 from reweigh.log.log import SHOWN_LABELS, EpisodeLog
 from reweigh.log.read import read_roles
-from reweigh.log.states import HIDDEN, Label, describe_abstraction
+from reweigh.log.rules import Faults
+from reweigh.log.states import HIDDEN, Label
 from reweigh.policy.base import ColumnPolicy, Policy, RememberedPolicy
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
 from reweigh.sums.engines.base import Request, named

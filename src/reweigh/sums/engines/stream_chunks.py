@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reweigh.errors import KEPT_PLACES, Fault, InputError, Place, RefusedError, UsageError
-from reweigh.log.identity import Identity, identity_of, key_of
 from reweigh.log.log import EpisodeLog
 from reweigh.log.read import assemble
-from reweigh.log.roles import RoleReader, is_label
-from reweigh.log.states import Codes, Label, Labels
+from reweigh.log.roles import RoleReader
+from reweigh.log.states import Codes, Label, Labels, is_label
+from reweigh.log.steps import Identity, identity_of, key_of
 from reweigh.sums.engines.base import SPARE_CELLS, Request
 from reweigh.sums.engines.stream_rows import ROW, Opened, RowSource
 from reweigh.sums.moments import Moments, together

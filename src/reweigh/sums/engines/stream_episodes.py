@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.kernels.common import inlined
-from reweigh.log.identity import NUMBER
+from reweigh.log.steps import NUMBER
 from reweigh.sums.diagnostic_tables import (
     MOST_PACED,
     UNORDERED,

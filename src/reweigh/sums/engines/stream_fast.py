@@ -17,11 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.log.column_types import floats, is_number, is_text
 from reweigh.log.csv_files import truth
-from reweigh.log.identity import Identity
-from reweigh.log.roles import is_label
-from reweigh.log.states import Label, Labels
+from reweigh.log.states import Label, Labels, floats, is_label, is_number, is_text
+from reweigh.log.steps import Identity
 from reweigh.policy.base import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.diagnostic_tables import VERSIONS, too_long

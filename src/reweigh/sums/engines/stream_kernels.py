@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.kernels.common import compiled, inlined
-from reweigh.log.identity import FOLD, LARGE, MARKS, MIX, SPREAD, Identity
 from reweigh.log.rules import LARGEST_REWARD, LEAST_PROBABILITY
+from reweigh.log.steps import FOLD, LARGE, MARKS, MIX, SPREAD, Identity
 from reweigh.sums.engines.stream_cells import AFTER_END, AFTER_STATES, AFTER_UNKNOWN, add
 from reweigh.sums.engines.stream_episodes import pace
 from reweigh.sums.engines.stream_history import add_before
@@ -110,7 +110,7 @@ def mark(seen: Any, codes: Any) -> None:
             seen[Word(codes[i])] = True
 
 
-# The marks of `log/identity.py`.
+# The marks of `log/steps.py`.
 
 
 @compiled
@@ -384,7 +384,7 @@ class Carry:
     number  of that row's episode so far m, e with ρ_{0:t} = m·2^(256 e), Σγ^t ρ_{0:t} y_t, Σγ^t y_t
             and whether it is open
     hashes  the sum of the rows' marks, the number of episodes that were cut off, and the sum of
-            the episodes' marks (see log/identity.py)
+            the episodes' marks (see log/steps.py)
     places  first of all that of the waiting row (see `trace`); held: the bits of its y, μ, π, and ρ
             where products or cells by what came before are wanted
     before  s·A + a of the row before that one

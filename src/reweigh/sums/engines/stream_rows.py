@@ -27,11 +27,10 @@ from pyarrow import csv as pacsv
 
 from reweigh.errors import InputError, Place, input_error
 from reweigh.log import csv_files as csvfile
-from reweigh.log.column_types import is_text, plain_table
-from reweigh.log.csv_files import CsvPart
-from reweigh.log.parquet_files import file_errors
+from reweigh.log.csv_files import CsvPart, TextStream, bad_byte, open_stream
+from reweigh.log.parquet_files import ParquetSource, file_errors
 from reweigh.log.sources import FileSource, TableSource
-from reweigh.log.text_files import TextStream, bad_byte, open_stream
+from reweigh.log.states import is_text, plain_table
 from reweigh.system.process import Report
 
 Data = FileSource | TableSource
@@ -153,7 +152,8 @@ def open_rows(
     if data.kind == "csv":
         columns = {n: _Survey(n in ids, n in floats, data.csv.decimal) for n in names}
         return _survey_csv(data, columns, size, report)
-    schema = data.unite(data.parquet_schemas(), names)
+    assert isinstance(data, ParquetSource)
+    schema = data.unite(data.schemas(), names)
     return RowSource(data, names, schema, sum(rows for rows, _ in data.parts), size, report)
 
 
@@ -199,7 +199,7 @@ def sorted_rows(
     """All rows in the order of `rows.order`."""
     import duckdb
 
-    from reweigh.sums.engines.sql_duckdb import TEMP_DIRECTORY, duckdb_errors, memory_limit
+    from reweigh.sums.engines.sql_databases import TEMP_DIRECTORY, duckdb_errors, memory_limit
 
     wide = schema.append(pa.field(ROW, pa.int64())) if ROW in rows.order else schema
     narrow = _narrow(rows, wide)
@@ -254,13 +254,13 @@ def _read(data: Data, schema: pa.Schema, size: int, threads: bool = False) -> It
         for start in range(0, table.num_rows, size):
             yield plain_table(table.slice(start, size))
         return
-    data._refuse_change()
+    data.refuse_change()
     for path in data.paths:
         if data.kind == "csv":
             yield from _read_csv(data, path, schema, size)
         else:
             yield from _read_parquet(path, schema, size, threads)
-    data._refuse_change()
+    data.refuse_change()
 
 
 def _read_parquet(path: Path, schema: pa.Schema, size: int, threads: bool) -> Iterator[pa.Table]:
@@ -400,7 +400,7 @@ class _Survey:
 def _survey_csv(
     data: FileSource, columns: dict[str, _Survey], size: int, report: Report | None
 ) -> RowSource:
-    data._refuse_change()
+    data.refuse_change()
     data.parts[:] = [_look_through(path, data, columns) for path in data.paths]
     schema = pa.schema([seen.field(name) for name, seen in columns.items()])
     ranges = {
