@@ -34,6 +34,7 @@ from reweigh.log.states import (
     is_number,
     is_text,
     texts,
+    truth_rows,
 )
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class RoleReader:
             values, nulls = self._none()[0], _nulls(column)
             if is_text(kind):
                 written = pc.match_substring_regex(texts(column), rules.STEP)
-                wrong = ~np.asarray(written.fill_null(True).to_numpy(), bool)
+                wrong = ~truth_rows(written.fill_null(True))
             if not pa.types.is_null(kind) and (wrong is None or not np.any(wrong)):
                 self._wrong_type("step", name)
                 return values
@@ -251,13 +252,11 @@ class RoleReader:
         if nulls is not None:
             self.faults.rows(rules.NULL, name, nulls)
             self.flags_known = self.flags_known & ~nulls
-        return np.asarray(values.fill_null(False).to_numpy(zero_copy_only=False), bool)
+        return truth_rows(values)
 
 
 def _nulls(column: pa.ChunkedArray) -> Mask | None:
-    if column.null_count == 0:
-        return None
-    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool)
+    return truth_rows(column.is_null()) if column.null_count else None
 
 
 def numbers(column: pa.ChunkedArray, name: str) -> Floats:
@@ -280,7 +279,7 @@ def not_numbers(faults: Faults, name: str, column: pa.ChunkedArray) -> None:
         )
         wrong = column.filter(pc.invert(fine)).slice(0, KEPT_PLACES).to_pylist()
         if wrong:
-            bad = np.asarray(pc.invert(fine).fill_null(False).to_numpy(), bool)
+            bad = truth_rows(pc.invert(fine))
             fix = rules.DECIMAL_COMMA if any("," in text for text in wrong) else None
             faults.rows(rules.NOT_A_NUMBER, name, bad, column, fix=fix)
             return

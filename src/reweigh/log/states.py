@@ -310,6 +310,11 @@ def integer_rows(pieces: Iterable[pa.Array], count: int) -> tuple[npt.NDArray[An
     return _rows(pieces, np.empty(count, np.int32))
 
 
+def truth_rows(column: pa.ChunkedArray) -> Mask:
+    """(rows,) truth values, false where null."""
+    return _rows(column.chunks, np.empty(len(column), bool))[0]
+
+
 def _rows(
     pieces: Iterable[pa.Array], values: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[Any], Mask | None]:
@@ -320,14 +325,24 @@ def _rows(
         row = rows.stop
         if piece.null_count:
             nulls = np.zeros(len(values), bool) if nulls is None else nulls
-            nulls[rows] = piece.is_null().to_numpy(zero_copy_only=False)
-            if not pa.types.is_floating(piece.type):
-                piece = piece.fill_null(pa.scalar(0).cast(piece.type))
-        numbers = piece.to_numpy(zero_copy_only=False)
+            nulls[rows] = _numpy(piece.is_null())
+            none = np.nan if pa.types.is_floating(piece.type) else 0
+            piece = piece.fill_null(pa.scalar(none).cast(piece.type))
+        numbers = _numpy(piece)
         if values.dtype == np.int32 and not _fits(numbers):
             values = values.astype(np.uint64 if numbers.dtype == np.uint64 else np.int64)
         values[rows] = numbers
     return values, nulls
+
+
+def _numpy(piece: pa.Array) -> npt.NDArray[Any]:
+    """Numbers or truth values, none of them null. (pyarrow's own way would import pandas.)"""
+    if pa.types.is_boolean(piece.type):
+        return _numpy(piece.cast(pa.uint8())).view(bool)
+    kind = np.dtype(piece.type.to_pandas_dtype())
+    if len(piece) == 0:
+        return np.zeros(0, kind)
+    return np.frombuffer(piece.buffers()[1], kind, len(piece), piece.offset * kind.itemsize)
 
 
 def _fits(numbers: npt.NDArray[Any]) -> bool:

@@ -24,9 +24,10 @@ from reweigh.errors import (
     nearest,
 )
 from reweigh.kernels.choose import pick
+from reweigh.kernels.plain import look_up
 from reweigh.log.log import EpisodeLog
 from reweigh.log.rules import NEGATIVE_STEP, NULL, Faults, Rule
-from reweigh.log.states import HIDDEN, Label, Labels, label_text, plain_label
+from reweigh.log.states import HIDDEN, Label, Labels, integer_rows, label_text, plain_label
 from reweigh.policy.base import Floats, Scope
 from reweigh.system.files import digest_of
 
@@ -102,21 +103,13 @@ class TablePolicy:
                 "a table has no densities: for continuous actions give the target as a logged "
                 "column (ColumnPolicy) or a function (FunctionPolicy)"
             )
-        prob = self._look_up_dense(log, log.actions, log.steps.action)
-        if prob is None:
-            code = self._entries.actions.translate(log.actions)
-            prob = self._look_up(log, code[log.steps.action])
-        return prob
+        return self._look_up(log, log.actions, log.steps.action)
 
     def all_actions(self, log: EpisodeLog) -> Labels:
         return self._entries.actions
 
     def of_action(self, log: EpisodeLog, action: Label) -> Floats:
-        prob = self._look_up_dense(log, Labels((action,)), np.zeros(log.steps.n_rows, np.int32))
-        if prob is None:
-            code = self._entries.actions.code_of.get(label_text(action), -1)
-            prob = self._look_up(log, np.full(log.steps.n_rows, code))
-        return prob
+        return self._look_up(log, Labels((action,)), np.zeros(log.steps.n_rows, np.int32))
 
     def to_table(self) -> Any:
         """A pyarrow table with the columns state (one per part), action, prob and, if it has
@@ -162,10 +155,19 @@ class TablePolicy:
         found = {str(a): float(self.of_action(log, a).mean()) for a in unlogged}
         return {action: share for action, share in found.items() if share > 0}
 
-    def _look_up(self, log: EpisodeLog, action: Ints) -> Floats:
-        """(N,) probability of these actions (codes of the table, -1 unknown) in the rows."""
-        step = log.steps.step if self.has_steps else None
-        prob, known = self.find(log.states, log.steps.state, step, action)
+    def _look_up(self, log: EpisodeLog, actions: Labels, code: npt.NDArray[np.int32]) -> Floats:
+        """(N,) probability of these actions (`code` (N,) of `actions`) in the rows: from the dense
+        table, or searched for where there is none or it lacks a row that the log needs."""
+        table, steps = self.dense(log, actions), log.steps
+        if table is not None:
+            prob = np.empty(steps.n_rows)
+            find = pick("scan.look_up", steps.n_rows, look_up)
+            find(steps.offsets, steps.state, code, table, prob)
+            if not np.isnan(table).any() or not np.isnan(prob).any():
+                return prob
+        known_as = self._entries.actions.translate(actions)[code]
+        step = steps.step if self.has_steps else None
+        prob, known = self.find(log.states, steps.state, step, known_as)
         if not known.all():
             self._refuse_unknown(log, np.flatnonzero(~known))
         return prob
@@ -211,18 +213,6 @@ class TablePolicy:
         table[at, e.state, e.action] = e.prob
         code = e.actions.translate(actions)
         return np.ascontiguousarray(table[:, self._states_of(log.states)][:, :, code])
-
-    def _look_up_dense(
-        self, log: EpisodeLog, actions: Labels, code: npt.NDArray[np.int32]
-    ) -> Floats | None:
-        """(N,) the probabilities of these actions (`code` (N,) of `actions`) out of the dense
-        table; None where there is none or it lacks a row that the log needs."""
-        table, steps = self.dense(log, actions), log.steps
-        if table is None:
-            return None
-        prob = np.empty(steps.n_rows)
-        pick("rows.look_up", steps.n_rows)(steps.offsets, steps.state, code, table, prob)
-        return None if np.isnan(table).any() and np.isnan(prob).any() else prob
 
     def _refuse_unknown(self, log: EpisodeLog, rows: Ints) -> None:
         steps = log.steps
@@ -365,7 +355,7 @@ def _steps_of(faults: Faults, column: Any, name: str) -> Ints | None:
         rule = f"column {name!r} must hold whole numbers"
         faults.found.append(Fault("type", rule, "write 0, 1, 2, …"))
         return None
-    steps: Ints = column.to_numpy().astype(np.int64)
+    steps = integer_rows(column.chunks, len(column))[0].astype(np.int64)
     faults.rows(POLICY_STEP, name, POLICY_STEP.broken(steps), lambda row: int(steps[row]))
     return steps
 

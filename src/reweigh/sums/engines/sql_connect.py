@@ -85,15 +85,13 @@ def open_home(
     if isinstance(data, FileSource):
         data.refuse_change()
     with contextlib.ExitStack() as stack:
+        from reweigh.sums.engines.sql_databases import open_duckdb, open_spark
+
         if engine is None:
             yield TableHome(data, stack)
         elif engine == "duckdb":
-            from reweigh.sums.engines.sql_duckdb import open_duckdb
-
             yield open_duckdb(data, reading, policy, stack)
         else:
-            from reweigh.sums.engines.sql_spark import open_spark
-
             yield open_spark(engine, data, reading, policy, stack)
     if isinstance(data, FileSource):
         data.refuse_change()
@@ -136,11 +134,15 @@ def _unfused() -> Iterator[None]:
         ibis.options.sql.fuse_selects = before
 
 
+def numbered(count: int) -> list[str]:
+    return [f"c{i}" for i in range(count)]
+
+
 def named_table(name: str, kinds: Sequence[pa.DataType], names: Sequence[str] | None = None) -> Any:
     """An Ibis table that is known by its name and the Arrow types of its columns."""
     import ibis
 
-    names = [f"c{i}" for i in range(len(kinds))] if names is None else names
+    names = numbered(len(kinds)) if names is None else names
     schema = {n: ibis_kind(kind) for n, kind in zip(names, kinds, strict=True)}
     return ibis.table(schema, name=name)
 
@@ -283,7 +285,7 @@ class TableHome(Home):
         query = sql or self.sql(expression)
         if self.dialect == "pyspark":
             return self.backend._session.sql(query).toArrow()
-        from reweigh.sums.engines.sql_duckdb import duckdb_errors
+        from reweigh.sums.engines.sql_databases import duckdb_errors
 
         connection = self.backend.con
         with duckdb_errors(self.source, None):
