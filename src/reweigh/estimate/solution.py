@@ -242,7 +242,7 @@ def _by_node(op: OneStep, square: recursion.Squared) -> Floats | None:
     """(K,) parts of SE² by (t, s), a model's summed over the actions; None when pooled."""
     if op.edge_offsets is None:
         return None
-    return tally(node_of(op), square.per_group, len(op.node_t))
+    return tally(op.node_of_group, square.per_group, len(op.node_t))
 
 
 # ---- where it is weakest ---------------------------------------------------------------------
@@ -263,15 +263,8 @@ def rare_share(op: OneStep) -> Floats:
         rare = (visits < SEEN_ENOUGH).astype(np.float64)
     else:
         few = np.where(op.groups.visits < SEEN_ENOUGH, op.groups.share, 0.0)
-        rare = np.where(visits < SEEN_ENOUGH, 1.0, tally(node_of(op), few, len(visits)))
+        rare = np.where(visits < SEEN_ENOUGH, 1.0, tally(op.node_of_group, few, len(visits)))
     return np.where(op.node_t < op.horizon, rare, 0.0)
-
-
-def node_of(op: OneStep) -> Ints:
-    """(G,) the node of each group: every edge of a group leaves it."""
-    node = np.zeros(len(op.groups.share), np.int64)
-    node[op.groups.of] = op.src
-    return node
 
 
 def worst_node(node_s: Ints, mass: Floats) -> int | None:
