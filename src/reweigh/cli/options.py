@@ -318,6 +318,10 @@ class ReportOptions:
         bool, _option("Replace the report if it exists.", REPORT, "--overwrite")
     ] = False
 
+    @property
+    def path(self) -> str | None:
+        return None if self.report is None else str(self.report)
+
     def check(self) -> None:
         if self.report is None and self.overwrite:
             raise UsageError("--overwrite belongs to --report")
