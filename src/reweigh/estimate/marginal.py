@@ -31,6 +31,7 @@ from reweigh.estimate.operators import (
     covered_share,
     ended_by,
     importance_operator,
+    marginal_operator,
     rows_of,
     start_term,
     with_ratios_one,
@@ -99,7 +100,10 @@ class Marginal(OperatorWeights):
         if recipe.reward == "logged":
             cells, start = cells_of(sums, "transitions")
             refuse_cut_stretches(cells, horizon, sums.hidden)
-            op = build(cells, start, horizon, gamma, per_state=per_state)
+            if self.pooled:
+                op = pooled_operator(cells, start, horizon, gamma, per_state=per_state)
+            else:
+                op = marginal_operator(sums, per_state=per_state)
             return op, op, recursion.logged_reward
         if sums.hidden:
             raise RefusedError(

@@ -1,7 +1,7 @@
 """The direct method (DM): a time-dependent model from counts, and the Q of control variates.
 
 Its gradient, and that of a Q which was fitted on the same log: both are functions of the means of
-the cells (t, s, a), r̂ over N rows and T̂ over M, and of the shares π̄(a|t,s) (`sums/shares.py`).
+the cells (t, s, a), r̂ over N rows and T̂ over M, and of the shares π̄(a|t,s) (`sums/policy.py`).
 
     Q_t(s,a) = r̂ + γ Σ_{s'} T̂(s') V_{t+1}(s')     V_t(s) = Σ_a π̂(a|s) Q_t(s,a)
 
