@@ -94,8 +94,11 @@ def behavior_values(log: EpisodeLog) -> Floats:
 
 def returns_of(log: EpisodeLog) -> Floats:
     """(n,) Σ_t γ^t y_t"""
-    powers = log.discount ** log.steps.step.astype(np.float64)
-    return tally(log.steps.episode_index, powers * log.steps.reward, log.n_episodes)
+    steps, returns = log.steps, np.zeros(log.n_episodes)
+    for t in range(log.horizon):
+        earned = steps.reward[steps.rows(t)]
+        returns[: len(earned)] += log.discount**t * earned
+    return returns
 
 
 def sums_for(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
