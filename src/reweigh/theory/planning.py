@@ -99,7 +99,7 @@ def _scanned(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> Moments:
         raise UsageError("plan for estimators of one max_ratio at a time on a log that is scanned")
     sums = scanned_sums(log, target, recipes)
     # those with products by blocks, if any are: from them WIS has its error
-    return max(sums, key=lambda found: found.about.blocks)
+    return max(sums, key=lambda moments: moments.about.blocks)
 
 
 def as_goal(half_width: float | None, difference: float | None, power: float, level: float) -> Goal:
