@@ -350,8 +350,9 @@ def _states(
         hidden = np.logical_or.reduce(nulls, axis=2) if values.ndim == 3 else nulls
         known = known & ~hidden[order].T
     picked = np.swapaxes(values[order], 0, 1)[known]
+    parts = values.shape[2] if values.ndim == 3 else 1
     codes, labels = combine(
-        [_encode("states", column) for column in picked.reshape(len(picked), -1).T]
+        [_encode("states", column) for column in picked.reshape(len(picked), parts).T]
     )
     grid = np.full((horizon + 1, n), HIDDEN, np.int64)
     grid[: values.shape[1]][known] = codes
