@@ -79,14 +79,15 @@ def move_keys(
 
 @compiled
 def emit(table: Array, at: int, code: Array, n: Array, sums: Array) -> int:
-    """Writes the cells of a step that hold rows from place `at` on: code (C,), n (C,) and sums
-    (10, C). The table is 0 afterwards. Returns the next free place."""
+    """Writes the cells of a step that hold rows from place `at` on: code (C,), n (C,) and as many
+    of their sums as `sums` (10 or 5, C) has room for. The table is 0 afterwards. Returns the next
+    free place."""
     for cell in range(len(table) // WIDTH):
         i = cell * WIDTH
         if table[i] == 0.0:
             continue
         code[at], n[at] = cell, np.int64(table[i])
-        for j in range(10):
+        for j in range(len(sums)):
             sums[j, at] = table[i + 1 + j]
         for j in range(WIDTH):
             table[i + j] = 0.0

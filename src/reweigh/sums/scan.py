@@ -218,7 +218,8 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class Room:
-    """What the kernels fill: counts (H,), the cells of each step; code, n (C,) and sums (10, C)."""
+    """What the kernels fill: counts (H,), the cells of each step; code, n (C,) and sums (10, C), or
+    the first 5 of them."""
 
     counts: Ints
     code: Ints
@@ -226,9 +227,9 @@ class Room:
     sums: Floats
 
     @classmethod
-    def of(cls, horizon: int, cells: int) -> Room:
+    def of(cls, horizon: int, cells: int, sums: int = len(SUMS)) -> Room:
         counts, (code, n) = np.zeros(horizon, np.int64), np.empty((2, cells), np.int64)
-        return cls(counts, code, n, np.empty((len(SUMS), cells)))
+        return cls(counts, code, n, np.empty((sums, cells)))
 
     @property
     def arrays(self) -> tuple[Any, ...]:
@@ -240,7 +241,7 @@ class Room:
 
     def columns(self) -> dict[str, Any]:
         total = self.total
-        sums = dict(zip(SUMS, (column[:total] for column in self.sums), strict=True))
+        sums = dict(zip(SUMS, (column[:total] for column in self.sums), strict=False))
         return sums | {"n": self.n[:total]}
 
 
@@ -267,8 +268,8 @@ class Ranks:
         kernel("scan.rank_keys")(begins, key, size, counts, cells)
         return cls(begins, rows, key, counts, cells[: int(counts.sum())])
 
-    def sums(self, numbers: tuple[Any, ...]) -> Room:
-        room, table = Room.of(0, len(self.cells)), np.zeros(int(self.counts.max()) * WIDTH)
+    def sums(self, numbers: tuple[Any, ...], sums: int = len(SUMS)) -> Room:
+        room, table = Room.of(0, len(self.cells), sums), np.zeros(int(self.counts.max()) * WIDTH)
         kernel("scan.sum_ranked")(
             self.begins, self.rows, self.rank, *numbers, table, self.counts, *room.arrays[1:]
         )
@@ -304,18 +305,19 @@ def lagged_of(batch: Batch, shape: Shape, level: int) -> LaggedMoments:
     rows = np.bincount(level_of.reshape(-1), visits.reshape(-1), BITS + 1)[::-1].cumsum()[::-1]
     fits = level + int(np.argmax(rows[level:] <= MOST_LAGGED))
     ranks = _ranks_at(batch, shape, level_of >= fits, int(rows[fits]))
-    while fits > level:
-        more = _ranks_at(batch, shape, level_of >= fits - 1, int(rows[fits - 1]))
-        if len(more.cells) > MOST_LAGGED:
+    while fits > level:  # cells of other (t, s) are others: how many more there would be
+        more = _ranks_at(batch, shape, level_of == fits - 1, int(rows[fits - 1] - rows[fits]))
+        if len(ranks.cells) + len(more.cells) > MOST_LAGGED:
             break
-        ranks, fits = more, fits - 1
-    room = ranks.sums(numbers_of(batch, shape))
+        fits -= 1
+        ranks = _ranks_at(batch, shape, level_of >= fits, int(rows[fits]))
+    room = ranks.sums(numbers_of(batch, shape), len(LaggedMoments.SUMS) - 1)
     rest, after = split(room.code, len(shape.states) + 2)
     rest, s = split(rest, len(shape.states))
     s_before, a_before = split(rest, max(shape.n_actions, 1))
     if shape.n_actions == 0:
         a_before = same(NO_ACTION, len(s))
-    sums = {name: values for name, values in room.columns().items() if name in LaggedMoments.SUMS}
+    sums = room.columns()
     t = np.repeat(np.arange(shape.horizon), room.counts)
     return LaggedMoments(t, s_before, a_before, s, state_after(after), **sums, level=fits)
 
