@@ -351,7 +351,10 @@ def _states(
         known = known & ~hidden[order].T
     picked = np.swapaxes(values[order], 0, 1)[known]
     codes, labels = combine(
-        [_encode("states", column) for column in picked.reshape(len(picked), -1).T]
+        [
+            _encode("states", column)
+            for column in picked.reshape(len(picked), math.prod(picked.shape[1:])).T
+        ]
     )
     grid = np.full((horizon + 1, n), HIDDEN, np.int64)
     grid[: values.shape[1]][known] = codes

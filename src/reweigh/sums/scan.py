@@ -301,16 +301,13 @@ def lagged_of(batch: Batch, shape: Shape, level: int) -> LaggedMoments:
     kernel("scan.count_visits")(batch.offsets, batch.state, visits)
     visits[0] = 0
     place = (shape.hashes + np.arange(shape.horizon)[:, None] * WEYL) % 2**BITS
-    level_of = BITS - np.frexp(place)[1]  # up to which a (t, s) is held
+    level_of = (BITS - np.frexp(place)[1]).astype(np.int8)  # up to which a (t, s) is held
     rows = np.bincount(level_of.reshape(-1), visits.reshape(-1), BITS + 1)[::-1].cumsum()[::-1]
     fits = level + int(np.argmax(rows[level:] <= MOST_LAGGED))
-    ranks = _ranks_at(batch, shape, level_of >= fits, int(rows[fits]))
-    while fits > level:  # cells of other (t, s) are others: how many more there would be
-        more = _ranks_at(batch, shape, level_of == fits - 1, int(rows[fits - 1] - rows[fits]))
-        if len(ranks.cells) + len(more.cells) > MOST_LAGGED:
-            break
-        fits -= 1
-        ranks = _ranks_at(batch, shape, level_of >= fits, int(rows[fits]))
+    ranks, others = _ranks_at(batch, shape, level_of, fits, int(rows[max(fits - 1, 0)]))
+    while fits > level and len(ranks.cells) + len(others.cells) <= MOST_LAGGED:
+        fits -= 1  # cells of other (t, s) are others, and these fit too
+        ranks, others = _ranks_at(batch, shape, level_of, fits, int(rows[max(fits - 1, 0)]))
     room = ranks.sums(numbers_of(batch, shape), len(LaggedMoments.SUMS) - 1)
     rest, after = split(room.code, len(shape.states) + 2)
     rest, s = split(rest, len(shape.states))
@@ -322,15 +319,24 @@ def lagged_of(batch: Batch, shape: Shape, level: int) -> LaggedMoments:
     return LaggedMoments(t, s_before, a_before, s, state_after(after), **sums, level=fits)
 
 
-def _ranks_at(batch: Batch, shape: Shape, held: npt.NDArray[np.bool_], size: int) -> Ranks:
-    """The rows of the (t, s) that are held, so many, by (s₋, a₋, s, s')."""
+def _ranks_at(
+    batch: Batch, shape: Shape, level_of: npt.NDArray[Any], level: int, size: int
+) -> tuple[Ranks, Ranks]:
+    """The rows of the (t, s) held at this level, and those of one less, by (s₋, a₋, s, s'); there
+    are so many in all."""
     states, actions = len(shape.states), max(shape.n_actions, 1)
-    begins = np.zeros(shape.horizon + 1, np.int64)
-    rows, key = np.empty((2, size + 1), np.int64)  # one more: rows are written before they are kept
+    begins = np.zeros((2, shape.horizon + 1), np.int64)
+    rows, key = np.empty((2, 2, size), np.int64)
     kernel("scan.hold_rows")(
-        batch.offsets, batch.state, batch.action, batch.ending, actions, held, begins, rows, key
+        batch.offsets, batch.state, batch.action, batch.ending, actions, level_of, level, begins,
+        rows, key,
+    )  # fmt: skip
+    places = states * actions * states * (states + 2)
+    ranks, others = (
+        Ranks.of(begins[i], rows[i, : begins[i, -1]], key[i, : begins[i, -1]], places)
+        for i in range(2)
     )
-    return Ranks.of(begins, rows[:size], key[:size], states * actions * states * (states + 2))
+    return ranks, others
 
 
 def returns_of(batch: Batch, shape: Shape) -> dict[str, Any]:
