@@ -66,7 +66,6 @@ def forward(op: OneStep, *, simplex: bool) -> Forward:
     steps = op.horizon, *d.shape[1:]
     mass, total = np.ones(steps), np.full(steps, np.nan)
     scale = np.ones(d.shape[1:])
-    short = op.short_edges
     for t in range(op.horizon):
         here, complete = op.nodes(t), op.complete[t]
         if complete.any():
@@ -78,14 +77,9 @@ def forward(op: OneStep, *, simplex: bool) -> Forward:
                 scale = scale * mass[t]
             # no row here that the target could have made
             _refuse(t, d[here], complete & ~((d[here] * op.placebo[here]).sum(axis=0) > 0))
-        if short is not None:
-            src, dst, prob = short.at(t)
-            after = op.nodes(t + 1)
-            d[after] += tally(dst, d[here][src] * prob, after.stop - after.start)
-        else:
-            e, src, dst = op.edges(t)
-            to = dst >= 0
-            np.add.at(d, dst[to], (d[src] * op.prob[e])[to])
+        src, dst, prob, _ = op.edges.at(t)
+        passed, first = tally(dst, d[here][src] * prob), here.stop
+        d[first : first + len(passed)] += passed
         if op.ended_to[t] >= 0:  # END stays END
             d[op.ended_to[t + 1]] += d[op.ended_to[t]]
     if not op.complete[:-1].all():
@@ -129,19 +123,11 @@ def backward(op: OneStep, normalized: Forward | None = None) -> Backward:
     (u_{t'}(s') - <d_{t'}, u_{t'}>)/c_{t'} wherever d_{t'} was divided by c_{t'}.
     """
     u, arriving = np.zeros_like(op.initial), np.zeros_like(op.initial)
-    short = op.short_edges
     for t in range(op.horizon, -1, -1):
         here = op.nodes(t)
         if t < op.horizon:
-            if short is not None:
-                src, dst, prob = short.at(t)
-                ahead = op.discount * prob * arriving[op.nodes(t + 1)][dst]
-            else:
-                e, src, dst = op.edges(t)
-                to = dst >= 0
-                src, dst = src[to] - here.start, dst[to]
-                powers = rowwise(op.discount ** op.gap[e], u)
-                ahead = (op.prob[e] * powers)[to] * arriving[dst]
+            src, dst, prob, power = op.edges.at(t)
+            ahead = prob * power * arriving[here.stop :][dst]
             u[here] = op.reward[here] + tally(src, ahead, here.stop - here.start)
             if op.ended_to[t] >= 0:
                 u[op.ended_to[t]] += op.discount * arriving[op.ended_to[t + 1]]
@@ -248,19 +234,20 @@ class Squared:
         return np.sqrt(np.where(self.lost, np.nan, self.total))
 
 
+def move_slopes(op: OneStep, moved: Derivatives) -> Floats:
+    """(E,) b of T = b ρ: U/M, or (U - mean of U)/Σρ when self-normalised; 0 where s' is unknown."""
+    groups, known, move = op.groups, op.known, moved.move
+    if op.self_normalized:
+        rho = np.where(known, op.cells.rho, 0.0)
+        move = move - divided(groups.sum(rho * move), groups.move_by)[groups.of]
+    b = move * inverse(groups.move_by)[groups.of]
+    return b if known.all() else np.where(known, b, 0.0)
+
+
 def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardTerm) -> Squared:
     """SE² from the sums."""
     groups, c, known = op.groups, op.cells, op.known
-    per_row = inverse(groups.move_by)[groups.of]
-    b = moved.move * per_row
-    if op.self_normalized:
-        # T = ρ (U - mean of U)/Σρ
-        rho = np.where(known, c.rho, 0.0)
-        mean = divided(groups.sum(rho * moved.move), groups.move_by)[groups.of]
-        b = (moved.move - mean) * per_row
-    del per_row
-    if not known.all():
-        b = np.where(known, b, 0.0)
+    b = move_slopes(op, moved)
     N, M = groups.visits, groups.moves
     # One array over the edges at a time: a log's cells may be as many as memory allows.
     first = _times(c, term, ONE)
@@ -295,8 +282,7 @@ def with_share_noise(op: OneStep, flow: Forward, back: Backward, square: Squared
     """
     assert op.plain is not None
     groups, c, ratios = op.groups, op.cells, op.plain.cells
-    node = np.zeros(len(groups.share), np.int64)
-    node[groups.of] = op.src
+    node = op.node_of_group
     visited = (rowwise(op.discount**op.node_t, flow.d) * flow.d)[node]
     ahead = np.where(rowwise(op.dst >= 0, back.u), back.u[op.dst], 0.0)
     ahead = ahead * rowwise(op.discount**op.gap, ahead)

@@ -134,6 +134,11 @@ class CompiledScan:
         self.cells = {k: Cells(shape, *CELLS[k], batches) for k in CELLS if k in kinds}
         self.parts: dict[str, list[Any]] = {kind: [] for kind in kinds - CELLS.keys()}
 
+    @property
+    def n_cells(self) -> int:
+        """Possible ones, of all steps."""
+        return self.shape.horizon * sum(cells.size for cells in self.cells.values())
+
     def add(self, batch: Batch) -> None:
         for cells in self.cells.values():
             cells.add(batch)
