@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.estimate.estimator import Place, Recipe, Solution, no_support, overflow, value_alone
-from reweigh.estimate.nodes import DenseNodes
 from reweigh.estimate.operators import covered_by
-from reweigh.estimate.solution import largest
+from reweigh.estimate.solution import DenseNodes, largest
 from reweigh.estimate.standard_error import LOST, Freedom, lost_in_rounding
 from reweigh.kernels import choose
 from reweigh.kernels.choose import kernel

@@ -1,7 +1,7 @@
 """The direct method (DM): a time-dependent model from counts, and the Q of control variates.
 
 Its gradient, and that of a Q which was fitted on the same log: both are functions of the means of
-the cells (t, s, a), r̂ over N rows and T̂ over M, and of the shares π̄(a|t,s) (`sums/shares.py`).
+the cells (t, s, a), r̂ over N rows and T̂ over M, and of the shares π̄(a|t,s) (`sums/policy.py`).
 
     Q_t(s,a) = r̂ + γ Σ_{s'} T̂(s') V_{t+1}(s')     V_t(s) = Σ_a π̂(a|s) Q_t(s,a)
 
@@ -47,7 +47,7 @@ from reweigh.estimate.operators import (
     with_ratios_one,
 )
 from reweigh.estimate.recursion import backward, forward
-from reweigh.estimate.solution import Operators, OperatorWeights, node_of
+from reweigh.estimate.solution import Operators, OperatorWeights
 from reweigh.kernels.groups import group_by, rowwise, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
@@ -158,7 +158,7 @@ class FittedModel:
         groups, V = op.groups, backward(op).u
         r = divided(groups.sum(op.cells.z), groups.visits)
         m = divided(groups.sum(op.cells.rho * _arriving(op, V)), groups.moves)
-        return cls(sums, op, V, r, m, r + m, node_of(op), renorm)
+        return cls(sums, op, V, r, m, r + m, op.node_of_group, renorm)
 
     def gradient(self, kappa_q: Floats, kappa_v: Floats) -> CellGradient:
         """Of a value with these derivatives by Q and V, without an episode's start."""

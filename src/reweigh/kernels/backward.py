@@ -114,7 +114,7 @@ def backward(
 ) -> tuple[float, float]:
     """The backward recursion of MIS, with the variances within the states.
 
-    Fills variance (H, width), the parts of SE² (estimate/variance.py); lost (H,), the share of
+    Fills variance (H, width), the parts of SE² (estimate/recursion.py); lost (H,), the share of
     d_t that the log cannot carry on; u and ahead (H+1, width, 2): what being in a state is worth,
     and γ times what arriving there is worth, and both if every reward were 1. Returns the sum of
     squares that SE² is a difference of, and the placebo's parts of SE² added up. Of the steps from
