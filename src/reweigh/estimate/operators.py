@@ -172,6 +172,13 @@ class OneStep:
         )
 
     @property
+    def node_of_group(self) -> Ints:
+        """(G,) the node of each group: every edge of a group leaves it."""
+        node = np.zeros(len(self.groups.share), np.int64)
+        node[self.groups.of] = self.src
+        return node
+
+    @property
     def n_episodes(self) -> Any:
         """How many there are; of replicates (m,)."""
         n = self.start.n.sum(axis=0)

@@ -164,6 +164,9 @@ class EpisodeLog:
     @property
     def reward_range(self) -> tuple[float, float]:
         """The smallest and the largest reward."""
+        return self._once("rewards", self._reward_range)
+
+    def _reward_range(self) -> tuple[float, float]:
         lent = self.steps.lent
         whole = self.steps.n_complete == self.n_episodes
         rewards = lent.numbers["reward"] if lent is not None and whole else self.steps.reward
@@ -256,7 +259,8 @@ class EpisodeLog:
     ) -> EpisodeLog:
         """The same log with the shaped reward y = r + f and the start value g of a control."""
         steps = replace(self.steps, reward=reward, start_value=start_value)
-        return replace(self, steps=steps, _cache=dict(self._cache))
+        kept = {key: value for key, value in self._cache.items() if key != "rewards"}
+        return replace(self, steps=steps, _cache=kept)
 
     def with_behavior(self, behavior: Behavior) -> EpisodeLog:
         """The same log with estimated behaviour probabilities (see `fit_behavior`)."""
