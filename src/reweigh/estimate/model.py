@@ -47,7 +47,7 @@ from reweigh.estimate.operators import (
     with_ratios_one,
 )
 from reweigh.estimate.recursion import backward, forward
-from reweigh.estimate.solution import Operators, OperatorWeights, node_of
+from reweigh.estimate.solution import Operators, OperatorWeights
 from reweigh.kernels.groups import group_by, rowwise, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
@@ -158,7 +158,7 @@ class FittedModel:
         groups, V = op.groups, backward(op).u
         r = divided(groups.sum(op.cells.z), groups.visits)
         m = divided(groups.sum(op.cells.rho * _arriving(op, V)), groups.moves)
-        return cls(sums, op, V, r, m, r + m, node_of(op), renorm)
+        return cls(sums, op, V, r, m, r + m, op.node_of_group, renorm)
 
     def gradient(self, kappa_q: Floats, kappa_v: Floats) -> CellGradient:
         """Of a value with these derivatives by Q and V, without an episode's start."""
