@@ -265,7 +265,7 @@ class TimeMajor:
         """(n,) rows per episode, in the order of `ranked`."""
         return lengths_of(self.offsets, len(self.ranked))
 
-    @property
+    @cached_property
     def last_rows(self) -> Rows:
         """(n,) each episode's last row, in the order of `ranked`."""
         last: Rows = self.order[self.offsets[self.lengths - 1] + np.arange(len(self.ranked))]

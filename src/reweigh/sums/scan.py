@@ -183,7 +183,8 @@ class Cells:
         if batches:
             if self.size * shape.horizon > MOST_CELLS:
                 raise TooManyCells
-            self.lines = np.zeros((shape.horizon, self.size * WIDTH))
+            lines = kernel("common.zeros_in_lines")(shape.horizon * self.size * WIDTH)
+            self.lines = lines.reshape(shape.horizon, -1)
 
     def add(self, batch: Batch) -> None:
         action = batch.action if self.by_action else NO_CODES
