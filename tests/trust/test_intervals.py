@@ -23,7 +23,7 @@ from reweigh.estimate.standard_error import Freedom
 from reweigh.evaluation import resampling
 from reweigh.evaluation.evaluate import point_values
 from reweigh.evaluation.resampling import BLOCK, THRESHOLDS
-from reweigh.kernels.choose import pick
+from reweigh.kernels.plain import draw
 from reweigh.trust import intervals
 from reweigh.trust.intervals import METHODS, Auto, IntervalRequest
 from reweigh.worlds import ModelFail, TabularMDP, random_mdp
@@ -204,7 +204,7 @@ def test_bootstraps_by_hand(name: str) -> None:
     t: list[float] = []
     for block in range(2):
         counts = np.empty((40, BLOCK), np.uint8)
-        pick("resample.draw", 0)(9, block, THRESHOLDS, counts)
+        draw(9, block, THRESHOLDS, counts)
         for b in range(min(BLOCK, 99 - block * BLOCK)):
             again = rw.evaluate(repeated(log, counts[:, b].astype(int)), WORLD.target, name)
             values.append(again.value)

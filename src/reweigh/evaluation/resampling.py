@@ -41,6 +41,7 @@ from reweigh.estimate.resampled_log import ResampledLog
 from reweigh.evaluation.data import RowsData, check_target, solve
 from reweigh.kernels import choose
 from reweigh.kernels.choose import kernel, pick
+from reweigh.kernels.plain import draw as draw_few
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
 from reweigh.policy.base import Policy, RowsPolicy
@@ -75,7 +76,7 @@ def resample(
     seed = new_seed() if seed is None else check_whole("seed", seed, 0)
     again = Again.of(log, pairs, errors=errors, runs=replicates)
     _ = again.by_kernel, again.by_sums  # before threads ask for them
-    draw = pick("resample.draw", log.n_episodes * replicates)
+    draw = pick("resample.draw", log.n_episodes * replicates, draw_few)
 
     def block(number: int) -> Run:
         counts = np.empty((log.n_episodes, BLOCK), np.uint8)

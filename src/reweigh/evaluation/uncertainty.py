@@ -9,7 +9,7 @@ every two of them, what `Spread` holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
@@ -133,40 +133,24 @@ class ScanInfluence:
                 self._refused[column] = error
         spreads: dict[Pair, Spread] = {}
 
-        def take(psi: dict[Any, Floats], episodes: npt.NDArray[Any]) -> None:
-            differences: dict[Pair, Floats] = {
-                (column, None): values for column, values in psi.items()
-            }
-            differences |= {(a, b): psi[a] - psi[b] for a, b in combinations(psi, 2)}
-            for pair, values in differences.items():
-                spread = Spread.of(values, episodes)
-                spreads[pair] = spreads[pair] + spread if pair in spreads else spread
-
         def visit(part: EpisodeLog) -> None:
             once.forget()
             psi = {
                 column: self._gathered(column, of, part, once) for column, of in gradients.items()
             }
-            take(psi, part.steps.episode)
+            differences: dict[Pair, Floats] = {
+                (column, None): values for column, values in psi.items()
+            }
+            differences |= {(a, b): psi[a] - psi[b] for a, b in combinations(psi, 2)}
+            for pair, values in differences.items():
+                spread = Spread.of(values, part.steps.episode)
+                spreads[pair] = spreads[pair] + spread if pair in spreads else spread
 
         def begin() -> Callable[[EpisodeLog], None]:
-            spreads.clear()  # what the compiled way has taken
+            spreads.clear()
             return visit
 
-        mean = gradients.get(BEHAVIOR)
-        by_cell: dict[Hashable, Any] = {
-            column: of for column, of in gradients.items() if column != BEHAVIOR
-        }
-        one_clipping = len({self.sums[column].about.max_ratio for column in self.sums}) == 1
-        if not (
-            isinstance(mean, float)
-            and one_clipping
-            and WIS not in by_cell
-            and second_scan.gather_from_file(
-                self.log, self.target, by_cell, BEHAVIOR, mean, first, take
-            )
-        ):
-            second_scan.visit_episodes(self.log, self.target, first, begin)
+        second_scan.visit_episodes(self.log, self.target, first, begin)
         for column in gradients:
             if not np.isfinite(spreads[column, None].top):
                 self._refused[column] = overflow()

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reweigh.errors import Place, UsageError, check_threads, must_be
+from reweigh.kernels.choose import COMPILED_FROM
 from reweigh.log import rules
 from reweigh.log.borrowed_arrays import Lent
 from reweigh.log.large_arrays import ArrayRows, read_columns
@@ -29,7 +30,7 @@ from reweigh.log.states import (
 from reweigh.log.steps import LazySteps, Steps
 
 Array = npt.NDArray[Any]
-QUICK_FROM = 20_000  # numbers in an array
+QUICK_FROM = COMPILED_FROM  # numbers in an array
 THREADS_FROM = 10_000_000  # rows
 
 

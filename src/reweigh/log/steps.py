@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.kernels import choose
+from reweigh.kernels.codes import FOLD, LARGE, MARKS, MIX, SPREAD
 from reweigh.log.states import END, HIDDEN, label_text
 from reweigh.system.files import digest_of
 
@@ -27,10 +29,6 @@ Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[Any]  # numbers of rows: int32 where they fit
 PART, IN_CACHE = 1 << 20, 1 << 16  # rows that are looked at together
 
-SPREAD = 316.4334022399462  # 2^9 / golden ratio: fractions of its multiples lie everywhere
-MIX = 648055.6077874098  # 2^20 / golden ratio
-MARKS = 2.0**24  # values of a mark: 2^39 rows add up to less than 2^63
-LARGE, FOLD = 2.0**20, 2.0**-30
 NUMBER = "^(0|-?[1-9][0-9]{0,17})$"  # a text that is an integer's
 
 
@@ -361,7 +359,7 @@ class Identity:
 
     A mark is made of the numbers of a row by multiplications and floors alone, which every engine
     rounds alike, and what is added up are whole numbers, so an engine in SQL, a kernel and NumPy
-    arrive at the same digits (`sums/engines/sql_rows.py` and `stream_kernels.py` are twins):
+    arrive at the same digits (`sums/engines/sql_rows.py` and `kernels/rows.py` are twins):
 
         [x] = x - floor(x),  f(x) = [c(x) · SPREAD],  c(x) = x, or x / 2^30, x / 2^60 if large
         d   = [(f(y) + 1) · (f(μ) + t + 2) · SPREAD]
@@ -390,11 +388,14 @@ def identity_of(steps: Steps) -> Identity:
     """Of the rows of a log in memory, or of a part of one."""
     y, mu, offsets = steps.reward, steps.behavior_prob, steps.offsets
     total = 0
-    for low in range(0, steps.n_rows, IN_CACHE):
-        part = slice(low, low + IN_CACHE)
-        ends = np.clip(offsets, low, part.stop)
-        t = np.repeat(np.arange(steps.horizon), ends[1:] - ends[:-1])
-        total += int(marks(base(y[part], None if mu is None else mu[part], t)).sum())
+    if mu is not None and steps.n_rows >= choose.COMPILED_FROM:
+        total = choose.kernel("rows.row_marks")(offsets, y, mu)
+    else:
+        for low in range(0, steps.n_rows, IN_CACHE):
+            part = slice(low, low + IN_CACHE)
+            ends = np.clip(offsets, low, part.stop)
+            t = np.repeat(np.arange(steps.horizon), ends[1:] - ends[:-1])
+            total += int(marks(base(y[part], None if mu is None else mu[part], t)).sum())
     first = steps.rows(0)
     ids = numbers_of(steps.episode)[steps.first_episodes()]
     d = base(y[first], None if mu is None else mu[first], 0.0)

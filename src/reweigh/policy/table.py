@@ -24,6 +24,7 @@ from reweigh.errors import (
     nearest,
 )
 from reweigh.kernels.choose import pick
+from reweigh.kernels.plain import look_up
 from reweigh.log.log import EpisodeLog
 from reweigh.log.rules import NEGATIVE_STEP, NULL, Faults, Rule
 from reweigh.log.states import HIDDEN, Label, Labels, integer_rows, label_text, plain_label
@@ -160,7 +161,8 @@ class TablePolicy:
         table, steps = self.dense(log, actions), log.steps
         if table is not None:
             prob = np.empty(steps.n_rows)
-            pick("rows.look_up", steps.n_rows)(steps.offsets, steps.state, code, table, prob)
+            find = pick("scan.look_up", steps.n_rows, look_up)
+            find(steps.offsets, steps.state, code, table, prob)
             if not np.isnan(table).any() or not np.isnan(prob).any():
                 return prob
         known_as = self._entries.actions.translate(actions)[code]

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import ibis
 import pyarrow as pa
 
+from reweigh.kernels.codes import FOLD, LARGE, MARKS, MIX, SPREAD
 from reweigh.log.abstractions import Grid, Rounding
 from reweigh.log.log import Columns
 from reweigh.log.states import is_number, is_text
-from reweigh.log.steps import FOLD, LARGE, MARKS, MIX, NUMBER, SPREAD
+from reweigh.log.steps import NUMBER
 from reweigh.sums.read import Reading
 
 LARGEST = 1.7976931348623157e308
