@@ -91,7 +91,7 @@ def reproduce(
     whole = [panel for panel in panels if not set(panel.cells) & set(done.failed)]
     _write_figures(whole, done, setting, output, terminal)
     total = time.monotonic() - began
-    made = {
+    about_run = {
         "command": f"reweigh reproduce {' '.join(figures)} --replicates {replicates} --seed {seed}",
         "version": __version__,
         "workers": runner.workers,
@@ -100,7 +100,7 @@ def reproduce(
         "seconds_of_simulation": round(simulated, 1),
         "seconds": round(total, 1),
     }
-    content = json.dumps(files.sealed(made), indent=2).encode() + b"\n"
+    content = json.dumps(files.sealed(about_run), indent=2).encode() + b"\n"
     files.write_atomically(output / RUN, lambda stream: stream.write(content), overwrite=True)
     terminal.say(
         f"{_counted(len(whole), 'figure')} from {_counted(len(done.results), 'cell')} of "
@@ -124,14 +124,14 @@ def _prepare(panels: list[Figure], output: Path, resume: bool, overwrite: bool) 
     if resume and overwrite:
         raise UsageError("give --resume or --overwrite, not both")
     files = [output / f"{panel.name}.{kind}" for panel in panels for kind in KINDS]
-    there = [path for path in files if path.exists()]
-    if there and not (overwrite or resume):
+    existing = [path for path in files if path.exists()]
+    if existing and not (overwrite or resume):
         raise UsageError(
-            f"{str(there[0])!r} exists: go on with --resume, begin anew with --overwrite, or give "
-            "another folder"
+            f"{str(existing[0])!r} exists: go on with --resume, begin anew with --overwrite, or "
+            "give another folder"
         )
     if overwrite:  # so that what is there when this run is interrupted is this run's
-        for path in there:
+        for path in existing:
             path.unlink()
 
 
