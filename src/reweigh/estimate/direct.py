@@ -7,6 +7,7 @@ values. Everything is an array over (t, s), so that this is for logs where most 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.estimate.estimator import Place, Recipe, Solution, no_support, overflow, value_alone
-from reweigh.estimate.nodes import DenseNodes
 from reweigh.estimate.operators import covered_by
-from reweigh.estimate.solution import largest
+from reweigh.estimate.solution import DenseNodes, largest
 from reweigh.estimate.standard_error import LOST, Freedom, lost_in_rounding
 from reweigh.kernels import choose
 from reweigh.kernels.choose import kernel
@@ -50,7 +50,7 @@ def solve_in_memory(
     within states, or far fewer rows than (step, state) pairs."""
     if recipe.normalize == "state" or not from_rows(log):
         return None
-    return solve_rows(Rows.of(log, target, recipe.max_ratio), recipe, errors=errors)
+    return solve_rows(rows_of(log, target, recipe.max_ratio), recipe, errors=errors)
 
 
 def from_rows(log: EpisodeLog) -> bool:
@@ -61,7 +61,7 @@ def from_rows(log: EpisodeLog) -> bool:
 
 def state_values(log: EpisodeLog, target: Policy, max_ratio: float | None) -> tuple[Floats, Floats]:
     """(H+1, S) V_t(s) by MIS without any normalisation, and the rows at each (t, s)."""
-    rows = Rows.of(log, target, max_ratio)
+    rows = rows_of(log, target, max_ratio)
     values, visits = np.zeros((2, log.horizon + 1, rows.width))
     run = kernel("backward.state_values")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -261,6 +261,17 @@ class Rows:
     def _states(self) -> npt.NDArray[np.uint32]:
         # Unsigned codes: the compiled code need not ask whether an index counts from the end.
         return _plain(self.steps.state, np.int32).view(np.uint32)
+
+
+def rows_of(log: EpisodeLog, target: Policy, max_ratio: float | None) -> Rows:
+    """The rows with their ratios, made once for all that a solution is asked, as long as it is
+    kept."""
+    held = log._cache.get("rows of mis")
+    rows: Rows | None = None if held is None or held[1:] != (target, max_ratio) else held[0]()
+    if rows is None or rows.steps is not log.steps:
+        rows = Rows.of(log, target, max_ratio)
+        log._cache["rows of mis"] = (weakref.ref(rows), target, max_ratio)
+    return rows
 
 
 def _plain(values: npt.NDArray[Any], kind: type = np.float64) -> npt.NDArray[Any]:

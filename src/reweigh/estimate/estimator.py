@@ -25,7 +25,7 @@ from reweigh.sums.moments import Moments
 from reweigh.sums.tables import Table
 
 if TYPE_CHECKING:
-    from reweigh.estimate.nodes import DenseNodes
+    from reweigh.estimate.solution import DenseNodes
     from reweigh.estimate.standard_error import Freedom
 
 Floats = npt.NDArray[np.float64]

@@ -36,7 +36,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy, scope_of
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
 from reweigh.sums.engines.base import Request
-from reweigh.sums.shares import follows_state
+from reweigh.sums.policy import follows_state
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -15,10 +15,8 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError, UsageError, must_be
 from reweigh.estimate.direct import bare_moments, from_rows, mean_return, state_values
-from reweigh.estimate.doubly_robust import shape_log, shape_moments
 from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, Solution
 from reweigh.estimate.marginal import behavior_value
-from reweigh.estimate.replicates import jackknife_error
 from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks
 from reweigh.kernels import choose
 from reweigh.log.log import EpisodeLog
@@ -279,6 +277,8 @@ class SumsData(EvaluationData):
             assert self.target is not None
             request = replace(recipe.needs, blocks=JACKKNIFE_BLOCKS)
             sums = self.scanned.moments(self.target, request)
+        from reweigh.estimate.replicates import jackknife_error
+
         return *jackknife_error(recipe, sums, value), len(sums.block_sizes()[0])
 
     def drops_cut_ones(self, recipe: Recipe) -> bool:
@@ -412,6 +412,8 @@ def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
                 "moments; mdr() does not",
             )
         if recipe.control is not None:
+            from reweigh.estimate.doubly_robust import shape_moments
+
             used = shape_moments(recipe, base)
         return Solved(_solve_sums(data, recipe, used, None), used, base)
     log, target = data.rows(dropped)
@@ -423,6 +425,8 @@ def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
         base = data.moments(recipe, dropped)
         return Solved(_solve_sums(data, plain, base, (log, target)), base, base)
     sums = data.moments(recipe, dropped) if recipe.fitted else None
+    from reweigh.estimate.doubly_robust import shape_log
+
     shaped = shape_log(log, target, recipe, sums)
     rows = shaped.log, target
     solution = plain.weights.solve_rows(plain, *rows, errors=data.errors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -350,9 +351,8 @@ def _states(
         hidden = np.logical_or.reduce(nulls, axis=2) if values.ndim == 3 else nulls
         known = known & ~hidden[order].T
     picked = np.swapaxes(values[order], 0, 1)[known]
-    codes, labels = combine(
-        [_encode("states", column) for column in picked.reshape(len(picked), -1).T]
-    )
+    columns = picked.reshape(len(picked), math.prod(picked.shape[1:])).T
+    codes, labels = combine([_encode("states", column) for column in columns])
     grid = np.full((horizon + 1, n), HIDDEN, np.int64)
     grid[: values.shape[1]][known] = codes
     return grid[:horizon][alive], grid[horizon], labels
