@@ -33,8 +33,7 @@ from reweigh.trust.breakdown import (
     variance_parts,
 )
 from reweigh.trust.intervals import Interval
-from reweigh.trust.unlogged import unlogged
-from reweigh.trust.weight_curves import weight_curves
+from reweigh.trust.overlap import unlogged, weight_curves
 
 FILE = re.compile(r"\.\w{1,8}$")  # what the names of files end in
 MOST_ROWS_CHANGED = 1_000_000  # beyond, the evaluations of the sensitivity would take minutes

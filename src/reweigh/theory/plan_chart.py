@@ -12,7 +12,7 @@ from reweigh.show.charts import chart_of
 from reweigh.show.text import plain, shown_names
 from reweigh.system.numbers import number
 from reweigh.theory.plan_result import Need, Plan, episodes_text, origin, question, source
-from reweigh.trust.variance_parts import LISTED, Decomposition
+from reweigh.trust.breakdown import LISTED, Decomposition
 
 POINTS, MOST_BINS = 60, 50
 FARTHEST = 1e4  # times the reference's episodes: beyond, a curve is drawn without its point

@@ -13,7 +13,7 @@ from reweigh.errors import RefusedError, must_be
 from reweigh.show.record import refusal_json
 from reweigh.show.text import by_text, shown_names
 from reweigh.system.numbers import number, rounded, two_digits
-from reweigh.trust.variance_parts import Decomposition
+from reweigh.trust.breakdown import Decomposition
 
 NORMAL = NormalDist()
 WIDTH = 80

@@ -47,9 +47,9 @@ from reweigh.sums.read import ScannedLog
 from reweigh.system.numbers import number
 from reweigh.theory.exact import decomposition, quantities, spread
 from reweigh.theory.plan_result import Goal, Need, Plan
+from reweigh.trust.breakdown import Decomposition, from_parts, from_solution
 from reweigh.trust.diagnostics import FEW_EPISODES
 from reweigh.trust.gates import LIMITS
-from reweigh.trust.variance_parts import Decomposition, from_parts, from_solution
 from reweigh.worlds.tabular import TabularMDP
 
 FEW_WEIGHTS = 100  # effective episodes below which running products have not shown their tail

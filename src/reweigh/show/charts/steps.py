@@ -23,9 +23,8 @@ from reweigh.show.charts import (
     step_axis,
 )
 from reweigh.show.text import plain, shown_names
-from reweigh.trust.breakdown import Heat, ValueParts
-from reweigh.trust.variance_parts import Decomposition, StatePart
-from reweigh.trust.weight_curves import MARGINAL, PRODUCTS, Weights
+from reweigh.trust.breakdown import Decomposition, Heat, StatePart, ValueParts
+from reweigh.trust.overlap import MARGINAL, PRODUCTS, Weights
 
 SHOWN_STATES = 40  # rows of a heat map at once
 STATE_HEIGHT = 14

@@ -12,10 +12,9 @@ from reweigh.show.html import LONGEST_LABEL, Cells, Figure, Table
 from reweigh.show.record import Change, Evaluation, Report
 from reweigh.show.text import change_cells, interval_cell, signed, span
 from reweigh.system.numbers import number, two_digits
-from reweigh.trust.breakdown import Heat, ValueParts
+from reweigh.trust.breakdown import Decomposition, Heat, StatePart, ValueParts
 from reweigh.trust.gain import same
-from reweigh.trust.variance_parts import Decomposition, StatePart
-from reweigh.trust.weight_curves import Weights
+from reweigh.trust.overlap import Weights
 
 LISTED_FIELDS, LISTED_PAIRS = 60, 20  # rows of tables
 

@@ -14,11 +14,9 @@ from reweigh.show.html import MARKS, Cells, Figure, Page, Section, Table, figure
 from reweigh.show.html.answer import answer_of
 from reweigh.show.record import Change, Facts, Report
 from reweigh.show.text import plain_value
-from reweigh.trust.breakdown import Heat, Missing, ValueParts
+from reweigh.trust.breakdown import Decomposition, Heat, Missing, ValueParts
 from reweigh.trust.gates import Verdict
-from reweigh.trust.unlogged import Unlogged
-from reweigh.trust.variance_parts import Decomposition
-from reweigh.trust.weight_curves import Weights
+from reweigh.trust.overlap import Unlogged, Weights
 
 CURSE = (
     "Ordinary importance sampling multiplies one ratio per step; soon a few episodes carry all "

@@ -119,16 +119,20 @@ def split_test(cells: Split, horizon: int, why: str) -> Outcome:
     """
     from scipy.special import chdtrc, fdtrc
 
-    groups = group_by([cells.t, cells.s, cells.group])
+    strata = group_by([cells.t, cells.s])
+    groups = group_by([strata.index(), cells.group])
     n, first, second = (groups.sum(values) for values in (cells.n, cells.q, cells.q2))
     if not np.isfinite(second).all():
         return Outcome(None, OVERFLOW)
-    strata = group_by([groups.keys[0], groups.keys[1]])
-    N, K = strata.sum(n).astype(np.float64), strata.count().astype(np.float64)
-    of_groups = strata.sum(divided(first**2, n.astype(np.float64)))
-    between = of_groups - divided(strata.sum(first) ** 2, N)
-    within = strata.sum(second) - of_groups
-    noise = 1e-10 * strata.sum(second)  # sums of squares carry no digits below this
+
+    def total(of_groups: Floats) -> Floats:
+        return tally(groups.keys[0], of_groups, len(strata))
+
+    N, K, squares = total(n), total(np.ones(len(groups))), total(second)
+    means = total(first**2 / n)
+    between = means - total(first) ** 2 / N
+    within = squares - means
+    noise = 1e-10 * squares  # sums of squares carry no digits below this
     use = (K >= 2) & (N - K >= SPARE_ROWS) & ((within > noise) | (between > noise))
     if not use.any():
         return Outcome(None, why)
