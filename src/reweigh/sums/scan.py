@@ -145,7 +145,7 @@ class CompiledScan:
         if "lagged" in self.parts:
             level = max((part.level for part in self.parts["lagged"]), default=0)
             self.parts["lagged"].append(lagged_of(batch, self.shape, level))
-            self._merge_lagged(2 * MOST_LAGGED)
+            self._merge_lagged(MOST_LAGGED)
         if self.parts.keys() & {"ordered", "paced"}:
             for kind, table in returns_of(batch, self.shape).items():
                 self.parts[kind].append(table)
