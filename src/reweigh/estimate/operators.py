@@ -322,9 +322,9 @@ def _nodes(codes: list[Ints], size: int) -> tuple[Ints, list[Ints]]:
     """The codes that occur, in their order, and the place of each given code among them."""
     total = sum(len(part) for part in codes)
     if size > PLACES_PER_CELL * total:
-        found = group_by([np.concatenate(codes)])
+        groups = group_by([np.concatenate(codes)])
         bounds = np.cumsum([len(part) for part in codes])[:-1]
-        return found.keys[0], np.split(found.index(), bounds)
+        return groups.keys[0], np.split(groups.index(), bounds)
     occurs = np.zeros(size, bool)
     for part in codes:
         occurs[part] = True

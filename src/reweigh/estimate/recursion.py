@@ -321,8 +321,8 @@ def _added(parts: Iterable[Floats]) -> Floats:
 
 def moment(c: TransitionMoments, one: str, other: str) -> Floats:
     """(E,) the sums of the products of two of ONE, RHO, Z and Y."""
-    found: Floats = getattr(c, MOMENTS.get((one, other)) or MOMENTS[other, one])
-    return found
+    sums: Floats = getattr(c, MOMENTS.get((one, other)) or MOMENTS[other, one])
+    return sums
 
 
 def start_variance(op: OneStep, back: Backward) -> Any:

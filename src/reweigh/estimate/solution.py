@@ -49,11 +49,11 @@ class OperatorWeights(Weights):
 
     def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
         operators = self.operators(recipe, sums)
-        found = recursions(recipe, operators, errors=errors)
-        inside = found.flow.d[: operators[0].offsets[-2]]
+        both = recursions(recipe, operators, errors=errors)
+        inside = both.flow.d[: operators[0].offsets[-2]]
         return Replicated.of(
-            found.per_step.sum(axis=0),
-            None if found.square is None else found.square.errors,
+            both.per_step.sum(axis=0),
+            None if both.square is None else both.square.errors,
             ("no-overlap", np.isnan(inside).any(axis=0)),
         )
 
@@ -90,8 +90,8 @@ def solve_operator(
 ) -> Solution:
     """The same for any way to make the operators of an estimator."""
     op, for_error, _ = operators = make(recipe)
-    found = recursions(recipe, operators, errors=errors)
-    flow, per_step, square = found.flow, found.per_step, found.square
+    both = recursions(recipe, operators, errors=errors)
+    flow, per_step, square = both.flow, both.per_step, both.square
     if square is None:
         return value_alone(per_step)
     placebo, off = _placebo(recipe, make, op, flow)
@@ -161,8 +161,8 @@ def effective_sizes(op: OneStep, flow: Forward) -> Floats:
     ended = (end >= 0) & (op.visits[end] > 0)
     if op.at_steps is None and np.any(op.gap > 1):
         # Where nobody is seen, those who have ended do not speak for the others.
-        shown = tally(op.cells.t, op.cells.n, op.horizon) > 0
-        ended &= shown | (_passing(op.cells, op.horizon) == 0)
+        observed = tally(op.cells.t, op.cells.n, op.horizon) > 0
+        ended &= observed | (_passing(op.cells, op.horizon) == 0)
     first += np.where(ended, flow.d[end], 0.0)
     second += np.where(ended, flow.d[end] ** 2 / np.where(ended, op.visits[end], 1.0), 0.0)
     return np.where(second > 0, first**2 / np.where(second > 0, second, 1.0), np.nan)
@@ -375,10 +375,10 @@ class DenseNodes:
     def seldom(self) -> Seldom:
         """See `Seldom`; at the horizon nothing is rare."""
         rare, at = np.zeros(len(self.d) - 1), np.zeros(2, np.int64)
-        found = kernel("nodes.seldom")(self.d, self.visits, self.variance, rare, at)
+        sums = kernel("nodes.seldom")(self.d, self.visits, self.variance, rare, at)
         t, column = at.tolist()
         state = END if column + 1 == self.d.shape[1] else column
-        return Seldom(rare, None if t < 0 else Place(t, state), *found)
+        return Seldom(rare, None if t < 0 else Place(t, state), *sums)
 
 
 @dataclass(frozen=True, eq=False)

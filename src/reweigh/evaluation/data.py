@@ -27,7 +27,7 @@ from reweigh.sums.engines.base import named as with_name
 from reweigh.sums.moments import Moments
 from reweigh.sums.trajectories import StepMoments
 from reweigh.system.files import files_behind
-from reweigh.trust.diagnostics import hopeless_sums, unlogged_in_sums
+from reweigh.trust.diagnostics import unanswerable_by_sums, unlogged_in_sums
 from reweigh.trust.gates import tables_for, tables_needed
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class SumsData(EvaluationData):
             (sums.n_episodes, sums.about.horizon),
             not sums.truncated and sums.about.behavior == "logged",
             files_behind(sums),
-            hopeless_sums(sums),
+            unanswerable_by_sums(sums),
             warnings,
             stored=sums,
         )
@@ -341,7 +341,7 @@ def scanned_sums(log: ScannedLog, target: Policy, recipes: Sequence[Recipe]) -> 
         sums = log.moments(target, request)
         whole[ratio] = by_blocks[ratio] = sums
         # what no estimator can answer needs no second scan, which takes memory by steps and blocks
-        if apart is not None and hopeless_sums(sums) is None:
+        if apart is not None and unanswerable_by_sums(sums) is None:
             products = log.moments(target, apart)
             if sums.sql is not None and products.sql is not None:
                 sums = replace(sums, sql=f"{sums.sql}\n\n{products.sql}")

@@ -14,7 +14,7 @@ import pyarrow as pa
 from reweigh.errors import Place, UsageError, check_threads, must_be
 from reweigh.kernels.choose import COMPILED_FROM
 from reweigh.log import rules
-from reweigh.log.borrowed_arrays import Lent
+from reweigh.log.borrowed_arrays import BorrowedArrays
 from reweigh.log.large_arrays import ArrayRows, read_columns
 from reweigh.log.log import Columns, EpisodeLog, check_options
 from reweigh.log.paired_rows import Pairs, read_pairs
@@ -43,7 +43,7 @@ class ArraySource:
     columns: dict[str, Array]
     order: Array
     offsets: Array
-    held: Pairs | Lent | None = None
+    held: Pairs | BorrowedArrays | None = None
 
     @property
     def names(self) -> list[str]:
@@ -110,7 +110,7 @@ class Episodes:
         named = {"behavior_prob": columns.get("behavior_prob"), "target_prob": target_prob}
         ending = np.where(read.last == HIDDEN, UNKNOWN, read.last)
         ending[self.short] = np.where(self.cut[self.short], UNKNOWN, END)
-        held = columns.get("pairs") or columns.get("lent")
+        held = columns.get("pairs") or columns.get("borrowed")
         make = Steps if held is None else LazySteps.of
         return EpisodeLog(
             steps=make(

@@ -167,9 +167,11 @@ class EpisodeLog:
         return self._once("rewards", self._reward_range)
 
     def _reward_range(self) -> tuple[float, float]:
-        lent = self.steps.lent
+        borrowed = self.steps.borrowed
         whole = self.steps.n_complete == self.n_episodes
-        rewards = lent.numbers["reward"] if lent is not None and whole else self.steps.reward
+        rewards = (
+            borrowed.numbers["reward"] if borrowed is not None and whole else self.steps.reward
+        )
         return float(rewards.min()), float(rewards.max())
 
     @property

@@ -21,7 +21,7 @@ from reweigh.log.states import END, HIDDEN, label_text
 from reweigh.system.files import digest_of
 
 if TYPE_CHECKING:
-    from reweigh.log.borrowed_arrays import Lent
+    from reweigh.log.borrowed_arrays import BorrowedArrays
     from reweigh.log.paired_rows import Pairs
 
 Floats = npt.NDArray[np.float64]
@@ -61,7 +61,9 @@ class Steps:
     start_value: Floats | None = None
 
     pairs: ClassVar[Pairs | None] = None  # the rows as codes of (state, action)
-    lent: ClassVar[Lent | None] = None  # the user's arrays, where columns are read there
+    borrowed: ClassVar[BorrowedArrays | None] = (
+        None  # the user's arrays, where columns are read there
+    )
 
     @property
     def horizon(self) -> int:
@@ -204,8 +206,8 @@ class Steps:
 
 
 class LazySteps(Steps):
-    """Steps that hold `pairs` or `lent` in the place of some columns, which are made when they are
-    first read. `dataclasses.replace` reads them: what it makes holds columns of its own."""
+    """Steps that hold `pairs` or `borrowed` in the place of some columns, which are made when they
+    are first read. `dataclasses.replace` reads them: what it makes holds columns of its own."""
 
     @classmethod
     def of(cls, **columns: Any) -> Steps:
@@ -214,8 +216,8 @@ class LazySteps(Steps):
         return steps
 
     @property
-    def _held(self) -> Pairs | Lent | None:
-        return self.pairs or self.lent
+    def _held(self) -> Pairs | BorrowedArrays | None:
+        return self.pairs or self.borrowed
 
     def __getattr__(self, name: str) -> Any:
         """A column that is not there yet."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from reweigh.errors import RefusedError, must_be
 from reweigh.show.record import refusal_json
-from reweigh.show.text import by_text, shown_names
+from reweigh.show.text import by_text, display_names
 from reweigh.system.numbers import number, rounded, two_digits
 from reweigh.trust.breakdown import Decomposition
 
@@ -244,7 +244,7 @@ def _decomposition(plan: Plan, parts: Decomposition) -> list[str]:
     logged = "log there" if plan.pilot_episodes is not None else "behaviour there"
     head = ["step", "state", "variance", "target there", logged]
     by_state = dict(list(parts.by_state().items())[:SHOWN_STEPS])
-    names = shown_names([*parts.state[:SHOWN_PAIRS], *by_state])
+    names = display_names([*parts.state[:SHOWN_PAIRS], *by_state])
     rows = [
         [
             str(parts.step[k]),

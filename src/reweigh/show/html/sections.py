@@ -73,17 +73,17 @@ def checks_table(whose: str, verdicts: list[tuple[str, Verdict]], *, folded: boo
     """The level of every gate by estimator or policy, empty where a gate does not concern it;
     those of policies with their verdicts."""
     names = tuple(dict.fromkeys(gate.name for _, v in verdicts for gate in v.gates))
-    own = ("verdict",) if whose == "policy" else ()
+    first = ("verdict",) if whose == "policy" else ()
     rows = []
     for label, verdict in verdicts:
         levels = {"verdict": verdict.level} | {gate.name: gate.level for gate in verdict.gates}
-        rows.append((label, *(levels.get(name, "") for name in (*own, *names))))
-    columns = (whose, *own, *names)
+        rows.append((label, *(levels.get(name, "") for name in (*first, *names))))
+    columns = (whose, *first, *names)
     return Table(CHECKS.format(whose), columns, tuple(rows), folded=folded, marks=True)
 
 
-def _some(*found: Figure | None) -> tuple[Figure, ...]:
-    return tuple(figure for figure in found if figure is not None)
+def _some(*maybe: Figure | None) -> tuple[Figure, ...]:
+    return tuple(figure for figure in maybe if figure is not None)
 
 
 def _estimates(report: Report) -> Section:

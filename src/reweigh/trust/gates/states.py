@@ -9,6 +9,7 @@ the rows whose state is hidden, which a fitted Q takes for one state.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -430,16 +431,12 @@ class FittedValues(
         if sums.about.continuous_actions or sums.model is None or sums.start_model is None:
             return self.unknown("these sums hold no model of the actions")
         op = model_of(sums)
-        try:
-            flow = forward(op, simplex=False)
-        except SupportError:
-            return self._judge(1.0)
-        rare = rare_share(op)
-        share = min(rare_mass(op, flow, rare) + float(escaping(op, flow).sum()), 1.0)
-        per_step, worst = most_unfounded(op, flow, rare)
-        return self._judge(share, per_step=per_step, **context.place(worst))
-
-    def _judge(self, share: float, **where: Any) -> GateResult:
+        share, where = 1.0, dict[str, Any]()
+        with suppress(SupportError):  # then no row is possible under the target
+            flow, rare = forward(op, simplex=False), rare_share(op)
+            share = min(rare_mass(op, flow, rare) + float(escaping(op, flow).sum()), 1.0)
+            per_step, worst = most_unfounded(op, flow, rare)
+            where = {"per_step": per_step, **context.place(worst)}
         return self.judge(
             share,
             f"Q is fitted on the same episodes, and {share:.1%} of the target's mass is on (step, "
