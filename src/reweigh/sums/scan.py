@@ -145,7 +145,7 @@ class CompiledScan:
         if "lagged" in self.parts:
             level = max((part.level for part in self.parts["lagged"]), default=0)
             self.parts["lagged"].append(lagged_of(batch, self.shape, level))
-            self._merge_lagged(2 * MOST_LAGGED)
+            self._merge_lagged(MOST_LAGGED)
         if self.parts.keys() & {"ordered", "paced"}:
             for kind, table in returns_of(batch, self.shape).items():
                 self.parts[kind].append(table)
@@ -161,12 +161,12 @@ class CompiledScan:
             self.parts["lagged"] = [held]
 
     def tables(self) -> dict[str, Any]:
-        """Of all batches; there must be one."""
+        """Of all batches; there must be one, and none comes after."""
         if "lagged" in self.parts:
             self._merge_lagged(0)
         parts = {kind: tables for kind, tables in self.parts.items() if tables}
         joined = {k: p[0] if len(p) == 1 else p[0].together(p) for k, p in parts.items()}
-        return joined | {kind: cells.table() for kind, cells in self.cells.items()}
+        return joined | {kind: self.cells.pop(kind).table() for kind in list(self.cells)}
 
 
 class Cells:
@@ -206,6 +206,7 @@ class Cells:
         if self.lines is not None:
             self.room = Room.of(self.shape.horizon, int(np.count_nonzero(self.lines[:, ::WIDTH])))
             kernel("scan.emit_all")(self.lines, *self.room.arrays)
+            self.lines = None  # its memory is needed for the columns
         room, total = self.room, self.room.total
         rest, after = split(room.code[:total], self.sizes[2])
         rest, action = split(rest, self.sizes[1])
