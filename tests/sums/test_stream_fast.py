@@ -10,6 +10,7 @@ import importlib
 import math
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -393,3 +394,13 @@ def test_the_number_of_threads_changes_no_bit(batch, fast) -> None:
             mine, theirs = (getattr(made, kind).arrays() for made in (sums[0], other))
             for name, values in mine.items():
                 np.testing.assert_array_equal(values, theirs[name])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_tasks_side_by_side_are_done_once_and_fail_together(threads) -> None:
+    done: list[int] = []
+    stream_sums.side_by_side([partial(done.append, k) for k in range(20)], threads)
+    assert sorted(done) == list(range(20))
+    with pytest.raises(ZeroDivisionError):
+        stream_sums.side_by_side([partial(done.append, 20), lambda: 1 / 0], threads)
+    assert 20 in done

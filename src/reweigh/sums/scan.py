@@ -21,8 +21,9 @@ logs, hidden states, and far more (step, state) pairs than rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -141,18 +142,32 @@ class CompiledScan:
         return self.shape.horizon * sum(cells.size for cells in self.cells.values())
 
     def add(self, batch: Batch) -> None:
-        for cells in self.cells.values():
-            cells.add(batch)
+        for task in self.tasks(batch):
+            task()
+
+    def tasks(self, batch: Batch) -> list[Callable[[], None]]:
+        """What adds the batch, table by table: they can be done side by side."""
+        tasks = [partial(cells.add, batch) for cells in self.cells.values()]
         if "lagged" in self.parts:
-            level = max((part.level for part in self.parts["lagged"]), default=0)
-            self.parts["lagged"].append(lagged_of(batch, self.shape, level))
-            self._merge_lagged(MOST_LAGGED)
-        if self.parts.keys() & {"ordered", "paced"}:
-            for kind, table in returns_of(batch, self.shape).items():
-                self.parts[kind].append(table)
+            tasks.append(partial(self._add_lagged, batch))
         if "largest" in self.parts:
-            log_w = LargestWeights.even(log_products(batch, self.shape))
-            self.parts["largest"].append(LargestWeights.of(log_w))
+            tasks.append(partial(self._add_largest, batch))
+        if self.parts.keys() & {"ordered", "paced"}:
+            tasks.append(partial(self._add_returns, batch))
+        return tasks
+
+    def _add_largest(self, batch: Batch) -> None:
+        log_w = LargestWeights.even(log_products(batch, self.shape))
+        self.parts["largest"].append(LargestWeights.of(log_w))
+
+    def _add_returns(self, batch: Batch) -> None:
+        for kind, table in returns_of(batch, self.shape).items():
+            self.parts[kind].append(table)
+
+    def _add_lagged(self, batch: Batch) -> None:
+        level = max((part.level for part in self.parts["lagged"]), default=0)
+        self.parts["lagged"].append(lagged_of(batch, self.shape, level))
+        self._merge_lagged(MOST_LAGGED)
 
     def _merge_lagged(self, most: int) -> None:
         parts = self.parts["lagged"]

@@ -97,8 +97,9 @@ class StreamEngine:
         """The sums of chunks of whole episodes, added up."""
         once = RememberedPolicy(target)
         parts, horizon, found = self._scanned(
-            opened, rows, reading, lambda shared: ChunkSums(request, once, rows.rows, shared)
-        )
+            opened, rows, reading,
+            lambda shared: ChunkSums(request, once, rows.rows, shared, rows.threads),
+        )  # fmt: skip
         if found.target_faults:
             raise input_error(found.target_error, settle(found.target_faults, found.rows))
         sums = in_order(parts.total(), found)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -33,37 +37,51 @@ class ChunkSums:
     memory makes the sums, which are then added up.
     """
 
-    def __init__(self, request: Request, target: Policy, rows: int, same_codes: bool) -> None:
-        self.request, self.target, self.rows = request, target, rows
+    def __init__(
+        self, request: Request, target: Policy, rows: int, same_codes: bool, threads: int = 1
+    ) -> None:
+        self.request, self.target, self.rows, self.threads = request, target, rows, threads
         self.parts, self.largest = Parts(request), LargestSoFar(rows)
         self.same_codes = same_codes and not (request.policy and scope_of(target) == "row")
         self.scan: CompiledScan | None = None
         self.identity = Identity()
 
     def add(self, log: EpisodeLog) -> None:
-        self.identity += log.identity()
         if self.same_codes:
             if self.scan is not None and self.labels != (log.states, log.actions):
                 self._put_aside()
             if self.scan is None:
                 self.same_codes = self._open(log)
         kinds = self.request.kinds - {"largest"} - (self.parts.left_out.keys() - {"model"})
-        if self.scan is None:
-            self.parts.add(self._in_memory(log, kinds))
-            if "largest" in self.request.kinds:
-                rho = ratios(log, self.target, self.request.max_ratio)[1]
-                self.largest.add(log_weights(log, rho))
+        if self.scan is not None:
+            self._scan(log, self.scan, kinds - SCANNED)
             return
-        self.others.add(self._in_memory(log, kinds - SCANNED))
+        self.identity += log.identity()
+        self.parts.add(self._in_memory(log, kinds))
+        if "largest" in self.request.kinds:
+            rho = ratios(log, self.target, self.request.max_ratio)[1]
+            self.largest.add(log_weights(log, rho))
+
+    def _scan(self, log: EpisodeLog, scan: CompiledScan, others: frozenset[str]) -> None:
+        """The chunk's tables side by side, and the other kinds of sums."""
         ids, steps = whole_numbers(log.steps.episode), log.steps
         pi = self.target.probabilities(log)
         batch = as_batch(log, pi, steps.blocks(self.request.blocks), ids)
-        self.scan.add(batch)
+
+        def identify() -> None:
+            self.identity += log.identity()
+
+        tasks = [
+            *scan.tasks(batch),
+            lambda: self.others.add(self._in_memory(log, others)),
+            identify,
+        ]
         if "largest" in self.request.kinds:
-            self.largest.add(log_products(batch, self.scan.shape))
+            tasks.append(lambda: self.largest.add(log_products(batch, scan.shape)))
+        side_by_side(tasks, self.threads)
         self.has_order &= ids is not None
         self.scanned += steps.n_rows
-        if self.scanned >= FOLD * self.scan.n_cells > 0:
+        if self.scanned >= FOLD * scan.n_cells > 0:
             self._put_aside()
 
     def _in_memory(self, log: EpisodeLog, kinds: frozenset[str]) -> Moments:
@@ -110,6 +128,29 @@ class ChunkSums:
             self._put_aside()
         total = self.parts.total()
         return replace(total, largest=self.largest.total()) if self.largest.n else total
+
+
+def side_by_side(tasks: Iterable[Callable[[], None]], threads: int) -> None:
+    """Do the tasks, which share nothing that they change, as many at a time as there are threads;
+    this one is the first of them."""
+    left = deque(tasks)
+
+    def work() -> None:
+        while True:
+            try:
+                task = left.popleft()
+            except IndexError:
+                return
+            task()
+
+    if threads == 1 or len(left) < 2:
+        work()
+        return
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = [pool.submit(copy_context().run, work) for _ in range(threads - 1)]
+        work()
+        for other in others:
+            other.result()
 
 
 class LargestSoFar:
