@@ -147,6 +147,7 @@ class CompiledScan:
 
     def tasks(self, batch: Batch) -> list[Callable[[], None]]:
         """What adds the batch, table by table: they can be done side by side."""
+        tasks: list[Callable[[], None]]
         tasks = [partial(cells.add, batch) for cells in self.cells.values()]
         if "lagged" in self.parts:
             tasks.append(partial(self._add_lagged, batch))

@@ -29,7 +29,7 @@ from reweigh.estimate.solution import (
     worst_node,
 )
 from reweigh.estimate.standard_error import OVERFLOW
-from reweigh.kernels.groups import group_by, tally
+from reweigh.kernels.groups import Groups, group_by, tally
 from reweigh.sums.diagnostic_tables import LaggedMoments
 from reweigh.sums.transitions import TransitionMoments
 from reweigh.system.numbers import divided
@@ -105,8 +105,7 @@ def sums_of_q(cells: LaggedMoments | TransitionMoments, v: Floats) -> tuple[Floa
 class Split:
     """Cells of strata (t, s), each split into groups: rows n, Σq and Σq²."""
 
-    t: Ints
-    s: Ints
+    strata: Groups
     group: Ints
     n: Ints
     q: Floats
@@ -120,7 +119,7 @@ def split_test(cells: Split, horizon: int, why: str) -> Outcome:
     """
     from scipy.special import chdtrc, fdtrc
 
-    strata = group_by([cells.t, cells.s])
+    strata = cells.strata
     groups = group_by([strata.index(), cells.group])
     n, first, second = (groups.sum(values) for values in (cells.n, cells.q, cells.q2))
     if not np.isfinite(second).all():
@@ -216,10 +215,10 @@ def history_test(
     by the previous state and once by the previous action; the smaller of both p-values, doubled.
     """
     q, q2 = sums_of_q(lagged, discount * values.at(lagged.t + 1, lagged.s_next))
-    outcomes = []
+    outcomes, strata = [], group_by([lagged.t, lagged.s])
     for what, before in (("state", lagged.s_before), ("action", lagged.a_before)):
         why = f"no state is reached often enough from more than one previous {what}"
-        cells = Split(lagged.t, lagged.s, before, lagged.n, q, q2)
+        cells = Split(strata, before, lagged.n, q, q2)
         outcomes.append(split_test(cells, horizon, why))
     known = [(outcome.p, k) for k, outcome in enumerate(outcomes) if outcome.p is not None]
     if not known:
@@ -278,8 +277,8 @@ def steadiness_test(
     inside = (cells.t_next - cells.t == 1) & (cells.t_next < horizon)
     all_one = np.zeros(len(cells), np.int64)  # stratum 0: a state is the same at every step
     q, q2 = sums_of_q(cells, discount * same.at(all_one, cells.s_next))
-    columns = (all_one, cells.s, cells.t, cells.n, q, q2)
-    split = Split(*(column[inside] for column in columns))
+    strata = group_by([all_one[inside], cells.s[inside]])
+    split = Split(strata, *(column[inside] for column in (cells.t, cells.n, q, q2)))
     outcome = split_test(split, 1, "no state is seen often enough at more than one step")
     return Outcome(outcome.p, outcome.why, state=outcome.state)
 
