@@ -113,7 +113,7 @@ if TYPE_CHECKING:
     from reweigh.log.abstractions import Grid, Rounding
     from reweigh.log.arrays import log_from_arrays
     from reweigh.log.log import Columns, EpisodeLog
-    from reweigh.policy.base import ColumnPolicy, FunctionPolicy
+    from reweigh.policy import ColumnPolicy, FunctionPolicy
     from reweigh.policy.behavior import FittedBehavior, fit_behavior
     from reweigh.policy.table import TablePolicy, read_policy
     from reweigh.sums.moments import Moments
@@ -148,7 +148,7 @@ _HOMES = {
     "reweigh.sums.tables": "Table",
     "reweigh.sums.trajectories": "StepMoments",
     "reweigh.sums.transitions": "TransitionMoments",
-    "reweigh.policy.base": "ColumnPolicy FunctionPolicy",
+    "reweigh.policy": "ColumnPolicy FunctionPolicy",
     "reweigh.policy.behavior": "FittedBehavior fit_behavior",
     "reweigh.policy.table": "TablePolicy read_policy",
     "reweigh.evaluation.result": "Diagnostics Estimate Gain Interval Marginals Refusal",

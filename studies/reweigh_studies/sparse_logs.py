@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN
-from reweigh.policy.base import ColumnPolicy, Policy
+from reweigh.policy import ColumnPolicy, Policy
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
 from reweigh.trust.gates import Context, measured

@@ -11,11 +11,11 @@ import pytest
 from build import TARGET, random_log, to_reweigh
 
 import reweigh as rw
+from reweigh import kernels
 from reweigh.estimate import direct
 from reweigh.estimate.estimator import Nodes, Place, Solution
 from reweigh.estimate.influence import influence_values
 from reweigh.estimate.marginal import behavior_value
-from reweigh.kernels import choose
 from reweigh.worlds import ModelFail, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -196,7 +196,7 @@ def test_which_logs_and_recipes_take_this_road(monkeypatch: pytest.MonkeyPatch) 
         return recipe.weights.solve_rows(recipe, log, target) is not None
 
     assert not solved(LOG, WORLD.target, rw.mis())  # small
-    monkeypatch.setattr(choose, "COMPILED_FROM", 0)
+    monkeypatch.setattr(kernels, "COMPILED_FROM", 0)
     assert solved(LOG, WORLD.target, rw.mis())
     others = (rw.mis("state"), rw.mis(pooled=True), rw.mis(reward="averaged"), rw.dm(), rw.is_())
     for recipe in others:

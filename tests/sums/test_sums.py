@@ -17,7 +17,7 @@ import reference as ref
 from build import TARGET, random_log, to_reweigh
 
 import reweigh as rw
-from reweigh.kernels import choose as compute
+from reweigh import kernels as compute
 from reweigh.kernels import groups
 from reweigh.log.states import END, HIDDEN, START, UNKNOWN
 from reweigh.sums import products, scan

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from reweigh import kernels
 from reweigh.estimate.estimator import Place, Recipe, Solution, no_support, overflow, value_alone
 from reweigh.estimate.operators import covered_by
 from reweigh.estimate.solution import DenseNodes, largest
 from reweigh.estimate.standard_error import LOST, Freedom, lost_in_rounding
-from reweigh.kernels import choose
-from reweigh.kernels.choose import kernel
+from reweigh.kernels import kernel
 from reweigh.kernels.groups import inner, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, Labels
 from reweigh.log.steps import Steps
-from reweigh.policy.base import ColumnPolicy, Policy
+from reweigh.policy import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.engines.base import about
 from reweigh.sums.moments import Moments
@@ -55,7 +55,7 @@ def solve_in_memory(
 
 def from_rows(log: EpisodeLog) -> bool:
     """Whether the recursions of MIS run over the rows of this log."""
-    large = log.steps.n_rows >= choose.COMPILED_FROM
+    large = log.steps.n_rows >= kernels.COMPILED_FROM
     return large and observed(log) and _dense(log) and not log.steps.unknown_before_horizon()
 
 

@@ -21,7 +21,7 @@ from reweigh.estimate.operators import start_term
 from reweigh.kernels.groups import group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN
-from reweigh.policy.base import Policy, call_batch, dense_of, scope_of
+from reweigh.policy import Policy, call_batch, dense_of, scope_of
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
 from reweigh.sums.gather import CellGradient, ProductGradient, gathered, moves_of
 from reweigh.sums.moments import Moments

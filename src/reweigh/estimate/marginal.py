@@ -41,11 +41,11 @@ from reweigh.estimate.solution import Operators, OperatorWeights, earned
 from reweigh.kernels.groups import group_by, rowwise, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END, UNKNOWN
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.sums.gather import CellGradient
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import StartMoments, TransitionMoments, summed
-from reweigh.system.numbers import divided
+from reweigh.system import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -48,7 +48,7 @@ from reweigh.log.states import END, UNKNOWN
 from reweigh.sums.gather import CellGradient
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.numbers import divided
+from reweigh.system import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from reweigh import kernels
 from reweigh.errors import RefusedError, UsageError, must_be
 from reweigh.estimate.direct import bare_moments, from_rows, mean_return, state_values
 from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, Solution
 from reweigh.estimate.marginal import behavior_value
 from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks
-from reweigh.kernels import choose
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy, RememberedPolicy, scope_of
+from reweigh.policy import Policy, RememberedPolicy, scope_of
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
 from reweigh.sums.engines.base import named as with_name
@@ -104,7 +104,7 @@ class RowsData(EvaluationData):
             what = "a log (read_log, log_from_arrays) or moments"
             raise must_be("data", what, type(log).__name__)
         # of a large log π is kept only where it is needed again, as by the error of WIS
-        again = len(recipes) > 1 or log.steps.n_rows < choose.COMPILED_FROM
+        again = len(recipes) > 1 or log.steps.n_rows < kernels.COMPILED_FROM
         for r in recipes:
             again |= r.control is not None or r.normalize == "step" or r.needs.policy
         return cls(
@@ -217,7 +217,7 @@ class RowsData(EvaluationData):
     def forget_rows(self) -> None:
         """Of a large log, what was kept of its rows for the next estimator; sums stay."""
         log, target = self.rows()
-        if log.steps.n_rows >= choose.COMPILED_FROM and isinstance(target, RememberedPolicy):
+        if log.steps.n_rows >= kernels.COMPILED_FROM and isinstance(target, RememberedPolicy):
             target.forget()
 
 

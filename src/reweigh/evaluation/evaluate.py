@@ -38,7 +38,7 @@ from reweigh.evaluation.data import (
 from reweigh.evaluation.result import Diagnostics, Estimate, Marginals, Refusal
 from reweigh.evaluation.uncertainty import EstimateUncertainty, ScanInfluence
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
 from reweigh.sums.moments import Moments

@@ -29,11 +29,11 @@ from reweigh.errors import Fault, InputError, input_error
 from reweigh.kernels.groups import Groups, group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN
-from reweigh.policy.base import Floats, Policy, scope_of
+from reweigh.policy import Floats, Policy, scope_of
 from reweigh.sums.keyed import KeyedTable
 from reweigh.sums.tables import BUILT_IN
 from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.numbers import divided
+from reweigh.system import divided
 
 Ints = npt.NDArray[np.int64]
 Rule = Literal["every row", "one number", "ratios"]

@@ -12,7 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels.choose import pick
+from reweigh.kernels import pick
 from reweigh.kernels.groups import group_by
 from reweigh.log.steps import Steps
 from reweigh.sums.trajectories import NO_SCALE, EpisodeSums, StepMoments, StepSums

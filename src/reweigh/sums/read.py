@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from reweigh.log.abstractions import AnyAbstraction
     from reweigh.log.csv_files import CsvFormat
     from reweigh.log.log import EpisodeLog
-    from reweigh.policy.base import Policy
+    from reweigh.policy import Policy
     from reweigh.sums.engines.base import Request
     from reweigh.sums.moments import About, Moments
 

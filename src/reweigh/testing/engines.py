@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from reweigh.errors import InputWarning, RefusedError, ReweighError
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import FunctionPolicy, Policy
+from reweigh.policy import FunctionPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.diagnostic_tables import Buckets
 from reweigh.sums.engines.arrays import ArraysEngine, ratios

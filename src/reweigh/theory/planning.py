@@ -41,10 +41,10 @@ from reweigh.evaluation.data import check_target, scanned_sums
 from reweigh.evaluation.evaluate import evaluate_all
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
-from reweigh.system.numbers import number
+from reweigh.system import number
 from reweigh.theory.exact import decomposition, quantities, spread
 from reweigh.theory.plan_result import Goal, Need, Plan
 from reweigh.trust.breakdown import Decomposition, from_parts, from_solution

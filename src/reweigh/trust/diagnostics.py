@@ -16,7 +16,7 @@ from reweigh.errors import (
 from reweigh.estimate.estimator import Solution
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.moments import Moments, visits_of
 from reweigh.trust.gates import Gate, GateResult, Level, all_gates

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from reweigh.errors import UsageError
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.sums import products
 from reweigh.sums.diagnostic_tables import too_long
 from reweigh.sums.engines.base import Request, about, named

@@ -18,7 +18,7 @@ from reweigh.system.files import digest_of
 
 if TYPE_CHECKING:
     from reweigh.log.log import EpisodeLog
-    from reweigh.policy.base import Policy
+    from reweigh.policy import Policy
 
 Floats = npt.NDArray[np.float64]
 SPARE_CELLS = 1 << 20

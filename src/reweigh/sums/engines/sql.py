@@ -23,7 +23,7 @@ from reweigh.errors import InputError, InputWarning, ReweighError, UsageError, i
 from reweigh.kernels.groups import group_by
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import HIDDEN, START, UNKNOWN, Labels
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums import diagnostic_tables as diagnostic
 from reweigh.sums.diagnostic_tables import (

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from reweigh.errors import UsageError
 from reweigh.log.states import END, HIDDEN, START, UNKNOWN, Labels, label_text
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.diagnostic_tables import LargestWeights
 from reweigh.sums.engines.sql_connect import Home

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
 from reweigh.log.steps import Identity
-from reweigh.policy.base import Policy, scope_of
+from reweigh.policy import Policy, scope_of
 from reweigh.sums.diagnostic_tables import LargestWeights, too_long
 from reweigh.sums.engines.arrays import SCANNED, ArraysEngine, as_batch, ratios
 from reweigh.sums.engines.base import SPARE_CELLS, Request

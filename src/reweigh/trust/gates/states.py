@@ -32,7 +32,7 @@ from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.kernels.groups import group_by, tally
 from reweigh.sums.diagnostic_tables import LaggedMoments
 from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.numbers import divided
+from reweigh.system import divided
 from reweigh.trust.gain import same
 from reweigh.trust.gates.gate import (
     NO_TRANSITIONS,

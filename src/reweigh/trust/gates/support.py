@@ -40,7 +40,7 @@ from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
 from reweigh.sums.moments import Moments
-from reweigh.system.numbers import number
+from reweigh.system import number
 from reweigh.trust.gates.gate import (
     ROUNDING,
     Context,
