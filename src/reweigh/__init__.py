@@ -116,12 +116,11 @@ if TYPE_CHECKING:
     from reweigh.policy import ColumnPolicy, FunctionPolicy
     from reweigh.policy.behavior import FittedBehavior, fit_behavior
     from reweigh.policy.table import TablePolicy, read_policy
+    from reweigh.sums.keyed import StepMoments, TransitionMoments
     from reweigh.sums.moments import Moments
     from reweigh.sums.read import read_log
     from reweigh.sums.store import load_moments
     from reweigh.sums.tables import Table
-    from reweigh.sums.trajectories import StepMoments
-    from reweigh.sums.transitions import TransitionMoments
 
 # Every name is imported when it is first used: `import reweigh` and `reweigh --help` stay quick.
 _HOMES = {
@@ -146,8 +145,7 @@ _HOMES = {
     "reweigh.sums.moments": "Moments",
     "reweigh.sums.store": "load_moments",
     "reweigh.sums.tables": "Table",
-    "reweigh.sums.trajectories": "StepMoments",
-    "reweigh.sums.transitions": "TransitionMoments",
+    "reweigh.sums.keyed": "StepMoments TransitionMoments",
     "reweigh.policy": "ColumnPolicy FunctionPolicy",
     "reweigh.policy.behavior": "FittedBehavior fit_behavior",
     "reweigh.policy.table": "TablePolicy read_policy",

@@ -12,7 +12,7 @@ import reweigh as rw
 from reweigh import kernels
 from reweigh.estimate import direct
 from reweigh.sums import scan
-from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.sums.engines import ArraysEngine
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, calls: Counter[str], of: Any, name: str) -> None:

@@ -30,7 +30,7 @@ from reweigh.evaluation.data import check_target
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.show.text import aligned
-from reweigh.sums.engines.arrays import ratios
+from reweigh.sums.engines import ratios
 from reweigh.system import number
 from reweigh.trust.bounds import (
     bernstein_interval,

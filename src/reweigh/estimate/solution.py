@@ -27,8 +27,8 @@ from reweigh.estimate.standard_error import LOST, Freedom
 from reweigh.kernels import kernel
 from reweigh.kernels.groups import inner, rowwise, tally
 from reweigh.log.states import END
+from reweigh.sums.keyed import TransitionMoments
 from reweigh.sums.moments import Moments
-from reweigh.sums.transitions import TransitionMoments
 from reweigh.system import divided
 
 Floats = npt.NDArray[np.float64]

@@ -15,20 +15,16 @@ import numpy.typing as npt
 
 from reweigh import kernels
 from reweigh.errors import RefusedError, UsageError, must_be
-from reweigh.estimate.direct import bare_moments, from_rows, mean_return, state_values
 from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, Solution
-from reweigh.estimate.marginal import behavior_value
+from reweigh.estimate.marginal import behavior_value, from_rows
 from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy, RememberedPolicy, scope_of
-from reweigh.sums.engines.arrays import ArraysEngine
-from reweigh.sums.engines.base import Request
-from reweigh.sums.engines.base import named as with_name
+from reweigh.sums.engines import ArraysEngine, Request, bare_moments, mean_return, named
+from reweigh.sums.keyed import StepMoments
 from reweigh.sums.moments import Moments
-from reweigh.sums.trajectories import StepMoments
 from reweigh.system.files import files_behind
-from reweigh.trust.diagnostics import unanswerable_by_sums, unlogged_in_sums
-from reweigh.trust.gates import tables_for, tables_needed
+from reweigh.trust.gates import tables_for, tables_needed, unanswerable_by_sums, unlogged_in_sums
 
 if TYPE_CHECKING:
     from reweigh.sums.read import ScannedLog
@@ -132,8 +128,8 @@ class RowsData(EvaluationData):
 
     def for_gates(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """The sums that the gates of the log and target read."""
-        log, _ = self.rows(dropped)
-        kinds = tables_for(self.recipes or [recipe], values_from_rows=from_rows(log))
+        over_rows = from_rows(self.rows(dropped)[0])
+        kinds = tables_for(self.recipes or [recipe], values_from_rows=over_rows)
         made: set[str] = self.kept.get(("kinds", dropped, recipe.max_ratio), set())
         if "model" in made:  # it holds the choices
             kinds = kinds - {"choices"}
@@ -141,14 +137,18 @@ class RowsData(EvaluationData):
 
     def state_values(self, recipe: Recipe, dropped: bool) -> StateValues | None:
         """V_t(s) from the rows, where the recursions of MIS run over them."""
-        log, target = self.rows(dropped)
-        return partial(state_values, log, target, recipe.max_ratio) if from_rows(log) else None
+        rows = self.rows(dropped)
+        if not from_rows(rows[0]):
+            return None
+        from reweigh.estimate.direct import state_values
+
+        return partial(state_values, *rows, recipe.max_ratio)
 
     def all_moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """The sums that all estimators asked for together need, for the user to keep."""
         kinds = self.requests[recipe.max_ratio].kinds
         sums = self.with_kinds(kinds, recipe.max_ratio, dropped).only(kinds)
-        return with_name(sums, self.rows(dropped)[0].identity())
+        return named(sums, self.rows(dropped)[0].identity())
 
     def every_kind(self, max_ratio: float | None) -> Moments | None:
         """All kinds of sums that the rows allow; None without propensities."""
@@ -157,7 +157,7 @@ class RowsData(EvaluationData):
             return None
         kinds = ESTIMATED - {"model"} if log.continuous_actions else ESTIMATED
         with np.errstate(over="ignore", invalid="ignore"):
-            return with_name(self.with_kinds(kinds, max_ratio, False, policy=True), log.identity())
+            return named(self.with_kinds(kinds, max_ratio, False, policy=True), log.identity())
 
     def with_kinds(
         self, kinds: frozenset[str], max_ratio: float | None, dropped: bool, policy: bool = False
@@ -420,7 +420,7 @@ def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
     if recipe.control is None:
         solution = plain.weights.solve_rows(plain, log, target, errors=data.errors)
         if solution is not None:
-            base = bare_moments(log, target, recipe)
+            base = bare_moments(log, target, recipe.needs)
             return Solved(solution, base, base, log)
         base = data.moments(recipe, dropped)
         return Solved(_solve_sums(data, plain, base, (log, target)), base, base)
@@ -431,14 +431,14 @@ def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
     rows = shaped.log, target
     solution = plain.weights.solve_rows(plain, *rows, errors=data.errors)
     if solution is not None:
-        used = bare_moments(*rows, plain)
+        used = bare_moments(*rows, plain.needs)
     else:
         blocks = 1 if sums is None else sums.about.blocks
         request = replace(plain.needs, blocks=blocks, control=shaped.name, named=False)
         used = ArraysEngine().moments(*rows, request)
         solution = _solve_sums(data, plain, used, rows)
     if sums is None:
-        return Solved(solution, used, bare_moments(log, target, recipe), log)
+        return Solved(solution, used, bare_moments(log, target, recipe.needs), log)
     return Solved(solution, used, sums)
 
 

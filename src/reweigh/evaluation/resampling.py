@@ -33,10 +33,10 @@ import numpy.typing as npt
 
 from reweigh import kernels
 from reweigh.errors import MOST_REPLICATES, RefusedError, check_threads, check_whole
-from reweigh.estimate.direct import MODES, Rows, observed
+from reweigh.estimate.direct import MODES, Rows
 from reweigh.estimate.doubly_robust import shape_log
 from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, overflow
-from reweigh.estimate.marginal import Marginal
+from reweigh.estimate.marginal import Marginal, observed
 from reweigh.estimate.replicates import AGAIN, Draws
 from reweigh.estimate.resampled_log import ResampledLog
 from reweigh.evaluation.data import RowsData, check_target, solve

@@ -25,7 +25,7 @@ from reweigh.log.states import HIDDEN, UNKNOWN, Label, Labels
 from reweigh.policy import Floats, Policy, WrappedPolicy, no_other_actions
 from reweigh.show.record import Change
 from reweigh.show.text import change_cells
-from reweigh.sums.engines.arrays import ratios
+from reweigh.sums.engines import ratios
 from reweigh.sums.moments import Moments
 from reweigh.system import rounded
 from reweigh.system.process import each

@@ -33,7 +33,7 @@ from reweigh.estimate.standard_error import GONE, OVERFLOW, TOO_FEW, Freedom, no
 from reweigh.evaluation.data import LogData, RowsData, SumsData, scanned_sums, solve
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy, RememberedPolicy
-from reweigh.sums.engines.arrays import ratios
+from reweigh.sums.engines import ratios
 from reweigh.sums.gather import gathered
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog

@@ -22,9 +22,7 @@ from reweigh.kernels.groups import group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, START, UNKNOWN
 from reweigh.policy import Policy
-from reweigh.sums import products
-from reweigh.sums.keyed import DeclaredSums
-from reweigh.sums.transitions import NO_ACTION, TransitionMoments
+from reweigh.sums.keyed import NO_ACTION, DeclaredSums, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -335,6 +333,8 @@ def _gathered_by_rows(gradient: CellGradient, log: EpisodeLog, rho: Floats) -> F
 
 
 def _of_products(gradient: ProductGradient, log: EpisodeLog, rho: Floats) -> Floats:
+    from reweigh.sums import products
+
     steps, constant = log.steps, gradient.constant
     if gradient.weighted and not gradient.whole:
         center, log_mean = gradient.center, gradient.log_mean

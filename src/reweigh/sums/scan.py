@@ -44,8 +44,7 @@ from reweigh.sums.diagnostic_tables import (
     label_hashes,
     thinned,
 )
-from reweigh.sums.keyed import NO_ACTION
-from reweigh.sums.transitions import TransitionMoments
+from reweigh.sums.keyed import NO_ACTION, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

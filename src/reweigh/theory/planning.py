@@ -48,8 +48,7 @@ from reweigh.system import number
 from reweigh.theory.exact import decomposition, quantities, spread
 from reweigh.theory.plan_result import Goal, Need, Plan
 from reweigh.trust.breakdown import Decomposition, from_parts, from_solution
-from reweigh.trust.diagnostics import FEW_EPISODES
-from reweigh.trust.gates import LIMITS
+from reweigh.trust.gates import FEW_EPISODES, LIMITS
 from reweigh.worlds.tabular import TabularMDP
 
 FEW_WEIGHTS = 100  # effective episodes below which running products have not shown their tail

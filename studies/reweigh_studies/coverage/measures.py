@@ -28,7 +28,7 @@ from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.paper.cells import PART, Row
 from reweigh.policy import Policy, RowsPolicy
-from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.sums.engines import ArraysEngine
 from reweigh.sums.moments import Moments
 from reweigh.trust.gates import Context, GateResult, Verdict, measured, tables_needed
 from reweigh.trust.gates.states import errors_apart

@@ -39,7 +39,7 @@ from reweigh.log.read import read_roles
 from reweigh.log.rules import Faults
 from reweigh.log.states import HIDDEN
 from reweigh.policy import ColumnPolicy, Policy, RememberedPolicy
-from reweigh.sums.engines.base import Request, named
+from reweigh.sums.engines import Request, named
 from reweigh.sums.engines.stream_chunks import (
     Findings,
     RowOrderError,
