@@ -88,13 +88,15 @@ class RowsData(EvaluationData):
 
     recipes   the estimators of the evaluation
     requests  what they need, by the clipping of the ratios
-    sums      those made so far, by whether cut-off episodes are left out and by the clipping
+    sums      those made so far, by whether cut-off episodes are left out, the clipping and the
+              blocks: sums by other blocks add up to other last bits, and no answer may depend on
+              which other estimators there are
     """
 
     truncated: Truncated = "refuse"
     recipes: Sequence[Recipe] = ()
     requests: dict[float | None, Request] = field(default_factory=dict)
-    sums: dict[tuple[bool, float | None], Moments] = field(default_factory=dict, repr=False)
+    sums: dict[tuple[bool, float | None, int], Moments] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -128,15 +130,12 @@ class RowsData(EvaluationData):
     def moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """Sums that hold what an estimator needs."""
         kinds = frozenset({"model"}) if recipe.fitted else recipe.needs.kinds
-        return self.with_kinds(kinds, recipe.max_ratio, dropped)
+        return self.with_kinds(kinds, recipe.max_ratio, dropped, blocks=recipe.needs.blocks)
 
     def for_gates(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """The sums that the gates of the log and target read."""
         log, _ = self.rows(dropped)
         kinds = tables_for(self.recipes or [recipe], values_from_rows=from_rows(log))
-        made: set[str] = self.kept.get(("kinds", dropped, recipe.max_ratio), set())
-        if "model" in made:  # it holds the choices
-            kinds = kinds - {"choices"}
         return self.with_kinds(kinds, recipe.max_ratio, dropped)
 
     def state_values(self, recipe: Recipe, dropped: bool) -> StateValues | None:
@@ -146,9 +145,9 @@ class RowsData(EvaluationData):
 
     def all_moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """The sums that all estimators asked for together need, for the user to keep."""
-        kinds = self.requests[recipe.max_ratio].kinds
-        sums = self.with_kinds(kinds, recipe.max_ratio, dropped).only(kinds)
-        return with_name(sums, self.rows(dropped)[0].identity())
+        request = self.requests[recipe.max_ratio]
+        sums = self.with_kinds(request.kinds, recipe.max_ratio, dropped, blocks=request.blocks)
+        return with_name(sums.only(request.kinds), self.rows(dropped)[0].identity())
 
     def every_kind(self, max_ratio: float | None) -> Moments | None:
         """All kinds of sums that the rows allow; None without propensities."""
@@ -160,7 +159,13 @@ class RowsData(EvaluationData):
             return with_name(self.with_kinds(kinds, max_ratio, False, policy=True), log.identity())
 
     def with_kinds(
-        self, kinds: frozenset[str], max_ratio: float | None, dropped: bool, policy: bool = False
+        self,
+        kinds: frozenset[str],
+        max_ratio: float | None,
+        dropped: bool,
+        *,
+        blocks: int = 1,
+        policy: bool = False,
     ) -> Moments:
         """Sums that hold these kinds; only those that are not there yet are made."""
         log, target = self.rows(dropped)
@@ -169,13 +174,15 @@ class RowsData(EvaluationData):
         request = self.requests.get(max_ratio, Request(max_ratio=max_ratio))
         policy = (policy or request.policy) and scope_of(target) == "row"
         wanted = kinds | ({"policy"} if policy and "model" in kinds else set())
-        key = dropped, max_ratio
+        key = dropped, max_ratio, blocks
         made, before = self.once(("kinds", *key), set[str]), self.sums.get(key)
         missing = wanted - made
         if before is None or missing:
             kinds = frozenset(missing - {"policy"} | ({"model"} if "policy" in missing else set()))
             tables = request.tables if before is None else ()
-            request = replace(request, kinds=kinds, policy=policy, tables=tables, named=False)
+            request = replace(
+                request, kinds=kinds, blocks=blocks, policy=policy, tables=tables, named=False
+            )
             sums = ArraysEngine().moments(log, target, request)
             self.sums[key] = sums if before is None else _joined(before, sums)
             made |= missing

@@ -159,8 +159,6 @@ def tables_for(recipes: Sequence[Recipe], *, values_from_rows: bool) -> frozense
         concerned = any(gate.concerns(recipe.traits) for recipe in recipes)
         if gate.reads == "sums" and concerned and not gate.of_sums_alone:
             kinds |= gate.needs
-    if "model" in kinds:
-        kinds.discard("choices")
     if "state values" in kinds:
         kinds.remove("state values")
         kinds |= set() if values_from_rows else {"transitions"}
