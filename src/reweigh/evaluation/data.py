@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from reweigh.sums.read import ScannedLog
 
 Floats = npt.NDArray[np.float64]
-StateValues = Callable[[], tuple[Floats, Floats]]
+StateValues = Callable[[], tuple[Floats, npt.NDArray[np.bool_]]]
 Jackknife = tuple[float | None, str, int]  # error, or None and why; how many blocks
 Truncated = Literal["refuse", "drop"]
 Result = TypeVar("Result")
