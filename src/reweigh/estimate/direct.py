@@ -227,15 +227,7 @@ class Rows:
         """The first arguments of the recursions: see `forward`."""
         s, pairs = self.steps, self.pairs
         if pairs is None:
-            return (
-                s.offsets,
-                self._states,
-                NO_BITS,
-                s.ending,
-                self.rho,
-                False,
-                _plain(s.reward),
-            )
+            return s.offsets, self._states, NO_BITS, s.ending, self.rho, False, _plain(s.reward)
         bits = np.uint64(pairs.bits)
         return s.offsets, _plain(pairs.code, np.uint16), bits, s.ending, self.rho, True, s.reward
 
