@@ -108,10 +108,9 @@ if TYPE_CHECKING:
     )
     from reweigh.evaluation.evaluate import evaluate, evaluate_all, moments, point_values
     from reweigh.evaluation.result import Diagnostics, Estimate, Gain, Interval, Marginals, Refusal
+    from reweigh.log.abstractions import Grid, Rounding
     from reweigh.log.arrays import log_from_arrays
-    from reweigh.log.columns import Columns
-    from reweigh.log.log import EpisodeLog
-    from reweigh.log.states import Grid, Rounding
+    from reweigh.log.log import Columns, EpisodeLog
     from reweigh.policy.base import ColumnPolicy, FunctionPolicy
     from reweigh.policy.behavior import FittedBehavior, fit_behavior
     from reweigh.policy.table import TablePolicy, read_policy
@@ -139,10 +138,9 @@ _HOMES = {
     "reweigh.estimate.table_weights": "TableWeights",
     "reweigh.evaluation.evaluate": "evaluate evaluate_all moments point_values",
     "reweigh.log.arrays": "log_from_arrays",
-    "reweigh.log.columns": "Columns",
-    "reweigh.log.log": "EpisodeLog",
+    "reweigh.log.log": "Columns EpisodeLog",
     "reweigh.sums.read": "read_log",
-    "reweigh.log.states": "Grid Rounding",
+    "reweigh.log.abstractions": "Grid Rounding",
     "reweigh.sums.moments": "Moments",
     "reweigh.sums.store": "load_moments",
     "reweigh.sums.tables": "Table",

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import dense
 import numpy as np
@@ -25,11 +26,12 @@ from scipy import stats
 
 from reweigh.errors import RefusedError
 from reweigh.estimate import standard_error
-from reweigh.evaluation.basis import Grounds
+from reweigh.estimate.standard_error import Freedom
 from reweigh.evaluation.evaluate import evaluate_in_study
-from reweigh.evaluation.resampling import Replicates
 from reweigh.evaluation.result import Estimate, Refusal
+from reweigh.evaluation.uncertainty import EstimateUncertainty
 from reweigh.paper.cells import CellResult, run_replicates
+from reweigh.trust.intervals import Analytic, Cluster, Replicates, Uncertainty
 from reweigh.worlds import TabularMDP
 
 ESTIMATORS = ("mis", "mis-plain", "mis-state", "dm", "is", "wis", "dr", "wdr", "mdr")
@@ -177,13 +179,14 @@ def test_a_quantile_with_all_of_alpha_on_one_side(monkeypatch: pytest.MonkeyPatc
 def test_a_width_that_does_not_shrink_with_n(monkeypatch: pytest.MonkeyPatch) -> None:
     """The spread of an episode instead of that of a mean, right at n = 200 by luck: it is the
     larger log that shows it."""
-    honest = Grounds.error_and_df
+    for method in (Analytic, Cluster):
+        honest = method.error
 
-    def mutant(self: Grounds, method: str) -> tuple[float, float]:
-        error, df = honest(self, method)
-        return error * np.sqrt(self.n_episodes / 200), df
+        def mutant(self: object, of: Uncertainty, honest: Any = honest) -> Freedom:
+            freedom = honest(self, of)
+            return Freedom(freedom.error * np.sqrt(of.n_episodes / 200), freedom.df)
 
-    monkeypatch.setattr(Grounds, "error_and_df", mutant)
+        monkeypatch.setattr(method, "error", mutant)
     assert complaints(SMALL, run(SMALL, ("mis",), REPLICATES)) == []
     found = complaints(LARGE, run(LARGE, ("mis", "is"), FEW))
     assert all(told(found, name, m) for name in ("mis", "is") for m in ("analytic", "cluster"))
@@ -196,9 +199,11 @@ def test_the_error_of_another_normalisation(monkeypatch: pytest.MonkeyPatch) -> 
         results = evaluate_in_study(log, target, [*names, "mis-plain"])  # type: ignore[arg-type]
         plain = results.pop()
         assert isinstance(plain, Estimate)
-        wrong = {"error": plain.grounds.error, "freedom": plain.grounds.freedom}
+        wrong = {"error": plain.uncertainty.error, "freedom": plain.uncertainty.freedom}
         return [
-            replace(r, grounds=replace(r.grounds, **wrong)) if isinstance(r, Estimate) else r
+            replace(r, uncertainty=replace(r.uncertainty, **wrong))
+            if isinstance(r, Estimate)
+            else r
             for r in results
         ]
 
@@ -264,10 +269,10 @@ def test_rows_resampled_instead_of_episodes(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_interval_that_is_missing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Grounds, minus: object = None) -> None:
+    def refuse(self: object, minus: object = None) -> None:
         raise RefusedError("no-error", "none")
 
-    monkeypatch.setattr(Grounds, "spread", refuse)
+    monkeypatch.setattr(EstimateUncertainty, "spread", refuse)
     found = complaints(SMALL, run(SMALL, ("mis",), 3))
     assert "mis, cluster: no interval" in found
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reweigh.cli.config import comment_line, setting_line, toml_value
+from reweigh.cli.command import comment_line, setting_line, toml_value
 from reweigh.cli.init.roles import KNOWN, OWN, PART, rating, words
 
 from .commands import POLICY, Command, log_table, write_log, write_policy
@@ -503,7 +503,7 @@ level = 3
 
 
 def test_where_a_configuration_says_what(tmp_path: Path) -> None:
-    from reweigh.cli.config import lines_of
+    from reweigh.cli.command import lines_of
 
     found = lines_of(tmp_path / "c.toml", LINES)
     assert found.at == {

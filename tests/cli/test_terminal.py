@@ -8,16 +8,15 @@ import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import reweigh as rw
 from reweigh.cli import app
-from reweigh.cli.compare import comparison_table
-from reweigh.cli.evaluate import estimates_table
+from reweigh.cli.compare import print_comparison
+from reweigh.cli.evaluate import print_estimates
+from reweigh.cli.terminal import Terminal
 
 from .commands import Command, log_table, write_log
 
@@ -27,10 +26,9 @@ COMMANDS = [
 ]  # fmt: skip
 
 
-def drawn(table: Any, width: int) -> str:
-    console = Console(width=width, file=StringIO(), highlight=False)
-    console.print(table)
-    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+class Screen(StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def test_help_is_quick() -> None:
@@ -79,7 +77,9 @@ def test_completion_knows_commands_and_options() -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e-6])
-def test_tables_fit_80_columns_and_lose_nothing(scale: float) -> None:
+def test_tables_fit_80_columns_and_lose_nothing(
+    scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The longest names and very long numbers: an interval may take two lines, no cell is cut."""
     table = log_table()
     table = table.set_column(4, "reward", [table["reward"].to_numpy() * scale])
@@ -92,12 +92,18 @@ def test_tables_fit_80_columns_and_lose_nothing(scale: float) -> None:
     names = ["mis", "ssd-is-selfnorm", "trajectory-wis"]
     records = [result.record() for result in rw.evaluate_all(log, target, names)]
     compared = rw.compare(log, policies, ["mis", "trajectory-wis"], seed=1)
-    for made in (
-        estimates_table(records),
-        estimates_table(records, truth=1.0),
-        comparison_table(compared),
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    terminal = Terminal()
+    for show in (
+        lambda: print_estimates(records, terminal),
+        lambda: print_estimates(records, terminal, truth=1.0),
+        lambda: print_comparison(compared, terminal),
     ):
-        shown = drawn(made, 80)
+        screen = Screen()
+        monkeypatch.setattr(sys, "stdout", screen)
+        show()
+        shown = screen.getvalue()
         assert max(map(len, shown.splitlines())) <= 80
         assert "…" not in shown
         assert any(word in shown for word in ("green", "amber", "red"))  # not a colour alone

@@ -21,6 +21,7 @@ from reweigh.estimate.replicates import Draws, UnitTable, without_one
 from reweigh.evaluation import resampling
 from reweigh.evaluation.resampling import BLOCK, THRESHOLDS, Again, delete_blocks, resample
 from reweigh.kernels import choose as compute
+from reweigh.kernels.plain import draw
 from reweigh.worlds import ModelFail, TimeVarying, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -46,7 +47,7 @@ def arrays(n: int, seed: int, cut: float = 0.3) -> dict[str, Any]:
 
 def draws(n: int, seed: int, block: int) -> np.ndarray:
     counts = np.empty((n, BLOCK), np.uint8)
-    compute.pick("resample.draw", 0)(seed, block, THRESHOLDS, counts)
+    draw(seed, block, THRESHOLDS, counts)
     return counts
 
 

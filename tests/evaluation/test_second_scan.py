@@ -15,8 +15,10 @@ import pytest
 
 import reweigh as rw
 from reweigh.decide.contenders import disagreement
-from reweigh.evaluation import influence_source
-from reweigh.sums.engines import second_scan, stream_fast, stream_gather
+from reweigh.evaluation.uncertainty import BEHAVIOR
+from reweigh.kernels.choose import compiled
+from reweigh.sums import gather
+from reweigh.sums.engines import second_scan, stream
 from reweigh.worlds import random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -33,7 +35,7 @@ def told(result: rw.Estimate) -> dict[str, Any]:
         if gate.name == "decisive episodes" and gate.value is not None:
             numbers[gate.name] = gate.value
     try:
-        numbers["cluster"] = result.grounds.error_and_df("cluster")[0]
+        numbers["cluster"] = result.uncertainty.cluster_error()
     except rw.RefusedError as error:
         words["cluster"] = str(error)
     try:
@@ -109,19 +111,19 @@ def test_a_policy_that_sees_more_than_the_state(tmp_path: Path) -> None:
         log = rw.read_log(tmp_path / "log.parquet", engine=engine, **case.reading)
         results = rw.evaluate_all(log, case.target, ["dm", "dm-renorm", "mis", "mdr"])
         assert all(isinstance(result, rw.Estimate) for result in results)
-        answers.append([result.grounds.error_and_df("cluster")[0] for result in results])
+        answers.append([result.uncertainty.cluster_error() for result in results])
     assert answers[1] == pytest.approx(answers[0], rel=1e-9)
 
 
 def test_one_scan_is_for_all_estimators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scans = []
-    visit = influence_source.visit_episodes
+    visit = second_scan.visit_episodes
 
     def counted(*given: Any) -> None:
         scans.append(1)
         visit(*given)
 
-    monkeypatch.setattr(influence_source, "visit_episodes", counted)
+    monkeypatch.setattr(second_scan, "visit_episodes", counted)
     pq.write_table(table_of(np.random.default_rng(2).random((200, 3))), tmp_path / "log.parquet")
     log = rw.read_log(tmp_path / "log.parquet", engine="stream")
     results = rw.evaluate_all(log, TARGET, ["mis", "dm", "wis", "mis-pooled"])
@@ -145,7 +147,9 @@ def test_differences_of_estimators_have_the_same_joint_errors(tmp_path: Path) ->
         log = rw.read_log(tmp_path / "log.parquet", engine=engine)
         results = rw.evaluate_all(log, TARGET, ["mis", "ssd-is", "mis-pooled", "wis", "is"])
         texts.append(disagreement(results))
-        first, *others = [result.grounds for result in results if isinstance(result, rw.Estimate)]
+        first, *others = [
+            result.uncertainty for result in results if isinstance(result, rw.Estimate)
+        ]
         by_engine.append([first.joint_error(other) for other in others])
         assert by_engine[-1] == pytest.approx(by_engine[0], rel=1e-9)
     assert texts[1:] == texts[:1] * 2
@@ -171,39 +175,36 @@ def test_a_log_that_changed_meanwhile_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batch", [7, 1000])
-@pytest.mark.parametrize("name", ["mis", "mis-plain", "mis-state"])
+@pytest.mark.parametrize("name", ["mis", "mis-plain", "mis-state", "dm", "mis-pooled"])
 def test_the_compiled_second_scan_is_the_general_one(
     name: str, batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Integer labels and ids, episodes that end early, rows that wait for the next batch."""
     world = random_mdp(5, n_states=5, n_actions=2, horizon=6, terminal=1, discount=0.9)
     pq.write_table(world.simulate(300, 2).to_table(), tmp_path / "log.parquet")
-    monkeypatch.setattr(stream_fast, "PAGES", batch)
+    monkeypatch.setattr(stream.StreamEngine, "batch", batch)
     used: list[bool] = []
-    quickly = stream_gather.gather_quickly
+    by_rows = gather._gathered_by_rows
     monkeypatch.setattr(
-        stream_gather, "gather_quickly", lambda *a: used.append(quickly(*a)) or used[-1]
+        gather, "_gathered_by_rows", lambda *given: used.append(True) or by_rows(*given)
     )
     spreads = []
     for rows in (0, 10**18):
-        monkeypatch.setattr(second_scan, "COMPILED_FROM", rows)
-        log = rw.read_log(
-            tmp_path / "log.parquet", engine="stream", discount=0.9, terminated="terminated"
-        )
-        estimate = rw.evaluate(log, world.target, name)
-        spread, apart = (estimate.grounds.spread(m) for m in (None, influence_source.BEHAVIOR))
+        with compiled(rows):
+            log = rw.read_log(
+                tmp_path / "log.parquet", engine="stream", discount=0.9, terminated="terminated"
+            )
+            estimate = rw.evaluate(log, world.target, name)
+            spread, apart = (estimate.uncertainty.spread(m) for m in (None, BEHAVIOR))
         spreads.append([spread, apart])
-    assert used == [True]
+    assert any(used)
     for quick, general in zip(*spreads, strict=True):
         assert (quick.n, quick.episode) == (general.n, general.episode)
         for field in ("top", "second", "third"):
             assert getattr(quick, field) == pytest.approx(getattr(general, field), rel=1e-9)
 
 
-def test_other_labels_and_estimators_take_the_general_scan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(second_scan, "COMPILED_FROM", 0)
+def test_other_labels_and_estimators_too(tmp_path: Path) -> None:
     table = table_of(np.random.default_rng(0).normal(size=(200, 3)))
     texts = table.set_column(
         table.column_names.index("state"), "state", pc.cast(table["state"], pa.string())
@@ -212,8 +213,9 @@ def test_other_labels_and_estimators_take_the_general_scan(
         answers = []
         for engine in ("arrays", "stream"):
             pq.write_table(made, tmp_path / "log.parquet")
-            log = rw.read_log(tmp_path / "log.parquet", engine=engine)
-            answers.append([told(result) for result in rw.evaluate_all(log, TARGET, names)])
+            with compiled():
+                log = rw.read_log(tmp_path / "log.parquet", engine=engine)
+                answers.append([told(result) for result in rw.evaluate_all(log, TARGET, names)])
         for one, other in zip(*answers, strict=True):
             assert one["words"] == other["words"]
             assert one["numbers"] == pytest.approx(other["numbers"], rel=1e-9, abs=1e-12)
@@ -222,15 +224,15 @@ def test_other_labels_and_estimators_take_the_general_scan(
 def test_rows_in_no_order_are_scanned_again_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the compiled scan has begun with them: it leaves the whole log to the general."""
-    monkeypatch.setattr(second_scan, "COMPILED_FROM", 0)
-    monkeypatch.setattr(stream_fast, "PAGES", 50)
+    """Also where the compiled loops have begun with them: they leave the whole log to DuckDB."""
+    monkeypatch.setattr(stream.StreamEngine, "batch", 50)
     table = table_of(np.random.default_rng(0).normal(size=(200, 3)))
     order = np.r_[np.arange(300), 300 + np.random.default_rng(1).permutation(300)]
     answers = []
     for engine, rows in (("arrays", table), ("stream", table.take(order))):
         pq.write_table(rows, tmp_path / f"{engine}.parquet")
-        log = rw.read_log(tmp_path / f"{engine}.parquet", engine=engine)
-        answers.append(told(rw.evaluate(log, TARGET, "mis")))
+        with compiled():
+            log = rw.read_log(tmp_path / f"{engine}.parquet", engine=engine)
+            answers.append(told(rw.evaluate(log, TARGET, "mis")))
     assert answers[1]["words"] == answers[0]["words"]
     assert answers[1]["numbers"] == pytest.approx(answers[0]["numbers"], rel=1e-9, abs=1e-12)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import reweigh as rw
-from reweigh.log.checks import numbers
+from reweigh.log.roles import numbers
 
 from .samples import COLUMNS, csv_file, csv_text, states_by_row, table
 

@@ -11,7 +11,7 @@ import pytest
 
 import reweigh as rw
 from reweigh.decide.report import SHOWN, comparison_page, ranked_rows, to_best
-from reweigh.show.html.page import Section, Table, spec_of
+from reweigh.show.html import Section, Table, spec_of
 from reweigh.show.text import span
 from reweigh.system.numbers import rounded
 

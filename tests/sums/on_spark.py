@@ -25,7 +25,7 @@ from population import TARGET, population_log, random_world
 
 import reweigh as rw
 from reweigh.cli.app import run
-from reweigh.sums.engines.sql_spark import spark_session
+from reweigh.sums.engines.sql_databases import spark_session
 
 ESTIMATORS = ["mis", "mis-plain", "is", "wis", "dm", "dr"]
 

@@ -23,12 +23,12 @@ from log.test_contract import BROKEN
 from population import TARGET, population_log, random_world
 
 import reweigh as rw
-from reweigh.evaluation.scans import scanned_sql
+from reweigh.evaluation.data import scanned_sql
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
 from reweigh.sums.engines.sql import IbisEngine
 from reweigh.sums.engines.sql_connect import open_home, quoted
-from reweigh.sums.engines.sql_duckdb import DuckHome
+from reweigh.sums.engines.sql_databases import DuckHome
 from reweigh.sums.read import ScannedLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

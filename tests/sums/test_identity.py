@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import reweigh as rw
-from reweigh.log.identity import Identity, base, identity_of, key_of, marks
+from reweigh.log.steps import Identity, base, identity_of, key_of, marks
 from reweigh.sums.engines.stream import StreamEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

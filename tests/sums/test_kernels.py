@@ -201,10 +201,11 @@ def test_a_dense_look_up_is_the_search(code: str, name: str) -> None:
     for _ in range(10):
         hide = 0.3 if name == "mapping" else 0.0
         log = to_reweigh(random_log(rng, n=9, hide=hide, ends=("complete", "terminated")))
-        codes = policy._entries.actions.translate(log.actions)
-        found = policy._look_up_dense(log, codes)
-        assert found is not None
-        np.testing.assert_array_equal(found, policy._look_up(log, codes[log.steps.action]))
+        assert policy.dense(log, log.actions) is not None
+        steps, codes = log.steps, policy._entries.actions.translate(log.actions)
+        searched, known = policy.find(log.states, steps.state, steps.step, codes[steps.action])
+        assert known.all()
+        np.testing.assert_array_equal(policy.probabilities(log), searched)
 
 
 def test_a_policy_without_a_needed_row_is_left_to_the_search(code: str) -> None:
@@ -212,16 +213,16 @@ def test_a_policy_without_a_needed_row_is_left_to_the_search(code: str) -> None:
     short = rw.TablePolicy(np.full((2, 3, 2), 0.5))  # two steps of four
     few = rw.TablePolicy([[0.5, 0.5]])  # state 0 only
     for policy in (short, few):
-        codes = policy._entries.actions.translate(log.actions)
-        assert policy._look_up_dense(log, codes) is None
+        table = policy.dense(log, log.actions)
+        assert table is None or np.isnan(table).any()
         with pytest.raises(rw.InputError, match="must know every state"):
             policy.probabilities(log)
 
 
-def test_kernels_are_for_many_rows_and_twins_for_few() -> None:
-    name = "ingest.transpose_numbers"
-    assert compute.pick(name, 10).__module__ == "reweigh.kernels.twins.ingest"
-    assert compute.pick(name, compute.COMPILED_FROM).__module__ == "reweigh.kernels.ingest"
+def test_kernels_are_for_many_rows() -> None:
+    name, plain = "ingest.transpose_numbers", len
+    assert compute.pick(name, 10, plain) is plain
+    assert compute.pick(name, compute.COMPILED_FROM, plain).__module__ == "reweigh.kernels.ingest"
 
 
 SMALL = """

@@ -20,7 +20,7 @@ from reweigh.cli.app import run
 from reweigh.kernels.groups import group_by
 from reweigh.sums import diagnostic_tables as extras
 from reweigh.sums.diagnostic_tables import LaggedMoments, LargestWeights
-from reweigh.sums.engines.stream_episodes import Tail
+from reweigh.sums.engines.stream_sums import LargestSoFar
 from reweigh.trust.gates import Verdict
 
 __all__ = ["fast_answers"]
@@ -247,7 +247,7 @@ def test_sites_with_too_many_cells_add_up_to_those_of_the_whole(monkeypatch, tmp
 def test_cells_with_actions_that_no_estimator_asked_for_are_spare(monkeypatch) -> None:
     """On a large log what the gates need of them is held by (t, s, a) alone; where an estimator
     asks for them they are made."""
-    for name in ("stream_fast", "stream_cells", "stream_chunks", "sql"):
+    for name in ("stream_sums", "sql"):
         monkeypatch.setattr(
             importlib.import_module(f"reweigh.sums.engines.{name}"), "SPARE_CELLS", 100
         )
@@ -401,7 +401,7 @@ def test_the_largest_weights_are_those_of_a_sort_whatever_the_parts(
     rng = np.random.default_rng(values)
     log_w = LargestWeights.even(rng.integers(0, values, 20_000) / 7.0)
     log_w[rng.random(len(log_w)) < 0.3] = -np.inf  # products of 0
-    tail = Tail(len(log_w))
+    tail = LargestSoFar(len(log_w))
     for part in np.array_split(log_w, parts):
         tail.add(part)
     found, whole = tail.total(), LargestWeights.of(log_w)

@@ -1,4 +1,5 @@
-"""Cells and running products: kernels and twins sum what a plain loop over the rows sums."""
+"""Cells and running products: the compiled and the NumPy scan sum what a plain loop over the rows
+sums."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import fields
 from fractions import Fraction as F
 from typing import Any
 
@@ -19,10 +19,10 @@ from build import TARGET, random_log, to_reweigh
 import reweigh as rw
 from reweigh.kernels import choose as compute
 from reweigh.kernels import groups
-from reweigh.kernels.twins import products as products_twin
-from reweigh.kernels.twins import sums as sums_twin
 from reweigh.log.states import END, HIDDEN, START, UNKNOWN
-from reweigh.sums import cells, products
+from reweigh.sums import products, scan
+from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.sums.engines.base import Request
 from reweigh.sums.transitions import KEYS, SUMS, TransitionMoments
 from reweigh.worlds import random_mdp
 
@@ -39,20 +39,21 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=["kernels", "twins", "chunks"])
+@pytest.fixture(params=["dense", "ranked", "numpy"])
 def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both codes, whatever the size; the twins also with a few rows at a time."""
-    if request.param == "kernels":
+    """The compiled scan, with a line for every possible cell and for those that occur, and the
+    NumPy scan, whatever the size."""
+    if request.param != "numpy":
         pytest.importorskip("numba")
-    if request.param == "chunks":
-        monkeypatch.setattr(sums_twin, "CHUNK", 3)
-        monkeypatch.setattr(products_twin, "CHUNK", 2)
-    use(monkeypatch, "kernels" if request.param == "kernels" else "twins")
+    use(monkeypatch, request.param)
     return str(request.param)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    monkeypatch.setattr(compute, "COMPILED_FROM", 0 if what == "kernels" else 10**18)
+    monkeypatch.setattr(compute, "COMPILED_FROM", 10**18 if what == "numpy" else 0)
+    monkeypatch.setattr(scan, "NODES_PER_ROW", 1000)
+    monkeypatch.setattr(scan, "CELLS_PER_ROW", 0)
+    monkeypatch.setattr(scan, "FEW_CELLS", 0 if what == "ranked" else 10**6)
 
 
 def logs(kind: str, count: int = 12) -> list[tuple[ref.Log, rw.EpisodeLog]]:
@@ -110,16 +111,12 @@ def plain_cells(
 
 
 def tables(log: rw.EpisodeLog, blocks: int) -> dict[str, TransitionMoments]:
-    """Cells without and with the action; those of hidden stretches where states are hidden."""
-    pi = TARGET.probabilities(log)
-    rho = pi / log.steps.behavior_prob
-    block = log.steps.blocks(blocks)
-    hidden = len(log.states) if log.has_hidden else HIDDEN
-    return {
-        "plain": cells.one_step_cells(log.steps, block, pi, rho, None, hidden),
-        "action": cells.one_step_cells(log.steps, block, pi, rho, log.steps.action, hidden),
-        "stretches": cells.stretch_cells(log.steps, block, rho, log.discount),
-    }
+    """Cells without and with the action; the former of stretches where states are hidden."""
+    kinds = frozenset({"transitions", "model"})
+    sums = ArraysEngine().moments(log, TARGET, Request(kinds, blocks))
+    assert sums.transitions is not None
+    assert sums.model is not None
+    return {"transitions": sums.transitions, "model": sums.model}
 
 
 @pytest.mark.parametrize("blocks", [1, 3])
@@ -132,8 +129,8 @@ def test_cells_are_what_a_loop_over_the_rows_finds(code: str, kind: str, blocks:
             return hidden if state is None else log.states.code_of[str(state)]
 
         for name, table in tables(log, blocks).items():
-            long = name == "stretches"
-            expected = plain_cells(plain, code_of, blocks, action=name == "action", stretches=long)
+            long, action = name == "transitions" and log.has_hidden, name == "model"
+            expected = plain_cells(plain, code_of, blocks, action=action, stretches=long)
             acts = log.actions.code_of
             keys = sorted(
                 (*key[:3], acts[str(key[3])] if key[3] >= 0 else -1, *key[4:], *sums)
@@ -151,22 +148,51 @@ def test_cells_are_what_a_loop_over_the_rows_finds(code: str, kind: str, blocks:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_cells_are_the_same_to_the_bit_for_any_code_and_chunking(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every sum is taken in the order of the rows."""
+def test_cells_are_the_same_for_any_code(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled, every sum is taken in the order of the rows: the same to the bit."""
     pytest.importorskip("numba")
     for _, log in logs(kind, 4):
         for blocks in (1, 3):
-            use(monkeypatch, "kernels")
+            use(monkeypatch, "dense")
             expected = tables(log, blocks)
-            use(monkeypatch, "twins")
-            for chunk in (1, 5, 1 << 15):
-                monkeypatch.setattr(sums_twin, "CHUNK", chunk)
+            for what, digits in (("ranked", 0.0), ("numpy", 1e-14)):
+                use(monkeypatch, what)
                 for name, table in tables(log, blocks).items():
-                    for field in fields(table):
-                        mine = getattr(table, field.name)
-                        np.testing.assert_array_equal(mine, getattr(expected[name], field.name))
+                    for column, values in table.arrays().items():
+                        other = getattr(expected[name], column)
+                        np.testing.assert_allclose(values, other, rtol=digits, atol=digits)
+
+
+def test_batches_of_episodes_add_up_to_the_log() -> None:
+    pytest.importorskip("numba")
+    log = random_mdp(3, 4, 3, 6, reward_sd=0.3, terminal=1).simulate(90, 0)
+    target = probabilities(log)
+    kinds = frozenset({*scan.CELLS, "lagged", "ordered", "paced", "largest"})
+    shape = scan.Shape(kinds, log.states, len(log.actions), log.horizon, 0.9, 2, 3.0)
+    whole, parts = scan.CompiledScan(shape), scan.CompiledScan(shape, batches=True)
+    whole.add(batch(log, target))
+    for part in range(3):
+        some = log.select(np.arange(log.n_episodes) % 3 == part)
+        parts.add(batch(some, target[np.isin(log.steps.episode_index % 3, part)]))
+    expected = whole.tables()
+    assert expected.keys() == kinds
+    for kind, table in parts.tables().items():
+        for name, values in table.arrays().items():
+            other = expected[kind].arrays()[name]
+            np.testing.assert_allclose(values, other, rtol=1e-12, atol=1e-12)
+
+
+def probabilities(log: rw.EpisodeLog) -> np.ndarray:
+    """Probabilities of a target that sees more than the state."""
+    return np.random.default_rng(0).uniform(0.1, 0.9, log.steps.n_rows)
+
+
+def batch(log: rw.EpisodeLog, pi: np.ndarray) -> scan.Batch:
+    s = log.steps
+    return scan.Batch(
+        s.offsets, s.state, s.action, s.reward, s.behavior_prob, pi, s.ending, s.blocks(2),
+        np.asarray(s.episode),
+    )  # fmt: skip
 
 
 def test_long_steps_are_sorted_by_several_digits(code: str) -> None:
@@ -180,26 +206,16 @@ def test_long_steps_are_sorted_by_several_digits(code: str) -> None:
         np.full((n, horizon), 0.5),
     )
     pi = rng.random(log.steps.n_rows)
-    found = cells.one_step_cells(
-        log.steps, log.steps.blocks(7), pi, pi / 0.5, log.steps.action, HIDDEN
-    )
     steps = log.steps
+    log._cache["column pi"] = pi
+    sums = ArraysEngine().moments(log, rw.ColumnPolicy("pi"), Request(frozenset({"model"}), 7))
+    found = sums.model
     block = steps.blocks(7)[steps.episode_index]
     columns = [block, steps.step, steps.state, steps.action, steps.step + 1, steps.next_state]
     expected = np.unique(np.stack(columns, axis=1), axis=0)
     np.testing.assert_array_equal(np.stack([getattr(found, k) for k in KEYS], axis=1), expected)
     assert found.n.sum() == steps.n_rows
     assert found.y.sum() == pytest.approx(steps.reward.sum())
-
-
-def test_keys_beyond_a_number_are_numbered(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    [(_, log)] = logs("larger", 1)
-    expected = tables(log, 3)
-    monkeypatch.setattr(cells, "LARGEST_KEY", 5)
-    for name, table in tables(log, 3).items():
-        for field in fields(table):
-            mine = getattr(table, field.name)
-            np.testing.assert_array_equal(mine, getattr(expected[name], field.name))
 
 
 def test_a_ratio_of_0_ends_a_stretch_whatever_follows(code: str) -> None:
@@ -209,9 +225,9 @@ def test_a_ratio_of_0_ends_a_stretch_whatever_follows(code: str) -> None:
     pi = np.array([[0.0, 1.0, 1.0], [0.5, 0.5, 0.5]])
     ones = np.ones((2, 3))
     log = rw.log_from_arrays(states, ones.astype(int), ones, mu, pi, hidden="allow")
+    request = Request(frozenset({"transitions"}))
     with np.errstate(over="ignore"):
-        rho = log.column("target_prob") / log.steps.behavior_prob
-    [table] = [cells.stretch_cells(log.steps, np.zeros(2, np.int64), rho, 1.0)]
+        table = ArraysEngine().moments(log, rw.ColumnPolicy("target_prob"), request).transitions
     assert (table.n.tolist(), table.rho.tolist(), table.z.tolist()) == ([2], [1.0], [3.0])
 
 
@@ -426,21 +442,6 @@ def test_ratios_beyond_all_numbers_are_refused_by_name(code: str) -> None:
             rw.evaluate(log, rw.ColumnPolicy("target_prob"), name)
 
 
-def test_starts_are_counted_as_they_are_sorted() -> None:
-    """Many episodes in few first states, hidden ones among them, and few in many."""
-    world = random_mdp(1, n_states=3)
-    rng = np.random.default_rng(0)
-    for n, states in ((500, 3), (5, 40)):
-        steps = world.simulate(n, 0).steps
-        block, state = rng.integers(0, 4, n), rng.integers(-4, states, n)
-        found = cells.starts(steps, block, state)
-        sums = groups.group_by([block, state])
-        assert np.array_equal(found.block, sums.keys[0])
-        assert np.array_equal(found.s, sums.keys[1])
-        assert np.array_equal(found.n, sums.count())
-        assert not found.g.any()
-
-
 def test_whole_episodes_are_summed_alike() -> None:
     """Kernel and twin, with products far apart, products that are 0, and start values."""
     kernel = pytest.importorskip("reweigh.kernels.products")
@@ -450,9 +451,9 @@ def test_whole_episodes_are_summed_alike() -> None:
     m = rng.uniform(0.5, 2, n) * (rng.random(n) > 0.1)
     x, plain, g = rng.normal(size=(3, n))
     found = []
-    for code in (kernel, products_twin):
+    for add in (kernel.episodes, products.add_episodes):
         top, sums = np.full(blocks, products.NOTHING), np.zeros((len(products.WHOLE), blocks))
-        code.episodes(block, m, e, x, plain, g, top, sums)
+        add(block, m, e, x, plain, g, top, sums)
         found.append((top, sums))
     (top, sums), (twin_top, twin_sums) = found
     assert top.tolist() == twin_top.tolist() == [1, 1, 1]

@@ -11,7 +11,7 @@ import pytest
 
 import reweigh as rw
 from reweigh.log.states import HIDDEN
-from reweigh.sums.visits import visits_of
+from reweigh.sums.moments import visits_of
 
 ENGINES = ("arrays", "stream", "duckdb")
 NEVER = "never shows"

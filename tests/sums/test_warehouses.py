@@ -14,13 +14,14 @@ import pytest
 
 import reweigh as rw
 from reweigh.errors import UsageError
-from reweigh.log.columns import Columns
 from reweigh.log.csv_files import CsvFormat
+from reweigh.log.log import Columns
 from reweigh.log.states import Labels
 from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.engines.base import Request
-from reweigh.sums.engines.sql import warehouse_sql
-from reweigh.sums.engines.sql_log import Facts
+from reweigh.sums.engines.sql import Query
+from reweigh.sums.engines.sql_connect import Home
+from reweigh.sums.engines.sql_log import Facts, open_log, policy_column
 from reweigh.sums.read import Reading
 
 DIALECTS = ("bigquery", "snowflake", "databricks", "trino", "clickhouse", "postgres", "duckdb")
@@ -70,9 +71,10 @@ def written(dialect: str, variant: str, policy: str, **changes: Any) -> str:
         "",
         (-3, 10**6),
     )
-    columns = dict(zip(table.column_names, table.schema.types, strict=True))
-    target = fixture.policies(variant)[policy]
-    return warehouse_sql(dialect, columns, reading, target, ALL, facts, "steps_of_all_sites")
+    target, names = fixture.policies(variant)[policy], table.column_names
+    home = Home("a table", names, names, table.schema.types, dialect, "steps_of_all_sites")
+    log = open_log(home, reading, policy_column(target))
+    return Query(home, log, reading, target, ALL, facts).text
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

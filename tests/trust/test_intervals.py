@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from fractions import Fraction as F
 from functools import cache
 from pathlib import Path
@@ -19,12 +20,12 @@ import reweigh as rw
 from reweigh.estimate.direct import Rows, solve_rows
 from reweigh.estimate.influence import behavior_values, influence_values
 from reweigh.estimate.standard_error import Freedom
-from reweigh.evaluation import basis as grounds_module
+from reweigh.evaluation import resampling
 from reweigh.evaluation.evaluate import point_values
 from reweigh.evaluation.resampling import BLOCK, THRESHOLDS
-from reweigh.kernels.choose import pick
+from reweigh.kernels.plain import draw
 from reweigh.trust import intervals
-from reweigh.trust.intervals import METHODS, Asked, Situation, auto_method
+from reweigh.trust.intervals import METHODS, Auto, IntervalRequest
 from reweigh.worlds import ModelFail, TabularMDP, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -203,7 +204,7 @@ def test_bootstraps_by_hand(name: str) -> None:
     t: list[float] = []
     for block in range(2):
         counts = np.empty((40, BLOCK), np.uint8)
-        pick("resample.draw", 0)(9, block, THRESHOLDS, counts)
+        draw(9, block, THRESHOLDS, counts)
         for b in range(min(BLOCK, 99 - block * BLOCK)):
             again = rw.evaluate(repeated(log, counts[:, b].astype(int)), WORLD.target, name)
             values.append(again.value)
@@ -230,13 +231,13 @@ def test_bootstraps_by_hand(name: str) -> None:
 
 def test_another_level_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, bool]] = []
-    real = grounds_module.resample
+    real = resampling.resample
 
     def counting(log: Any, pairs: Any, count: int, **options: Any) -> Any:
         calls.append((count, options["errors"]))
         return real(log, pairs, count, **options)
 
-    monkeypatch.setattr(grounds_module, "resample", counting)
+    monkeypatch.setattr(resampling, "resample", counting)
     found = rw.evaluate(log_of(), WORLD.target, "mis")
     first = found.interval(0.95, "bootstrap-t", replicates=399)
     for level in (0.5, 0.8, 0.95):
@@ -271,15 +272,17 @@ def test_a_seed_is_drawn_once_and_told() -> None:
 
 def test_missing_replicates_count_as_beyond_both_ends() -> None:
     values = np.arange(1.0, 400.0)
-    whole = intervals.percentile(values, 0, {}, Asked(0.95))
+    whole = intervals.percentile(values, 0, {}, IntervalRequest(0.95))
     assert ends(whole) == (10, 390)
     values[[100, 200]] = np.nan
-    missing = intervals.percentile(values, 0, {"no-overlap": 2}, Asked(0.95))
+    missing = intervals.percentile(values, 0, {"no-overlap": 2}, IntervalRequest(0.95))
     assert ends(missing) == (8, 392)
     assert "(2 without an answer)" in missing.method
     errors = np.ones(399)
     errors[300] = np.nan
-    t = intervals.bootstrap_t(200.0, 2.0, values, errors, 0, {"no-overlap": 2}, Asked(0.95))
+    t = intervals.bootstrap_t(
+        200.0, 2.0, values, errors, 0, {"no-overlap": 2}, IntervalRequest(0.95)
+    )
     # t* = v* - 200, of which three are missing: the 7th from either end
     assert ends(t) == (200 - 2 * 193, 200 + 2 * 193)
 
@@ -288,13 +291,13 @@ def test_too_many_missing_replicates_are_refused() -> None:
     values = np.arange(399.0)
     values[:5] = np.nan  # 1 % of 399 may be missing at 95 %
     with pytest.raises(rw.RefusedError, match="5 of 399 resampled logs gave no estimate") as caught:
-        intervals.percentile(values, 0, {"no-overlap": 5}, Asked(0.95))
+        intervals.percentile(values, 0, {"no-overlap": 5}, IntervalRequest(0.95))
     assert "no-overlap: 5" in caught.value.reason
-    assert intervals.percentile(values, 0, {"no-overlap": 5}, Asked(0.9)).low == 19
+    assert intervals.percentile(values, 0, {"no-overlap": 5}, IntervalRequest(0.9)).low == 19
     errors = np.ones(399)
     errors[5:10] = 0.0
     with pytest.raises(rw.RefusedError, match="no-error: 5"):
-        intervals.bootstrap_t(0.0, 1.0, np.arange(399.0), errors, 0, {}, Asked(0.95))
+        intervals.bootstrap_t(0.0, 1.0, np.arange(399.0), errors, 0, {}, IntervalRequest(0.95))
 
 
 def test_a_log_of_few_episodes_is_refused_by_its_replicates() -> None:
@@ -535,7 +538,7 @@ def test_sums_give_the_same_intervals(tmp_path: Path, name: str) -> None:
                 continue
             expected = whole.interval(method=method)
             assert ends(found.interval(method=method)) == pytest.approx(ends(expected), rel=1e-8)
-        scanned = found.grounds.influences is not None  # a file can be scanned again
+        scanned = found.uncertainty.has_influence  # a file can be scanned again
         for method in ("percentile", "bootstrap-t") if scanned else RESAMPLED:
             with pytest.raises(rw.RefusedError, match=r"engine='arrays'.*jackknife") as caught:
                 found.interval(method=method)
@@ -632,15 +635,19 @@ def test_usage() -> None:
 
 
 def test_auto_is_the_analytic_one_where_there_is_one() -> None:
-    here: dict[str, Any] = {"estimator": "mis", "n_episodes": 10, "worst_ess": None}
-    for analytic, jackknife, cluster, method in (
-        (True, True, True, "analytic"),
-        (False, True, True, "jackknife"),
-        (False, False, True, "cluster"),
-        (False, False, False, None),
+    found, freedom = estimate("mis").uncertainty, Freedom(0.1, 9.0)
+    for error, analytic, lacks_blocks, influence, method in (
+        (0.1, freedom, True, True, "analytic"),
+        (0.1, None, True, True, "jackknife"),
+        (None, freedom, True, True, "cluster"),
+        (None, freedom, True, False, None),
+        (None, freedom, False, True, None),
     ):
-        found = Situation(**here, analytic=analytic, jackknife=jackknife, cluster=cluster)
-        assert auto_method(found) == method
+        here = replace(
+            found, error=error, freedom=analytic, lacks_blocks=lacks_blocks, has_influence=influence
+        )
+        chosen = Auto().choice(here)
+        assert (None if chosen is None else chosen.name) == method
     for name in rw.ESTIMATORS:
         wanted = "jackknife" if name in STATIONARY else "analytic"
         assert ends(estimate(name).interval()) == ends(estimate(name).interval(method=wanted))

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reweigh.errors import InputError, UsageError, must_be, nearest
+from reweigh.log.abstractions import AnyAbstraction
 from reweigh.log.log import EpisodeLog
 from reweigh.log.sources import TableSource
-from reweigh.log.states import AnyAbstraction
 from reweigh.sums.read import read_log
 from reweigh.system.entry_points import optional_module
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from reweigh.adapters.datasets import Episode, Features, log_of
 from reweigh.errors import UsageError, check_horizon, check_whole, must_be
+from reweigh.log.abstractions import AnyAbstraction
 from reweigh.log.log import EpisodeLog
-from reweigh.log.states import AnyAbstraction
 from reweigh.policy.base import FunctionPolicy
 from reweigh.system.entry_points import optional_module
 from reweigh.worlds.benchmark_worlds import toy_text_tables

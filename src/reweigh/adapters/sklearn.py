@@ -218,8 +218,8 @@ def fit_states(
     Fitted to the log that it then reads, the states depend on the same draw of episodes; other
     episodes are better, and clusters must not be chosen by looking at the rewards.
     """
-    from reweigh.log import checks
     from reweigh.log.csv_files import CsvFormat
+    from reweigh.log.roles import numbers
     from reweigh.log.sources import open_source
 
     source = open_source(data, CsvFormat())
@@ -227,7 +227,7 @@ def fit_states(
     if absent:
         raise UsageError(f"there is no column {absent[0]!r}{nearest(absent[0], source.names)}")
     table = source.read(list(columns), ())
-    values = np.stack([checks.numbers(table.column(name), name) for name in columns], axis=1)
+    values = np.stack([numbers(table.column(name), name) for name in columns], axis=1)
     if not np.all(np.isfinite(values)):
         row, column = (int(index[0]) for index in np.nonzero(~np.isfinite(values)))
         raise UsageError(

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 import reweigh as rw
 from reweigh.cli import options
 from reweigh.cli.command import command
-from reweigh.cli.terminal import Terminal, cell, noted, ruled_table
+from reweigh.cli.terminal import Terminal, cell, draw, noted
 from reweigh.errors import Fault, InputError, RefusedError, UsageError
 from reweigh.show.record import refusal_json
 from reweigh.show.text import by_text, plain_value
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 PARTS = 10_000  # shares of a policy are written with four decimals
 
@@ -113,7 +110,8 @@ def _check(
     if terminal.as_json:
         terminal.json({"ok": True, "faults": [], "warnings": warnings, "log": facts})
         return
-    terminal.table(facts_table(facts, "The log keeps its contract."))
+    if not terminal.silent:
+        _print_facts(facts, "The log keeps its contract.")
     if policy_file is not None:
         terminal.say(f"the log's own policy: {policy_file}")
     terminal.warn(f"! {text}" for text in warnings)
@@ -128,7 +126,7 @@ def _fault(fault: Any) -> dict[str, Any]:
     return plain
 
 
-def facts_table(facts: Mapping[str, Any], title: str) -> Table:
+def _print_facts(facts: Mapping[str, Any], title: str) -> None:
     from rich import box
     from rich.table import Table
 
@@ -137,7 +135,7 @@ def facts_table(facts: Mapping[str, Any], title: str) -> Table:
     table.add_column()
     for name, value in facts.items():
         table.add_row(name.replace("_", " "), cell(plain_value(value, "{:.6g}".format)))
-    return table
+    draw(table)
 
 
 def write_own_policy(log: rw.EpisodeLog, path: Path) -> None:
@@ -147,7 +145,7 @@ def write_own_policy(log: rw.EpisodeLog, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.csv as pacsv
 
-    from reweigh.log.export import label_columns
+    from reweigh.log.log import label_columns
     from reweigh.system.files import write_atomically
 
     if log.actions is None:
@@ -196,7 +194,8 @@ def _diagnose(
         beside = {"log": inputs.about, "warnings": warnings, "version": rw.__version__}
         terminal.json({"diagnoses": entries, **beside})
     else:
-        terminal.table(gates_table(results))
+        columns = ("gate", "level", "of", "found")
+        terminal.table(columns, _gate_rows(results), left=columns, wrapped="found")
         lines = [_verdict_line(result) for result in results]
         terminal.say(*lines)
         terminal.answer(*lines)
@@ -218,7 +217,7 @@ def _entry(result: rw.Estimate | rw.Refusal) -> dict[str, Any]:
     return entry | {"verdict": verdict["level"], **parts}
 
 
-def gates_table(results: Sequence[rw.Estimate | rw.Refusal]) -> Table:
+def _gate_rows(results: Sequence[rw.Estimate | rw.Refusal]) -> list[tuple[str, ...]]:
     """One row per gate and finding, with the estimators that it concerns; the worst first."""
     from reweigh.trust.gates.gate import ORDER
 
@@ -230,13 +229,12 @@ def gates_table(results: Sequence[rw.Estimate | rw.Refusal]) -> Table:
             text = f"{gate.text} [{gate.limit}]" if against else gate.text
             findings.append((result.estimator, (level, gate.name, text)))
     names, rank = by_text(findings), ("hint", *ORDER)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for finding in sorted(names, key=lambda finding: -rank.index(finding[0])):
         at, gate_name, found = finding
         words = "not checked" if at == "unknown" else at
         rows.append((gate_name, words, ", ".join(names[finding]), cell(found)))
-    columns = ("gate", "level", "of", "found")
-    return ruled_table(columns, rows, left=columns, wrapped="found")
+    return rows
 
 
 def _verdict_line(result: rw.Estimate | rw.Refusal) -> str:

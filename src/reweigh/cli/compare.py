@@ -12,15 +12,13 @@ import typer
 import reweigh as rw
 from reweigh.cli import options
 from reweigh.cli.command import command
-from reweigh.cli.terminal import Terminal, folded_table, for_terminal, noted, typed_command
+from reweigh.cli.terminal import Terminal, for_terminal, noted, typed_command
 from reweigh.errors import RefusedError, UsageError
 from reweigh.show.text import by_text
 from reweigh.system.numbers import number, rounded
 from reweigh.system.process import each, stage
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from reweigh.decide.contenders import Contender
 
 
@@ -95,16 +93,14 @@ def compare(
     if ledger is not None:
         comparison, more = _in_ledger(comparison, ledger, data, policies, holdout)
         warnings += more
-    if report.report is not None:
+    if report.path is not None:
         _write_report(comparison, report, data, warnings, terminal)
     if as_json:
-        written = {"report": None if report.report is None else str(report.report)}
-        extra = {"general_warnings": warnings, "version": rw.__version__}
-        terminal.json(comparison.to_dict() | extra | written)
+        extra = {"general_warnings": warnings, "version": rw.__version__, "report": report.path}
+        terminal.json(comparison.to_dict() | extra)
     else:
         _print(comparison, warnings, terminal)
-        if report.report is not None:
-            terminal.say(f"report: {report.report}")
+        terminal.say(*([] if report.path is None else [f"report: {report.path}"]))
     _refuse(comparison, strict)
 
 
@@ -138,7 +134,7 @@ def _write_report(
     with terminal.working("writing the report"):
         write_comparison(
             comparison,
-            str(report.report),
+            str(report.path),
             overwrite=report.overwrite,
             words=for_terminal,
             log=log,
@@ -210,18 +206,19 @@ def _print(comparison: rw.Comparison, warnings: Sequence[str], terminal: Termina
         f"{comparison.n_episodes:,} episodes; the behaviour's own value is "
         f"{number(comparison.behavior_value)}; {comparison.tried} tried on this log"
     )
-    terminal.table(comparison_table(comparison))
+    print_comparison(comparison, terminal)
     terminal.say(*comparison_remarks(comparison))
     terminal.say(*(() if comparison.auto is None else comparison.auto.lines()))
     terminal.answer(best_line(comparison))
     terminal.warn(comparison_warnings(comparison, warnings))
 
 
-def comparison_table(comparison: rw.Comparison) -> Table:
+def print_comparison(comparison: rw.Comparison, terminal: Terminal) -> None:
+    """One row per target and estimator."""
     interval = f"{100 * comparison.level:.4g} % interval"
     columns = ("target", "estimator", "value", interval, "more than behaviour", "best", "verdict")
     rows = [row if len(row) > 3 else (*row[:2], "refused", *[""] * 4) for row in comparison.rows()]
-    return folded_table(columns, rows, left=columns[:2])
+    terminal.table(columns, rows, left=columns[:2])
 
 
 def best_line(comparison: rw.Comparison) -> str:

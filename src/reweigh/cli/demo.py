@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ import typer
 
 import reweigh as rw
 from reweigh.cli.command import command
-from reweigh.cli.evaluate import estimates_table
+from reweigh.cli.evaluate import print_estimates
 from reweigh.cli.options import WRITES
 from reweigh.cli.terminal import Terminal, for_terminal
 from reweigh.errors import ResourceError, UsageError
@@ -98,14 +99,11 @@ class Folder:
 
         from reweigh.system.files import write_atomically
 
-        tables = {self.policy(name): (pacsv.write_csv, t.to_table()) for name, t in targets.items()}
-        tables[self.log] = pq.write_table, log.to_table().drop_columns(["target_prob"])
-        for path, (writer, table) in tables.items():
-
-            def write(stream: Any, writer: Any = writer, table: Any = table) -> None:
-                writer(table, stream)
-
-            write_atomically(path, write, overwrite=self.overwrite)
+        rows = log.to_table().drop_columns(["target_prob"])
+        write_atomically(self.log, partial(pq.write_table, rows), overwrite=self.overwrite)
+        for name, target in targets.items():
+            write = partial(pacsv.write_csv, target.to_table())
+            write_atomically(self.policy(name), write, overwrite=self.overwrite)
 
 
 @command()
@@ -176,7 +174,7 @@ def _small_world(folder: Folder, terminal: Terminal) -> list[str]:
         f"What the target really earns per episode: {truth:.4f}",
     )
     records = [result.record() for result in results]
-    terminal.table(estimates_table(records, truth=truth))
+    print_estimates(records, terminal, truth=truth)
     terminal.say(*_below_the_table(records))
     terminal.say(f"\nA report of all this, to open in a browser: {report_path}")
     return [again]
@@ -219,7 +217,7 @@ def _icu_sepsis(folder: Folder, terminal: Terminal) -> list[str]:
     )
     for name, what in ICU_POLICIES.items():
         terminal.say(f"\n{name}: {what}.\n{folder.policy(name)}; in truth {truth[name]:.4f}")
-        terminal.table(estimates_table(records[name], truth=truth[name]))
+        print_estimates(records[name], terminal, truth=truth[name])
     about, *remarks = _below_the_table(records["tilted"], "  ")
     terminal.say(f"\n{about}\nOn tilted:", *remarks)
     comparison = _compared_and_planned(log, targets, terminal)
@@ -243,13 +241,13 @@ def _compared_and_planned(
     log: rw.EpisodeLog, targets: dict[str, Any], terminal: Terminal
 ) -> rw.Comparison:
     """Which policy is better, and how many patients would be enough to tell."""
-    from reweigh.cli.compare import comparison_remarks, comparison_table, comparison_warnings
+    from reweigh.cli.compare import comparison_remarks, comparison_warnings, print_comparison
     from reweigh.theory.plan_result import plan_text
 
     terminal.say("\nWhich one is better?")
     with terminal.working("comparing"):
         comparison = rw.compare(log, targets, ["mis"], seed=SEED)
-    terminal.table(comparison_table(comparison))
+    print_comparison(comparison, terminal)
     terminal.say(*comparison_remarks(comparison), *comparison_warnings(comparison))
     terminal.say(f"\nHow many patients would be enough, from a pilot of the first {ICU_PILOT:,}?")
     with terminal.working("planning"):

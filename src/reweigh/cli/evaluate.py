@@ -32,7 +32,6 @@ from reweigh.cli.terminal import (
     for_terminal,
     noted,
     printable,
-    ruled_table,
     typed_command,
 )
 from reweigh.errors import RefusedError, UsageError
@@ -42,8 +41,6 @@ from reweigh.system.numbers import rounded
 from reweigh.system.process import each, stage
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from reweigh.evaluation.sensitivity import Sensitivity
 
 
@@ -125,8 +122,7 @@ def evaluate(
         terminal.json(outcome.to_dict(inputs, report))
     else:
         _print(outcome, inputs, intervals, terminal)
-        if report.report is not None:
-            terminal.say(f"report: {report.report}")
+        terminal.say(*([] if report.path is None else [f"report: {report.path}"]))
     outcome.refuse(strict)
 
 
@@ -189,7 +185,7 @@ class Outcome:
             "certificate": certified,
             "disagreement": self.disagreement,
             "warnings": self.warnings,
-            "report": None if report.report is None else str(report.report),
+            "report": report.path,
             "version": rw.__version__,
         }
 
@@ -306,7 +302,7 @@ def _sensitivities(results: Sequence[rw.Estimate]) -> dict[str, Sensitivity]:
 
 
 def _sql_of(inputs: Inputs, recipes: list[Any]) -> str:
-    from reweigh.evaluation.scans import scanned_sql
+    from reweigh.evaluation.data import scanned_sql
     from reweigh.sums.read import ScannedLog
 
     if not isinstance(inputs.data, ScannedLog):
@@ -314,21 +310,24 @@ def _sql_of(inputs: Inputs, recipes: list[Any]) -> str:
     return scanned_sql(inputs.data, inputs.policy, recipes)
 
 
-def estimates_table(
-    records: Sequence[Evaluation], heading: str = "95 % interval", truth: float | None = None
-) -> Table:
+def print_estimates(
+    records: Sequence[Evaluation],
+    terminal: Terminal,
+    heading: str = "95 % interval",
+    truth: float | None = None,
+) -> None:
     """One row per estimator; a refusal tells its reason below the table."""
     last = "std. error" if truth is None else "off by"
     columns = ("estimator", "value", heading, "ESS", "unseen", last, "verdict")
     rows = text.estimate_rows(records, truth)
-    return ruled_table(columns, rows, left=("estimator",), wrapped=heading)
+    terminal.table(columns, rows, left=["estimator"], wrapped=heading)
 
 
 def _print(outcome: Outcome, inputs: Inputs, options: IntervalOptions, terminal: Terminal) -> None:
     """The table, the answer in lines, what to know about it, and what was asked for beside it."""
     records, certificate = outcome.records, outcome.certificate
     whole = text.whole_log(records)
-    terminal.table(estimates_table(records, options.heading))
+    print_estimates(records, terminal, options.heading)
     terminal.answer(*map(text.answer_line, records))
     if whole is not None:
         tried = "" if outcome.tried is None else f"; {outcome.tried} tried on this log"
@@ -370,8 +369,7 @@ def print_sensitivity(changes: Sensitivity, terminal: Terminal) -> None:
         for what, value, moved in changes.rows()
     ]
     terminal.say("")
-    columns = (first, "value", "moves by")
-    terminal.table(ruled_table(columns, rows, left=(first,), wrapped=first))
+    terminal.table((first, "value", "moves by"), rows, left=[first], wrapped=first)
     if changes.untried:
         terminal.say(changes.untried)
     terminal.warn(

@@ -271,12 +271,12 @@ class IntervalOptions:
 
     def check(self) -> None:
         """What is wrong whatever the log is."""
-        from reweigh.trust.intervals import Asked, check_method, check_replicates
+        from reweigh.trust.intervals import IntervalRequest, check_replicates, method_named
 
-        check_method(self.interval)
+        method_named(self.interval)
         if self.one_sided is not None:
             check_choice("--one-sided", self.one_sided, "lower", "upper")
-        Asked(self.level, self.one_sided or "both")  # type: ignore[arg-type]
+        IntervalRequest(self.level, self.one_sided or "both")  # type: ignore[arg-type]
         for name, value in (("--replicates", self.replicates), ("--seed", self.seed)):
             if value is not None and not self.resampled:
                 raise UsageError(f"{name} belongs to --interval percentile or bootstrap-t")
@@ -295,7 +295,7 @@ class IntervalOptions:
 
     @property
     def resamples(self) -> int:
-        from reweigh.evaluation.resampling import REPLICATES
+        from reweigh.trust.intervals import REPLICATES
 
         return REPLICATES if self.replicates is None else self.replicates
 
@@ -317,6 +317,10 @@ class ReportOptions:
     overwrite: Annotated[
         bool, _option("Replace the report if it exists.", REPORT, "--overwrite")
     ] = False
+
+    @property
+    def path(self) -> str | None:
+        return None if self.report is None else str(self.report)
 
     def check(self) -> None:
         if self.report is None and self.overwrite:

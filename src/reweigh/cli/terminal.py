@@ -17,12 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reweigh.errors import ReweighWarning
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 # Messages are written for Python. On the command line the same things are called:
 PHRASES = (
@@ -90,38 +87,6 @@ def cell(text: str) -> str:
     from rich.markup import escape
 
     return escape(printable(text))
-
-
-def ruled_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str], wrapped: str
-) -> Table:
-    """A table with a line below its head, and numbers to the right. Where the terminal is narrow
-    the column `wrapped` takes several lines, and nothing is cut."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
-    for name in columns:
-        side: Any = "left" if name in left else "right"
-        table.add_column(name, justify=side, no_wrap=name != wrapped)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def folded_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str]
-) -> Table:
-    """A table without lines, all of whose columns may take several lines."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        side: Any = "left" if name in left else "right"
-        table.add_column(name, justify=side, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def typed_command() -> str | None:
@@ -195,6 +160,14 @@ def finite(value: Any) -> Any:
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def draw(table: Any) -> None:
+    """Print a table of rich in the width of the terminal; where there is none, of 100 columns."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 100
+    Console(width=width, highlight=False, soft_wrap=False).print(table)
+
+
 @dataclass(frozen=True)
 class Terminal:
     """Prints as the options of the command ask."""
@@ -212,13 +185,35 @@ class Terminal:
         for line in () if self.silent else lines:
             print(for_terminal(line))
 
-    def table(self, table: Table) -> None:
-        """A table in the width of the terminal; where there is none, of 100 columns."""
-        if not self.silent:
-            from rich.console import Console
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        left: Sequence[str],
+        wrapped: str = "",
+    ) -> None:
+        """A table, whose columns stand to the right unless they are named in `left`. Where the
+        terminal is narrow the column `wrapped`, or without one every column, takes several lines,
+        and nothing is cut."""
+        if self.silent:
+            return
+        from rich import box
+        from rich.table import Table
 
-            width = None if sys.stdout.isatty() else 100
-            Console(width=width, highlight=False, soft_wrap=False).print(table)
+        table = Table(box=None, pad_edge=False)
+        if wrapped:
+            table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
+        for name in columns:
+            table.add_column(
+                name,
+                justify="left" if name in left else "right",
+                no_wrap=bool(wrapped) and name != wrapped,
+                overflow="ellipsis" if wrapped else "fold",
+            )
+        for row in rows:
+            table.add_row(*row)
+        draw(table)
 
     def answer(self, *lines: str) -> None:
         """What --quiet leaves of all that is said."""

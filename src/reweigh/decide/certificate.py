@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import Fault, RefusedError, check_fraction, input_error, must_be
-from reweigh.evaluation.inputs import check_target
+from reweigh.evaluation.data import check_target
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.show.text import aligned
@@ -226,7 +226,7 @@ def check_range(reward_range: Range) -> Range:
 def with_ends(log: EpisodeLog, reward_range: Range) -> Range:
     """The range of what a step earns: with 0 where episodes end early, END earning 0."""
     low, high = reward_range
-    if np.any(log.steps.lengths < log.horizon):
+    if log.steps.n_complete < log.n_episodes:
         return min(low, 0.0), max(high, 0.0)
     return low, high
 
@@ -234,7 +234,7 @@ def with_ends(log: EpisodeLog, reward_range: Range) -> Range:
 def value_range(log: EpisodeLog, reward_range: Range) -> Range:
     """What the value can be if every reward lies within the range; the logged ones must."""
     check_rewards(log, check_range(reward_range))
-    short = bool(np.any(log.steps.lengths < log.horizon))
+    short = log.steps.n_complete < log.n_episodes
     return rewards_allow(check_range(reward_range), short, log.horizon, log.discount)
 
 

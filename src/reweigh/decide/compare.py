@@ -27,8 +27,8 @@ from reweigh.estimate.influence import behavior_values
 from reweigh.estimate.presets import Estimators, as_recipe, estimator_list, mis
 from reweigh.estimate.standard_error import nothing_left
 from reweigh.evaluation.auto import CommonChoice, choose_common
+from reweigh.evaluation.data import Truncated, check_target
 from reweigh.evaluation.evaluate import AUTO, evaluate_all
-from reweigh.evaluation.inputs import Truncated, check_target
 from reweigh.evaluation.result import Estimate, Interval, Refusal
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
@@ -253,7 +253,7 @@ class _Task:
             why = result.error_method if result.standard_error is None else NO_SPREAD
             return replace(contender, no_interval=why), None
         try:
-            psi = result.grounds.influence()
+            psi = result.uncertainty.influence()
         except RefusedError as error:
             refused = Refusal(result.recipe, error, result.n_episodes, result.horizon)
             return replace(contender, result=refused), None

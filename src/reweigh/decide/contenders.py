@@ -341,7 +341,7 @@ def disagreement(results: Sequence[Estimate | Refusal]) -> str | None:
     apart = []
     for other in others:
         difference, words = other.value - first.value, "joint error"
-        error = first.grounds.joint_error(other.grounds)
+        error = first.uncertainty.joint_error(other.uncertainty)
         if error is None:
             error = (first.standard_error or math.nan) + (other.standard_error or math.nan)
             words = "joint error at most"

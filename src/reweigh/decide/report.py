@@ -11,11 +11,16 @@ from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate
 from reweigh.log.log import EpisodeLog
 from reweigh.show.charts import forest
+from reweigh.show.html import Answer, Cells, Figure, Page, Section, Table
 from reweigh.show.html.answer import NOT_APART, judged, judged_from, no_answer, over_log
-from reweigh.show.html.facts import NOTATION, computed_section, log_section
 from reweigh.show.html.figures import gain_cells
-from reweigh.show.html.page import Answer, Cells, Figure, Page, Section, Table
-from reweigh.show.html.sections import ARROWS, checks_table
+from reweigh.show.html.sections import (
+    ARROWS,
+    NOTATION,
+    checks_table,
+    computed_section,
+    log_section,
+)
 from reweigh.show.record import NO_TRUST, Evaluation, Facts
 from reweigh.show.text import interval_cell, percent, sentence, shown_names, signed, span
 from reweigh.system.files import files_behind
@@ -38,9 +43,9 @@ def write_comparison(
     log: EpisodeLog | None = None,
 ) -> Path:
     """Write the report of a comparison; see `comparison_page`."""
-    evidence = [e.grounds.evidence for e in _estimates(comparison)]
+    data = [e.uncertainty.data for e in _estimates(comparison)]
     page = comparison_page(comparison, title=title, command=command, remarks=remarks, log=log)
-    return page.write(path, files_behind(*evidence, log), overwrite=overwrite, words=words)
+    return page.write(path, files_behind(*data, log), overwrite=overwrite, words=words)
 
 
 def comparison_page(
@@ -58,7 +63,7 @@ def comparison_page(
     what = f"Which of {len(names)} policies is best?"
     if len(names) == 1:
         what = f"Is “{names[0]}” better than what was logged?"
-    log = next((e.grounds.evidence.log for e in _estimates(comparison)), log)
+    log = next((e.uncertainty.data.log for e in _estimates(comparison)), log)
     sections = (
         _ranking(comparison),
         _differences(comparison),
@@ -415,7 +420,7 @@ def _computation(
     if log is not None:
         facts.append(("hash of the episodes", log.episodes_digest()))
     for c in comparison.answered:
-        target = c.result.grounds.evidence.target if isinstance(c.result, Estimate) else None
+        target = c.result.uncertainty.data.target if isinstance(c.result, Estimate) else None
         if target is not None and c.estimator == first:
             facts.append((f"hash of {c.target}", target.fingerprint()))
     return tuple(facts)

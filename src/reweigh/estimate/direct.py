@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,7 @@ from reweigh.estimate.standard_error import LOST, Freedom, lost_in_rounding
 from reweigh.kernels import choose
 from reweigh.kernels.choose import kernel
 from reweigh.kernels.groups import inner, tally
-from reweigh.log.borrowed_arrays import Lent
 from reweigh.log.log import EpisodeLog
-from reweigh.log.paired_rows import Pairs
 from reweigh.log.states import HIDDEN, Labels
 from reweigh.log.steps import Steps
 from reweigh.policy.base import ColumnPolicy, Policy
@@ -33,6 +31,10 @@ from reweigh.policy.table import TablePolicy
 from reweigh.sums.engines.base import about
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import StartMoments
+
+if TYPE_CHECKING:
+    from reweigh.log.borrowed_arrays import Lent
+    from reweigh.log.paired_rows import Pairs
 
 Floats = npt.NDArray[np.float64]
 MODES = {"none": 0, "simplex": 1, "state": 2}  # of the kernel that resamples

@@ -13,16 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, UsageError
-from reweigh.estimate.estimator import ModelControl, Recipe, lacking, needs_discrete
+from reweigh.estimate.estimator import ModelControl, Recipe, cut_off, lacking, needs_discrete
+from reweigh.estimate.influence import finite, plain_values, sums_for
 from reweigh.estimate.marginal import marginal_gradient
 from reweigh.estimate.model import FittedModel, TabularQ, fit_q
 from reweigh.estimate.operators import start_term
-from reweigh.kernels.groups import group_by
+from reweigh.kernels.groups import group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN
-from reweigh.policy.base import Policy, call_batch, dense_of
-from reweigh.sums.gather import CellGradient
+from reweigh.policy.base import Policy, call_batch, dense_of, scope_of
+from reweigh.sums.engines.arrays import ArraysEngine, ratios
+from reweigh.sums.gather import CellGradient, ProductGradient, gathered, moves_of
 from reweigh.sums.moments import Moments
+from reweigh.sums.products import running_weights
 from reweigh.sums.transitions import NO_ACTION, StartMoments, TransitionMoments, summed
 
 Floats = npt.NDArray[np.float64]
@@ -72,17 +75,9 @@ def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | No
 
 def _fit_halves(moments: Moments) -> list[TabularQ]:
     """For the episodes of the even blocks the Q of the odd ones, and the reverse."""
-    even = moments.keep_blocks(lambda block: _of_half(block, 0))
-    odd = moments.keep_blocks(lambda block: _of_half(block, 1))
+    even = moments.keep_blocks(lambda block: halves(block) == 0)
+    odd = moments.keep_blocks(lambda block: halves(block) == 1)
     return [fit_q(odd).with_shares_of(even), fit_q(even).with_shares_of(odd)]
-
-
-def _of_half(block: Ints, half: int) -> Any:
-    """The rows of the blocks of a half; a slice where they stand together, which copies nothing."""
-    rows = np.flatnonzero(halves(block) == half)
-    if len(rows) == 0 or rows[-1] - rows[0] >= len(rows):
-        return rows
-    return slice(int(rows[0]), int(rows[-1]) + 1)
 
 
 def refuse_empty_half(half: npt.NDArray[np.int64]) -> None:
@@ -293,8 +288,8 @@ def fit_control(control: ModelControl, moments: Moments) -> Control:
         refuse_empty_half(halves(starts.block))
         tables = _fit_halves(moments)
         if control.q == "split":
-            cells = cells.where(_of_half(cells.block, 0))
-            starts = starts.where(_of_half(starts.block, 0))
+            cells = cells.where(halves(cells.block) == 0)
+            starts = starts.where(halves(starts.block) == 0)
             tables = tables[:1]
         which, start_which = halves(cells.block), halves(starts.block)
     per_replicate = tables[0].v_value.shape[1:]
@@ -371,3 +366,63 @@ def _plus(gradient: CellGradient, other: CellGradient) -> CellGradient:
     names = ("one", "rho", "z", "y", "start")
     added = {name: getattr(gradient, name) + getattr(other, name) for name in names}
     return replace(gradient, policy=other.policy, **added)
+
+
+# ---- influence values --------------------------------------------------------------------------
+
+
+def shaped_influence(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
+    """(n,) ψ of DR, WDR or MDR, through an in-sample Q too."""
+    psi = fixed_q_values(log, target, recipe)
+    assert recipe.control is not None
+    if recipe.fitted and recipe.control.blocks == 1:
+        psi = finite(psi + _through_q(log, target, recipe))
+    return psi
+
+
+def fixed_q_values(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
+    """(n,) ψ of DR, WDR or MDR with Q as it is: where Q was fitted, without its own influence."""
+    assert recipe.control is not None
+    if recipe.uses_trajectories and log.n_truncated:
+        raise cut_off(log.n_truncated)  # whichever half they are in
+    with np.errstate(over="ignore", invalid="ignore"):
+        fit = _fitting_sums(log, target, recipe) if recipe.fitted else None
+        shaped = shape_log(log, target, recipe, fit).log
+        psi = finite(plain_values(shaped, target, recipe.plain))
+    if len(psi) == log.n_episodes:
+        return psi
+    # v = (1/n_0) Σ over the n_0 episodes that sum: each counts n/n_0 times
+    whole = np.zeros(log.n_episodes)
+    whole[halves(log.steps.episode_hash) == 0] = psi * (log.n_episodes / len(psi))
+    return whole
+
+
+def _fitting_sums(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
+    request = replace(recipe.needs, kinds=frozenset({"model"}), named=False)
+    return ArraysEngine().moments(log, target, request)
+
+
+def _through_q(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
+    """(n,) the part of ψ through a Q that was fitted on the same log. W = n ∂v/∂y of every row is
+    γ^t ρ_{0:t}, for WIS over its mean, and for MIS n ∂v/∂Σz times ρ since its move began. Where DR
+    and WDR take V of what the policy sees in a row, κ_Q(t+1,s',a) is γ Σ W π(a|x') in place of κ_V,
+    and κ_Q(0,s,a) = Σ π(a|x_0)."""
+    _, rho = ratios(log, target, recipe.max_ratio)
+    plain = recipe.plain
+    if recipe.uses_trajectories:
+        gradient = plain.weights.gradient(plain, sums_for(log, target, plain))
+        assert isinstance(gradient, ProductGradient)
+        weight = running_weights(log.steps, rho, log.discount, gradient.log_mean)
+    else:
+        of_marginal = marginal_gradient(plain, sums_for(log, target, plain)).gradient
+        moves = moves_of(log, rho, of_marginal.moves)
+        weight = moves.within * moves.by_row(of_marginal.z[of_marginal.cell_of(moves)])
+    model = FittedModel.of(_fitting_sums(log, target, recipe))
+    table = model.gradient(np.zeros(len(model.Q)), np.zeros(len(model.V)))
+    cell = table.cell_of(moves_of(log, rho, "actions"))
+    by_cell = tally(cell, weight, len(table.cells))
+    if recipe.uses_trajectories and scope_of(target) == "row":
+        found = model.through_rows(log, target, cell, weight)
+    else:
+        found = model.through_q(by_cell)
+    return gathered(found, log, target, rho)

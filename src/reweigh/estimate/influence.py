@@ -38,7 +38,6 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, SupportError
-from reweigh.estimate.doubly_robust import halves, shape_log, shaped_gradient
 from reweigh.estimate.estimator import LogAndTarget, Recipe, Solution, cut_off, overflow
 from reweigh.estimate.marginal import (
     Marginal,
@@ -46,16 +45,14 @@ from reweigh.estimate.marginal import (
     behavior_gradient,
     marginal_gradient,
 )
-from reweigh.estimate.model import FittedModel
 from reweigh.estimate.standard_error import LOST, OVERFLOW, nothing_left
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy, scope_of
+from reweigh.policy.base import Policy
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
-from reweigh.sums.gather import CellGradient, Gradient, ProductGradient, gathered, moves_of
+from reweigh.sums.gather import Gradient, ProductGradient, gathered, moves_of
 from reweigh.sums.moments import Moments
 from reweigh.sums.numpy_scan import NumpyScan
-from reweigh.sums.products import running_weights
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -65,6 +62,8 @@ def gradient_of(recipe: Recipe, sums: Moments) -> Gradient:
     """The gradient of an estimator with respect to these sums. Of estimators with a control
     variate MDR has one where Q is fitted and every state observed."""
     if recipe.control is not None:
+        from reweigh.estimate.doubly_robust import shaped_gradient
+
         return shaped_gradient(recipe, sums)
     return recipe.weights.gradient(recipe, sums)
 
@@ -75,33 +74,10 @@ def influence_values(
     """(n,) ψ of an estimator on a log; `sums` are what it needs, where they were made before."""
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
         if recipe.control is None:
-            return _finite(_values(log, target, recipe, sums))
-        psi = fixed_q_values(log, target, recipe)
-        if _fit(recipe) == "in-sample":
-            psi = _finite(psi + _through_q(log, target, recipe))
-    return psi
+            return finite(plain_values(log, target, recipe, sums))
+        from reweigh.estimate.doubly_robust import shaped_influence
 
-
-def fixed_q_values(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
-    """(n,) ψ of DR, WDR or MDR with Q as it is: where Q was fitted, without its own influence."""
-    assert recipe.control is not None
-    if recipe.uses_trajectories and log.n_truncated:
-        raise cut_off(log.n_truncated)  # whichever half they are in
-    with np.errstate(over="ignore", invalid="ignore"):
-        shaped = _shaped(log, target, recipe)
-        psi = _finite(_values(shaped, target, recipe.plain))
-    if _fit(recipe) != "split":
-        return psi
-    # v = (1/n_0) Σ over the n_0 episodes that sum: each counts n/n_0 times
-    whole = np.zeros(log.n_episodes)
-    whole[halves(log.steps.episode_hash) == 0] = psi * (log.n_episodes / len(psi))
-    return whole
-
-
-def _fit(recipe: Recipe) -> str | None:
-    """Where Q was fitted; None for a Q of the user's own."""
-    control = recipe.control
-    return control.q if control is not None and isinstance(control.q, str) else None
+        return shaped_influence(log, target, recipe)
 
 
 def behavior_values(log: EpisodeLog) -> Floats:
@@ -118,95 +94,29 @@ def behavior_values(log: EpisodeLog) -> Floats:
 
 def returns_of(log: EpisodeLog) -> Floats:
     """(n,) Σ_t γ^t y_t"""
-    powers = log.discount ** log.steps.step.astype(np.float64)
-    return tally(log.steps.episode_index, powers * log.steps.reward, log.n_episodes)
+    steps, returns = log.steps, np.zeros(log.n_episodes)
+    for t in range(log.horizon):
+        earned = steps.reward[steps.rows(t)]
+        returns[: len(earned)] += log.discount**t * earned
+    return returns
 
 
-def _sums(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
+def sums_for(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
     if recipe.uses_trajectories and log.n_truncated:
         raise cut_off(log.n_truncated)
     return ArraysEngine().moments(log, target, replace(recipe.needs, blocks=1, named=False))
 
 
-def _values(log: EpisodeLog, target: Policy, recipe: Recipe, sums: Moments | None = None) -> Floats:
+def plain_values(
+    log: EpisodeLog, target: Policy, recipe: Recipe, sums: Moments | None = None
+) -> Floats:
     """(n,) ψ of an estimator without a control."""
     if sums is None or not recipe.finds_all_in(sums):
-        sums = _sums(log, target, recipe)
+        sums = sums_for(log, target, recipe)
     gradient = gradient_of(recipe, sums)
     psi = gathered(gradient, log, target, ratios(log, target, recipe.max_ratio)[1])
     g = log.steps.start_value
     return psi if g is None or isinstance(gradient, ProductGradient) else psi + g - g.mean()
-
-
-def _shaped(log: EpisodeLog, target: Policy, recipe: Recipe) -> EpisodeLog:
-    """The log with shaped rewards (of the summing half when split)."""
-    control = recipe.control
-    assert control is not None
-    fit = None if control.own else _fitting_sums(log, target, recipe)
-    return shape_log(log, target, recipe, fit).log
-
-
-def _fitting_sums(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
-    request = replace(recipe.needs, kinds=frozenset({"model"}), named=False)
-    return ArraysEngine().moments(log, target, request)
-
-
-def _through_q(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
-    """(n,) the part of ψ through a Q that was fitted on the same log. W = n ∂v/∂y of every row is
-    γ^t ρ_{0:t}, for WIS over its mean, and for MIS n ∂v/∂Σz times ρ since its move began. Where DR
-    and WDR take V of what the policy sees in a row, κ_Q(t+1,s',a) is γ Σ W π(a|x') in place of κ_V,
-    and κ_Q(0,s,a) = Σ π(a|x_0)."""
-    _, rho = ratios(log, target, recipe.max_ratio)
-    plain = recipe.plain
-    if recipe.uses_trajectories:
-        gradient = gradient_of(plain, _sums(log, target, plain))
-        assert isinstance(gradient, ProductGradient)
-        weight = running_weights(log.steps, rho, log.discount, gradient.log_mean)
-    else:
-        of_marginal = marginal_gradient(plain, _sums(log, target, plain)).gradient
-        moves = moves_of(log, rho, of_marginal.moves)
-        weight = moves.within * moves.by_row(of_marginal.z[of_marginal.cell_of(moves)])
-    model = FittedModel.of(_fitting_sums(log, target, recipe))
-    table = model.gradient(np.zeros(len(model.Q)), np.zeros(len(model.V)))
-    cell = table.cell_of(moves_of(log, rho, "actions"))
-    by_cell = tally(cell, weight, len(table.cells))
-    if recipe.uses_trajectories and scope_of(target) == "row":
-        found = _through_rows(log, target, model, cell, weight, by_cell)
-    else:
-        found = model.through_q(by_cell)
-    return gathered(found, log, target, rho)
-
-
-def _through_rows(
-    log: EpisodeLog,
-    target: Policy,
-    model: FittedModel,
-    cell: Ints,
-    weight: Floats,
-    by_cell: Floats,
-) -> CellGradient:
-    """The same where V is that of what the policy sees in a row."""
-    steps, op = log.steps, model.op
-    # γ times the weight of the row before; of first rows the start value's, 1
-    arriving, last = np.ones(len(weight)), np.ones(len(weight), bool)
-    for t in range(log.horizon - 1):
-        here, following = steps.rows(t), steps.rows(t + 1)
-        before = slice(here.start, here.start + following.stop - following.start)
-        arriving[following] = log.discount * weight[before]
-        last[before] = False
-    kappa_q = model.leaving(by_cell)
-    action = np.zeros(len(model.node), np.int64)
-    action[op.groups.of] = op.cells.a
-    assert log.actions is not None
-    for code, value in enumerate(log.actions.values):
-        groups = np.flatnonzero(action == code)
-        of_node = np.full(len(model.V), len(model.Q))
-        of_node[model.node[groups]] = groups
-        pi = target.of_action(log, value)
-        kappa_q += tally(of_node[op.src[cell]], arriving * pi, len(model.Q) + 1)[:-1]
-    # states that are known, and have no row
-    kappa_v = model.arriving(tally(cell[last], weight[last], len(op.cells)))
-    return model.gradient(kappa_q, kappa_v)
 
 
 def with_estimated_error(
@@ -282,7 +192,7 @@ def influence_parts(log: EpisodeLog, target: Policy, recipe: Recipe) -> Parts:
         )
     rho = ratios(log, target, recipe.max_ratio)[1]
     with np.errstate(over="ignore", invalid="ignore"):
-        found = marginal_gradient(recipe, _sums(log, target, recipe))
+        found = marginal_gradient(recipe, sums_for(log, target, recipe))
     return _parts(log, found, rho)
 
 
@@ -304,17 +214,17 @@ def _parts(log: EpisodeLog, found: MarginalGradient, rho: Floats) -> Parts:
         cell = found.gradient.cell_of(moves)
         term = found.gradient.terms(moves, cell)
     return Parts(
-        start=_finite(found.gradient.start[cell[: log.n_episodes]]),
+        start=finite(found.gradient.start[cell[: log.n_episodes]]),
         episode=moves.episode,
         node=found.node[cell],
-        term=_finite(term),
+        term=finite(term),
         node_t=found.op.node_t,
         node_s=found.op.node_s,
         target=found.target,
     )
 
 
-def _finite(values: Floats) -> Floats:
+def finite(values: Floats) -> Floats:
     if not np.all(np.isfinite(values)):
         raise overflow()
     return values

@@ -1,7 +1,7 @@
 """The direct method (DM): a time-dependent model from counts, and the Q of control variates.
 
 Its gradient, and that of a Q which was fitted on the same log: both are functions of the means of
-the cells (t, s, a), r̂ over N rows and T̂ over M, and of the shares π̄(a|t,s) (`sums/shares.py`).
+the cells (t, s, a), r̂ over N rows and T̂ over M, and of the shares π̄(a|t,s) (`sums/policy.py`).
 
     Q_t(s,a) = r̂ + γ Σ_{s'} T̂(s') V_{t+1}(s')     V_t(s) = Σ_a π̂(a|s) Q_t(s,a)
 
@@ -49,6 +49,8 @@ from reweigh.estimate.operators import (
 from reweigh.estimate.recursion import backward, forward
 from reweigh.estimate.solution import Operators, OperatorWeights, node_of
 from reweigh.kernels.groups import group_by, rowwise, tally
+from reweigh.log.log import EpisodeLog
+from reweigh.policy.base import Policy
 from reweigh.sums.gather import CellGradient, PolicyGradient
 from reweigh.sums.moments import Moments
 from reweigh.system.numbers import divided
@@ -206,6 +208,33 @@ class FittedModel:
         kappa_v = self.op.n_episodes * self.op.initial + self.arriving(weight)
         return self.gradient(self.leaving(weight), kappa_v)
 
+    def through_rows(
+        self, log: EpisodeLog, target: Policy, cell: Ints, weight: Floats
+    ) -> CellGradient:
+        """The same where V is that of what the policy sees in a row, with (N,) the rows' cells and
+        the weights of their shaped rewards."""
+        steps, op = log.steps, self.op
+        # γ times the weight of the row before; of first rows the start value's, 1
+        arriving, last = np.ones(len(weight)), np.ones(len(weight), bool)
+        for t in range(log.horizon - 1):
+            here, following = steps.rows(t), steps.rows(t + 1)
+            before = slice(here.start, here.start + following.stop - following.start)
+            arriving[following] = log.discount * weight[before]
+            last[before] = False
+        kappa_q = self.leaving(tally(cell, weight, len(op.cells)))
+        action = np.zeros(len(self.node), np.int64)
+        action[op.groups.of] = op.cells.a
+        assert log.actions is not None
+        for code, value in enumerate(log.actions.values):
+            groups = np.flatnonzero(action == code)
+            of_node = np.full(len(self.V), len(self.Q))
+            of_node[self.node[groups]] = groups
+            pi = target.of_action(log, value)
+            kappa_q += tally(of_node[op.src[cell]], arriving * pi, len(self.Q) + 1)[:-1]
+        # states that are known, and have no row
+        kappa_v = self.arriving(tally(cell[last], weight[last], len(op.cells)))
+        return self.gradient(kappa_q, kappa_v)
+
     def leaving(self, weight: Floats) -> Floats:
         """κ_Q = -Σ W"""
         return -self.op.groups.sum(weight)
@@ -228,13 +257,13 @@ def _adjoint(op: OneStep, node: Ints, kappa_q: Floats, kappa_v: Floats) -> tuple
     lam_q = kappa_q.copy()
     T = np.where(op.known, op.cells.n * divided(np.ones(len(node)), groups.moves)[groups.of], 0.0)
     bounds = np.searchsorted(op.node_t[node], np.arange(op.horizon + 1))
+    leaving = np.flatnonzero(op.dst >= 0)
+    edges = np.searchsorted(op.cells.t[leaving], np.arange(op.horizon + 1))
     for t in range(op.horizon):
         g = slice(int(bounds[t]), int(bounds[t + 1]))
         lam_q[g] += groups.share[g] * lam_v[node[g]]
-        e, _, dst = op.edges(t)
-        to = dst >= 0
-        flow = op.discount * lam_q[groups.of[e]] * T[e]
-        np.add.at(lam_v, dst[to], flow[to])
+        e = leaving[edges[t] : edges[t + 1]]
+        np.add.at(lam_v, op.dst[e], op.discount * lam_q[groups.of[e]] * T[e])
     return lam_q, lam_v
 
 

@@ -4,7 +4,7 @@ MIS:  P̂_t(s'|s) = Σρ(s,s') / n_t(s)          r̂_t(s) = Σ ρ r / n_t(s)
 DM:   P̂_t(s'|s) = Σ_a π̄(a|s) n(s,a,s')/n(s,a)  r̂_t(s) = Σ_a π̄(a|s) Σr/n(s,a)
 
 Both are sums over *groups* of rows that share a divisor: (t, s) for MIS, (t, s, a) with the share
-π̄(a|s) of `sums/shares.py` for DM, (s) when pooled over time. The recursion does not know which one
+π̄(a|s) of `sums/policy.py` for DM, (s) when pooled over time. The recursion does not know which one
 it runs on.
 
 Columns of the sums may have a second axis, m replicates of the log (`replicates.py`): then every
@@ -78,19 +78,22 @@ class AtSteps:
 
 
 @dataclass(frozen=True, eq=False)
-class ShortEdges:
-    """Edges from one step to the next: their nodes counted from the first of their step, and P̂."""
+class Edges:
+    """The edges whose next state is known, their nodes counted from the first of their step (src)
+    and of the step after it (dst); P̂, and γ^{t'-t}."""
 
     src: Ints
     dst: Ints
     prob: Floats
+    power: Floats
     bounds: Ints | None  # (H+1,) the edges of a step; None: all of them at every step
 
-    def at(self, t: int) -> tuple[Ints, Ints, Floats]:
-        if self.bounds is None:
-            return self.src, self.dst, self.prob
-        e = slice(int(self.bounds[t]), int(self.bounds[t + 1]))
-        return self.src[e], self.dst[e], self.prob[e]
+    def at(self, t: int) -> tuple[Ints, Ints, Floats, Floats]:
+        """Those that leave step t."""
+        e = slice(None)
+        if self.bounds is not None:
+            e = slice(int(self.bounds[t]), int(self.bounds[t + 1]))
+        return self.src[e], self.dst[e], self.prob[e], self.power[e]
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,38 +155,27 @@ class OneStep:
     def nodes(self, t: int) -> slice:
         return slice(int(self.offsets[t]), int(self.offsets[t + 1]))
 
-    def edges(self, t: int) -> tuple[slice, Ints, Ints]:
-        """Edges that leave step t: their places, and their nodes."""
-        if self.edge_offsets is None:
-            base, after = int(self.offsets[t]), int(self.offsets[t + 1])
-            return slice(0, len(self.src)), self.src + base, _shifted(self.dst, after)
-        e = slice(int(self.edge_offsets[t]), int(self.edge_offsets[t + 1]))
-        return e, self.src[e], self.dst[e]
-
     @cached_property
-    def short_edges(self) -> ShortEdges | None:
-        """The edges whose next state is known, if all of them lead to the next step."""
-        if np.any(self.gap != 1):
-            return None
+    def edges(self) -> Edges:
         known = self.dst >= 0
-        if self.edge_offsets is None:
-            return ShortEdges(self.src[known], self.dst[known], self.prob[known], None)
-        here = self.node_t[self.src]
-        src, dst = self.src - self.offsets[here], self.dst - self.offsets[here + 1]
-        if known.all():
-            return ShortEdges(src, dst, self.prob, self.edge_offsets)
-        bounds = np.concatenate([[0], np.cumsum(known)])[self.edge_offsets]
-        return ShortEdges(src[known], dst[known], self.prob[known], bounds)
+        src, dst, bounds = self.src, self.dst, self.edge_offsets
+        if bounds is not None:
+            here = self.node_t[src]
+            src, dst = src - self.offsets[here], dst - self.offsets[here + 1]
+            bounds = np.concatenate([[0], np.cumsum(known)])[bounds]
+        power = np.broadcast_to(self.discount, len(src))
+        if np.any(self.gap != 1):
+            power = self.discount**self.gap
+        keep = slice(None) if known.all() else known
+        return Edges(
+            src[keep], dst[keep], self.prob[keep], rowwise(power[keep], self.initial), bounds
+        )
 
     @property
     def n_episodes(self) -> Any:
         """How many there are; of replicates (m,)."""
         n = self.start.n.sum(axis=0)
         return int(n) if n.ndim == 0 else n
-
-
-def _shifted(nodes: Ints, by: int) -> Ints:
-    return np.where(nodes >= 0, nodes + by, nodes)
 
 
 def cells_of(

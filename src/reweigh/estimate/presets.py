@@ -3,60 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from reweigh.errors import UsageError, must_be, nearest
 from reweigh.estimate.estimator import ModelControl, Normalize, OwnQ, Recipe, Reward
 from reweigh.estimate.marginal import Marginal
-from reweigh.estimate.model import Model
-from reweigh.estimate.products import Stepwise, Trajectory
-from reweigh.estimate.stationary import Stationary
-from reweigh.system.entry_points import added, added_names
 
 Estimators: TypeAlias = Recipe | str | Iterable[Recipe | str]
 
 
+def _products(
+    name: str,
+    normalize: Normalize = "none",
+    control: ModelControl | None = None,
+    *,
+    max_ratio: float | None,
+    trajectory: bool = False,
+) -> Recipe:
+    from reweigh.estimate.products import Stepwise, Trajectory
+
+    weights = Trajectory() if trajectory else Stepwise()
+    return Recipe(name, weights, normalize, control=control, max_ratio=max_ratio)
+
+
 def is_(*, max_ratio: float | None = None) -> Recipe:
     """Step-wise importance sampling: (1/n) Σ_i Σ_t γ^t ρ_{0:t} r_t (the paper's IS)."""
-    return Recipe("is", Stepwise(), max_ratio=max_ratio)
+    return _products("is", max_ratio=max_ratio)
 
 
 def wis(*, max_ratio: float | None = None) -> Recipe:
     """Step-wise weighted IS: each step's weights divided by their sum (the paper's WIS)."""
-    return Recipe("wis", Stepwise(), normalize="step", max_ratio=max_ratio)
+    return _products("wis", "step", max_ratio=max_ratio)
 
 
 def trajectory_is(*, max_ratio: float | None = None) -> Recipe:
     """Trajectory-wise IS: the whole product times the whole return."""
-    return Recipe("trajectory-is", Trajectory(), max_ratio=max_ratio)
+    return _products("trajectory-is", trajectory=True, max_ratio=max_ratio)
 
 
 def trajectory_wis(*, max_ratio: float | None = None) -> Recipe:
     """Trajectory-wise weighted IS."""
-    return Recipe("trajectory-wis", Trajectory(), normalize="step", max_ratio=max_ratio)
+    return _products("trajectory-wis", "step", trajectory=True, max_ratio=max_ratio)
 
 
-def dm(unseen: str = "zero") -> Recipe:
+def dm(unseen: Literal["zero", "renorm"] = "zero") -> Recipe:
     """Direct method: a time-dependent model from counts; an unseen action has no mass ("zero"),
     or the target is renormalised over the seen ones ("renorm")."""
-    if unseen == "zero":
-        return Recipe("dm", Model("zero"))
-    if unseen == "renorm":
-        return Recipe("dm-renorm", Model("renorm"))
-    raise must_be("unseen", '"zero" or "renorm"', unseen)
+    from reweigh.estimate.model import Model
+
+    if unseen not in ("zero", "renorm"):
+        raise must_be("unseen", '"zero" or "renorm"', unseen)
+    return Recipe("dm" if unseen == "zero" else "dm-renorm", Model(unseen))
 
 
-def ssd_is(use: str = "ratio", *, max_ratio: float | None = None) -> Recipe:
+def ssd_is(
+    use: Literal["ratio", "plugin", "selfnorm"] = "ratio", *, max_ratio: float | None = None
+) -> Recipe:
     """IS with the stationary state distribution d. `use` says how: d over the logged share of the
     state as a weight ("ratio"), d in the place of d_t ("plugin"), or the weights of "ratio" divided
     once by their sum over all rows and steps ("selfnorm", Liu et al. 2018)."""
-    if use == "ratio":
-        return Recipe("ssd-is", Stationary("ratio"), max_ratio=max_ratio)
-    if use == "plugin":
-        return Recipe("ssd-is-plugin", Stationary("plugin"), max_ratio=max_ratio)
-    if use == "selfnorm":
-        return Recipe("ssd-is-selfnorm", Stationary("selfnorm"), max_ratio=max_ratio)
-    raise must_be("use", '"ratio", "plugin" or "selfnorm"', use)
+    from reweigh.estimate.stationary import Stationary
+
+    if use not in ("ratio", "plugin", "selfnorm"):
+        raise must_be("use", '"ratio", "plugin" or "selfnorm"', use)
+    name = "ssd-is" if use == "ratio" else f"ssd-is-{use}"
+    return Recipe(name, Stationary(use), max_ratio=max_ratio)
 
 
 def mis(
@@ -81,15 +92,13 @@ def mis(
 def dr(q: str | OwnQ = "in-sample", *, max_ratio: float | None = None) -> Recipe:
     """Doubly robust: IS on the shaped reward r - Q + γV', plus V(s_0)."""
     control = ModelControl(q)
-    return Recipe(_with_fit("dr", control), Stepwise(), control=control, max_ratio=max_ratio)
+    return _products(_with_fit("dr", control), "none", control, max_ratio=max_ratio)
 
 
 def wdr(q: str | OwnQ = "in-sample", *, max_ratio: float | None = None) -> Recipe:
     """Weighted doubly robust: WIS on the shaped reward, plus V(s_0)."""
     control = ModelControl(q)
-    return Recipe(
-        _with_fit("wdr", control), Stepwise(), "step", control=control, max_ratio=max_ratio
-    )
+    return _products(_with_fit("wdr", control), "step", control, max_ratio=max_ratio)
 
 
 def mdr(q: str | OwnQ = "split", *, max_ratio: float | None = None) -> Recipe:
@@ -140,7 +149,11 @@ def estimator(name: str) -> Recipe:
             "auto is a choice that evaluate and compare make for a log and its targets; name the "
             "estimator here, such as the one that evaluate chose"
         )
-    make = ESTIMATORS.get(name) or added("estimators", name)
+    make = ESTIMATORS.get(name)
+    if make is None:
+        from reweigh.system.entry_points import added, added_names
+
+        make = added("estimators", name)
     if make is None:
         names = [*ESTIMATORS, *added_names("estimators")]
         raise UsageError(

@@ -66,7 +66,6 @@ def forward(op: OneStep, *, simplex: bool) -> Forward:
     steps = op.horizon, *d.shape[1:]
     mass, total = np.ones(steps), np.full(steps, np.nan)
     scale = np.ones(d.shape[1:])
-    short = op.short_edges
     for t in range(op.horizon):
         here, complete = op.nodes(t), op.complete[t]
         if complete.any():
@@ -78,14 +77,9 @@ def forward(op: OneStep, *, simplex: bool) -> Forward:
                 scale = scale * mass[t]
             # no row here that the target could have made
             _refuse(t, d[here], complete & ~((d[here] * op.placebo[here]).sum(axis=0) > 0))
-        if short is not None:
-            src, dst, prob = short.at(t)
-            after = op.nodes(t + 1)
-            d[after] += tally(dst, d[here][src] * prob, after.stop - after.start)
-        else:
-            e, src, dst = op.edges(t)
-            to = dst >= 0
-            np.add.at(d, dst[to], (d[src] * op.prob[e])[to])
+        src, dst, prob, _ = op.edges.at(t)
+        passed, first = tally(dst, d[here][src] * prob), here.stop
+        d[first : first + len(passed)] += passed
         if op.ended_to[t] >= 0:  # END stays END
             d[op.ended_to[t + 1]] += d[op.ended_to[t]]
     if not op.complete[:-1].all():
@@ -129,19 +123,11 @@ def backward(op: OneStep, normalized: Forward | None = None) -> Backward:
     (u_{t'}(s') - <d_{t'}, u_{t'}>)/c_{t'} wherever d_{t'} was divided by c_{t'}.
     """
     u, arriving = np.zeros_like(op.initial), np.zeros_like(op.initial)
-    short = op.short_edges
     for t in range(op.horizon, -1, -1):
         here = op.nodes(t)
         if t < op.horizon:
-            if short is not None:
-                src, dst, prob = short.at(t)
-                ahead = op.discount * prob * arriving[op.nodes(t + 1)][dst]
-            else:
-                e, src, dst = op.edges(t)
-                to = dst >= 0
-                src, dst = src[to] - here.start, dst[to]
-                powers = rowwise(op.discount ** op.gap[e], u)
-                ahead = (op.prob[e] * powers)[to] * arriving[dst]
+            src, dst, prob, power = op.edges.at(t)
+            ahead = prob * power * arriving[here.stop :][dst]
             u[here] = op.reward[here] + tally(src, ahead, here.stop - here.start)
             if op.ended_to[t] >= 0:
                 u[op.ended_to[t]] += op.discount * arriving[op.ended_to[t + 1]]

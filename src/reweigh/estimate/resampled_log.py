@@ -36,8 +36,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy, scope_of
 from reweigh.sums.engines.arrays import ArraysEngine, ratios
 from reweigh.sums.engines.base import Request
-from reweigh.sums.shares import follows_state
-from reweigh.sums.trajectories import EpisodeSums, StepMoments, StepSums
+from reweigh.sums.policy import follows_state
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -62,7 +61,7 @@ class ResampledLog:
         """The estimator on these replicates, `AGAIN` being the reason of those that must be
         evaluated by themselves; None where all of them must."""
         try:
-            if _by_products(recipe):
+            if isinstance(recipe.weights, Products):
                 return self._weighed(recipe, draws, errors)
             units = self.units(recipe)
             solved = solve_units(recipe, units, draws, errors=errors)
@@ -78,9 +77,9 @@ class ResampledLog:
             return 0
         if COUNT * log.n_episodes > MOST_KEPT:
             return 0
-        if _by_products(recipe) and (log.n_truncated or self.products is None):
+        if isinstance(recipe.weights, Products) and (log.n_truncated or self.products is None):
             return 0
-        if not _by_products(recipe) or recipe.fitted:
+        if not isinstance(recipe.weights, Products) or recipe.fitted:
             actions = 1
             if recipe.needs.policy and scope_of(self.target) == "row":
                 if recipe.uses_trajectories or (errors and not recipe.weights.uses_ratios):
@@ -130,18 +129,16 @@ class ResampledLog:
         """IS, WIS, DR and WDR."""
         products = self.products
         assert products is not None
+        assert isinstance(recipe.weights, Products)
         reasons: list[tuple[str, Any]] = [("no-episodes", draws.total == 0)]
         shaped = None
         if recipe.control is not None:
             units = self.units(recipe)
             shaped, reasons = Shaped.of(recipe, units, products, draws)
             reasons.append((AGAIN, self._other_shares(units, draws)))
+        if not recipe.weights.stepwise:
+            products = products.of_trajectories
         return products.solve(recipe, draws, shaped, errors=errors).but(*reasons)
-
-
-def _by_products(recipe: Recipe) -> bool:
-    """Whether it is solved on running products, which stay by episode."""
-    return isinstance(recipe.weights, Products)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +174,7 @@ class Shaped:
         f, g = np.zeros((len(table), draws.many)), np.zeros((len(starts), draws.many))
         f[used(table.cells.keys[0])], g[used(starts.cells.keys[0])] = control.f, control.g
         at = table.row_unit, table.table.t
-        w, wy = (table.sums(draws, name, values[at]) for name, values in products.by_name.items())
+        w, wy = table.sums(draws, "w", products.w[at]), table.sums(draws, "wy", products.wy[at])
         kept, t = used(table.cells.keys[0]), table.cells.keys[1]
         earned = tally(t[kept], (wy + w * f)[kept], len(products.powers))
         among = np.ones(len(products.w), bool) if units.half is None else used(units.half)
@@ -243,44 +240,27 @@ class RunningProducts:
         return np.asarray(self.discount ** np.arange(self.w.shape[1]), np.float64)
 
     @property
-    def by_name(self) -> dict[str, Floats]:
-        return {"w": self.w, "wy": self.wy}
-
-    @cached_property
-    def whole(self) -> Floats:
-        """(n, 8) x = g + Σ_t γ^t w_t y_t, x², g; with W the whole product and G the return, W, W²,
-        WG, (WG)² and W²G."""
-        x, W, G = self.wy @ self.powers + self.g, self.w[:, -1], self.plain
-        return np.stack([x, x * x, self.g, W, W * W, W * G, (W * G) ** 2, W * W * G], axis=1)
+    def of_trajectories(self) -> RunningProducts:
+        """With W = ρ_{0:H-1} and the return in the place of one step."""
+        whole = self.w[:, -1:]
+        return replace(self, w=whole, wy=whole * self.plain[:, None])
 
     def solve(
         self, recipe: Recipe, draws: Draws, shaped: Shaped | None, *, errors: bool
     ) -> Replicated:
-        n = draws.total
+        """v = Σ_t γ^t Σ_i w_it y_it / n + ḡ,  or divided by Σ_i w_it at each step."""
         if shaped is None:
-            w, wy = draws.of_units(self.w), draws.of_units(self.wy)
-            x, x2, g, *whole = draws.of_units(self.whole)
+            n, w, wy = draws.total, draws.of_units(self.w), draws.of_units(self.wy)
+            g = draws.of_units(self.g[:, None])[0]
         else:
             n = draws.of_units(shaped.among[:, None].astype(np.float64))[0]
             w, wy = draws.of_units(self.w * shaped.among[:, None]), shaped.earned
             first = shaped.units.tables["start_model"]
             g = (first.sums(draws, "n") * shaped.g).sum(axis=0)
-            x, x2, whole = self.powers @ wy + g, np.zeros_like(g), [g] * 5
-        zero: Any = np.zeros((1, 1))
-        steps = StepSums(zero, zero, zero, zero, w, zero, wy, zero)
-        columns = dict(zip(("w", "w2", "wg", "wg2", "w2g"), (c[None] for c in whole), strict=True))
-        unused = dict.fromkeys(("block", "t", "n", "log_scale", "wmax", "g2", "ret"), zero)
-        of_episodes = EpisodeSums(x=x[None], x2=x2[None], g=g[None], **columns, **unused)
-        assert isinstance(recipe.weights, Products)
-        weighed = recipe.weights.weigh(recipe, StepMoments(steps, of_episodes), n, self.discount)
-        spread = None
-        if errors:
-            square, lost = weighed.square, weighed.lost
-            if shaped is not None or square is None:
-                square, lost = self._spread(recipe, draws, shaped, n, w, wy, g / n, weighed.value)
-            spread = np.sqrt(np.where(lost, np.nan, square))
-        empty = ("no-overlap", ~np.all(w > 0, axis=0))
-        return Replicated.of(weighed.value, spread, empty)
+        by = self.powers[:, None] / (w if recipe.normalize == "step" else n)
+        value = (by * wy).sum(axis=0) + g / n
+        spread = self._spread(recipe, draws, shaped, n, w, wy, g / n, value) if errors else None
+        return Replicated.of(value, spread, ("no-overlap", ~np.all(w > 0, axis=0)))
 
     def _spread(
         self,
@@ -292,8 +272,8 @@ class RunningProducts:
         wy: Floats,
         mean_g: Floats,
         value: Floats,
-    ) -> tuple[Floats, Any]:
-        """SE², and whether rounding has eaten it, from ψ_i = g_i - c + Σ_t b_t w_it (y_it - v_t):
+    ) -> Floats:
+        """(m,) SE, nan where rounding has eaten it, from ψ_i = g_i - c + Σ_t b_t w_it (y_it - v_t):
 
         IS, DR:    b_t = γ^t,            v_t = 0,                c = 0,   SE² = Var(ψ)/n
         WIS, WDR:  b_t = γ^t/mean(w_t),  v_t = Σ w_t y_t/Σ w_t,  c = ḡ,   SE² = mean(ψ²)/n
@@ -315,7 +295,8 @@ class RunningProducts:
             first += np.sum(times * psi, axis=0)
             second += np.sum(times * psi**2, axis=0)
         if weighted:
-            square = second / n**2
-            return square, nothing_left(np.sqrt(square), value)
+            error = np.sqrt(second) / n
+            return np.where(nothing_left(error, value), np.nan, error)
         square = second / n - (first / n) ** 2
-        return np.maximum(square, 0.0) / n, lost_in_rounding(square, second / n)
+        lost = lost_in_rounding(square, second / n)
+        return np.sqrt(np.where(lost, np.nan, np.maximum(square, 0.0) / n))

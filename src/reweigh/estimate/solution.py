@@ -224,7 +224,7 @@ def placebo_error(op: OneStep, flow: Forward, simplex: bool) -> float | None:
         cells=replace(c, z=c.rho, rhoz=c.rho2, z2=c.rho2),  # y is not asked for
         start=replace(op.start, g=0 * op.start.g, g2=0 * op.start.g2),
     )
-    vars(ones)["short_edges"] = op.short_edges  # they are the same, and large
+    vars(ones)["edges"] = op.edges  # they are the same, and large
     back = backward(ones, flow if simplex else None)
     moved = recursion.derivatives(ones, flow, back)
     term = recursion.logged_reward(ones, moved.reward)

@@ -94,63 +94,100 @@ class Stationary(Weights):
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """The chain of the states of steps 0..H-2; one that the log shows only as the last is left out.
+    """The chain of the S states of steps 0..H-2; one that only the last step shows is left out.
 
-    states  (S,) their codes
-    count   (S,) rows, END's being `stays`
-    d_inf   (S,) the stationary distribution; 0 where all of it is on END
-    ended   (H,) episodes that have ended by step t
+    cells      of rows, without the action
+    early      (E,) whether a cell's move is of the chain
+    s, s_next  (E,) its states, S being one outside of the chain
+    count      (S+1,) rows of the chain's moves
+    d          (S+1,) the stationary distribution; 0 where all of it is on END, and outside
+    ended      (H,) episodes that have ended by step t; END goes to END with ratio 1
     """
 
-    states: Ints
+    cells: TransitionMoments
+    early: npt.NDArray[np.bool_]
+    s: Ints
+    s_next: Ints
     count: Floats
-    d_inf: Floats
+    d: Floats
     ended: Floats
-    notes: tuple[Warning, ...]
+    notes: tuple[Warning, ...] = ()
 
     @property
-    def stays(self) -> float:
-        """LogAndTarget of END, which goes to END with ratio 1."""
-        return float(self.ended[:-1].sum())
+    def transitions(self) -> Any:
+        """(S, S) P̂, sparse."""
+        from scipy.sparse import csc_matrix
+
+        size = len(self.count) - 1
+        stay = self.early & (self.s_next < size)
+        src, dst = self.s[stay], self.s_next[stay]
+        share = self.cells.rho[stay] / self.count[src]
+        return csc_matrix((share, (dst, src)), shape=(size, size))
+
+    @classmethod
+    def of(cls, sums: Moments, use: str) -> Chain:
+        horizon = sums.about.horizon
+        if horizon < 2:
+            raise RefusedError("horizon", "a stationary distribution needs a horizon of 2 or more")
+        if sums.truncated:
+            raise RefusedError(
+                "truncated",
+                f"{sums.truncated:,} episodes were cut off, and this estimator averages over whole "
+                "ones; use mis(), or leave the cut ones out (truncated='drop')",
+            )
+        cells = cells_of(sums, "model")[0].forget("a")
+        to_end = cells.s_next == END
+        ended = np.cumsum(tally(cells.t_next[to_end], cells.n[to_end], horizon + 1))[:horizon]
+        early = (cells.t < horizon - 1) & (cells.s_next != UNKNOWN)
+        if not cells.rho[early].sum() + ended[:-1].sum() > 0:
+            raise no_support(0)
+        if not np.isfinite(cells.rho[early]).all():
+            raise overflow()
+        states = np.unique(cells.s[early])
+        s, s_next = (
+            np.where(np.isin(codes, states), np.searchsorted(states, codes), len(states))
+            for codes in (cells.s, cells.s_next)
+        )
+        count = tally(s[early], cells.n[early], len(states) + 1)
+        chain = cls(cells, early, s, s_next, count, np.zeros(len(count)), ended)
+        dropped = len(np.unique(cells.s[s == len(states)]))
+        last = f"{dropped} states are seen only in the last step and left out"
+        notes = [last] if dropped else []
+        if ended[:-1].sum() > 0 or np.any(to_end[early]):
+            # an eigenvalue of exactly 1, whose vector is END alone
+            text = (
+                "episodes end early, so all of the stationary mass is on END: the stationary "
+                "distribution says nothing about this log. Use mis()"
+            )
+            if use == "selfnorm":  # no logged row has any of the mass: 0/0
+                raise RefusedError("stationary", text)
+            notes.insert(0, text)
+        else:
+            chain = replace(chain, d=np.append(_eigenvector(chain.transitions), 0.0))
+            if np.any(chain.d < -1e-8):
+                notes.insert(0, "the stationary vector has negative entries: too little data")
+        return replace(chain, notes=tuple(map(StationaryWarning, notes)))
 
 
-def _solve(moments: Moments, use: str) -> Solution:
+def _solve(sums: Moments, use: str) -> Solution:
     """The value from d_∞; its error comes from the block jackknife (see evaluate)."""
-    horizon, gamma = moments.about.horizon, moments.about.discount
-    if horizon < 2:
-        raise RefusedError("horizon", "a stationary distribution needs a horizon of 2 or more")
-    if moments.truncated:
-        raise RefusedError(
-            "truncated",
-            f"{moments.truncated:,} episodes were cut off, and this estimator averages over whole "
-            "ones; use mis(), or leave the cut ones out (truncated='drop')",
-        )
-    cells, n = cells_of(moments, "model")[0].forget("a"), moments.n_episodes
-    chain = _chain(cells, horizon, use)
+    chain, horizon, n = Chain.of(sums, use), sums.about.horizon, sums.n_episodes
+    cells, s, ended = chain.cells, chain.s, chain.ended
     # dbar(s): average share of s over steps 0..H-2.  w(s) = d_inf(s)/dbar(s)
-    moves = n * (horizon - 1)
-    w_end = moves / chain.stays if chain.stays > 0 else 0.0
-    at = group_by([cells.t, cells.s])
-    t, s = at.keys
-    place = np.minimum(np.searchsorted(chain.states, s), len(chain.states) - 1)
-    in_chain = chain.states[place] == s
-    notes = list(chain.notes)
-    dropped = len(np.unique(s[~in_chain]))
-    if dropped:
-        notes.append(
-            StationaryWarning(f"{dropped} states are seen only in the last step and left out")
-        )
-    weight = np.where(in_chain, (chain.d_inf * moves / chain.count)[place], 0.0)
-    share = np.where(in_chain, chain.d_inf[place], 0.0)
-    z, rho, rho2, visits = (at.sum(v) for v in (cells.z, cells.rho, cells.rho2, cells.n))
-    powers = gamma ** np.arange(horizon)
-    total = tally(t, weight * rho, horizon) + w_end * chain.ended
-    square = tally(t, weight**2 * rho2, horizon) + w_end**2 * chain.ended
+    moves, stays = n * (horizon - 1), float(ended[:-1].sum())
+    w_end = moves / stays if stays > 0 else 0.0
+    weight = divided(chain.d * moves, chain.count)[s]
+    powers = sums.about.discount ** np.arange(horizon)
+    total = tally(cells.t, weight * cells.rho, horizon) + w_end * ended
+    square = tally(cells.t, weight**2 * cells.rho2, horizon) + w_end**2 * ended
     if use == "plugin":
-        earned = tally(t, share * z / visits, horizon)
-        ones = tally(t, share * rho / visits, horizon) + (chain.ended > 0)
+        at = group_by([cells.t, cells.s])
+        share = chain.d[s] / at.sum(cells.n)[at.index()]
+        earned = tally(cells.t, share * cells.z, horizon)
+        ones = tally(cells.t, share * cells.rho, horizon) + (ended > 0)
     else:
-        earned, ones = tally(t, weight * z, horizon), total / n  # of weights before normalising
+        # of weights before normalising
+        earned, ones = tally(cells.t, weight * cells.z, horizon), total / n
         # "selfnorm": v = (Σ_t γ^t) Σ γ^t w ρ r / Σ γ^t w ρ, one divisor for all rows (Liu et al.
         # 2018); else v = Σ γ^t w ρ r / n
         mass = float(powers @ total) / float(powers.sum()) if use == "selfnorm" else float(n)
@@ -170,47 +207,15 @@ def _solve(moments: Moments, use: str) -> Solution:
         ess=np.where(square > 0, total**2 / np.where(square > 0, square, 1.0), np.nan),
         unseen_mass=None,
         placebo=float((powers * ones).sum()),
-        warnings=tuple(notes),
+        warnings=chain.notes,
     )
 
 
-def _chain(cells: TransitionMoments, horizon: int, use: str) -> Chain:
-    to_end = cells.s_next == END
-    ended = np.cumsum(tally(cells.t_next[to_end], cells.n[to_end], horizon + 1))[:horizon]
-    early = (cells.t < horizon - 1) & (cells.s_next != UNKNOWN)
-    stays = float(ended[: horizon - 1].sum())
-    if not cells.rho[early].sum() + stays > 0:
-        raise no_support(0)
-    if not np.isfinite(cells.rho[early]).all():
-        raise overflow()
-    states = np.unique(cells.s[early])
-    src = np.searchsorted(states, cells.s[early])
-    count = tally(src, cells.n[early], len(states))
-    if stays > 0 or np.any(to_end[early]):  # an eigenvalue of exactly 1, whose vector is END alone
-        text = (
-            "episodes end early, so all of the stationary mass is on END: the stationary "
-            "distribution says nothing about this log. Use mis()"
-        )
-        if use == "selfnorm":  # no logged row has any of the mass: 0/0
-            raise RefusedError("stationary", text)
-        note = StationaryWarning(text)
-        return Chain(states, count, np.zeros(len(states)), ended, (note,))
-    stay = np.isin(cells.s_next[early], states)
-    dst = np.searchsorted(states, cells.s_next[early][stay])
-    d_inf = _eigenvector(src[stay], dst, cells.rho[early][stay], count)
-    if not np.any(d_inf < -1e-8):
-        return Chain(states, count, d_inf, ended, ())
-    note = StationaryWarning("the stationary vector has negative entries: too little data")
-    return Chain(states, count, d_inf, ended, (note,))
-
-
-def _eigenvector(src: Ints, dst: Ints, rho: Floats, count: Floats) -> Floats:
+def _eigenvector(matrix: Any) -> Floats:
     """The right eigenvector of P̂(s'|s) = Σρ(s,s')/N(s) for the eigenvalue closest to 1, sum 1."""
-    from scipy.sparse import csc_matrix
     from scipy.sparse.linalg import ArpackNoConvergence, eigs
 
-    size = len(count)
-    matrix = csc_matrix((rho / count[src], (dst, src)), shape=(size, size))
+    size = matrix.shape[0]
     if size <= DENSE_UP_TO:
         found, vectors = np.linalg.eig(matrix.toarray())
     else:
@@ -257,31 +262,19 @@ def _eigenvector(src: Ints, dst: Ints, rho: Floats, count: Floats) -> Floats:
 
 def _gradient(sums: Moments, use: str) -> CellGradient:
     """By the cells of rows, without the action."""
-    from scipy.sparse import csc_matrix
-
     _solve(sums, use)  # refuses what it must
-    cells, horizon, n = cells_of(sums, "model")[0].forget("a"), sums.about.horizon, sums.n_episodes
-    early = cells.t < horizon - 1
+    chain, horizon, n = Chain.of(sums, use), sums.about.horizon, sums.n_episodes
+    cells, early, s, s_next, count, d = (
+        chain.cells, chain.early, chain.s, chain.s_next, chain.count, chain.d,
+    )  # fmt: skip
     if np.any(cells.s_next[early] == END):
         raise RefusedError(
             "stationary",
             "episodes end early, so that all stationary mass is on END and the value is 0 whatever "
             "they earned: no episode has an influence on it. Use mis()",
         )
-    # The last place is for states outside of the chain: those that only the last step shows.
-    chain = np.unique(cells.s[early])
-    size = len(chain)
-    s, s_next = (
-        np.where(np.isin(codes, chain), np.searchsorted(chain, codes), size)
-        for codes in (cells.s, cells.s_next)
-    )
-    count = tally(s[early], cells.n[early], size + 1)
-    stay = early & (s_next < size)
-    src, dst, rho = s[stay], s_next[stay], cells.rho[stay]
-    P = csc_matrix((rho / count[src], (dst, src)), shape=(size, size))
-    d = _eigenvector(src, dst, rho, count[:-1])
-    lam = float((P @ d).sum())  # as Σ d = 1
-    d = np.append(d, 0.0)
+    size, P = len(count) - 1, chain.transitions
+    lam = float((P @ d[:-1]).sum())  # as Σ d = 1
 
     power = sums.about.discount ** cells.t.astype(np.float64)
     inside = s < size

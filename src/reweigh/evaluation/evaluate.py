@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings as python_warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -21,33 +22,30 @@ from reweigh.errors import (
 )
 from reweigh.estimate import presets
 from reweigh.estimate.direct import mean_return
-from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, Solution
-from reweigh.estimate.marginal import behavior_value
+from reweigh.estimate.estimator import Recipe, overflow
 from reweigh.estimate.presets import Estimators, as_recipe, estimator_list
 from reweigh.estimate.standard_error import OVERFLOW
-from reweigh.evaluation.auto import choose
-from reweigh.evaluation.basis import Grounds, freedom_of
-from reweigh.evaluation.influence_source import Column, ScanInfluence
-from reweigh.evaluation.inputs import (
-    Evidence,
+from reweigh.evaluation.data import (
+    LogData,
+    RowsData,
+    SumsData,
     Truncated,
     check_target,
-    gather,
-    leaves_cut_ones_out,
+    scanned_sums,
+    solve,
+    with_gates,
 )
 from reweigh.evaluation.result import Diagnostics, Estimate, Marginals, Refusal
-from reweigh.evaluation.scans import scanned_sums, with_gates
-from reweigh.evaluation.solve import finite, solve, value_of
+from reweigh.evaluation.uncertainty import EstimateUncertainty, ScanInfluence
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.engines.base import Request
-from reweigh.sums.engines.second_scan import can_scan_again
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
 from reweigh.sums.tables import Table
 from reweigh.system.process import each, require_steps
-from reweigh.trust.diagnostics import remarks
+from reweigh.trust.diagnostics import hopeless, remarks, unlogged_actions
 from reweigh.trust.gates import Context, measured
 
 Data = EpisodeLog | ScannedLog | Moments
@@ -69,8 +67,8 @@ def evaluate(
     why in `Estimate.chosen`. Estimators with running products refuse logs with cut-off episodes
     unless `truncated="drop"` leaves these out, with a warning.
     """
-    asked = presets.mis() if estimator is None else estimator
-    [result] = evaluate_all(data, target, [asked], truncated=truncated)
+    estimators = [presets.mis() if estimator is None else estimator]
+    [result] = evaluate_all(data, target, estimators, truncated=truncated)
     if isinstance(result, Refusal):
         raise result.error
     for warning in result.warnings:
@@ -86,7 +84,7 @@ def evaluate_all(
     truncated: Truncated = "refuse",
 ) -> list[Estimate | Refusal]:
     """Several estimators on one log, or one; one that refuses is a Refusal in the list. So is
-    one whose value the logged rewards do not allow (`trust/reward_range.py`)."""
+    one whose value the logged rewards do not allow (`trust/gates/support.py`)."""
     return _evaluate_all(data, target, estimators, truncated, within_rewards=True)
 
 
@@ -111,14 +109,40 @@ def _evaluate_all(
     if AUTO in listed:
         return _evaluate_chosen(data, target, listed, truncated)
     recipes = [as_recipe(estimator) for estimator in listed]
-    if isinstance(data, ScannedLog):
-        return _evaluate_scanned(data, check_target(target), recipes, truncated)
-    evidence = gather(data, target, recipes, truncated)
-    evidence.within_rewards = within_rewards
+    of_recipes = _log_data(data, target, recipes, truncated)
+
+    def result(k: int) -> Estimate | Refusal:
+        of_recipes[k].within_rewards = within_rewards
+        return _try(of_recipes[k], recipes[k], _estimate)
+
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
-        found = each("estimators", recipes, lambda recipe: _try(evidence, recipe, _estimate))
-    evidence.rest()
-    return found
+        results = each("estimators", range(len(recipes)), result)
+    for log_data in of_recipes[:1]:
+        log_data.forget_rows()
+    return results
+
+
+def _log_data(
+    data: Data, target: Policy | None, recipes: list[Recipe], truncated: Truncated
+) -> Sequence[LogData]:
+    """What each of the estimators is computed from. All share the rows, or the sums that they
+    need; of a scanned log each has its own, and all share the second scan."""
+    if isinstance(data, Moments):
+        return [SumsData.of(data, target)] * len(recipes)
+    target = check_target(target)
+    if not isinstance(data, ScannedLog):
+        rows = RowsData.of(data, target, recipes, truncated)
+        rows.unanswerable, rows.warnings = hopeless(data, target), unlogged_actions(data, target)
+        return [rows] * len(recipes)
+    from reweigh.sums.engines.second_scan import can_scan_again
+
+    if truncated == "drop":
+        raise UsageError("truncated='drop' needs the log in memory: read it with engine='arrays'")
+    of_recipes = [SumsData.of(sums, target) for sums in scanned_sums(data, target, recipes)]
+    scan = ScanInfluence(data, target) if can_scan_again(data) else None
+    for log_data in of_recipes:
+        log_data.scanned, log_data.influences = data, scan
+    return of_recipes
 
 
 def _check_truncated(truncated: str) -> None:
@@ -134,53 +158,17 @@ def _evaluate_chosen(
         raise UsageError(
             "estimator='auto' needs the log in memory (engine='arrays'); name an estimator"
         )
-    choice = choose(
-        data,
-        check_target(target),
-        lambda log, policy, asked: evaluate_all(log, policy, asked, truncated=truncated),
-    )
+    from reweigh.evaluation.auto import choose
+
+    choice = choose(data, check_target(target), partial(evaluate_all, truncated=truncated))
     named = [choice.recipe if estimator == AUTO else estimator for estimator in estimators]
-    found = evaluate_all(data, target, named, truncated=truncated)
+    results = evaluate_all(data, target, named, truncated=truncated)
     return [
         replace(result, chosen=choice.why)
         if estimator == AUTO and isinstance(result, Estimate)
         else result
-        for estimator, result in zip(estimators, found, strict=True)
+        for estimator, result in zip(estimators, results, strict=True)
     ]
-
-
-def _evaluate_scanned(
-    log: ScannedLog, target: Policy, recipes: list[Recipe], truncated: Truncated
-) -> list[Estimate | Refusal]:
-    """From the sums on, as for moments."""
-    if truncated == "drop":
-        raise UsageError("truncated='drop' needs the log in memory: read it with engine='arrays'")
-    sums = scanned_sums(log, target, recipes)
-    found = [
-        evaluate_all(own, target, [recipe])[0] for own, recipe in zip(sums, recipes, strict=True)
-    ]
-    by_recipe: dict[Column, Moments] = {
-        result.recipe: own
-        for own, result in zip(sums, found, strict=True)
-        if isinstance(result, Estimate)
-    }
-    scan = None
-    if can_scan_again(log):
-        wis = presets.wis()
-        scan = ScanInfluence(log, target, by_recipe, lambda: scanned_sums(log, target, [wis])[0])
-    return [_scannable(log, target, result, scan) for result in found]
-
-
-def _scannable(
-    log: ScannedLog, target: Policy, result: Estimate | Refusal, scan: ScanInfluence | None
-) -> Estimate | Refusal:
-    """An estimate that may have the log scanned again: the jackknife needs sums by blocks, and
-    influence values a second scan."""
-    if isinstance(result, Refusal):
-        return result
-    request = replace(result.recipe.needs, blocks=JACKKNIFE_BLOCKS)
-    again = replace(result.grounds, by_blocks=lambda: log.moments(target, request), scan=scan)
-    return replace(result, grounds=again)
 
 
 def point_values(
@@ -206,14 +194,13 @@ def point_values(
             "logs and moments too"
         )
     recipes = [as_recipe(estimator) for estimator in estimator_list(estimators)]
-    evidence = gather(log, target, recipes, truncated)
-    evidence.errors = False
-    for ratio, request in evidence.requests.items():
-        evidence.requests[ratio] = replace(request, blocks=2)
+    data = RowsData.of(log, check_target(target), recipes, truncated)
+    data.errors, data.unanswerable = False, hopeless(log, target)
+    data.requests = {ratio: replace(need, blocks=2) for ratio, need in data.requests.items()}
     with np.errstate(over="ignore", invalid="ignore"):
-        found = [_try(evidence, recipe, _value) for recipe in recipes]
-    evidence.rest()
-    return found
+        values = [_try(data, recipe, _value) for recipe in recipes]
+    data.forget_rows()
+    return values
 
 
 def moments(
@@ -269,35 +256,32 @@ def moments(
 
 
 def _try(
-    evidence: Evidence, recipe: Recipe, answer: Callable[[Evidence, Recipe], Answer]
+    data: LogData, recipe: Recipe, answer: Callable[[LogData, Recipe], Answer]
 ) -> Answer | Refusal:
     try:
-        if evidence.hopeless is not None:
-            raise evidence.hopeless
-        return answer(evidence, recipe)
+        if data.unanswerable is not None:
+            raise data.unanswerable
+        return answer(data, recipe)
     except RefusedError as error:
-        return Refusal(recipe, error, *evidence.size)
+        return Refusal(recipe, error, *data.size)
 
 
-def _value(evidence: Evidence, recipe: Recipe) -> float:
-    return value_of(evidence, recipe, leaves_cut_ones_out(evidence, recipe))
+def _value(data: LogData, recipe: Recipe) -> float:
+    return _finite(solve(data, recipe, data.drops_cut_ones(recipe)).solution.value)
 
 
-def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
-    dropped = leaves_cut_ones_out(evidence, recipe)
-    solved = solve(evidence, recipe, dropped)
+def _finite(value: float) -> float:
+    if not np.isfinite(value):
+        raise overflow()
+    return value
+
+
+def _estimate(data: LogData, recipe: Recipe) -> Estimate:
+    dropped = data.drops_cut_ones(recipe)
+    solved = solve(data, recipe, dropped)
     solution, used, base = solved.solution, solved.used, solved.base
-    logged: float | None
-    if solved.from_rows:
-        logged = solution.mean_return
-        if logged is None or recipe.control is not None:  # not of shaped rewards
-            logged = mean_return(evidence.rows(dropped)[0])
-    else:
-        logged = behavior_value(base)
-        if logged is None and evidence.log is not None and not evidence.cut:
-            logged = mean_return(evidence.log)  # its sums are tables from outside of the package
     n, error, method, note = used.n_episodes, solution.standard_error, solution.error_method, ""
-    finite(solution.value)
+    _finite(solution.value)
     if error is not None and not np.isfinite(error):
         error, method = None, OVERFLOW
     if n < 2:
@@ -310,60 +294,55 @@ def _estimate(evidence: Evidence, recipe: Recipe) -> Estimate:
             used,
             recipe,
             solution,
-            data=base if evidence.log is None else evidence.rows(dropped)[0],
+            data=data.log_used(dropped) or base,
             error=error,
-            within_rewards=evidence.within_rewards,
+            within_rewards=data.within_rewards,
         ),
     )
-    grounds = Grounds(
-        evidence,
-        recipe,
-        dropped,
-        value=solution.value,
-        behavior_value=logged,
-        n_episodes=n,
-        worst_ess=None if np.all(np.isnan(solution.ess)) else float(np.nanmin(solution.ess)),
-        error=error,
-        error_method=method,
-        freedom=freedom_of(recipe, solution, n, evidence.log is not None),
-        note=note,
-        psi=None if recipe.control is not None else solution.influence,
-    )
+    known = {"n_episodes": n, "error": error, "error_method": method, "note": note}
+    logged = solved.behavior_value
+    if logged is None and data.log is not None and not data.log.n_truncated:
+        logged = mean_return(data.log)  # the sums are tables from outside of the package
+    if isinstance(data, SumsData) and data.influences is not None:
+        data.influences.sums[recipe] = base
+    nodes, about = solution.by_node, base.about
     return Estimate(
         value=solution.value,
         standard_error=error,
         error_method=method + note,
         recipe=recipe,
         n_episodes=n,
-        horizon=base.about.horizon,
-        discount=base.about.discount,
+        horizon=about.horizon,
+        discount=about.discount,
         behavior_value=logged,
         per_step=solution.per_step,
-        marginals=_marginals(solution, used),
+        marginals=None if nodes is None else Marginals(nodes, used.states, about.horizon),
         diagnostics=Diagnostics(
             ess=solution.ess,
             unseen_mass=solution.unseen_mass,
             placebo=solution.placebo,
             placebo_error=solution.placebo_error,
             rare_mass=solution.rare_mass,
-            placebo_expected=float(np.sum(base.about.discount ** np.arange(base.about.horizon))),
+            placebo_expected=float(np.sum(about.discount ** np.arange(about.horizon))),
             total_mass=solution.total_mass,
             variance_by_step=solution.variance_by_step,
         ),
-        grounds=grounds,
+        uncertainty=EstimateUncertainty.of(
+            data, recipe, solution, dropped, behavior_value=logged, **known
+        ),
         gates=gates,
         warnings=(
-            *(_left_out(evidence) if dropped else ()),
+            *(_left_out(data) if dropped else ()),
             *solution.warnings,
             *remarks(solution, used, gates),
-            *evidence.remarks,
-            *(_pools_steps(recipe) if base.about.target_has_steps else ()),
+            *data.warnings,
+            *(_pools_steps(recipe) if about.target_has_steps else ()),
         ),
     )
 
 
-def _left_out(evidence: Evidence) -> list[Warning]:
-    log = evidence.log
+def _left_out(data: LogData) -> list[Warning]:
+    log = data.log
     assert log is not None
     return [
         SelectionWarning(
@@ -383,9 +362,3 @@ def _pools_steps(recipe: Recipe) -> list[Warning]:
             "mixture of them. Use mis()"
         )
     ]
-
-
-def _marginals(solution: Solution, used: Moments) -> Marginals | None:
-    if solution.by_node is None:
-        return None
-    return Marginals(solution.by_node, used.states, used.about.horizon)

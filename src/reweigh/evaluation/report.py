@@ -13,14 +13,13 @@ import numpy as np
 
 from reweigh.errors import RefusedError
 from reweigh.estimate.presets import mis
-from reweigh.evaluation.inputs import every_kind
+from reweigh.evaluation.data import RowsData
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.show import charts
 from reweigh.show.charts import forest, steps
-from reweigh.show.html import figures
-from reweigh.show.html.page import LONGEST_LABEL, Figure
+from reweigh.show.html import LONGEST_LABEL, Figure, figures
 from reweigh.show.html.sections import page_of
 from reweigh.show.record import Change, Evaluation, Report, ranked
 from reweigh.system.files import files_behind
@@ -131,11 +130,13 @@ def sources_of(
     main: Estimate | None, log: EpisodeLog | None = None, target: Policy | None = None
 ) -> Sources:
     """What the answer rests on; where every estimator refused, this log and target."""
-    if main is None:
-        return Sources(every_kind(log, target, None), log, target)
-    evidence, ratio = main.grounds.evidence, main.recipe.max_ratio
-    sums = evidence.every_kind(ratio)
-    return Sources(sums, evidence.log, evidence.target or target, main.recipe)
+    if main is not None:
+        data = main.uncertainty.data
+        sums = data.every_kind(main.recipe.max_ratio)
+        return Sources(sums, data.log, data.target or target, main.recipe)
+    if log is None or target is None:
+        return Sources(None, log, target)
+    return Sources(RowsData.of(log, target, [], "refuse").every_kind(None), log, target)
 
 
 def records_of(
@@ -248,7 +249,7 @@ class Plots:
     def save(self, chart: Any, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write a chart in the format that the file's name ends in: .svg, .png, .pdf, .html or
         .json."""
-        inputs = files_behind(self.estimate.grounds.evidence)
+        inputs = self.estimate.uncertainty.data.files
         return charts.save_as(chart, Path(path), overwrite=overwrite, inputs=inputs)
 
     def _rows(self, beside: Sequence[Result] = ()) -> tuple[Evaluation, ...]:

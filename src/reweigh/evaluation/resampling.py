@@ -34,48 +34,27 @@ import numpy.typing as npt
 from reweigh.errors import MOST_REPLICATES, RefusedError, check_threads, check_whole
 from reweigh.estimate.direct import MODES, Rows, observed
 from reweigh.estimate.doubly_robust import shape_log
-from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe
+from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, overflow
 from reweigh.estimate.marginal import Marginal
 from reweigh.estimate.replicates import AGAIN, Draws
 from reweigh.estimate.resampled_log import ResampledLog
-from reweigh.evaluation.inputs import Evidence, check_target, merged
-from reweigh.evaluation.solve import finite, solve
+from reweigh.evaluation.data import RowsData, check_target, solve
 from reweigh.kernels import choose
 from reweigh.kernels.choose import kernel, pick
+from reweigh.kernels.plain import draw as draw_few
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
 from reweigh.policy.base import Policy, RowsPolicy
 from reweigh.system.process import each
+from reweigh.trust.intervals import REPLICATES, Replicates
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[Any]  # of refusals, as text
 Pair = tuple[Policy, Recipe]
 BLOCK = 64  # mixtures that are run at once, as in kernels/resample.py
-REPLICATES = 1999
 LOADED_IN_VAIN = 100  # below so many times the rows of one pass Numba costs more than it saves
 MOST_KEPT = 1 << 28  # bytes of the forward recursions that errors are computed from
-
-
-@dataclass(frozen=True, eq=False)
-class Replicates:
-    """What k estimators say of the same B resampled logs.
-
-    values   (B, k), nan where an estimator refused
-    errors   (B, k) their standard errors, nan where there is none; None if not asked for
-    reasons  k times: how many replicates were refused, by the refusal's code
-    """
-
-    values: Floats
-    errors: Floats | None
-    seed: int
-    reasons: tuple[dict[str, int], ...]
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __repr__(self) -> str:
-        return f"Replicates({len(self)} of {self.values.shape[1]} estimates, seed {self.seed})"
 
 
 def resample(
@@ -97,7 +76,7 @@ def resample(
     seed = new_seed() if seed is None else check_whole("seed", seed, 0)
     again = Again.of(log, pairs, errors=errors, runs=replicates)
     _ = again.by_kernel, again.by_sums  # before threads ask for them
-    draw = pick("resample.draw", log.n_episodes * replicates)
+    draw = pick("resample.draw", log.n_episodes * replicates, draw_few)
 
     def block(number: int) -> Run:
         counts = np.empty((log.n_episodes, BLOCK), np.uint8)
@@ -282,21 +261,22 @@ class Again:
         those of one target share its sums."""
         refused[which] = "" if counts.any() else "no-episodes"
         repeated: dict[int, EpisodeLog] = {}
-        shared: dict[tuple[int, int], Evidence] = {}
+        shared: dict[tuple[int, int], RowsData] = {}
         for j in which if counts.any() else []:
             (target, recipe), log = self.pairs[j], self.logs[j]
             if id(log) not in repeated:
                 repeated[id(log)] = replace(log, steps=log.steps.repeated(counts), _cache={})
             key = id(log), id(target)
             if key not in shared:
-                asked = [self.pairs[i][1] for i in which if self.pairs[i][0] is target]
-                shared[key] = Evidence(
-                    None, repeated[id(log)], target, "refuse", merged(asked), errors=self.errors
-                )
+                recipes = [self.pairs[i][1] for i in which if self.pairs[i][0] is target]
+                shared[key] = RowsData.of(repeated[id(log)], target, recipes, "refuse")
+                shared[key].errors = self.errors
             try:
                 with np.errstate(over="ignore", invalid="ignore"):
                     solution = solve(shared[key], recipe, dropped=False).solution
-                values[j] = finite(solution.value)
+                if not np.isfinite(solution.value):
+                    raise overflow()
+                values[j] = solution.value
             except RefusedError as error:
                 refused[j], values[j], errors[j] = error.code, np.nan, np.nan
                 continue

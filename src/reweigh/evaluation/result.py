@@ -21,7 +21,8 @@ from reweigh.show.record import (
 from reweigh.show.text import aligned, evaluation_lines, html_table
 from reweigh.system.numbers import number, rounded, two_digits
 from reweigh.trust.gain import Gain
-from reweigh.trust.intervals import Asked, Interval, scale_for
+from reweigh.trust.gates import Context, Verdict, measured
+from reweigh.trust.intervals import Auto, Interval, IntervalRequest, scale_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
     from reweigh.estimate.estimator import Nodes, Recipe
     from reweigh.estimate.nodes import DenseNodes
-    from reweigh.evaluation.basis import Grounds
     from reweigh.evaluation.report import Plots
     from reweigh.evaluation.sensitivity import Sensitivity
+    from reweigh.evaluation.uncertainty import EstimateUncertainty
     from reweigh.log.states import Labels
     from reweigh.sums.moments import Moments
     from reweigh.trust.gates import GateResult, Verdict
@@ -116,7 +117,7 @@ class Estimate:
     per_step: Floats | None
     marginals: Marginals | None
     diagnostics: Diagnostics
-    grounds: Grounds
+    uncertainty: EstimateUncertainty
     gates: tuple[GateResult, ...]  # those of its own numbers; the verdict has the log's as well
     warnings: tuple[Warning, ...] = field(default=())
     chosen: str | None = None  # why "auto" took this estimator
@@ -125,13 +126,14 @@ class Estimate:
     @cached_property
     def moments(self) -> Moments:
         """The sums behind the estimate; where it was made without them, they are made now."""
-        return self.grounds.moments()
+        of = self.uncertainty
+        return of.data.all_moments(self.recipe, of.dropped)
 
     @property
     def sql(self) -> str | None:
         """The queries that made these sums, one after another, each below a comment that names
         its table; None where no SQL was run (arrays, streams, moments from a file)."""
-        stored = self.grounds.evidence.stored
+        stored = getattr(self.uncertainty.data, "stored", None)
         return None if stored is None else stored.sql
 
     @cached_property
@@ -139,7 +141,26 @@ class Estimate:
         """green, amber or red, with the reasons: the gates of the estimate's own numbers and of
         the log and target (propensities, history, drift, the weights' tail), which are made when
         the verdict is first asked for. Never green without the interval that was asked for."""
-        return self.grounds.verdict(self.gates, self.no_interval)
+        return Verdict((*self.gates, *measured("sums", self.context())))
+
+    def context(self) -> Context:
+        """What gates that read sums may look at."""
+        of = self.uncertainty
+        with np.errstate(over="ignore", invalid="ignore"):  # gates say what overflows
+            sums = of.data.for_gates(self.recipe, of.dropped)
+        return Context(
+            sums,
+            self.recipe,
+            data=of.data.log_used(of.dropped),
+            error=of.error,
+            error_method=of.error_method,
+            has_interval=self.n_episodes < 2 or Auto().choice(of) is not None,
+            refused=self.no_interval,
+            spread=of.spread if of.has_influence else None,
+            apart_from_wis=of.errors_from_wis,
+            state_values=of.data.state_values(self.recipe, of.dropped),
+            shared=of.data.once(("gates", id(sums)), dict[str, Any]),
+        )
 
     @property
     def estimator(self) -> str:
@@ -165,14 +186,16 @@ class Estimate:
         jackknife    the same by deleting blocks of episodes, t with the blocks less 1
         percentile   resampling episodes and running the whole estimator again
         bootstrap-t  the same, each replicate divided by its own error
-        auto         see `reweigh.trust.intervals.auto_method`
+        auto         see `reweigh.trust.intervals.Auto`
 
         `replicates` (at least 20/(1 - level), less 1) and `seed` are for resampling: they are
         kept, so that another level costs nothing, and without a seed one is drawn and told in the
         interval's `method`. `value_range` are the ends between which the value is known to lie.
         Intervals are asymptotic; `rw.certify` gives bounds that are not.
         """
-        return self._interval("both", level, method, replicates, seed, value_range, threads)
+        ends = value_range, scale_for(self.recipe)
+        wanted = IntervalRequest(level, "both", *ends, replicates, seed, check_threads(threads))
+        return self.uncertainty.interval(method, wanted)
 
     def bound(
         self,
@@ -186,21 +209,9 @@ class Estimate:
         threads: int = 1,
     ) -> Interval | None:
         """A one-sided bound at this level, as an interval whose other end is infinite."""
-        return self._interval(side, level, method, replicates, seed, value_range, threads)
-
-    def _interval(
-        self,
-        side: Literal["both", "lower", "upper"],
-        level: float,
-        method: str,
-        replicates: int,
-        seed: int | None,
-        value_range: tuple[float, float] | None,
-        threads: int,
-    ) -> Interval | None:
-        threads = check_threads(threads)
-        asked = Asked(level, side, value_range, scale_for(self.recipe))
-        return self.grounds.interval(asked, method, replicates, seed, threads)
+        ends = value_range, scale_for(self.recipe)
+        wanted = IntervalRequest(level, side, *ends, replicates, seed, check_threads(threads))
+        return self.uncertainty.interval(method, wanted)
 
     def error_beside(self, interval: Interval | None) -> float | None:
         """The error to tell beside an interval: that of the episodes, where this made it wider
@@ -223,7 +234,7 @@ class Estimate:
     @property
     def not_to_trust(self) -> str:
         """What is said in place of its interval where that is not to be trusted."""
-        return NOT_TO_TRUST if self.grounds.evidence.certifiable else NO_TRUST
+        return NOT_TO_TRUST if self.uncertainty.data.certifiable else NO_TRUST
 
     def p_value(self) -> float:
         """p of "the target is not better than the behaviour", one-sided: small where it is. See
@@ -238,7 +249,7 @@ class Estimate:
         the p-value is the largest that this allows (`Gain.at_most`). RefusedError where there is
         no error, or the sums do not tell how much the returns spread.
         """
-        return self.grounds.gain()
+        return self.uncertainty.gain()
 
     def gain_or_why(self) -> Gain | RefusedError:
         """The same, with the refusal as a value."""
@@ -253,7 +264,7 @@ class Estimate:
         from reweigh.evaluation.evaluate import evaluate_all
         from reweigh.evaluation.sensitivity import of_log
 
-        log, target = self.grounds.rows("sensitivity changes the log")
+        log, target = self.uncertainty.rows("sensitivity changes the log")
         return of_log(log, target, self.recipe, evaluate_all)
 
     @cached_property

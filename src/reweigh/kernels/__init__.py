@@ -1,4 +1,4 @@
-"""The compiled kernels, each with a twin of the same name and signature in `twins/`.
+"""The compiled kernels.
 
 Importing one of these package imports Numba: `kernels/choose.py` does it, when a log is large
 enough.

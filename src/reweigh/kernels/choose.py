@@ -26,18 +26,15 @@ def compiled(rows: int = 0) -> Iterator[None]:
         COMPILED_FROM = before
 
 
-def pick(name: str, size: int) -> Callable[..., Any]:
-    """The function `module.function`, compiled or its NumPy twin, for that many rows."""
-    return kernel(name) if size >= COMPILED_FROM else _function(f"reweigh.kernels.twins.{name}")
-
-
-def kernel(name: str) -> Callable[..., Any]:
-    """The compiled function `module.function`."""
-    return _function(f"reweigh.kernels.{name}")
+def pick(name: str, size: int, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled function `module.function`, or this one in NumPy for few rows."""
+    return kernel(name) if size >= COMPILED_FROM else plain
 
 
 @cache
-def _function(path: str) -> Callable[..., Any]:
-    module, _, name = path.rpartition(".")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return function
+def kernel(name: str) -> Callable[..., Any]:
+    """The compiled function `module.function`."""
+    module, _, function = name.rpartition(".")
+    found: Callable[..., Any]
+    found = getattr(importlib.import_module(f"reweigh.kernels.{module}"), function)
+    return found

@@ -125,7 +125,8 @@ def running(
     frozen_top = np.full(blocks, NOTHING)
     for t in range(horizon):
         low, alive, power = offsets[t], offsets[t + 1] - offsets[t], gamma**t
-        going = offsets[t + 2] - offsets[t + 1] if t + 1 < horizon else 0
+        # those that go on; after the last step nobody asks for the sums of the ended ones
+        going = offsets[t + 2] - offsets[t + 1] if t + 1 < horizon else alive
         multiply(rho[low : low + alive], m, e)
         here = top[:, t]
         here[:] = frozen_top

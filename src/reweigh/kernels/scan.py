@@ -11,11 +11,12 @@ import numpy as np
 
 from reweigh.kernels.common import END, Array, compiled
 from reweigh.kernels.products import multiply
-from reweigh.kernels.vectors import add_at
+from reweigh.kernels.vectors import add_at, prefetch
 
 WIDTH = 12  # numbers of a cell: n, ρ, ρ², z, ρz, z², y, y², π, π², μ, and 0
 CHUNK = 1 << 13  # rows: short steps are sorted together
 DIGIT = 11  # bits
+AHEAD = 16  # rows: how much earlier a cell is asked for
 U1, U4, U8, U12 = np.uint64(1), np.uint64(4), np.uint64(8), np.uint64(WIDTH)
 
 
@@ -27,8 +28,11 @@ def add_rows(
     """Adds to the cells `key` what these rows, or those from `low` on, sum up: ρ = π/μ up to the
     limit, and z = ρy. Numbers, not arrays, are handed on in the loop: references would be counted.
     """
-    chosen = len(rows) > 0
+    chosen, last = len(rows) > 0, len(key) - 1
     for k in range(len(key)):
+        soon = np.uint64(key[min(k + AHEAD, last)]) * U12
+        prefetch(table, soon)
+        prefetch(table, soon + U8)
         i = rows[k] if chosen else low + k
         p, m, y = pi[i], mu[i], reward[i]
         rho = p / m
@@ -275,3 +279,16 @@ def whole_products(offsets: Array, pi: Array, mu: Array, limit: float, m: Array,
             ratio = pi[low + k] / mu[low + k]
             rho[k] = ratio if ratio < limit else limit
         multiply(rho[:alive], m, e)
+
+
+@compiled
+def look_up(offsets: Array, state: Array, action: Array, table: Array, found: Array) -> None:
+    """found = table[t, state, action] of the rows; table (1, S, A) is the same at every step. The
+    last of the states is the hidden one."""
+    steps, states, actions = table.shape
+    flat = table.reshape(-1)
+    for t in range(len(offsets) - 1):
+        base = (t if steps > 1 else 0) * states
+        for k in range(offsets[t], offsets[t + 1]):
+            s = state[k] if state[k] >= 0 else states - 1
+            found[k] = flat[np.uint64((base + s) * actions + action[k])]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from reweigh.errors import Place, UsageError, check_threads, must_be
-from reweigh.log import checks
+from reweigh.kernels.choose import COMPILED_FROM
+from reweigh.log import rules
 from reweigh.log.borrowed_arrays import Lent
-from reweigh.log.columns import Columns
 from reweigh.log.large_arrays import ArrayRows, read_columns
-from reweigh.log.log import EpisodeLog
+from reweigh.log.log import Columns, EpisodeLog, check_options
 from reweigh.log.paired_rows import Pairs, read_pairs
 from reweigh.log.states import (
     END,
@@ -28,11 +29,8 @@ from reweigh.log.states import (
 )
 from reweigh.log.steps import LazySteps, Steps
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 Array = npt.NDArray[Any]
-QUICK_FROM = 20_000  # numbers in an array
+QUICK_FROM = COMPILED_FROM  # numbers in an array
 THREADS_FROM = 10_000_000  # rows
 
 
@@ -55,8 +53,6 @@ class ArraySource:
         return "arrays"
 
     def column(self, name: str) -> pa.ChunkedArray:
-        import pyarrow as pa
-
         values = self.columns.get(name)
         if values is None:
             assert self.held is not None
@@ -81,11 +77,25 @@ class Episodes:
 
     @classmethod
     def of(cls, n: int, horizon: int, lengths: Any, truncated: Any) -> Episodes:
-        lengths_, cut = _lengths(lengths, n, horizon), _flags(truncated, n)
-        order = np.arange(n) if lengths is None else np.argsort(-lengths_, kind="stable")
-        alive = n - np.cumsum(np.bincount(lengths_, minlength=horizon + 1))[:horizon]
+        cut = np.zeros(n, bool)
+        if truncated is not None:
+            array, nulls = _values("truncated", truncated)
+            truths = array.dtype.kind in "biu" and nulls is None and np.all(np.isin(array, (0, 1)))
+            if array.shape != (n,) or not truths:
+                raise must_be("truncated", f"one truth value per episode ({n})", truncated)
+            cut = array.astype(bool)
+        if lengths is None:
+            return cls(np.arange(n), n * np.arange(horizon + 1), cut, np.zeros(n, bool))
+        length, nulls = _values("lengths", lengths)
+        if length.shape != (n,) or length.dtype.kind not in "iu" or nulls is not None:
+            raise must_be("lengths", f"{n} whole numbers", lengths)
+        if np.any(length < 1) or np.any(length > horizon):
+            raise must_be("lengths", f"whole numbers from 1 to the horizon {horizon}", length)
+        length = length.astype(np.int64)
+        order = np.argsort(-length, kind="stable")
+        alive = n - np.cumsum(np.bincount(length, minlength=horizon + 1))[:horizon]
         offsets = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
-        return cls(order, offsets, cut[order], lengths_[order] < horizon)
+        return cls(order, offsets, cut[order], length[order] < horizon)
 
     @property
     def alive(self) -> Array:
@@ -97,14 +107,14 @@ class Episodes:
         columns = dict(read.columns)
         target_prob = columns.pop("target_prob", None)
         named = {"behavior_prob": columns.get("behavior_prob"), "target_prob": target_prob}
-        unknown = self.short | (read.last == HIDDEN)
-        ending = np.where(self.short & ~self.cut, END, np.where(unknown, UNKNOWN, read.last))
+        ending = np.where(read.last == HIDDEN, UNKNOWN, read.last)
+        ending[self.short] = np.where(self.cut[self.short], UNKNOWN, END)
         held = columns.get("pairs") or columns.get("lent")
         make = Steps if held is None else LazySteps.of
         return EpisodeLog(
             steps=make(
                 offsets=self.offsets,
-                ending=ending.astype(np.int32),
+                ending=ending.astype(np.int32, copy=False),
                 truncated=self.short & self.cut,
                 episode=self.order,
                 source_rows=None,
@@ -188,49 +198,43 @@ def _log_from_any_arrays(
 ) -> EpisodeLog:
     """Arrays of any kind, checked by every rule."""
     states, actions, rewards, *probabilities = given
-    reward_values, reward_nulls = _numbers("rewards", rewards)
-    if reward_values.ndim != 2 or 0 in reward_values.shape:
-        raise must_be("rewards", "an (n, H) array with n, H >= 1", reward_values.shape)
-    n, horizon = reward_values.shape
-    episodes = Episodes.of(n, horizon, lengths, truncated)
-    alive, n_rows = episodes.alive, int(episodes.offsets[-1])
-    place = ArraySource({}, episodes.order, episodes.offsets).place
-    faults = checks.Faults(place, n_rows)
+    shape = _numbers("rewards", rewards)[0].shape
+    if len(shape) != 2 or 0 in shape:
+        raise must_be("rewards", "an (n, H) array with n, H >= 1", shape)
+    episodes = Episodes.of(*shape, lengths, truncated)
+    alive = episodes.alive
+    source = ArraySource({}, episodes.order, episodes.offsets)
+    faults = rules.Faults(source.place, int(episodes.offsets[-1]))
 
-    def rows(name: str, pair: tuple[Array, Array]) -> tuple[Array, Array]:
+    def rows(name: str, values: Array, nulls: Array | None) -> tuple[Array, Array | None]:
         """Values and nulls, time-major."""
-        if pair[0].shape != (n, horizon):
-            raise must_be(name, f"an array of shape {(n, horizon)}", pair[0].shape)
-        values, nulls = (np.ascontiguousarray(part[episodes.order].T)[alive] for part in pair)
-        return values, nulls
+        if values.shape != shape:
+            raise must_be(name, f"an array of shape {shape}", values.shape)
+        values = np.ascontiguousarray(values[episodes.order].T)[alive]
+        return values, None if nulls is None else nulls[episodes.order].T[alive]
 
-    state, last, labels = _states(states, horizon, episodes.order, alive)
+    state, last, labels = _states(states, shape[1], episodes.order, alive)
     if not allow_hidden:
         fix = 'unmask the state, or pass hidden="allow"'
-        checks.null_values(faults, "state", state == HIDDEN, fix=fix)
+        faults.rows(rules.NULL, "state", state == HIDDEN, fix=fix)
+    columns: dict[str, Any] = {"state": state.astype(np.int32), "behavior_prob": None}
     action_labels: Labels | None = None
-    if continuous_actions:
-        action, nulls = rows("actions", _numbers("actions", actions))
-        checks.finite(faults, "action", action, nulls)
-    else:
-        values, nulls = rows("actions", _values("actions", actions))
-        checks.null_values(faults, "action", nulls)
-        action = np.full(n_rows, HIDDEN, np.int32)
-        action[~nulls], action_labels = _encode("actions", values[~nulls])
-    reward, nulls = rows("rewards", (reward_values, reward_nulls))
-    checks.rewards(faults, "reward", reward, nulls)
-    columns: dict[str, Any] = {
-        "state": state.astype(np.int32),
-        "action": action,
-        "reward": reward,
-        "behavior_prob": None,
+    if not continuous_actions:
+        values, nulls = rows("actions", *_values("actions", actions))
+        faults.rows(rules.NULL, "action", nulls)
+        known = np.ones(len(values), bool) if nulls is None else ~nulls
+        columns["action"] = np.full(len(values), HIDDEN, np.int32)
+        columns["action"][known], action_labels = _encode("actions", values[known])
+    numbers = {
+        "action": ("actions", actions if continuous_actions else None),
+        "reward": ("rewards", rewards),
+        "behavior_prob": ("behavior_prob", probabilities[0]),
+        "target_prob": ("target_prob", probabilities[1]),
     }
-    for name, array in zip(("behavior_prob", "target_prob"), probabilities, strict=True):
+    for role, (name, array) in numbers.items():
         if array is not None:
-            columns[name], nulls = rows(name, _numbers(name, array))
-            checks.probabilities(
-                faults, name, columns[name], nulls, role=name, density=continuous_actions
-            )
+            columns[role], nulls = rows(name, *_numbers(name, array))
+            faults.numbers(role, role, columns[role], nulls, density=continuous_actions)
     faults.raise_if_any("the arrays")
     return episodes.log(ArrayRows(columns, last, labels, action_labels), given, discount)
 
@@ -276,7 +280,7 @@ def _log_from_plain_arrays(
         return None
     episodes = Episodes.of(n, horizon, lengths, truncated)
     order, offsets = episodes.order, episodes.offsets
-    workers = _threads(threads, int(offsets[-1]))
+    workers = threads or (1 if offsets[-1] < THREADS_FROM else os.cpu_count() or 1)
     read = None
     if copy and behavior_prob is not None:
         read = read_pairs(
@@ -305,66 +309,28 @@ def _plain(array: Any, kind: type, *shapes: tuple[int, ...]) -> bool:
     )
 
 
-def _threads(threads: int | None, n_rows: int) -> int:
-    if threads is not None:
-        return threads
-    return 1 if n_rows < THREADS_FROM else os.cpu_count() or 1
-
-
-def check_options(hidden: str, discount: float) -> None:
-    """The options that every way of making a log shares."""
-    if hidden not in ("error", "allow"):
-        raise must_be("hidden", '"error" or "allow"', hidden)
-    number = isinstance(discount, int | float | np.integer | np.floating)
-    if not number or not 0 < discount <= 1:
-        raise must_be("discount", "a number in (0, 1]", discount)
-
-
-def _values(name: str, given: npt.ArrayLike) -> tuple[Array, Array]:
-    """An array as it was given, and where it has no value (masked, or None)."""
+def _values(name: str, given: npt.ArrayLike) -> tuple[Array, Array | None]:
+    """An array as it was given, and where it has no value (masked, or None), if anywhere."""
     try:
         values: Array = np.ma.getdata(given) if np.ma.isMA(given) else exact_array(given)
     except ValueError as error:
         raise must_be(name, "an array whose rows have one length", given) from error
-    nulls = (
-        np.array(np.ma.getmaskarray(given)) if np.ma.isMA(given) else np.zeros(values.shape, bool)
-    )
+    nulls = np.array(np.ma.getmaskarray(given)) if np.ma.isMA(given) else np.zeros((), bool)
     if values.dtype.kind == "O":
-        nulls |= np.frompyfunc(lambda value: value is None, 1, 1)(values).astype(bool)
-    return values, nulls
+        nulls = nulls | np.frompyfunc(lambda value: value is None, 1, 1)(values).astype(bool)
+    return values, nulls if np.any(nulls) else None
 
 
-def _numbers(name: str, given: npt.ArrayLike) -> tuple[Array, Array]:
+def _numbers(name: str, given: npt.ArrayLike) -> tuple[Array, Array | None]:
     """The same of numbers, as float64."""
     values, nulls = _values(name, given)
     try:
         if values.dtype.kind not in "iufbO":
             raise TypeError(values.dtype)
-        filled = np.where(nulls, 0, values) if np.any(nulls) else values
+        filled = values if nulls is None else np.where(nulls, 0, values)
         return filled.astype(np.float64, copy=False), nulls
     except (TypeError, ValueError) as error:
         raise must_be(name, "an array of numbers", values) from error
-
-
-def _lengths(lengths: npt.ArrayLike | None, n: int, horizon: int) -> npt.NDArray[np.int64]:
-    if lengths is None:
-        return np.full(n, horizon, np.int64)
-    array, nulls = _values("lengths", lengths)
-    if array.shape != (n,) or array.dtype.kind not in "iu" or np.any(nulls):
-        raise must_be("lengths", f"{n} whole numbers", lengths)
-    if np.any(array < 1) or np.any(array > horizon):
-        raise must_be("lengths", f"whole numbers from 1 to the horizon {horizon}", array)
-    return array.astype(np.int64)
-
-
-def _flags(truncated: npt.ArrayLike | None, n: int) -> npt.NDArray[np.bool_]:
-    if truncated is None:
-        return np.zeros(n, bool)
-    array, nulls = _values("truncated", truncated)
-    truths = array.dtype.kind in "biu" and not np.any(nulls) and np.all((array == 0) | (array == 1))
-    if array.shape != (n,) or not truths:
-        raise must_be("truncated", f"one truth value per episode ({n})", truncated)
-    return array.astype(bool)
 
 
 def _states(
@@ -376,20 +342,19 @@ def _states(
     after a cut episode is not known.
     """
     n = len(order)
-    values, mask = _values("states", states)
+    values, nulls = _values("states", states)
     if values.ndim not in (2, 3) or values.shape[0] != n or values.shape[1] - horizon not in (0, 1):
         raise must_be("states", f"an array of shape ({n}, {horizon + 1})", values.shape)
-    if values.ndim == 3:
-        mask = np.asarray(mask.any(axis=2), bool)
     known = np.concatenate([alive, alive[-1:]])[: values.shape[1]]  # (H+1, n)
-    major = np.swapaxes(values[order], 0, 1)
-    shown = known & ~mask[order].T
-    picked = major[shown]
-    columns = [picked] if picked.ndim == 1 else [picked[:, j] for j in range(picked.shape[1])]
-    parts = [_encode("states", column) for column in columns]
-    codes, labels = combine(parts) if len(parts) > 1 else parts[0]
+    if nulls is not None:
+        hidden = np.logical_or.reduce(nulls, axis=2) if values.ndim == 3 else nulls
+        known = known & ~hidden[order].T
+    picked = np.swapaxes(values[order], 0, 1)[known]
+    codes, labels = combine(
+        [_encode("states", column) for column in picked.reshape(len(picked), -1).T]
+    )
     grid = np.full((horizon + 1, n), HIDDEN, np.int64)
-    grid[: values.shape[1]][shown] = codes
+    grid[: values.shape[1]][known] = codes
     return grid[:horizon][alive], grid[horizon], labels
 
 

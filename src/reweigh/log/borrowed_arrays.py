@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels.choose import pick
+from reweigh.kernels.choose import kernel
 
 Floats = npt.NDArray[np.float64]
 LARGEST = float(np.finfo(np.float64).max)
@@ -47,7 +47,7 @@ class Lent:
     def column(self, name: str) -> Floats:
         """(N,) a copy, in the order of the steps."""
         rows = np.empty(self.n_rows)
-        run = pick("ingest.transpose_numbers", len(rows))
+        run = kernel("ingest.transpose_numbers")
         run(self.numbers[name], self.order, self.offsets, -LARGEST, LARGEST, rows)
         return rows
 
@@ -58,7 +58,7 @@ class Lent:
         m = int(self.offsets[until] - self.offsets[since])
         ratios, rewards = room[:m], room[m : 2 * m]
         mu, pi, reward = (self.numbers[k] for k in ("behavior_prob", "target_prob", "reward"))
-        run = pick("ingest.some_steps", self.n_rows)
+        run = kernel("ingest.some_steps")
         most = np.inf if limit is None else limit
         run(mu, pi, reward, self.order, self.offsets, since, until, most, ratios, rewards)
         return ratios, rewards

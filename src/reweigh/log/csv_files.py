@@ -6,10 +6,12 @@ them is written as an integer is. An empty cell is null; a quoted empty cell is 
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as pacsv
 
-from reweigh.errors import KEPT_PLACES, Fault, InputError, Place, UsageError, input_error, must_be
-from reweigh.log.column_types import is_text, texts
-from reweigh.log.text_files import BLOCK, TextStream, bad_byte, open_stream
+from reweigh.errors import (
+    KEPT_PLACES,
+    Fault,
+    InputError,
+    Place,
+    ResourceError,
+    UsageError,
+    input_error,
+    must_be,
+)
+from reweigh.log.states import is_text, texts
 
+BLOCK = 1 << 24
+GZIP = b"\x1f\x8b"
+EMPTY_FILE = Fault("no-episodes", "the file is empty", "give a file with rows")
 INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
-TRUTHS = {"true": True, "false": False, "1": True, "0": False}
+TRUTHS: dict[bool, list[Any]] = {True: ["true", "1"], False: ["false", "0"]}
 MOST = 0.5  # a column of numbers with a larger share of fractions is no list of names
 
 
@@ -70,9 +83,7 @@ def header(path: Path, form: CsvFormat) -> list[str]:
     with open_stream(path) as stream:
         start = stream.read(1 << 20)
     if not start.strip():
-        raise input_error(
-            str(path), [Fault("no-episodes", "the file is empty", "give a file with rows")]
-        )
+        raise input_error(str(path), [EMPTY_FILE])
     names = _first_record(path, form, start)
     if len(names) == 1:
         for other in (";", "\t", "|", ","):
@@ -106,22 +117,23 @@ def _first_record(path: Path, form: CsvFormat, start: bytes) -> list[str]:
 
 
 def refuse_duplicates(names: Sequence[str], where: str) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
+    places: dict[str, list[str]] = {}
+    for i, name in enumerate(names):
+        places.setdefault(name, []).append(str(i + 1))
+    twice = [f"{n!r} at columns {', '.join(at)}" for n, at in sorted(places.items()) if at[1:]]
     if twice:
-        listed = [f"{name!r} at columns {_positions(name, names)}" for name in twice]
-        raise InputError(f"{where}: a name stands twice: {'; '.join(listed)}")
+        raise InputError(f"{where}: a name stands twice: {'; '.join(twice)}")
 
 
-def _positions(name: str, names: Sequence[str]) -> str:
-    return ", ".join(str(i + 1) for i, other in enumerate(names) if other == name)
+def refuse_absent(path: Path, names: Sequence[str], known: Sequence[str]) -> None:
+    absent = [name for name in names if name not in known]
+    if absent:
+        raise InputError(f"{path.name} lacks the column {absent[0]!r} that other files have")
 
 
 def read(path: Path, form: CsvFormat, names: list[str], ids: Sequence[str]) -> CsvPart:
     """The named columns: `ids` as dictionary-encoded text, the rest as numbers."""
-    known = header(path, form)
-    absent = [name for name in names if name not in known]
-    if absent:
-        raise InputError(f"{path.name} lacks the column {absent[0]!r} that other files have")
+    refuse_absent(path, names, header(path, form))
     word = pa.dictionary(pa.int32(), pa.string())
     types = {name: word if name in ids else pa.float64() for name in names}
     try:
@@ -179,16 +191,13 @@ def _parse_slowly(
         raise InputError(found) from cause
     if ragged:
         raise input_error(str(path), [_ragged_fault(ragged, part)])
-    columns = []
-    for name in names:
-        column = part.table.column(name)
-        if name in ids:
-            column = column.dictionary_encode()
-        elif form.decimal != ".":
-            column = pc.replace_substring(column, form.decimal, ".")
-        columns.append(column if name in ids else numbers_if_all(column))
-    table = pa.table(dict(zip(names, columns, strict=True)))
-    return CsvPart(table, part.line_ends)
+    columns = {
+        name: cells.dictionary_encode()
+        if name in ids
+        else numbers_if_all(pc.replace_substring(cells, form.decimal, "."))
+        for name, cells in zip(names, part.table.columns, strict=True)
+    }
+    return CsvPart(pa.table(columns), part.line_ends)
 
 
 def _ragged_fault(ragged: list[Any], part: CsvPart) -> Fault:
@@ -238,9 +247,9 @@ def floats_if_most(column: pa.ChunkedArray, decimal: str = ".") -> pa.ChunkedArr
     """Texts become floats when all are numbers and most of the distinct ones fractions."""
     if not is_text(column.type):
         return column
-    words, cells = _distinct(column), texts(column)
-    if decimal != ".":
-        words, cells = (pc.replace_substring(part, decimal, ".") for part in (words, cells))
+    words, cells = (
+        pc.replace_substring(part, decimal, ".") for part in (_distinct(column), texts(column))
+    )
     try:
         values = pc.cast(words, pa.float64())
     except pa.ArrowInvalid:
@@ -253,22 +262,103 @@ def floats_if_most(column: pa.ChunkedArray, decimal: str = ".") -> pa.ChunkedArr
 def truth(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """A column of truth values from booleans, 0/1 or true/false; None if it is not one."""
     kind = column.type
-    if pa.types.is_boolean(kind):
-        return column
-    if pa.types.is_null(kind):
+    if pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return pc.cast(column, pa.bool_())
     if is_text(kind):
-        column = texts(column)
-        lower = pc.utf8_lower(column)
-        known = pc.is_in(lower, pa.array(list(TRUTHS), column.type))
-        if pc.all(pc.or_(known, pc.is_null(column))).as_py() is False:
-            return None
-        trues = [word for word, value in TRUTHS.items() if value]
-        yes = pc.is_in(lower, pa.array(trues, column.type))
-        return pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), yes)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        known = pc.is_in(column, pa.array([0, 1], kind))
-        if pc.all(pc.or_(known, pc.is_null(column))).as_py() is False:
-            return None
-        return pc.equal(column, pa.scalar(1, kind))
-    return None
+        column, words = pc.utf8_lower(texts(column)), TRUTHS
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        words = {True: [1], False: [0]}
+    else:
+        return None
+    yes, no = (pc.is_in(column, pa.array(words[value], column.type)) for value in (True, False))
+    unknown = pc.is_null(column)
+    if not pc.all(pc.or_(pc.or_(yes, no), unknown)).as_py():
+        return None
+    return pc.if_else(unknown, pa.scalar(None, pa.bool_()), yes)
+
+
+# ---- the bytes of a text file, plain or gzip, watched on their way to the parser ----------------
+
+
+@contextmanager
+def open_stream(path: Path) -> Iterator[pa.NativeFile]:
+    """The decompressed bytes; what goes wrong while they are read is told as it is."""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == GZIP
+    except OSError as error:
+        raise ResourceError(f"cannot read {str(path)!r}: {error.strerror}") from error
+    try:
+        with pa.input_stream(str(path), compression="gzip" if packed else None) as stream:
+            yield stream
+    except OSError as error:
+        if packed and not isinstance(error, ResourceError):
+            raise InputError(
+                f"{str(path)!r} is damaged or cut off and cannot be decompressed: {error}"
+            ) from error
+        raise ResourceError(f"cannot read {str(path)!r}: {error}") from error
+
+
+class TextStream:
+    """A stream that counts line ends, notices NUL bytes and ends with exactly one line end.
+
+    Blank lines at the end of a file are no rows, and the parser wants the header's line end: so
+    a block is given only when it is known whether anything but line ends follows.
+    """
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self.stream = stream
+        self.closed = False
+        self.line_ends = 0
+        self.has_nul = False
+        self._ahead = b""
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._ahead or self.stream.read(size)
+        self._ahead = self.stream.read(size)
+        while self._ahead and not self._ahead.strip(b"\r\n"):
+            block += self._ahead
+            self._ahead = self.stream.read(size)
+        if block and not self._ahead:
+            block = block.rstrip(b"\r\n") + b"\n"
+        self.line_ends += block.count(b"\n")
+        self.has_nul = self.has_nul or 0 in block
+        return block
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def bad_byte(path: Path) -> str | None:
+    """Where the first NUL byte or the first byte that is no UTF-8 stands; None without one."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    line, column = 1, 0  # of the next byte; the columns before it in its line
+    with open_stream(path) as stream:
+        while True:
+            block = stream.read(BLOCK)
+            nul = block.find(b"\0")
+            checked = block if nul < 0 else block[:nul]
+            try:
+                decoder.decode(checked, final=not block)
+            except UnicodeDecodeError as error:
+                # the decoder may have kept the first bytes of a character from the last block
+                start = error.start - (len(error.object) - len(checked))
+                at, what = start, "a byte that is no UTF-8; save the file as UTF-8"
+            else:
+                if nul < 0:
+                    if not block:
+                        return None
+                    line, column = _advance(line, column, block)
+                    continue
+                at, what = nul, "a NUL byte; this is no text file, or a damaged one"
+            line, column = _advance(line, column + min(at, 0), block[: max(at, 0)])
+            return f"{str(path)!r}, line {line}, byte {column + 1}: {what}"
+
+
+def _advance(line: int, column: int, passed: bytes) -> tuple[int, int]:
+    """Line and column after these bytes."""
+    ends = passed.count(b"\n")
+    return line + ends, len(passed) - passed.rfind(b"\n") - 1 if ends else column + len(passed)

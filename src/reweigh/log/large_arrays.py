@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels.choose import pick
+from reweigh.kernels.choose import kernel
 from reweigh.log.borrowed_arrays import Lent
 from reweigh.log.rules import REWARDS, Range, probability_range
 from reweigh.log.states import UNKNOWN, Labels
@@ -97,13 +97,13 @@ def _transposed(
     values: Array, order: Array, offsets: Array, limits: Range, rows: Array
 ) -> Array | None:
     """`rows`, filled time-major; None if a value is outside the limits."""
-    run = pick("ingest.transpose_numbers", len(rows))
+    run = kernel("ingest.transpose_numbers")
     return rows if run(values, order, offsets, limits.low, limits.high, rows) else None
 
 
 def _checked(values: Array, order: Array, offsets: Array, limits: Range) -> Array | None:
     """The array itself; None if a value is outside the limits."""
-    run = pick("ingest.within", int(offsets[-1]))
+    run = kernel("ingest.within")
     return values if run(values, order, offsets, limits.low, limits.high) else None
 
 
@@ -115,7 +115,7 @@ def _coded(
     None if a value is negative, or so large that a table of all values would be larger than the
     rows.
     """
-    run = pick("ingest.transpose_codes", len(rows))
+    run = kernel("ingest.transpose_codes")
     for largest in (FEW_CODES, min(len(rows), MANY_CODES)):
         present = np.zeros(largest, np.uint8)
         if run(values, order, offsets, rows, last, present):

@@ -1,28 +1,116 @@
-"""EpisodeLog: what was logged, checked and described."""
+"""EpisodeLog: what was logged, checked and described; and which column plays which role."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from reweigh.errors import Place, UsageError, nearest
-from reweigh.log.columns import Columns
-from reweigh.log.identity import Identity, identity_of
-from reweigh.log.states import HIDDEN, Labels
-from reweigh.log.steps import Steps
+from reweigh.errors import Place, UsageError, must_be, nearest
+from reweigh.log.states import END, HIDDEN, Labels, is_number, label_array
+from reweigh.log.steps import Identity, Steps, identity_of
 from reweigh.system.files import digest_of
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
+Names = str | Sequence[str]
+ShortEpisodes = Literal["error", "terminal", "truncated"]
+ROLES = (
+    "episode", "step", "state", "action", "reward", "next_state",
+    "behavior_prob", "target_prob", "terminated", "truncated",
+)  # fmt: skip
 SHOWN_LABELS = 5
-Made = TypeVar("Made")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The roles of a log's columns; `None` means that the log does not have that role."""
+
+    episode: str = "episode"
+    step: str = "step"
+    state: tuple[str, ...] = ("state",)
+    action: str = "action"
+    reward: str = "reward"
+    behavior_prob: str | None = "behavior_prob"
+    next_state: tuple[str, ...] | None = None
+    target_prob: str | None = None
+    terminated: str | None = None
+    truncated: str | None = None
+
+    def by_role(self) -> list[tuple[str, str]]:
+        """(role, column) pairs, in the order in which faults are reported."""
+        pairs: list[tuple[str, str]] = []
+        for role in ROLES:
+            names = getattr(self, role)
+            if names is not None:
+                pairs += [(role, n) for n in (names if isinstance(names, tuple) else (names,))]
+        return pairs
+
+
+def columns_of(
+    *,
+    episode: str,
+    step: str,
+    state: Names,
+    action: str,
+    reward: str,
+    behavior_prob: str | None,
+    next_state: Names | None,
+    target_prob: str | None,
+    terminated: str | None,
+    truncated: str | None,
+) -> Columns:
+    """Check the names that a user gave for the roles."""
+    state_names = _names("state", state)
+    next_names = None if next_state is None else _names("next_state", next_state)
+    if next_names is not None and len(next_names) != len(state_names):
+        raise UsageError(
+            f"next_state names {len(next_names)} columns and state names {len(state_names)}; "
+            "they must name the same number of columns, in the same order"
+        )
+    columns = Columns(
+        episode=episode,
+        step=step,
+        state=state_names,
+        action=action,
+        reward=reward,
+        behavior_prob=behavior_prob,
+        next_state=next_names,
+        target_prob=target_prob,
+        terminated=terminated,
+        truncated=truncated,
+    )
+    seen: dict[str, str] = {}
+    for role, name in columns.by_role():
+        if not isinstance(name, str) or not name:
+            raise must_be(role, "the name of a column", name)
+        # π = μ is a legitimate question: one column may be both probabilities.
+        if name in seen and {role, seen[name]} != {"behavior_prob", "target_prob"}:
+            raise UsageError(f"the column {name!r} is named for two roles: {seen[name]}, {role}")
+        seen[name] = role
+    return columns
+
+
+def _names(role: str, names: Names) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return (names,)
+    names = tuple(names)
+    if not names:
+        raise must_be(role, "a column name or a list of them", names)
+    return names
+
+
+def check_options(hidden: str, discount: float) -> None:
+    """The options that every way of making a log shares."""
+    if hidden not in ("error", "allow"):
+        raise must_be("hidden", '"error" or "allow"', hidden)
+    number = isinstance(discount, int | float | np.integer | np.floating)
+    if not number or not 0 < discount <= 1:
+        raise must_be("discount", "a number in (0, 1]", discount)
 
 
 class Source(Protocol):
@@ -77,7 +165,7 @@ class EpisodeLog:
     def reward_range(self) -> tuple[float, float]:
         """The smallest and the largest reward."""
         lent = self.steps.lent
-        whole = bool(np.all(self.steps.lengths == self.steps.horizon))
+        whole = self.steps.n_complete == self.n_episodes
         rewards = lent.numbers["reward"] if lent is not None and whole else self.steps.reward
         return float(rewards.min()), float(rewards.max())
 
@@ -107,14 +195,15 @@ class EpisodeLog:
                 f"the log has no column {name!r}{nearest(name, self.source.names)} "
                 f"(columns: {', '.join(map(repr, self.source.names))})"
             )
-        from reweigh.log.checks import Faults, numbers_or_faults
+        from reweigh.log.roles import not_numbers, numbers
+        from reweigh.log.rules import Faults
 
         column = self.source.column(name)
         faults = Faults(self._source_place, len(column))
-        values = numbers_or_faults(faults, name, column)
+        if not is_number(column.type):
+            not_numbers(faults, name, column)
         faults.raise_if_any(self.source.describe())
-        assert values is not None
-        return values[self.steps.source_row]
+        return numbers(column, name)[self.steps.source_row]
 
     def _source_place(self, row: int) -> Place:
         """How to name a row of the source, which the log may not use."""
@@ -197,8 +286,6 @@ class EpisodeLog:
 
     def to_table(self) -> pa.Table:
         """The log as a pyarrow table with one row per step, which `read_log` reads back."""
-        from reweigh.log.export import log_table
-
         return log_table(self)
 
     def describe(self) -> dict[str, Any]:
@@ -257,12 +344,12 @@ class EpisodeLog:
             f"horizon {self.horizon}, {len(self.states):,} states)"
         )
 
-    def _once(self, key: str, make: Callable[[], Made]) -> Made:
+    def _once(self, key: str, compute: Callable[[], Value]) -> Value:
         """Compute once: the record is frozen, what is derived from it is kept."""
         if key not in self._cache:
-            self._cache[key] = make()
-        made: Made = self._cache[key]
-        return made
+            self._cache[key] = compute()
+        value: Value = self._cache[key]
+        return value
 
 
 def _examples(labels: Labels) -> list[str]:
@@ -279,3 +366,49 @@ def states_array(labels: Labels, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
         padded[-1] = None
         return np.asarray(padded[codes])
     return np.asarray(values[codes])
+
+
+def log_table(log: EpisodeLog) -> pa.Table:
+    """One row per step, episode by episode; the columns carry the names of their roles."""
+    steps = log.steps
+    order = np.lexsort((steps.step, steps.episode_index))
+    columns: dict[str, Any] = {
+        "episode": pa.array(steps.episode[steps.episode_index][order]),
+        "step": pa.array(steps.step[order]),
+        **label_columns("state", log.states, steps.state[order]),
+    }
+    if log.actions is None:
+        columns["action"] = pa.array(steps.action[order])
+    else:
+        columns |= label_columns("action", log.actions, steps.action[order])
+    columns["reward"] = pa.array(steps.reward[order])
+    if steps.behavior_prob is not None:
+        columns["behavior_prob"] = pa.array(steps.behavior_prob[order])
+    if log.columns.target_prob is not None:
+        columns["target_prob"] = pa.array(log.column(log.columns.target_prob)[order])
+    following = np.where(steps.next_state < 0, HIDDEN, steps.next_state)
+    if np.any(steps.ending >= 0):
+        columns |= label_columns("next_state", log.states, following[order])
+    last = steps.step == steps.lengths[steps.episode_index] - 1
+    flags = {"terminated": steps.ending == END, "truncated": steps.truncated}
+    for name, flag in flags.items():
+        if np.any(flag):
+            columns[name] = pa.array((last & flag[steps.episode_index])[order])
+    return pa.table(columns)
+
+
+def label_columns(role: str, labels: Labels, codes: npt.NDArray[Any]) -> dict[str, pa.Array]:
+    """A column of labels (null where hidden), or one per part of a state of several columns."""
+    width = next((len(v) for v in labels.values if isinstance(v, tuple)), 0)
+    index = pa.array(codes, mask=codes < 0)
+
+    def column(values: list[Any]) -> pa.Array:
+        # a label is its text: where numbers and texts meet, all are written as texts
+        if len({type(v) for v in values if v is not None}) > 1:
+            values = [None if v is None else str(v) for v in values]
+        return pa.array(label_array(values)).take(index)
+
+    if not width:
+        return {role: column(list(labels.values))}
+    parts = [[None if v is None else v[j] for v in labels.values] for j in range(width)]  # type: ignore[index]
+    return {f"{role}_{j}": column(part) for j, part in enumerate(parts)}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels.choose import pick
+from reweigh.kernels.choose import kernel
 from reweigh.log.large_arrays import ArrayRows, side_by_side
 from reweigh.log.rules import LARGEST_REWARD, probability_range
 from reweigh.log.states import UNKNOWN, Labels
@@ -118,8 +118,9 @@ def read_pairs(
         columns = {
             name: _moved(values[seen], len(table), to[seen]) for name, values in columns.items()
         }
-    last = np.full(len(order), UNKNOWN, np.int32)
-    last[: len(ends)] = rank[ends]
+    last = rank[ends]
+    if len(ends) < len(order):
+        last = np.append(last, np.full(len(order) - len(ends), UNKNOWN, np.int32))
     held = Pairs(code, bits, action_of, columns)
     actions_ = Labels(tuple(actions_seen.tolist()))
     return ArrayRows(
@@ -138,7 +139,7 @@ def _ranks(limit: int, *values: Array) -> tuple[Array, npt.NDArray[np.int32]]:
 def _read(given: tuple[Any, ...], n_rows: int, codes: int, threads: int) -> tuple[int, Array]:
     """What the kernel says, and its table; with threads every one has a table of its own."""
     n = len(given[5])
-    run = pick("ingest.pairs", n_rows)
+    run = kernel("ingest.pairs")
     tables = np.full((threads, codes, 2), UNSEEN)
     bounds = [n * part // threads for part in range(threads + 1)]
     said = side_by_side(

@@ -1,9 +1,9 @@
-"""Parquet files, a column at a time."""
+"""Parquet files, a column at a time; and Arrow files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,9 +14,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from reweigh.errors import InputError, ResourceError, ReweighError
-from reweigh.log.column_types import plain_column, plain_schema
-from reweigh.system.process import is_shortage
+from reweigh.log import csv_files as csvfile
+from reweigh.log.sources import UNREADABLE, FileSource, TableSource
+from reweigh.log.states import plain_column, plain_schema
+from reweigh.system.process import is_shortage, require
 
+ROW_BYTES = 40  # beside the columns themselves, while rows are checked and put in order; measured
 PIECE = 1 << 16  # rows
 PARQUET_BUFFER = 1 << 18  # bytes of a file that are read at a time: memory stays small
 
@@ -109,9 +112,102 @@ class ParquetRows:
         return plain_column(pa.chunked_array(list(self.pieces(name)), kind))
 
 
-def pieces_of(rows: pa.Table | ParquetRows, name: str) -> Iterator[pa.Array]:
-    """The cells of a column of numbers, as many at a time as fit into a cache."""
-    if isinstance(rows, ParquetRows):
-        return rows.pieces(name)
-    chunks = rows.column(name).chunks
-    return (c.slice(row, PIECE) for c in chunks for row in range(0, len(c), PIECE))
+@dataclass(frozen=True, eq=False)
+class ParquetSource(FileSource):
+    """One or more Parquet files, read in the order of their names."""
+
+    @cached_property
+    def names(self) -> list[str]:
+        with parquet_parts(self.paths[0]) as file:
+            names = list(file.schema_arrow.names)
+        csvfile.refuse_duplicates(names, str(self.paths[0]))
+        return names
+
+    def read(self, names: Sequence[str], ids: Sequence[str]) -> pa.Table:
+        rows = self.open_rows(names, ids)
+        return pa.table({name: rows.column(name) for name in rows.schema.names})
+
+    def open_rows(self, names: Sequence[str], ids: Sequence[str]) -> ParquetRows:
+        self.refuse_change()
+        schema = self.unite(self.schemas(), list(dict.fromkeys(names)))
+        rows = sum(count for count, _ in self.parts)
+        # by the rows that the files declare: a few bytes can stand for a billion equal rows
+        require(
+            rows * (sum(map(_width, schema.types)) + ROW_BYTES),
+            f"{self.describe()} with {rows:,} rows of {len(schema)} columns",
+            "read it with engine='stream' or engine='duckdb'",
+        )
+        return ParquetRows(self.paths, schema, rows, self.refuse_change)
+
+    def schemas(self) -> list[pa.Schema]:
+        """Of every file; their rows are counted on the way."""
+        schemas = []
+        self.parts.clear()
+        for path in self.paths:
+            with parquet_parts(path) as file:  # one after the other: there may be thousands
+                schemas.append(file.schema_arrow)
+                self.parts.append((file.metadata.num_rows, False))
+        return schemas
+
+    def refuse_damage(self) -> None:
+        """Read the Parquet files through: what another engine stumbled over is then named."""
+        for path in self.paths:
+            with parquet_parts(path) as file:
+                for batch in file.iter_batches():
+                    batch.validate(full=True)
+
+    def unite(self, schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
+        """The types of these columns over all Parquet files, whose schemas are given: integers of
+        any width and sign are one kind as long as they fit into 64 bits with a sign, or into 64
+        without one if no file has a sign; so are floats, with integers that they hold exactly; so
+        are texts.
+
+        An engine of its own would read a column that a file lacks as null, numbers as text where
+        another file holds text, and large integers as decimals.
+        """
+        chosen = []
+        for path, known in zip(self.paths, schemas, strict=True):
+            csvfile.refuse_absent(path, names, known.names)
+            chosen.append(pa.schema([known.field(name).remove_metadata() for name in names]))
+        try:
+            united = pa.unify_schemas(chosen, promote_options="permissive")
+        except UNREADABLE as error:
+            raise self.differ(error) from error
+        for name in names:
+            kinds = [schema.field(name).type for schema in chosen]
+            # beside another type a decimal's digits decide whether it can be read at all
+            decimal = next((k for k in kinds if pa.types.is_decimal(k)), None)
+            other = next((k for k in kinds if not _is_decimal_or_null(k)), None)
+            if decimal is not None and other is not None:
+                raise self.differ(
+                    f"Unable to merge: Field {name} has incompatible types: {decimal} vs {other}"
+                )
+            for path, kind in zip(self.paths, kinds, strict=True):
+                refuse_too_large(path, name, kind, united.field(name).type)
+        return united
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bytes per row of a column, at least: of a text only where it begins."""
+    try:
+        return -(-int(kind.bit_width) // 8)
+    except ValueError:
+        return 4
+
+
+def _is_decimal_or_null(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(kind) or pa.types.is_null(kind))
+
+
+def open_arrow(paths: list[Path]) -> TableSource:
+    """Arrow (Feather) files are tables already: mapped into memory, not copied."""
+    tables = []
+    for path in paths:
+        with file_errors(path, "is not a whole Arrow file"):
+            tables.append(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except UNREADABLE as error:
+        raise InputError(f"the Arrow files' columns differ: {error}") from error
+    csvfile.refuse_duplicates(table.column_names, str(paths[0]))
+    return TableSource(table, f"arrow file {paths[0].name}", tuple(paths))

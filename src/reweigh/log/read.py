@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from reweigh.errors import Fault, input_error, nearest
-from reweigh.log import checks, rules
-from reweigh.log.columns import Columns, ShortEpisodes
-from reweigh.log.log import EpisodeLog
-from reweigh.log.parquet_files import ParquetRows
+from reweigh.log import rules
+from reweigh.log.log import Columns, EpisodeLog, ShortEpisodes
 from reweigh.log.roles import RoleReader
+from reweigh.log.rules import Faults, Rule, column_fault
 from reweigh.log.sources import FileSource, TableSource
-from reweigh.log.states import (
-    END,
-    HIDDEN,
-    UNKNOWN,
-    Codes,
-    Labels,
-    describe_abstraction,
-    label_array,
-    unite,
-)
+from reweigh.log.states import END, HIDDEN, UNKNOWN, Codes, Labels, label_array, unite
 from reweigh.log.steps import Steps, TimeMajor, in_order, time_major
 from reweigh.system.process import require_steps, tell
+
+if TYPE_CHECKING:
+    from reweigh.log.parquet_files import ParquetRows
 
 TEXT_ROLES = ("episode", "step", "state", "next_state", "action", "terminated", "truncated")
 Mask = npt.NDArray[np.bool_]
@@ -34,33 +31,24 @@ def read_roles(
     source: TableSource | FileSource, columns: Columns, numeric_states: bool, continuous: bool
 ) -> pa.Table | ParquetRows:
     """The columns that have a role, all of which must be there."""
-    known = source.names
-    missing = [(role, name) for role, name in columns.by_role() if name not in known]
+    known, named = source.names, columns.by_role()
+    missing = [missing_column(role, name, known) for role, name in named if name not in known]
     if missing:
-        faults = [missing_column(role, name, known) for role, name in missing]
         listed = ", ".join(map(repr, known))
-        raise input_error(f"{source.describe()} with the columns {listed}", faults)
-    texts = [
-        name
-        for role, name in columns.by_role()
-        if role in TEXT_ROLES
-        and not (continuous and role == "action")
-        and not (numeric_states and role in ("state", "next_state"))
-    ]
+        raise input_error(f"{source.describe()} with the columns {listed}", missing)
+    as_numbers = ("action",) * continuous + ("state", "next_state") * numeric_states
+    ids = [name for role, name in named if role in TEXT_ROLES and role not in as_numbers]
     read = source.open_rows if isinstance(source, FileSource) else source.read
-    rows = read([name for _, name in columns.by_role()], texts)
+    rows: pa.Table | ParquetRows = read([name for _, name in named], ids)
     if rows.num_rows == 0:
-        raise input_error(source.describe(), [checks.column_fault(rules.NO_ROWS, None)])
+        raise input_error(source.describe(), [column_fault(rules.NO_ROWS, None)])
     return rows
 
 
 def missing_column(role: str, name: str, known: list[str]) -> Fault:
-    return checks.column_fault(
-        rules.MISSING_COLUMN,
-        name,
-        fix=rules.missing_column_fix(role),
-        role=role,
-        nearest=nearest(name, known),
+    fix = rules.missing_column_fix(role)
+    return column_fault(
+        rules.MISSING_COLUMN, name, fix=fix, role=role, nearest=nearest(name, known)
     )
 
 
@@ -82,37 +70,34 @@ def assemble(
         joint = unite(states, next_labels)
         following = np.append(joint.translate(next_labels), HIDDEN)[next_codes]
         states = joint
-    used = None
+    used, order = None, np.zeros(0, np.int32)
     if rows is not None:
-        longest = len(rows.offsets) - 1
-        horizon = horizon or longest
-        used = rows.until(min(horizon, longest), episode, step)
-    order = np.zeros(0, np.int32) if used is None else used.order
+        used = rows.until(min(horizon or rows.longest, rows.longest), episode, step)
+        order = used.order
     action, actions = reader.actions()
     action = in_order(action, order)
     tell(0.6)
-    reward = in_order(reader.rewards(), order)
-    behavior = reader.probability("behavior_prob")
-    behavior = None if behavior is None else in_order(behavior, order)
-    reader.probability("target_prob")
+    reward, behavior = (
+        None if values is None else in_order(values, order)
+        for values in map(reader.numbers, ("reward", "behavior_prob"))
+    )
+    reader.numbers("target_prob")
     ended, cut = reader.truths(columns.terminated), reader.truths(columns.truncated)
     tell(0.8)
 
-    last, before = _check_episodes(
-        reader, episode, step, len(episodes), rows, used, horizon, (ended, cut),
-        None if following is None else (state, following, states),
-    )  # fmt: skip
-    if short == "error":
-        _check_short(reader, last[before], ended, cut)
+    linked = _Linked(episode, len(episodes), step, state, following, states, ended, cut)
+    _check_episodes(reader, linked, rows, horizon, short)
     reader.faults.raise_if_any(reader.source.describe())
     assert rows is not None  # or a fault was raised
     assert used is not None
-    assert horizon is not None
+    assert reward is not None
+    horizon = horizon or rows.longest
     require_steps(horizon)
+    last = used.last_rows
+    before = step[last] < horizon - 1
     used = used.until(horizon, episode, step)
-
     known = np.full(len(last), HIDDEN) if following is None else following[last]
-    if horizon < len(rows.offsets) - 1:
+    if horizon < rows.longest:
         # An episode cut at a given horizon goes on in the log: its next row is known.
         later = slice(*rows.offsets[horizon : horizon + 2])
         at_horizon = np.full(len(episodes), HIDDEN)
@@ -139,60 +124,117 @@ def assemble(
         discount=discount,
         columns=columns,
         source=reader.source,
-        abstraction=describe_abstraction(reader.abstraction),
+        abstraction=reader.describe_abstraction(),
         notes=(f"cut at the horizon {horizon}: {beyond:,} later rows are not used",) * bool(beyond),
     )
 
 
+@dataclass(frozen=True, eq=False)
+class _Linked:
+    """The columns by which rows hang together, as codes; `next_state` is None without one."""
+
+    episode: Codes
+    n_episodes: int
+    step: Codes
+    state: Codes
+    next_state: Codes | None
+    states: Labels
+    ended: Mask
+    cut: Mask
+
+
 def _check_episodes(
     reader: RoleReader,
-    episode: Codes,
-    step: Codes,
-    n_episodes: int,
+    c: _Linked,
     rows: TimeMajor | None,
-    used: TimeMajor | None,
     horizon: int | None,
-    flags: tuple[Mask, Mask],
-    moves: tuple[Codes, Codes, Labels] | None,
-) -> tuple[Codes, Mask]:
-    """What is asked of an episode's rows. Returns the last row of each episode that is fine, and
-    whether it stands before the last step."""
-    columns, faults = reader.columns, reader.faults
-    known = (episode >= 0) & (step >= 0) if rows is None else np.ones(len(step), bool)
-    fine = known
-    if rows is None or used is None:
-        fine = checks.episode_steps(faults, columns.step, episode, step, known)
-        # the last place is that of the rows without an id
-        length = np.append(np.bincount(episode[fine], minlength=n_episodes), 0)
-        horizon = max(int(length.max()), 1) if horizon is None else horizon
-        last = np.flatnonzero(fine & (step == np.minimum(length[episode], horizon) - 1))
-        sorted_rows = np.flatnonzero(fine)
-        sorted_rows = sorted_rows[np.lexsort((step[sorted_rows], episode[sorted_rows]))]
-        same = episode[sorted_rows[1:]] == episode[sorted_rows[:-1]]
-        after = np.full(len(step), -1)
-        after[sorted_rows[:-1][same]] = sorted_rows[1:][same]
-    else:
-        last = used.last_rows
-        length = np.empty(n_episodes, np.int64)
-        length[rows.ranked] = rows.lengths
-        after = last if moves is None else rows.next_rows()
-    for name, ended in zip((columns.terminated, columns.truncated), flags, strict=True):
-        flagged = np.flatnonzero(ended)
-        early = rows is None or np.any(step[flagged] < length[episode[flagged]] - 1)
-        if name is not None and early:
-            checks.rows_after_end(faults, name, ended, episode, step, n_episodes, known)
-    if moves is not None:
-        state, following, labels = moves
-        assert columns.next_state is not None
-        name = columns.next_state[0]
-        checks.next_states_agree(
-            faults, name, state, following, after, lambda code: labels.values[code]
-        )
-        if not reader.allow_hidden:
-            missing = fine & rules.NULL_NEXT_STATE.broken(after >= 0, following < 0)
-            checks.null_values(faults, name, missing, rules.NULL_NEXT_STATE)
-    assert horizon is not None
-    return last, step[last] < horizon - 1
+    short: ShortEpisodes,
+) -> None:
+    """The rules of an episode's rows; `rows` is None where one of its steps is broken."""
+    columns, faults, whole = reader.columns, reader.faults, rows is not None
+    if rows is None:  # what else is wrong is looked for in the episodes whose steps are fine
+        fine = _check_steps(faults, columns.step, c.episode, c.step)
+        rows = time_major(c.episode[fine], c.step[fine], c.n_episodes)
+        rows = None if rows is None else replace(rows, order=fine[rows.order])
+    for name, flag in ((columns.terminated, c.ended), (columns.truncated, c.cut)):
+        # no row follows an end: all ends are last rows of their episodes
+        ends_last = whole and rows is not None and np.sum(flag) == np.sum(flag[rows.last_rows])
+        if name is not None and not ends_last:
+            _check_rows_after_end(faults, name, flag, c)
+    if rows is None:
+        return
+    if c.next_state is not None:
+        _check_next_states(reader, c, c.next_state, rows.next_rows(len(c.step)))
+    if short == "error":
+        horizon = horizon or rows.longest
+        last = rows.until(min(horizon, rows.longest), c.episode, c.step).last_rows
+        _check_short(reader, last[c.step[last] < horizon - 1], c.ended, c.cut)
+
+
+def _check_steps(faults: Faults, name: str, episode: Codes, step: Codes) -> Codes:
+    """Within an episode the steps are 0, 1, 2, …: no duplicate, no gap. Returns the rows of the
+    episodes that are fine.
+
+    An episode with a step that is not known already has its fault, and is not blamed for what
+    follows from it.
+    """
+    known = (episode >= 0) & (step >= 0)
+    fine = known & ~np.isin(episode, episode[~known])
+    rows = np.flatnonzero(fine)
+    order = rows[np.lexsort((step[rows], episode[rows]))]
+    e, t = episode[order], step[order]
+    first = np.ones(len(e), bool)
+    first[1:] = e[1:] != e[:-1]
+    row_before, before = np.zeros(len(episode), np.int64), np.zeros(len(t), t.dtype)
+    row_before[order[1:]], before[1:] = order[:-1], t[:-1]
+    notes: dict[Rule, Callable[[int], str]] = {
+        rules.STEP_START: lambda row: "",
+        rules.DUPLICATE_STEP: lambda row: f" (as in row {faults.place(int(row_before[row])).row})",
+        rules.MISSING_STEP: lambda row: f" (step {int(step[row_before[row]]) + 1} is missing)",
+    }
+    wrong = np.zeros(len(e), bool)
+    for rule, note in notes.items():
+        bad = rule.broken(t, before, first)
+        faults.rows(rule, name, order[bad], step, note=note)
+        wrong |= bad
+    return rows[~np.isin(episode[rows], e[wrong])]
+
+
+def _check_rows_after_end(faults: Faults, column: str, ended: Mask, c: _Linked) -> None:
+    """No row may follow the one that says the episode has ended."""
+    known = np.flatnonzero((c.episode >= 0) & (c.step >= 0))
+    flagged = known[ended[known]]
+    first_end = np.full(c.n_episodes, np.iinfo(np.int64).max)
+    np.minimum.at(first_end, c.episode[flagged], c.step[flagged])
+    bad = rules.ROWS_AFTER_END.broken(c.step[known], first_end[c.episode[known]])
+    faults.rows(
+        rules.ROWS_AFTER_END,
+        column,
+        known[bad],
+        c.step,
+        note=lambda row: (
+            f" (a row at this step; the episode ended at step {first_end[c.episode[row]]})"
+        ),
+    )
+
+
+def _check_next_states(reader: RoleReader, c: _Linked, next_state: Codes, next_row: Codes) -> None:
+    """next_state(t) must be state(t+1), where both are known; null only where it may be hidden."""
+    assert reader.columns.next_state is not None
+    column, labels = reader.columns.next_state[0], c.states.values
+    goes_on = next_row >= 0
+    after = np.where(goes_on, c.state[next_row], -1)
+    both_known = (next_state >= 0) & (after >= 0)
+    reader.faults.rows(
+        rules.NEXT_STATE,
+        column,
+        rules.NEXT_STATE.broken(goes_on, both_known, next_state != after),
+        lambda row: labels[next_state[row]],
+        note=lambda row: f" (the next row's state is {labels[after[row]]!r})",
+    )
+    if not reader.allow_hidden:
+        missing = rules.NULL_NEXT_STATE.broken(goes_on, next_state < 0)
+        reader.faults.rows(rules.NULL_NEXT_STATE, column, missing)
 
 
 def _check_short(reader: RoleReader, rows: Codes, ended: Mask, cut: Mask) -> None:

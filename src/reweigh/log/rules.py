@@ -1,19 +1,21 @@
 """The rules of a log, each declared once: what it is about, when a row breaks it, its sentence, and
-how to mend it.
+how to mend it. All that are broken are collected (`Faults`) and reported at once.
 
 Conditions use comparisons and &, |, ~ alone, which NumPy arrays and Ibis columns share: the reader
-in memory (`checks.py`) and the engines in SQL ask the same question. An engine may first ask
-whether a whole column lies in its `Range`, and look for rows only where it does not.
+in memory (`read.py`) and the engines in SQL ask the same question. An engine may first ask whether
+a whole column lies in its `Range`, and look for rows only where it does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from reweigh.errors import KEPT_PLACES, Fault, Place, RefusedError, input_error
 
 LEAST_PROBABILITY = 1e-300  # of a logged action: a ratio to one below would not be a number
 # Products of ratios are held to within 2^256, about 1e77 (kernels/products.py). Times such a
@@ -50,6 +52,7 @@ class Range:
 
 
 REWARDS = Range(-LARGEST_REWARD, LARGEST_REWARD)
+FINITE = Range(-float(np.finfo(np.float64).max))
 
 
 def probability_range(role: str, density: bool) -> Range:
@@ -253,6 +256,100 @@ CONTRACT = (
     PROBABILITY_RANGE, NOT_A_STEP, NEGATIVE_STEP, STEP_START, DUPLICATE_STEP, MISSING_STEP,
     ROWS_AFTER_END, NEXT_STATE, SHORT_EPISODE,
 )  # fmt: skip
+
+
+@dataclass
+class Faults:
+    """Collects the faults of one log. `place` names a row: its file, line, episode and step."""
+
+    place: Callable[[int], Place]
+    total: int
+    found: list[Fault] = field(default_factory=list)
+
+    def rows(
+        self,
+        rule: Rule,
+        column: str | None,
+        bad: npt.NDArray[Any] | None,
+        values: Any = None,
+        *,
+        fix: str | None = None,
+        note: Callable[[int], str] = lambda row: "",
+        **words: object,
+    ) -> None:
+        """Add a fault at the rows where `bad` is True (or at these row numbers), with the cells of
+        `values`: a column, or a function of the row."""
+        if bad is None:
+            return
+        rows = np.flatnonzero(bad) if bad.dtype == bool else np.sort(bad)
+        if len(rows) == 0:
+            return
+        places = tuple(
+            replace(self.place(row), column=column, value=cell(values, row), note=note(row))
+            for row in rows[:KEPT_PLACES].tolist()
+        )
+        sentence = rule.says(column, **words)
+        self.found.append(
+            Fault(rule.code, sentence, fix or rule.fix, places, len(rows), self.total)
+        )
+
+    def column(
+        self, rule: Rule, column: str | None, *, fix: str | None = None, **words: object
+    ) -> None:
+        """Add a fault of a whole column."""
+        self.found.append(column_fault(rule, column, fix=fix, **words))
+
+    def numbers(
+        self,
+        role: str,
+        column: str,
+        values: npt.NDArray[np.float64],
+        nulls: npt.NDArray[np.bool_] | None = None,
+        *,
+        density: bool = False,
+    ) -> None:
+        """Add what is wrong with the numbers of a role: nulls, NaN and infinities, and numbers
+        outside of its range."""
+        rewards, probabilities = role == "reward", role in ("behavior_prob", "target_prob")
+        allowed = REWARDS if rewards else FINITE
+        allowed = probability_range(role, density) if probabilities else allowed
+        if nulls is None and allowed.holds(values):
+            return
+        known, finite = True if nulls is None else ~nulls, np.isfinite(values)
+        self.rows(NULL, column, nulls)
+        self.rows(NOT_FINITE, column, NOT_FINITE.broken(known, finite), values)
+        fine = known & finite
+        if rewards:
+            self.rows(REWARD_RANGE, column, REWARD_RANGE.broken(values, fine), values)
+        elif probabilities and np.any(fine):
+            self.rows(
+                PROBABILITY_RANGE,
+                column,
+                PROBABILITY_RANGE.broken(values, fine, allowed),
+                values,
+                fix=probability_fix(role, density, values[fine].min(), values[fine].max()),
+                interval=interval(role, density),
+            )
+
+    def raise_if_any(self, what: str) -> None:
+        if self.found and all(fault.code == CONTINUOUS_STATE.code for fault in self.found):
+            # the log is fine, but no table of states can be made of it
+            raise RefusedError(CONTINUOUS_STATE.code, f"{what}: {self.found[0]}")
+        if self.found:
+            raise input_error(what, self.found)
+
+
+def column_fault(
+    rule: Rule, column: str | None, *, fix: str | None = None, **words: object
+) -> Fault:
+    return Fault(rule.code, rule.says(column, **words), fix or rule.fix)
+
+
+def cell(values: Any, row: int) -> object:
+    """A cell of a column of NumPy or Arrow as a Python value, for messages."""
+    if values is None or callable(values):
+        return None if values is None else values(row)
+    return values[row].item() if isinstance(values, np.ndarray) else values[row].as_py()
 
 
 def missing_column_fix(role: str) -> str:

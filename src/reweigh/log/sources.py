@@ -6,7 +6,8 @@ import glob
 import hashlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,13 +15,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from reweigh.errors import Fault, InputError, Place, ResourceError, UsageError, input_error
+from reweigh.errors import (
+    InputError,
+    Place,
+    ResourceError,
+    UsageError,
+    input_error,
+)
 from reweigh.log import csv_files as csvfile
-from reweigh.log.column_types import plain_column, plain_table
-from reweigh.log.csv_files import CsvFormat
-from reweigh.log.parquet_files import ParquetRows, file_errors, parquet_parts, refuse_too_large
-from reweigh.log.text_files import GZIP
-from reweigh.system.process import require
+from reweigh.log.csv_files import GZIP, CsvFormat
+from reweigh.log.states import plain_column, plain_table
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".arrow", ".feather")
 REFUSED_MAGIC = {
@@ -33,15 +37,19 @@ REFUSED_MAGIC = {
     rb"\x28\xb5\x2f\xfd": "zstd data",
 }
 HELD = {b"PAR1": "parquet", b"ARROW1": "arrow", GZIP: "gzip"}
+NAMED = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".gz": "gzip",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
+DUCKDB = b"DUCK"  # from the ninth byte on: a checksum stands before it
 BEGINNING = 1 << 16  # bytes
 ROW_BYTES = 40  # beside the columns themselves, while rows are checked and put in order; measured
-DUCKDB = b"DUCK"  # from the ninth byte on: a checksum stands before it
-NAMED = {
-    "parquet": (".parquet", ".pq"),
-    "gzip": (".gz",),
-    "csv": (".csv", ".tsv"),
-    "arrow": (".arrow", ".feather"),
-}
+UNREADABLE = (pa.ArrowInvalid, pa.ArrowTypeError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +79,7 @@ class TableSource:
 
 @dataclass(frozen=True, eq=False)
 class FileSource:
-    """One or more files of one kind, read in the order of their names."""
+    """One or more CSV files, read in the order of their names; `ParquetSource` reads others."""
 
     paths: tuple[Path, ...]
     kind: str  # "csv" | "parquet"
@@ -81,12 +89,7 @@ class FileSource:
 
     @cached_property
     def names(self) -> list[str]:
-        if self.kind == "csv":
-            return csvfile.header(self.paths[0], self.csv)
-        with parquet_parts(self.paths[0]) as file:
-            names = list(file.schema_arrow.names)
-        csvfile.refuse_duplicates(names, str(self.paths[0]))
-        return names
+        return csvfile.header(self.paths[0], self.csv)
 
     def describe(self) -> str:
         if len(self.paths) == 1:
@@ -95,101 +98,21 @@ class FileSource:
 
     def read(self, names: Sequence[str], ids: Sequence[str]) -> pa.Table:
         """The named columns; `ids` are those that a CSV must give as text, never as floats."""
-        names = list(dict.fromkeys(names))
-        self._refuse_change()
-        if self.kind == "csv":
-            table = self._read_csv(names, ids)
-        else:
-            rows = self.open_rows(names, ids)
-            table = pa.table([rows.column(name) for name in names], names=names)
-        self._refuse_change()
+        self.refuse_change()
+        table = self._read_csv(list(dict.fromkeys(names)), ids)
+        self.refuse_change()
         return plain_table(table)
 
-    def open_rows(self, names: Sequence[str], ids: Sequence[str]) -> pa.Table | ParquetRows:
-        """The same columns; those of Parquet are decoded one by one, when they are needed."""
-        if self.kind == "csv":
-            return self.read(names, ids)
-        schema = self.unite(self.parquet_schemas(), list(dict.fromkeys(names)))
-        self._refuse_too_many_rows(schema)
-        rows = sum(count for count, _ in self.parts)
-        return ParquetRows(self.paths, schema, rows, self._refuse_change)
+    def open_rows(self, names: Sequence[str], ids: Sequence[str]) -> Any:
+        """The same, or columns that are decoded when they are needed."""
+        return self.read(names, ids)
 
-    def _refuse_change(self) -> None:
+    def refuse_change(self) -> None:
         if tuple(_stamp(path) for path in self.paths) != self.stamps:
             raise ResourceError(f"{self.describe()} changed while it was read; read it again")
 
-    def _refuse_too_many_rows(self, schema: pa.Schema) -> None:
-        """By the rows that the files declare: a few bytes can stand for a billion equal rows."""
-        rows = sum(count for count, _ in self.parts)
-        width = sum(_width(kind) for kind in schema.types)
-        require(
-            rows * (width + ROW_BYTES),
-            f"{self.describe()} with {rows:,} rows of {len(schema)} columns",
-            "read it with engine='stream' or engine='duckdb'",
-        )
-
-    def _concatenate(self, tables: list[pa.Table]) -> pa.Table:
-        try:
-            return pa.concat_tables(tables, promote_options="permissive")
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise InputError(f"{self.describe()}: the files' columns differ: {error}") from error
-
-    def parquet_schemas(self) -> list[pa.Schema]:
-        """Of every file; their rows are counted on the way."""
-        schemas = []
-        self.parts.clear()
-        for path in self.paths:
-            with parquet_parts(path) as file:  # one after the other: there may be thousands
-                schemas.append(file.schema_arrow)
-                self.parts.append((file.metadata.num_rows, False))
-        return schemas
-
-    def refuse_damage(self) -> None:
-        """Read the Parquet files through: what another engine stumbled over is then named."""
-        for path in self.paths:
-            with parquet_parts(path) as file:
-                for batch in file.iter_batches():
-                    batch.validate(full=True)
-
-    def unite(self, schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
-        """The types of these columns over all Parquet files, whose schemas are given: integers of
-        any width and sign are one kind as long as they fit into 64 bits with a sign, or into 64
-        without one if no file has a sign; so are floats, with integers that they hold exactly; so
-        are texts.
-
-        An engine of its own would read a column that a file lacks as null, numbers as text where
-        another file holds text, and large integers as decimals.
-        """
-        chosen = []
-        for path, known in zip(self.paths, schemas, strict=True):
-            absent = [name for name in names if name not in known.names]
-            if absent:
-                raise InputError(
-                    f"{path.name} lacks the column {absent[0]!r} that other files have"
-                )
-            chosen.append(pa.schema([known.field(name).remove_metadata() for name in names]))
-        try:
-            united = pa.unify_schemas(chosen, promote_options="permissive")
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise InputError(f"{self.describe()}: the files' columns differ: {error}") from error
-        for name in names:
-            kinds = [schema.field(name).type for schema in chosen]
-            self._refuse_mixed_decimals(name, kinds)
-            for path, kind in zip(self.paths, kinds, strict=True):
-                refuse_too_large(path, name, kind, united.field(name).type)
-        return united
-
-    def _refuse_mixed_decimals(self, name: str, kinds: list[pa.DataType]) -> None:
-        """Beside another type a decimal's digits decide whether it can be read at all."""
-        decimal = next((kind for kind in kinds if pa.types.is_decimal(kind)), None)
-        other = next(
-            (k for k in kinds if not (pa.types.is_decimal(k) or pa.types.is_null(k))), None
-        )
-        if decimal is not None and other is not None:
-            raise InputError(
-                f"{self.describe()}: the files' columns differ: Unable to merge: Field {name} has "
-                f"incompatible types: {decimal} vs {other}"
-            )
+    def differ(self, why: object) -> InputError:
+        return InputError(f"{self.describe()}: the files' columns differ: {why}")
 
     def _read_csv(self, names: list[str], ids: Sequence[str]) -> pa.Table:
         """What a column holds is decided over all files: one word makes all of its ids texts."""
@@ -200,7 +123,10 @@ class FileSource:
             kinds = {table.schema.field(name).type for table in tables}
             if len(kinds) > 1:  # numbers, but for a word in one of the files
                 tables = [t.set_column(i, name, t.column(name).cast(pa.string())) for t in tables]
-        table = self._concatenate(tables)
+        try:
+            table = pa.concat_tables(tables, promote_options="permissive")
+        except UNREADABLE as error:
+            raise self.differ(error) from error
         for i, name in enumerate(names):
             if name in ids:
                 table = table.set_column(i, name, csvfile.integers_if_all(table.column(name)))
@@ -228,8 +154,7 @@ def open_source(data: Any, csv: CsvFormat) -> TableSource | FileSource:
             raise UsageError("the list of files is empty")
         if all(isinstance(item, pa.RecordBatch) for item in data):
             return _open_table(pa.Table.from_batches(data))
-        paths = [path for item in data for path in expand(item)]
-        return _open_files(paths, csv)
+        return _open_files([path for item in data for path in expand(item)], csv)
     return _open_table(data)
 
 
@@ -255,7 +180,7 @@ def _open_table(data: Any) -> TableSource:
                 "a log is read from a path, a list of paths, or a pandas, polars, pyarrow, Ibis or "
                 f"DuckDB table; got {type(data).__name__}"
             )
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+    except UNREADABLE as error:
         raise InputError(f"the {kind} does not convert to Arrow: {error}") from error
     csvfile.refuse_duplicates(table.column_names, f"the {kind}")
     return TableSource(table, kind)
@@ -269,21 +194,20 @@ def expand(item: Any) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        found = sorted(
-            p for p in path.rglob("*") if p.is_file() and p.name.lower().endswith(SUFFIXES)
+        files = sorted(p for p in path.rglob("*") if p.name.lower().endswith(SUFFIXES))
+        files = [p for p in files if p.is_file()]
+        lacking = (
+            f"the directory {str(item)!r} (resolved: {path.resolve()}) holds no file ending in "
+            f"{', '.join(SUFFIXES)}"
         )
-        if not found:
-            raise ResourceError(
-                f"the directory {str(item)!r} (resolved: {path.resolve()}) holds no file ending "
-                f"in {', '.join(SUFFIXES)}"
-            )
-        return found
-    if glob.has_magic(str(item)):
-        matched = sorted(Path(p) for p in glob.glob(str(item)) if Path(p).is_file())
-        if matched:
-            return matched
-        raise ResourceError(f"no file matches the pattern {str(item)!r}")
-    raise ResourceError(f"there is no file {str(item)!r} (resolved: {path.resolve()})")
+    elif glob.has_magic(str(item)):
+        files = sorted(Path(p) for p in glob.glob(str(item)) if Path(p).is_file())
+        lacking = f"no file matches the pattern {str(item)!r}"
+    else:
+        files, lacking = [], f"there is no file {str(item)!r} (resolved: {path.resolve()})"
+    if not files:
+        raise ResourceError(lacking)
+    return files
 
 
 def _open_files(paths: list[Path], csv: CsvFormat) -> TableSource | FileSource:
@@ -293,96 +217,71 @@ def _open_files(paths: list[Path], csv: CsvFormat) -> TableSource | FileSource:
         raise InputError(f"the files are of different kinds: {named}; give one kind at a time")
     _refuse_copies(paths)
     kind = next(iter(kinds.values()))
-    if kind == "arrow":
-        return _open_arrow(paths)
-    return FileSource(tuple(paths), kind, csv, tuple(_stamp(path) for path in paths), [])
+    make = FileSource
+    if kind != "csv":
+        from reweigh.log.parquet_files import ParquetSource, open_arrow
+
+        if kind == "arrow":
+            return open_arrow(paths)
+        make = ParquetSource
+    return make(tuple(paths), kind, csv, tuple(_stamp(path) for path in paths), [])
 
 
-def _open_arrow(paths: list[Path]) -> TableSource:
-    """Arrow (Feather) files are tables already: mapped into memory, not copied."""
-    tables = []
-    for path in paths:
-        with file_errors(path, "is not a whole Arrow file"):
-            tables.append(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
-    try:
-        table = pa.concat_tables(tables, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InputError(f"the Arrow files' columns differ: {error}") from error
-    csvfile.refuse_duplicates(table.column_names, str(paths[0]))
-    return TableSource(table, f"arrow file {paths[0].name}", tuple(paths))
-
-
-def _first_bytes(path: Path) -> tuple[bytes, bytes]:
-    """The eight by which most kinds of files are told, and the four after them."""
+def _first_bytes(path: Path, count: int = 12) -> bytes:
     try:
         with path.open("rb") as stream:
-            return stream.read(8), stream.read(4)
+            return stream.read(count)
     except OSError as error:
         raise ResourceError(f"cannot read {str(path)!r}: {error.strerror}") from error
 
 
 def is_duckdb(path: Path) -> bool:
-    return _first_bytes(path)[1] == DUCKDB
+    return _first_bytes(path)[8:] == DUCKDB
 
 
 def _kind(path: Path) -> str:
     """The kind of a file by its first bytes; a name that says otherwise is refused."""
-    magic, mark = _first_bytes(path)
+    magic = _first_bytes(path)[:8]
     if not magic:
-        raise input_error(
-            str(path), [Fault("no-episodes", "the file is empty", "give a file with rows")]
-        )
+        raise input_error(str(path), [csvfile.EMPTY_FILE])
     for start, what in REFUSED_MAGIC.items():
         if re.match(start, magic):
             raise InputError(f"{str(path)!r} is {what}; reweigh reads CSV, gzip, Parquet and Arrow")
-    if mark == DUCKDB:
+    if is_duckdb(path):
         raise UsageError(
             f"{str(path)!r} is a DuckDB database: name the table that is the log with table='…' "
             "and engine='duckdb' (--table NAME --engine duckdb), and give no other file"
         )
     held = next((kind for start, kind in HELD.items() if magic.startswith(start)), "csv")
-    for named, suffixes in NAMED.items():
-        if path.suffix.lower() in suffixes and named != held:
-            raise InputError(
-                f"{str(path)!r} is named like {named} and holds {held} (first bytes {magic!r}); "
-                "rename the file, or export it again"
-            )
+    named = NAMED.get(path.suffix.lower(), held)
+    if named != held:
+        raise InputError(
+            f"{str(path)!r} is named like {named} and holds {held} (first bytes {magic!r}); "
+            "rename the file, or export it again"
+        )
     return "csv" if held == "gzip" else held
 
 
 def _refuse_copies(paths: list[Path]) -> None:
     """The same content twice would count every episode twice. Files of one size that begin alike
     are few: only those are read."""
-    alike = [paths]
-    for told_by in (_size, _beginning, _content):
-        alike = [some for group in alike for some in _by(told_by, group) if len(some) > 1]
-    if alike:
-        first, again = alike[0][:2]
-        raise InputError(
-            f"{str(again)!r} has the same content as {str(first)!r}; give each file once"
-        )
-
-
-def _by(told_by: Callable[[Path], Any], paths: list[Path]) -> list[list[Path]]:
-    """The paths in groups of which the same is told."""
-    groups: dict[Any, list[Path]] = {}
-    for path in paths:
-        groups.setdefault(told_by(path), []).append(path)
-    return list(groups.values())
-
-
-def _size(path: Path) -> int:
-    return _stamp(path)[0]
-
-
-def _beginning(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.sha256(stream.read(BEGINNING)).hexdigest()
-
-
-def _content(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    if len(paths) == 1:
+        return
+    beginnings = [
+        (_stamp(path)[0], hashlib.sha256(_first_bytes(path, BEGINNING)).digest()) for path in paths
+    ]
+    alike, known = Counter(beginnings), dict[bytes, Path]()
+    for path, beginning in zip(paths, beginnings, strict=True):
+        if alike[beginning] == 1:
+            continue
+        with path.open("rb") as stream:
+            content = hashlib.file_digest(stream, "sha256").digest()
+        if content in known:
+            raise InputError(
+                f"{str(path)!r} has the same content as {str(known[content])!r}; give each file "
+                "once"
+            )
+        known[content] = path
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -391,11 +290,3 @@ def _stamp(path: Path) -> tuple[int, int]:
     except OSError as error:
         raise ResourceError(f"cannot read {str(path)!r}: {error.strerror}") from error
     return status.st_size, status.st_mtime_ns
-
-
-def _width(kind: pa.DataType) -> int:
-    """Bytes per row of a column, at least: of a text only where it begins."""
-    try:
-        return -(-int(kind.bit_width) // 8)
-    except ValueError:
-        return 4

@@ -1,4 +1,4 @@
-"""States and actions as small integer codes, and the abstractions that make states from columns.
+"""States and actions as small integer codes, made of columns of Arrow and NumPy.
 
 A *label* is what the user calls a state: an integer, a text, a tuple of these (several columns),
 or None for the hidden state. Two labels are the same when their text is the same, so that a state
@@ -7,27 +7,30 @@ read as 3 from Parquet meets the state "3" of a CSV policy.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from reweigh.errors import UsageError, must_be
+from reweigh.errors import UsageError
 from reweigh.kernels import codes as kernel_codes
 from reweigh.system.files import digest_of
-from reweigh.system.fingerprint import digest_of_callable
 
 Label = int | str | tuple["int | str", ...] | None
 Text = str | tuple[str, ...] | None
 Codes = npt.NDArray[Any]  # int32 where they are made of a column, else int64
+Mask = npt.NDArray[np.bool_]
 
 HIDDEN, END = kernel_codes.HIDDEN, kernel_codes.END
 UNKNOWN, START = kernel_codes.UNKNOWN, kernel_codes.START
 IN_CACHE = 1 << 15  # rows
+WORDS = pa.dictionary(pa.int64(), pa.large_string())
+DIGITS = 76  # of the widest decimals, which can be written as texts at every scale
 SPECIAL_NAMES = {HIDDEN: "?", END: "END", UNKNOWN: "UNKNOWN", START: "START"}
 
 
@@ -70,31 +73,27 @@ class Labels:
 
 def label_text(value: object) -> Text:
     """The canonical text by which labels are compared (integers in decimal)."""
-    if value is None:
-        return None
     if type(value) is int:  # as nearly all are, of logs with many
         return str(value)
-    if isinstance(value, bool | np.bool_ | int | np.integer):
-        return str(int(value))
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, tuple | list):
-        return tuple(str(label_text(part)) for part in value)
-    raise UsageError(
-        f"a state or action must be an integer or a text (or a tuple of them); got {value!r}"
-    )
+    label = plain_label(value)
+    if isinstance(label, tuple):
+        return tuple(str(label_text(part)) for part in label)
+    return None if label is None else str(label)
 
 
 def plain_label(value: object) -> Label:
     """A label as plain Python values, whatever NumPy type it came as."""
-    if value is None or isinstance(value, str):
+    if value is None:
         return value
+    if isinstance(value, str):
+        return str(value)
     if isinstance(value, bool | np.bool_ | int | np.integer):
         return int(value)
     if isinstance(value, tuple | list):
         return tuple(plain_label(part) for part in value)  # type: ignore[misc]
-    label_text(value)  # raises
-    raise AssertionError("unreachable")
+    raise UsageError(
+        f"a state or action must be an integer or a text (or a tuple of them); got {value!r}"
+    )
 
 
 def label_array(labels: Sequence[Any]) -> npt.NDArray[Any]:
@@ -129,6 +128,26 @@ def unite(first: Labels, second: Labels) -> Labels:
     return Labels(first.values + tuple(v for v in second.values if label_text(v) not in known))
 
 
+def combine(parts: Sequence[tuple[Codes, Labels]]) -> tuple[Codes, Labels]:
+    """One code for several columns; hidden where any of them is."""
+    if len(parts) == 1:
+        return parts[0]
+    known = np.logical_and.reduce([codes >= 0 for codes, _ in parts])
+    sizes = [max(len(labels), 1) for _, labels in parts]
+    keys = np.zeros(int(known.sum()), np.int64)
+    values: list[tuple[Any, ...]] = [()]
+    for (codes, labels), size in zip(parts, sizes, strict=True):
+        # the pairs that occur, of what stands so far and of this column
+        pairs, keys = np.unique(keys * size + codes[known], return_inverse=True)
+        values = [
+            (*values[i], labels.values[j])
+            for i, j in zip(*(part.tolist() for part in np.divmod(pairs, size)), strict=True)
+        ]
+    joint = np.full(len(known), HIDDEN, np.int64)
+    joint[known] = keys
+    return joint, Labels(tuple(values))
+
+
 def encode_integers(
     values: npt.NDArray[Any], codes: npt.NDArray[np.int32] | None = None
 ) -> tuple[npt.NDArray[np.int32], Labels]:
@@ -160,186 +179,37 @@ def encode_array(what: str, values: npt.NDArray[Any]) -> tuple[Codes, Labels]:
     if kind in "iub":
         return encode_integers(values.astype(np.int64) if kind == "b" else values)
     if kind in "UTO":
-        import pyarrow as pa
-
         try:
             column = pa.array(values.tolist() if kind == "T" else values)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise UsageError(
                 f"{what} must be all texts or all integers of 64 bits: {error}"
             ) from error
-        got = str(column.type)
-        if got in ("bool", "string", "int64", "uint64") and column.null_count == 0:
-            return encode_arrow(column)
-        if column.null_count:
-            got = "None"
+        got = "None" if column.null_count else str(column.type)
+        if got in ("bool", "string", "int64", "uint64"):
+            return encode_arrow(pa.chunked_array([column]))
     raise UsageError(f"{what} must be integers or texts; got {got}")
 
 
-def combine(parts: Sequence[tuple[Codes, Labels]]) -> tuple[Codes, Labels]:
-    """One code for several columns; hidden where any of them is."""
-    codes, labels = parts[0]
-    codes, hidden = codes.astype(np.int64), codes < 0
-    values: list[tuple[Any, ...]] = [(value,) for value in labels.values]
-    for more, more_labels in parts[1:]:
-        hidden = hidden | (more < 0)
-        joint = np.where(hidden, 0, codes * max(len(more_labels), 1) + more)
-        unique, codes = np.unique(joint[~hidden], return_inverse=True)
-        first, second = np.divmod(unique, max(len(more_labels), 1))
-        values = [
-            (*values[i], more_labels.values[j])
-            for i, j in zip(first.tolist(), second.tolist(), strict=True)
-        ]
-        full = np.full(len(joint), HIDDEN, np.int64)
-        full[~hidden] = codes
-        codes = full
-    return codes, Labels(tuple(values))
-
-
-@runtime_checkable
-class Transformer(Protocol):
-    """Anything with `transform` (the scikit-learn convention)."""
-
-    def transform(self, values: npt.NDArray[Any]) -> Any: ...
-
-
-class Abstraction:
-    """Base of the abstractions that describe themselves; they take numbers only."""
-
-    def __call__(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        raise UsageError("use Rounding, Grid, or any callable or object with transform()")
-
-
-@dataclass(frozen=True)
-class Rounding(Abstraction):
-    """state = round(x · scale), column by column (half to even)."""
-
-    scale: float | Sequence[float]
-
-    def __post_init__(self) -> None:
-        scale = np.asarray(self.scale, float)
-        if scale.ndim > 1 or not np.all(np.isfinite(scale)) or np.any(scale <= 0):
-            raise must_be("scale", "a positive number, or one per column", self.scale)
-        # floats, so that equal scales are described alike
-        object.__setattr__(self, "scale", tuple(scale.tolist()) if scale.ndim else float(scale))
-
-    def __call__(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        scale = np.asarray(self.scale, float)
-        if scale.ndim == 1 and values.shape[1] != len(scale):
-            raise UsageError(
-                f"Rounding has scales for {len(scale)} columns and is applied to {values.shape[1]}"
-            )
-        with np.errstate(over="ignore"):  # an infinity is refused below
-            return _whole(np.rint(values * scale))
-
-
-@dataclass(frozen=True)
-class Grid(Abstraction):
-    """state = number of edges at or below x, with one increasing list of edges per column."""
-
-    edges: Sequence[float] | Sequence[Sequence[float]]
-
-    def __post_init__(self) -> None:
-        nested = [np.atleast_1d(np.asarray(edge, float)) for edge in self.edges]
-        lists = nested if any(np.ndim(e) for e in self.edges) else [np.asarray(self.edges, float)]
-        for edge in lists:
-            if not np.all(np.isfinite(edge)) or np.any(np.diff(edge) <= 0) or len(edge) == 0:
-                raise must_be("edges", "increasing finite numbers, one list per column", self.edges)
-        object.__setattr__(self, "edges", tuple(tuple(edge.tolist()) for edge in lists))
-
-    def __call__(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        edges: tuple[tuple[float, ...], ...] = self.edges  # type: ignore[assignment]
-        if values.shape[1] != len(edges):
-            raise UsageError(
-                f"Grid has edges for {len(edges)} columns and is applied to {values.shape[1]}"
-            )
-        cells = [np.searchsorted(edge, values[:, j], side="right") for j, edge in enumerate(edges)]
-        return np.stack(cells, axis=1).astype(np.int64)
-
-
-AnyAbstraction = Callable[[npt.NDArray[Any]], Any] | Transformer
-
-
-def describe_abstraction(abstraction: AnyAbstraction | None) -> str | None:
-    """The text that stays in the log's description (and that moments must share to be added)."""
-    if abstraction is None:
-        return None
-    if isinstance(abstraction, Abstraction):
-        return repr(abstraction)
-    # Two lambdas, or two transformers fitted apart, are not the same abstraction.
-    # An address in memory would make every run's description another one.
-    name = getattr(abstraction, "__qualname__", re.sub(r" at 0x[0-9a-f]+", "", repr(abstraction)))
-    call = abstraction if callable(abstraction) else abstraction.transform
-    return f"{name} ({digest_of_callable(call)[:12]})"
-
-
-def abstract_states(abstraction: AnyAbstraction, values: npt.NDArray[Any]) -> tuple[Codes, Labels]:
-    """States from the (rows, k) array of the chosen columns."""
-    if not callable(abstraction) and not isinstance(abstraction, Transformer):
-        raise must_be("abstraction", "callable or have a transform() method", abstraction)
-    call = abstraction if callable(abstraction) else abstraction.transform
-    try:
-        result = call(values)
-        array = exact_array(result)
-    except UsageError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"the state abstraction {describe_abstraction(abstraction)} failed; it is called with "
-            f"an array of shape {values.shape} and returns one state per row: {error}"
-        ) from error
-    if array.ndim == 1:
-        array = array[:, None]
-    if array.ndim != 2 or len(array) != len(values) or array.shape[1] == 0:
-        raise UsageError(
-            f"the state abstraction returned shape {np.shape(array)} for {len(values)} rows; "
-            "it must return one state (or one row of state columns) per row"
-        )
-    if np.ma.is_masked(result):
-        raise UsageError("the state abstraction returned masked values; a state is never masked")
-    if array.dtype.kind == "f":
-        array = _whole(array)
-    parts = [encode_array("the abstraction's states", array[:, j]) for j in range(array.shape[1])]
-    return combine(parts) if len(parts) > 1 else parts[0]
-
-
-def _whole(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Floats as integers, if that changes none of them."""
-    if not np.all((np.abs(values) < 2.0**63) & (np.rint(values) == values)):
-        raise UsageError(
-            "the state abstraction returned numbers that are not whole, not finite or too large "
-            "for 64 bits; a state is an integer or a text: round them or give the cell's number"
-        )
-    return values.astype(np.int64)
-
-
-def encode_arrow(column: Any) -> tuple[Codes, Labels]:
+def encode_arrow(column: pa.ChunkedArray) -> tuple[Codes, Labels]:
     """Codes of an Arrow column of integers, truth values or texts; null is hidden.
 
     The caller has refused other types. Texts get their codes in increasing order, so that the
     codes do not depend on the order of the rows.
     """
-    import pyarrow as pa
-
-    from reweigh.log.column_types import integer_rows
-
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     if pa.types.is_boolean(column.type) or pa.types.is_integer(column.type):
-        return encode_with_nulls(*integer_rows(chunks, len(column)))
-    whole = pa.chunked_array(chunks, column.type)
+        return encode_with_nulls(*integer_rows(column.chunks, len(column)))
     if pa.types.is_null(column.type):
-        whole = whole.cast(pa.string())
-    if not pa.types.is_dictionary(whole.type):
-        whole = whole.dictionary_encode()
-    whole = whole.unify_dictionaries()
-    words = whole.chunk(0).dictionary.to_pylist() if whole.num_chunks else []
-    codes = np.empty(len(column), np.int32)
-    row = 0
-    for chunk in whole.chunks:
-        codes[row : row + len(chunk)] = (
-            chunk.indices.cast(pa.int64()).fill_null(len(words)).to_numpy()
-        )
-        row += len(chunk)
+        column = column.cast(pa.string())
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    column = column.unify_dictionaries()
+    words = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
+    keys = [chunk.indices.cast(pa.int32()) for chunk in column.chunks]
+    # a null is the last word
+    codes, nulls = integer_rows(keys, len(column))
+    if nulls is not None:
+        codes[nulls] = len(words)
     used = np.zeros(len(words) + 1, bool)
     used[codes] = True
     unique = sorted({w for w, keep in zip(words, used, strict=False) if keep and w is not None})
@@ -348,12 +218,136 @@ def encode_arrow(column: Any) -> tuple[Codes, Labels]:
     return recode[codes], Labels(tuple(unique))
 
 
-def encode_with_nulls(
-    values: npt.NDArray[Any], nulls: npt.NDArray[np.bool_] | None
-) -> tuple[Codes, Labels]:
+def encode_with_nulls(values: npt.NDArray[Any], nulls: Mask | None) -> tuple[Codes, Labels]:
     """Codes of integers that may be overwritten; HIDDEN where null."""
     if nulls is None:
         return encode_integers(values, values if values.dtype == np.int32 else None)
     codes = np.full(len(values), HIDDEN, np.int32)
     codes[~nulls], labels = encode_integers(values[~nulls])
     return codes, labels
+
+
+# ---- Arrow's many column types as the few that logs are read from -------------------------------
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Texts, dictionary-encoded or not."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )
+
+
+def is_label(kind: pa.DataType) -> bool:
+    """What states, actions and ids may be; a column of the type null holds nothing but nulls."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    plain = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
+    return bool(plain or is_text(kind))
+
+
+def plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Frames export texts and categories in types that many Arrow functions lack. Text views become
+    texts; categories of texts get signed keys; other categories are values. All else passes as it
+    is, without a copy."""
+    kind = column.type
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.large_string())
+    if not pa.types.is_dictionary(kind):
+        return column
+    if not is_text(kind.value_type):
+        return column.cast(kind.value_type)
+    chunks = [
+        pa.DictionaryArray.from_arrays(
+            chunk.indices.cast(WORDS.index_type), chunk.dictionary.cast(WORDS.value_type)
+        )
+        for chunk in column.chunks
+    ]
+    return pa.chunked_array(chunks, WORDS)
+
+
+def plain_table(table: pa.Table) -> pa.Table:
+    """The table with every column as `plain_column` gives it."""
+    columns = [plain_column(column) for column in table.columns]
+    return pa.table(columns, names=table.column_names)
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The types that `plain_table` gives to the columns of a table."""
+    return plain_table(schema.empty_table()).schema
+
+
+def texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A text column without its dictionary: what the functions on texts take."""
+    return column.cast(pa.large_string()) if pa.types.is_dictionary(column.type) else column
+
+
+def floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Numbers as the nearest float64. Arrow multiplies a decimal by a rounded power of ten, and so
+    misses the nearest one that other engines find; its digits are read without that."""
+    if pa.types.is_decimal(column.type):
+        wide = pc.cast(column, pa.decimal256(DIGITS, column.type.scale))
+        column = pc.cast(wide, pa.string())
+    return pc.cast(column, pa.float64(), safe=False)
+
+
+def float_rows(
+    pieces: Iterable[pa.Array], count: int
+) -> tuple[npt.NDArray[np.float64], Mask | None]:
+    """(count,) numbers as float64, NaN where null; and the nulls, if there are any."""
+    return _rows((floats(piece) for piece in pieces), np.empty(count))
+
+
+def integer_rows(pieces: Iterable[pa.Array], count: int) -> tuple[npt.NDArray[Any], Mask | None]:
+    """(count,) integers or truth values, in 32 bits where they fit, 0 where null; and the nulls."""
+    return _rows(pieces, np.empty(count, np.int32))
+
+
+def truth_rows(column: pa.ChunkedArray) -> Mask:
+    """(rows,) truth values, false where null."""
+    return _rows(column.chunks, np.empty(len(column), bool))[0]
+
+
+def _rows(
+    pieces: Iterable[pa.Array], values: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], Mask | None]:
+    """The values of all pieces, in `values` or in an array of wider integers, and the nulls."""
+    nulls, row = None, 0
+    for piece in pieces:
+        rows = slice(row, row + len(piece))
+        row = rows.stop
+        if piece.null_count:
+            nulls = np.zeros(len(values), bool) if nulls is None else nulls
+            nulls[rows] = _numpy(piece.is_null())
+            none = np.nan if pa.types.is_floating(piece.type) else 0
+            piece = piece.fill_null(pa.scalar(none).cast(piece.type))
+        numbers = _numpy(piece)
+        if values.dtype == np.int32 and not _fits(numbers):
+            values = values.astype(np.uint64 if numbers.dtype == np.uint64 else np.int64)
+        values[rows] = numbers
+    return values, nulls
+
+
+def _numpy(piece: pa.Array) -> npt.NDArray[Any]:
+    """Numbers or truth values, none of them null. (pyarrow's own way would import pandas.)"""
+    if pa.types.is_boolean(piece.type):
+        return _numpy(piece.cast(pa.uint8())).view(bool)
+    kind = np.dtype(piece.type.to_pandas_dtype())
+    if len(piece) == 0:
+        return np.zeros(0, kind)
+    return np.frombuffer(piece.buffers()[1], kind, len(piece), piece.offset * kind.itemsize)
+
+
+def _fits(numbers: npt.NDArray[Any]) -> bool:
+    """Whether these integers fit into 32 bits."""
+    limits = np.iinfo(np.int32)
+    if len(numbers) == 0 or np.can_cast(numbers.dtype, np.int32):
+        return True
+    return bool(numbers.min() >= limits.min and numbers.max() <= limits.max)

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, UsageError, must_be
-from reweigh.log import checks
 from reweigh.log.log import EpisodeLog
+from reweigh.log.rules import Faults
 from reweigh.log.states import Label, Labels
 from reweigh.system.files import digest_of, files_behind
 
@@ -184,8 +184,8 @@ def check_rows(log: EpisodeLog, column: str, values: Floats) -> None:
         return
     order = np.argsort(log.steps.source_row, kind="stable")  # faults are listed as the log is
     values = values[order]
-    faults = checks.Faults(lambda row: log.place(int(order[row]), column, None), len(values))
-    checks.probabilities(faults, column, values, role="target_prob", density=density)
+    faults = Faults(lambda row: log.place(int(order[row]), column, None), len(values))
+    faults.numbers("target_prob", column, values, density=density)
     faults.raise_if_any(f"the target policy ({column})")
 
 

@@ -24,10 +24,10 @@ from reweigh.errors import (
     nearest,
 )
 from reweigh.kernels.choose import pick
-from reweigh.log.checks import Faults
+from reweigh.kernels.plain import look_up
 from reweigh.log.log import EpisodeLog
-from reweigh.log.rules import NEGATIVE_STEP, Rule
-from reweigh.log.states import HIDDEN, Label, Labels, label_text, plain_label
+from reweigh.log.rules import NEGATIVE_STEP, NULL, Faults, Rule
+from reweigh.log.states import HIDDEN, Label, Labels, integer_rows, label_text, plain_label
 from reweigh.policy.base import Floats, Scope
 from reweigh.system.files import digest_of
 
@@ -103,28 +103,20 @@ class TablePolicy:
                 "a table has no densities: for continuous actions give the target as a logged "
                 "column (ColumnPolicy) or a function (FunctionPolicy)"
             )
-        prob = self._look_up_dense(log, log.actions, log.steps.action)
-        if prob is None:
-            code = self._entries.actions.translate(log.actions)
-            prob = self._look_up(log, code[log.steps.action])
-        return prob
+        return self._look_up(log, log.actions, log.steps.action)
 
     def all_actions(self, log: EpisodeLog) -> Labels:
         return self._entries.actions
 
     def of_action(self, log: EpisodeLog, action: Label) -> Floats:
-        prob = self._look_up_dense(log, Labels((action,)), np.zeros(log.steps.n_rows, np.int32))
-        if prob is None:
-            code = self._entries.actions.code_of.get(label_text(action), -1)
-            prob = self._look_up(log, np.full(log.steps.n_rows, code))
-        return prob
+        return self._look_up(log, Labels((action,)), np.zeros(log.steps.n_rows, np.int32))
 
     def to_table(self) -> Any:
         """A pyarrow table with the columns state (one per part), action, prob and, if it has
         one, step: what `read_policy` reads."""
         import pyarrow as pa
 
-        from reweigh.log.export import label_columns
+        from reweigh.log.log import label_columns
 
         e = self._entries
         columns = {} if e.step is None else {"step": pa.array(e.step)}
@@ -163,10 +155,19 @@ class TablePolicy:
         found = {str(a): float(self.of_action(log, a).mean()) for a in unlogged}
         return {action: share for action, share in found.items() if share > 0}
 
-    def _look_up(self, log: EpisodeLog, action: Ints) -> Floats:
-        """(N,) probability of these actions (codes of the table, -1 unknown) in the rows."""
-        step = log.steps.step if self.has_steps else None
-        prob, known = self.find(log.states, log.steps.state, step, action)
+    def _look_up(self, log: EpisodeLog, actions: Labels, code: npt.NDArray[np.int32]) -> Floats:
+        """(N,) probability of these actions (`code` (N,) of `actions`) in the rows: from the dense
+        table, or searched for where there is none or it lacks a row that the log needs."""
+        table, steps = self.dense(log, actions), log.steps
+        if table is not None:
+            prob = np.empty(steps.n_rows)
+            find = pick("scan.look_up", steps.n_rows, look_up)
+            find(steps.offsets, steps.state, code, table, prob)
+            if not np.isnan(table).any() or not np.isnan(prob).any():
+                return prob
+        known_as = self._entries.actions.translate(actions)[code]
+        step = steps.step if self.has_steps else None
+        prob, known = self.find(log.states, steps.state, step, known_as)
         if not known.all():
             self._refuse_unknown(log, np.flatnonzero(~known))
         return prob
@@ -212,18 +213,6 @@ class TablePolicy:
         table[at, e.state, e.action] = e.prob
         code = e.actions.translate(actions)
         return np.ascontiguousarray(table[:, self._states_of(log.states)][:, :, code])
-
-    def _look_up_dense(
-        self, log: EpisodeLog, actions: Labels, code: npt.NDArray[np.int32]
-    ) -> Floats | None:
-        """(N,) the probabilities of these actions (`code` (N,) of `actions`) out of the dense
-        table; None where there is none or it lacks a row that the log needs."""
-        table, steps = self.dense(log, actions), log.steps
-        if table is None:
-            return None
-        prob = np.empty(steps.n_rows)
-        pick("rows.look_up", steps.n_rows)(steps.offsets, steps.state, code, table, prob)
-        return None if np.isnan(table).any() and np.isnan(prob).any() else prob
 
     def _refuse_unknown(self, log: EpisodeLog, rows: Ints) -> None:
         steps = log.steps
@@ -317,11 +306,10 @@ def _from_frame(
     """The entries, and whether the probabilities have single precision."""
     import pyarrow as pa
 
-    from reweigh.log import checks
     from reweigh.log.csv_files import CsvFormat
-    from reweigh.log.roles import is_label
+    from reweigh.log.roles import not_numbers, numbers
     from reweigh.log.sources import open_source
-    from reweigh.log.states import combine, encode_arrow
+    from reweigh.log.states import combine, encode_arrow, is_label
 
     source = open_source(table, CsvFormat())
     needed = [*state, action, prob]
@@ -338,33 +326,36 @@ def _from_frame(
     data = source.read([*needed, *by_step], [*state, action, *by_step])
     if data.num_rows == 0:
         raise input_error("the policy", [Fault("empty", "there are no rows", "give a table")])
-    faults = checks.Faults(source.place, data.num_rows)
+    faults = Faults(source.place, data.num_rows)
     for name in (*state, action):
         kind = data.column(name).type
         if pa.types.is_floating(kind) or pa.types.is_temporal(kind):
-            faults.add("type", f"column {name!r} holds {kind}", "write integers or text")
+            faults.found.append(
+                Fault("type", f"column {name!r} holds {kind}", "write integers or text")
+            )
     probs = data.column(prob)
     if is_label(probs.type) and not pa.types.is_integer(probs.type):
-        checks.not_numbers(faults, prob, probs)
+        not_numbers(faults, prob, probs)
     steps = _steps_of(faults, data.column(step), step) if by_step else None
     faults.raise_if_any("the policy")
     parts = [encode_arrow(data.column(name)) for name in state]
-    codes, states = combine(parts) if len(parts) > 1 else parts[0]
+    codes, states = combine(parts)
     actions, action_labels = encode_arrow(data.column(action))
-    checks.null_values(faults, action, actions < 0)
+    faults.rows(NULL, action, actions < 0)
     faults.raise_if_any("the policy")
     if np.any(codes == HIDDEN):  # a null state is the hidden one
         states = Labels((*states.values, None))
         codes = np.where(codes == HIDDEN, len(states) - 1, codes)
-    values = checks.numbers(probs, prob)
+    values = numbers(probs, prob)
     return _Entries(steps, codes, actions, values, states, action_labels), probs.type == "float"
 
 
 def _steps_of(faults: Faults, column: Any, name: str) -> Ints | None:
     if not str(column.type).startswith(("int", "uint")) or column.null_count:
-        faults.add("type", f"column {name!r} must hold whole numbers", "write 0, 1, 2, …")
+        rule = f"column {name!r} must hold whole numbers"
+        faults.found.append(Fault("type", rule, "write 0, 1, 2, …"))
         return None
-    steps: Ints = column.to_numpy().astype(np.int64)
+    steps = integer_rows(column.chunks, len(column))[0].astype(np.int64)
     faults.rows(POLICY_STEP, name, POLICY_STEP.broken(steps), lambda row: int(steps[row]))
     return steps
 

@@ -209,14 +209,15 @@ class Evaluation:
             return replace(self, gain=gain, gain_why=UNTRUSTED, tested=tested)
         if isinstance(tested, RefusedError):
             return replace(self, gain=gain, gain_why=tested.reason, tested=tested)
-        from reweigh.trust.intervals import Asked, from_error
+        from reweigh.trust.intervals import IntervalRequest, from_error
 
         around, why = None, "the difference shows no spread"
         if tested.standard_error:
             level = LEVEL if self.interval is None else self.interval.level
             method, why = "at most both errors" if tested.at_most else "paired", ""
             error = tested.standard_error
-            around = from_error(tested.value, error, tested.df, Asked(level), method)
+            wanted = IntervalRequest(level)
+            around = from_error(tested.value, error, tested.df, wanted, method)
         return replace(self, gain=tested.value, gain_interval=around, gain_why=why, tested=tested)
 
     def to_dict(self) -> dict[str, Any]:

@@ -29,7 +29,6 @@ MOST_PACED = 64  # buckets by step: enough to find the middle of a log
 MOST_STEPS = 1 << 14  # and steps of them: a million cells, 24 MiB of sums
 UNORDERED = 63  # no ids of 64 bits need this shift
 MOST_LAGGED = 200_000  # cells: a scan of any log then stays within half a GiB
-MOST_FETCHED = 500_000  # by engines that cannot hold some (t, s) alone
 GRAIN = 2.0**-34
 BITS = 32  # of the hash of a (t, s)
 WEYL = 0x9E3779B1  # its multiples modulo 2^32 lie everywhere
@@ -99,17 +98,6 @@ def choices_of(model: TransitionMoments) -> TransitionMoments:
     policies read, where there are too many cells for all of them to be held."""
     nowhere = np.full(len(model), UNKNOWN)
     return summed(replace(model, t_next=model.t + 1, s_next=nowhere))
-
-
-def bounded(lagged: LaggedMoments, states: Labels) -> tuple[LaggedMoments | None, dict[str, str]]:
-    """Those of all cells, for engines that fetch all of them or none; and why there are none."""
-    if len(lagged) <= MOST_FETCHED:
-        return thinned(lagged, states), {}
-    return None, {"lagged": too_many()}
-
-
-def too_many() -> str:
-    return f"there would be more than {MOST_FETCHED:,} cells of them; coarser states have fewer"
 
 
 @dataclass(frozen=True, eq=False)

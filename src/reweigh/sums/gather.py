@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from reweigh.kernels import choose
 from reweigh.kernels.groups import group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, START, UNKNOWN
@@ -80,6 +81,21 @@ class CellGradient:
     halves: bool = False
 
     @cached_property
+    def has_stretches(self) -> bool:
+        """Whether a cell leads further than to the next step."""
+        return self.moves == "stretches" and bool(np.any(self.cells.t_next - self.cells.t != 1))
+
+    @cached_property
+    def _derivatives(self) -> Floats:
+        """By cell, one after the other, those of the count, Σρ, Σz and Σy; of none 0."""
+        columns = (self.one, self.rho, self.z, self.y)
+        return np.stack([_extended(column) for column in columns], axis=1).reshape(-1)
+
+    @cached_property
+    def _starts(self) -> Floats:
+        return _extended(self.start)
+
+    @cached_property
     def _sizes(self) -> tuple[int, int, int]:
         """Places of a state (special codes included), of an action, and of a step."""
         c = self.cells
@@ -96,7 +112,7 @@ class CellGradient:
             key *= actions
             key += moves.a
             key -= NO_ACTION
-        elif self.moves == "stretches" and np.any(self.cells.t_next - self.cells.t != 1):
+        elif self.has_stretches:
             key *= steps
             key += moves.t_next
         key *= states
@@ -275,12 +291,47 @@ def gathered(gradient: Gradient, log: EpisodeLog, target: Policy, rho: Floats) -
         return _of_products(gradient, log, rho)
     if isinstance(gradient, TableGradient):
         return _of_tables(gradient, log, target)
+    if _row_by_row(gradient, log):
+        return _gathered_by_rows(gradient, log, rho)
     moves = moves_of(log, rho, gradient.moves, halves=gradient.halves)
     cell, n = gradient.cell_of(moves), log.n_episodes
     terms = gradient.terms(moves, cell)
     if gradient.policy is not None:
         terms += gradient.policy.terms(log, target, cell)
     return _extended(gradient.start)[cell[:n]] + tally(moves.episode, terms, n)
+
+
+def _row_by_row(gradient: CellGradient, log: EpisodeLog) -> bool:
+    """Whether one compiled loop gathers it: every move is a row, and a cell's place is known."""
+    return (
+        log.steps.n_rows >= choose.COMPILED_FROM
+        and not log.has_hidden
+        and gradient.policy is None
+        and not gradient.halves
+        and not gradient.has_stretches
+        and gradient._place is not None
+    )
+
+
+def _gathered_by_rows(gradient: CellGradient, log: EpisodeLog, rho: Floats) -> Floats:
+    steps, psi = log.steps, np.zeros(log.n_episodes)
+    states, actions, _ = gradient._sizes
+    by_action = gradient.moves == "actions"
+    choose.kernel("rows.gather_cells")(
+        steps.offsets,
+        steps.state,
+        steps.action if by_action else steps.state,
+        steps.ending,
+        rho,
+        steps.reward,
+        states,
+        actions if by_action else 0,
+        gradient._place,
+        gradient._derivatives,
+        gradient._starts,
+        psi,
+    )
+    return psi
 
 
 def _of_products(gradient: ProductGradient, log: EpisodeLog, rho: Floats) -> Floats:

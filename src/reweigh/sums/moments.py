@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import InputError
-from reweigh.log.states import Labels, unite
+from reweigh.log.states import HIDDEN, START, Labels, unite
 from reweigh.sums.diagnostic_tables import (
     VERSIONS,
     LaggedMoments,
@@ -23,11 +23,11 @@ from reweigh.sums.diagnostic_tables import (
     thinned,
 )
 from reweigh.sums.keyed import DeclaredSums, KeyedTable
-from reweigh.sums.policy import PolicyMoments
-from reweigh.sums.shares import Rule, Shares, shares_of
+from reweigh.sums.policy import PolicyMoments, Rule, Shares, shares_of
 from reweigh.sums.trajectories import StepMoments
 from reweigh.sums.transitions import StartMoments, TransitionMoments
 
+Ints = npt.NDArray[np.int64]
 NO_EXTRAS: dict[str, Any] = dict.fromkeys(VERSIONS)
 BY_BLOCK = ("start", "transitions", "start_model", "model", "policy", "trajectories")
 
@@ -218,7 +218,7 @@ class Moments:
         """The sums without one block of episodes (the delete-a-block jackknife)."""
         return self.keep_blocks(lambda blocks: blocks != block)
 
-    def block_sizes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def block_sizes(self) -> tuple[Ints, Ints]:
         """Blocks that hold episodes, and how many."""
         blocks = np.unique(self.start.block)
         sizes = np.array([int(self.start.n[self.start.block == b].sum()) for b in blocks])
@@ -295,3 +295,34 @@ def unite_actions(first: Labels | None, second: Labels | None) -> Labels | None:
     if first is None or second is None:
         return first
     return unite(first, second)
+
+
+@dataclass(frozen=True, eq=False)
+class Visits:
+    """`n` rows of a log at step `step` in state `state` (HIDDEN where it could not be observed)."""
+
+    step: Ints
+    state: Ints
+    n: Ints
+
+
+def visits_of(moments: Moments) -> Visits | None:
+    """The rows behind these sums; None where the sums cannot tell (running products alone)."""
+    cells = moments.model
+    if cells is not None:
+        hidden = len(moments.states) - 1 if moments.hidden else HIDDEN
+        return Visits(cells.t, np.where(cells.s == hidden, HIDDEN, cells.s), cells.n)
+    cells = moments.transitions
+    if cells is None:
+        return None
+    first = np.where(cells.s == START, HIDDEN, cells.s)
+    # a long step from t to t' passes rows in hidden states at t + 1, …, t' - 1
+    begins = np.bincount(cells.t + 1, cells.n, moments.about.horizon + 1)
+    ends = np.bincount(cells.t_next, cells.n, moments.about.horizon + 1)
+    passed = np.cumsum(begins - ends)[: moments.about.horizon].astype(np.int64)
+    step = np.arange(moments.about.horizon)
+    return Visits(
+        np.concatenate([cells.t, step]),
+        np.concatenate([first, np.full(len(step), HIDDEN)]),
+        np.concatenate([cells.n, passed]),
+    )

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.kernels.groups import group_by, tally
-from reweigh.log.identity import NUMBER
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, START, UNKNOWN, Labels
+from reweigh.log.steps import NUMBER
 from reweigh.sums.diagnostic_tables import (
     UNORDERED,
     Buckets,
@@ -286,7 +286,8 @@ def grouped(
         return dict(zip(keys, groups.keys, strict=True)) | {"n": groups.count()} | sums
     place = np.zeros(size, np.int64)
     for key, values in keys.items():
-        place = place * widths[key] + (values - lows[key])
+        if widths[key] > 1:
+            place = place * widths[key] + (values - lows[key])
     count = np.bincount(place, minlength=places)
     cells = np.flatnonzero(count)
     of_key, rest = {}, cells
@@ -304,7 +305,7 @@ def buckets_of(ids: Ints, of: type[Buckets]) -> tuple[int, Ints]:
 
 
 def whole_numbers(ids: Array) -> Ints | None:
-    """Ids that are whole numbers, or texts of such, as `log/identity.py` has them."""
+    """Ids that are whole numbers, or texts of such, as `log/steps.py` has them."""
     if ids.dtype.kind in "iu":
         return ids.astype(np.int64) if ids.dtype.kind == "i" or np.all(ids < 2**63) else None
     is_number = re.compile(NUMBER).fullmatch

@@ -1,7 +1,8 @@
 """Sums of running products, from the rows of a log in memory.
 
-The kernels hold a product as m·2^(256 e) (see `kernels/products.py`); here it becomes what
-`StepMoments` stores, sums relative to the exponential of a logarithm.
+The kernels (`kernels/products.py`), and below the same in NumPy for few rows, hold a product as
+m·2^(256 e); here it becomes what `StepMoments` stores, sums relative to the exponential of a
+logarithm.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _run(
     m, e = np.ones(n), np.zeros(n, np.int64)
     x, plain = g.copy(), np.zeros(n)
     top, sums = np.zeros((blocks, horizon), np.int64), np.zeros((4, blocks, horizon))
-    run = pick("products.running", steps.n_rows)
+    run = pick("products.running", steps.n_rows, running)
     run(steps.offsets, rho, steps.reward, gamma, index, m, e, x, plain, top, sums)
     return g, m, e, x, plain, top, sums
 
@@ -85,7 +86,7 @@ def _episodes(
     """By block, with W the whole product and G the return."""
     size = len(blocks)
     top, found = np.full(size, NOTHING), np.zeros((len(WHOLE), size))
-    pick("products.episodes", len(m))(index, m, e, x, plain, g, top, found)
+    pick("products.episodes", len(m), add_episodes)(index, m, e, x, plain, g, top, found)
     sums = dict(zip(WHOLE, found, strict=True))
     scale, by = _to_largest(top, sums["wmax"])
     for name, power in EpisodeSums.POWER.items():
@@ -103,7 +104,7 @@ def weighted_residuals(
     n = steps.n_episodes
     m, e, total = np.ones(n), np.zeros(n, np.int64), np.zeros(n)
     scale, exponent = _steps_scale(gamma, center, log_mean)
-    run = pick("products.residuals", steps.n_rows)
+    run = pick("products.residuals", steps.n_rows, residuals)
     with np.errstate(over="ignore", invalid="ignore"):
         run(steps.offsets, rho, steps.reward, center, scale, exponent, m, e, total)
     return total
@@ -144,3 +145,79 @@ def _steps_scale(gamma: float, center: Floats, log_mean: Floats) -> tuple[Floats
 
 def _shift(value: float, e: int) -> float:
     return math.ldexp(value, max(256 * e, -5000))
+
+
+# ---- in NumPy ------------------------------------------------------------------------------
+
+
+def shifted(m: Floats, e: Ints) -> Floats:
+    """m·2^(256 e)."""
+    return np.asarray(np.ldexp(m, np.clip(256 * e, -5000, 5000).astype(np.int32)))
+
+
+def multiply(rho: Floats, m: Floats, e: Ints) -> None:
+    """m·2^(256 e) times ρ, with m kept within [2^-256, 2^256]."""
+    large = (m > 1) & (rho > 1)  # half of the exponent beforehand, so that nothing overflows
+    m *= np.where(large, rho * 2.0**-256, rho)
+    e += large
+    by = np.rint(np.frexp(np.where(m < np.inf, m, 1.0))[1] / 256).astype(np.int64)
+    m[:] = np.ldexp(m, (-256 * by).astype(np.int32))
+    e += by
+
+
+def running(
+    offsets: Ints, rho: Floats, reward: Floats, gamma: float, block: Ints, m: Floats, e: Ints,
+    x: Floats, plain: Floats, top: Ints, sums: Floats,
+) -> None:  # fmt: skip
+    """See `kernels.products.running`."""
+    for t in range(len(offsets) - 1):
+        rows = slice(int(offsets[t]), int(offsets[t + 1]))
+        alive = rows.stop - rows.start
+        y = np.zeros(len(m))
+        y[:alive] = reward[rows]
+        multiply(rho[rows], m[:alive], e[:alive])
+        top[:, t] = _largest_exponent(block, m, e, len(top))
+        w = shifted(m, e - top[block, t])
+        for j, values in enumerate((w, w * w, w * y)):
+            sums[j, :, t] = np.bincount(block, values, len(top))
+        np.maximum.at(sums[3, :, t], block, w)
+        plain += gamma**t * y
+        # a reward of 0 earns 0, also under a weight that overflows
+        x += gamma**t * np.where(y == 0, 0.0, shifted(m, e) * np.where(y == 0, 1.0, y))
+
+
+def _largest_exponent(block: Ints, m: Floats, e: Ints, blocks: int) -> Ints:
+    """By block, of the products that are not 0."""
+    top = np.full(blocks, NOTHING)
+    np.maximum.at(top, block, np.where(m != 0, e, NOTHING))
+    return top
+
+
+def add_episodes(
+    block: Ints, m: Floats, e: Ints, x: Floats, plain: Floats, g: Floats, top: Ints, sums: Floats
+) -> None:
+    """See `kernels.products.episodes`."""
+    top[:] = _largest_exponent(block, m, e, len(top))
+    W = shifted(m, e - top[block])
+    WG = W * plain
+    columns = (x, x * x, W, W * W, WG, WG * WG, W * WG, g, g * g, plain)
+    for j, values in enumerate(columns):
+        sums[j] = np.bincount(block, values, len(top))
+    np.maximum.at(sums[10], block, W)
+
+
+def residuals(
+    offsets: Ints, rho: Floats, reward: Floats, center: Floats, scale: Floats, exponent: Ints,
+    m: Floats, e: Ints, total: Floats,
+) -> None:  # fmt: skip
+    """See `kernels.products.residuals`."""
+    horizon = len(offsets) - 1
+    alive = [*np.diff(offsets).tolist(), 0]
+    for t in range(horizon):
+        here = slice(0, alive[t])
+        multiply(rho[offsets[t] : offsets[t + 1]], m[here], e[here])
+        y = reward[offsets[t] : offsets[t + 1]]
+        total[here] += scale[t] * shifted(m[here], e[here] + exponent[t]) * (y - center[t])
+        over, after = slice(alive[t + 1], alive[t]), horizon + t + 1
+        if scale[after] != 0.0:
+            total[over] += scale[after] * shifted(m[over], e[over] + exponent[after])

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from reweigh.errors import UsageError, check_horizon, must_be
-from reweigh.log.columns import Columns, Names, ShortEpisodes, columns_of
+from reweigh.log.log import Columns, Names, ShortEpisodes, columns_of
 from reweigh.sums.tables import BUILT_IN
 from reweigh.system.files import files_behind
 
 if TYPE_CHECKING:
+    from reweigh.log.abstractions import AnyAbstraction
     from reweigh.log.csv_files import CsvFormat
     from reweigh.log.log import EpisodeLog
-    from reweigh.log.states import AnyAbstraction
     from reweigh.policy.base import Policy
     from reweigh.sums.engines.base import Request
     from reweigh.sums.moments import About, Moments
@@ -48,7 +48,7 @@ class Reading:
 
     def about(self, target: Policy, request: Request, horizon: int) -> About:
         """What the sums of such a log are of, but for the name of the log."""
-        from reweigh.log.states import describe_abstraction
+        from reweigh.log.abstractions import describe_abstraction
         from reweigh.sums.moments import About
 
         return About(
@@ -117,7 +117,7 @@ class ScannedLog:
     def known(self) -> dict[str, Any]:
         """What is known of the log without reading it again, as plain values: how it is read, and
         what the sums tell that have been asked for."""
-        from reweigh.log.states import describe_abstraction
+        from reweigh.log.abstractions import describe_abstraction
 
         reading, sums = self.reading, list(self._made.values())
         found = {
@@ -202,8 +202,8 @@ def read_log(
     or "auto": by what the log is and how large. `table` names a table of a DuckDB database or of
     Spark (then `data` is None); an Ibis table may be given itself.
     """
-    from reweigh.log.arrays import check_options
     from reweigh.log.csv_files import CsvFormat
+    from reweigh.log.log import check_options
 
     check_options(hidden, discount)
     horizon = None if horizon is None else check_horizon(horizon)

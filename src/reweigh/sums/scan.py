@@ -30,8 +30,9 @@ import numpy.typing as npt
 
 from reweigh.kernels import choose
 from reweigh.kernels.choose import kernel
+from reweigh.kernels.groups import LARGEST_KEY
 from reweigh.log.log import EpisodeLog
-from reweigh.log.states import HIDDEN, Labels
+from reweigh.log.states import HIDDEN, UNKNOWN, Labels
 from reweigh.sums.diagnostic_tables import (
     BITS,
     MOST_LAGGED,
@@ -120,6 +121,8 @@ def why_not(log: EpisodeLog) -> str | None:
         return "hidden states"
     if log.horizon * len(log.states) > max(NODES_PER_ROW * steps.n_rows, FEW_NODES):
         return "far more (step, state) pairs than rows"
+    if (len(log.states) + 2) ** 3 * len(log.actions or ("",)) >= LARGEST_KEY:
+        return "more possible cells than a number can count"
     return None
 
 
@@ -130,6 +133,11 @@ class CompiledScan:
         kinds, self.shape, self.batches = shape.kinds, shape, batches
         self.cells = {k: Cells(shape, *CELLS[k], batches) for k in CELLS if k in kinds}
         self.parts: dict[str, list[Any]] = {kind: [] for kind in kinds - CELLS.keys()}
+
+    @property
+    def n_cells(self) -> int:
+        """Possible ones, of all steps."""
+        return self.shape.horizon * sum(cells.size for cells in self.cells.values())
 
     def add(self, batch: Batch) -> None:
         for cells in self.cells.values():
@@ -200,17 +208,12 @@ class Cells:
         room, total = self.room, self.room.total
         rest, after = split(room.code[:total], self.sizes[2])
         rest, action = split(rest, self.sizes[1])
-        block, s = split(rest, self.sizes[0]) if self.shape.blocks > 1 else (0, rest)
+        block, s = split(rest, self.sizes[0]) if self.shape.blocks > 1 else (same(0, total), rest)
         t = np.repeat(np.arange(self.shape.horizon), room.counts)
-        columns = room.columns() | {"t": t, "t_next": t + 1, "s": s}
+        columns = room.columns() | {"block": block, "t": t, "t_next": t + 1, "s": s}
+        columns["a"] = action if self.by_action else same(NO_ACTION, total)
+        columns["s_next"] = state_after(after) if self.by_next else same(UNKNOWN, total)
         columns["one"] = columns["rho"]  # without stretches the placebo is ρ itself
-        constant = {
-            "block": block,
-            "a": action if self.by_action else NO_ACTION,
-            "s_next": state_after(after),
-        }
-        for name, value in constant.items():  # a constant column takes no memory
-            columns[name] = np.broadcast_to(value, total)
         table = TransitionMoments(**columns)
         if self.shape.blocks > 1:
             order = np.argsort(table.block, kind="stable")
@@ -277,15 +280,20 @@ class Ranks:
         return Room(self.counts, self.cells, room.n, room.sums)
 
 
-def split(code: Ints, size: int) -> tuple[Ints, Any]:
-    """Quotient and remainder; of size 1 the remainder is 0."""
+def same(value: int, size: int) -> Ints:
+    """A constant column, which takes no memory."""
+    return np.broadcast_to(np.int64(value), size)
+
+
+def split(code: Ints, size: int) -> tuple[Ints, Ints]:
+    """Quotient and remainder."""
     if size == 1:
-        return code, 0
+        return code, same(0, len(code))
     quotient = code // size
     return quotient, code - quotient * size
 
 
-def state_after(place: Any) -> Any:
+def state_after(place: Ints) -> Ints:
     """s' of its place: UNKNOWN, END, then the states."""
     return np.where(place >= 2, place - 2, place - 3)
 
@@ -310,8 +318,8 @@ def lagged_of(batch: Batch, shape: Shape, level: int) -> LaggedMoments:
     rest, after = split(room.code, len(shape.states) + 2)
     rest, s = split(rest, len(shape.states))
     s_before, a_before = split(rest, max(shape.n_actions, 1))
-    if shape.n_actions < 2:
-        a_before = np.full(len(s), 0 if shape.n_actions else NO_ACTION)
+    if shape.n_actions == 0:
+        a_before = same(NO_ACTION, len(s))
     sums = {name: values for name, values in room.columns().items() if name in LaggedMoments.SUMS}
     t = np.repeat(np.arange(shape.horizon), room.counts)
     return LaggedMoments(t, s_before, a_before, s, state_after(after), **sums, level=fits)

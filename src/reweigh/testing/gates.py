@@ -21,9 +21,9 @@ import numpy as np
 from reweigh.errors import RefusedError
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.presets import ESTIMATORS, as_recipe, dm, mdr, mis, ssd_is, wis
+from reweigh.evaluation.data import solve
 from reweigh.evaluation.evaluate import evaluate_in_study, moments
 from reweigh.evaluation.result import Refusal
-from reweigh.evaluation.solve import solve
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.diagnostic_tables import VERSIONS
@@ -34,7 +34,9 @@ from reweigh.trust.gates.gate import ORDER
 from reweigh.worlds import random_mdp
 
 Logs = Callable[[np.random.Generator], tuple[EpisodeLog, Policy]]
-TABLES = {"transitions", "model", "trajectories", *VERSIONS}
+TABLES = {"transitions", "model", "trajectories", "state values", *VERSIONS}
+# what is read from any of several tables
+READ_FROM = {"choices": ("choices", "model", "transitions"), "state values": ("transitions",)}
 ENGINES = ("arrays", "stream", "duckdb")
 # each answers from sums too
 TRIED = (mis(), wis(), dm(), mdr(), mdr("in-sample"), mis(pooled=True), ssd_is())
@@ -106,7 +108,9 @@ def check_lacking(gate: Gate, recipe: Recipe) -> None:
     if gate.reads != "sums" or not gate.needs:
         return
     log, target = clean_log(np.random.default_rng(0))
-    none: dict[str, Any] = dict.fromkeys(gate.needs)
+    none: dict[str, Any] = dict.fromkeys(
+        table for need in gate.needs for table in READ_FROM.get(need, (need,))
+    )
     bare = replace(moments(log, target), start_model=None, hidden=True, **none)
     result = gate.measure(Context(bare, recipe, error=1.0))
     assert result is not None, f"{gate.name} says nothing where its sums are lacking"
@@ -191,9 +195,9 @@ def measure(
     [estimate] = evaluate_in_study(data, target, [recipe])
     if isinstance(estimate, Refusal):
         return None
-    grounds, context = estimate.grounds, estimate.grounds.context()
+    context, of = estimate.context(), estimate.uncertainty
     if gate.reads == "solution":
-        solved = solve(grounds.evidence, recipe, grounds.dropped)
+        solved = solve(of.data, recipe, of.dropped)
         context = Context(
             solved.used,
             recipe,

@@ -11,13 +11,12 @@ where σ_D² is the variance of ψ_target - ψ_behaviour: both values come from 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from numbers import Real
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.errors import (
     InputWarning,
@@ -38,10 +37,9 @@ from reweigh.estimate.influence import (
     influence_values,
 )
 from reweigh.estimate.standard_error import nothing_left
+from reweigh.evaluation.data import check_target, scanned_sums
 from reweigh.evaluation.evaluate import evaluate_all
-from reweigh.evaluation.inputs import check_target
 from reweigh.evaluation.result import Estimate, Refusal
-from reweigh.evaluation.scans import scanned_sums
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
 from reweigh.sums.moments import Moments
@@ -57,6 +55,7 @@ from reweigh.worlds.tabular import TabularMDP
 FEW_WEIGHTS = 100  # effective episodes below which running products have not shown their tail
 FEW_EFFECTIVE = LIMITS["effective size"].red or 0.0
 MUCH_RARE = LIMITS["rare states"].red or 0.0
+Answer = tuple[Need, Decomposition | None]  # what an estimator needs, and its variance by state
 
 
 def plan(
@@ -127,103 +126,81 @@ def _recipes(estimators: presets.Estimators) -> list[Recipe]:
     listed = presets.estimator_list(estimators)
     if not listed:
         raise must_be("estimators", "at least one estimator", estimators)
-    recipes: list[Recipe] = []
+    recipes: dict[str, Recipe] = {}
     for estimator in listed:
         if not isinstance(estimator, Recipe | str):
             raise must_be("estimators", "made of names and recipes such as mis()", estimator)
-        found = presets.estimator(estimator) if isinstance(estimator, str) else estimator
-        if any(found.name == other.name for other in recipes):
-            raise must_be("estimators", "a list without repetitions", found.name)
-        recipes.append(found)
-    return recipes
+        recipe = presets.as_recipe(estimator)
+        if recipe.name in recipes:
+            raise must_be("estimators", "a list without repetitions", recipe.name)
+        recipes[recipe.name] = recipe
+    return list(recipes.values())
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what overflows is refused by name
 def _from_world(world: TabularMDP, goal: Goal, recipes: list[Recipe]) -> Plan:
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
-        q = quantities(world)
-    difference = goal.difference is not None
+    q, difference = quantities(world), goal.difference is not None
 
-    def exactly(recipe: Recipe) -> tuple[Need, Decomposition | None]:
+    def exactly(recipe: Recipe) -> Answer:
         if recipe.max_ratio is not None:
             raise RefusedError(
                 "max-ratio", "clipped ratios have a bias that no exact variance speaks of"
             )
-        name = recipe.name
-        with np.errstate(over="ignore", invalid="ignore"):
-            exact = spread(q, name, difference=difference)
-        _refuse_nothing(exact.total, q.value)
+        exact = spread(q, recipe.name, difference=difference)
         need = Need(
-            name,
+            recipe.name,
+            variance=_checked(exact.total, q.value),
             episodes=goal.episodes(exact.total),
-            variance=exact.total,
             value=q.value,
             difference=q.value - q.behavior_value,
         )
-        return need, decomposition(name, q, exact, difference=difference)
+        return need, decomposition(recipe.name, q, exact, difference=difference)
 
-    needs = [_tried(recipe.name, partial(exactly, recipe)) for recipe in recipes]
-    return _finished(goal, needs, "world", None, q.horizon, [])
+    answers = {recipe.name: partial(exactly, recipe) for recipe in recipes}
+    return _planned(goal, answers, "world", None, q.horizon, [])
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _from_pilot(
     pilot: EpisodeLog | Moments, target: Policy | None, goal: Goal, recipes: list[Recipe]
 ) -> Plan:
     results, n = evaluate_all(pilot, target, recipes), pilot.n_episodes
 
-    def estimated(result: Estimate | Refusal) -> tuple[Need, Decomposition | None]:
+    def estimated(result: Estimate | Refusal) -> Answer:
         if isinstance(result, Refusal):
             raise result.error
         variance, part = _pilot_variance(pilot, target, goal, result)
-        return _need(goal, result, variance, n), part
+        behavior = result.behavior_value
+        need = Need(
+            result.estimator,
+            episodes=goal.episodes(variance),
+            variance=variance,
+            value=result.value,
+            difference=None if behavior is None else result.value - behavior,
+            now=goal.reached(variance, n),
+            ess=result.diagnostics.worst_ess,
+            # the plan itself tells of a small pilot
+            warnings=tuple(w for w in result.warnings if not isinstance(w, SmallSampleWarning)),
+        )
+        return _with_low_weights(need, result), part
 
-    needs = [_tried(result.estimator, partial(estimated, result)) for result in results]
-    remarks: list[Warning] = []
+    warnings: list[Warning] = []
     if n < FEW_EPISODES:
-        remarks.append(
+        warnings.append(
             SmallSampleWarning(
                 f"the pilot has {n} episodes: below {FEW_EPISODES} its variances, and so this "
                 "plan, are rough"
             )
         )
-    behavior = next(
-        (r.moments.about.behavior for r in results if isinstance(r, Estimate)), "logged"
-    )
+    sources = (r.moments.about.behavior for r in results if isinstance(r, Estimate))
+    behavior = next(sources, "logged")
     if behavior != "logged":
-        remarks.append(
+        warnings.append(
             InputWarning(f"behaviour probabilities: {behavior}; the plan takes them for the truth")
         )
+    answers = {result.estimator: partial(estimated, result) for result in results}
     kind = "log" if isinstance(pilot, EpisodeLog) else "moments"
-    return _finished(goal, needs, kind, n, results[0].horizon, remarks)
-
-
-def _tried(
-    estimator: str, need: Callable[[], tuple[Need, Decomposition | None]]
-) -> tuple[Need, Decomposition | None]:
-    """What an estimator needs and where its variance comes from, or why it cannot answer. A plan is
-    made on the log as it is; cut-off episodes are left out before."""
-    try:
-        return need()
-    except RefusedError as error:
-        reason = error.reason.replace("truncated='drop'", "log.drop_truncated()")
-        return Need(estimator, refused=RefusedError(error.code, reason)), None
-
-
-def _need(goal: Goal, estimate: Estimate, variance: float, n: int) -> Need:
-    difference = None
-    if estimate.behavior_value is not None:
-        difference = estimate.value - estimate.behavior_value
-    need = Need(
-        estimate.estimator,
-        episodes=goal.episodes(variance),
-        variance=variance,
-        value=estimate.value,
-        difference=difference,
-        now=goal.reached(variance, n),
-        ess=estimate.diagnostics.worst_ess,
-    )
-    # the plan itself tells of a small pilot
-    own = [w for w in estimate.warnings if not isinstance(w, SmallSampleWarning)]
-    return replace(need, warnings=(*own, *_low_weights(estimate, need)))
+    return _planned(goal, answers, kind, n, results[0].horizon, warnings)
 
 
 def _pilot_variance(
@@ -231,111 +208,104 @@ def _pilot_variance(
 ) -> tuple[float, Decomposition | None]:
     """σ² of one estimator, and its parts where states own them. Per episode of the pilot, also
     where an estimator sums over a half of them only."""
-    recipe, n = estimate.recipe, pilot.n_episodes
+    recipe, n, states = estimate.recipe, pilot.n_episodes, estimate.moments.states
     if estimate.standard_error is None:
         raise RefusedError("no-error", f"the pilot gives no error: {estimate.error_method}")
     if goal.difference is None:
+        variance = n * estimate.standard_error * estimate.standard_error
         part = None
         if recipe.control is None and recipe.weights.has_operator:
-            with np.errstate(over="ignore", invalid="ignore"):
-                solution = recipe.weights.solve(recipe, estimate.moments)
-            part = from_solution(recipe.name, solution, estimate.moments.states, n)
-        variance = n * estimate.standard_error * estimate.standard_error
-        _refuse_nothing(variance, estimate.value)
-        return variance, part
+            solution = recipe.weights.solve(recipe, estimate.moments)
+            part = from_solution(recipe.name, solution, states, n)
+        return _checked(variance, estimate.value), part
     assert isinstance(pilot, EpisodeLog)
     assert target is not None
     if estimate.behavior_value is None:
         raise RefusedError("behavior", "what the behaviour itself earned cannot be told")
-    if has_parts(recipe):
-        parts = influence_parts(pilot, target, recipe).minus(behavior_parts(pilot))
-        variance = _mean_square(parts.values(), estimate.value)
-        return variance, from_parts(recipe.name, parts, estimate.moments.states, pilot.horizon)
-    psi = influence_values(pilot, target, recipe) - behavior_values(pilot)
-    return _mean_square(psi, estimate.value), None
+    if not has_parts(recipe):
+        psi = influence_values(pilot, target, recipe) - behavior_values(pilot)
+        return _checked(float(np.mean(psi**2)), estimate.value), None
+    parts = influence_parts(pilot, target, recipe).minus(behavior_parts(pilot))
+    variance = _checked(float(np.mean(parts.values() ** 2)), estimate.value)
+    return variance, from_parts(recipe.name, parts, states, pilot.horizon)
 
 
-def _mean_square(psi: npt.NDArray[np.float64], value: float) -> float:
-    with np.errstate(over="ignore"):
-        found = float(np.mean(psi**2))
-    _refuse_nothing(found, value)
-    return found
-
-
-def _refuse_nothing(variance: float, value: float) -> None:
+def _checked(variance: float, value: float) -> float:
     if not math.isfinite(variance):
         raise RefusedError("overflow", "the variance exceeds what a number can hold")
     if nothing_left(math.sqrt(variance), value):
         raise RefusedError("no-variance", "there is no variance: any number of episodes will do")
+    return variance
 
 
-def _low_weights(estimate: Estimate, need: Need) -> list[Warning]:
+def _with_low_weights(need: Need, estimate: Estimate) -> Need:
     """A pilot whose weights are heavy has not seen the heaviest: its variance is too small."""
-    ess = need.ess
     products = estimate.recipe.uses_trajectories
-    if ess is None or ess >= (FEW_WEIGHTS if products else FEW_EFFECTIVE):
-        return []
+    if need.ess is None or need.ess >= (FEW_WEIGHTS if products else FEW_EFFECTIVE):
+        return need
     how = "usually far too low" if products else "more likely too low than too high"
-    return [
-        LowOverlapWarning(
-            f"with an effective size of {ess:.1f} of {estimate.n_episodes:,} episodes the heaviest "
-            f"weights have hardly been seen: the variance, and so the number of episodes, is {how}"
-        )
-    ]
+    warning = LowOverlapWarning(
+        f"with an effective size of {need.ess:.1f} of {estimate.n_episodes:,} episodes the "
+        "heaviest weights have hardly been seen: the variance, and so the number of episodes, is "
+        f"{how}"
+    )
+    return replace(need, warnings=(*need.warnings, warning))
 
 
-def _finished(
+def _planned(
     goal: Goal,
-    needs: list[tuple[Need, Decomposition | None]],
+    answers: Mapping[str, Callable[[], Answer]],
     source: str,
     pilot: int | None,
     horizon: int,
-    remarks: list[Warning],
+    warnings: list[Warning],
 ) -> Plan:
-    answered = [(need, part) for need, part in needs if need.variance is not None]
+    """The plan of what each estimator answers, or why it cannot. It is made on the log as it is;
+    cut-off episodes are left out before."""
+    needs: list[Need] = []
+    parts: dict[str, Decomposition] = {}
+    for estimator, answer in answers.items():
+        try:
+            need, part = answer()
+        except RefusedError as error:
+            reason = error.reason.replace("truncated='drop'", "log.drop_truncated()")
+            need, part = Need(estimator, refused=RefusedError(error.code, reason)), None
+        needs.append(need)
+        parts |= {} if part is None else {estimator: part}
+    answered = {need.estimator: need for need in needs if need.refused is None}
     if not answered:
-        reasons = [f"{need.estimator}: {need.refused}" for need, _ in needs]
-        first = needs[0][0].refused
-        code = "refused" if first is None else first.code
+        reasons = [f"{need.estimator}: {need.refused}" for need in needs]
+        code = "refused" if needs[0].refused is None else needs[0].refused.code
         raise RefusedError(code, "\n  ".join(["no estimator can be planned for", *reasons]))
-    base, part = next((pair for pair in answered if pair[0].estimator == "mis"), answered[0])
-    part = part or next((part for _, part in answered if part is not None), None)
-    assert base.variance is not None
-    finished = tuple(_compared(need, base.variance) for need, _ in needs)
-    remarks = [*remarks, *_about_the_goal(goal, base, part)]
-    return Plan(goal, finished, base.estimator, source, pilot, horizon, part, tuple(remarks))
+    base = answered.get("mis", next(iter(answered.values())))
+    origin = parts.get(base.estimator, next(iter(parts.values()), None))
+    beside = tuple(_beside(need, base) for need in needs)
+    warnings = [*warnings, *_about_the_goal(goal, base, origin)]
+    return Plan(goal, beside, base.estimator, source, pilot, horizon, origin, tuple(warnings))
 
 
-def _compared(need: Need, variance: float) -> Need:
+def _beside(need: Need, base: Need) -> Need:
     """With its episodes as a multiple of the reference's, and a warning where they are few."""
-    if need.variance is None or need.episodes is None:
+    if need.variance is None or need.episodes is None or base.variance is None:
         return need
     few = SmallSampleWarning(
         f"{need.episodes} episodes would do by the formula, which is not to be trusted below "
         f"{FEW_EPISODES}"
     )
-    own = need.warnings if need.episodes >= FEW_EPISODES else (*need.warnings, few)
-    return replace(need, times=need.variance / variance, warnings=own)
+    warnings = need.warnings if need.episodes >= FEW_EPISODES else (*need.warnings, few)
+    return replace(need, times=need.variance / base.variance, warnings=warnings)
 
 
-def _about_the_goal(goal: Goal, base: Need, part: Decomposition | None) -> list[Warning]:
-    found: list[Warning] = []
+def _about_the_goal(goal: Goal, base: Need, part: Decomposition | None) -> Iterator[Warning]:
     assert base.episodes is not None
-    if part is not None:
-        rare = part.rare_mass(base.episodes)
-        if rare > MUCH_RARE:
-            found.append(
-                SmallSampleWarning(
-                    f"{base.episodes:,} episodes would show {rare:.0%} of the target's mass fewer "
-                    "than 10 times at its step: too few for the formula. Log more, or use coarser "
-                    "states"
-                )
-            )
-    if goal.half_width is not None and base.value is not None and goal.half_width > abs(base.value):
-        found.append(
-            InputWarning(
-                f"the half-width {number(goal.half_width)} is larger than the value "
-                f"{number(base.value)} itself"
-            )
+    rare = 0.0 if part is None else part.rare_mass(base.episodes)
+    if rare > MUCH_RARE:
+        yield SmallSampleWarning(
+            f"{base.episodes:,} episodes would show {rare:.0%} of the target's mass fewer than 10 "
+            "times at its step: too few for the formula. Log more, or use coarser states"
         )
-    return found
+    if goal.half_width is not None and base.value is not None and goal.half_width > abs(base.value):
+        yield InputWarning(
+            f"the half-width {number(goal.half_width)} is larger than the value "
+            f"{number(base.value)} itself"
+        )

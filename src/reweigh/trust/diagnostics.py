@@ -18,8 +18,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
 from reweigh.policy.base import Policy
 from reweigh.policy.table import TablePolicy
-from reweigh.sums.moments import Moments
-from reweigh.sums.visits import visits_of
+from reweigh.sums.moments import Moments, visits_of
 from reweigh.trust.gates import Gate, GateResult, Level, all_gates
 
 FEW_EPISODES = 30

@@ -1,8 +1,9 @@
-"""From an error, or from replicates, to an interval: pure arithmetic.
+"""Confidence intervals: a class per method, with one interface.
 
     analytic, cluster, jackknife   v̂ ± t SE, with Student's t of df degrees of freedom
     percentile                     the ends are order statistics of the replicates' values v*
     bootstrap-t                    v̂ - t*_{1-α/2} SE and v̂ - t*_{α/2} SE, with t* = (v* - v̂)/SE*
+    auto                           one of the first three
 
 A one-sided bound is the same with α on its side. Where the range of the value is declared, the
 interval keeps within it (`t_interval`): on the logit scale where the estimator is an average with
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Side = Literal["both", "lower", "upper"]
 Range = tuple[float, float]
-METHODS = ("auto", "analytic", "cluster", "jackknife", "percentile", "bootstrap-t")
+REPLICATES = 1999
 LEAST_BEYOND = 20  # replicates outside of the interval
 MOST_APART = 0.1  # of the analytic error and that of the influence values
 MOST_REFUSED = 0.2  # of α: so many of the replicates may be without an answer
@@ -59,9 +60,9 @@ class Interval:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; an end that is not bounded is None."""
-        ends = {"low": finite_or_none(self.low), "high": finite_or_none(self.high)}
         return {
-            **ends,
+            "low": finite_or_none(self.low),
+            "high": finite_or_none(self.high),
             "level": self.level,
             "method": self.method,
             "standard_error": self.standard_error,
@@ -69,54 +70,16 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Situation:
-    """What `auto` looks at first: nothing that depends on the rewards.
-
-    analytic, jackknife and cluster tell whether there is such an error.
-    """
-
-    estimator: str
-    n_episodes: int
-    worst_ess: float | None
-    analytic: bool
-    jackknife: bool
-    cluster: bool
-
-
-def auto_method(here: Situation) -> str | None:
-    """The method that `auto` stands for, None where there is none.
-
-    The analytic error with its small-sample corrections where the estimator has one (all but
-    SSD-IS, and WIS on sums alone), else the jackknife over blocks of episodes, else the error of
-    the influence values. Where an analytic error rests on the state and that of the influence
-    values exceeds it by more than a tenth, the larger one is taken (`dependent`).
-    """
-    if here.analytic:
-        return "analytic"
-    if here.jackknife:
-        return "jackknife"
-    return "cluster" if here.cluster else None
-
-
-def dependent(analytic: float, cluster: float) -> bool:
-    """Whether episodes depend on something that the state does not tell.
-
-    The analytic error takes rows for independent given their states; that of the influence values
-    only takes episodes for independent. On the clean logs of the coverage study the two seldom
-    differ by more than a tenth; where whole episodes are good or bad for a reason that no column
-    tells (its world `fate`), they always do, and the analytic interval covers too seldom.
-    """
-    return cluster > (1 + MOST_APART) * analytic
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What interval is wanted; checked."""
+class IntervalRequest:
+    """What interval is wanted; checked. `replicates`, `seed` and `threads` are for resampling."""
 
     level: float = 0.95
     side: Side = "both"
     value_range: Range | None = None
     scale: Literal["cut", "logit"] = "cut"
+    replicates: int = REPLICATES
+    seed: int | None = None
+    threads: int = 1
 
     def __post_init__(self) -> None:
         level, fine = self.level, isinstance(self.level, int | float | np.number)
@@ -160,14 +123,12 @@ class Asked:
         least, most = self.value_range
         below, above = max(low, least), min(high, most)
         if below > above:
-            raise _outside(f"the interval [{number(low)}, {number(high)}]", self.value_range)
+            raise RefusedError(
+                "outside-range",
+                f"the interval [{number(low)}, {number(high)}] lies outside the declared range "
+                f"[{least:g}, {most:g}]: check the range, or the weights",
+            )
         return self.interval(below, above, f"{method}, cut to the range", error)
-
-
-def check_method(method: str) -> str:
-    if method not in METHODS:
-        raise must_be("method", f"one of {', '.join(METHODS)}", method)
-    return method
 
 
 def check_replicates(replicates: int, level: float) -> None:
@@ -188,40 +149,34 @@ def scale_for(recipe: Recipe) -> Literal["cut", "logit"]:
     return "logit" if averages and recipe.control is None else "cut"
 
 
-def weights_freedom(error: float, n: int, ess: Floats) -> Freedom:
-    """For means over episodes (IS, WIS, DR, WDR): the variance over n - 1, and as many degrees of
-    freedom as the worst step has effective episodes, less 1 (at least 1). With n - 1 of them the
-    weights would be taken for equal."""
-    sizes = ess[np.isfinite(ess)]
-    effective = min(float(sizes.min()), float(n)) if len(sizes) else float(n)
-    return Freedom(error * math.sqrt(n / (n - 1)), max(effective - 1, 1.0))
-
-
-def from_error(value: float, error: float, df: float, asked: Asked, method: str) -> Interval:
+def from_error(
+    value: float, error: float, df: float, wanted: IntervalRequest, method: str
+) -> Interval:
     """v̂ ± t SE, by the declared range on the logit scale or cut to it."""
-    level = 1 - 2 * asked.tail
-    text = f"{method}, t with {_df_text(df)} df"
-    if asked.value_range is None:
+    level = 1 - 2 * wanted.tail
+    text = f"{method}, t with {f'{df:,.0f}' if df >= 10 else f'{df:.1f}'} df"
+    if wanted.value_range is None:
         pair = t_interval(value, error, level, df)
         assert pair is not None
-        return asked.interval(*pair, text, error, df)
-    pair, how = range_interval(value, error, *asked.value_range, level, df, asked.scale)
+        return wanted.interval(*pair, text, error, df)
+    pair, how = range_interval(value, error, *wanted.value_range, level, df, wanted.scale)
     if pair is None:
         raise RefusedError("outside-range", how)
-    return asked.interval(*pair, f"{text}{how.removeprefix('t')}", error, df)
+    return wanted.interval(*pair, f"{text}{how.removeprefix('t')}", error, df)
 
 
-def percentile(values: Floats, seed: int, reasons: Mapping[str, int], asked: Asked) -> Interval:
+def percentile(
+    values: Floats, seed: int, reasons: Mapping[str, int], wanted: IntervalRequest
+) -> Interval:
     """Order statistics of the replicates. One without an answer counts as beyond both ends."""
-    told = np.isfinite(values)
-    _refuse_if_missing(told, asked.level, reasons)
-    low, high = _ends(values, told, asked.tail)
-    spread = float(np.std(values[told]))
-    if spread <= NOISE * float(np.max(np.abs(values[told]), initial=0.0)):
-        raise RefusedError(
-            "no-error", "every replicate gives the same value: they show no spread to make it from"
-        )
-    return asked.within(low, high, f"percentile of {_replicates_text(told, seed)}", spread)
+    known = np.isfinite(values)
+    _refuse_if_missing(known, wanted.level, reasons)
+    low, high = _ends(values, known, wanted.tail)
+    spread = float(np.std(values[known]))
+    if spread <= NOISE * float(np.max(np.abs(values[known]), initial=0.0)):
+        why = "every replicate gives the same value: they show no spread to make it from"
+        raise RefusedError("no-error", why)
+    return wanted.within(low, high, f"percentile of {_replicates_text(known, seed)}", spread)
 
 
 def bootstrap_t(
@@ -231,53 +186,265 @@ def bootstrap_t(
     errors: Floats,
     seed: int,
     reasons: Mapping[str, int],
-    asked: Asked,
+    wanted: IntervalRequest,
 ) -> Interval:
     """Studentised with each replicate's own error; one without it counts as beyond both ends."""
-    told = np.isfinite(values) & np.isfinite(errors) & (errors > 0)
-    bare = int(np.sum(np.isfinite(values) & ~told))
-    _refuse_if_missing(told, asked.level, {**reasons, **({"no-error": bare} if bare else {})})
+    known = np.isfinite(values) & np.isfinite(errors) & (errors > 0)
+    without_error = int(np.sum(np.isfinite(values) & ~known))
+    if without_error:
+        reasons = {**reasons, "no-error": without_error}
+    _refuse_if_missing(known, wanted.level, reasons)
     t = np.full(len(values), np.nan)
-    t[told] = (values[told] - value) / errors[told]
-    least, most = _ends(t, told, asked.tail)
-    text = f"bootstrap-t of {_replicates_text(told, seed)}"
-    return asked.within(value - most * error, value - least * error, text, error)
+    t[known] = (values[known] - value) / errors[known]
+    least, most = _ends(t, known, wanted.tail)
+    text = f"bootstrap-t of {_replicates_text(known, seed)}"
+    return wanted.within(value - most * error, value - least * error, text, error)
 
 
-def _ends(values: Floats, told: Bools, tail: float) -> tuple[float, float]:
+def _ends(values: Floats, known: Bools, tail: float) -> tuple[float, float]:
     """The order statistics k from below and from above, k = tail (B + 1) rounded down."""
     k = math.floor(tail * (len(values) + 1) + 1e-9)
-    low = np.sort(np.where(told, values, -math.inf))[k - 1]
-    high = np.sort(np.where(told, values, math.inf))[len(values) - k]
+    low = np.sort(np.where(known, values, -math.inf))[k - 1]
+    high = np.sort(np.where(known, values, math.inf))[len(values) - k]
     return float(low), float(high)
 
 
-def _refuse_if_missing(told: Bools, level: float, reasons: Mapping[str, int]) -> None:
-    missing, most = int(np.sum(~told)), MOST_REFUSED * (1 - level) * len(told)
+def _refuse_if_missing(known: Bools, level: float, reasons: Mapping[str, int]) -> None:
+    missing, most = int(np.sum(~known)), MOST_REFUSED * (1 - level) * len(known)
     if missing <= most:
         return
     why = ", ".join(f"{code}: {count:,}" for code, count in reasons.items())
     raise RefusedError(
         "replicates",
-        f"{missing:,} of {len(told):,} resampled logs gave no estimate or no error ({why}), and at "
-        f"this level at most {most:,.0f} may be missing: the interval would rest on a selection "
+        f"{missing:,} of {len(known):,} resampled logs gave no estimate or no error ({why}), and "
+        f"at this level at most {most:,.0f} may be missing: the interval would rest on a selection "
         "of them. Use method='analytic' or method='jackknife', or a lower level",
     )
 
 
-def _outside(what: str, ends: Range) -> RefusedError:
-    return RefusedError(
-        "outside-range",
-        f"{what} lies outside the declared range [{ends[0]:g}, {ends[1]:g}]: check the range, or "
-        "the weights",
-    )
-
-
-def _df_text(df: float) -> str:
-    return f"{df:,.0f}" if df >= 10 else f"{df:.1f}"
-
-
-def _replicates_text(told: Bools, seed: int) -> str:
-    missing = int(np.sum(~told))
+def _replicates_text(known: Bools, seed: int) -> str:
+    missing = int(np.sum(~known))
     without = f" ({missing:,} without an answer)" if missing else ""
-    return f"{len(told):,} replicates{without}, seed {seed}"
+    return f"{len(known):,} replicates{without}, seed {seed}"
+
+
+@dataclass(frozen=True, eq=False)
+class Replicates:
+    """What k estimators say of the same B resampled logs.
+
+    values   (B, k), nan where an estimator refused
+    errors   (B, k) their standard errors, nan where there is none; None if not asked for
+    reasons  k times: how many replicates were refused, by the refusal's code
+    """
+
+    values: Floats
+    errors: Floats | None
+    seed: int
+    reasons: tuple[dict[str, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        return f"Replicates({len(self)} of {self.values.shape[1]} estimates, seed {self.seed})"
+
+
+@dataclass(frozen=True, eq=False)
+class Uncertainty:
+    """What is known of the error of an estimate, and what can be computed for it.
+
+    error       the standard error, None where there is none, and `error_method` why
+    freedom     the analytic error corrected for small samples, None without an analytic error
+    note        what has to be said beside every interval
+    has_influence  whether there are influence values of the episodes
+    lacks_blocks   whether there is no error because a block of episodes cannot be left out
+    """
+
+    recipe: Recipe
+    value: float
+    n_episodes: int
+    error: float | None
+    error_method: str
+    freedom: Freedom | None
+    note: str
+    has_influence: bool
+    lacks_blocks: bool
+
+    def cluster_error(self) -> float:
+        """The standard error by the episodes' influence values."""
+        raise NotImplementedError
+
+    def jackknife(self) -> tuple[float, int]:
+        """The standard error by deleting blocks of episodes, and the number of blocks."""
+        raise NotImplementedError
+
+    def replicates(self, wanted: IntervalRequest, *, errors: bool) -> Replicates:
+        """The value, and its error if wanted, of resampled logs."""
+        raise NotImplementedError
+
+    def dependence(self) -> str | None:
+        """What the sums say against taking the state for all that matters."""
+        raise NotImplementedError
+
+    def no_error(self) -> RefusedError:
+        """Why there is no analytic error."""
+        if self.error is None:
+            return RefusedError("no-error", f"there is no standard error: {self.error_method}")
+        return RefusedError(
+            "no-error",
+            f"{self.recipe.name} has no analytic error here, only that of the jackknife; use "
+            "method='jackknife'",
+        )
+
+    def interval(self, method: str, wanted: IntervalRequest) -> Interval | None:
+        """None where there is one episode, or where `auto` finds no method."""
+        by = method_named(method)
+        if by.resamples:
+            check_replicates(wanted.replicates, wanted.level)
+        found = by.interval(self, wanted) if self.n_episodes > 1 else None
+        return None if found is None else replace(found, method=found.method + self.note)
+
+
+class IntervalMethod:
+    """A way to an interval; RefusedError where it has none."""
+
+    name: str
+    resamples = False
+
+    def interval(self, of: Uncertainty, wanted: IntervalRequest) -> Interval | None:
+        raise NotImplementedError
+
+
+class ErrorMethod(IntervalMethod):
+    """v̂ ± t SE."""
+
+    def error(self, of: Uncertainty) -> Freedom:
+        """SE and its degrees of freedom."""
+        raise NotImplementedError
+
+    def text(self, of: Uncertainty) -> str:
+        return self.name
+
+    def interval(self, of: Uncertainty, wanted: IntervalRequest) -> Interval:
+        found = self.error(of)
+        return from_error(of.value, found.error, found.df, wanted, self.text(of))
+
+
+class Analytic(ErrorMethod):
+    """The variances within cells over N - 1, with the degrees of freedom of Welch and
+    Satterthwaite; of means over episodes see `freedom_of`."""
+
+    name = "analytic"
+
+    def error(self, of: Uncertainty) -> Freedom:
+        if of.error is None or of.freedom is None:
+            raise of.no_error()
+        return of.freedom
+
+
+class Cluster(ErrorMethod):
+    """The influence values of the episodes, t with n - 1."""
+
+    name = "cluster"
+
+    def error(self, of: Uncertainty) -> Freedom:
+        return Freedom(of.cluster_error(), of.n_episodes - 1)
+
+
+class Jackknife(ErrorMethod):
+    """Deleting blocks of episodes, t with their number less 1."""
+
+    name = "jackknife"
+
+    def error(self, of: Uncertainty) -> Freedom:
+        error, blocks = of.jackknife()
+        return Freedom(error, blocks - 1)
+
+    def text(self, of: Uncertainty) -> str:
+        return f"jackknife ({of.jackknife()[1]} blocks)"
+
+
+class Percentile(IntervalMethod):
+    """Resampling episodes and running the whole estimator again."""
+
+    name = "percentile"
+    resamples = True
+
+    def interval(self, of: Uncertainty, wanted: IntervalRequest) -> Interval:
+        made = of.replicates(wanted, errors=False)
+        return percentile(made.values[:, 0], made.seed, made.reasons[0], wanted)
+
+
+class BootstrapT(IntervalMethod):
+    """Percentile, each replicate divided by its own error."""
+
+    name = "bootstrap-t"
+    resamples = True
+
+    def interval(self, of: Uncertainty, wanted: IntervalRequest) -> Interval:
+        if of.error is None:
+            raise of.no_error()
+        made = of.replicates(wanted, errors=True)
+        assert made.errors is not None
+        drawn = made.values[:, 0], made.errors[:, 0], made.seed, made.reasons[0]
+        return bootstrap_t(of.value, of.error, *drawn, wanted)
+
+
+class Auto(IntervalMethod):
+    """One of the others, None where there is none.
+
+    The analytic error with its small-sample corrections where the estimator has one (all but
+    SSD-IS, and WIS on sums alone), else the jackknife over blocks of episodes, else the error of
+    the influence values. Where an analytic error rests on the state and that of the influence
+    values exceeds it by more than a tenth, the larger one is taken.
+
+    The analytic error takes rows for independent given their states; that of the influence values
+    only takes episodes for independent. On the clean logs of the coverage study the two seldom
+    differ by more than a tenth; where whole episodes are good or bad for a reason that no column
+    tells (its world `fate`), they always do, and the analytic interval covers too seldom.
+    """
+
+    name = "auto"
+
+    def choice(self, of: Uncertainty) -> ErrorMethod | None:
+        """By what there is: nothing is computed. An error that rounding or an overflow has eaten is
+        none, and no other method would tell more."""
+        if of.error is not None:
+            return Analytic() if of.freedom is not None else Jackknife()
+        return Cluster() if of.lacks_blocks and of.has_influence else None
+
+    def interval(self, of: Uncertainty, wanted: IntervalRequest) -> Interval | None:
+        method = self.choice(of)
+        if isinstance(method, Analytic):
+            if not of.has_influence and of.dependence() is not None:
+                return None
+            if self.too_small(of):
+                method = Cluster()
+        if method is None:
+            return None
+        try:
+            method.error(of)
+        except RefusedError:  # nothing is left to choose from
+            return None
+        return method.interval(of, wanted)
+
+    def too_small(self, of: Uncertainty) -> bool:
+        """Whether the analytic error is."""
+        if not of.has_influence or of.recipe.uses_trajectories or of.freedom is None:
+            return False
+        try:
+            return Cluster().error(of).error > (1 + MOST_APART) * of.freedom.error
+        except RefusedError:
+            return False
+
+
+METHODS: dict[str, IntervalMethod] = {
+    method.name: method
+    for method in (Auto(), Analytic(), Cluster(), Jackknife(), Percentile(), BootstrapT())
+}
+
+
+def method_named(name: str) -> IntervalMethod:
+    if name not in METHODS:
+        raise must_be("method", f"one of {', '.join(METHODS)}", name)
+    return METHODS[name]

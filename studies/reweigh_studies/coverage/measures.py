@@ -32,7 +32,7 @@ from reweigh.sums.engines.arrays import ArraysEngine
 from reweigh.sums.moments import Moments
 from reweigh.trust.gates import Context, GateResult, Verdict, measured, tables_needed
 from reweigh.trust.gates.states import errors_apart
-from reweigh.trust.intervals import Asked, bootstrap_t, from_error, percentile
+from reweigh.trust.intervals import IntervalRequest, bootstrap_t, from_error, percentile
 
 LEVEL = 0.95
 LOG, BEHAVIOR = "log", "behaviour"  # asked for beside estimators
@@ -130,7 +130,7 @@ class Measure:
                 found[column(name, JACKKNIFE, "low")] = refusal
                 continue
             df = len(deleted.sizes) - 1
-            interval = from_error(estimate.value, error, df, Asked(LEVEL), JACKKNIFE)
+            interval = from_error(estimate.value, error, df, IntervalRequest(LEVEL), JACKKNIFE)
             found |= _ends(name, JACKKNIFE, interval)
         return found
 
@@ -149,13 +149,13 @@ class Measure:
             for method in BOOTSTRAPS:
                 try:
                     if method == "percentile":
-                        interval = percentile(values, seed, reasons, Asked(LEVEL))
+                        interval = percentile(values, seed, reasons, IntervalRequest(LEVEL))
                     elif estimate.standard_error is None:
                         raise RefusedError("no-error", estimate.error_method)
                     else:
                         interval = bootstrap_t(
                             estimate.value, estimate.standard_error, values, drawn.errors[:, j],
-                            seed, reasons, Asked(LEVEL),
+                            seed, reasons, IntervalRequest(LEVEL),
                         )  # fmt: skip
                     found |= _ends(name, method, interval)
                 except RefusedError as error:
@@ -208,7 +208,7 @@ def _judged(
 def _measured(estimate: Estimate, of_sums: Context, apart: float | None) -> tuple[GateResult, ...]:
     """The gates of `Estimate.verdict`, but for that of the interval, which the cells hold."""
     context = replace(
-        estimate.grounds.context(),
+        estimate.context(),
         sums=of_sums.sums,
         shared=of_sums.shared,
         apart_from_wis=lambda: apart,
@@ -223,7 +223,7 @@ def _apart(estimate: Estimate, other: Estimate | Refusal) -> float | None:
     if estimate.recipe.uses_trajectories or not isinstance(other, Estimate):
         return None
     try:
-        psi = estimate.grounds.influence() - other.grounds.influence()
+        psi = estimate.uncertainty.influence() - other.uncertainty.influence()
     except RefusedError:
         return None
     m = estimate.n_episodes

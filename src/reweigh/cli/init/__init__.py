@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reweigh.cli import options
-from reweigh.cli.command import command
-from reweigh.cli.config import comment_line, setting_line
-from reweigh.cli.terminal import Terminal, cell, folded_table
+from reweigh.cli.command import command, comment_line, setting_line
+from reweigh.cli.terminal import Terminal, cell
 from reweigh.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ class Description:
         terminal.say(self._file_line())
         columns = ("role", "column", "why")
         rows = [_role_row(*answer) for answer in proposal.by_role()]
-        terminal.table(folded_table(columns, rows, left=columns))
+        terminal.table(columns, rows, left=columns)
         terminal.say("")
         if terminal.quiet:
             terminal.warn(f"? undecided: {r}: {_names(c)}" for r, c in proposal.open.items())

@@ -23,12 +23,10 @@ from pyarrow import csv as pacsv
 
 from reweigh.errors import Fault, InputError, Place, input_error
 from reweigh.log import csv_files as csvfile
-from reweigh.log.column_types import floats, is_number, is_text, plain_column, texts
-from reweigh.log.csv_files import CsvFormat
+from reweigh.log.csv_files import BLOCK, CsvFormat, TextStream, open_stream
 from reweigh.log.parquet_files import parquet_parts
 from reweigh.log.sources import FileSource, TableSource, open_source
-from reweigh.log.states import encode_arrow
-from reweigh.log.text_files import BLOCK, TextStream, open_stream
+from reweigh.log.states import encode_arrow, floats, is_number, is_text, plain_column, texts
 from reweigh.system.files import write_atomically
 
 ROWS = 100_000  # looked at; roles show in far fewer

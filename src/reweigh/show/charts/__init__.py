@@ -69,7 +69,13 @@ PALETTE = tuple(
     dict.fromkeys([*(look.color for look in (*LOOKS.values(), OTHER)), GREY, INK, MORE, LESS])
 )
 DARK_GROUND = "#16191D"
-ENOUGH, MIXTURES = 4.5, 50  # contrast with the dark ground (WCAG 2), and steps on the way to it
+# These colors are mixed with as much white as gives them the contrast 4.5 (WCAG 2) there.
+ON_DARK = {
+    "#4D4D4D": "#828282", "#000000": "#858585", "#8C510A": "#A87B45", "#882255": "#B06D8F",
+    "#661100": "#A6756B", "#0072B2": "#2989BE", "#332288": "#857AB8", "#AA4499": "#B966AB",
+    "#A04000": "#B97242", "#666600": "#858533", "#117733": "#41925C", "#777777": "#828282",
+    "#333333": "#818181",
+}  # fmt: skip
 WIDTH, HEIGHT, ROW_HEIGHT = 620, 220, 24
 POINTS_UP_TO = 40  # steps: beyond, points would hide the line
 TITLES = {
@@ -120,35 +126,6 @@ def beside(left: Any, right: Any, *, own_legends: bool = False) -> Any:
     if not own_legends:
         return both
     return both.resolve_scale(color="independent", shape="independent", strokeDash="independent")
-
-
-def on_dark(color: str) -> str:
-    """The colour, mixed with as little white as makes it visible on the dark ground."""
-    for k in range(MIXTURES + 1):
-        mixed = [round(c + (255 - c) * k / MIXTURES) for c in _channels(color)]
-        text = "#" + "".join(f"{c:02X}" for c in mixed)
-        if contrast(text, DARK_GROUND) >= ENOUGH:
-            break
-    return text
-
-
-def contrast(one: str, other: str) -> float:
-    """(L₁ + 0.05)/(L₂ + 0.05) of the relative luminances, the larger above."""
-    high, low = sorted((_luminance(one), _luminance(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
-
-
-def _luminance(color: str) -> float:
-    """0.2126 R + 0.7152 G + 0.0722 B of the linear channels."""
-    linear = [
-        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
-        for c in (channel / 255 for channel in _channels(color))
-    ]
-    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def _channels(color: str) -> list[int]:
-    return [int(color[k : k + 2], 16) for k in (1, 3, 5)]
 
 
 @dataclass(frozen=True)

@@ -24,78 +24,77 @@ from reweigh.show.charts import (
 )
 from reweigh.show.text import plain, shown_names
 from reweigh.trust.breakdown import Heat, ValueParts
-from reweigh.trust.variance_parts import Decomposition, Floats, StatePart
+from reweigh.trust.variance_parts import Decomposition, StatePart
 from reweigh.trust.weight_curves import MARGINAL, PRODUCTS, Weights
 
 SHOWN_STATES = 40  # rows of a heat map at once
 STATE_HEIGHT = 14
 LISTED_STATES = 15
+Curve = Literal["ess", "largest"]
 Show = Literal["difference", "target", "log"]
 SHOWS: tuple[Show, ...] = ("difference", "target", "log")
 KINDS = {PRODUCTS: LOOKS["is"], MARGINAL: LOOKS["mis"]}
 
 
-def ess(weights: Weights) -> Any:
-    """The effective number of episodes, step by step, of both kinds of weights."""
-    rows = _curve_rows(weights, "ess")
-    top = {"value": weights.n_episodes, "what": f"all {weights.n_episodes:,} episodes"}
-    rule = chart_of([top]).mark_rule(color=GREY, strokeDash=[5, 4]).encode(y="value:Q")
-    lines = _curves(rows, "effective number of episodes", weights.n_episodes)
-    return sized(alt.layer(rule, *lines))
+def curves(weights: Weights, what: Curve) -> Any:
+    """Both kinds of weights, step by step: the effective number of episodes (`ess`), or the largest
+    weight of a step as a multiple of the mean weight (`largest`)."""
+    rows = curve_rows(weights, what)
+    layers = []
+    values = [row["value"] for row in rows]
+    title = "largest weight / mean weight"
+    if what == "ess":
+        title = "effective number of episodes"
+        values.append(weights.n_episodes)
+        top = {"value": weights.n_episodes, "what": f"all {weights.n_episodes:,} episodes"}
+        rule = chart_of([top]).mark_rule(color=GREY, strokeDash=[5, 4])
+        layers.append(rule.encode(y="value:Q"))
+    names = [name for name in KINDS if any(row["weights"] == name for row in rows)]
+    low, high = min(values, default=1.0), max(values, default=1.0)
+    low, high = min(low, 1.0) if low >= 0.5 else low, max(high, 10.0)
+    legend = alt.Legend(orient="top", title=None, labelLimit=300, direction="horizontal", columns=1)
+    looks = scales(names, [KINDS[name] for name in names])
+    shared = {
+        "x": step_axis(),
+        "y": alt.Y(
+            "value:Q",
+            title=title,
+            scale=alt.Scale(type="log", domain=[low, high * 1.1], nice=False),
+            axis=alt.Axis(values=log_ticks(low, high * 1.1), format="~s"),
+        ),
+        "tooltip": [
+            alt.Tooltip("weights:N"),
+            alt.Tooltip("step:Q"),
+            alt.Tooltip("value:Q", title=title, format=",.4~g"),
+            alt.Tooltip("share:Q", title="of all episodes", format=".1~%"),
+        ],
+        "color": alt.Color("weights:N", scale=looks.color, legend=legend),
+    }
+    dash = alt.StrokeDash("weights:N", scale=looks.dash, legend=legend)
+    shape = alt.Shape("weights:N", scale=looks.shape, legend=legend)
+    return sized(alt.layer(*layers, *_lines(rows, dash, 2 * POINTS_UP_TO, shape=shape, **shared)))
 
 
-def largest(weights: Weights) -> Any:
-    """The largest weight of a step as a multiple of the mean weight."""
-    rows = _curve_rows(weights, "largest")
-    return sized(alt.layer(*_curves(rows, "largest weight / mean weight", None)))
-
-
-def has_largest(weights: Weights) -> bool:
-    return bool(_curve_rows(weights, "largest"))
-
-
-def _curve_rows(weights: Weights, what: Literal["ess", "largest"]) -> list[dict[str, Any]]:
-    found = []
+def curve_rows(weights: Weights, what: Curve) -> list[dict[str, Any]]:
+    rows = []
     for curve in weights.curves:
         values = getattr(curve, what)
         for step, value in enumerate([] if values is None else values.tolist()):
             if math.isfinite(value) and value > 0:
                 share = value / weights.n_episodes
-                found.append({"weights": curve.name, "step": step, "value": value, "share": share})
-    return found
+                rows.append({"weights": curve.name, "step": step, "value": value, "share": share})
+    return rows
 
 
-def _curves(rows: list[dict[str, Any]], title: str, most: float | None) -> list[Any]:
-    names = [name for name in KINDS if any(row["weights"] == name for row in rows)]
-    values = [row["value"] for row in rows] + ([] if most is None else [most])
-    low, high = min(values, default=1.0), max(values, default=1.0)
-    low, high = min(low, 1.0) if low >= 0.5 else low, max(high, 10.0)
-    legend = alt.Legend(orient="top", title=None, labelLimit=300, direction="horizontal", columns=1)
-    looks = scales(names, [KINDS[name] for name in names])
-    y = alt.Y(
-        "value:Q",
-        title=title,
-        scale=alt.Scale(type="log", domain=[low, high * 1.1], nice=False),
-        axis=alt.Axis(values=log_ticks(low, high * 1.1), format="~s"),
-    )
-    tooltip = [
-        alt.Tooltip("weights:N"),
-        alt.Tooltip("step:Q"),
-        alt.Tooltip("value:Q", title=title, format=",.4~g"),
-        alt.Tooltip("share:Q", title="of all episodes", format=".1~%"),
-    ]
-    shared = {"x": step_axis(), "y": y, "tooltip": tooltip}
-    color = alt.Color("weights:N", scale=looks.color, legend=legend)
-    line = chart_of(rows).mark_line(strokeWidth=2.5).encode(
-        color=color,
-        strokeDash=alt.StrokeDash("weights:N", scale=looks.dash, legend=legend),
-        **shared,
-    )  # fmt: skip
-    if len(rows) > 2 * POINTS_UP_TO:
-        return [line]
-    shape = alt.Shape("weights:N", scale=looks.shape, legend=legend)
-    points = chart_of(rows).mark_point(filled=True, size=45, opacity=1)
-    return [line, points.encode(color=color, shape=shape, **shared)]
+def _lines(
+    rows: list[dict[str, Any]], dash: alt.StrokeDash, most: int, *, shape: Any = None, **shared: Any
+) -> list[Any]:
+    """Lines over the steps, and the points on them as long as they do not hide the lines."""
+    lines = [chart_of(rows).mark_line(strokeWidth=2.5).encode(strokeDash=dash, **shared)]
+    if len(rows) <= most:
+        points = chart_of(rows).mark_point(filled=True, size=45, opacity=1).encode(**shared)
+        lines.append(points if shape is None else points.encode(shape=shape))
+    return lines
 
 
 def heat_rows(heat: Heat, shown: int = SHOWN_STATES) -> list[dict[str, Any]]:
@@ -172,38 +171,31 @@ def value_steps(parts: ValueParts) -> Any:
     """What each step earns, under the target and in the log."""
     assert parts.per_step is not None
     target = f"target (by {parts.estimator})"
-    rows = _steps(target, parts.per_step)
-    if parts.log is not None:
-        rows += _steps("log", parts.log)
-    names = [target, "log"] if parts.log is not None else [target]
-    look = look_of(parts.estimator)
-    colors = [look.color, GREY][: len(names)]
+    series = {target: parts.per_step} | ({} if parts.log is None else {"log": parts.log})
+    rows = [
+        {"of": name, "step": t, "value": v}
+        for name, values in series.items()
+        for t, v in enumerate(values.tolist())
+        if math.isfinite(v)
+    ]
+    names = list(series)
     legend = alt.Legend(orient="top", title=None, labelLimit=300)
+    colors = [look_of(parts.estimator).color, GREY][: len(names)]
     shared = {
         "x": step_axis(),
         "y": alt.Y("value:Q", title="reward per episode", scale=alt.Scale(zero=True)),
-        "color": alt.Color(
-            "of:N", scale=alt.Scale(domain=names, range=colors), legend=legend
-        ),
+        "color": alt.Color("of:N", scale=alt.Scale(domain=names, range=colors), legend=legend),
         "tooltip": [
             alt.Tooltip("of:N", title="policy"),
             alt.Tooltip("step:Q"),
             alt.Tooltip("value:Q", title="reward per episode", format=",.4~g"),
         ],
-    }  # fmt: skip
-    dash = alt.Scale(domain=names, range=[[1, 0], [5, 3]][: len(names)])
-    lines = chart_of(rows).mark_line(strokeWidth=2.5).encode(
-        strokeDash=alt.StrokeDash("of:N", scale=dash, legend=legend), **shared
-    )  # fmt: skip
-    if len(parts.per_step) > POINTS_UP_TO:
-        return sized(lines)
-    points = chart_of(rows).mark_point(filled=True, size=45, opacity=1).encode(**shared)
-    return sized(alt.layer(lines, points))
-
-
-def _steps(name: str, values: Floats) -> list[dict[str, Any]]:
-    pairs = enumerate(values.tolist())
-    return [{"of": name, "step": t, "value": v} for t, v in pairs if math.isfinite(v)]
+    }
+    dashes = alt.Scale(domain=names, range=[[1, 0], [5, 3]][: len(names)])
+    dash = alt.StrokeDash("of:N", scale=dashes, legend=legend)
+    most = len(rows) if len(parts.per_step) <= POINTS_UP_TO else 0
+    lines = _lines(rows, dash, most, **shared)
+    return sized(lines[0] if len(lines) == 1 else alt.layer(*lines))
 
 
 def value_states(parts: ValueParts) -> Any:

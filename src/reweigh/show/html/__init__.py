@@ -1,0 +1,248 @@
+"""A page as one HTML file: offline, self-contained, the same bytes for the same results."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import jinja2
+
+from reweigh.show.charts import ON_DARK, PALETTE, TITLES, steps
+from reweigh.show.record import Facts
+from reweigh.show.text import plain, shown_names
+from reweigh.system.files import write_atomically
+from reweigh.trust.breakdown import Heat
+from reweigh.trust.gates import GateResult
+
+DIGITS = 4  # of the shares in the heat map
+LONGEST_SEARCHED = 120  # characters of a state's name
+LONGEST_LABEL = 180  # pixels of a state's name
+MARKS = {"green": "✓", "amber": "!", "red": "✕", "unknown": "?"}
+Cells = tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The top of a page, in words.
+
+    verdict    "refused" where no estimator answered
+    reasons    why the verdict is what it is
+    unchecked  what the verdict cannot speak of, each with the reason
+    better     what would make the answer better
+    """
+
+    question: str
+    headline: str
+    interval: str
+    gain: str
+    verdict: Literal["green", "amber", "red", "refused"]
+    meaning: str
+    reasons: tuple[GateResult, ...]
+    unchecked: tuple[str, ...]
+    better: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Texts in rows; `numbers` are the columns that are set to the right; a `folded` table opens
+    when asked to."""
+
+    caption: str
+    columns: Cells
+    rows: tuple[Cells, ...]
+    numbers: frozenset[int] = frozenset()
+    folded: bool = True
+    marks: bool = False  # cells are levels, shown as marks
+
+
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """A chart: name is that of its question in `TITLES`; text the answer in words; `draw` makes
+    it; table its data."""
+
+    name: str
+    text: str
+    table: Table
+    draw: Callable[[], Any]
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.name]
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """missing tells what was not computed, and why; `facts` are pairs of a name and a text."""
+
+    name: str
+    title: str
+    intro: str = ""
+    figures: tuple[Figure, ...] = ()
+    tables: tuple[Table, ...] = ()
+    facts: Facts = ()
+    notes: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    heat: Heat | None = None
+    wide: bool = False  # figures stand one below the other
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """What stands on a page. `simulated`: the truth is known, and shown."""
+
+    title: str
+    answer: Answer
+    sections: tuple[Section, ...]
+    remarks: tuple[str, ...]
+    simulated: bool = False
+
+    def html(self, words: Callable[[str], str] = str) -> str:
+        """The page as text. Messages are written for Python; `words` puts them into those of the
+        reader."""
+        code, library = _resource("page.js"), _library()
+        return _template().render(
+            page=self,
+            sections=self.sections,
+            style=_colors() + _resource("page.css"),
+            library=library,
+            code=code,
+            data=_json(_data(self.sections)),
+            policy=_policy_of([library, code]),
+            marks=MARKS,
+            say=words,
+        )
+
+    def write(
+        self,
+        path: str | Path,
+        inputs: Iterable[Path],
+        *,
+        overwrite: bool,
+        words: Callable[[str], str] = str,
+    ) -> Path:
+        """The page as a file, whole or not at all, over none of the inputs."""
+        content = self.html(words).encode()
+
+        def write(stream: BinaryIO) -> None:
+            stream.write(content)
+
+        write_atomically(path, write, overwrite=overwrite, inputs=inputs)
+        return Path(path)
+
+
+def _data(sections: Iterable[Section]) -> dict[str, Any]:
+    """The charts, and the heat map's table."""
+    data: dict[str, Any] = {"specs": {}, "heat": None}
+    for section in sections:
+        data["specs"] |= {figure.name: spec_of(figure.draw()) for figure in section.figures}
+    for heat in (section.heat for section in sections if section.heat is not None):
+        data["heat"] = _heat(heat)
+        for show in steps.SHOWS:
+            data["specs"][show] = spec_of(steps.marginals(None, show, longest=LONGEST_LABEL))
+        data["titles"] = {show: TITLES[show] for show in steps.SHOWS}
+    return data
+
+
+def _heat(heat: Heat) -> dict[str, Any]:
+    """The heat map's table, by columns."""
+    shown = shown_names(heat.names, plain)
+    target, log = (
+        [float(f"{value:.{DIGITS}g}") for value in shares.reshape(-1).tolist()]
+        for shares in (heat.target, heat.behavior)
+    )
+    return {
+        "names": [plain(name)[:LONGEST_SEARCHED] for name in heat.names],
+        "labels": [shown[name] for name in heat.names],
+        "first": heat.first.tolist(),
+        "last": heat.last.tolist(),
+        "target": target,
+        "log": log,
+        "others": heat.others,
+        "page": steps.SHOWN_STATES,
+        "height": steps.STATE_HEIGHT,
+    }
+
+
+def spec_of(chart: Any) -> dict[str, Any]:
+    """A chart as the page draws it: as wide as there is room, in the page's own colours."""
+    spec: dict[str, Any] = chart.to_dict()
+    for name in ("config", "$schema"):
+        spec.pop(name, None)
+    spec["width"] = "container"
+    spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+    painted: dict[str, Any] = _painted(spec)
+    return painted
+
+
+def _painted(value: Any) -> Any:
+    """Colours become variables of the style sheet, so that light, dark and print are its matter;
+    what is no finite number becomes null."""
+    if isinstance(value, str):
+        return f"var({_variable(value)})" if value in PALETTE else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _painted(item) for key, item in value.items()}
+    return [_painted(item) for item in value] if isinstance(value, list) else value
+
+
+def _variable(color: str) -> str:
+    return f"--c{color[1:].lower()}"
+
+
+def _colors() -> str:
+    """The palette as variables, light and dark."""
+    light = "".join(f"{_variable(color)}:{color};" for color in PALETTE)
+    dark = "".join(f"{_variable(color)}:{ON_DARK.get(color, color)};" for color in PALETTE)
+    return f":root{{{light}}}\n@media screen and (prefers-color-scheme: dark){{:root{{{dark}}}}}\n"
+
+
+def _json(value: Any) -> str:
+    """JSON that may stand inside a script element: nothing in it can end the element."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
+
+
+def _policy_of(scripts: Iterable[str]) -> str:
+    """Only these scripts may run, and nothing may be asked for."""
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for text in scripts
+    )
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
+
+
+@functools.cache
+def _library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script."""
+    import vl_convert
+
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle.replace("</script", "<\\/script")
+
+
+def _resource(name: str) -> str:
+    return resources.files("reweigh.show").joinpath("templates", name).read_text("utf-8")
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("reweigh.show", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html")

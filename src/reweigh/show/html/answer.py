@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from reweigh.errors import RefusedError
-from reweigh.show.html.page import Answer
+from reweigh.show.html import Answer
 from reweigh.show.record import NO_TRUST, Evaluation, Report
 from reweigh.show.text import by_text, percent, sentence, span
 from reweigh.system.numbers import rounded

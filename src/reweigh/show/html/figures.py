@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from reweigh.show.charts import forest, steps
-from reweigh.show.html.page import LONGEST_LABEL, Cells, Figure, Table
+from reweigh.show.html import LONGEST_LABEL, Cells, Figure, Table
 from reweigh.show.record import Change, Evaluation, Report
 from reweigh.show.text import change_cells, interval_cell, signed, span
 from reweigh.system.numbers import number, two_digits
 from reweigh.trust.breakdown import Heat, ValueParts
 from reweigh.trust.gain import same
-from reweigh.trust.variance_parts import Decomposition, Floats, StatePart
+from reweigh.trust.variance_parts import Decomposition, StatePart
 from reweigh.trust.weight_curves import Weights
 
 LISTED_FIELDS, LISTED_PAIRS = 60, 20  # rows of tables
@@ -144,9 +144,8 @@ def ess(weights: Weights) -> Figure:
             step = int(np.nanargmin(curve.ess))
             fewest = f"{curve.ess[step]:,.0f} of {weights.n_episodes:,} at step {step}"
         texts.append(f"{curve.name}: {fewest}")
-    table = _steps_table(weights, "ess", "Effective episodes by step")
-    text = f"Fewest effective episodes. {_joined(texts)}"
-    return Figure("ess", text, table, lambda: steps.ess(weights))
+    caption = "Effective episodes by step"
+    return _curves(weights, "ess", "Fewest effective episodes.", texts, caption, "{:,.1f}".format)
 
 
 def largest(weights: Weights) -> Figure | None:
@@ -159,28 +158,33 @@ def largest(weights: Weights) -> Figure | None:
                 f"{curve.name}: at most {number(float(top))} times the mean, at step {step}, where "
                 f"one episode holds {top / weights.n_episodes:.1%} of the weight"
             )
-    if not steps.has_largest(weights):
+    if not steps.curve_rows(weights, "largest"):
         return None
-    table = _steps_table(weights, "largest", "Largest weight by step, as a multiple of the mean")
-    text = f"The largest weight. {_joined(texts)}"
-    return Figure("largest", text, table, lambda: steps.largest(weights))
+    caption = "Largest weight by step, as a multiple of the mean"
+    return _curves(weights, "largest", "The largest weight.", texts, caption, number)
 
 
-def _joined(texts: list[str]) -> str:
-    return f"{'; '.join(texts)}." if texts else ""
+def _curves(
+    weights: Weights,
+    what: steps.Curve,
+    first: str,
+    texts: list[str],
+    caption: str,
+    cell: Callable[[float], str],
+) -> Figure:
+    none = [math.nan] * len(weights.curves[0].ess)
+    arrays = [getattr(curve, what) for curve in weights.curves]
+    series = [none if array is None else array.tolist() for array in arrays]
+    cells = [[cell(v) if math.isfinite(v) else "none" for v in values] for values in series]
+    table = _by_step(caption, [curve.name for curve in weights.curves], cells)
+    text = f"{first} {'; '.join(texts)}." if texts else f"{first} "
+    return Figure(what, text, table, lambda: steps.curves(weights, what))
 
 
-def _steps_table(weights: Weights, what: str, caption: str) -> Table:
-    columns = ("step", *(curve.name for curve in weights.curves))
-    arrays: list[Floats | None] = [getattr(curve, what) for curve in weights.curves]
-
-    def cell(array: Floats | None, t: int) -> str:
-        if array is None or not math.isfinite(array[t]):
-            return "none"
-        return f"{array[t]:,.1f}" if what == "ess" else number(float(array[t]))
-
-    horizon = len(weights.curves[0].ess)
-    rows = tuple((str(t), *(cell(array, t) for array in arrays)) for t in range(horizon))
+def _by_step(caption: str, names: Sequence[str], series: Sequence[Sequence[str]]) -> Table:
+    """A row per step: its number, and the text of each series."""
+    rows = tuple((str(t), *cells) for t, cells in enumerate(zip(*series, strict=True)))
+    columns = ("step", *names)
     return Table(caption, columns, rows, _right(columns))
 
 
@@ -217,23 +221,32 @@ def marginals(heat: Heat) -> Figure:
 def value_steps(parts: ValueParts) -> Figure | None:
     if parts.per_step is None:
         return None
-    step = int(np.argmax(np.abs(parts.per_step)))
-    text = f"Most is earned at step {step}: {number(float(parts.per_step[step]))} per episode"
+    target, log = parts.per_step, parts.log
+    step = int(np.argmax(np.abs(target)))
+    text = f"Most is earned at step {step}: {number(float(target[step]))} per episode"
     text += f", of {number(parts.value)} in all."
-    series = [parts.per_step]
-    columns: Cells = ("step", "target")
-    if parts.log is not None:
-        series, columns = [parts.per_step, parts.log], ("step", "target", "log")
-        far = int(np.argmax(np.abs(parts.per_step - parts.log)))
+    series = {"target": target}
+    if log is not None:
+        series["log"] = log
+        far = int(np.argmax(np.abs(target - log)))
         text += (
-            f" Target and log differ most at step {far}: {number(float(parts.per_step[far]))} "
-            f"against {number(float(parts.log[far]))}."
+            f" Target and log differ most at step {far}: {number(float(target[far]))} against "
+            f"{number(float(log[far]))}."
         )
-    rows = tuple(
-        (str(t), *(number(float(each[t])) for each in series)) for t in range(len(parts.per_step))
-    )
-    table = Table("Reward per episode by step, discounted", columns, rows, _right(columns))
+    cells = [[number(value) for value in values.tolist()] for values in series.values()]
+    table = _by_step("Reward per episode by step, discounted", list(series), cells)
     return Figure("value_steps", text, table, lambda: steps.value_steps(parts))
+
+
+def variance_steps(parts: Decomposition) -> Figure:
+    step = int(np.argmax(parts.by_step))
+    text = (
+        f"Step {step} has the largest share of the variance, {parts.by_step[step]:.1%}; the spread "
+        f"of the first states has {parts.start:.1%}."
+    )
+    shares = [f"{share:.2%}" for share in parts.by_step.tolist()]
+    table = _by_step("Share of the variance by step", ["share"], [shares])
+    return Figure("variance_steps", text, table, lambda: steps.variance_steps(parts))
 
 
 def value_states(parts: ValueParts) -> Figure | None:
@@ -244,17 +257,6 @@ def value_states(parts: ValueParts) -> Figure | None:
     text += f"{parts.states_by}.{_rest(parts.states, number)}"
     table = _states_table("Value by state", "value", parts.states, number)
     return Figure("value_states", text, table, lambda: steps.value_states(parts))
-
-
-def variance_steps(parts: Decomposition) -> Figure:
-    step = int(np.argmax(parts.by_step))
-    text = (
-        f"Step {step} has the largest share of the variance, {parts.by_step[step]:.1%}; the spread "
-        f"of the first states has {parts.start:.1%}."
-    )
-    rows = tuple((str(t), f"{share:.2%}") for t, share in enumerate(parts.by_step.tolist()))
-    table = Table("Share of the variance by step", ("step", "share"), rows, frozenset({0, 1}))
-    return Figure("variance_steps", text, table, lambda: steps.variance_steps(parts))
 
 
 def variance_states(parts: Decomposition) -> Figure | None:

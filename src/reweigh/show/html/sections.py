@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import platform
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from importlib import metadata
+from typing import Any, TypeVar
 
-from reweigh.show.html import figures
+from reweigh import __version__
+from reweigh.estimate.estimator import Recipe
+from reweigh.show.html import MARKS, Cells, Figure, Page, Section, Table, figures
 from reweigh.show.html.answer import answer_of
-from reweigh.show.html.facts import computation, computed_section, log_section
-from reweigh.show.html.page import MARKS, Cells, Figure, Page, Section, Table
-from reweigh.show.record import Change, Report
+from reweigh.show.record import Change, Facts, Report
+from reweigh.show.text import plain_value
 from reweigh.trust.breakdown import Heat, Missing, ValueParts
 from reweigh.trust.gates import Verdict
 from reweigh.trust.unlogged import Unlogged
@@ -23,6 +26,12 @@ CURSE = (
 )
 ARROWS = "An arrow (◂ ▸) at the edge of a chart: the interval goes on beyond it."
 CHECKS = "Checks of every {}: ✓ green, ! amber, ✕ red, ? not checked"
+LIBRARIES = ("numpy", "scipy", "numba", "pyarrow", "altair", "vl-convert-python")
+NOTATION = (
+    "Steps are t = 0, …, H − 1; γ is the discount; ρ = π(a|s)/μ(a|s) the ratio of the target’s and "
+    "the log’s probability of the logged action; ρ₀…ρₜ the running product; n the episodes, nₜ(s) "
+    "those in state s at step t."
+)
 Part = TypeVar("Part")
 
 
@@ -181,17 +190,16 @@ def _how_often(lacks: Unlogged) -> str:
         f"Weighed by the visits of {whose}, the target takes an action where the log never shows "
         f"it {_small(lacks.mass)} times per episode"
     )
+    elsewhere = f"; all but {_small(lacks.never)} times the log shows it at another step"
     if lacks.note:
-        pass
+        elsewhere = ""
     elif lacks.never <= 0:
-        text += "; each of these the log shows at another step"
-    elif lacks.never < (1 - 1e-9) * lacks.mass:
-        text += f"; all but {_small(lacks.never)} times the log shows it at another step"
-    else:
-        text += "; none of these the log shows at any step"
-    return text + (
-        ". For mis only missing states and actions that the log never takes matter; a model (dm) "
-        "misses every one of these."
+        elsewhere = "; each of these the log shows at another step"
+    elif lacks.never >= (1 - 1e-9) * lacks.mass:
+        elsewhere = "; none of these the log shows at any step"
+    return (
+        f"{text}{elsewhere}. For mis only missing states and actions that the log never takes "
+        "matter; a model (dm) misses every one of these."
     )
 
 
@@ -240,3 +248,56 @@ def _sensitivity(section: Section, report: Report, changes: tuple[Change, ...]) 
         if change.value is None
     )
     return replace(section, figures=(figure,), missing=missing)
+
+
+# --- the log and the computation, also of a comparison
+
+
+def log_section(log: Mapping[str, Any]) -> Section:
+    """The log as it describes itself."""
+    facts = tuple(
+        (name.replace("_", " "), _range(value) if name.endswith("_range") else plain_value(value))
+        for name, value in log.items()
+        if value != []
+    )
+    return Section("log", "The log", "What the numbers rest on.", facts=facts)
+
+
+def computed_section(
+    facts: Iterable[tuple[str, str]], recipes: Iterable[tuple[str, Recipe]], command: str | None
+) -> Section:
+    """How it was computed: these facts, the formulas, the versions, and the command to repeat it,
+    where there was one."""
+    libraries = ", ".join(f"{name} {metadata.version(name)}" for name in LIBRARIES)
+    used = f"Python {platform.python_version()}, {libraries}"
+    versions = [("reweigh", __version__), ("with", used)]
+    again = [] if command is None else [("command", command)]
+    formulas = tuple((name, recipe.formula, recipe.description) for name, recipe in recipes)
+    columns = ("estimator", "formula", "variant")
+    table = Table("Estimators and their formulas", columns, formulas)
+    title = "How it was computed"
+    return Section("computed", title, tables=(table,), facts=(*facts, *versions, *again))
+
+
+def computation(report: Report) -> Facts:
+    """How the numbers of an evaluation came about."""
+    facts: list[tuple[str, str]] = []
+    main = report.main
+    if main is not None:
+        recipe = main.recipe
+        facts.append(("estimator of the answer", f"{recipe.name}: {recipe.description}"))
+        facts.append(("formula", recipe.formula))
+        if main.around is not None:
+            facts.append(("interval", main.around.method))
+        facts.append(("standard error", main.error_method))
+        if main.chosen is not None:
+            facts.append(("why this estimator", f"auto chose {main.chosen}"))
+    facts.append(("estimators asked for", ", ".join(e.estimator for e in report.results)))
+    facts += [("notation", NOTATION), *report.hashes]
+    if report.certificate:
+        facts.append(("certificate", report.certificate))
+    return tuple(facts)
+
+
+def _range(value: Any) -> str:
+    return "none" if value is None else f"{plain_value(value[0])} to {plain_value(value[1])}"

@@ -58,7 +58,8 @@ class ArraysEngine:
         self, log: EpisodeLog, target: Policy, request: Request, block: Ints | None = None
     ) -> Moments:
         """The sums by the request's blocks, or by the `block` (n,) of each episode."""
-        mu, pi = propensities(log), target.probabilities(log)
+        propensities(log)  # a log without any is refused first
+        pi = target.probabilities(log)
         block = log.steps.blocks(request.blocks) if block is None else block
         # The hidden state is a state of its own in the model's cells.
         states = Labels((*log.states.values, None)) if log.has_hidden else log.states
@@ -74,14 +75,16 @@ class ArraysEngine:
                 tables["policy"] = policy_moments(log, target, block, len(states) - 1)
         if "trajectories" in kinds:
             tables["trajectories"] = products.trajectories(log.steps, block, scan.rho, log.discount)
-        if why_not(log) is None:
+        wanted = sorted(kinds & SCANNED)
+        if wanted and why_not(log) is None:
             shape = Shape(
                 kinds & SCANNED, states, len(log.actions or ()), log.horizon, log.discount,
                 int(block.max()) + 1, request.max_ratio,
             )  # fmt: skip
-            tables |= _compiled(shape, log, mu, pi, block, scan.ids)
+            compiled = CompiledScan(shape)
+            compiled.add(as_batch(log, pi, block, scan.ids))
+            tables |= compiled.tables()
         else:
-            wanted = sorted(kinds & SCANNED)
             made = each("sums", wanted, lambda kind: _by_numpy(scan, kind, states))
             tables |= dict(zip(wanted, made, strict=True))
         sums = Moments(
@@ -105,28 +108,23 @@ def _by_numpy(scan: NumpyScan, kind: str, states: Labels) -> Any:
     return scan.lagged(states) if kind == "lagged" else getattr(scan, kind)()
 
 
-def _compiled(
-    shape: Shape, log: EpisodeLog, mu: Floats, pi: Floats, block: Ints, ids: Ints | None
-) -> dict[str, Any]:
-    """The tables of the log as the one batch of a compiled scan."""
+def as_batch(log: EpisodeLog, pi: Floats, block: Ints, ids: Ints | None) -> Batch:
+    """The rows of a log for the compiled scan; `block` (n,) of the episodes, `ids` if they are
+    whole numbers."""
     steps = log.steps
 
     def plain(values: npt.NDArray[Any], kind: type = np.float64) -> npt.NDArray[Any]:
         # another kind of array would be another kernel to compile
         return np.require(values, kind, ["C", "W"])
 
-    scan = CompiledScan(shape)
-    scan.add(
-        Batch(
-            steps.offsets,
-            plain(steps.state, np.int32),
-            NO_CODES if log.continuous_actions else plain(steps.action, np.int32),
-            plain(steps.reward),
-            plain(mu),
-            plain(pi),
-            plain(steps.ending, np.int32),
-            block if shape.blocks > 1 else NO_BLOCKS,
-            ids,
-        )
+    return Batch(
+        steps.offsets,
+        plain(steps.state, np.int32),
+        NO_CODES if log.continuous_actions else plain(steps.action, np.int32),
+        plain(steps.reward),
+        plain(propensities(log)),
+        plain(pi),
+        plain(steps.ending, np.int32),
+        block if block.any() else NO_BLOCKS,
+        ids,
     )
-    return scan.tables()

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from reweigh.errors import UsageError
 from reweigh.kernels.groups import group_by
-from reweigh.log.identity import Identity
 from reweigh.log.states import label_text
+from reweigh.log.steps import Identity
 from reweigh.sums.moments import About, Moments
 from reweigh.sums.tables import BUILT_IN, OWN_KINDS, Table
 from reweigh.system.files import digest_of
@@ -112,7 +112,7 @@ def named(moments: Moments, identity: Identity) -> Moments:
     """The sums of one log with the name of what they are of: sums of the same episodes must not be
     added twice.
 
-    The name is made of which rows these are (`log/identity.py`) and of how often the log shows each
+    The name is made of which rows these are (`log/steps.py`) and of how often the log shows each
     state at each step. Both are whole numbers on which all engines agree, whatever the order of the
     rows, their format and their division into files.
     """

@@ -7,21 +7,19 @@ Spark and warehouses keep their rows: there is no second scan of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from reweigh.errors import Place, RefusedError
-from reweigh.kernels.choose import COMPILED_FROM
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
 from reweigh.policy.base import Policy
 from reweigh.sums.engines.stream_chunks import RowOrderError, Visit, scan
-from reweigh.sums.gather import Gradient
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import Reading, ScannedLog
 
@@ -49,39 +47,19 @@ def visit_episodes(
     with np.errstate(over="ignore", invalid="ignore"):
         if log.scanner.name == "stream":
             try:
-                _visit_stream(log, target, horizon, recoded(begin()))
+                _visit_stream(log, target, horizon, lambda _: recoded(begin()))
             except RowOrderError:
-                _visit_sorted(log, "duckdb", target, horizon, recoded(begin()))
+                _visit_sorted(log, "duckdb", target, horizon, lambda _: recoded(begin()))
             return
         engine = None if log.scanner.name == "ibis" else log.scanner.name
-        _visit_sorted(log, engine, target, horizon, recoded(begin()))
-
-
-def gather_from_file(
-    log: ScannedLog,
-    target: Policy,
-    gradients: dict[Hashable, Gradient],
-    returns: Hashable,
-    mean_return: float,
-    sums: Moments,
-    take: Callable[[dict[Hashable, Floats], npt.NDArray[np.int64]], None],
-) -> bool:
-    """The influence values by compiled loops, handed to `take` (see `stream_gather.py`); False
-    where episodes must be visited instead."""
-    engine: Any = log.scanner
-    if engine.name != "stream" or not engine.fast:
-        return False
-    from reweigh.sums.engines.stream_gather import gather_quickly
-
-    _, rows = engine._open(log.data, log.reading, target)
-    if rows.rows < COMPILED_FROM:
-        return False
-    return gather_quickly(rows, log.reading, target, gradients, returns, mean_return, sums, take)
+        _visit_sorted(log, engine, target, horizon, lambda _: recoded(begin()))
 
 
 def with_codes_of(log: EpisodeLog, sums: Moments) -> EpisodeLog:
     """The same episodes, with the codes that states and actions have in these sums."""
     states = Labels(tuple(value for value in sums.states.values if value is not None))
+    if (log.states, log.actions) == (states, sums.actions):
+        return log
     code = states.translate(log.states)
     steps = log.steps
     state, ending = (_coded(codes, code) for codes in (steps.state, steps.ending))
@@ -99,15 +77,21 @@ def _coded(codes: npt.NDArray[np.int32], table: npt.NDArray[np.int64]) -> npt.ND
     return recoded
 
 
-def _visit_stream(log: ScannedLog, target: Policy, horizon: int, visit: Visit) -> None:
+def _visit_stream(
+    log: ScannedLog, target: Policy, horizon: int, begin: Callable[[bool], Visit]
+) -> None:
     engine: Any = log.scanner
     opened, rows = engine._open(log.data, log.reading, target)
-    found = scan(opened, rows, log.reading, horizon, visit)
+    found = scan(opened, rows, log.reading, horizon, begin, engine.reads_fast(rows))
     _refuse_change(bool(found.faults or found.target_faults))
 
 
 def _visit_sorted(
-    log: ScannedLog, engine: str | None, target: Policy, horizon: int, visit: Visit
+    log: ScannedLog,
+    engine: str | None,
+    target: Policy,
+    horizon: int,
+    begin: Callable[[bool], Visit],
 ) -> None:
     from reweigh.sums.engines.sql_connect import open_home
     from reweigh.sums.engines.sql_log import policy_column
@@ -118,7 +102,7 @@ def _visit_sorted(
         named = [name for _, name in wanted_columns(reading.columns, column)]
         names = list(dict.fromkeys(named))
         rows = SortedRows.of(home, names, reading)
-        found = scan(rows, rows, reading, horizon, visit)  # type: ignore[arg-type]
+        found = scan(rows, rows, reading, horizon, begin, fast=False)  # type: ignore[arg-type]
     _refuse_change(bool(found.faults or found.target_faults))
 
 
@@ -136,6 +120,8 @@ class SortedRows:
     names: list[str]
     schema: pa.Schema
     query: str
+    threads: ClassVar[int] = 1
+    order: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def of(cls, home: Any, names: list[str], reading: Reading) -> SortedRows:
@@ -146,7 +132,7 @@ class SortedRows:
         return cls(home, names, pa.schema(list(zip(names, plain, strict=True))), query)
 
     def batches(self, names: list[str] | None = None) -> Iterator[pa.Table]:
-        from reweigh.sums.engines.sql_duckdb import duckdb_errors
+        from reweigh.sums.engines.sql_databases import duckdb_errors
 
         connection = getattr(self.home, "connection", None) or self.home.backend.con
         with duckdb_errors(self.describe(), None):

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import ibis
@@ -85,7 +86,7 @@ class IbisEngine:
             def sums() -> Moments:
                 query = self._query(home, reading, target, request)
                 with self._counted(query.facts.rows + query.facts.beyond, len(query.expressions)):
-                    return query.sums(target)
+                    return query.sums()
 
             return self._naming_rows(home, data, reading, sums, target)
 
@@ -93,7 +94,7 @@ class IbisEngine:
         """The queries that make the sums of the request, as they are sent."""
         with open_home(self.engine, data, reading, policy_column(target)) as home:
             return self._naming_rows(
-                home, data, reading, lambda: self._query(home, reading, target, request).text()
+                home, data, reading, lambda: self._query(home, reading, target, request).text
             )
 
     def describe(self, data: Any, reading: Reading) -> dict[str, Any]:
@@ -174,27 +175,6 @@ def _with_rows(
     what, _, _ = str(error).partition(f": {len(error.faults)} broken rule")
     faults = [replace(f, places=places.get((f.code, f.rule), f.places)) for f in error.faults]
     return input_error(what, faults)
-
-
-def warehouse_sql(
-    dialect: str,
-    columns: dict[str, Any],
-    reading: Reading,
-    target: Policy,
-    request: Request,
-    facts: Facts,
-    table: str = "log",
-) -> str:
-    """The queries for a warehouse, as text: `columns` are its names and Arrow types.
-
-    `table` is a view of the log whose columns are called c0, c1, … by position; the policy, if it
-    is a table, is uploaded as reweigh_policy; the codes of labels as reweigh_codes_of_s and _a; the
-    (t, s) whose cells by what came before are held as reweigh_held.
-    """
-    names = list(columns)
-    home = Home(f"table {table!r}", names, names, list(columns.values()), dialect, table)
-    log = open_log(home, reading, policy_column(target))
-    return Query(home, log, reading, target, request, facts).text()
 
 
 # ---- what is asked -----------------------------------------------------------------------------
@@ -285,15 +265,16 @@ class Query:
         if "largest" in self.kinds:
             self.expressions["largest"] = sql_tables.largest(source, self.facts.episodes, gamma)
 
-    def _sums_of(self, table: Table, held: pa.Table | None = None) -> Any:
-        """`held`: the (t, s) of which cells by what came before are summed."""
+    def _sums_of(self, table: Table, t: Any = (), s: Any = ()) -> Any:
+        """`t`, `s`: of which (t, s) cells by what came before are summed."""
         source, gamma = self.source, self.reading.discount
         keys = own_keys(table) if table in self.request.tables else table.keys
         if table is not BUILT_IN["lagged"]:
             shift = 0 if self.facts.ids is None else self._shift(table.name)
             return sql_tables.aggregate(source, table, keys, gamma, shift)
-        none = pa.table({"ht": pa.array([], pa.int32()), "hs": pa.array([], pa.int32())})
-        held = self.home.put(HELD_STATES, none if held is None else held)
+        # and of -1, which is none: Spark takes no empty table
+        columns = {"ht": np.append(t, -1).astype(np.int32), "hs": np.append(s, -1).astype(np.int32)}
+        held = self.home.put(HELD_STATES, pa.table(columns))
         chosen = source.semi_join(held, [source["t"] == held["ht"], source["s"] == held["hs"]])
         return sql_tables.aggregate(chosen, table, keys, gamma).limit(diagnostic.MOST_LAGGED + 1)
 
@@ -302,6 +283,7 @@ class Query:
         record = PacedMoments if kind == "paced" else OrderedMoments
         return diagnostic.UNORDERED if self.facts.ids is None else record.shift_of(*self.facts.ids)
 
+    @cached_property
     def queries(self) -> dict[str, str]:
         """The SQL of every table of sums, and of the coded rows where a home holds them."""
         queries = {name: self.home.sql(e) for name, e in self.expressions.items()}
@@ -309,27 +291,27 @@ class Query:
             queries["rows"] = f"CREATE OR REPLACE TEMP TABLE {ROWS} AS\n{queries['rows']}"
         return queries
 
+    @property
     def text(self) -> str:
         """All queries as one text, in which each is named."""
-        return _text(self.queries())
+        return "\n\n".join(f"-- {name}\n{query};" for name, query in self.queries.items())
 
     # ---- what comes back -----------------------------------------------------------------------
 
-    def sums(self, target: Policy) -> Moments:
+    def sums(self) -> Moments:
         """Run the queries, and make moments of their answers."""
-        queries = self.queries()
         answers: dict[str, Any] = {}
 
         def run(name: str) -> None:
             if name == "lagged":
-                answers[name] = self._lagged(answers, queries[name])
+                answers[name] = self._lagged(answers)
             else:
-                answers[name] = self.home.run(self.expressions[name], queries[name])
+                answers[name] = self.home.run(self.expressions[name], self.queries[name])
 
-        each("queries", list(queries), run)
+        each("queries", list(self.queries), run)
         facts, request, known = self.facts, self.request, self.facts.states
         sums = Moments(
-            about=self.reading.about(target, request, facts.horizon),
+            about=self.reading.about(self.target, request, facts.horizon),
             # the hidden state is a state of its own in the model's cells
             states=Labels((*known.values, None)) if facts.hidden_rows else known,
             actions=facts.actions,
@@ -337,7 +319,7 @@ class Query:
             rewards=facts.reward_range,
             hidden=facts.hidden_rows > 0,
             left_out=self.left_out,
-            sql=_text(queries),
+            sql=self.text,
             tables={
                 table.name: DeclaredSums(table, self._arrays(answers, table)).summed()
                 for table in request.tables
@@ -387,7 +369,7 @@ class Query:
             parts["largest"] = LargestWeights(falling, -math.inf, facts.episodes).trimmed()
         return parts
 
-    def _lagged(self, answers: dict[str, Any], query: str) -> LaggedMoments:
+    def _lagged(self, answers: dict[str, Any]) -> LaggedMoments:
         """The cells by what came before of as many (t, s) as `thinned` would hold: of few of them
         first, and of twice as many while their cells fit. How few is known from the rows of (t, s)
         and from how many cells one of them can have."""
@@ -405,8 +387,7 @@ class Query:
             level += 1
         while level >= 0:
             held = place < 2 ** (diagnostic.BITS - level)
-            pairs = {"ht": t[held].astype(np.int32), "hs": s[held].astype(np.int32)}
-            answer = self.home.run(self._sums_of(table, pa.table(pairs)), query)
+            answer = self.home.run(self._sums_of(table, t[held], s[held]), self.queries["lagged"])
             if found is not None and answer.num_rows > diagnostic.MOST_LAGGED:
                 break
             arrays = self._arrays({"lagged": answer}, table)
@@ -436,10 +417,6 @@ class Query:
             arrays["bucket"] = arrays["bucket"] >> self._shift(table.name)
         sums = {name: floats(answer, name) for name in table.columns}
         return arrays | {"n": ints(answer, "n")} | sums
-
-
-def _text(queries: dict[str, str]) -> str:
-    return "\n\n".join(f"-- {name}\n{query};" for name, query in queries.items())
 
 
 def _starts(cells: TransitionMoments) -> StartMoments:

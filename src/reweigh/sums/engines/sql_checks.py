@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from reweigh.errors import KEPT_PLACES, Fault, Place
 from reweigh.log import rules
-from reweigh.log.checks import column_fault
-from reweigh.log.column_types import is_number, is_text
+from reweigh.log.rules import column_fault
+from reweigh.log.states import is_number, is_text
 from reweigh.sums.engines import sql_rows as expr
 from reweigh.sums.engines.sql_connect import Home
 from reweigh.sums.engines.sql_rows import Layout, Role, finite, is_null, one_if, only_if, within
@@ -49,7 +49,7 @@ class Check:
     value: Any = field(default_factory=lambda: ibis.null("string"))
     fix: str | Callable[[Answer], str] | None = None
     more: dict[str, Any] = field(default_factory=dict)
-    note: Callable[[Answer], str] = lambda row: ""
+    note: Callable[[Answer], str] | None = None
     sums: dict[str, Any] = field(default_factory=dict)
     otherwise: Fault | None = None
     words: dict[str, object] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Check:
                 self.column,
                 episode=row["e"],
                 step=None if row["t"] is None else int(row["t"]),
-                note=self.note(row),
+                note="" if self.note is None else self.note(row),
             )
             for row in home.run(shown).to_pylist()
         )
@@ -206,10 +206,8 @@ class RowChecks:
         def fix(answer: Answer) -> str:
             return rules.probability_fix(of, density, answer[low], answer[high])
 
-        sums, words = (
-            {low: shown.min(), high: shown.max()},
-            {"interval": rules.interval(of, density)},
-        )
+        words = {"interval": rules.interval(of, density)}
+        sums = {low: shown.min(), high: shown.max()}
         self.add(rules.PROBABILITY_RANGE, role, bad, p, fix=fix, sums=sums, words=words)
 
     def texts(self, role: str) -> None:
@@ -277,13 +275,13 @@ def in_sequence(rows: Any, layout: Layout) -> tuple[Any, list[Check]]:
     def missing(row: Answer) -> str:
         return f" (step {int(row['due'])} is missing)"
 
-    broken = {r.code: r.broken(t, due - 1, first) for r in SEQUENCE}
-    checks = [
-        Check(rules.STEP_START, name, broken["step-start"], t),
-        Check(rules.DUPLICATE_STEP, name, broken["duplicate-step"], t),
-        Check(rules.MISSING_STEP, name, broken["missing-step"], t, more={"due": due}, note=missing),
+    notes = {rules.MISSING_STEP: missing}
+    return rows, [
+        Check(
+            rule, name, rule.broken(t, due - 1, first), t, more={"due": due}, note=notes.get(rule)
+        )
+        for rule in SEQUENCE
     ]
-    return rows, checks
 
 
 def next_state_checks(rows: Any, layout: Layout, reading: Reading) -> list[Check]:

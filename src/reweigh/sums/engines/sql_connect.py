@@ -18,8 +18,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from reweigh.errors import InputError, UsageError
-from reweigh.log.column_types import is_text
+from reweigh.log.parquet_files import ParquetSource
 from reweigh.log.sources import FileSource, TableSource
+from reweigh.log.states import is_text
 from reweigh.sums.read import Reading
 from reweigh.system.process import wait_for
 
@@ -82,20 +83,18 @@ def open_home(
     `policy` is a column that the target reads, beside those that play a role.
     """
     if isinstance(data, FileSource):
-        data._refuse_change()
+        data.refuse_change()
     with contextlib.ExitStack() as stack:
+        from reweigh.sums.engines.sql_databases import open_duckdb, open_spark
+
         if engine is None:
             yield TableHome(data, stack)
         elif engine == "duckdb":
-            from reweigh.sums.engines.sql_duckdb import open_duckdb
-
             yield open_duckdb(data, reading, policy, stack)
         else:
-            from reweigh.sums.engines.sql_spark import open_spark
-
             yield open_spark(engine, data, reading, policy, stack)
     if isinstance(data, FileSource):
-        data._refuse_change()
+        data.refuse_change()
 
 
 # ---- SQL and types -----------------------------------------------------------------------------
@@ -135,11 +134,15 @@ def _unfused() -> Iterator[None]:
         ibis.options.sql.fuse_selects = before
 
 
+def numbered(count: int) -> list[str]:
+    return [f"c{i}" for i in range(count)]
+
+
 def named_table(name: str, kinds: Sequence[pa.DataType], names: Sequence[str] | None = None) -> Any:
     """An Ibis table that is known by its name and the Arrow types of its columns."""
     import ibis
 
-    names = [f"c{i}" for i in range(len(kinds))] if names is None else names
+    names = numbered(len(kinds)) if names is None else names
     schema = {n: ibis_kind(kind) for n, kind in zip(names, kinds, strict=True)}
     return ibis.table(schema, name=name)
 
@@ -186,11 +189,11 @@ def needed(reading: Reading, policy: str | None, known: Sequence[str]) -> list[s
 
 
 def files_alike(
-    data: FileSource, reading: Reading, policy: str | None
+    data: ParquetSource, reading: Reading, policy: str | None
 ) -> tuple[pa.Schema, list[tuple[tuple[str, ...], list[Path]]]]:
     """The types of the needed columns over all Parquet files; and the files that have the same
     columns, of the same types, with the names of these: an engine reads such files together."""
-    schemas = data.parquet_schemas()
+    schemas = data.schemas()
     united = data.unite(schemas, needed(reading, policy, data.names))
     alike: dict[tuple[Any, ...], list[Path]] = {}
     for path, schema in zip(data.paths, schemas, strict=True):
@@ -282,7 +285,7 @@ class TableHome(Home):
         query = sql or self.sql(expression)
         if self.dialect == "pyspark":
             return self.backend._session.sql(query).toArrow()
-        from reweigh.sums.engines.sql_duckdb import duckdb_errors
+        from reweigh.sums.engines.sql_databases import duckdb_errors
 
         connection = self.backend.con
         with duckdb_errors(self.source, None):

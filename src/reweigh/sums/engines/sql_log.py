@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from reweigh.errors import KEPT_PLACES, Fault, Place, RefusedError, UsageError, input_error, nearest
 from reweigh.log import rules
-from reweigh.log.checks import Faults, column_fault
-from reweigh.log.column_types import is_number
-from reweigh.log.identity import Identity
+from reweigh.log.abstractions import Grid, Rounding, describe_abstraction
 from reweigh.log.log import SHOWN_LABELS
 from reweigh.log.read import missing_column
-from reweigh.log.states import HIDDEN, Grid, Labels, Rounding, describe_abstraction, unite
+from reweigh.log.rules import Faults, column_fault
+from reweigh.log.states import HIDDEN, Labels, is_number, unite
+from reweigh.log.steps import Identity
 from reweigh.policy.base import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.engines import sql_rows as expr

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import ibis
 import pyarrow as pa
 
-from reweigh.log.column_types import is_number, is_text
-from reweigh.log.columns import Columns
-from reweigh.log.identity import FOLD, LARGE, MARKS, MIX, NUMBER, SPREAD
-from reweigh.log.states import Grid, Rounding
+from reweigh.kernels.codes import FOLD, LARGE, MARKS, MIX, SPREAD
+from reweigh.log.abstractions import Grid, Rounding
+from reweigh.log.log import Columns
+from reweigh.log.states import is_number, is_text
+from reweigh.log.steps import NUMBER
 from reweigh.sums.read import Reading
 
 LARGEST = 1.7976931348623157e308
@@ -303,7 +304,7 @@ def id_number(rows: Any, layout: Layout) -> Any:
     return only_if(text.re_search(NUMBER).fill_null(False), text).cast("int64")
 
 
-# ---- which rows these are: the marks of `log/identity.py` --------------------------------------
+# ---- which rows these are: the marks of `log/steps.py` --------------------------------------
 
 
 def with_marks(rows: Any, layout: Layout, dialect: str) -> Any:

@@ -49,6 +49,7 @@ from reweigh.sums.trajectories import NO_SCALE, EpisodeSums, StepMoments, StepSu
 
 SPAN = 100.0  # of log-products that are summed together: exp(-2·SPAN) is far from underflow
 NO_PRODUCT = -(10**9)  # k of products that are 0
+ZERO = ibis.literal("0").cast("float64")  # PostgreSQL takes a plain 0.0 for a decimal
 OPERATIONS = Operations(ibis.least, ibis.greatest, lambda x: ibis.ifelse(x, 1.0, 0.0))
 
 
@@ -58,8 +59,8 @@ OPERATIONS = Operations(ibis.least, ibis.greatest, lambda x: ibis.ifelse(x, 1.0,
 def coded(home: Home, log: Log, facts: Facts, with_id: bool) -> Any:
     """Typed rows with codes for labels, and no more columns than sums need."""
     rows, parts = log.rows, range(sum(role.startswith("state") for role in log.layout))
-    # an id of whole numbers is its own number
-    more = {"id": id_number(rows, log.layout)} if with_id and _has_texts(rows) else {}
+    is_number = rows["e"].type().is_integer()  # then it is the id's number
+    more = {"id": id_number(rows, log.layout)} if with_id and not is_number else {}
     plain = [n for n in ("e", "t", "y", "mu", "q", "ended", "cut") if n in rows.columns]
     labels = [f"{x}{j}" for x in "sn" for j in parts if f"{x}{j}" in rows.columns]
     rows = rows.select(*plain, *labels, action=rows["a"], **more)
@@ -71,10 +72,6 @@ def coded(home: Home, log: Log, facts: Facts, with_id: bool) -> Any:
     else:
         rows = _with_code(home, rows, ["action"], facts.actions, "a")
     return rows.drop("action", *labels)
-
-
-def _has_texts(rows: Any) -> bool:
-    return not rows["e"].type().is_integer()
 
 
 def _with_code(home: Home, rows: Any, parts: list[str], labels: Labels, code: str) -> Any:
@@ -258,8 +255,7 @@ def stretches(rows: Any, gamma: float) -> Any:
         y=(rows["power"] * rows["y"]).sum(),
         weighted_one=(rows["power"] * rows["r"]).sum(),
     )
-    nothing = ibis.literal(0.0, "float64")
-    return long.mutate(pi=nothing, mu=nothing)
+    return long.mutate(pi=ZERO, mu=ZERO)
 
 
 def episodes(rows: Any, gamma: float, weighted: bool) -> Any:
@@ -279,7 +275,7 @@ def episodes(rows: Any, gamma: float, weighted: bool) -> Any:
         zeros=rows["zero"].sum(),
         **sums,
     )
-    return whole.mutate(t=ibis.literal(0, "int64"), start_value=ibis.literal(0.0, "float64"))
+    return whole.mutate(t=ibis.literal(0, "int64"), start_value=ZERO)
 
 
 def _scaled(rows: Any) -> Any:

@@ -1,13 +1,9 @@
 """The streaming engine: files larger than memory, batch after batch, into sums that add up.
 
-Two ways through the rows, tried in this order; both give the same sums:
-
-fast      sums of simple logs, by a compiled kernel (stream_fast.py)
-chunks    anything: chunks of whole episodes go through the code that reads logs into memory
-          (stream_chunks.py)
-
-Both need episodes that stand together, with their steps in order. Rows in another order are sorted
-by DuckDB first (`RowSource.sorted_by`), and the user is warned that this took its time.
+Chunks of whole episodes become small logs (`stream_chunks.py`; of simple logs by compiled loops,
+`stream_simple.py`), whose sums add up. Episodes must stand together, with their steps in order.
+Rows in another order are sorted by DuckDB first (`RowSource.sorted_by`), and the user is warned
+that this took its time.
 
 Every break of the log's contract is collected to the end of the log and then refused at once, in
 the words of the log in memory. Two things are known of a part of the log only: how many values of a
@@ -19,7 +15,7 @@ Batches are read in a thread of their own. Each table of sums is added up by one
 order of the rows: the number of threads does not change a bit of it.
 
 The same rows in another order, format or division into files, or read by another engine, are
-noticed when moments are added (`log/identity.py`); a part of a log among the whole is not.
+noticed when moments are added (`log/steps.py`); a part of a log among the whole is not.
 An episode id that comes back is noticed as long as there are fewer than 2^24 runs of ids; beyond
 that, the sums say that it was not looked for (`Moments.unchecked`).
 """
@@ -36,31 +32,30 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from reweigh.errors import Fault, InputWarning, UsageError, input_error
-from reweigh.log.checks import Faults
+from reweigh.kernels import choose
+from reweigh.log.abstractions import describe_abstraction
 from reweigh.log.log import SHOWN_LABELS, EpisodeLog
 from reweigh.log.read import read_roles
-from reweigh.log.states import HIDDEN, Label, describe_abstraction
+from reweigh.log.rules import Faults
+from reweigh.log.states import HIDDEN
 from reweigh.policy.base import ColumnPolicy, Policy, RememberedPolicy
-from reweigh.sums.engines.arrays import ArraysEngine, ratios
 from reweigh.sums.engines.base import Request, named
 from reweigh.sums.engines.stream_chunks import (
     Findings,
-    Parts,
     RowOrderError,
-    in_order,
+    Visit,
     scan,
     settle,
 )
-from reweigh.sums.engines.stream_episodes import Tail
-from reweigh.sums.engines.stream_rows import ROW, Data, Opened, RowSource
+from reweigh.sums.engines.stream_rows import Data, Opened, RowSource
+from reweigh.sums.engines.stream_sums import ChunkSums, in_order
 from reweigh.sums.moments import About, Moments
-from reweigh.sums.numpy_scan import log_weights
 from reweigh.sums.read import Reading
 from reweigh.system.process import Report, require_compiled, require_steps
 
 Result = TypeVar("Result")
 Sink = TypeVar("Sink", "ChunkSums", "Tally")
-BATCH = 1 << 18  # rows
+BATCH = 1 << 20  # rows
 SORTED = (
     "the rows of an episode do not stand together in the order of their steps: DuckDB sorted the "
     "log for this scan, which takes several times as long as reading it. Sort it once by episode "
@@ -73,12 +68,13 @@ class StreamEngine:
     """Sums of a log that stays in its files.
 
     report   is called with the rows that are done, and their number
+    fast     whether compiled loops read the rows of simple logs; without: of large ones
     threads  as many as there are processors if not given; they do not change the sums
     """
 
     report: Report | None = None
     batch: int = BATCH
-    fast: bool = True
+    fast: bool | None = None
     threads: int | None = None
     name: str = "stream"
     tells_rows: ClassVar[bool] = True
@@ -91,32 +87,60 @@ class StreamEngine:
             require_steps(_horizon(rows, reading), request.blocks)
 
         def sums(rows: RowSource) -> Moments:
-            quick = self._quickly(rows, reading, target, request)
-            return quick or _by_chunks(opened, rows, reading, target, request)
+            return self._sums(opened, rows, reading, target, request)
 
         return _in_order(rows, reading, sums)
 
-    def _quickly(
-        self, rows: RowSource, reading: Reading, target: Policy, request: Request
-    ) -> Moments | None:
-        """The fast path, where there is one for this log."""
-        if not self.fast or request.tables or importlib.util.find_spec("numba") is None:
-            return None
-        require_compiled()
-        from reweigh.sums.engines.stream_fast import fast_sums
-
-        horizon = _horizon(rows, reading)
-        found = fast_sums(rows, reading, target, request, horizon)
-        if found is None or (reading.horizon is None and found.longest != horizon):
-            return None
+    def _sums(
+        self, opened: Opened, rows: RowSource, reading: Reading, target: Policy, request: Request
+    ) -> Moments:
+        """The sums of chunks of whole episodes, added up."""
+        once = RememberedPolicy(target)
+        parts, horizon, found = self._scanned(
+            opened, rows, reading, lambda shared: ChunkSums(request, once, rows.rows, shared)
+        )
+        if found.target_faults:
+            raise input_error(found.target_error, settle(found.target_faults, found.rows))
+        sums = in_order(parts.total(), found)
         about = what(reading, target, request, horizon)
-        return named(in_order(Moments(about=about, **found.moments), found.own), found.identity)
+        return named(replace(sums, about=about, unchecked=found.seen.unchecked), parts.identity)
+
+    def _scanned(
+        self, opened: Opened, rows: RowSource, reading: Reading, begin: Callable[[bool], Sink]
+    ) -> tuple[Sink, int, Findings]:
+        """Scan the log into what `begin` makes; refuse what breaks a rule. Also the horizon, and
+        what was found.
+
+        The largest step may be the fault of one row: then the longest episode without a fault is
+        the horizon, as it is in memory, and the log is looked at again, so that the faults are the
+        same.
+        """
+        horizon, sinks = _horizon(rows, reading), [begin(False)]
+
+        def visit(same_codes: bool) -> Visit:
+            sinks[:] = [begin(same_codes)]
+            return sinks[0].add
+
+        found = scan(opened, rows, reading, horizon, visit, self.reads_fast(rows))
+        if reading.horizon is None and found.longest != horizon:
+            horizon = found.longest
+            found = scan(opened, rows, reading, horizon, visit, self.reads_fast(rows))
+        _refuse(opened, settle(found.faults, found.rows))
+        return sinks[0], horizon, found
+
+    def reads_fast(self, rows: RowSource) -> bool:
+        """Whether compiled loops read the rows, of a log that is simple."""
+        fast = rows.rows >= choose.COMPILED_FROM if self.fast is None else self.fast
+        if fast and importlib.util.find_spec("numba") is not None:
+            require_compiled()
+            return True
+        return False
 
     def describe(self, data: Data, reading: Reading) -> dict[str, Any]:
         opened, rows = self._open(data, reading, None)
 
         def described(rows: RowSource) -> dict[str, Any]:
-            tally, horizon, found = _scanned(opened, rows, reading, lambda: Tally(reading))
+            tally, horizon, found = self._scanned(opened, rows, reading, lambda _: Tally(reading))
             return tally.described(opened.describe(), horizon, found)
 
         return _in_order(rows, reading, described)
@@ -145,60 +169,6 @@ def _in_order(rows: RowSource, reading: Reading, run: Callable[[RowSource], Resu
     except RowOrderError:
         warnings.warn(InputWarning(SORTED), stacklevel=4)
         return run(rows.sorted_by(reading.columns.episode, reading.columns.step))
-
-
-def _by_chunks(
-    opened: Opened, rows: RowSource, reading: Reading, target: Policy, request: Request
-) -> Moments:
-    """The sums of chunks of whole episodes, each as a log in memory has them, added up."""
-    parts, horizon, found = _scanned(
-        opened, rows, reading, lambda: ChunkSums(request, RememberedPolicy(target), rows.rows)
-    )
-    if found.target_faults:
-        raise input_error(found.target_error, settle(found.target_faults, found.rows))
-    sums = in_order(parts.total(), found.own)
-    about = what(reading, target, request, horizon)
-    return named(replace(sums, about=about, unchecked=found.seen.unchecked), found.identity)
-
-
-class ChunkSums:
-    """Sums of the chunks of a log so far."""
-
-    def __init__(self, request: Request, target: Policy, rows: int) -> None:
-        self.request, self.target = request, target
-        self.parts, self.largest = Parts(request), Tail(rows)
-
-    def add(self, log: EpisodeLog) -> None:
-        request = self.request
-        kinds = request.kinds - {"largest"} - (self.parts.left_out.keys() - {"model"})
-        asked = replace(request, kinds=kinds, named=False)
-        self.parts.add(ArraysEngine().moments(log, self.target, asked))
-        if "largest" in request.kinds:
-            self.largest.add(log_weights(log, ratios(log, self.target, request.max_ratio)[1]))
-
-    def total(self) -> Moments:
-        total = self.parts.total()
-        return replace(total, largest=self.largest.total()) if self.largest.n else total
-
-
-def _scanned(
-    opened: Opened, rows: RowSource, reading: Reading, begin: Callable[[], Sink]
-) -> tuple[Sink, int, Findings]:
-    """Scan the log into what `begin` makes; refuse what breaks a rule. Also the horizon, and what
-    was found.
-
-    The largest step may be the fault of one row: then the longest episode without a fault is the
-    horizon, as it is in memory, and the log is looked at again, so that the faults are the same.
-    """
-    if rows.order:  # faults name the rows as they stood
-        rows = rows.sorted_by(*rows.order, ROW)
-    horizon, sink = _horizon(rows, reading), begin()
-    found = scan(opened, rows, reading, horizon, sink.add)
-    if reading.horizon is None and found.longest != horizon:
-        horizon, sink = found.longest, begin()
-        found = scan(opened, rows, reading, horizon, sink.add)
-    _refuse(opened, settle(found.faults, found.rows))
-    return sink, horizon, found
 
 
 def _horizon(rows: RowSource, reading: Reading) -> int:
@@ -244,8 +214,6 @@ class Tally:
         self.reading = reading
         self.episodes = self.rows = self.hidden = self.ended_early = self.truncated = 0
         self.discounted = 0.0
-        self.states: set[Label] = set()
-        self.actions: set[Label] = set()
         self.reward, self.behavior = [np.inf, -np.inf], [np.inf, -np.inf]
 
     def add(self, log: EpisodeLog) -> None:
@@ -256,8 +224,6 @@ class Tally:
         self.ended_early += int(np.sum(short & ~steps.truncated))
         self.rows += steps.n_rows
         self.hidden += int(np.sum(steps.state == HIDDEN))
-        self.states.update(log.states.values)
-        self.actions.update(() if log.actions is None else log.actions.values)
         self.discounted += float(np.dot(steps.reward, log.discount ** steps.step.astype(float)))
         for ends, values in ((self.reward, steps.reward), (self.behavior, steps.behavior_prob)):
             if values is not None and len(values):
@@ -265,9 +231,8 @@ class Tally:
 
     def described(self, source: str, horizon: int, found: Findings) -> dict[str, Any]:
         reading = self.reading
-        shown = self.states - {None}
-        states = sorted(shown & found.own) + sorted(shown - found.own)  # type: ignore[type-var]
-        actions = sorted(self.actions)  # type: ignore[type-var]
+        states = found.ordered_labels()
+        actions = sorted(found.actions)  # type: ignore[type-var]
         discrete = not reading.continuous_actions
         notes = []
         if found.rows > self.rows:

@@ -1,29 +1,34 @@
-"""Logs whose episodes stand together: cut into chunks of whole episodes, each checked as a log.
+"""Logs whose episodes stand together: cut into chunks of whole episodes, each of them a small log.
 
-Every chunk goes through the code that reads a log into memory, so the rules and the messages are
-the same. Faults are collected to the end of the log; once there is one, the rest is only checked.
+Simple logs are read by compiled loops (`stream_simple.py`). Of any other log, and of one that
+breaks a rule, every chunk goes through the code that reads a log into memory, so the rules and the
+messages are the same. Faults are collected to the end of the log; once there is one, the rest is
+only checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from reweigh.errors import KEPT_PLACES, Fault, InputError, Place, RefusedError, UsageError
-from reweigh.log.identity import Identity, identity_of, key_of
 from reweigh.log.log import EpisodeLog
 from reweigh.log.read import assemble
-from reweigh.log.roles import RoleReader, is_label
-from reweigh.log.states import Codes, Label, Labels
-from reweigh.sums.engines.base import SPARE_CELLS, Request
-from reweigh.sums.engines.stream_rows import ROW, Opened, RowSource
-from reweigh.sums.moments import Moments, together
+from reweigh.log.roles import RoleReader
+from reweigh.log.states import Codes, Label, Labels, is_label
+from reweigh.sums.engines.stream_rows import (
+    ROW,
+    Opened,
+    RowSource,
+    _codes,
+    id_keys,
+    read_ahead,
+    run_starts,
+)
 from reweigh.sums.read import Reading
 
 Ints = npt.NDArray[np.int64]
@@ -32,7 +37,6 @@ Mask = npt.NDArray[np.bool_]
 Visit = Callable[[EpisodeLog], None]
 KEPT_IDS = 1 << 24  # runs of ids: 16 bytes each
 LONGEST_EPISODE = 1 << 24  # rows
-FEW_CELLS = 1 << 18  # adding up costs a sort, so it waits until the parts hold more than this
 SIGN = np.uint64(1 << 63)  # so that the keys of -1, 0, 1 count up
 
 
@@ -134,26 +138,75 @@ class SeenIds:
 
 @dataclass
 class Findings:
-    """What a scan has come across."""
+    """What a scan has come across; `own` are the labels of the state column itself, `labels` and
+    `actions` all labels that occur."""
 
     faults: list[Fault] = field(default_factory=list)
     target_faults: list[Fault] = field(default_factory=list)
     target_error: str = ""
     own: set[Label] = field(default_factory=set)
+    labels: set[Label] = field(default_factory=set)
+    actions: set[Label] = field(default_factory=set)
     seen: SeenIds = field(default_factory=SeenIds)
     rows: int = 0
     longest: int = 1
-    identity: Identity = field(default_factory=Identity)
+
+    def ordered_labels(self) -> list[Label]:
+        """First those of the state column, then those that only stand in next_state."""
+        return [*sorted(self.own), *sorted(self.labels - self.own)]  # type: ignore[type-var]
 
 
-def scan(opened: Opened, rows: RowSource, reading: Reading, horizon: int, visit: Visit) -> Findings:
-    """Check the whole log; `visit` sees every chunk as a log, as long as no rule is broken."""
+def scan(
+    opened: Opened,
+    rows: RowSource,
+    reading: Reading,
+    horizon: int,
+    begin: Callable[[bool], Visit],
+    fast: bool,
+) -> Findings:
+    """Check the whole log. What `begin` gives sees every chunk as a log, as long as no rule is
+    broken; where the code that reads logs must begin anew, it is asked for again. Its argument is
+    whether chunks share their codes: one code is one label, as long as no new ones come up."""
+    if fast:
+        from reweigh.sums.engines.stream_simple import UnusualRowsError
+
+        try:
+            return _simple_scan(rows, reading, horizon, begin(True))
+        except UnusualRowsError:
+            pass
+    return _checked_scan(opened, rows, reading, horizon, begin(False))
+
+
+def _simple_scan(rows: RowSource, reading: Reading, horizon: int, visit: Visit) -> Findings:
+    from reweigh.sums.engines.stream_simple import SimpleLog, UnusualRowsError
+
     found = Findings()
+    simple = SimpleLog(rows, reading, horizon, found)
+    for log in simple.chunks():
+        try:
+            visit(log)
+        except InputError as error:
+            raise UnusualRowsError from error
+    if found.seen.repeated():
+        raise RowOrderError
+    found.own, found.actions = simple.labels_of("state"), simple.labels_of("action")
+    found.labels = found.own | simple.labels_of("next_state")
+    return found
+
+
+def _checked_scan(
+    opened: Opened, rows: RowSource, reading: Reading, horizon: int, visit: Visit
+) -> Findings:
+    """By the code that reads logs."""
+    found = Findings()
+    if rows.order:  # faults name the rows as they stood
+        rows = rows.sorted_by(*rows.order, ROW)
     # ids of another type are a fault of the column: no episodes are made of them, and none are
     # looked for
     are_ids = is_label(rows.schema.field(reading.columns.episode).type)
+    batches = read_ahead(rows.batches(), rows.threads)
     for first, table in (
-        whole_episodes(rows.batches(), reading.columns.episode) if are_ids else numbered(rows)
+        whole_episodes(batches, reading.columns.episode) if are_ids else numbered(batches)
     ):
         found.rows += table.num_rows
         if are_ids:
@@ -176,7 +229,8 @@ def scan(opened: Opened, rows: RowSource, reading: Reading, horizon: int, visit:
             gather(found.faults, reader.faults.found)
             continue
         found.own.update(reader.own.values)
-        found.identity += identity_of(log.steps)
+        found.labels.update(log.states.values)
+        found.actions.update(() if log.actions is None else log.actions.values)
         if found.faults:
             continue
         try:
@@ -191,10 +245,10 @@ def scan(opened: Opened, rows: RowSource, reading: Reading, horizon: int, visit:
     return found
 
 
-def numbered(rows: RowSource) -> Iterator[tuple[int, pa.Table]]:
+def numbered(batches: Iterator[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
     """The batches, with the number of their first row."""
     first = 0
-    for table in rows.batches():
+    for table in batches:
         yield first, table
         first += table.num_rows
 
@@ -225,46 +279,6 @@ def whole_episodes(batches: Iterator[pa.Table], name: str) -> Iterator[tuple[int
         yield first, held
 
 
-def run_starts(keys: npt.NDArray[Any]) -> Ints:
-    """The first row of each run of equal keys."""
-    return np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-
-
-def _codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """Numbers that are equal where the cells are, within this column.
-
-    A null stands for the cell before: it is a fault of its own, and does not part an episode.
-    """
-    if pa.types.is_integer(column.type) and column.null_count == 0:
-        return np.asarray(column.to_numpy())
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    coded = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
-    coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded
-    codes = np.asarray(coded.indices.to_numpy(zero_copy_only=False))
-    if column.null_count:
-        known = column.is_valid().to_numpy()
-        codes = codes[np.maximum.accumulate(np.where(known, np.arange(len(codes)), 0))]
-    return codes
-
-
-def id_keys(column: pa.ChunkedArray) -> Words:
-    """(rows,) one number per id, the same in every chunk: the integer (also of a text that is one's
-    digits), or 8 bytes of the MD5."""
-    codes = _codes(column)
-    if pa.types.is_integer(column.type) and column.null_count == 0:
-        return codes.astype(np.int64, copy=False).view(np.uint64)
-    _, first, place = np.unique(codes, return_index=True, return_inverse=True)
-    numbers = np.array([key_of(text) for text in id_texts(column, first)], np.int64)
-    return np.asarray(numbers[place].view(np.uint64))
-
-
-def id_texts(column: pa.ChunkedArray, rows: Ints) -> list[str]:
-    """Ids as texts; that of a truth value is that of the integer, as everywhere."""
-    values = column.take(pa.array(rows)).to_pylist()
-    return [str(int(value) if isinstance(value, bool) else value) for value in values]
-
-
 def _steps(column: pa.ChunkedArray) -> Ints | None:
     if not pa.types.is_integer(column.type) or column.null_count:
         return None
@@ -288,75 +302,7 @@ def _check_order(found: Findings, keys: Words, starts: Ints, step: Ints | None) 
             raise RowOrderError
 
 
-# --- sums and faults of the chunks, added up ------------------------------------------------------
-
-
-@dataclass
-class Parts:
-    """Moments that come one after the other; the largest weights among them are kept apart."""
-
-    request: Request
-    held: list[Moments] = field(default_factory=list)
-
-    @property
-    def left_out(self) -> dict[str, str]:
-        """Kinds of which there are too many already."""
-        return self.held[0].left_out if self.held else {}
-
-    def add(self, part: Moments) -> None:
-        if "model" in self.left_out:
-            part = part._without_model(self.left_out)
-        self.held.append(part)
-        first, *rest = [cells_of(m) for m in self.held]
-        if sum(rest) > max(first, FEW_CELLS):
-            self.held = [self.total()]
-
-    def total(self) -> Moments:
-        """The sum; spare kinds that have become too large are left out from there on."""
-        total, request = add_up(self.held), self.request
-        if "model" not in request.spare or total.model is None or len(total.model) <= SPARE_CELLS:
-            return total
-        return total._without_model(total.left_out | request.left_out())
-
-
-def cells_of(part: Moments) -> int:
-    tables = (part.transitions, part.model, part.lagged, part.paced)
-    return sum(len(table) for table in tables if table is not None) + len(part.start.n)
-
-
-def add_up(parts: list[Moments]) -> Moments:
-    """The sum of parts of one log (the parts share what they are of)."""
-    if len({frozenset(part.actions.values) for part in parts if part.actions is not None}) > 1:
-        # no part knows what the policy does with another's actions
-        parts = [replace(part, policy=None) for part in parts]
-    return together(parts)
-
-
-def in_order(total: Moments, own: Iterable[Label]) -> Moments:
-    """The sums as the whole log, read at once, would give them.
-
-    States come in increasing order: first those of the state column (`own`), then those that only
-    stand in next_state, the hidden state last.
-    """
-    first = set(own)
-    shown = [value for value in total.states.values if value is not None]
-    order = sorted(v for v in shown if v in first) + sorted(v for v in shown if v not in first)
-    states = Labels((*order, None) if total.hidden else tuple(order))
-    actions = total.actions
-    if actions is not None:
-        actions = Labels(tuple(sorted(actions.values)))  # type: ignore[type-var]
-    ordered = total
-    if (states, actions) != (total.states, total.actions):
-        ordered = add_up([total._with_labels(states, actions)])
-    if ordered.hidden and ordered.transitions is not None:
-        # a stretch has no single π and μ; parts without hidden states have counted theirs
-        zeros = np.zeros(len(ordered.transitions))
-        ordered = replace(
-            ordered, transitions=replace(ordered.transitions, pi=zeros, pi2=zeros, mu=zeros)
-        )
-    if ordered.truncated:  # the products of cut-off episodes mean nothing
-        ordered = replace(ordered, trajectories=None)
-    return ordered
+# --- faults of the chunks, added up ------------------------------------------------------
 
 
 def gather(found: list[Fault], more: Iterable[Fault]) -> None:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -27,18 +27,20 @@ from pyarrow import csv as pacsv
 
 from reweigh.errors import InputError, Place, input_error
 from reweigh.log import csv_files as csvfile
-from reweigh.log.column_types import is_text, plain_table
-from reweigh.log.csv_files import CsvPart
-from reweigh.log.parquet_files import file_errors
+from reweigh.log.csv_files import CsvPart, TextStream, bad_byte, open_stream
+from reweigh.log.parquet_files import ParquetSource, file_errors
 from reweigh.log.sources import FileSource, TableSource
-from reweigh.log.text_files import TextStream, bad_byte, open_stream
+from reweigh.log.states import is_text, plain_table
+from reweigh.log.steps import key_of
 from reweigh.system.process import Report
 
 Data = FileSource | TableSource
+Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+Part = TypeVar("Part")
 CSV_BLOCK = 1 << 22
 UNREAD = {b"cells": b"numbers, but for some"}  # the log's contract then names the bad ones
 PARQUET_BUFFER = 1 << 18
-AHEAD = 2  # batches that are read before they are needed
 ROW = "row of the log"  # a column of sorted rows: the place where each stood before
 
 
@@ -46,8 +48,8 @@ ROW = "row of the log"  # a column of sorted rows: the place where each stood be
 class RowSource:
     """The named columns of a log, in batches of at most `size` rows.
 
-    threads  1: each batch is read when it is asked for; 2: the next ones are read meanwhile; more:
-             and several columns at a time
+    threads  1: all is read when it is asked for; 2: the next rows are read meanwhile; more: and
+             several columns at a time
     order    the columns by which the rows are sorted, if any; with ROW among them they have that
              column, too
     """
@@ -62,6 +64,10 @@ class RowSource:
     threads: int = 1
     order: tuple[str, ...] = ()
 
+    @property
+    def num_rows(self) -> int:
+        return self.rows
+
     def sorted_by(self, *names: str) -> RowSource:
         return replace(self, order=names)
 
@@ -75,7 +81,7 @@ class RowSource:
         tables = _read(self.data, schema, size or self.size, self.threads > 2)
         if self.order and names is None:
             tables = sorted_rows(self, tables, schema, size or self.size)
-        for table in read_ahead(tables) if self.threads > 1 else tables:
+        for table in tables:
             if table.num_rows == 0:
                 continue
             done += table.num_rows
@@ -127,15 +133,14 @@ class Opened:
     def place(self, row: int) -> Place:
         return self.data.place(row)
 
-    def read(self, names: Sequence[str], ids: Sequence[str]) -> pa.Table:
-        """Opens the rows, and gives the first batch: a log without rows shows here."""
+    def read(self, names: Sequence[str], ids: Sequence[str]) -> RowSource:
+        """Opens the rows: a log without any shows here."""
         extra = [name for name in self.wanted if name in self.names]
         listed = list(dict.fromkeys([*names, *extra]))
         floats = [name for name in self.states if name in ids]
         rows = open_rows(self.data, listed, ids, floats, self.size, self.report)
         self.made[:] = [replace(rows, threads=self.threads)]
-        first = next(_read(self.data, self.made[0].schema, self.size), None)
-        return pa.table({}) if first is None else first
+        return self.made[0]
 
 
 def open_rows(
@@ -153,7 +158,8 @@ def open_rows(
     if data.kind == "csv":
         columns = {n: _Survey(n in ids, n in floats, data.csv.decimal) for n in names}
         return _survey_csv(data, columns, size, report)
-    schema = data.unite(data.parquet_schemas(), names)
+    assert isinstance(data, ParquetSource)
+    schema = data.unite(data.schemas(), names)
     return RowSource(data, names, schema, sum(rows for rows, _ in data.parts), size, report)
 
 
@@ -169,28 +175,68 @@ def _parquet(path: Path) -> pq.ParquetFile:
         )
 
 
-def read_ahead(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The same, read by a thread of its own while one of them is in use.
+def read_ahead(parts: Iterator[Part], threads: int) -> Iterator[Part]:
+    """The same, the next one being read by a thread of its own while one is in use.
 
     That thread also lets go of those that were used: memory that one thread takes and another one
     gives back is not soon taken again.
     """
-    used: list[pa.Table] = []
+    if threads == 1:
+        yield from parts
+        return
+    used: list[Part] = []
 
-    def read() -> pa.Table | None:
+    def read() -> Part | None:
         used.clear()
-        return next(tables, None)
+        return next(parts, None)
 
     with ThreadPoolExecutor(1) as reader:
-        waiting = deque(reader.submit(read) for _ in range(AHEAD))
-        try:
-            while (table := waiting.popleft().result()) is not None:
-                yield table
-                used.append(table)
-                waiting.append(reader.submit(read))
-        finally:
-            for future in waiting:
-                future.cancel()
+        following = reader.submit(read)
+        while (part := following.result()) is not None:
+            following = reader.submit(read)
+            yield part
+            used.append(part)
+            del part
+
+
+def run_starts(keys: npt.NDArray[Any]) -> Ints:
+    """The first row of each run of equal keys."""
+    return np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+
+
+def _codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """Numbers that are equal where the cells are, within this column.
+
+    A null stands for the cell before: it is a fault of its own, and does not part an episode.
+    """
+    if pa.types.is_integer(column.type) and column.null_count == 0:
+        return np.asarray(column.to_numpy())
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    coded = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
+    coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded
+    codes = np.asarray(coded.indices.to_numpy(zero_copy_only=False))
+    if column.null_count:
+        known = column.is_valid().to_numpy()
+        codes = codes[np.maximum.accumulate(np.where(known, np.arange(len(codes)), 0))]
+    return codes
+
+
+def id_keys(column: pa.ChunkedArray) -> Words:
+    """(rows,) one number per id, the same in every chunk: the integer (also of a text that is one's
+    digits), or 8 bytes of the MD5."""
+    codes = _codes(column)
+    if pa.types.is_integer(column.type) and column.null_count == 0:
+        return codes.astype(np.int64, copy=False).view(np.uint64)
+    _, first, place = np.unique(codes, return_index=True, return_inverse=True)
+    numbers = np.array([key_of(text) for text in id_texts(column, first)], np.int64)
+    return np.asarray(numbers[place].view(np.uint64))
+
+
+def id_texts(column: pa.ChunkedArray, rows: Ints) -> list[str]:
+    """Ids as texts; that of a truth value is that of the integer, as everywhere."""
+    values = column.take(pa.array(rows)).to_pylist()
+    return [str(int(value) if isinstance(value, bool) else value) for value in values]
 
 
 def sorted_rows(
@@ -199,7 +245,7 @@ def sorted_rows(
     """All rows in the order of `rows.order`."""
     import duckdb
 
-    from reweigh.sums.engines.sql_duckdb import TEMP_DIRECTORY, duckdb_errors, memory_limit
+    from reweigh.sums.engines.sql_databases import TEMP_DIRECTORY, duckdb_errors, memory_limit
 
     wide = schema.append(pa.field(ROW, pa.int64())) if ROW in rows.order else schema
     narrow = _narrow(rows, wide)
@@ -254,13 +300,13 @@ def _read(data: Data, schema: pa.Schema, size: int, threads: bool = False) -> It
         for start in range(0, table.num_rows, size):
             yield plain_table(table.slice(start, size))
         return
-    data._refuse_change()
+    data.refuse_change()
     for path in data.paths:
         if data.kind == "csv":
             yield from _read_csv(data, path, schema, size)
         else:
             yield from _read_parquet(path, schema, size, threads)
-    data._refuse_change()
+    data.refuse_change()
 
 
 def _read_parquet(path: Path, schema: pa.Schema, size: int, threads: bool) -> Iterator[pa.Table]:
@@ -400,7 +446,7 @@ class _Survey:
 def _survey_csv(
     data: FileSource, columns: dict[str, _Survey], size: int, report: Report | None
 ) -> RowSource:
-    data._refuse_change()
+    data.refuse_change()
     data.parts[:] = [_look_through(path, data, columns) for path in data.paths]
     schema = pa.schema([seen.field(name) for name, seen in columns.items()])
     ranges = {

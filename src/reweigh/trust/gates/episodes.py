@@ -128,8 +128,7 @@ def cut_beside_ends(data: EpisodeLog | Moments) -> float:
     overestimated."""
     if isinstance(data, EpisodeLog):
         steps = data.steps
-        ended = (steps.ending == END) & (steps.lengths < steps.horizon)
-        return steps.unknown_before_horizon() / data.n_episodes if ended.any() else 0.0
+        return steps.unknown_before_horizon() / data.n_episodes if steps.ends_early else 0.0
     cells = data.transitions if data.transitions is not None else data.model
     if cells is None or not data.truncated:
         return 0.0

@@ -21,7 +21,7 @@ import numpy as np
 from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.kernels.groups import group_by, tally
 from reweigh.log.states import Labels, label_text
-from reweigh.sums.shares import is_constant, is_one_number
+from reweigh.sums.policy import is_constant, is_one_number
 from reweigh.sums.transitions import TransitionMoments
 from reweigh.system.numbers import divided
 from reweigh.trust.gates.gate import (

@@ -341,7 +341,7 @@ def allowed_by(data: EpisodeLog | Moments) -> Allowed | None:
     """None where sums do not tell."""
     if isinstance(data, EpisodeLog):
         rewards, horizon, discount = data.reward_range, data.horizon, data.discount
-        ends = bool(np.any((data.steps.ending == END) & (data.steps.lengths < horizon)))
+        ends = data.steps.ends_early
     else:
         cells = data.transitions if data.transitions is not None else data.model
         if data.rewards is None or cells is None:

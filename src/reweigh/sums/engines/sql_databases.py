@@ -1,22 +1,38 @@
-"""Where the rows of a log are for SQL: DuckDB, in this process."""
+"""Where the rows of a log are for SQL: DuckDB in this process, and Spark (local, a standalone
+cluster or Spark Connect)."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import os
 import re
+import socket
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from reweigh.errors import InputError, ResourceError, UsageError, nearest
-from reweigh.log.column_types import is_text, plain_schema
+from reweigh.log.parquet_files import ParquetSource
 from reweigh.log.sources import FileSource, TableSource, is_duckdb
-from reweigh.sums.engines.sql_connect import Home, arrow_rows, files_alike, judged, quoted
+from reweigh.log.states import is_text, plain_schema, plain_table
+from reweigh.sums.engines.sql_connect import (
+    Home,
+    arrow_rows,
+    files_alike,
+    ibis_kind,
+    judged,
+    numbered,
+    quoted,
+    refuse_twins,
+)
 from reweigh.sums.read import Reading
 from reweigh.system import process
 
@@ -27,6 +43,10 @@ SHARE = 0.8  # of the memory that the process may use, as DuckDB itself has it
 LEAST = 512 << 20  # bytes
 WHOLE = {8: "TINYINT", 16: "SMALLINT", 32: "INTEGER", 64: "BIGINT"}  # integers by bits
 LOG = "reweigh_log"  # the view of the log
+LOCAL = ("local", "spark://127.0.0.1:", "spark://localhost:")
+
+
+# ---- DuckDB ------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -66,7 +86,7 @@ def duckdb_errors(source: str, files: FileSource | None) -> Iterator[None]:
     except (duckdb.Error, UnicodeError, RuntimeError) as error:
         if process.is_shortage(error):
             raise
-        if files is not None and files.kind == "parquet":
+        if isinstance(files, ParquetSource):
             files.refuse_damage()
         elsewhere = isinstance(error, duckdb.IOException | duckdb.PermissionException)
         first = (str(error).splitlines() or [""])[0]
@@ -112,13 +132,13 @@ def open_duckdb(
         # a query tells how far it is only with DuckDB's own bar, which would be among our output
         connection.execute("SET enable_progress_bar_print = false")
         connection.execute("SET enable_progress_bar = true")
-        if files is not None and files.kind == "parquet":
+        if isinstance(files, ParquetSource):
             given, view, allowed = _parquet_view(connection, files, reading, policy)
             rows = sum(count for count, _ in files.parts)
         elif in_process:
             table = arrow_rows(data, reading, policy)
             given, rows = plain_schema(table.schema), table.num_rows
-            connection.register("reweigh_raw", table.rename_columns(_numbered(len(given))))
+            connection.register("reweigh_raw", table.rename_columns(numbered(len(given))))
             view = _select("reweigh_raw", given.names, given)
         else:
             name = _table_name(connection, str(reading.table))
@@ -177,7 +197,7 @@ def _connect(path: str | None, reading: Reading, stack: contextlib.ExitStack) ->
 
 
 def _parquet_view(
-    connection: Any, data: FileSource, reading: Reading, policy: str | None
+    connection: Any, data: ParquetSource, reading: Reading, policy: str | None
 ) -> tuple[pa.Schema, str, list[str]]:
     """The types of the needed columns over all files, their query, and what it may read.
 
@@ -204,7 +224,7 @@ def _select(table: str, names: Sequence[str], given: pa.Schema) -> str:
         for i, field in enumerate(given)
     ]
     listed = ", ".join(chosen) or "NULL"  # columns that are not there are told later
-    return f"SELECT {listed} FROM {table} AS raw({', '.join(_numbered(len(names)))})"
+    return f"SELECT {listed} FROM {table} AS raw({', '.join(numbered(len(names)))})"
 
 
 def _as_kind(column: str, kind: pa.DataType) -> str:
@@ -222,10 +242,6 @@ def _as_kind(column: str, kind: pa.DataType) -> str:
     return column
 
 
-def _numbered(count: int) -> list[str]:
-    return [f"c{i}" for i in range(count)]
-
-
 def _table_name(connection: Any, wanted: str) -> str:
     """A table of a database, given as table or schema.table, as SQL."""
     rows = connection.execute("SELECT table_schema, table_name FROM information_schema.tables")
@@ -238,3 +254,165 @@ def _table_name(connection: Any, wanted: str) -> str:
     known = [name for _, name in tables]
     listed = ", ".join(map(repr, known)) or "none"
     raise UsageError(f"there is no table {wanted!r}{nearest(wanted, known)} (tables: {listed})")
+
+
+# ---- Spark -------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class SparkHome(Home):
+    """Rows in Spark: local, a standalone cluster, or Spark Connect."""
+
+    session: Any = None
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def view(self, name: str, frame: Any) -> None:
+        frame.createOrReplaceTempView(name)
+        self.stack.callback(self.session.catalog.dropTempView, name)
+
+    def put(self, name: str, table: pa.Table) -> Any:
+        name = f"{name}_{self.log.rpartition('_')[2]}"  # a session may serve several at once
+        self.view(name, self.session.createDataFrame(table))
+        return super().put(name, table)
+
+    def answer(self, query: str) -> pa.Table:
+        with _spark_errors():
+            return self.session.sql(query).toArrow()
+
+
+@contextlib.contextmanager
+def _spark_errors() -> Iterator[None]:
+    from pyspark.errors import AnalysisException, PySparkException
+
+    try:
+        yield
+    except AnalysisException as error:
+        raise UsageError(f"Spark does not understand what it was asked: {error}") from error
+    except PySparkException as error:
+        raise ResourceError(f"Spark could not finish: {error}") from error
+
+
+def open_spark(
+    engine: str, data: Any, reading: Reading, policy: str | None, stack: contextlib.ExitStack
+) -> SparkHome:
+    """The log as a view of a Spark session, with numbers for names."""
+    is_parquet = isinstance(data, ParquetSource)
+    if is_parquet:  # before a session, which may take long to start
+        united, alike = files_alike(data, reading, policy)
+        for held, paths in alike:
+            otherwise = ", or read the log with engine='stream' or 'arrays'"
+            refuse_twins(held, paths[0].name, "Spark", otherwise)
+    session = spark_session(engine)
+    given: pa.Schema | None = None  # as Arrow tells it
+    if is_parquet:
+        with _spark_errors():
+            frames = [
+                _chosen(session.read.parquet(*(_literal(path) for path in paths)), united)
+                for _, paths in alike
+            ]
+            frame = functools.reduce(lambda a, b: a.union(b), frames)
+        given = plain_schema(united)
+    elif isinstance(data, TableSource | FileSource):
+        table = plain_table(arrow_rows(data, reading, policy))
+        given = table.schema
+        columns = [_for_spark(column) for column in table.columns]
+        frame = session.createDataFrame(pa.table(columns, numbered(len(columns))))
+    else:
+        with _spark_errors():
+            frame = session.table(str(reading.table))
+    columns = list(frame.columns) if given is None else given.names
+    by_number = frame.toDF(*numbered(len(columns)))
+    kinds = list(by_number.limit(0).toArrow().schema.types)
+    source, names = f"table {reading.table!r} of Spark", columns
+    if given is not None:
+        source, names, kinds = data.describe(), data.names, judged(given.types, kinds)
+    log = f"reweigh_log_{uuid.uuid4().hex}"
+    home = SparkHome(source, names, columns, kinds, "spark", log, session=session, stack=stack)
+    home.view(log, by_number)
+    return home
+
+
+def _chosen(frame: Any, united: pa.Schema) -> Any:
+    """These columns, by position: a name may hold what Spark reads as something else. Spark reads
+    unsigned integers of 64 bits as decimals, which beside signed ones they are not."""
+    known = frame.columns
+    by_number = frame.toDF(*numbered(len(known)))
+    columns = [by_number[f"c{known.index(kept.name)}"] for kept in united]
+    signed = [pa.types.is_int64(kept.type) for kept in united]
+    return by_number.select(
+        *[c.cast("bigint") if whole else c for c, whole in zip(columns, signed, strict=True)]
+    )
+
+
+def _literal(path: Path) -> str:
+    """A path that Spark takes as it is, although it holds what Spark reads as a pattern."""
+    return "file://" + re.sub(r"[*?\[\]{}\\]", r"\\\g<0>", os.fspath(path.absolute()))
+
+
+def _for_spark(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Spark knows no categories, no unsigned numbers and no column without a type. Of what reweigh
+    does not read, only which cells are null counts."""
+    kind = column.type
+    if ibis_kind(kind) == "binary":
+        return pc.if_else(column.is_valid(), True, None)
+    if is_text(kind) or pa.types.is_null(kind):
+        return column.cast(pa.string())
+    if pa.types.is_unsigned_integer(kind):
+        try:
+            return column.cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise InputError(f"Spark holds no unsigned numbers of 64 bits: {error}") from error
+    return column
+
+
+def _refuse_absent(engine: str) -> None:
+    """Spark tries for minutes to reach a server that is not there; this tells at once."""
+    scheme, found, rest = engine.partition("://")
+    if not found:
+        return
+    errors = []
+    for address in rest.partition("/")[0].split(","):  # several masters may stand by
+        host, _, port = address.rpartition(":") if ":" in address else (address, "", "15002")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
+                return
+        except (OSError, ValueError) as error:
+            errors.append(f"{address}: {error}")
+    what = "Spark Connect" if scheme == "sc" else "the Spark master"
+    raise ResourceError(f"{what} at {engine} does not answer: {'; '.join(errors)}")
+
+
+def spark_session(engine: str) -> Any:
+    """The session of this master or Spark Connect server: the running one, or a new one."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise UsageError(
+            f"the engine {engine!r} needs Spark: pip install 'reweigh[spark]', and Java 17"
+        )
+    _refuse_absent(engine)
+    from pyspark.sql import SparkSession
+
+    if engine.startswith("sc://"):
+        try:
+            return SparkSession.builder.remote(engine).getOrCreate()
+        except Exception as error:
+            raise ResourceError(f"Spark Connect at {engine} does not answer: {error}") from error
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        master = active.sparkContext.master
+        if master != engine:
+            raise UsageError(
+                f"this process already uses the Spark master {master!r}; stop that session "
+                f"before asking for {engine!r}"
+            )
+        return active
+    builder = SparkSession.builder.master(engine).appName("reweigh")
+    builder = builder.config("spark.ui.enabled", "false")
+    if engine.startswith(LOCAL):  # nobody outside needs to reach the driver
+        builder = builder.config("spark.driver.host", "127.0.0.1")
+        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        raise ResourceError(
+            f"Spark at {engine} does not start (it needs Java 17): {error}"
+        ) from error

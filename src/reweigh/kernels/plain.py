@@ -1,4 +1,4 @@
-"""The draws of the Poisson bootstrap."""
+"""In NumPy, for few rows: the draws of the Poisson bootstrap, and probabilities out of a table."""
 
 from __future__ import annotations
 
@@ -28,3 +28,15 @@ def _mixed(x: Array) -> Array:
     x = (x ^ (x >> np.uint64(30))) * FIRST
     x = (x ^ (x >> np.uint64(27))) * SECOND
     return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def look_up(offsets: Array, state: Array, action: Array, table: Array, found: Array) -> None:
+    """found = table[t, state, action] of the rows; table (1, S, A) is the same at every step. The
+    last of the states is the hidden one."""
+    steps, states, actions = table.shape
+    for t in range(len(offsets) - 1):
+        rows = slice(offsets[t], offsets[t + 1])
+        s = np.where(state[rows] < 0, states - 1, state[rows]).astype(np.int64)
+        here = table[t if steps > 1 else 0].reshape(-1)
+        # The places are all inside the table: "wrap" spares the check that copies.
+        np.take(here, s * actions + action[rows], out=found[rows], mode="wrap")

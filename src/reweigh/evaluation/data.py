@@ -1,0 +1,446 @@
+"""What an evaluation is computed from: the rows of a log in memory, or sums, which a scan of a log
+or a file gave. Both answer the same requests for sums; estimators are solved on what they give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import RefusedError, UsageError, must_be
+from reweigh.estimate.direct import bare_moments, from_rows, mean_return, state_values
+from reweigh.estimate.doubly_robust import shape_log, shape_moments
+from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, Solution
+from reweigh.estimate.marginal import behavior_value
+from reweigh.estimate.replicates import jackknife_error
+from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks
+from reweigh.kernels import choose
+from reweigh.log.log import EpisodeLog
+from reweigh.policy.base import Policy, RememberedPolicy, scope_of
+from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.sums.engines.base import Request
+from reweigh.sums.engines.base import named as with_name
+from reweigh.sums.moments import Moments
+from reweigh.sums.trajectories import StepMoments
+from reweigh.system.files import files_behind
+from reweigh.trust.diagnostics import hopeless_sums, unlogged_in_sums
+from reweigh.trust.gates import tables_for, tables_needed
+
+if TYPE_CHECKING:
+    from reweigh.sums.read import ScannedLog
+
+Floats = npt.NDArray[np.float64]
+StateValues = Callable[[], tuple[Floats, Floats]]
+Jackknife = tuple[float | None, str, int]  # error, or None and why; how many blocks
+Truncated = Literal["refuse", "drop"]
+Result = TypeVar("Result")
+ESTIMATED = frozenset({"transitions", "model", "trajectories"})  # kinds that estimators read
+TABLES = (*ESTIMATED, "start_model", "policy", "lagged", "ordered", "paced", "largest", "choices")
+
+
+@dataclass(eq=False)
+class EvaluationData:
+    """What is common to rows and sums.
+
+    size            episodes and horizon of all that there is
+    certifiable     whether the log, in memory, can have a certificate (`certify` refuses others)
+    files           those that all of it was read from
+    log             the rows, None where sums are all that there is
+    errors          False: values are enough
+    within_rewards  whether a value that the logged rewards do not allow is refused
+    unanswerable    why no estimator can answer
+    warnings        about the log and the target
+    kept            what was computed once for all estimators
+    """
+
+    target: Policy | None
+    size: tuple[int, int]
+    certifiable: bool
+    files: tuple[Path, ...]
+    unanswerable: RefusedError | None = None
+    warnings: Sequence[Warning] = ()
+    errors: bool = True
+    within_rewards: bool = True
+    log: EpisodeLog | None = None
+    kept: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+
+    def once(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        if key not in self.kept:
+            self.kept[key] = compute()
+        result: Result = self.kept[key]
+        return result
+
+    def log_used(self, dropped: bool) -> EpisodeLog | None:
+        """The rows, without cut-off episodes if these are dropped."""
+        if self.log is None or not dropped:
+            return self.log
+        return self.once("without cut-off episodes", self.log.drop_truncated)
+
+
+@dataclass(eq=False)
+class RowsData(EvaluationData):
+    """The rows of a log in memory. Each kind of sums is made once, when it is first needed, and
+    shared by estimators and gates.
+
+    recipes   the estimators of the evaluation
+    requests  what they need, by the clipping of the ratios
+    sums      those made so far, by whether cut-off episodes are left out and by the clipping
+    """
+
+    truncated: Truncated = "refuse"
+    recipes: Sequence[Recipe] = ()
+    requests: dict[float | None, Request] = field(default_factory=dict)
+    sums: dict[tuple[bool, float | None], Moments] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(
+        cls, log: EpisodeLog, target: Policy, recipes: Sequence[Recipe], truncated: Truncated
+    ) -> RowsData:
+        if not isinstance(log, EpisodeLog):
+            what = "a log (read_log, log_from_arrays) or moments"
+            raise must_be("data", what, type(log).__name__)
+        # of a large log π is kept only where it is needed again, as by the error of WIS
+        again = len(recipes) > 1 or log.steps.n_rows < choose.COMPILED_FROM
+        for r in recipes:
+            again |= r.control is not None or r.normalize == "step" or r.needs.policy
+        return cls(
+            RememberedPolicy(target) if again else target,
+            (log.n_episodes, log.horizon),
+            not log.n_truncated and log.behavior_source == "logged",
+            files_behind(log, target),
+            log=log,
+            truncated=truncated,
+            recipes=recipes,
+            requests=merged(recipes),
+        )
+
+    def rows(self, dropped: bool = False) -> tuple[EpisodeLog, Policy]:
+        """The log that is used, and the target."""
+        log, target = self.log_used(dropped), self.target
+        assert log is not None
+        assert target is not None
+        return log, target
+
+    def moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
+        """Sums that hold what an estimator needs."""
+        kinds = frozenset({"model"}) if recipe.fitted else recipe.needs.kinds
+        return self.with_kinds(kinds, recipe.max_ratio, dropped)
+
+    def for_gates(self, recipe: Recipe, dropped: bool = False) -> Moments:
+        """The sums that the gates of the log and target read."""
+        log, _ = self.rows(dropped)
+        kinds = tables_for(self.recipes or [recipe], values_from_rows=from_rows(log))
+        made: set[str] = self.kept.get(("kinds", dropped, recipe.max_ratio), set())
+        if "model" in made:  # it holds the choices
+            kinds = kinds - {"choices"}
+        return self.with_kinds(kinds, recipe.max_ratio, dropped)
+
+    def state_values(self, recipe: Recipe, dropped: bool) -> StateValues | None:
+        """V_t(s) from the rows, where the recursions of MIS run over them."""
+        log, target = self.rows(dropped)
+        return partial(state_values, log, target, recipe.max_ratio) if from_rows(log) else None
+
+    def all_moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
+        """The sums that all estimators asked for together need, for the user to keep."""
+        kinds = self.requests[recipe.max_ratio].kinds
+        sums = self.with_kinds(kinds, recipe.max_ratio, dropped).only(kinds)
+        return with_name(sums, self.rows(dropped)[0].identity())
+
+    def every_kind(self, max_ratio: float | None) -> Moments | None:
+        """All kinds of sums that the rows allow; None without propensities."""
+        log, _ = self.rows()
+        if not log.steps.has_propensities:
+            return None
+        kinds = ESTIMATED - {"model"} if log.continuous_actions else ESTIMATED
+        with np.errstate(over="ignore", invalid="ignore"):
+            return with_name(self.with_kinds(kinds, max_ratio, False, policy=True), log.identity())
+
+    def with_kinds(
+        self, kinds: frozenset[str], max_ratio: float | None, dropped: bool, policy: bool = False
+    ) -> Moments:
+        """Sums that hold these kinds; only those that are not there yet are made."""
+        log, target = self.rows(dropped)
+        if log.n_truncated:  # the products of cut-off episodes mean nothing
+            kinds = kinds - {"trajectories"}
+        request = self.requests.get(max_ratio, Request(max_ratio=max_ratio))
+        policy = (policy or request.policy) and scope_of(target) == "row"
+        wanted = kinds | ({"policy"} if policy and "model" in kinds else set())
+        key = dropped, max_ratio
+        made, before = self.once(("kinds", *key), set[str]), self.sums.get(key)
+        missing = wanted - made
+        if before is None or missing:
+            kinds = frozenset(missing - {"policy"} | ({"model"} if "policy" in missing else set()))
+            tables = request.tables if before is None else ()
+            request = replace(request, kinds=kinds, policy=policy, tables=tables, named=False)
+            sums = ArraysEngine().moments(log, target, request)
+            self.sums[key] = sums if before is None else _joined(before, sums)
+            made |= missing
+        return self.sums[key]
+
+    def jackknife(self, recipe: Recipe, value: float, dropped: bool) -> Jackknife:
+        """The error by deleting blocks of episodes."""
+        from reweigh.evaluation.resampling import delete_blocks
+
+        log, target = self.rows(dropped)
+        deleted = delete_blocks(log, [(target, recipe)])
+        without, sizes = deleted.values[:, 0], deleted.sizes
+        return *error_of_blocks(value, without, sizes, deleted.reasons[0]), len(sizes)
+
+    def drops_cut_ones(self, recipe: Recipe) -> bool:
+        """Whether cut-off episodes must be left out, and may be. MIS and DM use what they show."""
+        log, _ = self.rows()
+        cut, unknown = log.n_truncated, log.steps.unknown_before_horizon() > 0
+        over_stretches = "transitions" in recipe.needs.kinds and log.has_hidden
+        needs_whole = (
+            recipe.weights.whole_episodes
+            or (recipe.control is not None and (unknown or recipe.control.own))
+            or (unknown and over_stretches)
+        )
+        if not cut or not needs_whole:
+            return False
+        if self.truncated == "drop":
+            if cut == log.n_episodes:
+                raise RefusedError("truncated", "every episode was cut off: none is left")
+            return True
+        if recipe.uses_trajectories:
+            raise RefusedError(
+                "truncated",
+                f"{cut:,} episodes were cut off, and running products need whole ones; use mis() "
+                "or dm(), or leave the cut ones out (truncated='drop')",
+            )
+        return False  # the solver says what it misses
+
+    def forget_rows(self) -> None:
+        """Of a large log, what was kept of its rows for the next estimator; sums stay."""
+        log, target = self.rows()
+        if log.steps.n_rows >= choose.COMPILED_FROM and isinstance(target, RememberedPolicy):
+            target.forget()
+
+
+@dataclass(eq=False)
+class SumsData(EvaluationData):
+    """Sums alone.
+
+    scanned     the log that they are of, where it can be scanned again for sums by blocks
+    influences  of its episodes, by a second scan, where it can be scanned for them
+    """
+
+    stored: Moments = field(kw_only=True)
+    scanned: ScannedLog | None = None
+    influences: Any = None
+
+    @classmethod
+    def of(cls, sums: Moments, target: Policy | None) -> SumsData:
+        if target is not None and check_target(target).fingerprint() != sums.about.target:
+            raise UsageError("these moments are of another target policy than the one given")
+        warnings = [] if target is None else unlogged_in_sums(sums, target)
+        return cls(
+            target,
+            (sums.n_episodes, sums.about.horizon),
+            not sums.truncated and sums.about.behavior == "logged",
+            files_behind(sums),
+            hopeless_sums(sums),
+            warnings,
+            stored=sums,
+        )
+
+    def moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
+        sums = self.stored
+        by_ratios = sums.model is not None and sums.shares.rule == "ratios"
+        ratios_matter = by_ratios or recipe.weights.uses_ratios
+        if ratios_matter and sums.about.max_ratio != recipe.max_ratio:
+            raise RefusedError(
+                "max-ratio",
+                f"these moments were made with max_ratio={sums.about.max_ratio}, and "
+                f"{recipe.name} asks for {recipe.max_ratio}; make them again",
+            )
+        return sums
+
+    all_moments = moments
+
+    def for_gates(self, recipe: Recipe, dropped: bool = False) -> Moments:
+        return self.stored
+
+    def state_values(self, recipe: Recipe, dropped: bool) -> None:
+        return None
+
+    def every_kind(self, max_ratio: float | None) -> Moments:
+        return self.stored
+
+    def jackknife(self, recipe: Recipe, value: float, dropped: bool) -> Jackknife:
+        sums = self.moments(recipe)
+        if self.scanned is not None and len(sums.block_sizes()[0]) < LEAST_BLOCKS:
+            assert self.target is not None
+            request = replace(recipe.needs, blocks=JACKKNIFE_BLOCKS)
+            sums = self.scanned.moments(self.target, request)
+        return *jackknife_error(recipe, sums, value), len(sums.block_sizes()[0])
+
+    def drops_cut_ones(self, recipe: Recipe) -> bool:
+        if self.stored.truncated and recipe.uses_trajectories:
+            raise RefusedError(
+                "truncated",
+                f"{self.stored.truncated:,} of the episodes behind these moments were cut off, and "
+                "running products need whole ones; make the moments from a log without them",
+            )
+        return False
+
+    def forget_rows(self) -> None:
+        """Sums have none."""
+
+
+LogData = RowsData | SumsData
+
+
+def _joined(before: Moments, sums: Moments) -> Moments:
+    """These sums together with those made before."""
+    kept = {name: table for name in TABLES if (table := getattr(before, name)) is not None}
+    if sums.policy is not None:  # the model was made again with it
+        kept |= {"policy": sums.policy, "model": sums.model, "start_model": sums.start_model}
+    left_out = before.left_out | sums.left_out
+    return replace(sums, **kept, tables=before.tables, left_out=left_out)
+
+
+def merged(recipes: Sequence[Recipe]) -> dict[float | None, Request]:
+    """What these estimators ask for, by the clipping of the ratios: each needs its own scan."""
+    requests: dict[float | None, Request] = {}
+    for recipe in recipes:
+        before = requests.get(recipe.max_ratio)
+        requests[recipe.max_ratio] = recipe.needs if before is None else before | recipe.needs
+    return requests
+
+
+def with_gates(request: Request) -> Request:
+    """With the sums that only gates read; the cells with actions, which can be many, are spare."""
+    needed = tables_needed(request.max_ratio)
+    return request | replace(needed, spare=needed.kinds & {"model"})
+
+
+def check_target(target: object) -> Policy:
+    if isinstance(target, Policy):
+        return target
+    raise must_be(
+        "target",
+        "a policy: TablePolicy, ColumnPolicy, FunctionPolicy or read_policy(…)",
+        type(target).__name__,
+    )
+
+
+def scanned_sums(log: ScannedLog, target: Policy, recipes: Sequence[Recipe]) -> list[Moments]:
+    """The sums that each of these estimators, its error and its gates need. One scan per clipping
+    of the ratios is for all of them, since a log that is scanned may be large. Without the rows at
+    hand the error of WIS comes from the jackknife: its products are scanned apart, by blocks, since
+    cells by blocks might not fit into memory."""
+    whole, by_blocks = {}, {}
+    for ratio, (request, apart) in _scans(recipes).items():
+        sums = log.moments(target, request)
+        whole[ratio] = by_blocks[ratio] = sums
+        # what no estimator can answer needs no second scan, which takes memory by steps and blocks
+        if apart is not None and hopeless_sums(sums) is None:
+            products = log.moments(target, apart)
+            if sums.sql is not None and products.sql is not None:
+                sums = replace(sums, sql=f"{sums.sql}\n\n{products.sql}")
+            split = products.trajectories  # None where the log was cut off
+            together = split and StepMoments(split.steps.total(), split.episodes.total())
+            whole[ratio] = replace(sums, trajectories=together)
+            by_blocks[ratio] = replace(
+                sums,
+                about=replace(sums.about, blocks=products.about.blocks),
+                start=products.start,
+                trajectories=split,
+            )
+    return [(by_blocks if _products_by_blocks(r) else whole)[r.max_ratio] for r in recipes]
+
+
+def scanned_sql(log: ScannedLog, target: Policy, recipes: Sequence[Recipe]) -> str:
+    """The queries of `scanned_sums`, without running them: what its sums tell in `Moments.sql`."""
+    requests = [request for scans in _scans(recipes).values() for request in scans if request]
+    return "\n\n".join(log.sql(target, request) for request in requests)
+
+
+def _scans(recipes: Sequence[Recipe]) -> dict[float | None, tuple[Request, Request | None]]:
+    """By the clipping of the ratios: the scan for all, and that of products by blocks, if any."""
+    split = [recipe for recipe in recipes if _products_by_blocks(recipe)]
+    apart = {r.max_ratio: replace(r.needs, blocks=JACKKNIFE_BLOCKS) for r in split}
+    scans: dict[float | None, tuple[Request, Request | None]] = {}
+    for ratio, request in merged(recipes).items():
+        if ratio in apart:
+            request = replace(request, kinds=request.kinds - {"trajectories"})
+        scans[ratio] = with_gates(request), apart.get(ratio)
+    return scans
+
+
+def _products_by_blocks(recipe: Recipe) -> bool:
+    return "trajectories" in recipe.needs.kinds and recipe.weights.error_by_blocks(recipe)
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """A solution and the sums behind it: `used` are those that it was found on (shaped, or of one
+    half), `base` those of the whole log. Where neither was summed they hold no sums, only what they
+    are of, and `log` is the one whose rows were read."""
+
+    solution: Solution
+    used: Moments
+    base: Moments
+    log: EpisodeLog | None = None
+
+    @property
+    def behavior_value(self) -> float | None:
+        """What the behaviour itself earned; None where it cannot be told."""
+        if self.log is None:
+            return behavior_value(self.base)
+        value = self.solution.mean_return  # of shaped rewards where the sums are not the same
+        return mean_return(self.log) if value is None or self.used is not self.base else value
+
+
+def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
+    """The solution: straight from the rows where its weights can, else from the sums. A control
+    variate shapes the rewards first; what is left to solve has none."""
+    plain = recipe.plain
+    if isinstance(data, SumsData):
+        base = used = data.moments(recipe)
+        if recipe.control is not None and recipe.uses_trajectories:
+            raise RefusedError(
+                "needs-log",
+                "the shaped reward of every row is weighted: that needs the log itself, not its "
+                "moments; mdr() does not",
+            )
+        if recipe.control is not None:
+            used = shape_moments(recipe, base)
+        return Solved(_solve_sums(data, recipe, used, None), used, base)
+    log, target = data.rows(dropped)
+    if recipe.control is None:
+        solution = plain.weights.solve_rows(plain, log, target, errors=data.errors)
+        if solution is not None:
+            base = bare_moments(log, target, recipe)
+            return Solved(solution, base, base, log)
+        base = data.moments(recipe, dropped)
+        return Solved(_solve_sums(data, plain, base, (log, target)), base, base)
+    sums = data.moments(recipe, dropped) if recipe.fitted else None
+    shaped = shape_log(log, target, recipe, sums)
+    rows = shaped.log, target
+    solution = plain.weights.solve_rows(plain, *rows, errors=data.errors)
+    if solution is not None:
+        used = bare_moments(*rows, plain)
+    else:
+        blocks = 1 if sums is None else sums.about.blocks
+        request = replace(plain.needs, blocks=blocks, control=shaped.name, named=False)
+        used = ArraysEngine().moments(*rows, request)
+        solution = _solve_sums(data, plain, used, rows)
+    if sums is None:
+        return Solved(solution, used, bare_moments(log, target, recipe), log)
+    return Solved(solution, used, sums)
+
+
+def _solve_sums(
+    data: LogData, recipe: Recipe, sums: Moments, rows: tuple[EpisodeLog, Policy] | None
+) -> Solution:
+    """The solution on these sums, with its error if that is asked for."""
+    solution = recipe.weights.solve(recipe, sums, errors=data.errors)
+    return recipe.weights.with_error(recipe, solution, sums, rows) if data.errors else solution
