@@ -40,6 +40,7 @@ __all__ = [
     "SupportError",
     "Table",
     "TablePolicy",
+    "TableWeights",
     "TransitionMoments",
     "UsageError",
     "adapters",
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
         wdr,
         wis,
     )
+    from reweigh.estimate.table_weights import TableWeights
     from reweigh.evaluation.evaluate import evaluate, evaluate_all, moments, point_values
     from reweigh.evaluation.result import Diagnostics, Estimate, Gain, Interval, Marginals, Refusal
     from reweigh.log.abstractions import Grid, Rounding

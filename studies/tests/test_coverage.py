@@ -356,7 +356,7 @@ def test_cells_run_through_the_sweep_and_resume(tmp_path: Path) -> None:
     more = {TrustCell("tiny", 50): ("mis", "wis", "log")}  # another estimator, later
     added = sweep.run(more, tmp_path / "one", setting, backend=Backend("sequential"), resume=True)
     [result] = added.results.values()
-    assert {"mis", "is", "wis", "behaviour", "log"} == result.asked
+    assert {"mis", "is", "wis", "behaviour", "log"} == result.estimators
     assert result.values["mis/value"] == run.results[TrustCell("tiny", 50)].values["mis/value"]
 
 

@@ -97,7 +97,7 @@ def test_a_terminal_is_shown_the_time_left(monkeypatch: pytest.MonkeyPatch) -> N
     """A quarter done after 30 seconds: 90 are left, and fewer as time goes by."""
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    bar = progress._progress()
+    bar = progress.progress_bar()
     line = progress.Line(bar, "at it")
 
     def shown() -> str:

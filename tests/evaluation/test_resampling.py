@@ -19,7 +19,7 @@ import reweigh as rw
 from reweigh.estimate import replicates, resampled_log
 from reweigh.estimate.replicates import Draws, UnitTable, without_one
 from reweigh.evaluation import resampling
-from reweigh.evaluation.resampling import BLOCK, THRESHOLDS, Again, delete_blocks, resample
+from reweigh.evaluation.resampling import BLOCK, THRESHOLDS, Resampler, delete_blocks, resample
 from reweigh.kernels import choose as compute
 from reweigh.kernels.plain import draw
 from reweigh.worlds import ModelFail, TimeVarying, random_mdp
@@ -55,12 +55,12 @@ def slowly(
     log: rw.EpisodeLog, target: Any, recipe: rw.Recipe, counts: np.ndarray, errors: bool = True
 ) -> Any:
     """The general way: one replicate after the other."""
-    again = Again.of(log, [(target, recipe)], errors=errors, runs=1)
+    again = Resampler.of(log, [(target, recipe)], errors=errors, runs=1)
     vars(again)["by_kernel"], vars(again)["by_sums"] = {}, []
     return again.run(Draws(counts), counts.shape[1])
 
 
-def together(again: Again, counts: np.ndarray) -> int:
+def together(again: Resampler, counts: np.ndarray) -> int:
     """How many replicates of the first pair are solved together."""
     [(log, of_pairs)] = again.by_sums
     assert list(of_pairs) == [0]
@@ -202,7 +202,7 @@ def test_sums_of_many_mixtures_give_what_each_gives(name: str, errors: bool) -> 
         g = np.random.default_rng(0).normal(size=n)
         shaped = log.with_rewards(log.steps.reward, g)
         for data in (log, shaped) if name in ("is", "wis") else (log,):
-            again = Again.of(data, [(world.target, recipe)], errors=errors, runs=1)
+            again = Resampler.of(data, [(world.target, recipe)], errors=errors, runs=1)
             counts = draws(n, seed, 0)
             found = again.run(Draws(counts), 40)
             general = slowly(data, world.target, recipe, counts[:, :40], errors)
@@ -231,7 +231,7 @@ def test_errors_are_made_without_looking_at_a_mixture(
         raise AssertionError("the general road")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Again, "_evaluate", refuse)
+        patch.setattr(Resampler, "_evaluate", refuse)
         found = resample(log, pairs, 5, seed=1, errors=True)
     counts = draws(50, 1, 0).astype(np.int64)
     for b in range(5):
@@ -249,7 +249,7 @@ def test_mixtures_without_overlap_are_refused_as_ever(errors: bool) -> None:
     """What the sums cannot answer is asked again, so that its reason is told."""
     log = rw.log_from_arrays(**arrays(4, 3, cut=0.0))
     for name, recipe in OTHERS.items():
-        again = Again.of(log, [(TARGET, recipe)], errors=errors, runs=1)
+        again = Resampler.of(log, [(TARGET, recipe)], errors=errors, runs=1)
         found = again.run(Draws(draws(4, 1, 0)), BLOCK)
         general = slowly(log, TARGET, recipe, draws(4, 1, 0), errors)
         same(found.values, general.values)
@@ -271,7 +271,7 @@ def test_combinations_that_only_a_recipe_makes_are_solved_together() -> None:
         (shaped, rw.dm()),
         (shaped, rw.mis(pooled=True)),
     ):
-        again = Again.of(data, [(WORLD.target, recipe)], errors=False, runs=1)
+        again = Resampler.of(data, [(WORLD.target, recipe)], errors=False, runs=1)
         assert together(again, counts) > BLOCK // 2
         found = again.run(Draws(counts), 6).values
         same(found, slowly(data, WORLD.target, recipe, counts[:, :6], errors=False).values)
@@ -285,7 +285,7 @@ def test_rewards_whose_squares_overflow_are_refused_as_ever(scale: float) -> Non
     for name in OTHERS:
         for errors in (True, False):
             pair = (WORLD.target, OTHERS[name])
-            found = Again.of(large, [pair], errors=errors, runs=1).run(Draws(counts), 6)
+            found = Resampler.of(large, [pair], errors=errors, runs=1).run(Draws(counts), 6)
             general = slowly(large, *pair, counts[:, :6], errors)
             np.testing.assert_array_equal(np.isnan(found.values), np.isnan(general.values))
             assert found.reasons == general.reasons, (name, errors)
@@ -312,7 +312,7 @@ def test_products_that_a_float_cannot_hold_take_the_general_road() -> None:
         behavior_prob=np.full((n, horizon), 0.05),
         target_prob=rng.uniform(0.1, 1, (n, horizon)),
     )
-    again = Again.of(log, [(TARGET, rw.wis()), (TARGET, rw.wdr())], errors=False, runs=1)
+    again = Resampler.of(log, [(TARGET, rw.wis()), (TARGET, rw.wdr())], errors=False, runs=1)
     assert again.by_sums == []
     assert np.isfinite(again.run(Draws(draws(n, 0, 0)), 4).values).all()
 
@@ -327,7 +327,7 @@ def test_hidden_states_are_one_to_a_model(name: str) -> None:
         )
         log, recipe, counts = to_reweigh(made), OTHERS[name], draws(60, seed, 0)
         for errors in (False, True):
-            again = Again.of(log, [(shown, recipe)], errors=errors, runs=1)
+            again = Resampler.of(log, [(shown, recipe)], errors=errors, runs=1)
             found = again.run(Draws(counts), 40)
             general = slowly(log, shown, recipe, counts[:, :40], errors)
             same(found.values, general.values)
@@ -341,7 +341,7 @@ def test_tables_that_are_too_large_take_the_general_road(monkeypatch: pytest.Mon
     pairs = [(WORLD.target, OTHERS[name]) for name in ("wis", "dm", "mdr", "mis-pooled")]
     quick = resample(log, pairs, 5, seed=1)
     monkeypatch.setattr(resampled_log, "MOST_KEPT", 0)
-    assert Again.of(log, pairs, errors=False, runs=5).by_sums == []
+    assert Resampler.of(log, pairs, errors=False, runs=5).by_sums == []
     same(resample(log, pairs, 5, seed=1).values, quick.values)
 
 
@@ -353,10 +353,10 @@ def test_as_many_mixtures_as_fit_are_run_at_once(
     pairs = [(WORLD.target, recipe) for recipe in OTHERS.values()]
     whole = resample(log, pairs, 70, seed=1, errors=errors)  # six of the last 64
     blocks = delete_blocks(log, pairs, 10)
-    again = Again.of(log, pairs, errors=errors, runs=70)
+    again = Resampler.of(log, pairs, errors=errors, runs=70)
     of_pairs = [list(together) for _, together in again.by_sums]
     monkeypatch.setattr(resampled_log, "MOST_KEPT", 1 << 17)
-    few = Again.of(log, pairs, errors=errors, runs=70)
+    few = Resampler.of(log, pairs, errors=errors, runs=70)
     assert [list(together) for _, together in few.by_sums] == of_pairs
     assert all(min(together.values()) in (4, 8) for _, together in few.by_sums)
     found = resample(log, pairs, 70, seed=1, errors=errors)
@@ -378,7 +378,7 @@ def test_hidden_stretches_and_cut_off_episodes_are_solved_together(normalize: An
         (stretches, rw.ColumnPolicy("pi")),
     ):
         recipe, counts = rw.mis(normalize), draws(log.n_episodes, 0, 0)
-        again = Again.of(log, [(target, recipe)], errors=True, runs=1)
+        again = Resampler.of(log, [(target, recipe)], errors=True, runs=1)
         assert not again.by_kernel
         assert together(again, counts) == BLOCK
         found, general = again.run(Draws(counts), 20), slowly(log, target, recipe, counts[:, :20])
@@ -398,7 +398,7 @@ def test_all_estimators_on_all_kinds_of_logs(kind: str, tmp_path: Path) -> None:
     for errors in (False, True):
         named = {n: r for n, r in recipes.items() if not (errors and n in STATIONARY)}
         pairs = [(target, recipe) for recipe in named.values()]
-        found = Again.of(log, pairs, errors=errors, runs=1).run(Draws(counts), 3)
+        found = Resampler.of(log, pairs, errors=errors, runs=1).run(Draws(counts), 3)
         for j, (name, recipe) in enumerate(named.items()):
             expected = slowly(log, target, recipe, counts, errors)
             label = f"{kind}, {name}, errors {errors}"
@@ -586,7 +586,7 @@ def test_blocks_left_out_are_answered_from_sums(monkeypatch: pytest.MonkeyPatch)
     def again(*_: Any) -> None:
         raise AssertionError("evaluated one by one")
 
-    monkeypatch.setattr(Again, "_evaluate", again)
+    monkeypatch.setattr(Resampler, "_evaluate", again)
     pairs = [(WORLD.target, recipe) for recipe in (rw.mis(), *OTHERS.values())]
     assert np.isfinite(delete_blocks(WORLD.simulate(300, 0), pairs).values).all()
 

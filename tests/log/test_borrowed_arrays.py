@@ -12,7 +12,7 @@ import pytest
 import reweigh as rw
 from reweigh.estimate import direct
 from reweigh.kernels import choose as compute
-from reweigh.log import borrowed_arrays as lent
+from reweigh.log import borrowed_arrays as borrowed
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
 TARGET = rw.ColumnPolicy("target_prob")
@@ -52,11 +52,11 @@ def assert_alike(one: Any, other: Any) -> None:
 def test_recursions_over_some_steps_at_a_time_are_those_over_all(
     code: str, shape: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lent, "TOGETHER", together)
-    monkeypatch.setattr(lent, "SHARE", 1)
+    monkeypatch.setattr(borrowed, "TOGETHER", together)
+    monkeypatch.setattr(borrowed, "SHARE", 1)
     given, options = arrays(), shapes()[shape]
     copied, read = (rw.log_from_arrays(*given, **options, copy=copy) for copy in (True, False))
-    assert read.steps.lent is not None
+    assert read.steps.borrowed is not None
     for name in ("mis", "mis-plain", "mis-state"):
         for limit in (None, 1.1):
             one, other = (
@@ -111,7 +111,7 @@ def test_arrays_in_files_are_read_there(tmp_path: Path, code: str) -> None:
         np.save(tmp_path / f"{k}.npy", array)
     mapped = [np.load(tmp_path / f"{k}.npy", mmap_mode="r") for k in range(len(given))]
     read = rw.log_from_arrays(*mapped, copy=False)
-    assert np.shares_memory(read.steps.lent.numbers["reward"], mapped[2])  # type: ignore[union-attr]
+    assert np.shares_memory(read.steps.borrowed.numbers["reward"], mapped[2])  # type: ignore[union-attr]
     assert_alike(
         rw.evaluate(read, TARGET).value, rw.evaluate(rw.log_from_arrays(*given), TARGET).value
     )

@@ -19,6 +19,7 @@ from reweigh.show.record import Report
 from reweigh.sums.engines.arrays import ratios
 from reweigh.trust import breakdown
 from reweigh.trust.breakdown import (
+    Decomposition,
     Heat,
     Missing,
     ValueParts,
@@ -26,9 +27,15 @@ from reweigh.trust.breakdown import (
     value_parts,
     variance_parts,
 )
-from reweigh.trust.unlogged import Unlogged, steps_text, unlogged
-from reweigh.trust.variance_parts import Decomposition
-from reweigh.trust.weight_curves import MARGINAL, PRODUCTS, Weights, weight_curves
+from reweigh.trust.overlap import (
+    MARGINAL,
+    PRODUCTS,
+    Unlogged,
+    Weights,
+    steps_text,
+    unlogged,
+    weight_curves,
+)
 
 from .samples import sampled, without_overlap, world
 

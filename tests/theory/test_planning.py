@@ -18,7 +18,7 @@ import reweigh as rw
 from reweigh import theory
 from reweigh.estimate.influence import behavior_values, influence_values
 from reweigh.show.charts import log_ticks
-from reweigh.show.text import shown_names
+from reweigh.show.text import display_names
 from reweigh.theory.exact import spread
 from reweigh.worlds import ModelFail, ModelWin, TabularMDP, random_mdp
 
@@ -527,14 +527,14 @@ def test_names_that_begin_or_end_alike_are_told_apart() -> None:
     deep = [f"the same beginning, {k}, and the same end" for k in "abc"]
     hostile = ["\x1b", "\\x1b", "\\x1b #2"]
     for names in (beds, sides, inside, deep, hostile, [*beds, *sides, *inside, *deep, *hostile]):
-        shown = shown_names([*names, names[0]])
+        shown = display_names([*names, names[0]])
         assert list(shown) == names
         assert len(set(shown.values())) == len(names)
         assert max(map(len, shown.values())) <= 20
         assert "\x1b" not in "".join(shown.values())
-    assert shown_names(beds)[beds[3]] == "intensive…re, bed 3"
-    assert shown_names(["short", "x" * 20]) == {"short": "short", "x" * 20: "x" * 20}
-    assert shown_names(deep)[deep[2]] == "the sam…same end #3"
+    assert display_names(beds)[beds[3]] == "intensive…re, bed 3"
+    assert display_names(["short", "x" * 20]) == {"short": "short", "x" * 20: "x" * 20}
+    assert display_names(deep)[deep[2]] == "the sam…same end #3"
 
 
 def test_long_names_are_distinct_in_text_and_chart() -> None:

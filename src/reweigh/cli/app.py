@@ -71,8 +71,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"reweigh {__version__}")
         raise typer.Exit
 
@@ -149,11 +149,11 @@ def _shortage(error: Exception) -> str:
     notes = getattr(error, "__notes__", [])
     phase = f" {notes[0]}" if notes else under_way()
     lines = str(error).splitlines()
-    wanted = f": {lines[0]}" if lines else ""
+    needed = f": {lines[0]}" if lines else ""
     most = process.limit()
     limit = "" if most is None else f"; the limit of this process is {process.in_words(most)}"
     return (
-        f"out of memory{phase}{wanted}{limit}. Raise the limit, or read the log with "
+        f"out of memory{phase}{needed}{limit}. Raise the limit, or read the log with "
         "engine='stream' or engine='duckdb'"
     )
 

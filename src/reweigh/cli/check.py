@@ -12,7 +12,7 @@ import typer
 import reweigh as rw
 from reweigh.cli import options
 from reweigh.cli.command import command
-from reweigh.cli.terminal import Terminal, cell, draw, noted
+from reweigh.cli.terminal import Terminal, cell, collect_warnings, draw
 from reweigh.errors import Fault, InputError, RefusedError, UsageError
 from reweigh.show.record import refusal_json
 from reweigh.show.text import by_text, plain_value
@@ -95,12 +95,12 @@ def _check(
 ) -> None:
     """Read the log and say what is in it, or every fault."""
     try:
-        with noted() as warnings, terminal.working("reading the log"):
+        with collect_warnings() as warnings, terminal.working("reading the log"):
             data = log.read(paths, target_prob)
             facts = data.describe()
             if policy_file is not None:
                 log.require_rows(data, "--write-policy")
-                write_own_policy(data, policy_file)
+                write_logged_policy(data, policy_file)
     except InputError as error:
         if terminal.as_json:
             # a file that cannot be read at all has one fault: that
@@ -138,7 +138,7 @@ def _print_facts(facts: Mapping[str, Any], title: str) -> None:
     draw(table)
 
 
-def write_own_policy(log: rw.EpisodeLog, path: Path) -> None:
+def write_logged_policy(log: rw.EpisodeLog, path: Path) -> None:
     """Write how often each action was taken in each state: a file that a target policy can be
     made from."""
     import numpy as np
@@ -153,13 +153,13 @@ def write_own_policy(log: rw.EpisodeLog, path: Path) -> None:
     width = len(log.actions)
     counts = np.zeros((len(log.states) + 1, width), np.int64)
     np.add.at(counts, (log.steps.state + 1, log.steps.action), 1)  # row 0: the hidden state
-    seen = np.flatnonzero(counts.sum(axis=1))
-    states = label_columns("state", log.states, np.repeat(seen - 1, width))
+    visited = np.flatnonzero(counts.sum(axis=1))
+    states = label_columns("state", log.states, np.repeat(visited - 1, width))
     names = log.columns.state if len(states) == len(log.columns.state) else tuple(states)
-    actions = label_columns("action", log.actions, np.tile(np.arange(width), len(seen)))
+    actions = label_columns("action", log.actions, np.tile(np.arange(width), len(visited)))
     columns: dict[str, Any] = dict(zip(names, states.values(), strict=True))
     columns |= dict(zip([log.columns.action], actions.values(), strict=True))
-    table = pa.table(columns | {"prob": rounded_shares(counts[seen]).reshape(-1)})
+    table = pa.table(columns | {"prob": rounded_shares(counts[visited]).reshape(-1)})
     write_atomically(path, lambda stream: pacsv.write_csv(table, stream))
 
 
@@ -181,9 +181,9 @@ def _diagnose(
     terminal: Terminal,
 ) -> None:
     """Print every gate. The values are computed on the way, and not told: whoever decides whether
-    to believe a number should not have seen it."""
+    to believe a number should not have visited it."""
     recipes = options.estimators_named(estimators, None)
-    with noted() as warnings:
+    with collect_warnings() as warnings:
         with terminal.working("reading"):
             inputs = options.read_inputs(paths, log, target)
         with terminal.working("diagnosing", inputs.data) as data:
@@ -231,9 +231,9 @@ def _gate_rows(results: Sequence[rw.Estimate | rw.Refusal]) -> list[tuple[str, .
     names, rank = by_text(findings), ("hint", *ORDER)
     rows: list[tuple[str, ...]] = []
     for finding in sorted(names, key=lambda finding: -rank.index(finding[0])):
-        at, gate_name, found = finding
-        words = "not checked" if at == "unknown" else at
-        rows.append((gate_name, words, ", ".join(names[finding]), cell(found)))
+        level_name, gate_name, finding_text = finding
+        words = "not checked" if level_name == "unknown" else level_name
+        rows.append((gate_name, words, ", ".join(names[finding]), cell(finding_text)))
     return rows
 
 

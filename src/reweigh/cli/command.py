@@ -83,10 +83,10 @@ def command(**groups: type) -> Callable[[Function], Function]:
 
         @functools.wraps(function)
         def run(context: typer.Context | None = None, **values: Any) -> None:
-            taken = None
+            from_config = None
             if context is not None and values["config"] is not None:
-                values, taken = fill(values["config"], context, values, run.__annotations__)
-            _refuse_own_inputs(run.__annotations__, values)
+                values, from_config = fill(values["config"], context, values, run.__annotations__)
+            _refuse_overwriting_inputs(run.__annotations__, values)
             if groups:
                 del values["config"]
             gathered = {
@@ -96,7 +96,7 @@ def command(**groups: type) -> Callable[[Function], Function]:
             try:
                 function(**values, **gathered)
             except ReweighError as error:
-                for note in taken.notes(error) if taken is not None else ():
+                for note in from_config.notes(error) if from_config is not None else ():
                     error.add_note(note)
                 raise
 
@@ -111,7 +111,7 @@ def _parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> 
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
-def _refuse_own_inputs(hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+def _refuse_overwriting_inputs(hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """UsageError if the command would write a file that it reads, or one file twice. `hints` are
     the types of its parameters; nothing has been read yet."""
     # where standard output goes to a file, `>> log.csv` would write into it
@@ -206,7 +206,7 @@ def _is_toml(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Taken:
+class FromConfig:
     """What a command took from its configuration: {key: (table, value in the file, value)}."""
 
     lines: Lines
@@ -251,7 +251,7 @@ def _texts(value: Any) -> list[str]:
 
 def fill(
     path: Path, context: typer.Context, values: Mapping[str, Any], hints: Mapping[str, Any]
-) -> tuple[dict[str, Any], Taken]:
+) -> tuple[dict[str, Any], FromConfig]:
     """A command's parameters, with those that were not given taken from the file; and which.
 
     `hints` are the types of the command's parameters; keys of other commands are checked by name.
@@ -273,7 +273,7 @@ def fill(
     if name == "check" and not values["diagnose"] and "target" not in entries.get(name, {}):
         skipped.add("target")  # a file for all commands names it; --diagnose alone needs it
     filled = dict(values)
-    taken: dict[str, tuple[str, Any, Any]] = {}
+    from_config: dict[str, tuple[str, Any, Any]] = {}
     every = {key: ("", value) for key, value in entries.items() if key not in known}
     every |= {key: (name, value) for key, value in entries.get(name, {}).items()}
     for key, (table, value) in every.items():
@@ -281,8 +281,8 @@ def fill(
             label = f"[{table}] {key}" if table else key
             kind, line = hints[parameters[key]], lines.of(key, table)
             filled[parameters[key]] = converted(value, kind, label, path, line)
-            taken[key] = (table, value, filled[parameters[key]])
-    return filled, Taken(lines, taken)
+            from_config[key] = (table, value, filled[parameters[key]])
+    return filled, FromConfig(lines, from_config)
 
 
 def read_config(
@@ -353,9 +353,9 @@ def converted(value: Any, kind: Any, key: str, path: Path, line: str) -> Any:
 
 def _beside(config: Path, text: str) -> Path:
     """A path of the file; what it names may be a pattern, its folder's own name is none."""
-    there = config.parent / text
-    if there.exists() or not glob.has_magic(text):
-        return there
+    beside = config.parent / text
+    if beside.exists() or not glob.has_magic(text):
+        return beside
     return Path(os.path.join(glob.escape(str(config.parent)), text))
 
 

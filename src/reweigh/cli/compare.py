@@ -12,7 +12,7 @@ import typer
 import reweigh as rw
 from reweigh.cli import options
 from reweigh.cli.command import command
-from reweigh.cli.terminal import Terminal, for_terminal, noted, typed_command
+from reweigh.cli.terminal import Terminal, collect_warnings, for_terminal, typed_command
 from reweigh.errors import RefusedError, UsageError
 from reweigh.show.text import by_text
 from reweigh.system.numbers import number, rounded
@@ -84,7 +84,7 @@ def compare(
     report.check()
     policies = _policies(target or [], target_prob, log)
     terminal = Terminal(quiet, as_json)
-    with noted() as warnings:
+    with collect_warnings() as warnings:
         with terminal.working("reading"):
             data = replace(log, engine=_in_memory(log.engine)).read(paths, target_prob)
         settings = {"truncated": cut, "level": level, "holdout": holdout, "seed": seed}
@@ -155,7 +155,7 @@ def _in_ledger(
 
     trials = [ledgers.trial(policies[c.target], c.result.recipe) for c in comparison.contenders]
     share = ledgers.WHOLE if holdout is None else holdout
-    with noted() as warnings:
+    with collect_warnings() as warnings:
         tally = ledgers.noted(ledger, log.episodes_digest(), trials, share)
     return replace(comparison, tried=tally.tried), [*warnings, *tally.says(len(trials), share)]
 

@@ -86,10 +86,10 @@ class Folder:
                 f"cannot make the folder {str(self.path)!r}: {error.strerror}"
             ) from error
         files = [self.log, *map(self.policy, self.policies), *map(self.page, self.pages)]
-        there = [path for path in files if path.exists()]
-        if there and not self.overwrite:
+        existing = [path for path in files if path.exists()]
+        if existing and not self.overwrite:
             raise UsageError(
-                f"{str(there[0])!r} exists; give another folder or ask to overwrite it"
+                f"{str(existing[0])!r} exists; give another folder or ask to overwrite it"
             )
 
     def write(self, log: Any, targets: Mapping[str, Any]) -> None:
@@ -207,7 +207,7 @@ def _icu_sepsis(folder: Folder, terminal: Terminal) -> list[str]:
             "policies", targets.values(), lambda t: rw.evaluate_all(log, t, ICU_ESTIMATORS)
         )
         results = dict(zip(targets, evaluated, strict=True))
-        records = {name: [r.record() for r in found] for name, found in results.items()}
+        records = {name: [r.record() for r in estimates] for name, estimates in results.items()}
     truth = {name: float(world.value()) for name, world in worlds.items()}
     terminal.say(
         f"{ICU_EPISODES:,} patients with sepsis, simulated from ICU-Sepsis (716 states, 25\n"

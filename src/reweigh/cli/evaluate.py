@@ -29,8 +29,8 @@ from reweigh.cli.options import (
 from reweigh.cli.terminal import (
     Terminal,
     cell,
+    collect_warnings,
     for_terminal,
-    noted,
     printable,
     typed_command,
 )
@@ -102,7 +102,7 @@ def evaluate(
     intervals.check()
     report.check()
     check_choice("--cut-episodes", cut, "refuse", "drop")
-    with noted() as warnings:
+    with collect_warnings() as warnings:
         with terminal.working("reading"):
             rows_needed = cut != "refuse" or intervals.reward_range is not None
             inputs = read_inputs(paths, log, target, for_logs_only=rows_needed)
@@ -163,7 +163,7 @@ class Outcome:
         from reweigh.decide import ledger as ledgers
 
         trials = [ledgers.trial(inputs.policy, result.recipe) for result in self.results]
-        with noted() as warnings:
+        with collect_warnings() as warnings:
             tally = ledgers.noted(ledger, inputs.data.episodes_digest(), trials)
         self.warnings += [*warnings, *tally.says_alone(len(trials))]
         self.tried = tally.tried

@@ -10,7 +10,7 @@ import typer
 import reweigh as rw
 from reweigh.cli import options
 from reweigh.cli.command import command
-from reweigh.cli.terminal import Terminal, noted
+from reweigh.cli.terminal import Terminal, collect_warnings
 from reweigh.errors import InputError, UsageError
 from reweigh.system.process import each
 
@@ -45,7 +45,7 @@ def moments(
     terminal = Terminal(quiet)
     recipes = None if estimators is None else options.estimators_named(estimators, max_ratio)
     dropped = 0
-    with noted() as warnings, terminal.working("reading"):
+    with collect_warnings() as warnings, terminal.working("reading"):
         log.check_source(paths)
         policy = target.read(log)
         data = log.read(paths, target.target_prob)
@@ -53,7 +53,7 @@ def moments(
             log.require_rows(data, "--cut-episodes drop")
             dropped = data.n_truncated
             data = data.drop_truncated() if dropped else data
-    with noted() as more, terminal.working("adding up", data) as rows:
+    with collect_warnings() as more, terminal.working("adding up", data) as rows:
         sums = rw.moments(rows, policy, recipes, blocks=blocks, max_ratio=max_ratio)
     with terminal.working("writing"):
         sums.save(output, overwrite=overwrite)
@@ -96,7 +96,7 @@ def merge(
         raise UsageError("merge takes two files of moments or more")
     terminal = Terminal(quiet)
     recipe = None if leave_out is None else rw.estimator(leave_out)
-    with noted() as warnings, terminal.working("adding"):
+    with collect_warnings() as warnings, terminal.working("adding"):
         sites = each("reading", paths, rw.load_moments)
         total = sites[0]
         for path, site in zip(paths[1:], sites[1:], strict=True):

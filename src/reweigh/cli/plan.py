@@ -10,7 +10,7 @@ import typer
 import reweigh as rw
 from reweigh.cli import options
 from reweigh.cli.command import command
-from reweigh.cli.terminal import Terminal, for_terminal, noted
+from reweigh.cli.terminal import Terminal, collect_warnings, for_terminal
 from reweigh.errors import ResourceError, UsageError
 
 GOAL = "What the episodes must be enough for"
@@ -71,7 +71,7 @@ def plan(
     _check_charts(charts, overwrite)
     recipes = options.estimators_named(estimators, max_ratio)
     terminal = Terminal(quiet, as_json)
-    with noted() as warnings:
+    with collect_warnings() as warnings:
         with terminal.working("reading"):
             inputs = options.read_inputs(paths, log, target)
         with terminal.working("planning", inputs.data) as data:

@@ -25,7 +25,7 @@ def bar_of(text: str, log: Any = None) -> Iterator[Any]:
     """A line while something is done: what, for how long; with a bar and the time left as soon as
     a loop inside tells how far it is (`reweigh.system.process.each`), or the scans of the log
     tell their rows. Yields the log to work on."""
-    with _progress() as bar:
+    with progress_bar() as bar:
         line = Line(bar, text)
         if getattr(getattr(log, "scanner", None), "tells_rows", False):
             yield replace(log, scanner=replace(log.scanner, report=line.rows))
@@ -34,7 +34,7 @@ def bar_of(text: str, log: Any = None) -> Iterator[Any]:
                 yield log
 
 
-def _progress() -> Progress:
+def progress_bar() -> Progress:
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

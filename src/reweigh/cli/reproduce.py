@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +18,7 @@ from reweigh.cli.command import command
 from reweigh.cli.options import WRITES, QuietFiles
 from reweigh.cli.terminal import Terminal, keeping
 from reweigh.errors import PartialError, UsageError
+from reweigh.system import files
 
 if TYPE_CHECKING:
     from reweigh.paper.cells import Setting
@@ -59,7 +62,6 @@ def reproduce(
     from reweigh.paper import figures as paper
     from reweigh.paper import sweep
     from reweigh.paper.cells import Setting
-    from reweigh.paper.sweep import Backend
 
     if not figures:
         for figure in paper.FIGURES.values():
@@ -69,7 +71,7 @@ def reproduce(
     if output is None:
         raise UsageError("say where to: -o FOLDER")
     setting = Setting(replicates, seed)
-    runner = Backend(backend, jobs, address)  # type: ignore[arg-type]
+    runner = sweep.Backend(backend, jobs, address)  # type: ignore[arg-type]
     _prepare(panels, output, resume, overwrite)
     began = time.monotonic()
     instead = " instead of --overwrite" if overwrite else ""
@@ -89,19 +91,17 @@ def reproduce(
     whole = [panel for panel in panels if not set(panel.cells) & set(done.failed)]
     _write_figures(whole, done, setting, output, terminal)
     total = time.monotonic() - began
-    _write_run(
-        output / RUN,
-        {
-            "command": f"reweigh reproduce {' '.join(figures)} --replicates {replicates} "
-            f"--seed {seed}",
-            "version": __version__,
-            "workers": runner.workers,
-            "cells_computed": len(done.results) - len(done.found),
-            "cells_found": len(done.found),
-            "seconds_of_simulation": round(simulated, 1),
-            "seconds": round(total, 1),
-        },
-    )
+    about_run = {
+        "command": f"reweigh reproduce {' '.join(figures)} --replicates {replicates} --seed {seed}",
+        "version": __version__,
+        "workers": runner.workers,
+        "cells_computed": len(done.results) - len(done.found),
+        "cells_found": len(done.found),
+        "seconds_of_simulation": round(simulated, 1),
+        "seconds": round(total, 1),
+    }
+    content = json.dumps(files.sealed(about_run), indent=2).encode() + b"\n"
+    files.write_atomically(output / RUN, lambda stream: stream.write(content), overwrite=True)
     terminal.say(
         f"{_counted(len(whole), 'figure')} from {_counted(len(done.results), 'cell')} of "
         f"{replicates} replicates in {duration(total)}: {output}"
@@ -124,14 +124,14 @@ def _prepare(panels: list[Figure], output: Path, resume: bool, overwrite: bool) 
     if resume and overwrite:
         raise UsageError("give --resume or --overwrite, not both")
     files = [output / f"{panel.name}.{kind}" for panel in panels for kind in KINDS]
-    there = [path for path in files if path.exists()]
-    if there and not (overwrite or resume):
+    existing = [path for path in files if path.exists()]
+    if existing and not (overwrite or resume):
         raise UsageError(
-            f"{str(there[0])!r} exists: go on with --resume, begin anew with --overwrite, or give "
-            "another folder"
+            f"{str(existing[0])!r} exists: go on with --resume, begin anew with --overwrite, or "
+            "give another folder"
         )
     if overwrite:  # so that what is there when this run is interrupted is this run's
-        for path in there:
+        for path in existing:
             path.unlink()
 
 
@@ -148,14 +148,6 @@ def _write_figures(
         terminal.warn(f"! {line}" for line in paper.refusals(panel, done.results))
 
 
-def _write_run(path: Path, content: dict[str, Any]) -> None:
-    """How these results were made, and how long that took."""
-    from reweigh.system.files import sealed, write_atomically
-
-    text = json.dumps(sealed(content), indent=2) + "\n"
-    write_atomically(path, lambda stream: stream.write(text.encode()), overwrite=True)
-
-
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'s' if number != 1 else ''}"
 
@@ -168,59 +160,35 @@ def duration(seconds: float) -> str:
 @contextmanager
 def _reporting(quiet: bool) -> Iterator[Callable[[Progress], None]]:
     """A bar with the time left on a terminal, a line per finished cell elsewhere."""
-    from rich.console import Console
+    from reweigh.cli.progress import Line, progress_bar
 
-    console = Console(stderr=True)
     if quiet:
-        yield lambda progress: None
-    elif console.is_terminal:
-        with _bar(console) as report:
-            yield report
+        yield lambda p: None
+    elif sys.stderr.isatty():
+        with progress_bar() as bar:
+            line = Line(bar, "simulating")
+            yield lambda p: line.share("cells", p.work_done / p.work)
     else:
-        yield _Lines(console)
+        yield _Lines()
 
 
-@contextmanager
-def _bar(console: Any) -> Iterator[Callable[[Progress], None]]:
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f} %"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("simulating", total=None)
-
-        def report(p: Progress) -> None:
-            text = f"cell {min(p.finished + 1, p.cells)} of {p.cells}"
-            bar.update(task, total=p.work, completed=p.work_done, description=text)
-
-        yield report
-
-
+@dataclass
 class _Lines:
     """One line per finished cell, with the time left at the pace so far."""
 
-    def __init__(self, console: Any) -> None:
-        self._console = console
-        self._first: tuple[float, float] | None = None  # when, and how much was done
-        self._finished = 0
+    began: float | None = None
+    work_before: float = 0.0  # by an earlier run
+    finished: int = 0
 
     def __call__(self, p: Progress) -> None:
         now = time.monotonic()
-        if self._first is None:  # until here workers were started
-            self._first = now, p.work_done
-        if p.finished == self._finished:
+        if self.began is None:  # until here workers were started
+            self.began, self.work_before = now, p.work_done
+        if p.finished == self.finished:
             return
-        self._finished = p.finished
-        began, done = self._first
-        left = ""
-        if p.work_done > done:
-            pace = (now - began) / (p.work_done - done)
-            left = f", about {duration(pace * (p.work - p.work_done))} left"
-        self._console.print(f"{p.finished}/{p.cells} {p.cell.name}{left}", highlight=False)
+        self.finished = p.finished
+        left, done = "", p.work_done - self.work_before
+        if done > 0:
+            rest = (now - self.began) / done * (p.work - p.work_done)
+            left = f", about {duration(rest)} left"
+        print(f"{p.finished}/{p.cells} {p.cell.name}{left}", file=sys.stderr)

@@ -115,13 +115,7 @@ def under_way() -> str:
 def keeping(what: str) -> Iterator[None]:
     """Say this of an interruption inside."""
     _kept.append(what)
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise  # it is said outside
-    except BaseException:
-        _kept.clear()
-        raise
+    yield
     _kept.clear()
 
 
@@ -136,7 +130,7 @@ def forget_phases() -> None:
 
 
 @contextmanager
-def noted() -> Iterator[list[str]]:
+def collect_warnings() -> Iterator[list[str]]:
     """Collects the warnings of reweigh as texts."""
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:

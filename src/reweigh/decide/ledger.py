@@ -153,8 +153,8 @@ def _read(path: Path) -> tuple[dict[str, list[list[str]]], dict[str, list[float]
     return book, shares
 
 
-def _lists(found: Any, fits: Callable[[Any], bool]) -> bool:
+def _lists(book: Any, fits: Callable[[Any], bool]) -> bool:
     """Whether this is an object of lists whose items all fit."""
-    return isinstance(found, dict) and all(
-        isinstance(items, list) and all(map(fits, items)) for items in found.values()
+    return isinstance(book, dict) and all(
+        isinstance(items, list) and all(map(fits, items)) for items in book.values()
     )

@@ -22,7 +22,7 @@ from reweigh.show.html.sections import (
     log_section,
 )
 from reweigh.show.record import NO_TRUST, Evaluation, Facts
-from reweigh.show.text import interval_cell, percent, sentence, shown_names, signed, span
+from reweigh.show.text import display_names, interval_cell, percent, sentence, signed, span
 from reweigh.system.files import files_behind
 from reweigh.system.numbers import number
 
@@ -297,7 +297,7 @@ def _differences(comparison: Comparison) -> Section | None:
         (name, d.value, d.interval, d.standard_error, "told apart" if d.told_apart else "not told")
         for name, d in others[:SHOWN]
     ]
-    axis = f"{shown_names([best.target])[best.target]} − the other, per episode"
+    axis = f"{display_names([best.target])[best.target]} − the other, per episode"
     apart = sum(d.interval.low > 0 for _, d in others)
     figure = Figure(
         "to_best",

@@ -7,6 +7,7 @@ values. Everything is an array over (t, s), so that this is for logs where most 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.estimate.estimator import Place, Recipe, Solution, no_support, overflow, value_alone
-from reweigh.estimate.nodes import DenseNodes
 from reweigh.estimate.operators import covered_by
-from reweigh.estimate.solution import largest
+from reweigh.estimate.solution import DenseNodes, largest
 from reweigh.estimate.standard_error import LOST, Freedom, lost_in_rounding
 from reweigh.kernels import choose
 from reweigh.kernels.choose import kernel
@@ -33,7 +33,7 @@ from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import StartMoments
 
 if TYPE_CHECKING:
-    from reweigh.log.borrowed_arrays import Lent
+    from reweigh.log.borrowed_arrays import BorrowedArrays
     from reweigh.log.paired_rows import Pairs
 
 Floats = npt.NDArray[np.float64]
@@ -50,7 +50,7 @@ def solve_in_memory(
     within states, or far fewer rows than (step, state) pairs."""
     if recipe.normalize == "state" or not from_rows(log):
         return None
-    return solve_rows(Rows.of(log, target, recipe.max_ratio), recipe, errors=errors)
+    return solve_rows(rows_of(log, target, recipe.max_ratio), recipe, errors=errors)
 
 
 def from_rows(log: EpisodeLog) -> bool:
@@ -61,7 +61,7 @@ def from_rows(log: EpisodeLog) -> bool:
 
 def state_values(log: EpisodeLog, target: Policy, max_ratio: float | None) -> tuple[Floats, Floats]:
     """(H+1, S) V_t(s) by MIS without any normalisation, and the rows at each (t, s)."""
-    rows = Rows.of(log, target, max_ratio)
+    rows = rows_of(log, target, max_ratio)
     values, visits = np.zeros((2, log.horizon + 1, rows.width))
     run = kernel("backward.state_values")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -151,33 +151,33 @@ def _dense(log: EpisodeLog) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class LentRatios:
+class BorrowedRatios:
     """π/μ of a log whose probabilities are read where the user has them."""
 
-    lent: Lent
+    borrowed: BorrowedArrays
     max_ratio: float | None
 
     @cached_property
     def all(self) -> Floats:
         """(N,) a copy, for those who need every row at once."""
-        found = self.lent.column("target_prob")
+        found = self.borrowed.column("target_prob")
         with np.errstate(over="ignore"):
-            found /= self.lent.column("behavior_prob")
+            found /= self.borrowed.column("behavior_prob")
         return np.asarray(found if self.max_ratio is None else np.minimum(found, self.max_ratio))
 
     def at(self, t: int) -> Floats:
         """Those of one step."""
-        size = int(self.lent.offsets[t + 1] - self.lent.offsets[t])
-        ratios, _ = self.lent.some(t, t + 1, self.max_ratio, np.empty(2 * size))
+        size = int(self.borrowed.offsets[t + 1] - self.borrowed.offsets[t])
+        ratios, _ = self.borrowed.some(t, t + 1, self.max_ratio, np.empty(2 * size))
         return ratios
 
     def parts(self, n: int, *, backwards: bool) -> Iterator[tuple[Floats, Floats, int, int]]:
         """Ratios and rewards of some steps after the other, and which these are."""
-        horizon, k = len(self.lent.offsets) - 1, self.lent.together
+        horizon, k = len(self.borrowed.offsets) - 1, self.borrowed.together
         starts, room = range(0, horizon, k), np.empty(2 * k * n)
         for since in reversed(starts) if backwards else starts:
             until = min(since + k, horizon)
-            yield *self.lent.some(since, until, self.max_ratio, room), since, until
+            yield *self.borrowed.some(since, until, self.max_ratio, room), since, until
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,16 +186,20 @@ class Rows:
     the rows are `pairs`, rho holds the ratio of every pair, else that of every row."""
 
     steps: Steps
-    ratios: Floats | LentRatios
+    ratios: Floats | BorrowedRatios
     gamma: float
     width: int
     pairs: Pairs | None = None
 
     @classmethod
     def of(cls, log: EpisodeLog, target: Policy, max_ratio: float | None) -> Rows:
-        lent = log.steps.lent
-        if lent is not None and isinstance(target, ColumnPolicy) and target.column in lent.numbers:
-            ratios = LentRatios(lent, max_ratio)
+        borrowed = log.steps.borrowed
+        if (
+            borrowed is not None
+            and isinstance(target, ColumnPolicy)
+            and target.column in borrowed.numbers
+        ):
+            ratios = BorrowedRatios(borrowed, max_ratio)
             return cls(log.steps, ratios, log.discount, len(log.states) + 1)
         with np.errstate(over="ignore"):
             rho = by_code = _ratios_by_code(log, target)
@@ -209,7 +213,7 @@ class Rows:
     @property
     def rho(self) -> Floats:
         ratios = self.ratios
-        return ratios.all if isinstance(ratios, LentRatios) else ratios
+        return ratios.all if isinstance(ratios, BorrowedRatios) else ratios
 
     @cached_property
     def columns(self) -> tuple[Any, ...]:
@@ -231,7 +235,7 @@ class Rows:
     def parts(self, *, backwards: bool = False) -> Iterator[tuple[tuple[Any, ...], int, int]]:
         """The first arguments of the recursions, and the steps that they hold the rows of."""
         s, ratios = self.steps, self.ratios
-        if not isinstance(ratios, LentRatios):
+        if not isinstance(ratios, BorrowedRatios):
             yield self.columns, 0, s.horizon
             return
         for rho, reward, since, until in ratios.parts(s.n_episodes, backwards=backwards):
@@ -240,7 +244,7 @@ class Rows:
     def of_step(self, t: int) -> tuple[npt.NDArray[Any], Floats]:
         """States and ratios of the rows of one step."""
         rows = self.steps.rows(t)
-        if isinstance(self.ratios, LentRatios):
+        if isinstance(self.ratios, BorrowedRatios):
             return self._states[rows], self.ratios.at(t)
         if self.pairs is None:
             return self._states[rows], self.ratios[rows]
@@ -261,6 +265,17 @@ class Rows:
     def _states(self) -> npt.NDArray[np.uint32]:
         # Unsigned codes: the compiled code need not ask whether an index counts from the end.
         return _plain(self.steps.state, np.int32).view(np.uint32)
+
+
+def rows_of(log: EpisodeLog, target: Policy, max_ratio: float | None) -> Rows:
+    """The rows with their ratios, made once for all that a solution is asked, as long as it is
+    kept."""
+    held = log._cache.get("rows of mis")
+    rows: Rows | None = None if held is None or held[1:] != (target, max_ratio) else held[0]()
+    if rows is None or rows.steps is not log.steps:
+        rows = Rows.of(log, target, max_ratio)
+        log._cache["rows of mis"] = (weakref.ref(rows), target, max_ratio)
+    return rows
 
 
 def _plain(values: npt.NDArray[Any], kind: type = np.float64) -> npt.NDArray[Any]:

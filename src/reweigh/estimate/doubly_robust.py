@@ -132,12 +132,12 @@ def _shape_tabular(
 
 def _of_following(log: EpisodeLog, v: Floats, otherwise: Floats) -> Floats:
     """(N,) v of each row's following row; `otherwise` where it is the episode's last."""
-    steps, found = log.steps, otherwise.copy()
+    steps, following_value = log.steps, otherwise.copy()
     for t in range(log.horizon - 1):
         here, following = steps.rows(t), steps.rows(t + 1)
         going_on = following.stop - following.start
-        found[here.start : here.start + going_on] = v[following]
-    return found
+        following_value[here.start : here.start + going_on] = v[following]
+    return following_value
 
 
 def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[Floats, Floats]:
@@ -339,7 +339,7 @@ def shaped_gradient(recipe: Recipe, sums: Moments) -> CellGradient:
     assert len(of) == len(edges)  # both in the order of their keys
     edge, by_half = of.index(), recipe.control.blocks == 2
     used, n = int(shape.starts.n.sum()), sums.n_episodes
-    found = CellGradient(
+    gradient = CellGradient(
         "actions",
         replace(cells, block=cells.block % 2) if by_half else cells,
         one=plain.one[edge],
@@ -350,9 +350,9 @@ def shaped_gradient(recipe: Recipe, sums: Moments) -> CellGradient:
         halves=by_half,
     )
     if by_half:  # of a split only n_0 episodes are summed: each counts n/n_0 times
-        return _times(found, n / used)
+        return _times(gradient, n / used)
     through = FittedModel.of(sums).through_q(plain.z[edge] * cells.rho)
-    return _plus(found, through)
+    return _plus(gradient, through)
 
 
 def _times(gradient: CellGradient, by: float) -> CellGradient:
@@ -422,7 +422,7 @@ def _through_q(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
     cell = table.cell_of(moves_of(log, rho, "actions"))
     by_cell = tally(cell, weight, len(table.cells))
     if recipe.uses_trajectories and scope_of(target) == "row":
-        found = model.through_rows(log, target, cell, weight)
+        through = model.through_rows(log, target, cell, weight)
     else:
-        found = model.through_q(by_cell)
-    return gathered(found, log, target, rho)
+        through = model.through_q(by_cell)
+    return gathered(through, log, target, rho)

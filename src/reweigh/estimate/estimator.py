@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -25,7 +26,7 @@ from reweigh.sums.moments import Moments
 from reweigh.sums.tables import Table
 
 if TYPE_CHECKING:
-    from reweigh.estimate.nodes import DenseNodes
+    from reweigh.estimate.solution import DenseNodes
     from reweigh.estimate.standard_error import Freedom
 
 Floats = npt.NDArray[np.float64]
@@ -390,7 +391,7 @@ class Recipe:
         """Running products: every reward of an episode must be there."""
         return self.weights.multiplies
 
-    @property
+    @cached_property
     def traits(self) -> frozenset[str]:
         """What a gate may ask of an estimator, in place of its kind:
 

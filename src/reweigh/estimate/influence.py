@@ -192,8 +192,8 @@ def influence_parts(log: EpisodeLog, target: Policy, recipe: Recipe) -> Parts:
         )
     rho = ratios(log, target, recipe.max_ratio)[1]
     with np.errstate(over="ignore", invalid="ignore"):
-        found = marginal_gradient(recipe, sums_for(log, target, recipe))
-    return _parts(log, found, rho)
+        marginal = marginal_gradient(recipe, sums_for(log, target, recipe))
+    return _parts(log, marginal, rho)
 
 
 def behavior_parts(log: EpisodeLog) -> Parts:
@@ -204,23 +204,23 @@ def behavior_parts(log: EpisodeLog) -> Parts:
     scan = NumpyScan(replace(log, steps=steps, _cache={}), rho, None, none)
     table, start = scan.cells("transitions"), scan.starts("start")
     hidden = log.has_hidden
-    found = behavior_gradient(table, start, log.horizon, log.discount, hidden=hidden)
-    return _parts(log, found, rho)
+    marginal = behavior_gradient(table, start, log.horizon, log.discount, hidden=hidden)
+    return _parts(log, marginal, rho)
 
 
-def _parts(log: EpisodeLog, found: MarginalGradient, rho: Floats) -> Parts:
+def _parts(log: EpisodeLog, marginal: MarginalGradient, rho: Floats) -> Parts:
     with np.errstate(over="ignore", invalid="ignore"):
-        moves = moves_of(log, rho, found.gradient.moves)
-        cell = found.gradient.cell_of(moves)
-        term = found.gradient.terms(moves, cell)
+        moves = moves_of(log, rho, marginal.gradient.moves)
+        cell = marginal.gradient.cell_of(moves)
+        term = marginal.gradient.terms(moves, cell)
     return Parts(
-        start=finite(found.gradient.start[cell[: log.n_episodes]]),
+        start=finite(marginal.gradient.start[cell[: log.n_episodes]]),
         episode=moves.episode,
-        node=found.node[cell],
+        node=marginal.node[cell],
         term=finite(term),
-        node_t=found.op.node_t,
-        node_s=found.op.node_s,
-        target=found.target,
+        node_t=marginal.op.node_t,
+        node_s=marginal.op.node_s,
+        target=marginal.target,
     )
 
 

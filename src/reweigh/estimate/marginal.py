@@ -31,6 +31,7 @@ from reweigh.estimate.operators import (
     covered_share,
     ended_by,
     importance_operator,
+    marginal_operator,
     rows_of,
     start_term,
     with_ratios_one,
@@ -99,7 +100,10 @@ class Marginal(OperatorWeights):
         if recipe.reward == "logged":
             cells, start = cells_of(sums, "transitions")
             refuse_cut_stretches(cells, horizon, sums.hidden)
-            op = build(cells, start, horizon, gamma, per_state=per_state)
+            if self.pooled:
+                op = pooled_operator(cells, start, horizon, gamma, per_state=per_state)
+            else:
+                op = marginal_operator(sums, per_state=per_state)
             return op, op, recursion.logged_reward
         if sums.hidden:
             raise RefusedError(
@@ -339,13 +343,7 @@ def _marginal_columns(
         reward = recursion.logged_reward(op, moved.reward)
     else:
         reward = recursion.pooled_reward(op, moved.reward, *_mean_rewards(recipe, c))
-    b = divided(np.ones(len(groups.share)), groups.move_by)[groups.of]
-    if op.self_normalized:  # T = ρ (U - Ū)/Σρ
-        mean = divided(groups.sum(np.where(known, c.rho, 0.0) * moved.move), groups.move_by)
-        b = b * (moved.move - mean[groups.of])
-    else:
-        b = b * moved.move
-    b = np.where(known, b, 0.0)
+    b = recursion.move_slopes(op, moved)
     mean_t = divided(groups.sum(b * c.rho), groups.moves)
     none = np.zeros(len(c))
     columns = {"one": -np.where(known, mean_t[groups.of], 0.0), "rho": b, "z": none, "y": none}

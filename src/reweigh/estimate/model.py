@@ -47,7 +47,7 @@ from reweigh.estimate.operators import (
     with_ratios_one,
 )
 from reweigh.estimate.recursion import backward, forward
-from reweigh.estimate.solution import Operators, OperatorWeights, node_of
+from reweigh.estimate.solution import Operators, OperatorWeights
 from reweigh.kernels.groups import group_by, rowwise, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.base import Policy
@@ -85,8 +85,8 @@ class Model(OperatorWeights):
         model = FittedModel.of(sums, renorm=self.unseen == "renorm")
         op = model.op
         forward(op, simplex=False)  # refuses where no row is possible under the target
-        found = model.gradient(np.zeros(len(model.Q)), op.n_episodes * op.initial)
-        return replace(found, start=start_term(op.cells, model.V[op.src]))
+        gradient = model.gradient(np.zeros(len(model.Q)), op.n_episodes * op.initial)
+        return replace(gradient, start=start_term(op.cells, model.V[op.src]))
 
     def with_error(
         self, recipe: Recipe, solution: Solution, sums: Moments, rows: LogAndTarget | None
@@ -97,13 +97,13 @@ class Model(OperatorWeights):
             return solution
         from reweigh.estimate.influence import with_estimated_error
 
-        found = with_estimated_error(recipe, solution, sums, rows)
+        with_error = with_estimated_error(recipe, solution, sums, rows)
         if rows is None:
-            return found
-        by_node = found.nodes
+            return with_error
+        by_node = with_error.nodes
         if by_node is not None:
             by_node = replace(by_node, variance=None)
-        return replace(found, freedom=None, by_node=by_node)
+        return replace(with_error, freedom=None, by_node=by_node)
 
 
 def model_of(moments: Moments, *, renorm: bool = False) -> OneStep:
@@ -158,7 +158,7 @@ class FittedModel:
         groups, V = op.groups, backward(op).u
         r = divided(groups.sum(op.cells.z), groups.visits)
         m = divided(groups.sum(op.cells.rho * _arriving(op, V)), groups.moves)
-        return cls(sums, op, V, r, m, r + m, node_of(op), renorm)
+        return cls(sums, op, V, r, m, r + m, op.node_of_group, renorm)
 
     def gradient(self, kappa_q: Floats, kappa_v: Floats) -> CellGradient:
         """Of a value with these derivatives by Q and V, without an episode's start."""
@@ -167,7 +167,7 @@ class FittedModel:
         by_reward, by_move = divided(lam_q, groups.visits), divided(lam_q, groups.moves)
         ahead = _arriving(op, self.V) - self.m[groups.of]
         none = np.zeros(len(op.cells))
-        found = CellGradient(
+        gradient = CellGradient(
             "actions",
             op.cells,
             one=np.where(op.known, by_move[groups.of] * ahead, 0.0)
@@ -182,14 +182,14 @@ class FittedModel:
             rho = cells_of(self.sums, "model")[0].rho
             per_ratio = divided(lam_v, tally(op.src, rho, len(self.V)))[op.src]
             worth = (self.Q - self.V[self.node])[groups.of]
-            return replace(found, rho=per_ratio * worth)
+            return replace(gradient, rho=per_ratio * worth)
         if shares.rule == "every row":
-            return self._through_policy(found, lam_v)
-        return found
+            return self._through_policy(gradient, lam_v)
+        return gradient
 
-    def _through_policy(self, found: CellGradient, lam_v: Floats) -> CellGradient:
+    def _through_policy(self, gradient: CellGradient, lam_v: Floats) -> CellGradient:
         op, node = self.op, self.node
-        worth, one = self.Q, found.one
+        worth, one = self.Q, gradient.one
         per_row = divided(lam_v, op.visits)
         if self.renorm:
             assert op.plain is not None
@@ -200,7 +200,7 @@ class FittedModel:
         action = np.zeros(len(node), np.int64)
         action[op.groups.of] = op.cells.a
         policy = PolicyGradient(len(self.V), op.src, node, action, per_row[node] * worth)
-        return replace(found, one=one, policy=policy)
+        return replace(gradient, one=one, policy=policy)
 
     def through_q(self, weight: Floats) -> CellGradient:
         """Of the part of a value that is through Q, whose shaped rewards have these weights: (E,)

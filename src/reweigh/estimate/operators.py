@@ -172,6 +172,13 @@ class OneStep:
         )
 
     @property
+    def node_of_group(self) -> Ints:
+        """(G,) the node of each group: every edge of a group leaves it."""
+        node = np.zeros(len(self.groups.share), np.int64)
+        node[self.groups.of] = self.src
+        return node
+
+    @property
     def n_episodes(self) -> Any:
         """How many there are; of replicates (m,)."""
         n = self.start.n.sum(axis=0)
@@ -188,6 +195,19 @@ def cells_of(
     if cells is None or start is None:
         raise lacking(kind)
     return cells.forget("block"), start.forget("block")
+
+
+def marginal_operator(sums: Moments, *, per_state: bool = False) -> OneStep:
+    """The operator of MIS on these sums. It is kept with the cells: estimator, gates and influence
+    values share one."""
+    cells, start = cells_of(sums, "transitions")
+    kept: dict[bool, OneStep] = vars(sums.transitions).setdefault("operators", {})
+    if per_state not in kept:
+        about = sums.about
+        kept[per_state] = importance_operator(
+            cells, start, about.horizon, about.discount, per_state=per_state
+        )
+    return kept[per_state]
 
 
 def with_ratios_one(cells: TransitionMoments) -> TransitionMoments:
@@ -302,9 +322,9 @@ def _nodes(codes: list[Ints], size: int) -> tuple[Ints, list[Ints]]:
     """The codes that occur, in their order, and the place of each given code among them."""
     total = sum(len(part) for part in codes)
     if size > PLACES_PER_CELL * total:
-        found = group_by([np.concatenate(codes)])
+        groups = group_by([np.concatenate(codes)])
         bounds = np.cumsum([len(part) for part in codes])[:-1]
-        return found.keys[0], np.split(found.index(), bounds)
+        return groups.keys[0], np.split(groups.index(), bounds)
     occurs = np.zeros(size, bool)
     for part in codes:
         occurs[part] = True

@@ -234,19 +234,20 @@ class Squared:
         return np.sqrt(np.where(self.lost, np.nan, self.total))
 
 
+def move_slopes(op: OneStep, moved: Derivatives) -> Floats:
+    """(E,) b of T = b ρ: U/M, or (U - mean of U)/Σρ when self-normalised; 0 where s' is unknown."""
+    groups, known, move = op.groups, op.known, moved.move
+    if op.self_normalized:
+        rho = np.where(known, op.cells.rho, 0.0)
+        move = move - divided(groups.sum(rho * move), groups.move_by)[groups.of]
+    b = move * inverse(groups.move_by)[groups.of]
+    return b if known.all() else np.where(known, b, 0.0)
+
+
 def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardTerm) -> Squared:
     """SE² from the sums."""
     groups, c, known = op.groups, op.cells, op.known
-    per_row = inverse(groups.move_by)[groups.of]
-    b = moved.move * per_row
-    if op.self_normalized:
-        # T = ρ (U - mean of U)/Σρ
-        rho = np.where(known, c.rho, 0.0)
-        mean = divided(groups.sum(rho * moved.move), groups.move_by)[groups.of]
-        b = (moved.move - mean) * per_row
-    del per_row
-    if not known.all():
-        b = np.where(known, b, 0.0)
+    b = move_slopes(op, moved)
     N, M = groups.visits, groups.moves
     # One array over the edges at a time: a log's cells may be as many as memory allows.
     first = _times(c, term, ONE)
@@ -281,8 +282,7 @@ def with_share_noise(op: OneStep, flow: Forward, back: Backward, square: Squared
     """
     assert op.plain is not None
     groups, c, ratios = op.groups, op.cells, op.plain.cells
-    node = np.zeros(len(groups.share), np.int64)
-    node[groups.of] = op.src
+    node = op.node_of_group
     visited = (rowwise(op.discount**op.node_t, flow.d) * flow.d)[node]
     ahead = np.where(rowwise(op.dst >= 0, back.u), back.u[op.dst], 0.0)
     ahead = ahead * rowwise(op.discount**op.gap, ahead)
@@ -321,8 +321,8 @@ def _added(parts: Iterable[Floats]) -> Floats:
 
 def moment(c: TransitionMoments, one: str, other: str) -> Floats:
     """(E,) the sums of the products of two of ONE, RHO, Z and Y."""
-    found: Floats = getattr(c, MOMENTS.get((one, other)) or MOMENTS[other, one])
-    return found
+    sums: Floats = getattr(c, MOMENTS.get((one, other)) or MOMENTS[other, one])
+    return sums
 
 
 def start_variance(op: OneStep, back: Backward) -> Any:

@@ -292,14 +292,14 @@ def _unit_errors(weights: TableWeights, units: UnitSums, sums: Moments, draws: D
     ψ_i = n ∇f · x_i - ∇f · Σ_i c_i x_i and SE² = Σ_i c_i ψ_i²/n²."""
     from scipy import sparse
 
-    given = weights.read(sums)
-    slopes = weights.derivatives(given)
+    tables = weights.read(sums)
+    slopes = weights.derivatives(tables)
     n, size = draws.total, len(draws.counts)
     psi = np.zeros((size, draws.many))
     for name, columns in slopes.items():
         table = units.tables[name]
         for column, slope in columns.items():
-            psi -= np.sum(slope * getattr(given.tables[name], column), axis=1)
+            psi -= np.sum(slope * getattr(tables.tables[name], column), axis=1)
             of_rows = getattr(table.table, column).astype(np.float64)
             place = of_rows, (table.row_unit, table.cells.index())
             psi += sparse.csr_array(place, (size, len(table))) @ (n[:, None] * slope).T

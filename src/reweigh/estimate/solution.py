@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,9 @@ from reweigh.estimate.estimator import (
 from reweigh.estimate.operators import SEEN_ENOUGH, OneStep
 from reweigh.estimate.recursion import Forward, backward, forward
 from reweigh.estimate.standard_error import LOST, Freedom
+from reweigh.kernels.choose import kernel
 from reweigh.kernels.groups import inner, rowwise, tally
+from reweigh.log.states import END
 from reweigh.sums.moments import Moments
 from reweigh.sums.transitions import TransitionMoments
 from reweigh.system.numbers import divided
@@ -46,11 +49,11 @@ class OperatorWeights(Weights):
 
     def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
         operators = self.operators(recipe, sums)
-        found = recursions(recipe, operators, errors=errors)
-        inside = found.flow.d[: operators[0].offsets[-2]]
+        both = recursions(recipe, operators, errors=errors)
+        inside = both.flow.d[: operators[0].offsets[-2]]
         return Replicated.of(
-            found.per_step.sum(axis=0),
-            None if found.square is None else found.square.errors,
+            both.per_step.sum(axis=0),
+            None if both.square is None else both.square.errors,
             ("no-overlap", np.isnan(inside).any(axis=0)),
         )
 
@@ -87,8 +90,8 @@ def solve_operator(
 ) -> Solution:
     """The same for any way to make the operators of an estimator."""
     op, for_error, _ = operators = make(recipe)
-    found = recursions(recipe, operators, errors=errors)
-    flow, per_step, square = found.flow, found.per_step, found.square
+    both = recursions(recipe, operators, errors=errors)
+    flow, per_step, square = both.flow, both.per_step, both.square
     if square is None:
         return value_alone(per_step)
     placebo, off = _placebo(recipe, make, op, flow)
@@ -158,8 +161,8 @@ def effective_sizes(op: OneStep, flow: Forward) -> Floats:
     ended = (end >= 0) & (op.visits[end] > 0)
     if op.at_steps is None and np.any(op.gap > 1):
         # Where nobody is seen, those who have ended do not speak for the others.
-        shown = tally(op.cells.t, op.cells.n, op.horizon) > 0
-        ended &= shown | (_passing(op.cells, op.horizon) == 0)
+        observed = tally(op.cells.t, op.cells.n, op.horizon) > 0
+        ended &= observed | (_passing(op.cells, op.horizon) == 0)
     first += np.where(ended, flow.d[end], 0.0)
     second += np.where(ended, flow.d[end] ** 2 / np.where(ended, op.visits[end], 1.0), 0.0)
     return np.where(second > 0, first**2 / np.where(second > 0, second, 1.0), np.nan)
@@ -242,7 +245,7 @@ def _by_node(op: OneStep, square: recursion.Squared) -> Floats | None:
     """(K,) parts of SE² by (t, s), a model's summed over the actions; None when pooled."""
     if op.edge_offsets is None:
         return None
-    return tally(node_of(op), square.per_group, len(op.node_t))
+    return tally(op.node_of_group, square.per_group, len(op.node_t))
 
 
 # ---- where it is weakest ---------------------------------------------------------------------
@@ -263,15 +266,8 @@ def rare_share(op: OneStep) -> Floats:
         rare = (visits < SEEN_ENOUGH).astype(np.float64)
     else:
         few = np.where(op.groups.visits < SEEN_ENOUGH, op.groups.share, 0.0)
-        rare = np.where(visits < SEEN_ENOUGH, 1.0, tally(node_of(op), few, len(visits)))
+        rare = np.where(visits < SEEN_ENOUGH, 1.0, tally(op.node_of_group, few, len(visits)))
     return np.where(op.node_t < op.horizon, rare, 0.0)
-
-
-def node_of(op: OneStep) -> Ints:
-    """(G,) the node of each group: every edge of a group leaves it."""
-    node = np.zeros(len(op.groups.share), np.int64)
-    node[op.groups.of] = op.src
-    return node
 
 
 def worst_node(node_s: Ints, mass: Floats) -> int | None:
@@ -341,3 +337,57 @@ def most_left_out(op: OneStep, value: Floats) -> Place | None:
     """Of a model: where the most of this value is, (K,), of actions that the log does not show."""
     node = worst_node(op.node_s, value)
     return None if node is None else _place(op, node, _lost_action(op, node))
+
+
+# ---- of MIS straight from the rows -------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class DenseNodes:
+    """`Nodes` as arrays (H+1, width) over all (t, s), END's being the last column. The nodes are
+    picked out when they are asked for: with many states that takes as long as the recursions.
+
+    reached  tells whether it is what an episode's last row led to
+    """
+
+    d: Floats
+    visits: Floats
+    variance: Floats
+    reached: Callable[[], npt.NDArray[np.uint8]]
+    n_episodes: int
+
+    @cached_property
+    def made(self) -> Nodes:
+        reached = self.reached()
+        size = kernel("nodes.count")(self.visits, reached)
+        columns = np.empty((6, size + 1))
+        t, s = columns[4:].view(np.int64)
+        kernel("nodes.collect")(
+            self.d, self.visits, self.variance, reached, self.n_episodes, t, s, columns[:4]
+        )
+        target, behavior, visits, variance = columns[:4, :-1]
+        return Nodes(t[:-1], s[:-1], target, behavior, visits, variance)
+
+    def variance_by_step(self, horizon: int) -> Floats | None:
+        return np.asarray(self.variance[:horizon].sum(axis=1))
+
+    @cached_property
+    def seldom(self) -> Seldom:
+        """See `Seldom`; at the horizon nothing is rare."""
+        rare, at = np.zeros(len(self.d) - 1), np.zeros(2, np.int64)
+        sums = kernel("nodes.seldom")(self.d, self.visits, self.variance, rare, at)
+        t, column = at.tolist()
+        state = END if column + 1 == self.d.shape[1] else column
+        return Seldom(rare, None if t < 0 else Place(t, state), *sums)
+
+
+@dataclass(frozen=True, eq=False)
+class Seldom:
+    """What few rows mean for an estimate: (H,) the target's mass on nodes seen fewer than 10 times,
+    and the node with the most of it; over the nodes seen twice or more the sums of
+    C = V N/(N - 1) and of C²/(N - 1), with V the variance."""
+
+    rare: Floats
+    rare_at: Place | None
+    corrected: float
+    spread: float

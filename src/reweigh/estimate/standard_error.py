@@ -72,9 +72,9 @@ class Freedom:
     def of(cls, variance: Floats, rows: Floats) -> Freedom | None:
         """From (G,) parts of SE² and the rows behind each; None where none shows a spread, and
         where one overflows."""
-        told = (rows > 1) & ~(variance <= 0)
-        left = rows[told] - 1
-        parts = variance[told] * rows[told] / left
+        spread = (rows > 1) & ~(variance <= 0)
+        left = rows[spread] - 1
+        parts = variance[spread] * rows[spread] / left
         if not np.all(np.isfinite(parts)):
             return None
         df = effective_df(parts, left)

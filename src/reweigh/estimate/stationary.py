@@ -217,25 +217,25 @@ def _eigenvector(matrix: Any) -> Floats:
 
     size = matrix.shape[0]
     if size <= DENSE_UP_TO:
-        found, vectors = np.linalg.eig(matrix.toarray())
+        eigenvalues, vectors = np.linalg.eig(matrix.toarray())
     else:
         # From a fixed start, so that the same sums give the same answer; of the eigenvalues with
         # the largest real parts, since factorising for the ones next to 1 would fill the matrix.
         try:
-            found, vectors = eigs(matrix, k=6, which="LR", v0=np.ones(size))
+            eigenvalues, vectors = eigs(matrix, k=6, which="LR", v0=np.ones(size))
         except ArpackNoConvergence as error:
             raise RefusedError(
                 "stationary", "the stationary distribution was not found: the states hardly mix"
             ) from error
-    distance = np.abs(found - 1)
+    distance = np.abs(eigenvalues - 1)
     best = int(np.argmin(distance))
-    if abs(found[best].imag) > 1e-9:  # its vector has no direction of its own
+    if abs(eigenvalues[best].imag) > 1e-9:  # its vector has no direction of its own
         raise RefusedError(
             "stationary",
-            f"the eigenvalue next to 1 is complex ({found[best]:.3g}): too little data for a "
+            f"the eigenvalue next to 1 is complex ({eigenvalues[best]:.3g}): too little data for a "
             "stationary distribution. Use mis()",
         )
-    if abs(found[best]) < 1e-9:
+    if abs(eigenvalues[best]) < 1e-9:
         raise RefusedError(
             "stationary",
             "the states of the first steps never return, so there is no stationary distribution. "
@@ -246,7 +246,7 @@ def _eigenvector(matrix: Any) -> Floats:
             "the states fall into several closed classes"
             if distance[best] < 1e-9
             else "several eigenvalues of the transitions are equally close to 1, the nearest being "
-            f"{found[best].real:.3g}"
+            f"{eigenvalues[best].real:.3g}"
         )
         raise RefusedError(
             "stationary", f"{why}, so there is no one stationary distribution. Use mis()"

@@ -90,7 +90,7 @@ class TableWeights(Weights):
         m, cells = values.shape
         largest = np.abs(values).max(axis=1, keepdims=True, initial=0.0)
         h = STEP * np.where(values != 0, np.abs(values), np.where(largest > 0, largest, 1.0))
-        found = np.empty((m, cells))
+        slopes = np.empty((m, cells))
         for some in _parts(cells, AT_ONCE // (2 * m * cells)):
             k = np.arange(cells)[some]
             moved = np.broadcast_to(values, (len(k), 2, m, cells)).copy()
@@ -98,17 +98,17 @@ class TableWeights(Weights):
             moved[np.arange(len(k)), 1, :, k] -= h[:, k].T
             parts = self.per_step(_moved(sums, table, column, moved.reshape(-1, cells)))
             above, below = np.moveaxis(parts.reshape(len(k), 2, m, -1), 1, 0)
-            found[:, k] = (above - below).sum(axis=-1).T / (2 * h[:, k])
-        return found
+            slopes[:, k] = (above - below).sum(axis=-1).T / (2 * h[:, k])
+        return slopes
 
     def may_exceed_rewards(self, recipe: Recipe) -> bool:
         return True
 
     def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
-        given = self.read(sums)
+        tables = self.read(sums)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            [parts] = self.per_step(given)
-            [ess], [placebo] = self.effective_sizes(given), self.placebo(given)
+            [parts] = self.per_step(tables)
+            [ess], [placebo] = self.effective_sizes(tables), self.placebo(tables)
         unknown = np.flatnonzero(np.isnan(parts))
         if len(unknown):
             raise no_support(int(unknown[0]))
@@ -118,7 +118,7 @@ class TableWeights(Weights):
             value=float(parts.sum()),
             standard_error=None,
             error_method="delta",
-            per_step=parts if len(parts) == given.horizon else None,
+            per_step=parts if len(parts) == tables.horizon else None,
             ess=ess,
             unseen_mass=None,
             placebo=float(placebo),
@@ -131,11 +131,11 @@ class TableWeights(Weights):
 
     def gradient(self, recipe: Recipe, sums: Moments) -> TableGradient:
         self.solve(recipe, sums)  # refuses what it must
-        given, n, constant, by_table = self.read(sums), sums.n_episodes, 0.0, []
-        for name, columns in self.derivatives(given).items():
+        tables, n, constant, by_table = self.read(sums), sums.n_episodes, 0.0, []
+        for name, columns in self.derivatives(tables).items():
             table = sums.tables[name].forget("block")
             for column, slope in columns.items():
-                constant -= float(np.sum(slope * getattr(given.tables[name], column)))
+                constant -= float(np.sum(slope * getattr(tables.tables[name], column)))
             slopes = {column: n * slope[0] for column, slope in columns.items()}
             by_table.append(table.holding(table.arrays() | slopes))
         return TableGradient(tuple(by_table), constant, recipe.max_ratio)

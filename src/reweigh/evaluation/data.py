@@ -15,10 +15,8 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError, UsageError, must_be
 from reweigh.estimate.direct import bare_moments, from_rows, mean_return, state_values
-from reweigh.estimate.doubly_robust import shape_log, shape_moments
 from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, Solution
 from reweigh.estimate.marginal import behavior_value
-from reweigh.estimate.replicates import jackknife_error
 from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks
 from reweigh.kernels import choose
 from reweigh.log.log import EpisodeLog
@@ -29,7 +27,7 @@ from reweigh.sums.engines.base import named as with_name
 from reweigh.sums.moments import Moments
 from reweigh.sums.trajectories import StepMoments
 from reweigh.system.files import files_behind
-from reweigh.trust.diagnostics import hopeless_sums, unlogged_in_sums
+from reweigh.trust.diagnostics import unanswerable_by_sums, unlogged_in_sums
 from reweigh.trust.gates import tables_for, tables_needed
 
 if TYPE_CHECKING:
@@ -245,7 +243,7 @@ class SumsData(EvaluationData):
             (sums.n_episodes, sums.about.horizon),
             not sums.truncated and sums.about.behavior == "logged",
             files_behind(sums),
-            hopeless_sums(sums),
+            unanswerable_by_sums(sums),
             warnings,
             stored=sums,
         )
@@ -279,6 +277,8 @@ class SumsData(EvaluationData):
             assert self.target is not None
             request = replace(recipe.needs, blocks=JACKKNIFE_BLOCKS)
             sums = self.scanned.moments(self.target, request)
+        from reweigh.estimate.replicates import jackknife_error
+
         return *jackknife_error(recipe, sums, value), len(sums.block_sizes()[0])
 
     def drops_cut_ones(self, recipe: Recipe) -> bool:
@@ -341,7 +341,7 @@ def scanned_sums(log: ScannedLog, target: Policy, recipes: Sequence[Recipe]) -> 
         sums = log.moments(target, request)
         whole[ratio] = by_blocks[ratio] = sums
         # what no estimator can answer needs no second scan, which takes memory by steps and blocks
-        if apart is not None and hopeless_sums(sums) is None:
+        if apart is not None and unanswerable_by_sums(sums) is None:
             products = log.moments(target, apart)
             if sums.sql is not None and products.sql is not None:
                 sums = replace(sums, sql=f"{sums.sql}\n\n{products.sql}")
@@ -412,6 +412,8 @@ def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
                 "moments; mdr() does not",
             )
         if recipe.control is not None:
+            from reweigh.estimate.doubly_robust import shape_moments
+
             used = shape_moments(recipe, base)
         return Solved(_solve_sums(data, recipe, used, None), used, base)
     log, target = data.rows(dropped)
@@ -423,6 +425,8 @@ def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
         base = data.moments(recipe, dropped)
         return Solved(_solve_sums(data, plain, base, (log, target)), base, base)
     sums = data.moments(recipe, dropped) if recipe.fitted else None
+    from reweigh.estimate.doubly_robust import shape_log
+
     shaped = shape_log(log, target, recipe, sums)
     rows = shaped.log, target
     solution = plain.weights.solve_rows(plain, *rows, errors=data.errors)

@@ -45,7 +45,7 @@ from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
 from reweigh.sums.tables import Table
 from reweigh.system.process import each, require_steps
-from reweigh.trust.diagnostics import hopeless, remarks, unlogged_actions
+from reweigh.trust.diagnostics import remarks, unanswerable, unlogged_actions
 from reweigh.trust.gates import Context, measured
 
 Data = EpisodeLog | ScannedLog | Moments
@@ -132,7 +132,8 @@ def _log_data(
     target = check_target(target)
     if not isinstance(data, ScannedLog):
         rows = RowsData.of(data, target, recipes, truncated)
-        rows.unanswerable, rows.warnings = hopeless(data, target), unlogged_actions(data, target)
+        rows.unanswerable = unanswerable(data, target)
+        rows.warnings = unlogged_actions(data, target)
         return [rows] * len(recipes)
     from reweigh.sums.engines.second_scan import can_scan_again
 
@@ -195,7 +196,7 @@ def point_values(
         )
     recipes = [as_recipe(estimator) for estimator in estimator_list(estimators)]
     data = RowsData.of(log, check_target(target), recipes, truncated)
-    data.errors, data.unanswerable = False, hopeless(log, target)
+    data.errors, data.unanswerable = False, unanswerable(log, target)
     data.requests = {ratio: replace(need, blocks=2) for ratio, need in data.requests.items()}
     with np.errstate(over="ignore", invalid="ignore"):
         values = [_try(data, recipe, _value) for recipe in recipes]

@@ -33,8 +33,7 @@ from reweigh.trust.breakdown import (
     variance_parts,
 )
 from reweigh.trust.intervals import Interval
-from reweigh.trust.unlogged import unlogged
-from reweigh.trust.weight_curves import weight_curves
+from reweigh.trust.overlap import unlogged, weight_curves
 
 FILE = re.compile(r"\.\w{1,8}$")  # what the names of files end in
 MOST_ROWS_CHANGED = 1_000_000  # beyond, the evaluations of the sensitivity would take minutes
@@ -223,7 +222,7 @@ class Plots:
     def weights(self) -> Any:
         """Effective episodes and largest weights per step: products against marginalized."""
         weights = _known(lambda: weight_curves(self._sources))
-        return _drawn(figures.ess(weights), figures.largest(weights), own_legends=False)
+        return _drawn(figures.ess(weights), figures.largest(weights), separate_legends=False)
 
     def marginals(self, show: steps.Show = "difference") -> Any:
         """State distributions over the steps: "difference", "target" or "log"; the states with the
@@ -269,8 +268,8 @@ def _titled(name: str, chart: Any) -> Any:
     return charts.styled(chart.properties(title=charts.TITLES[name]))
 
 
-def _drawn(*shown: Figure | None, own_legends: bool = True) -> Any:
+def _drawn(*shown: Figure | None, separate_legends: bool = True) -> Any:
     """Two figures side by side, or the one that there is."""
     drawn = [figure.draw().properties(title=figure.title) for figure in shown if figure]
-    both = drawn[0] if len(drawn) == 1 else charts.beside(*drawn, own_legends=own_legends)
+    both = drawn[0] if len(drawn) == 1 else charts.beside(*drawn, separate_legends=separate_legends)
     return charts.styled(both)

@@ -74,14 +74,14 @@ def resample(
     replicates = check_whole("replicates", replicates, 1, MOST_REPLICATES)
     threads = check_threads(threads)
     seed = new_seed() if seed is None else check_whole("seed", seed, 0)
-    again = Again.of(log, pairs, errors=errors, runs=replicates)
-    _ = again.by_kernel, again.by_sums  # before threads ask for them
+    resampler = Resampler.of(log, pairs, errors=errors, runs=replicates)
+    _ = resampler.by_kernel, resampler.by_sums  # before threads ask for them
     draw = pick("resample.draw", log.n_episodes * replicates, draw_few)
 
     def block(number: int) -> Run:
         counts = np.empty((log.n_episodes, BLOCK), np.uint8)
         draw(seed, number, THRESHOLDS, counts)
-        return again.run(Draws(counts), min(BLOCK, replicates - number * BLOCK))
+        return resampler.run(Draws(counts), min(BLOCK, replicates - number * BLOCK))
 
     blocks = range(-(-replicates // BLOCK))
     if threads == 1:
@@ -118,11 +118,11 @@ def delete_blocks(
     """The values without each block of episodes in turn: the blocks are those of the moments."""
     of = log.steps.blocks(blocks)
     names, sizes = np.unique(of, return_counts=True)
-    again = Again.of(log, pairs, errors=False, runs=len(names))
+    resampler = Resampler.of(log, pairs, errors=False, runs=len(names))
     made = []
     for start in range(0, len(names), BLOCK):
         some = names[start : start + BLOCK]
-        made.append(again.run(Draws.without_each(of, some), len(some)))
+        made.append(resampler.run(Draws.without_each(of, some), len(some)))
     values = np.concatenate([run.values for run in made])
     return Deleted(values, sizes, _all_reasons(made, len(pairs)))
 
@@ -137,7 +137,7 @@ class Run:
 
 
 @dataclass(frozen=True, eq=False)
-class Again:
+class Resampler:
     """Pairs of target and estimator, made ready to be run on mixtures of the episodes of a log.
 
     What does not depend on the mixture is computed once: the target's probabilities, and the
@@ -151,7 +151,7 @@ class Again:
     runs: int
 
     @classmethod
-    def of(cls, log: EpisodeLog, pairs: Sequence[Pair], *, errors: bool, runs: int) -> Again:
+    def of(cls, log: EpisodeLog, pairs: Sequence[Pair], *, errors: bool, runs: int) -> Resampler:
         known: dict[int, RowsPolicy] = {}
         plain = _own_rows(log)
         if any(recipe.needs.blocks > 1 for _, recipe in pairs):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reweigh.estimate.estimator import Nodes, Recipe
-    from reweigh.estimate.nodes import DenseNodes
+    from reweigh.estimate.solution import DenseNodes
     from reweigh.evaluation.report import Plots
     from reweigh.evaluation.sensitivity import Sensitivity
     from reweigh.evaluation.uncertainty import EstimateUncertainty

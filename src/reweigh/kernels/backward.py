@@ -114,7 +114,7 @@ def backward(
 ) -> tuple[float, float]:
     """The backward recursion of MIS, with the variances within the states.
 
-    Fills variance (H, width), the parts of SE² (estimate/variance.py); lost (H,), the share of
+    Fills variance (H, width), the parts of SE² (estimate/recursion.py); lost (H,), the share of
     d_t that the log cannot carry on; u and ahead (H+1, width, 2): what being in a state is worth,
     and γ times what arriving there is worth, and both if every reward were 1. Returns the sum of
     squares that SE² is a difference of, and the placebo's parts of SE² added up. Of the steps from
@@ -185,21 +185,32 @@ def influence(
     """Adds to psi (n,) what the rows of these steps move the value by, with u and ahead of
     `backward`:  ψ_i += γ^t n d_t(s)/N_t(s) [ρ (y + γ u'(s')) - u_t(s)]."""
     horizon, width, n = len(offsets) - 1, d.shape[1], len(ending)
-    weight = np.empty(width)
+    weight, own, worth = np.empty((3, width))
     for t in range(since, until):
-        low, high = offsets[t], offsets[t + 1]
-        at = low - offsets[since]
+        low, high, at = offsets[t], offsets[t + 1], offsets[t] - offsets[since]
         going = offsets[t + 2] - high if t + 1 < horizon else 0
         for s in range(width):
             weight[s] = gamma**t * n * d[t, s] / max(visits[t, s], 1.0)
+            own[s], worth[s] = weight[s] * u[t, s, 0], ahead[t + 1, s, 0]
+        ratios = _ratios(code[low:high], rho, by_code, at)
+        here, after, y = code[low:high], code[high : high + going], reward[at : at + high - low]
         for k in range(going):
-            s, to = code[low + k] >> bits, code[high + k] >> bits
-            r = rho[code[low + k]] if by_code else rho[at + k]
-            psi[k] += weight[s] * (r * (reward[at + k] + ahead[t + 1, to, 0]) - u[t, s, 0])
+            s = here[k] >> bits
+            psi[k] += weight[s] * ratios[k] * (y[k] + worth[after[k] >> bits]) - own[s]
         for k in range(going, high - low):
-            s, to = code[low + k] >> bits, ending[k] if ending[k] >= 0 else width - 1
-            r = rho[code[low + k]] if by_code else rho[at + k]
-            psi[k] += weight[s] * (r * (reward[at + k] + ahead[t + 1, to, 0]) - u[t, s, 0])
+            s, to = here[k] >> bits, ending[k] if ending[k] >= 0 else width - 1
+            psi[k] += weight[s] * ratios[k] * (y[k] + worth[to]) - own[s]
+
+
+@compiled
+def _ratios(code: Array, rho: Array, by_code: bool, at: int) -> Array:
+    """Those of the rows of one step, which begin at `at`."""
+    if not by_code:
+        return rho[at : at + len(code)]
+    found = np.empty(len(code))
+    for k in range(len(code)):
+        found[k] = rho[code[k]]
+    return found
 
 
 @compiled
@@ -210,20 +221,22 @@ def state_values(
     """Fills values, visits (H+1, width): V_t(s) = Σ ρ (y + γ V_{t+1}(s'))/N over the N rows at
     (t, s), without any normalisation; END and what is not known are worth 0. Steps as above."""
     horizon, width = len(offsets) - 1, values.shape[1]
-    sums = np.zeros(2 * width)
+    sums, worth = np.zeros(2 * width), np.zeros(width)
+    for s in range(width):
+        worth[s] = gamma * values[until, s]
     for t in range(until - 1, since - 1, -1):
-        low, high, first = offsets[t], offsets[t + 1], offsets[t] - offsets[since]
+        low, high, at = offsets[t], offsets[t + 1], offsets[t] - offsets[since]
         going = offsets[t + 2] - high if t + 1 < horizon else 0
-        after = values[t + 1]
-        for k in range(high - low):
-            own = code[low + k]
-            r = rho[own] if by_code else rho[first + k]
-            if k < going:
-                ahead = after[code[high + k] >> bits]
-            else:
-                ahead = after[ending[k]] if ending[k] >= 0 else 0.0
-            add_at(sums, U2 * (own >> bits), (r * (reward[first + k] + gamma * ahead), 1.0))
+        ratios = _ratios(code[low:high], rho, by_code, at)
+        here, after, y = code[low:high], code[high : high + going], reward[at : at + high - low]
+        for k in range(going):
+            q = ratios[k] * (y[k] + worth[after[k] >> bits])
+            add_at(sums, U2 * (here[k] >> bits), (q, 1.0))
+        for k in range(going, high - low):
+            q = ratios[k] * (y[k] + (worth[ending[k]] if ending[k] >= 0 else 0.0))
+            add_at(sums, U2 * (here[k] >> bits), (q, 1.0))
         for s in range(width):
             visits[t, s] = sums[2 * s + 1]
             values[t, s] = sums[2 * s] / max(sums[2 * s + 1], 1.0)
+            worth[s] = gamma * values[t, s]
         sums[:] = 0.0

@@ -129,21 +129,9 @@ def _carry_last(
 
 @compiled
 def forward(
-    offsets: Array,
-    code: Array,
-    bits: int,
-    ending: Array,
-    rho: Array,
-    by_code: bool,
-    reward: Array,
-    simplex: bool,
-    d: Array,
-    visits: Array,
-    steps: Array,
-    since: int,
-    until: int,
-    keep: bool,
-) -> int:
+    offsets: Array, code: Array, bits: int, ending: Array, rho: Array, by_code: bool, reward: Array,
+    simplex: bool, d: Array, visits: Array, steps: Array, since: int, until: int, keep: bool,
+) -> int:  # fmt: skip
     """The forward recursion of MIS, plain or on the simplex, of a log without cut-off episodes.
 
     A row's state is its code >> bits; rho is that of every row, or `by_code` of every code. From

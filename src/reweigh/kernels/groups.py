@@ -6,6 +6,7 @@ Values may have a second axis, that of replicates: it stays.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -127,54 +128,45 @@ def stable_order(codes: Ints, size: int) -> Ints:
 
 def group_by(keys: Sequence[npt.NDArray[Any]]) -> Groups:
     """Group rows by several integer keys, the first being the slowest. O(N log N), O(N) memory;
-    O(N) where the rows stand in the order of their keys already."""
+    O(N) where the rows stand in the order of their keys already, or few keys are possible."""
     columns = [np.asarray(key, np.int64) for key in keys]
     size = len(columns[0])
     if size == 0:
         return Groups(None, np.zeros(0, np.int64), 0, tuple(columns))
-    order: Ints | None = None
-    joint, places = _joint_key(columns)
-    if joint is not None:
-        if not np.all(joint[1:] >= joint[:-1]):
-            if places <= PLACES_PER_ROW * size:
-                return _counted(columns, joint, places)
-            order = stable_order(joint, places)
-            joint = joint[order]
-        changed = joint[1:] != joint[:-1]
-    else:
+    lows = [int(column.min()) for column in columns]
+    widths = [int(column.max()) - low + 1 for column, low in zip(columns, lows, strict=True)]
+    places, order = math.prod(widths), None
+    if places > LARGEST_KEY:  # no one number per row
         order = np.lexsort(columns[::-1])
         changed = np.zeros(size - 1, bool)
         for column in columns:
             changed |= column[order][1:] != column[order][:-1]
+    else:
+        joint = np.zeros(size, np.int64)
+        for column, low, width in zip(columns, lows, widths, strict=True):
+            if width > 1:
+                joint *= width
+                joint += column - low if low else column
+        if not np.all(joint[1:] >= joint[:-1]):
+            if places <= PLACES_PER_ROW * size:
+                return _counted(joint, lows, widths)
+            order = stable_order(joint, places)
+            joint = joint[order]
+        changed = joint[1:] != joint[:-1]
     starts = np.flatnonzero(np.concatenate([[True], changed]))
     first = starts if order is None else order[starts]
     return Groups(order, starts, size, tuple(column[first] for column in columns))
 
 
-def _counted(columns: list[Ints], joint: Ints, places: int) -> Groups:
-    """The groups of rows whose joint keys are below `places`."""
-    count = np.bincount(joint, minlength=places)
-    group = np.cumsum(count > 0) - 1
-    first = np.empty(int(group[-1]) + 1, np.int64)
-    counted = group[joint]
-    first[counted[::-1]] = np.arange(len(joint) - 1, -1, -1)
-    sizes = count[count > 0]
-    keys = tuple(column[first] for column in columns)
-    return Groups(None, np.cumsum(sizes) - sizes, len(joint), keys, counted)
-
-
-def _joint_key(columns: list[Ints]) -> tuple[Ints | None, int]:
-    """One integer per row in the order of the keys and below the number given with it; None where
-    it would not fit."""
-    size = 1
-    joint = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        low, high = int(column.min()), int(column.max())
-        size *= high - low + 1
-        if size > LARGEST_KEY:
-            return None, size
-        if high > low:
-            joint *= high - low + 1
-            joint += column
-            joint -= low
-    return joint, size
+def _counted(joint: Ints, lows: list[int], widths: list[int]) -> Groups:
+    """The groups of rows with these joint keys of few."""
+    count = np.bincount(joint, minlength=math.prod(widths))
+    rest = np.flatnonzero(count)
+    number = np.zeros(len(count), np.int64)
+    number[rest] = np.arange(len(rest))
+    sizes, keys = count[rest], []
+    for low, width in zip(reversed(lows), reversed(widths), strict=True):
+        quotient = rest // width
+        keys.append(rest - quotient * width + low)
+        rest = quotient
+    return Groups(None, np.cumsum(sizes) - sizes, len(joint), tuple(keys[::-1]), number[joint])

@@ -6,7 +6,7 @@ import numpy as np
 
 from reweigh.kernels.common import END, SEEN_ENOUGH, Array, compiled, greatest, total
 
-ROUNDING = 1e-9  # as in estimate/weakest_places.py
+ROUNDING = 1e-9  # as in estimate/solution.py
 SOME = 512  # states
 
 

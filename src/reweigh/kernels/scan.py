@@ -83,14 +83,15 @@ def move_keys(
 
 @compiled
 def emit(table: Array, at: int, code: Array, n: Array, sums: Array) -> int:
-    """Writes the cells of a step that hold rows from place `at` on: code (C,), n (C,) and sums
-    (10, C). The table is 0 afterwards. Returns the next free place."""
+    """Writes the cells of a step that hold rows from place `at` on: code (C,), n (C,) and as many
+    of their sums as `sums` (10 or 5, C) has room for. The table is 0 afterwards. Returns the next
+    free place."""
     for cell in range(len(table) // WIDTH):
         i = cell * WIDTH
         if table[i] == 0.0:
             continue
         code[at], n[at] = cell, np.int64(table[i])
-        for j in range(10):
+        for j in range(len(sums)):
             sums[j, at] = table[i + 1 + j]
         for j in range(WIDTH):
             table[i + j] = 0.0
@@ -106,7 +107,7 @@ def add_moves(
 ) -> None:  # fmt: skip
     """The steps of a batch to their cells: lines (H, cells), which stay; or, of the only batch, one
     line, whose cells `emit` writes after each step: fills counts (H,) and the others as it does."""
-    key, every, at = np.empty(len(ending), np.int64), np.empty(0, np.int64), 0
+    key, every, at = np.empty(len(ending), np.uint32), np.empty(0, np.int64), 0
     for t in range(len(offsets) - 1):
         low, alive = offsets[t], offsets[t + 1] - offsets[t]
         line = lines[0 if len(n) > 0 else t]
@@ -152,30 +153,34 @@ def count_visits(offsets: Array, state: Array, visits: Array) -> None:
 
 @compiled
 def hold_rows(
-    offsets: Array, state: Array, action: Array, ending: Array, actions: int, held: Array,
-    begins: Array, rows: Array, key: Array,
+    offsets: Array, state: Array, action: Array, ending: Array, actions: int, level_of: Array,
+    level: int, begins: Array, rows: Array, key: Array,
 ) -> None:  # fmt: skip
-    """Of the rows from step 1 on those at held (H, S): fills begins (H+1,), rows, and their keys
+    """Of the rows from step 1 on those at a (t, s) of this level_of (H, S) or more, and apart from
+    them those of one less: fills begins (2, H+1), rows (2, …), and the rows' keys
     ((s₋·A + a₋)·S + s)·(S+2) + s' with s₋, a₋ of the step before."""
-    states, at = held.shape[1], 0
-    horizon = len(offsets) - 1
-    for t in range(horizon):
-        begins[t] = at
-        if t == 0:
-            continue
-        low, high, before, here = offsets[t], offsets[t + 1], offsets[t - 1], held[t]
-        for k in range(low, high):  # written always, kept if it is held
-            rows[at] = k
-            at += here[np.uint32(state[k])]
+    horizon, states = level_of.shape
+    places, chosen = np.zeros(2, np.int64), np.empty(len(ending) + 1, np.int64)
+    for t in range(1, horizon):
+        begins[0, t], begins[1, t] = places
+        low, high, before, here = offsets[t], offsets[t + 1], offsets[t - 1], level_of[t]
         going = offsets[t + 2] - high if t + 1 < horizon else 0
-        for j in range(begins[t], at):
-            k = rows[j] - low
-            after = np.int64(state[high + k] if k < going else ending[k])
-            past = np.int64(state[before + k]) * actions
+        many = 0
+        for k in range(high - low):  # written always, kept if it is held
+            chosen[many] = k
+            many += here[np.uint32(state[low + k])] >= level - 1
+        for j in range(many):
+            k = chosen[j]
+            s, past = state[low + k], np.int64(state[before + k]) * actions
             past += action[before + k] if len(action) > 0 else 0
-            past = (past * states + state[low + k]) * (states + 2)
-            key[j] = past + (after + 2 if after >= 0 else 1 if after == END else 0)
-    begins[horizon] = at
+            follows = np.int64(state[high + k] if k < going else ending[k])
+            after = follows + 2 if follows >= 0 else 1 if follows == END else 0
+            apart = 1 if here[np.uint32(s)] < level else 0
+            at = places[apart]
+            rows[apart, at] = low + k
+            key[apart, at] = (past * states + s) * (states + 2) + after
+            places[apart] = at + 1
+    begins[0, horizon], begins[1, horizon] = places
 
 
 @compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,7 +14,7 @@ import pyarrow as pa
 from reweigh.errors import Place, UsageError, check_threads, must_be
 from reweigh.kernels.choose import COMPILED_FROM
 from reweigh.log import rules
-from reweigh.log.borrowed_arrays import Lent
+from reweigh.log.borrowed_arrays import BorrowedArrays
 from reweigh.log.large_arrays import ArrayRows, read_columns
 from reweigh.log.log import Columns, EpisodeLog, check_options
 from reweigh.log.paired_rows import Pairs, read_pairs
@@ -42,7 +43,7 @@ class ArraySource:
     columns: dict[str, Array]
     order: Array
     offsets: Array
-    held: Pairs | Lent | None = None
+    held: Pairs | BorrowedArrays | None = None
 
     @property
     def names(self) -> list[str]:
@@ -109,7 +110,7 @@ class Episodes:
         named = {"behavior_prob": columns.get("behavior_prob"), "target_prob": target_prob}
         ending = np.where(read.last == HIDDEN, UNKNOWN, read.last)
         ending[self.short] = np.where(self.cut[self.short], UNKNOWN, END)
-        held = columns.get("pairs") or columns.get("lent")
+        held = columns.get("pairs") or columns.get("borrowed")
         make = Steps if held is None else LazySteps.of
         return EpisodeLog(
             steps=make(
@@ -350,9 +351,8 @@ def _states(
         hidden = np.logical_or.reduce(nulls, axis=2) if values.ndim == 3 else nulls
         known = known & ~hidden[order].T
     picked = np.swapaxes(values[order], 0, 1)[known]
-    codes, labels = combine(
-        [_encode("states", column) for column in picked.reshape(len(picked), -1).T]
-    )
+    columns = picked.reshape(len(picked), math.prod(picked.shape[1:])).T
+    codes, labels = combine([_encode("states", column) for column in columns])
     grid = np.full((horizon + 1, n), HIDDEN, np.int64)
     grid[: values.shape[1]][known] = codes
     return grid[:horizon][alive], grid[horizon], labels

@@ -19,7 +19,7 @@ SHARE = 4  # of the steps at most one in so many is held at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Lent:
+class BorrowedArrays:
     """Arrays (n, H) by the name of their column, all of them checked; row k of step t is that of
     episode order[k], as in `Steps`."""
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.kernels.choose import kernel
-from reweigh.log.borrowed_arrays import Lent
+from reweigh.log.borrowed_arrays import BorrowedArrays
 from reweigh.log.rules import REWARDS, Range, probability_range
 from reweigh.log.states import UNKNOWN, Labels
 
@@ -23,8 +23,8 @@ FEW_CODES, MANY_CODES = 1 << 12, 1 << 24
 @dataclass(frozen=True, eq=False)
 class ArrayRows:
     """What was read of a user's arrays: the time-major columns of `Steps` by name, or `pairs` or
-    `lent` in their place, and `target_prob`; (n,) the codes of the states at H, UNKNOWN where they
-    are not given; and the labels."""
+    `borrowed` in their place, and `target_prob`; (n,) the codes of the states at H, UNKNOWN where
+    they are not given; and the labels."""
 
     columns: dict[str, Any]
     last: Array
@@ -67,7 +67,9 @@ def read_columns(
     if copy:
         columns |= {"behavior_prob": None} | dict(zip(given, made, strict=True))
     else:
-        columns["lent"] = Lent({name: ranges[name][0] for name in given}, order, offsets)
+        columns["borrowed"] = BorrowedArrays(
+            {name: ranges[name][0] for name in given}, order, offsets
+        )
     return ArrayRows(columns, last, labels, action_labels)
 
 

@@ -164,9 +164,14 @@ class EpisodeLog:
     @property
     def reward_range(self) -> tuple[float, float]:
         """The smallest and the largest reward."""
-        lent = self.steps.lent
+        return self._once("rewards", self._reward_range)
+
+    def _reward_range(self) -> tuple[float, float]:
+        borrowed = self.steps.borrowed
         whole = self.steps.n_complete == self.n_episodes
-        rewards = lent.numbers["reward"] if lent is not None and whole else self.steps.reward
+        rewards = (
+            borrowed.numbers["reward"] if borrowed is not None and whole else self.steps.reward
+        )
         return float(rewards.min()), float(rewards.max())
 
     @property
@@ -221,7 +226,10 @@ class EpisodeLog:
                 for name in self.columns.state
             ]
             return parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
-        return states_array(self.states, self.steps.state)
+        values = self.states.array()
+        if self.has_hidden:  # None is the last, which the code HIDDEN = -1 takes
+            values = np.concatenate([values.astype(object), np.full((1, *values.shape[1:]), None)])
+        return np.asarray(values[self.steps.state])
 
     def raw_actions(self) -> npt.NDArray[Any]:
         """(N,) the actions as logged."""
@@ -253,7 +261,8 @@ class EpisodeLog:
     ) -> EpisodeLog:
         """The same log with the shaped reward y = r + f and the start value g of a control."""
         steps = replace(self.steps, reward=reward, start_value=start_value)
-        return replace(self, steps=steps, _cache=dict(self._cache))
+        kept = {key: value for key, value in self._cache.items() if key != "rewards"}
+        return replace(self, steps=steps, _cache=kept)
 
     def with_behavior(self, behavior: Behavior) -> EpisodeLog:
         """The same log with estimated behaviour probabilities (see `fit_behavior`)."""
@@ -355,17 +364,6 @@ class EpisodeLog:
 def _examples(labels: Labels) -> list[str]:
     """How the first labels are spelled."""
     return [labels.name(code) for code in range(min(SHOWN_LABELS, len(labels)))]
-
-
-def states_array(labels: Labels, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Labels of codes; an object array with None where hidden."""
-    values = labels.array()
-    if np.any(codes < 0):
-        padded = np.empty((len(values) + 1, *values.shape[1:]), object)
-        padded[:-1] = values
-        padded[-1] = None
-        return np.asarray(padded[codes])
-    return np.asarray(values[codes])
 
 
 def log_table(log: EpisodeLog) -> pa.Table:

@@ -157,9 +157,10 @@ def _check_episodes(
         rows = time_major(c.episode[fine], c.step[fine], c.n_episodes)
         rows = None if rows is None else replace(rows, order=fine[rows.order])
     for name, flag in ((columns.terminated, c.ended), (columns.truncated, c.cut)):
+        if name is None:
+            continue
         # no row follows an end: all ends are last rows of their episodes
-        ends_last = whole and rows is not None and np.sum(flag) == np.sum(flag[rows.last_rows])
-        if name is not None and not ends_last:
+        if not (whole and rows is not None and np.sum(flag) == np.sum(flag[rows.last_rows])):
             _check_rows_after_end(faults, name, flag, c)
     if rows is None:
         return

@@ -21,12 +21,13 @@ from reweigh.log.states import END, HIDDEN, label_text
 from reweigh.system.files import digest_of
 
 if TYPE_CHECKING:
-    from reweigh.log.borrowed_arrays import Lent
+    from reweigh.log.borrowed_arrays import BorrowedArrays
     from reweigh.log.paired_rows import Pairs
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[Any]  # numbers of rows: int32 where they fit
+LAZY_COLUMNS = ("state", "action", "reward", "behavior_prob")
 PART, IN_CACHE = 1 << 20, 1 << 16  # rows that are looked at together
 
 NUMBER = "^(0|-?[1-9][0-9]{0,17})$"  # a text that is an integer's
@@ -60,7 +61,9 @@ class Steps:
     start_value: Floats | None = None
 
     pairs: ClassVar[Pairs | None] = None  # the rows as codes of (state, action)
-    lent: ClassVar[Lent | None] = None  # the user's arrays, where columns are read there
+    borrowed: ClassVar[BorrowedArrays | None] = (
+        None  # the user's arrays, where columns are read there
+    )
 
     @property
     def horizon(self) -> int:
@@ -203,22 +206,27 @@ class Steps:
 
 
 class LazySteps(Steps):
-    """Steps that hold `pairs` or `lent` in the place of some columns, which are made when they are
-    asked for. `dataclasses.replace` asks for them: what it makes holds columns of its own."""
+    """Steps that hold `pairs` or `borrowed` in the place of some columns, which are made when they
+    are first read. `dataclasses.replace` reads them: what it makes holds columns of its own."""
 
     @classmethod
     def of(cls, **columns: Any) -> Steps:
-        made = object.__new__(cls)
-        vars(made).update(columns)
-        return made
+        steps = object.__new__(cls)
+        vars(steps).update(columns)
+        return steps
 
     @property
-    def _held(self) -> Pairs | Lent | None:
-        return self.pairs or self.lent
+    def _held(self) -> Pairs | BorrowedArrays | None:
+        return self.pairs or self.borrowed
 
-    def _column(self, name: str) -> npt.NDArray[Any]:
-        assert self._held is not None
-        return self._held.column(name)
+    def __getattr__(self, name: str) -> Any:
+        """A column that is not there yet."""
+        held = self._held if name in LAZY_COLUMNS else None
+        if held is None:
+            raise AttributeError(name)
+        missing = name == "behavior_prob" and name not in held.names
+        vars(self)[name] = column = None if missing else held.column(name)
+        return column
 
     @property
     def has_propensities(self) -> bool:
@@ -235,22 +243,6 @@ class LazySteps(Steps):
         if self.pairs is None:
             return super().first_states()
         return self.pairs.state(slice(0, self.n_episodes))
-
-    @cached_property
-    def state(self) -> npt.NDArray[np.int32]:
-        return self._column("state")
-
-    @cached_property
-    def action(self) -> npt.NDArray[np.int32]:
-        return self._column("action")
-
-    @cached_property
-    def reward(self) -> Floats:
-        return self._column("reward")
-
-    @cached_property
-    def behavior_prob(self) -> Floats | None:
-        return self._column("behavior_prob") if self.has_propensities else None
 
 
 def _id_text(episode: object) -> bytes:
@@ -273,7 +265,7 @@ class TimeMajor:
         """(n,) rows per episode, in the order of `ranked`."""
         return lengths_of(self.offsets, len(self.ranked))
 
-    @property
+    @cached_property
     def last_rows(self) -> Rows:
         """(n,) each episode's last row, in the order of `ranked`."""
         last: Rows = self.order[self.offsets[self.lengths - 1] + np.arange(len(self.ranked))]

@@ -65,7 +65,7 @@ class AnyCell(Protocol):
     def describe(self) -> dict[str, Any]:
         """All that its numbers follow from, as plain values."""
 
-    def replicate(self, asked: Sequence[str], sequence: np.random.SeedSequence) -> Row:
+    def replicate(self, estimators: Sequence[str], sequence: np.random.SeedSequence) -> Row:
         """One replicate: a number, a refusal, or None, by column."""
 
 
@@ -98,13 +98,13 @@ class Cell:
     def describe(self) -> dict[str, Any]:
         return asdict(self)
 
-    def replicate(self, asked: Sequence[str], sequence: np.random.SeedSequence) -> Row:
+    def replicate(self, estimators: Sequence[str], sequence: np.random.SeedSequence) -> Row:
         for_world, for_log = sequence.spawn(2)
         # only the time-varying world has a seed: its p_t are drawn once per replicate
         seed = int(for_world.generate_state(1)[0]) if self.world == "timevarying" else 0
         world = _world(self.world, self.horizon, seed)
         log = world.simulate(self.n, np.random.default_rng(for_log))
-        return dict(zip(asked, point_values(log, world.target, list(asked)), strict=True))
+        return dict(zip(estimators, point_values(log, world.target, list(estimators)), strict=True))
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class CellResult:
         return len(next(iter(self.values.values()), []))
 
     @property
-    def asked(self) -> set[str]:
-        """What these columns were asked for by: the estimators."""
+    def estimators(self) -> set[str]:
+        """The estimators that these columns are of."""
         return {name.split(PART)[0] for name in self.values}
 
     def answered(self, estimator: str) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -150,7 +150,7 @@ def _world(name: str, horizon: int, seed: int) -> World:
 
 
 def run_replicates(
-    cell: AnyCell, asked: Sequence[str], seed: int, replicates: range
+    cell: AnyCell, estimators: Sequence[str], seed: int, replicates: range
 ) -> tuple[range, CellResult]:
     """Simulate and evaluate these replicates of a cell, on one thread."""
     import warnings
@@ -159,7 +159,7 @@ def run_replicates(
 
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a study tells its errors itself
-        rows = [cell.replicate(asked, seed_sequence(cell, seed, k)) for k in replicates]
+        rows = [cell.replicate(estimators, seed_sequence(cell, seed, k)) for k in replicates]
     values: dict[str, list[float | None]] = {}
     refused: dict[str, dict[str, int]] = {}
     for name in dict.fromkeys(name for row in rows for name in row):
@@ -243,7 +243,7 @@ def load(
     path = path_of(folder, cell)
     if not path.exists():
         return None
-    config, found = _read(path)
+    config, result = _read(path)
     wanted = configuration(cell, setting)
     if fewer and config.get("replicates", math.inf) < setting.replicates:
         wanted["replicates"] = config["replicates"]
@@ -257,7 +257,7 @@ def load(
             f"{str(path)!r} was made with another configuration ({'; '.join(changed)}): go on "
             "with the old one, give another folder, or use --overwrite to begin anew"
         )
-    return found
+    return result
 
 
 def _read(path: Path) -> tuple[dict[str, Any], CellResult]:

@@ -129,12 +129,12 @@ def chosen(names: Iterable[str]) -> list[Figure]:
 
 def wanted(figures: Iterable[Figure]) -> dict[Cell, list[str]]:
     """The cells of these figures, each once, with all estimators that any of them shows."""
-    found: dict[Cell, list[str]] = {}
+    estimators: dict[Cell, list[str]] = {}
     for figure in figures:
         for cell in figure.cells:
-            mine = found.setdefault(cell, [])
-            mine += [name for name in figure.estimators if name not in mine]
-    return found
+            names = estimators.setdefault(cell, [])
+            names += [name for name in figure.estimators if name not in names]
+    return estimators
 
 
 # Tidy tables
@@ -190,16 +190,16 @@ def relative_error(
 
 def refusals(figure: Figure, results: Mapping[Cell, CellResult]) -> list[str]:
     """Which estimators refused replicates, as sentences."""
-    found = []
+    sentences = []
     for name in figure.estimators:
-        told = {cell: results[cell].refused.get(name, {}) for cell in figure.cells}
-        for code in sorted({code for codes in told.values() for code in codes}):
-            where = [cell.name for cell, codes in told.items() if code in codes]
-            count = sum(codes.get(code, 0) for codes in told.values())
-            found.append(
-                f"{figure.name}: {name} refused {count} replicates ({code}) in {', '.join(where)}"
+        counts = {cell.name: results[cell].refused.get(name, {}) for cell in figure.cells}
+        for code in sorted({code for codes in counts.values() for code in codes}):
+            by_cell = {cell: codes[code] for cell, codes in counts.items() if code in codes}
+            sentences.append(
+                f"{figure.name}: {name} refused {sum(by_cell.values())} replicates ({code}) in "
+                f"{', '.join(by_cell)}"
             )
-    return found
+    return sentences
 
 
 def write_csv(path: Path, table: list[dict[str, Any]], *, overwrite: bool) -> None:

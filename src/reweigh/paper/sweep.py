@@ -123,7 +123,7 @@ def _run(
     parts: dict[C, list[Part]] = defaultdict(list)
     for cell in wanted:
         before = load(folder, cell, setting, fewer=extend)
-        rest = [name for name in wanted[cell] if before is None or name not in before.asked]
+        rest = [name for name in wanted[cell] if before is None or name not in before.estimators]
         if before is not None and before.replicates < setting.replicates:
             missing[cell] = list(wanted[cell])
             if not rest:
@@ -197,14 +197,14 @@ def _pool(tasks: list[Task[C]], setting: Setting, backend: Backend) -> Iterator[
 
 
 def _task(
-    cell: C, asked: list[str], part: range, seed: int, wanted: dict[str, str]
+    cell: C, estimators: list[str], part: range, seed: int, wanted: dict[str, str]
 ) -> tuple[C, Part]:
     if versions() != wanted:
         raise UsageError(
             f"a worker has other versions ({versions()}) than this process ({wanted}): its numbers "
             "could differ"
         )
-    return cell, run_replicates(cell, asked, seed, part)
+    return cell, run_replicates(cell, estimators, seed, part)
 
 
 # Where the work is done: this process, processes here, or a Dask or Ray cluster

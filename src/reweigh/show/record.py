@@ -18,13 +18,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from reweigh.estimate.estimator import Recipe
-    from reweigh.trust.breakdown import Heat, Missing, ValueParts
+    from reweigh.trust.breakdown import Decomposition, Heat, Missing, ValueParts
     from reweigh.trust.gain import Gain
     from reweigh.trust.gates import Level, Verdict
     from reweigh.trust.intervals import Interval
-    from reweigh.trust.unlogged import Unlogged
-    from reweigh.trust.variance_parts import Decomposition
-    from reweigh.trust.weight_curves import Weights
+    from reweigh.trust.overlap import Unlogged, Weights
 
     Floats = npt.NDArray[np.float64]
 

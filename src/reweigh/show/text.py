@@ -139,9 +139,9 @@ def gain_lines(records: Sequence[Evaluation]) -> list[str]:
         if isinstance(e.tested, RefusedError):
             lacking.append((e.label, f"better than the behaviour? not told: {e.tested.reason}"))
             continue
-        own, over = e.behavior_value, ""
-        if own is not None and every is not None and not same(own, every):
-            over = f", over the {number(own)} earned in the episodes that were not cut off"
+        behavior, over = e.behavior_value, ""
+        if behavior is not None and every is not None and not same(behavior, every):
+            over = f", over the {number(behavior)} earned in the episodes that were not cut off"
         lines.append(f"{e.label}: better than the behaviour? {e.tested}{over}")
     return lines + named_lines(lacking)
 
@@ -235,7 +235,7 @@ def plain(name: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
 
 
-def shown_names(names: Iterable[str], safe: Callable[[str], str] = plain) -> dict[str, str]:
+def display_names(names: Iterable[str], safe: Callable[[str], str] = plain) -> dict[str, str]:
     """Names from the data as they are shown: harmless (`safe`), not too long, and distinct.
 
     Long ones are cut in the middle, since names of a kind differ at their end; where that makes
@@ -243,9 +243,9 @@ def shown_names(names: Iterable[str], safe: Callable[[str], str] = plain) -> dic
     """
     texts = {name: safe(name) for name in names}
     for end in ENDS:
-        shown = {name: _cut(text, end) for name, text in texts.items()}
-        if len(set(shown.values())) == len(shown):
-            return shown
+        labels = {name: _cut(text, end) for name, text in texts.items()}
+        if len(set(labels.values())) == len(labels):
+            return labels
     numbered: dict[str, str] = {}
     for name, text in texts.items():
         label, k = _cut(text, ENDS[0]), 1

@@ -2,7 +2,7 @@
 
 A value is a smooth function of sums over episodes, v = f(Σ_i x_i). The influence of an episode is
 ∇f · x_i, gathered over its rows: here are the tables of gradients by cell and by step, and the one
-place where they meet rows. `estimate/gradient.py` makes the tables.
+place where they meet rows. The estimators make the tables.
 
 A move is a row, or a hidden stretch of rows from one observed state to the next. Moves stand in
 the order of the rows that they begin with, so that the first n of them are the episodes' first.

@@ -145,7 +145,7 @@ class CompiledScan:
         if "lagged" in self.parts:
             level = max((part.level for part in self.parts["lagged"]), default=0)
             self.parts["lagged"].append(lagged_of(batch, self.shape, level))
-            self._merge_lagged(2 * MOST_LAGGED)
+            self._merge_lagged(MOST_LAGGED)
         if self.parts.keys() & {"ordered", "paced"}:
             for kind, table in returns_of(batch, self.shape).items():
                 self.parts[kind].append(table)
@@ -161,12 +161,12 @@ class CompiledScan:
             self.parts["lagged"] = [held]
 
     def tables(self) -> dict[str, Any]:
-        """Of all batches; there must be one."""
+        """Of all batches; there must be one, and none comes after."""
         if "lagged" in self.parts:
             self._merge_lagged(0)
         parts = {kind: tables for kind, tables in self.parts.items() if tables}
         joined = {k: p[0] if len(p) == 1 else p[0].together(p) for k, p in parts.items()}
-        return joined | {kind: cells.table() for kind, cells in self.cells.items()}
+        return joined | {kind: self.cells.pop(kind).table() for kind in list(self.cells)}
 
 
 class Cells:
@@ -183,7 +183,8 @@ class Cells:
         if batches:
             if self.size * shape.horizon > MOST_CELLS:
                 raise TooManyCells
-            self.lines = np.zeros((shape.horizon, self.size * WIDTH))
+            lines = kernel("common.zeros_in_lines")(shape.horizon * self.size * WIDTH)
+            self.lines = lines.reshape(shape.horizon, -1)
 
     def add(self, batch: Batch) -> None:
         action = batch.action if self.by_action else NO_CODES
@@ -205,6 +206,7 @@ class Cells:
         if self.lines is not None:
             self.room = Room.of(self.shape.horizon, int(np.count_nonzero(self.lines[:, ::WIDTH])))
             kernel("scan.emit_all")(self.lines, *self.room.arrays)
+            self.lines = None  # its memory is needed for the columns
         room, total = self.room, self.room.total
         rest, after = split(room.code[:total], self.sizes[2])
         rest, action = split(rest, self.sizes[1])
@@ -223,7 +225,8 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class Room:
-    """What the kernels fill: counts (H,), the cells of each step; code, n (C,) and sums (10, C)."""
+    """What the kernels fill: counts (H,), the cells of each step; code, n (C,) and sums (10, C), or
+    the first 5 of them."""
 
     counts: Ints
     code: Ints
@@ -231,9 +234,9 @@ class Room:
     sums: Floats
 
     @classmethod
-    def of(cls, horizon: int, cells: int) -> Room:
+    def of(cls, horizon: int, cells: int, sums: int = len(SUMS)) -> Room:
         counts, (code, n) = np.zeros(horizon, np.int64), np.empty((2, cells), np.int64)
-        return cls(counts, code, n, np.empty((len(SUMS), cells)))
+        return cls(counts, code, n, np.empty((sums, cells)))
 
     @property
     def arrays(self) -> tuple[Any, ...]:
@@ -245,7 +248,7 @@ class Room:
 
     def columns(self) -> dict[str, Any]:
         total = self.total
-        sums = dict(zip(SUMS, (column[:total] for column in self.sums), strict=True))
+        sums = dict(zip(SUMS, (column[:total] for column in self.sums), strict=False))
         return sums | {"n": self.n[:total]}
 
 
@@ -272,8 +275,8 @@ class Ranks:
         kernel("scan.rank_keys")(begins, key, size, counts, cells)
         return cls(begins, rows, key, counts, cells[: int(counts.sum())])
 
-    def sums(self, numbers: tuple[Any, ...]) -> Room:
-        room, table = Room.of(0, len(self.cells)), np.zeros(int(self.counts.max()) * WIDTH)
+    def sums(self, numbers: tuple[Any, ...], sums: int = len(SUMS)) -> Room:
+        room, table = Room.of(0, len(self.cells), sums), np.zeros(int(self.counts.max()) * WIDTH)
         kernel("scan.sum_ranked")(
             self.begins, self.rows, self.rank, *numbers, table, self.counts, *room.arrays[1:]
         )
@@ -305,35 +308,42 @@ def lagged_of(batch: Batch, shape: Shape, level: int) -> LaggedMoments:
     kernel("scan.count_visits")(batch.offsets, batch.state, visits)
     visits[0] = 0
     place = (shape.hashes + np.arange(shape.horizon)[:, None] * WEYL) % 2**BITS
-    level_of = BITS - np.frexp(place)[1]  # up to which a (t, s) is held
+    level_of = (BITS - np.frexp(place)[1]).astype(np.int8)  # up to which a (t, s) is held
     rows = np.bincount(level_of.reshape(-1), visits.reshape(-1), BITS + 1)[::-1].cumsum()[::-1]
     fits = level + int(np.argmax(rows[level:] <= MOST_LAGGED))
-    ranks = _ranks_at(batch, shape, level_of >= fits, int(rows[fits]))
-    while fits > level:
-        more = _ranks_at(batch, shape, level_of >= fits - 1, int(rows[fits - 1]))
-        if len(more.cells) > MOST_LAGGED:
-            break
-        ranks, fits = more, fits - 1
-    room = ranks.sums(numbers_of(batch, shape))
+    ranks, others = _ranks_at(batch, shape, level_of, fits, int(rows[max(fits - 1, 0)]))
+    while fits > level and len(ranks.cells) + len(others.cells) <= MOST_LAGGED:
+        fits -= 1  # cells of other (t, s) are others, and these fit too
+        ranks, others = _ranks_at(batch, shape, level_of, fits, int(rows[max(fits - 1, 0)]))
+    room = ranks.sums(numbers_of(batch, shape), len(LaggedMoments.SUMS) - 1)
     rest, after = split(room.code, len(shape.states) + 2)
     rest, s = split(rest, len(shape.states))
     s_before, a_before = split(rest, max(shape.n_actions, 1))
     if shape.n_actions == 0:
         a_before = same(NO_ACTION, len(s))
-    sums = {name: values for name, values in room.columns().items() if name in LaggedMoments.SUMS}
+    sums = room.columns()
     t = np.repeat(np.arange(shape.horizon), room.counts)
     return LaggedMoments(t, s_before, a_before, s, state_after(after), **sums, level=fits)
 
 
-def _ranks_at(batch: Batch, shape: Shape, held: npt.NDArray[np.bool_], size: int) -> Ranks:
-    """The rows of the (t, s) that are held, so many, by (s₋, a₋, s, s')."""
+def _ranks_at(
+    batch: Batch, shape: Shape, level_of: npt.NDArray[Any], level: int, size: int
+) -> tuple[Ranks, Ranks]:
+    """The rows of the (t, s) held at this level, and those of one less, by (s₋, a₋, s, s'); there
+    are so many in all."""
     states, actions = len(shape.states), max(shape.n_actions, 1)
-    begins = np.zeros(shape.horizon + 1, np.int64)
-    rows, key = np.empty((2, size + 1), np.int64)  # one more: rows are written before they are kept
+    begins = np.zeros((2, shape.horizon + 1), np.int64)
+    rows, key = np.empty((2, 2, size), np.int64)
     kernel("scan.hold_rows")(
-        batch.offsets, batch.state, batch.action, batch.ending, actions, held, begins, rows, key
+        batch.offsets, batch.state, batch.action, batch.ending, actions, level_of, level, begins,
+        rows, key,
+    )  # fmt: skip
+    places = states * actions * states * (states + 2)
+    ranks, others = (
+        Ranks.of(begins[i], rows[i, : begins[i, -1]], key[i, : begins[i, -1]], places)
+        for i in range(2)
     )
-    return Ranks.of(begins, rows[:size], key[:size], states * actions * states * (states + 2))
+    return ranks, others
 
 
 def returns_of(batch: Batch, shape: Shape) -> dict[str, Any]:

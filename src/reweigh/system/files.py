@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-import tempfile
+import secrets
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -97,20 +97,16 @@ def unsealed(content: dict[str, Any], what: str, *, required: bool) -> dict[str,
     `required` the content is refused; else it comes with a remark."""
     rest = {key: value for key, value in content.items() if key != CHECKSUM}
     if CHECKSUM not in content and not required:
-        remark_unsealed(what)
+        warnings.warn(
+            InputWarning(
+                f"{what} was written by an older version, without a checksum: damage to it may go "
+                "unnoticed; write it again"
+            ),
+            stacklevel=2,
+        )
     elif content.get(CHECKSUM) != checksum_of(rest):
         raise InputError(f"{what} is damaged: its content does not match its checksum")
     return rest
-
-
-def remark_unsealed(what: str) -> None:
-    warnings.warn(
-        InputWarning(
-            f"{what} was written by an older version, without a checksum: damage to it may go "
-            "unnoticed; write it again"
-        ),
-        stacklevel=3,
-    )
 
 
 @dataclass(frozen=True)
@@ -192,7 +188,6 @@ def write_atomically(
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
-            os.chmod(temporary, 0o666 & ~_umask())
             if overwrite:
                 os.replace(temporary, path)
             else:
@@ -215,7 +210,8 @@ def _temporary(path: Path) -> tuple[int, str]:
     """A new file beside `path`, open and locked: the lock tells other processes that its writer
     is alive."""
     while True:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix="~")
+        name = str(path.with_name(f".{path.name}.{secrets.token_hex(4)}~"))
+        handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try_lock(handle)
         if still_named(handle, name):
             return handle, name
@@ -224,7 +220,7 @@ def _temporary(path: Path) -> tuple[int, str]:
 
 def _remove_strays(path: Path) -> None:
     """Remove what writers of `path` left behind when they were killed."""
-    stray = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}~")  # as mkstemp names them
+    stray = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}~")
     with os.scandir(path.parent) as entries:
         names = [entry.path for entry in entries if stray.fullmatch(entry.name)]
     for name in names:
@@ -235,12 +231,6 @@ def _remove_strays(path: Path) -> None:
                     os.unlink(name)
             finally:
                 os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _sync_folder(folder: Path) -> None:

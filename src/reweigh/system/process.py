@@ -25,6 +25,7 @@ Report = Callable[[int, int], None]  # the rows that are read, of how many
 
 STEP_BYTES = 320  # per step and block, of an evaluation; measured, from the reading to the answer
 COMPILED_BYTES = 450_000_000  # addresses of Numba, its kernels and the first rows; measured
+ALWAYS_THERE = 1 << 20  # bytes
 CGROUPS = Path("/sys/fs/cgroup")
 # What libraries say, in errors of their own kinds, when the system gives them no memory.
 WORDS = re.compile(
@@ -56,7 +57,7 @@ def allowed() -> int | None:
 
 def require(needed: int, what: str, fix: str) -> None:
     """Refuse what would take more memory than there can be, before any of it is taken."""
-    most = allowed()
+    most = allowed() if needed > ALWAYS_THERE else None
     if most is not None and needed > most:
         raise ResourceError(
             f"{what} would take about {in_words(needed)} of memory, and this process may use "

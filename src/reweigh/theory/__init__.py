@@ -11,7 +11,7 @@ from reweigh.theory.exact import (
 )
 from reweigh.theory.plan_result import Goal, Need, Plan
 from reweigh.theory.planning import plan
-from reweigh.trust.variance_parts import Decomposition
+from reweigh.trust.breakdown import Decomposition
 
 __all__ = [
     "Bound",

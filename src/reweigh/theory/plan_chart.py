@@ -9,10 +9,10 @@ import numpy as np
 
 from reweigh.show import charts
 from reweigh.show.charts import chart_of
-from reweigh.show.text import plain, shown_names
+from reweigh.show.text import display_names, plain
 from reweigh.system.numbers import number
 from reweigh.theory.plan_result import Need, Plan, episodes_text, origin, question, source
-from reweigh.trust.variance_parts import LISTED, Decomposition
+from reweigh.trust.breakdown import LISTED, Decomposition
 
 POINTS, MOST_BINS = 60, 50
 FARTHEST = 1e4  # times the reference's episodes: beyond, a curve is drawn without its point
@@ -27,7 +27,7 @@ def plan_chart(plan: Plan) -> Any:
     if plan.decomposition is None:
         return charts.styled(left)
     right = _origins(plan, plan.decomposition)
-    return charts.styled(charts.beside(left, right, own_legends=True))
+    return charts.styled(charts.beside(left, right, separate_legends=True))
 
 
 def _curves(plan: Plan) -> Any:
@@ -177,7 +177,7 @@ def _heat_rows(parts: Decomposition, wide: int, columns: int) -> list[tuple[str,
     row = np.array([place.get(name, len(shown)) for name in parts.state])
     size = (len(shown) + 1) * columns
     share = np.bincount(row * columns + parts.step // wide, parts.share, size).reshape(-1, columns)
-    names = shown_names(shown, _harmless)
+    names = display_names(shown, _harmless)
     found = [
         (f"{names[name]} ({totals[name]:.1%})", share[k].tolist()) for k, name in enumerate(shown)
     ]

@@ -11,9 +11,9 @@ from typing import Any
 
 from reweigh.errors import RefusedError, must_be
 from reweigh.show.record import refusal_json
-from reweigh.show.text import by_text, shown_names
+from reweigh.show.text import by_text, display_names
 from reweigh.system.numbers import number, rounded, two_digits
-from reweigh.trust.variance_parts import Decomposition
+from reweigh.trust.breakdown import Decomposition
 
 NORMAL = NormalDist()
 WIDTH = 80
@@ -60,8 +60,7 @@ class Goal:
         return NORMAL.cdf(shift - z) + NORMAL.cdf(-shift - z)
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("half_width", "difference", "power", "level")
-        return {name: getattr(self, name) for name in names}
+        return dict(vars(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,12 +88,9 @@ class Need:
     warnings: tuple[Warning, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("estimator", "episodes", "variance", "times", "value", "difference", "now", "ess")
-        found = {name: getattr(self, name) for name in names}
-        found["warnings"] = [str(warning) for warning in self.warnings]
-        if self.refused is not None:
-            found |= refusal_json(self.refused)
-        return found
+        plain = {name: value for name, value in vars(self).items() if name != "refused"}
+        plain["warnings"] = [str(warning) for warning in self.warnings]
+        return plain if self.refused is None else plain | refusal_json(self.refused)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,18 +112,17 @@ class Plan:
     warnings: tuple[Warning, ...] = ()
 
     def need(self, estimator: str) -> Need:
-        for need in self.needs:
-            if need.estimator == estimator:
-                return need
-        listed = ", ".join(need.estimator for need in self.needs)
-        raise must_be("estimator", f"one of {listed}", estimator)
+        by_name = {need.estimator: need for need in self.needs}
+        if estimator not in by_name:
+            raise must_be("estimator", f"one of {', '.join(by_name)}", estimator)
+        return by_name[estimator]
 
     @property
     def episodes(self) -> int:
         """What the reference needs."""
-        found = self.need(self.reference).episodes
-        assert found is not None
-        return found
+        episodes = self.need(self.reference).episodes
+        assert episodes is not None
+        return episodes
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `reweigh plan --json` prints them."""
@@ -249,7 +244,7 @@ def _decomposition(plan: Plan, parts: Decomposition) -> list[str]:
     logged = "log there" if plan.pilot_episodes is not None else "behaviour there"
     head = ["step", "state", "variance", "target there", logged]
     by_state = dict(list(parts.by_state().items())[:SHOWN_STEPS])
-    names = shown_names([*parts.state[:SHOWN_PAIRS], *by_state])
+    names = display_names([*parts.state[:SHOWN_PAIRS], *by_state])
     rows = [
         [
             str(parts.step[k]),

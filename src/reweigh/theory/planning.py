@@ -47,9 +47,9 @@ from reweigh.sums.read import ScannedLog
 from reweigh.system.numbers import number
 from reweigh.theory.exact import decomposition, quantities, spread
 from reweigh.theory.plan_result import Goal, Need, Plan
+from reweigh.trust.breakdown import Decomposition, from_parts, from_solution
 from reweigh.trust.diagnostics import FEW_EPISODES
 from reweigh.trust.gates import LIMITS
-from reweigh.trust.variance_parts import Decomposition, from_parts, from_solution
 from reweigh.worlds.tabular import TabularMDP
 
 FEW_WEIGHTS = 100  # effective episodes below which running products have not shown their tail
@@ -99,7 +99,7 @@ def _scanned(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> Moments:
         raise UsageError("plan for estimators of one max_ratio at a time on a log that is scanned")
     sums = scanned_sums(log, target, recipes)
     # those with products by blocks, if any are: from them WIS has its error
-    return max(sums, key=lambda found: found.about.blocks)
+    return max(sums, key=lambda moments: moments.about.blocks)
 
 
 def as_goal(half_width: float | None, difference: float | None, power: float, level: float) -> Goal:

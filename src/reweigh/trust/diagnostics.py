@@ -61,7 +61,7 @@ def _unlogged_remark(found: dict[str, float], actions: Labels | None) -> list[Wa
     ]
 
 
-def hopeless(log: EpisodeLog, target: Policy) -> RefusedError | None:
+def unanswerable(log: EpisodeLog, target: Policy) -> RefusedError | None:
     """Questions that no estimator can answer."""
     rows = log.steps.n_rows
     if log.n_episodes == 1 and rows > LONG_SINGLE_EPISODE:
@@ -71,7 +71,7 @@ def hopeless(log: EpisodeLog, target: Policy) -> RefusedError | None:
     return None if np.all(target.probabilities(log) == 1.0) else _deterministic()
 
 
-def hopeless_sums(moments: Moments) -> RefusedError | None:
+def unanswerable_by_sums(moments: Moments) -> RefusedError | None:
     """The same from sums: no probability exceeds 1, so a mean of 1 says that all are."""
     cells = moments.model if moments.model is not None else moments.transitions
     if cells is None:

@@ -64,10 +64,10 @@ class TrustCell:
             "measure": measure | lists,
         }
 
-    def replicate(self, asked: Sequence[str], sequence: np.random.SeedSequence) -> Row:
+    def replicate(self, estimators: Sequence[str], sequence: np.random.SeedSequence) -> Row:
         for_log, for_fault, for_draws = sequence.spawn(3)
         log, target = self.log(for_log, for_fault)
-        return self.measure.row(log, target, asked, int(for_draws.generate_state(1)[0]))
+        return self.measure.row(log, target, estimators, int(for_draws.generate_state(1)[0]))
 
     def log(
         self, for_log: np.random.SeedSequence, for_fault: np.random.SeedSequence
@@ -128,14 +128,14 @@ class BestCell:
         world = asdict(EQUALS)
         return {"study": STUDY, "world": world, "n": self.n, "policies": self.policies}
 
-    def replicate(self, asked: Sequence[str], sequence: np.random.SeedSequence) -> Row:
+    def replicate(self, estimators: Sequence[str], sequence: np.random.SeedSequence) -> Row:
         world, targets = equal_policies(self.policies)
         for_log, for_draws = sequence.spawn(2)
         log = world.simulate(self.n, np.random.default_rng(for_log))
         seed = int(for_draws.generate_state(1)[0])
         found: dict[str, float | None] = {}
         with compiled():
-            for name in asked:
+            for name in estimators:
                 whole = compare(log, targets, name, level=LEVEL, seed=seed)
                 best = whole.best
                 assert best is not None

@@ -30,7 +30,7 @@ from reweigh.log.states import encode_arrow, floats, is_number, is_text, plain_c
 from reweigh.system.files import write_atomically
 
 ROWS = 100_000  # looked at; roles show in far fewer
-SHOWN_PLACES = 20  # of cells that cannot be put right
+MOST_PLACES = 20  # of cells that cannot be put right
 DELIMITERS = ",;\t|"
 WITH_COMMA = r"^[-+]?[0-9]*,[0-9]+$"
 PERCENT = r"^\s*[0-9]+([.,][0-9]+)?\s*%\s*$"
@@ -142,11 +142,11 @@ def look_at(paths: list[Path], delimiter: str | None, decimal: str | None) -> Lo
     else:
         columns = [plain_column(column) for column in table.columns]
     pairs = zip(table.column_names, columns, strict=True)
-    seen = tuple(Column(name, texts(c) if is_text(c.type) else c) for name, c in pairs)
+    looked_at = tuple(Column(name, texts(c) if is_text(c.type) else c) for name, c in pairs)
     # an Arrow file is a table already, of all its files
     many = len(source.paths) if isinstance(source, FileSource) else 1
     kind = source.kind if isinstance(source, FileSource) else "arrow"
-    return Look(many, source.paths[0], kind, form, seen, table.num_rows, whole and many == 1)
+    return Look(many, source.paths[0], kind, form, looked_at, table.num_rows, whole and many == 1)
 
 
 def _first_rows(source: FileSource | TableSource, form: CsvFormat) -> tuple[pa.Table, bool]:
@@ -328,7 +328,7 @@ def write_tidy(
 def _fault(repair: Repair, cells: pa.ChunkedArray, lost: npt.NDArray[Any]) -> Fault:
     places = [
         Place(cells[row].as_py(), column=repair.column, row=row + 1)
-        for row in lost[:SHOWN_PLACES].tolist()
+        for row in lost[:MOST_PLACES].tolist()
     ]
     advice = "correct these cells"
     return Fault("type", repair.rule, advice, tuple(places), len(lost), len(cells))

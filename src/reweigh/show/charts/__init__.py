@@ -120,10 +120,10 @@ def step_axis() -> alt.X:
     )
 
 
-def beside(left: Any, right: Any, *, own_legends: bool = False) -> Any:
+def beside(left: Any, right: Any, *, separate_legends: bool = False) -> Any:
     """Two charts side by side; shared scales would tear apart the legends of different things."""
     both = alt.hconcat(left, right, spacing=40)
-    if not own_legends:
+    if not separate_legends:
         return both
     return both.resolve_scale(color="independent", shape="independent", strokeDash="independent")
 

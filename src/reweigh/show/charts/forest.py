@@ -20,7 +20,7 @@ from reweigh.show.charts import (
     sized,
 )
 from reweigh.show.record import Change, Evaluation
-from reweigh.show.text import percent, plain, shown_names, span
+from reweigh.show.text import display_names, percent, plain, span
 from reweigh.system.numbers import rounded
 from reweigh.trust.intervals import Interval
 
@@ -58,8 +58,8 @@ def forest(
     look: str | None = None,
 ) -> Any:
     """Values with their intervals, one below the other, and lines at known values."""
-    shown = shown_names([row[0] for row in rows])
-    known: list[Bar] = [(shown[row[0]], *row[1:]) for row in rows if row[1] is not None]
+    labels = display_names([row[0] for row in rows])
+    known: list[Bar] = [(labels[row[0]], *row[1:]) for row in rows if row[1] is not None]
     by = "estimator" if look is None else "target"
     names = [name for name, *_ in known]
     lines = [(at, text) for at, text in marks if at is not None]
@@ -160,7 +160,7 @@ def _window(rows: Sequence[Bar], marks: Sequence[float]) -> tuple[float, float]:
 def _rules(marks: Sequence[tuple[float, str]], low: float, high: float) -> list[Any]:
     """Lines at known values. The text of the first stands to its left, that of the last to its
     right, so that they do not meet."""
-    found: list[Any] = []
+    layers: list[Any] = []
     ordered = sorted(marks)
     for k, (at, text) in enumerate(ordered):
         left = k == 0 and (len(ordered) > 1 or at > (low + high) / 2)
@@ -171,9 +171,9 @@ def _rules(marks: Sequence[tuple[float, str]], low: float, high: float) -> list[
         note = chart_of(row).mark_text(
             align="right" if left else "left", dx=-4 if left else 4, dy=-8, color=GREY, fontSize=12
         )
-        found.append(rule.encode(x="at:Q", tooltip=tooltip))
-        found.append(note.encode(x="at:Q", y=alt.value(0), text="what:N"))
-    return found
+        layers.append(rule.encode(x="at:Q", tooltip=tooltip))
+        layers.append(note.encode(x="at:Q", y=alt.value(0), text="what:N"))
+    return layers
 
 
 def sensitivity(changes: Sequence[Change], row: Evaluation) -> Any:

@@ -22,12 +22,11 @@ from reweigh.show.charts import (
     sized,
     step_axis,
 )
-from reweigh.show.text import plain, shown_names
-from reweigh.trust.breakdown import Heat, ValueParts
-from reweigh.trust.variance_parts import Decomposition, StatePart
-from reweigh.trust.weight_curves import MARGINAL, PRODUCTS, Weights
+from reweigh.show.text import display_names, plain
+from reweigh.trust.breakdown import Decomposition, Heat, StatePart, ValueParts
+from reweigh.trust.overlap import MARGINAL, PRODUCTS, Weights
 
-SHOWN_STATES = 40  # rows of a heat map at once
+STATES_AT_ONCE = 40  # rows of a heat map at once
 STATE_HEIGHT = 14
 LISTED_STATES = 15
 Curve = Literal["ess", "largest"]
@@ -97,9 +96,9 @@ def _lines(
     return lines
 
 
-def heat_rows(heat: Heat, shown: int = SHOWN_STATES) -> list[dict[str, Any]]:
+def heat_rows(heat: Heat, most: int = STATES_AT_ONCE) -> list[dict[str, Any]]:
     """The fields of the first states as rows of a table."""
-    names = shown_names(heat.names, plain)
+    names = display_names(heat.names, plain)
     return [
         {
             "state": names[name],
@@ -111,7 +110,7 @@ def heat_rows(heat: Heat, shown: int = SHOWN_STATES) -> list[dict[str, Any]]:
             "log": float(heat.behavior[r, c]),
             "difference": float(heat.target[r, c] - heat.behavior[r, c]),
         }
-        for r, name in enumerate(heat.names[:shown])
+        for r, name in enumerate(heat.names[:most])
         for c in range(len(heat.first))
     ]
 
@@ -215,7 +214,7 @@ def listed(states: Sequence[StatePart]) -> int:
 
 def _bars(every: Sequence[StatePart], estimator: str, title: str, format: str) -> Any:
     states = every[: listed(every)]
-    names = shown_names([place.state for place in states], plain)
+    names = display_names([place.state for place in states], plain)
     rows = [
         {"state": names[p.state], "value": p.amount, "target": p.target, "log": p.log}
         for p in states

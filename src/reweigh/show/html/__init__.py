@@ -17,7 +17,7 @@ import jinja2
 
 from reweigh.show.charts import ON_DARK, PALETTE, TITLES, steps
 from reweigh.show.record import Facts
-from reweigh.show.text import plain, shown_names
+from reweigh.show.text import display_names, plain
 from reweigh.system.files import write_atomically
 from reweigh.trust.breakdown import Heat
 from reweigh.trust.gates import GateResult
@@ -154,20 +154,20 @@ def _data(sections: Iterable[Section]) -> dict[str, Any]:
 
 def _heat(heat: Heat) -> dict[str, Any]:
     """The heat map's table, by columns."""
-    shown = shown_names(heat.names, plain)
+    labels = display_names(heat.names, plain)
     target, log = (
         [float(f"{value:.{DIGITS}g}") for value in shares.reshape(-1).tolist()]
         for shares in (heat.target, heat.behavior)
     )
     return {
         "names": [plain(name)[:LONGEST_SEARCHED] for name in heat.names],
-        "labels": [shown[name] for name in heat.names],
+        "labels": [labels[name] for name in heat.names],
         "first": heat.first.tolist(),
         "last": heat.last.tolist(),
         "target": target,
         "log": log,
         "others": heat.others,
-        "page": steps.SHOWN_STATES,
+        "page": steps.STATES_AT_ONCE,
         "height": steps.STATE_HEIGHT,
     }
 

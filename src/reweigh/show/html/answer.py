@@ -128,20 +128,20 @@ def _interval_text(main: Evaluation) -> str:
 
 
 def _gain_text(main: Evaluation) -> str:
-    own, around = main.behavior_value, main.gain_interval
-    if own is None or main.gain is None:
+    behavior, around = main.behavior_value, main.gain_interval
+    if behavior is None or main.gain is None:
         return "What the log's own policy earned cannot be told, so no difference to it is given."
-    text = over_log(main.gain, rounded(own, main.gain_error), around, main.gain_error)
+    text = over_log(main.gain, rounded(behavior, main.gain_error), around, main.gain_error)
     if around is None:
         return f"{text}. No interval for the difference: {main.gain_why}."
     apart = f" {NOT_APART}" if around.low <= 0 <= around.high else ""
     return f"{text}; one-sided {main.better}).{apart}"
 
 
-def over_log(gain: float, own: str, around: Interval | None, error: float | None) -> str:
+def over_log(gain: float, behavior: str, around: Interval | None, error: float | None) -> str:
     """How much more than the log's own policy, with an interval whose bracket is left open."""
     more = f"{rounded(abs(gain), error)} {'more' if gain >= 0 else 'less'}"
-    text = f"That is {more} than the {own} that the log's own policy earned"
+    text = f"That is {more} than the {behavior} that the log's own policy earned"
     if around is None:
         return text
     return f"{text} ({percent(around.level)} interval of the difference: {span(around)}"

@@ -12,10 +12,9 @@ from reweigh.show.html import LONGEST_LABEL, Cells, Figure, Table
 from reweigh.show.record import Change, Evaluation, Report
 from reweigh.show.text import change_cells, interval_cell, signed, span
 from reweigh.system.numbers import number, two_digits
-from reweigh.trust.breakdown import Heat, ValueParts
+from reweigh.trust.breakdown import Decomposition, Heat, StatePart, ValueParts
 from reweigh.trust.gain import same
-from reweigh.trust.variance_parts import Decomposition, StatePart
-from reweigh.trust.weight_curves import Weights
+from reweigh.trust.overlap import Weights
 
 LISTED_FIELDS, LISTED_PAIRS = 60, 20  # rows of tables
 
@@ -107,10 +106,12 @@ def gains(report: Report) -> Figure | None:
     )
     # Cut-off episodes may have been left out by some.
     whole = None if report.main is None else report.main.behavior_value
-    own = {row.label: row.value - row.gain for row in rows if row.value and row.gain}
-    other = [row for row, earned in own.items() if whole is not None and not same(earned, whole)]
+    behavior = {row.label: row.value - row.gain for row in rows if row.value and row.gain}
+    other = [
+        row for row, earned in behavior.items() if whole is not None and not same(earned, whole)
+    ]
     if other:
-        earned = number(own[other[0]])
+        earned = number(behavior[other[0]])
         text += f" {', '.join(other)}: over {earned}, earned in the episodes that are used there."
     table = Table("Target − behaviour", columns, cells, _right(columns, 0))
     return Figure("gains", text, table, lambda: forest.gains(rows))
@@ -284,8 +285,8 @@ def _states_table(
     caption: str, what: str, states: Sequence[StatePart], text: Callable[[float], str]
 ) -> Table:
     columns = ("state", what, "visits per episode, target", "visits per episode, log")
-    shown, (count, amount) = states[: steps.listed(states)], _others(states)
-    rows = [(p.state, text(p.amount), number(p.target), number(p.log)) for p in shown]
+    listed, (count, amount) = states[: steps.listed(states)], _others(states)
+    rows = [(p.state, text(p.amount), number(p.target), number(p.log)) for p in listed]
     rows += [(f"{count:,} others", text(amount), "", "")] if count else []
     return Table(caption, columns, tuple(rows), _right(columns, 0))
 

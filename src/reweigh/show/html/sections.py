@@ -14,11 +14,9 @@ from reweigh.show.html import MARKS, Cells, Figure, Page, Section, Table, figure
 from reweigh.show.html.answer import answer_of
 from reweigh.show.record import Change, Facts, Report
 from reweigh.show.text import plain_value
-from reweigh.trust.breakdown import Heat, Missing, ValueParts
+from reweigh.trust.breakdown import Decomposition, Heat, Missing, ValueParts
 from reweigh.trust.gates import Verdict
-from reweigh.trust.unlogged import Unlogged
-from reweigh.trust.variance_parts import Decomposition
-from reweigh.trust.weight_curves import Weights
+from reweigh.trust.overlap import Unlogged, Weights
 
 CURSE = (
     "Ordinary importance sampling multiplies one ratio per step; soon a few episodes carry all "
@@ -75,17 +73,17 @@ def checks_table(whose: str, verdicts: list[tuple[str, Verdict]], *, folded: boo
     """The level of every gate by estimator or policy, empty where a gate does not concern it;
     those of policies with their verdicts."""
     names = tuple(dict.fromkeys(gate.name for _, v in verdicts for gate in v.gates))
-    own = ("verdict",) if whose == "policy" else ()
+    first = ("verdict",) if whose == "policy" else ()
     rows = []
     for label, verdict in verdicts:
         levels = {"verdict": verdict.level} | {gate.name: gate.level for gate in verdict.gates}
-        rows.append((label, *(levels.get(name, "") for name in (*own, *names))))
-    columns = (whose, *own, *names)
+        rows.append((label, *(levels.get(name, "") for name in (*first, *names))))
+    columns = (whose, *first, *names)
     return Table(CHECKS.format(whose), columns, tuple(rows), folded=folded, marks=True)
 
 
-def _some(*found: Figure | None) -> tuple[Figure, ...]:
-    return tuple(figure for figure in found if figure is not None)
+def _some(*maybe: Figure | None) -> tuple[Figure, ...]:
+    return tuple(figure for figure in maybe if figure is not None)
 
 
 def _estimates(report: Report) -> Section:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from reweigh.errors import Place, RefusedError
 from reweigh.log.log import EpisodeLog
+from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import Labels
 from reweigh.policy.base import Policy
 from reweigh.sums.engines.stream_chunks import RowOrderError, Visit, scan
@@ -45,8 +46,8 @@ def visit_episodes(
 
     horizon = sums.about.horizon
     with np.errstate(over="ignore", invalid="ignore"):
-        if log.scanner.name == "stream":
-            try:
+        if isinstance(log.data, TableSource | FileSource) and can_scan_again(log):
+            try:  # rows in order need no sort, whichever engine summed them
                 _visit_stream(log, target, horizon, lambda _: recoded(begin()))
             except RowOrderError:
                 _visit_sorted(log, "duckdb", target, horizon, lambda _: recoded(begin()))
@@ -80,7 +81,9 @@ def _coded(codes: npt.NDArray[np.int32], table: npt.NDArray[np.int64]) -> npt.ND
 def _visit_stream(
     log: ScannedLog, target: Policy, horizon: int, begin: Callable[[bool], Visit]
 ) -> None:
-    engine: Any = log.scanner
+    from reweigh.sums.engines.stream import StreamEngine
+
+    engine = log.scanner if isinstance(log.scanner, StreamEngine) else StreamEngine()
     opened, rows = engine._open(log.data, log.reading, target)
     found = scan(opened, rows, log.reading, horizon, begin, engine.reads_fast(rows))
     _refuse_change(bool(found.faults or found.target_faults))

@@ -55,7 +55,7 @@ from reweigh.system.process import Report, require_compiled, require_steps
 
 Result = TypeVar("Result")
 Sink = TypeVar("Sink", "ChunkSums", "Tally")
-BATCH = 1 << 20  # rows
+BATCH = 1 << 19  # rows
 SORTED = (
     "the rows of an episode do not stand together in the order of their steps: DuckDB sorted the "
     "log for this scan, which takes several times as long as reading it. Sort it once by episode "

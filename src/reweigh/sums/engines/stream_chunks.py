@@ -10,25 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from reweigh.errors import KEPT_PLACES, Fault, InputError, Place, RefusedError, UsageError
 from reweigh.log.log import EpisodeLog
 from reweigh.log.read import assemble
 from reweigh.log.roles import RoleReader
 from reweigh.log.states import Codes, Label, Labels, is_label
-from reweigh.sums.engines.stream_rows import (
-    ROW,
-    Opened,
-    RowSource,
-    _codes,
-    id_keys,
-    read_ahead,
-    run_starts,
-)
+from reweigh.log.steps import key_of
+from reweigh.sums.engines.stream_rows import ROW, Opened, RowSource, read_ahead
 from reweigh.sums.read import Reading
 
 Ints = npt.NDArray[np.int64]
@@ -277,6 +272,46 @@ def whole_episodes(batches: Iterator[pa.Table], name: str) -> Iterator[tuple[int
         first, held = first + held.num_rows + cut, table.slice(cut)
     if held is not None:
         yield first, held
+
+
+def run_starts(keys: npt.NDArray[Any]) -> Ints:
+    """The first row of each run of equal keys."""
+    return np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+
+
+def _codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """Numbers that are equal where the cells are, within this column.
+
+    A null stands for the cell before: it is a fault of its own, and does not part an episode.
+    """
+    if pa.types.is_integer(column.type) and column.null_count == 0:
+        return np.asarray(column.to_numpy())
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    coded = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
+    coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded
+    codes = np.asarray(coded.indices.to_numpy(zero_copy_only=False))
+    if column.null_count:
+        known = column.is_valid().to_numpy()
+        codes = codes[np.maximum.accumulate(np.where(known, np.arange(len(codes)), 0))]
+    return codes
+
+
+def id_keys(column: pa.ChunkedArray) -> Words:
+    """(rows,) one number per id, the same in every chunk: the integer (also of a text that is one's
+    digits), or 8 bytes of the MD5."""
+    codes = _codes(column)
+    if pa.types.is_integer(column.type) and column.null_count == 0:
+        return codes.astype(np.int64, copy=False).view(np.uint64)
+    _, first, place = np.unique(codes, return_index=True, return_inverse=True)
+    numbers = np.array([key_of(text) for text in id_texts(column, first)], np.int64)
+    return np.asarray(numbers[place].view(np.uint64))
+
+
+def id_texts(column: pa.ChunkedArray, rows: Ints) -> list[str]:
+    """Ids as texts; that of a truth value is that of the integer, as everywhere."""
+    values = column.take(pa.array(rows)).to_pylist()
+    return [str(int(value) if isinstance(value, bool) else value) for value in values]
 
 
 def _steps(column: pa.ChunkedArray) -> Ints | None:

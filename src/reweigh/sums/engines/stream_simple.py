@@ -35,14 +35,8 @@ from reweigh.log.states import (
 )
 from reweigh.log.steps import Steps
 from reweigh.sums.engines import stream_kernels as kernels
-from reweigh.sums.engines.stream_chunks import Findings
-from reweigh.sums.engines.stream_rows import (
-    RowSource,
-    id_keys,
-    id_texts,
-    read_ahead,
-    run_starts,
-)
+from reweigh.sums.engines.stream_chunks import Findings, id_keys, id_texts, run_starts
+from reweigh.sums.engines.stream_rows import RowSource, read_ahead
 from reweigh.sums.read import Reading
 
 Ints = npt.NDArray[np.int64]
@@ -147,6 +141,7 @@ class SimpleLog:
 
     found    gets what they show
     present  by role: whether each code occurs
+    time_major  memory for the columns of a chunk, which the next one takes again
     """
 
     def __init__(self, rows: RowSource, reading: Reading, horizon: int, found: Findings) -> None:
@@ -170,6 +165,7 @@ class SimpleLog:
         self.actions = self._coder([columns.action])
         self.whole_ids = pa.types.is_integer(self._kind(columns.episode))
         self.id_texts: dict[int, str] = {}
+        self.time_major: dict[str, Array] = {}
         self.present = {role: np.zeros(0, bool) for role in ("state", "next_state", "action")}
 
     def _kind(self, name: str) -> pa.DataType:
@@ -187,7 +183,7 @@ class SimpleLog:
         return TextCodes()
 
     def chunks(self) -> Iterator[EpisodeLog]:
-        """The log, as logs of some episodes after the other."""
+        """The log, as logs of some episodes after the other; the next one overwrites the rows."""
         for rows in read_ahead(self._read(), self.rows.threads):
             yield self._log(rows)
 
@@ -281,7 +277,9 @@ class SimpleLog:
         numbers = {name: values for name, values in rows.items() if name.startswith("column ")}
         placed = {}
         for name, values in {"state": state, "action": rows["action"], **numbers}.items():
-            placed[name] = np.empty(int(offsets[-1]), values.dtype)
+            if len(self.time_major.get(name, ())) < len(values):
+                self.time_major[name] = np.empty(len(values) + PAGES, values.dtype)
+            placed[name] = self.time_major[name][: int(offsets[-1])]
             kernels.put_time_major(values, starts, used, offsets, placed[name])
         steps = Steps(
             offsets=offsets,

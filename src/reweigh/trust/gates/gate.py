@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from reweigh.estimate.estimator import Place, Recipe, Solution
 from reweigh.estimate.influence import Spread
-from reweigh.estimate.operators import OneStep, importance_operator
+from reweigh.estimate.operators import OneStep, marginal_operator
 from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.log.log import EpisodeLog
 from reweigh.sums.moments import Moments
@@ -236,14 +236,7 @@ class Context:
 
     def marginal_operator(self) -> OneStep | None:
         """The operator of MIS on these sums; None where they hold no transitions."""
-        sums, about = self.sums, self.sums.about
-        if sums.transitions is None:
-            return None
-        cells, start = sums.transitions, sums.start
-        return self.once(
-            "marginal operator",
-            lambda: importance_operator(cells, start, about.horizon, about.discount),
-        )
+        return None if self.sums.transitions is None else marginal_operator(self.sums)
 
     def place(self, place: Place | None) -> dict[str, Any]:
         """The `step`, `state` and `action` of a result; END is no state."""

@@ -9,6 +9,7 @@ the rows whose state is hidden, which a fitted Q takes for one state.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,16 +120,20 @@ def split_test(cells: Split, horizon: int, why: str) -> Outcome:
     """
     from scipy.special import chdtrc, fdtrc
 
-    groups = group_by([cells.t, cells.s, cells.group])
+    strata = group_by([cells.t, cells.s])
+    groups = group_by([strata.index(), cells.group])
     n, first, second = (groups.sum(values) for values in (cells.n, cells.q, cells.q2))
     if not np.isfinite(second).all():
         return Outcome(None, OVERFLOW)
-    strata = group_by([groups.keys[0], groups.keys[1]])
-    N, K = strata.sum(n).astype(np.float64), strata.count().astype(np.float64)
-    of_groups = strata.sum(divided(first**2, n.astype(np.float64)))
-    between = of_groups - divided(strata.sum(first) ** 2, N)
-    within = strata.sum(second) - of_groups
-    noise = 1e-10 * strata.sum(second)  # sums of squares carry no digits below this
+
+    def total(of_groups: Floats) -> Floats:
+        return tally(groups.keys[0], of_groups, len(strata))
+
+    N, K, squares = total(n), total(np.ones(len(groups))), total(second)
+    means = total(first**2 / n)
+    between = means - total(first) ** 2 / N
+    within = squares - means
+    noise = 1e-10 * squares  # sums of squares carry no digits below this
     use = (K >= 2) & (N - K >= SPARE_ROWS) & ((within > noise) | (between > noise))
     if not use.any():
         return Outcome(None, why)
@@ -426,16 +431,12 @@ class FittedValues(
         if sums.about.continuous_actions or sums.model is None or sums.start_model is None:
             return self.unknown("these sums hold no model of the actions")
         op = model_of(sums)
-        try:
-            flow = forward(op, simplex=False)
-        except SupportError:
-            return self._judge(1.0)
-        rare = rare_share(op)
-        share = min(rare_mass(op, flow, rare) + float(escaping(op, flow).sum()), 1.0)
-        per_step, worst = most_unfounded(op, flow, rare)
-        return self._judge(share, per_step=per_step, **context.place(worst))
-
-    def _judge(self, share: float, **where: Any) -> GateResult:
+        share, where = 1.0, dict[str, Any]()
+        with suppress(SupportError):  # then no row is possible under the target
+            flow, rare = forward(op, simplex=False), rare_share(op)
+            share = min(rare_mass(op, flow, rare) + float(escaping(op, flow).sum()), 1.0)
+            per_step, worst = most_unfounded(op, flow, rare)
+            where = {"per_step": per_step, **context.place(worst)}
         return self.judge(
             share,
             f"Q is fitted on the same episodes, and {share:.1%} of the target's mass is on (step, "

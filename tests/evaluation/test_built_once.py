@@ -1,0 +1,46 @@
+"""In one evaluation ratios and sums are built once, whatever is asked of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import reweigh as rw
+from reweigh.estimate import direct
+from reweigh.kernels import choose
+from reweigh.sums import scan
+from reweigh.sums.engines.arrays import ArraysEngine
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, calls: Counter[str], of: Any, name: str) -> None:
+    inner = getattr(of, name)
+
+    def call(*given: Any, **named: Any) -> Any:
+        calls[name] += 1
+        return inner(*given, **named)
+
+    monkeypatch.setattr(of, name, call)
+
+
+def test_the_whole_answer_builds_ratios_and_sums_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setattr(choose, "COMPILED_FROM", 0)
+    rng = np.random.default_rng(0)
+    n, horizon = 400, 5
+    mu = np.full((n, horizon), 0.5)
+    log = rw.log_from_arrays(
+        rng.integers(0, 3, (n, horizon + 1)), rng.integers(0, 2, (n, horizon)),
+        rng.random((n, horizon)), mu, mu * rng.uniform(0.5, 1.5, (n, horizon)),
+    )  # fmt: skip
+    calls: Counter[str] = Counter()
+    counted(monkeypatch, calls, direct.Rows, "of")
+    counted(monkeypatch, calls, ArraysEngine, "moments")
+    counted(monkeypatch, calls, scan.Cells, "add")
+    estimate = rw.evaluate(log, rw.ColumnPolicy("target_prob"), rw.mis())
+    assert estimate.interval() is not None
+    assert any(gate.name == "history" for gate in estimate.verdict.gates)
+    # cells by (t, s, a) alone: values and errors of MIS come from the rows
+    assert calls == {"of": 1, "moments": 1, "add": 1}
