@@ -59,15 +59,22 @@ def from_rows(log: EpisodeLog) -> bool:
     return large and observed(log) and _dense(log) and not log.steps.unknown_before_horizon()
 
 
-def state_values(log: EpisodeLog, target: Policy, max_ratio: float | None) -> tuple[Floats, Floats]:
-    """(H+1, S) V_t(s) by MIS without any normalisation, and the rows at each (t, s)."""
+def state_values(
+    log: EpisodeLog, target: Policy, max_ratio: float | None
+) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """(H+1, S) V_t(s) by MIS without any normalisation, and which (t, s) an episode reached, one
+    after its last row included."""
     rows = rows_of(log, target, max_ratio)
     values, visits = np.zeros((2, log.horizon + 1, rows.width))
     run = kernel("backward.state_values")
     with np.errstate(over="ignore", invalid="ignore"):
         for columns, since, until in rows.parts(backwards=True):
             run(*columns, rows.gamma, values, visits, since, until)
-    return values[:, :-1], visits[:, :-1]
+    reached, going = visits[:, :-1] > 0, np.append(np.diff(log.steps.offsets), 0)
+    for t in range(log.horizon):  # episodes stand from the longest to the shortest
+        after = log.steps.ending[going[t + 1] : going[t]]
+        reached[t + 1, after[after >= 0]] = True
+    return values[:, :-1], reached
 
 
 def solve_rows(rows: Rows, recipe: Recipe, *, errors: bool = True) -> Solution:
@@ -220,15 +227,7 @@ class Rows:
         """The first arguments of the recursions: see `forward`."""
         s, pairs = self.steps, self.pairs
         if pairs is None:
-            return (
-                s.offsets,
-                self._states,
-                NO_BITS,
-                s.ending,
-                self.rho,
-                False,
-                _plain(s.reward),
-            )
+            return s.offsets, self._states, NO_BITS, s.ending, self.rho, False, _plain(s.reward)
         bits = np.uint64(pairs.bits)
         return s.offsets, _plain(pairs.code, np.uint16), bits, s.ending, self.rho, True, s.reward
 

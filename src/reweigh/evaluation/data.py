@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from reweigh.sums.read import ScannedLog
 
 Floats = npt.NDArray[np.float64]
-StateValues = Callable[[], tuple[Floats, Floats]]
+StateValues = Callable[[], tuple[Floats, npt.NDArray[np.bool_]]]
 Jackknife = tuple[float | None, str, int]  # error, or None and why; how many blocks
+SumsKey = tuple[bool, float | None, int]  # without cut-off episodes, clipping of ratios, blocks
 Truncated = Literal["refuse", "drop"]
 Result = TypeVar("Result")
 ESTIMATED = frozenset({"transitions", "model", "trajectories"})  # kinds that estimators read
@@ -88,13 +89,14 @@ class RowsData(EvaluationData):
 
     recipes   the estimators of the evaluation
     requests  what they need, by the clipping of the ratios
-    sums      those made so far, by whether cut-off episodes are left out and by the clipping
+    sums      those made so far; sums by other blocks would add up to other last bits, and no answer
+              may depend on which other estimators there are
     """
 
     truncated: Truncated = "refuse"
     recipes: Sequence[Recipe] = ()
     requests: dict[float | None, Request] = field(default_factory=dict)
-    sums: dict[tuple[bool, float | None], Moments] = field(default_factory=dict, repr=False)
+    sums: dict[SumsKey, Moments] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -128,16 +130,13 @@ class RowsData(EvaluationData):
     def moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """Sums that hold what an estimator needs."""
         kinds = frozenset({"model"}) if recipe.fitted else recipe.needs.kinds
-        return self.with_kinds(kinds, recipe.max_ratio, dropped)
+        return self.with_kinds(kinds, (dropped, recipe.max_ratio, recipe.needs.blocks))
 
     def for_gates(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """The sums that the gates of the log and target read."""
         log, _ = self.rows(dropped)
         kinds = tables_for(self.recipes or [recipe], values_from_rows=from_rows(log))
-        made: set[str] = self.kept.get(("kinds", dropped, recipe.max_ratio), set())
-        if "model" in made:  # it holds the choices
-            kinds = kinds - {"choices"}
-        return self.with_kinds(kinds, recipe.max_ratio, dropped)
+        return self.with_kinds(kinds, (dropped, recipe.max_ratio, 1))
 
     def state_values(self, recipe: Recipe, dropped: bool) -> StateValues | None:
         """V_t(s) from the rows, where the recursions of MIS run over them."""
@@ -146,9 +145,9 @@ class RowsData(EvaluationData):
 
     def all_moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """The sums that all estimators asked for together need, for the user to keep."""
-        kinds = self.requests[recipe.max_ratio].kinds
-        sums = self.with_kinds(kinds, recipe.max_ratio, dropped).only(kinds)
-        return with_name(sums, self.rows(dropped)[0].identity())
+        request = self.requests[recipe.max_ratio]
+        sums = self.with_kinds(request.kinds, (dropped, recipe.max_ratio, request.blocks))
+        return with_name(sums.only(request.kinds), self.rows(dropped)[0].identity())
 
     def every_kind(self, max_ratio: float | None) -> Moments | None:
         """All kinds of sums that the rows allow; None without propensities."""
@@ -157,25 +156,26 @@ class RowsData(EvaluationData):
             return None
         kinds = ESTIMATED - {"model"} if log.continuous_actions else ESTIMATED
         with np.errstate(over="ignore", invalid="ignore"):
-            return with_name(self.with_kinds(kinds, max_ratio, False, policy=True), log.identity())
+            sums = self.with_kinds(kinds, (False, max_ratio, 1), policy=True)
+            return with_name(sums, log.identity())
 
-    def with_kinds(
-        self, kinds: frozenset[str], max_ratio: float | None, dropped: bool, policy: bool = False
-    ) -> Moments:
+    def with_kinds(self, kinds: frozenset[str], key: SumsKey, *, policy: bool = False) -> Moments:
         """Sums that hold these kinds; only those that are not there yet are made."""
+        dropped, max_ratio, blocks = key
         log, target = self.rows(dropped)
         if log.n_truncated:  # the products of cut-off episodes mean nothing
             kinds = kinds - {"trajectories"}
         request = self.requests.get(max_ratio, Request(max_ratio=max_ratio))
         policy = (policy or request.policy) and scope_of(target) == "row"
         wanted = kinds | ({"policy"} if policy and "model" in kinds else set())
-        key = dropped, max_ratio
         made, before = self.once(("kinds", *key), set[str]), self.sums.get(key)
         missing = wanted - made
         if before is None or missing:
             kinds = frozenset(missing - {"policy"} | ({"model"} if "policy" in missing else set()))
             tables = request.tables if before is None else ()
-            request = replace(request, kinds=kinds, policy=policy, tables=tables, named=False)
+            request = replace(
+                request, kinds=kinds, blocks=blocks, policy=policy, tables=tables, named=False
+            )
             sums = ArraysEngine().moments(log, target, request)
             self.sums[key] = sums if before is None else _joined(before, sums)
             made |= missing

@@ -16,7 +16,7 @@ from reweigh.kernels.vectors import add_at, prefetch
 WIDTH = 12  # numbers of a cell: n, ρ, ρ², z, ρz, z², y, y², π, π², μ, and 0
 CHUNK = 1 << 13  # rows: short steps are sorted together
 DIGIT = 11  # bits
-AHEAD = 16  # rows: how much earlier a cell is asked for
+AHEAD = 96  # rows: how much earlier a cell is asked for
 U1, U4, U8, U12 = np.uint64(1), np.uint64(4), np.uint64(8), np.uint64(WIDTH)
 
 

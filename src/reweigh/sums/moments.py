@@ -79,7 +79,7 @@ class Moments:
     start         first states as `transitions` sees them; `start_model`: as `model` does
     lagged, ordered, paced, largest   what only diagnostics read (`diagnostic_tables.py`); not by
                   blocks
-    choices       cells by (t, s, a), where `model` was too large and nobody but gates asked for it
+    choices       cells by (t, s, a), for gates: of a log in memory, or where `model` was too large
     tables        the sums of tables that were declared outside of the package, by name
     unchecked     rules of the log's contract that the engine could not check to the end
     sql           the queries that made them, where an engine with SQL did; `save` leaves it out
@@ -155,8 +155,9 @@ class Moments:
 
     @property
     def by_action(self) -> TransitionMoments | None:
-        """Cells with the action, for what needs no state after them."""
-        return self.choices if self.model is None else self.model
+        """Cells with the action, for what needs no state after them; the same ones whether an
+        estimator reads the model or none does."""
+        return self.model if self.choices is None else self.choices
 
     def _with_labels(self, states: Labels, actions: Labels | None) -> Moments:
         state_codes, action_codes = states.translate(self.states), None

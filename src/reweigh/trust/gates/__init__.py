@@ -4,14 +4,13 @@ the order in which a verdict tells them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from importlib.metadata import entry_points
 
 import numpy as np
 
 from reweigh.errors import UsageError
 from reweigh.estimate.estimator import Recipe
 from reweigh.sums.engines.base import Request
+from reweigh.system.entry_points import added, declared
 from reweigh.trust.gates.episodes import (
     CutOff,
     Dependence,
@@ -78,7 +77,6 @@ __all__ = [
     "tables_for",
     "tables_needed",
 ]
-ENTRY_POINTS = "reweigh.gates"
 GATES: tuple[Gate, ...] = (
     Episodes(),
     Support(),
@@ -114,14 +112,13 @@ LIMITS: dict[str, Limit] = {
 }
 
 
-@cache
 def all_gates() -> tuple[Gate, ...]:
     """These gates, and those that other packages offer as entry points of `reweigh.gates`."""
     gates = {gate.name: gate for gate in GATES}
-    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
-        gate = point.load()
+    for name, point in sorted(declared("gates").items()):
+        gate = added("gates", name)
         if not isinstance(gate, Gate):
-            where = f"the entry point {point.value} of {ENTRY_POINTS}"
+            where = f"the entry point {point.value} of reweigh.gates"
             raise UsageError(f"{where} is no Gate: {gate!r}")
         if gate.name in gates:
             raise UsageError(
@@ -159,8 +156,6 @@ def tables_for(recipes: Sequence[Recipe], *, values_from_rows: bool) -> frozense
         concerned = any(gate.concerns(recipe.traits) for recipe in recipes)
         if gate.reads == "sums" and concerned and not gate.of_sums_alone:
             kinds |= gate.needs
-    if "model" in kinds:
-        kinds.discard("choices")
     if "state values" in kinds:
         kinds.remove("state values")
         kinds |= set() if values_from_rows else {"transitions"}

@@ -86,8 +86,8 @@ def state_values(context: Context) -> StateValues | None:
 
     def compute() -> StateValues | None:
         if context.state_values is not None:
-            values, visits = context.state_values()
-            t, s = np.nonzero(visits)
+            values, reached = context.state_values()
+            t, s = np.nonzero(reached)
             return StateValues(t, s, values[t, s])
         op = context.marginal_operator()
         return None if op is None else StateValues(op.node_t, op.node_s, backward(op).u)
