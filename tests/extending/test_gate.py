@@ -14,6 +14,7 @@ import pytest
 
 import reweigh as rw
 from reweigh.cli.app import run
+from reweigh.system import entry_points
 from reweigh.testing import check_gate
 from reweigh.trust.gates import GATES, all_gates
 
@@ -30,9 +31,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     shutil.copy(SOURCE, site)
     offer(site, "one_action:gate")
     monkeypatch.syspath_prepend(str(site))
-    all_gates.cache_clear()
+    entry_points.forget()
     yield site
-    all_gates.cache_clear()
+    entry_points.forget()
 
 
 def offer(site: Path, entry: str) -> None:
@@ -88,6 +89,7 @@ def test_without_the_package_it_is_gone() -> None:
     [
         ("one_action:OneAction", "one_action:OneAction of reweigh.gates is no Gate"),
         ("reweigh.trust.gates:GATES", "is no Gate"),
+        ("one_action:nothing", "'one-action' adds to reweigh.gates, cannot be loaded"),
     ],
 )
 def test_what_is_no_gate_is_refused(installed: Path, entry: str, why: str) -> None:

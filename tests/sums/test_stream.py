@@ -235,13 +235,6 @@ def test_words_are_coded_as_they_come_and_room_is_made_for_them(fast_answers) ->
     assert fast_answers == [True]
 
 
-def test_sums_that_are_put_aside_are_not_lost(monkeypatch, fast_answers) -> None:
-    table, target = simple_table(300), rw.TablePolicy(TWO_STATES)
-    made = rw.moments(streamed(table), target, ["mis"])
-    fixture.assert_same(made, rw.moments(rw.read_log(table), target, ["mis"]))
-    assert fast_answers == [True]
-
-
 @pytest.mark.parametrize(
     "episode",
     [

@@ -17,14 +17,15 @@ import reference as ref
 from build import TARGET, random_log, to_reweigh
 
 import reweigh as rw
-from reweigh.kernels import choose as compute
+from reweigh import kernels as compute
 from reweigh.kernels import groups
 from reweigh.log.states import END, HIDDEN, START, UNKNOWN
-from reweigh.sums import products, scan
-from reweigh.sums.engines.arrays import ArraysEngine
-from reweigh.sums.engines.base import Request
-from reweigh.sums.transitions import KEYS, SUMS, TransitionMoments
+from reweigh.sums import numpy_scan, products, scan
+from reweigh.sums.engines import ArraysEngine, Request
+from reweigh.sums.keyed import TransitionMoments
 from reweigh.worlds import random_mdp
+
+KEYS, SUMS = TransitionMoments.KEYS, TransitionMoments.SUMS
 
 KINDS: dict[str, dict[str, Any]] = {
     "complete": {},
@@ -111,12 +112,14 @@ def plain_cells(
 
 
 def tables(log: rw.EpisodeLog, blocks: int) -> dict[str, TransitionMoments]:
-    """Cells without and with the action; the former of stretches where states are hidden."""
+    """Cells without and with the action; the former of stretches where states are hidden, and once
+    more with the hidden state as a state."""
     kinds = frozenset({"transitions", "model"})
     sums = ArraysEngine().moments(log, TARGET, Request(kinds, blocks))
     assert sums.transitions is not None
     assert sums.model is not None
-    return {"transitions": sums.transitions, "model": sums.model}
+    rows = sums.model.forget("a")
+    return {"transitions": sums.transitions, "model": sums.model, "rows": rows}
 
 
 @pytest.mark.parametrize("blocks", [1, 3])
@@ -137,7 +140,8 @@ def test_cells_are_what_a_loop_over_the_rows_finds(code: str, kind: str, blocks:
                 for key, sums in expected.items()
             )
             np.testing.assert_array_equal(
-                np.stack([getattr(table, k) for k in KEYS], axis=1), [key[:6] for key in keys]
+                np.stack([getattr(table, k) for k in KEYS], axis=1),
+                [key[:6] for key in keys],
             )
             for j, column in enumerate(SUMS):
                 values = getattr(table, column)
@@ -216,6 +220,46 @@ def test_long_steps_are_sorted_by_several_digits(code: str) -> None:
     np.testing.assert_array_equal(np.stack([getattr(found, k) for k in KEYS], axis=1), expected)
     assert found.n.sum() == steps.n_rows
     assert found.y.sum() == pytest.approx(steps.reward.sum())
+
+
+@pytest.mark.parametrize("kind", ["larger", "hidden"])
+def test_keys_beyond_a_number_are_sorted(
+    code: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [(_, log)] = logs(kind, 1)
+    expected = tables(log, 3)
+    monkeypatch.setattr(scan, "LARGEST_KEY", 5)
+    monkeypatch.setattr(groups, "LARGEST_KEY", 5)
+    monkeypatch.setattr(numpy_scan, "DENSE", 0)
+    assert scan.why_not(log) is not None  # the compiled scan has one number per cell
+    for name, table in tables(log, 3).items():
+        for column, values in table.arrays().items():
+            other = getattr(expected[name], column)
+            np.testing.assert_allclose(values, other, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize(("n", "states"), [(500, 3), (5, 40)])
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("dense", [0, 10**6])
+def test_starts_are_counted_as_they_are_sorted(
+    n: int, states: int, blocks: int, dense: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many episodes in few first states, hidden ones among them, and few in many."""
+    monkeypatch.setattr(numpy_scan, "DENSE", dense)
+    rng = np.random.default_rng(0)
+    seen = np.ma.array(rng.integers(0, states, (n, 3)), mask=rng.random((n, 3)) < 0.3)
+    half = np.full((n, 2), 0.5)
+    log = rw.log_from_arrays(seen, np.zeros((n, 2), int), half, half, half, hidden="allow")
+    block = log.steps.blocks(blocks)
+    first = log.steps.state[log.steps.rows(0)]
+    sums = numpy_scan.NumpyScan(log, log.steps.behavior_prob, None, block)
+    for kind, hidden in (("start", START), ("start_model", len(log.states))):
+        state = np.where(first == HIDDEN, hidden, first)
+        keys, count = np.unique(np.stack([block, state], axis=1), axis=0, return_counts=True)
+        found = sums.starts(kind)
+        np.testing.assert_array_equal(np.stack([found.block, found.s], axis=1), keys)
+        np.testing.assert_array_equal(found.n, count)
+        assert not found.g.any()
 
 
 def test_a_ratio_of_0_ends_a_stretch_whatever_follows(code: str) -> None:

@@ -13,29 +13,26 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from reweigh import kernels
 from reweigh.errors import RefusedError, UsageError, must_be
-from reweigh.estimate.direct import bare_moments, from_rows, mean_return, state_values
 from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, Solution
-from reweigh.estimate.marginal import behavior_value
+from reweigh.estimate.marginal import behavior_value, from_rows
 from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks
-from reweigh.kernels import choose
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy, RememberedPolicy, scope_of
-from reweigh.sums.engines.arrays import ArraysEngine
-from reweigh.sums.engines.base import Request
-from reweigh.sums.engines.base import named as with_name
+from reweigh.policy import Policy, RememberedPolicy, scope_of
+from reweigh.sums.engines import ArraysEngine, Request, bare_moments, mean_return, named
+from reweigh.sums.keyed import StepMoments
 from reweigh.sums.moments import Moments
-from reweigh.sums.trajectories import StepMoments
 from reweigh.system.files import files_behind
-from reweigh.trust.diagnostics import unanswerable_by_sums, unlogged_in_sums
-from reweigh.trust.gates import tables_for, tables_needed
+from reweigh.trust.gates import tables_for, tables_needed, unanswerable_by_sums, unlogged_in_sums
 
 if TYPE_CHECKING:
     from reweigh.sums.read import ScannedLog
 
 Floats = npt.NDArray[np.float64]
-StateValues = Callable[[], tuple[Floats, Floats]]
+StateValues = Callable[[], tuple[Floats, npt.NDArray[np.bool_]]]
 Jackknife = tuple[float | None, str, int]  # error, or None and why; how many blocks
+SumsKey = tuple[bool, float | None, int]  # without cut-off episodes, clipping of ratios, blocks
 Truncated = Literal["refuse", "drop"]
 Result = TypeVar("Result")
 ESTIMATED = frozenset({"transitions", "model", "trajectories"})  # kinds that estimators read
@@ -88,13 +85,14 @@ class RowsData(EvaluationData):
 
     recipes   the estimators of the evaluation
     requests  what they need, by the clipping of the ratios
-    sums      those made so far, by whether cut-off episodes are left out and by the clipping
+    sums      those made so far; sums by other blocks would add up to other last bits, and no answer
+              may depend on which other estimators there are
     """
 
     truncated: Truncated = "refuse"
     recipes: Sequence[Recipe] = ()
     requests: dict[float | None, Request] = field(default_factory=dict)
-    sums: dict[tuple[bool, float | None], Moments] = field(default_factory=dict, repr=False)
+    sums: dict[SumsKey, Moments] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -104,7 +102,7 @@ class RowsData(EvaluationData):
             what = "a log (read_log, log_from_arrays) or moments"
             raise must_be("data", what, type(log).__name__)
         # of a large log π is kept only where it is needed again, as by the error of WIS
-        again = len(recipes) > 1 or log.steps.n_rows < choose.COMPILED_FROM
+        again = len(recipes) > 1 or log.steps.n_rows < kernels.COMPILED_FROM
         for r in recipes:
             again |= r.control is not None or r.normalize == "step" or r.needs.policy
         return cls(
@@ -128,27 +126,28 @@ class RowsData(EvaluationData):
     def moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """Sums that hold what an estimator needs."""
         kinds = frozenset({"model"}) if recipe.fitted else recipe.needs.kinds
-        return self.with_kinds(kinds, recipe.max_ratio, dropped)
+        return self.with_kinds(kinds, (dropped, recipe.max_ratio, recipe.needs.blocks))
 
     def for_gates(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """The sums that the gates of the log and target read."""
         log, _ = self.rows(dropped)
         kinds = tables_for(self.recipes or [recipe], values_from_rows=from_rows(log))
-        made: set[str] = self.kept.get(("kinds", dropped, recipe.max_ratio), set())
-        if "model" in made:  # it holds the choices
-            kinds = kinds - {"choices"}
-        return self.with_kinds(kinds, recipe.max_ratio, dropped)
+        return self.with_kinds(kinds, (dropped, recipe.max_ratio, 1))
 
     def state_values(self, recipe: Recipe, dropped: bool) -> StateValues | None:
         """V_t(s) from the rows, where the recursions of MIS run over them."""
-        log, target = self.rows(dropped)
-        return partial(state_values, log, target, recipe.max_ratio) if from_rows(log) else None
+        rows = self.rows(dropped)
+        if not from_rows(rows[0]):
+            return None
+        from reweigh.estimate.direct import state_values
+
+        return partial(state_values, *rows, recipe.max_ratio)
 
     def all_moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """The sums that all estimators asked for together need, for the user to keep."""
-        kinds = self.requests[recipe.max_ratio].kinds
-        sums = self.with_kinds(kinds, recipe.max_ratio, dropped).only(kinds)
-        return with_name(sums, self.rows(dropped)[0].identity())
+        request = self.requests[recipe.max_ratio]
+        sums = self.with_kinds(request.kinds, (dropped, recipe.max_ratio, request.blocks))
+        return named(sums.only(request.kinds), self.rows(dropped)[0].identity())
 
     def every_kind(self, max_ratio: float | None) -> Moments | None:
         """All kinds of sums that the rows allow; None without propensities."""
@@ -157,25 +156,26 @@ class RowsData(EvaluationData):
             return None
         kinds = ESTIMATED - {"model"} if log.continuous_actions else ESTIMATED
         with np.errstate(over="ignore", invalid="ignore"):
-            return with_name(self.with_kinds(kinds, max_ratio, False, policy=True), log.identity())
+            sums = self.with_kinds(kinds, (False, max_ratio, 1), policy=True)
+            return named(sums, log.identity())
 
-    def with_kinds(
-        self, kinds: frozenset[str], max_ratio: float | None, dropped: bool, policy: bool = False
-    ) -> Moments:
+    def with_kinds(self, kinds: frozenset[str], key: SumsKey, *, policy: bool = False) -> Moments:
         """Sums that hold these kinds; only those that are not there yet are made."""
+        dropped, max_ratio, blocks = key
         log, target = self.rows(dropped)
         if log.n_truncated:  # the products of cut-off episodes mean nothing
             kinds = kinds - {"trajectories"}
         request = self.requests.get(max_ratio, Request(max_ratio=max_ratio))
         policy = (policy or request.policy) and scope_of(target) == "row"
         wanted = kinds | ({"policy"} if policy and "model" in kinds else set())
-        key = dropped, max_ratio
         made, before = self.once(("kinds", *key), set[str]), self.sums.get(key)
         missing = wanted - made
         if before is None or missing:
             kinds = frozenset(missing - {"policy"} | ({"model"} if "policy" in missing else set()))
             tables = request.tables if before is None else ()
-            request = replace(request, kinds=kinds, policy=policy, tables=tables, named=False)
+            request = replace(
+                request, kinds=kinds, blocks=blocks, policy=policy, tables=tables, named=False
+            )
             sums = ArraysEngine().moments(log, target, request)
             self.sums[key] = sums if before is None else _joined(before, sums)
             made |= missing
@@ -217,7 +217,7 @@ class RowsData(EvaluationData):
     def forget_rows(self) -> None:
         """Of a large log, what was kept of its rows for the next estimator; sums stay."""
         log, target = self.rows()
-        if log.steps.n_rows >= choose.COMPILED_FROM and isinstance(target, RememberedPolicy):
+        if log.steps.n_rows >= kernels.COMPILED_FROM and isinstance(target, RememberedPolicy):
             target.forget()
 
 
@@ -420,7 +420,7 @@ def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
     if recipe.control is None:
         solution = plain.weights.solve_rows(plain, log, target, errors=data.errors)
         if solution is not None:
-            base = bare_moments(log, target, recipe)
+            base = bare_moments(log, target, recipe.needs)
             return Solved(solution, base, base, log)
         base = data.moments(recipe, dropped)
         return Solved(_solve_sums(data, plain, base, (log, target)), base, base)
@@ -431,14 +431,14 @@ def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
     rows = shaped.log, target
     solution = plain.weights.solve_rows(plain, *rows, errors=data.errors)
     if solution is not None:
-        used = bare_moments(*rows, plain)
+        used = bare_moments(*rows, plain.needs)
     else:
         blocks = 1 if sums is None else sums.about.blocks
         request = replace(plain.needs, blocks=blocks, control=shaped.name, named=False)
         used = ArraysEngine().moments(*rows, request)
         solution = _solve_sums(data, plain, used, rows)
     if sums is None:
-        return Solved(solution, used, bare_moments(log, target, recipe), log)
+        return Solved(solution, used, bare_moments(log, target, recipe.needs), log)
     return Solved(solution, used, sums)
 
 

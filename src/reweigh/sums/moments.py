@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,16 @@ from reweigh.sums.diagnostic_tables import (
     choices_of,
     thinned,
 )
-from reweigh.sums.keyed import DeclaredSums, KeyedTable
-from reweigh.sums.policy import PolicyMoments, Rule, Shares, shares_of
-from reweigh.sums.trajectories import StepMoments
-from reweigh.sums.transitions import StartMoments, TransitionMoments
+from reweigh.sums.keyed import (
+    DeclaredSums,
+    KeyedTable,
+    StartMoments,
+    StepMoments,
+    TransitionMoments,
+)
+
+if TYPE_CHECKING:
+    from reweigh.sums.policy import PolicyMoments, Rule, Shares
 
 Ints = npt.NDArray[np.int64]
 NO_EXTRAS: dict[str, Any] = dict.fromkeys(VERSIONS)
@@ -79,7 +85,7 @@ class Moments:
     start         first states as `transitions` sees them; `start_model`: as `model` does
     lagged, ordered, paced, largest   what only diagnostics read (`diagnostic_tables.py`); not by
                   blocks
-    choices       cells by (t, s, a), where `model` was too large and nobody but gates asked for it
+    choices       cells by (t, s, a), for gates: of a log in memory, or where `model` was too large
     tables        the sums of tables that were declared outside of the package, by name
     unchecked     rules of the log's contract that the engine could not check to the end
     sql           the queries that made them, where an engine with SQL did; `save` leaves it out
@@ -155,8 +161,9 @@ class Moments:
 
     @property
     def by_action(self) -> TransitionMoments | None:
-        """Cells with the action, for what needs no state after them."""
-        return self.choices if self.model is None else self.model
+        """Cells with the action, for what needs no state after them; the same ones whether an
+        estimator reads the model or none does."""
+        return self.model if self.choices is None else self.choices
 
     def _with_labels(self, states: Labels, actions: Labels | None) -> Moments:
         state_codes, action_codes = states.translate(self.states), None
@@ -178,6 +185,8 @@ class Moments:
     @cached_property
     def shares(self) -> Shares:
         """How the model's shares π̄(a|t,s) are found."""
+        from reweigh.sums.policy import Shares, shares_of
+
         assert self.model is not None
         if self.policy is None and self.share_rule is not None:
             return Shares(self.share_rule)

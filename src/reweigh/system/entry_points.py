@@ -18,20 +18,21 @@ from reweigh.errors import UsageError
 
 
 @cache
-def _declared(group: str) -> dict[str, Any]:
+def declared(group: str) -> dict[str, Any]:
+    """The entry points of a group, such as "estimators", by name."""
     from importlib.metadata import entry_points
 
     return {entry.name: entry for entry in entry_points(group=f"reweigh.{group}")}
 
 
 def added_names(group: str) -> tuple[str, ...]:
-    """The names that other packages add to a group, such as "estimators"."""
-    return tuple(_declared(group))
+    """The names that other packages add to a group."""
+    return tuple(declared(group))
 
 
 def added(group: str, name: str) -> Any:
     """The object of that name, imported; None where no package adds it."""
-    entry = _declared(group).get(name)
+    entry = declared(group).get(name)
     if entry is None:
         return None
     try:
@@ -46,7 +47,7 @@ def added(group: str, name: str) -> Any:
 
 def forget() -> None:
     """Look again: packages were installed meanwhile."""
-    _declared.cache_clear()
+    declared.cache_clear()
 
 
 def optional_module(module: str, extra: str, what: str) -> Any:

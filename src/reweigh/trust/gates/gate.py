@@ -180,7 +180,7 @@ class Context:
                     there are no episodes to tell them of
     apart_from_wis  tells how far the value is from that of WIS, in errors of their difference; None
                     where it cannot be told
-    state_values    V_t(s) by MIS and the rows at (t, s), (H+1, S), where the log's rows give them
+    state_values    (H+1, S) V_t(s) by MIS, and whether (t, s) was reached, where rows give them
     shared          what was computed from these sums before, whatever the estimator
     """
 
@@ -195,7 +195,7 @@ class Context:
     refused: str | None = None
     spread: Callable[[], Spread] | None = None
     apart_from_wis: Callable[[], float | None] = lambda: None
-    state_values: Callable[[], tuple[Floats, Floats]] | None = None
+    state_values: Callable[[], tuple[Floats, npt.NDArray[np.bool_]]] | None = None
     shared: dict[str, Any] = field(default_factory=dict)
 
     @property
