@@ -130,7 +130,7 @@ def gain_lines(records: Sequence[Evaluation]) -> list[str]:
     """Whether the target is better than the behaviour, by each estimator whose error may be shown;
     why that is not told, once for all that lack it for the same reason. Where cut-off episodes were
     left out, what the behaviour earned in the others, which the gain is over."""
-    from reweigh.trust.gain import same
+    from reweigh.estimate.standard_error import same
 
     whole = whole_log(records)
     every = None if whole is None else whole.behavior_value
