@@ -25,9 +25,9 @@ import numba
 import numpy as np
 
 import reweigh as rw
+from reweigh import kernels as compute
 from reweigh.estimate import direct
 from reweigh.evaluation.resampling import resample
-from reweigh.kernels import choose as compute
 
 STATES, ACTIONS, HORIZON, REPEATS = 100, 10, 100, 7
 SMALL = "--small" in sys.argv

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reweigh.kernels import choose as compute
+from reweigh import kernels as compute
 
 sys.path.insert(0, str(Path(__file__).parent))
 

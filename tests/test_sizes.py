@@ -1,4 +1,4 @@
-"""How large the package is. Limits only go down; who needs more deletes something first."""
+"""How large the package is. Limits only go down: the aim is 17,000 statements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "reweigh"
-MOST_STATEMENTS, MOST_MODULES, MOST_COMPILED_LINES = 27_388, 269, 2_295
+MOST_STATEMENTS, MOST_MODULES, MOST_COMPILED_LINES = 25_300, 180, 1_800
 LINES_OF_A_MODULE, LINES_OF_A_FUNCTION = 450, 80
 COMPILED = {"compiled", "inlined"}  # the decorators of kernels/common.py
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import reweigh as rw
-from reweigh.system.numbers import rounded
+from reweigh.system import rounded
 from reweigh.worlds import random_mdp
 
 

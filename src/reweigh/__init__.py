@@ -113,15 +113,14 @@ if TYPE_CHECKING:
     from reweigh.log.abstractions import Grid, Rounding
     from reweigh.log.arrays import log_from_arrays
     from reweigh.log.log import Columns, EpisodeLog
-    from reweigh.policy.base import ColumnPolicy, FunctionPolicy
+    from reweigh.policy import ColumnPolicy, FunctionPolicy
     from reweigh.policy.behavior import FittedBehavior, fit_behavior
     from reweigh.policy.table import TablePolicy, read_policy
+    from reweigh.sums.keyed import StepMoments, TransitionMoments
     from reweigh.sums.moments import Moments
     from reweigh.sums.read import read_log
     from reweigh.sums.store import load_moments
     from reweigh.sums.tables import Table
-    from reweigh.sums.trajectories import StepMoments
-    from reweigh.sums.transitions import TransitionMoments
 
 # Every name is imported when it is first used: `import reweigh` and `reweigh --help` stay quick.
 _HOMES = {
@@ -146,9 +145,8 @@ _HOMES = {
     "reweigh.sums.moments": "Moments",
     "reweigh.sums.store": "load_moments",
     "reweigh.sums.tables": "Table",
-    "reweigh.sums.trajectories": "StepMoments",
-    "reweigh.sums.transitions": "TransitionMoments",
-    "reweigh.policy.base": "ColumnPolicy FunctionPolicy",
+    "reweigh.sums.keyed": "StepMoments TransitionMoments",
+    "reweigh.policy": "ColumnPolicy FunctionPolicy",
     "reweigh.policy.behavior": "FittedBehavior fit_behavior",
     "reweigh.policy.table": "TablePolicy read_policy",
     "reweigh.evaluation.result": "Diagnostics Estimate Gain Interval Marginals Refusal",

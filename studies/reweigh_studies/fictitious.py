@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reweigh.errors import must_be
-from reweigh.system.numbers import divided
+from reweigh.system import divided
 from reweigh.theory.exact import Quantities
 from reweigh.worlds.tabular import TabularMDP
 from reweigh_studies.theorems import (

@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN
-from reweigh.policy.base import ColumnPolicy, Policy
-from reweigh.sums.engines.arrays import ArraysEngine
-from reweigh.sums.engines.base import Request
+from reweigh.policy import ColumnPolicy, Policy
+from reweigh.sums.engines import ArraysEngine, Request
 from reweigh.trust.gates import Context, measured
 from reweigh.trust.gates.propensities import Propensities
 from reweigh.worlds import Taxi

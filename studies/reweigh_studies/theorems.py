@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.special import gammaln
 
 from reweigh.errors import UsageError, check_whole, must_be
-from reweigh.system.numbers import divided
+from reweigh.system import divided
 from reweigh.theory.exact import clipped
 from reweigh.worlds.random_worlds import random_mdp
 from reweigh.worlds.tabular import TabularMDP

@@ -27,7 +27,7 @@ from reweigh_studies.coverage.study import cells_of
 from reweigh_studies.coverage.tables import GATES, mc_error, write_csv
 from reweigh_studies.sparse_logs import REFUSED, SETTINGS, WRONG, p_value, propensity_p
 
-from reweigh.kernels.choose import compiled
+from reweigh.kernels import compiled
 from reweigh.paper.cells import seed_sequence
 from reweigh.trust.gates.propensities import Propensities
 

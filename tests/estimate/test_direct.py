@@ -11,11 +11,12 @@ import pytest
 from build import TARGET, random_log, to_reweigh
 
 import reweigh as rw
-from reweigh.estimate import direct
+from reweigh import kernels
+from reweigh.estimate import direct, marginal
 from reweigh.estimate.estimator import Nodes, Place, Solution
 from reweigh.estimate.influence import influence_values
 from reweigh.estimate.marginal import behavior_value
-from reweigh.kernels import choose
+from reweigh.sums.engines import mean_return
 from reweigh.worlds import ModelFail, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -188,7 +189,7 @@ def test_the_mean_return_of_a_log() -> None:
     for _ in range(20):
         log = to_reweigh(random_log(rng, ends=("complete", "terminated"), n=5))
         expected = behavior_value(rw.moments(log, TARGET, ["mis"]))
-        assert direct.mean_return(log) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+        assert mean_return(log) == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
 def test_which_logs_and_recipes_take_this_road(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +197,7 @@ def test_which_logs_and_recipes_take_this_road(monkeypatch: pytest.MonkeyPatch) 
         return recipe.weights.solve_rows(recipe, log, target) is not None
 
     assert not solved(LOG, WORLD.target, rw.mis())  # small
-    monkeypatch.setattr(choose, "COMPILED_FROM", 0)
+    monkeypatch.setattr(kernels, "COMPILED_FROM", 0)
     assert solved(LOG, WORLD.target, rw.mis())
     others = (rw.mis("state"), rw.mis(pooled=True), rw.mis(reward="averaged"), rw.dm(), rw.is_())
     for recipe in others:
@@ -209,8 +210,8 @@ def test_which_logs_and_recipes_take_this_road(monkeypatch: pytest.MonkeyPatch) 
         np.zeros((3, 3), int), np.zeros((3, 2), int), np.ones((3, 2)), None
     )
     assert not solved(unlogged, rw.TablePolicy([[1.0]]), rw.mis())
-    monkeypatch.setattr(direct, "FEW_NODES", 0)
-    monkeypatch.setattr(direct, "NODES_PER_ROW", 0)
+    monkeypatch.setattr(marginal, "FEW_NODES", 0)
+    monkeypatch.setattr(marginal, "NODES_PER_ROW", 0)
     assert not solved(LOG, WORLD.target, rw.mis())  # too many (t, s)
 
 

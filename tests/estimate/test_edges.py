@@ -11,6 +11,7 @@ from reweigh_studies.coverage.worlds import WORLDS
 from scipy.sparse import csc_matrix
 
 import reweigh as rw
+from reweigh import kernels as compute
 from reweigh.estimate import stationary
 from reweigh.estimate.estimator import ModelControl
 from reweigh.estimate.marginal import Marginal
@@ -18,7 +19,6 @@ from reweigh.estimate.model import Model
 from reweigh.estimate.products import Stepwise, Trajectory
 from reweigh.estimate.stationary import Stationary
 from reweigh.evaluation.evaluate import evaluate_in_study
-from reweigh.kernels import choose as compute
 from reweigh.show.text import answer_line
 from reweigh.worlds import ModelFail, TimeVarying, random_mdp
 

@@ -16,8 +16,7 @@ from repeated import derivative
 
 import reweigh as rw
 from reweigh.estimate.influence import influence_values
-from reweigh.sums.engines.arrays import ArraysEngine
-from reweigh.sums.engines.base import Request
+from reweigh.sums.engines import ArraysEngine, Request
 from reweigh.worlds import random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

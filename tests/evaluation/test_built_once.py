@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import reweigh as rw
+from reweigh import kernels
 from reweigh.estimate import direct
-from reweigh.kernels import choose
 from reweigh.sums import scan
-from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.sums.engines import ArraysEngine
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, calls: Counter[str], of: Any, name: str) -> None:
@@ -27,7 +27,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, calls: Counter[str], of: Any, name:
 
 def test_the_whole_answer_builds_ratios_and_sums_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
-    monkeypatch.setattr(choose, "COMPILED_FROM", 0)
+    monkeypatch.setattr(kernels, "COMPILED_FROM", 0)
     rng = np.random.default_rng(0)
     n, horizon = 400, 5
     mu = np.full((n, horizon), 0.5)

@@ -16,12 +16,12 @@ from build import random_log, to_reweigh
 from repeated import VARIANTS, repeated
 
 import reweigh as rw
+from reweigh import kernels as compute
 from reweigh.estimate import replicates, resampled_log
 from reweigh.estimate.replicates import Draws, UnitTable, without_one
 from reweigh.evaluation import resampling
 from reweigh.evaluation.resampling import BLOCK, THRESHOLDS, Resampler, delete_blocks, resample
-from reweigh.kernels import choose as compute
-from reweigh.kernels.plain import draw
+from reweigh.kernels import draw
 from reweigh.worlds import ModelFail, TimeVarying, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

@@ -16,7 +16,7 @@ import pytest
 import reweigh as rw
 from reweigh.decide.contenders import disagreement
 from reweigh.evaluation.uncertainty import BEHAVIOR
-from reweigh.kernels.choose import compiled
+from reweigh.kernels import compiled
 from reweigh.sums import gather
 from reweigh.sums.engines import second_scan, stream
 from reweigh.worlds import random_mdp

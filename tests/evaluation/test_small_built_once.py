@@ -11,7 +11,7 @@ import pytest
 import reweigh as rw
 from reweigh.estimate import operators
 from reweigh.estimate.operators import OneStep
-from reweigh.sums.engines import arrays
+from reweigh.sums.engines import ArraysEngine
 from reweigh.sums.numpy_scan import NumpyScan
 from reweigh.worlds import random_mdp
 
@@ -35,7 +35,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted(NumpyScan, "cells")
     counted(NumpyScan, "lagged", "lagged")
     counted(operators, "importance_operator", "operator")
-    counted(arrays.ArraysEngine, "moments", "requests")
+    counted(ArraysEngine, "moments", "requests")
     return calls
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import reweigh as rw
+from reweigh import kernels as compute
 from reweigh.estimate import direct
-from reweigh.kernels import choose as compute
 from reweigh.log import borrowed_arrays as borrowed
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")

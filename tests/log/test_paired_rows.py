@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.kernels import choose
+from reweigh import kernels
 from reweigh.log import arrays as module
 from reweigh.log.paired_rows import Pairs
 from reweigh.log.states import END, UNKNOWN
@@ -140,7 +140,7 @@ def test_the_estimates_are_the_same(case: str, code: str, monkeypatch: pytest.Mo
 
 
 def test_mis_reads_the_pairs_and_makes_no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "COMPILED_FROM", 0)
+    monkeypatch.setattr(kernels, "COMPILED_FROM", 0)
     log = rw.log_from_arrays(**given())
     for target in (TARGET, rw.TablePolicy(tables()[1])):
         rw.evaluate(log, target, rw.mis())
@@ -149,7 +149,7 @@ def test_mis_reads_the_pairs_and_makes_no_columns(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.filterwarnings("ignore::reweigh.LowOverlapWarning")
 def test_the_mean_return_is_found_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "COMPILED_FROM", 0)
+    monkeypatch.setattr(kernels, "COMPILED_FROM", 0)
     made = ragged()
     estimate = rw.evaluate(rw.log_from_arrays(**made), TARGET, rw.mis())
     alive = np.arange(H) < made["lengths"][:, None]

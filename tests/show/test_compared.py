@@ -13,7 +13,7 @@ import reweigh as rw
 from reweigh.decide.report import SHOWN, comparison_page, ranked_rows, to_best
 from reweigh.show.html import Section, Table, spec_of
 from reweigh.show.text import span
-from reweigh.system.numbers import rounded
+from reweigh.system import rounded
 
 from .samples import HOSTILE, compared_policies, many_policies, no_policy
 

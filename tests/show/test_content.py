@@ -16,7 +16,7 @@ from reweigh.show.html import figures
 from reweigh.show.html.answer import answer_of
 from reweigh.show.html.sections import page_of
 from reweigh.show.record import Report
-from reweigh.sums.engines.arrays import ratios
+from reweigh.sums.engines import ratios
 from reweigh.trust import breakdown
 from reweigh.trust.breakdown import (
     Decomposition,

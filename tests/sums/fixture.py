@@ -29,8 +29,10 @@ import pyarrow.parquet as pq
 
 import reweigh as rw
 from reweigh.sums.diagnostic_tables import LaggedMoments
+from reweigh.sums.keyed import TransitionMoments
 from reweigh.sums.moments import Moments
-from reweigh.sums.transitions import KEYS, SUMS
+
+KEYS, SUMS = TransitionMoments.KEYS, TransitionMoments.SUMS
 
 SITES = ("north", "south", "west")
 EPISODES, HORIZON, DISCOUNT = 60, 6, 0.9  # episodes per site

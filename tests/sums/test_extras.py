@@ -13,8 +13,7 @@ from build import TARGET, random_log, to_reweigh
 
 import reweigh as rw
 from reweigh.sums.diagnostic_tables import Buckets, LargestWeights, OrderedMoments, PacedMoments
-from reweigh.sums.engines.arrays import ArraysEngine, ratios
-from reweigh.sums.engines.base import Request
+from reweigh.sums.engines import ArraysEngine, Request, ratios
 from reweigh.sums.numpy_scan import whole_numbers
 from reweigh.sums.store import load_moments
 

@@ -24,8 +24,7 @@ from population import TARGET, population_log, random_world
 
 import reweigh as rw
 from reweigh.evaluation.data import scanned_sql
-from reweigh.sums.engines.arrays import ArraysEngine
-from reweigh.sums.engines.base import Request
+from reweigh.sums.engines import ArraysEngine, Request
 from reweigh.sums.engines.sql import IbisEngine
 from reweigh.sums.engines.sql_connect import open_home, quoted
 from reweigh.sums.engines.sql_databases import DuckHome

@@ -12,7 +12,7 @@ import pytest
 from build import random_log, to_reweigh
 
 import reweigh as rw
-from reweigh.kernels import choose as compute
+from reweigh import kernels as compute
 from reweigh.log import arrays as arrays_module
 
 N, H = 150, 140  # more than one tile both ways, and a rest

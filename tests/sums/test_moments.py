@@ -15,8 +15,10 @@ import pytest
 
 import reweigh as rw
 from reweigh.estimate.replicates import jackknife_error
-from reweigh.sums.transitions import KEYS, SUMS
+from reweigh.sums.keyed import TransitionMoments
 from reweigh.worlds import ModelFail, random_mdp
+
+KEYS, SUMS = TransitionMoments.KEYS, TransitionMoments.SUMS
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 

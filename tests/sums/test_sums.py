@@ -17,14 +17,15 @@ import reference as ref
 from build import TARGET, random_log, to_reweigh
 
 import reweigh as rw
-from reweigh.kernels import choose as compute
+from reweigh import kernels as compute
 from reweigh.kernels import groups
 from reweigh.log.states import END, HIDDEN, START, UNKNOWN
 from reweigh.sums import numpy_scan, products, scan
-from reweigh.sums.engines.arrays import ArraysEngine
-from reweigh.sums.engines.base import Request
-from reweigh.sums.transitions import KEYS, SUMS, TransitionMoments
+from reweigh.sums.engines import ArraysEngine, Request
+from reweigh.sums.keyed import TransitionMoments
 from reweigh.worlds import random_mdp
+
+KEYS, SUMS = TransitionMoments.KEYS, TransitionMoments.SUMS
 
 KINDS: dict[str, dict[str, Any]] = {
     "complete": {},
@@ -139,7 +140,8 @@ def test_cells_are_what_a_loop_over_the_rows_finds(code: str, kind: str, blocks:
                 for key, sums in expected.items()
             )
             np.testing.assert_array_equal(
-                np.stack([getattr(table, k) for k in KEYS], axis=1), [key[:6] for key in keys]
+                np.stack([getattr(table, k) for k in KEYS], axis=1),
+                [key[:6] for key in keys],
             )
             for j, column in enumerate(SUMS):
                 values = getattr(table, column)

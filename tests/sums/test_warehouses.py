@@ -18,7 +18,7 @@ from reweigh.log.csv_files import CsvFormat
 from reweigh.log.log import Columns
 from reweigh.log.states import Labels
 from reweigh.sums.diagnostic_tables import VERSIONS
-from reweigh.sums.engines.base import Request
+from reweigh.sums.engines import Request
 from reweigh.sums.engines.sql import Query
 from reweigh.sums.engines.sql_connect import Home
 from reweigh.sums.engines.sql_log import Facts, open_log, policy_column

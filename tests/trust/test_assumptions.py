@@ -13,8 +13,7 @@ import reweigh as rw
 from reweigh.estimate.operators import importance_operator
 from reweigh.estimate.recursion import backward
 from reweigh.sums.diagnostic_tables import OrderedMoments, PacedMoments
-from reweigh.sums.engines.arrays import ArraysEngine
-from reweigh.sums.engines.base import Request
+from reweigh.sums.engines import ArraysEngine, Request
 from reweigh.trust.gates.episodes import drift_by_step, drift_test
 from reweigh.trust.gates.propensities import ratio_test
 from reweigh.trust.gates.states import Outcome, StateValues, history_test, steadiness_test

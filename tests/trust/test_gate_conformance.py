@@ -14,7 +14,7 @@ from reweigh_studies.coverage.faults import FAULTS, Grid
 from reweigh_studies.coverage.worlds import WORLDS
 
 import reweigh as rw
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.testing.gates import Logs, check_declaration, check_gate, check_result
 from reweigh.trust.gates import GATES, Context, Gate, GateResult, Limit, limits_by
 

@@ -15,7 +15,7 @@ from reweigh_studies.coverage.worlds import WORLDS
 import reweigh as rw
 from reweigh.evaluation.evaluate import evaluate_in_study
 from reweigh.log.states import HIDDEN
-from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.sums.engines import ArraysEngine
 from reweigh.trust.gates import GATES, Context, GateResult, measured, tables_needed
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

@@ -20,8 +20,7 @@ from reweigh.estimate import stationary
 from reweigh.estimate.doubly_robust import fixed_q_values, shape_log
 from reweigh.estimate.influence import behavior_values, influence_values
 from reweigh.evaluation.evaluate import point_values
-from reweigh.sums.engines.arrays import ArraysEngine
-from reweigh.sums.engines.base import Request
+from reweigh.sums.engines import ArraysEngine, Request
 from reweigh.worlds import random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

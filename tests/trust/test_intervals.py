@@ -23,7 +23,7 @@ from reweigh.estimate.standard_error import Freedom
 from reweigh.evaluation import resampling
 from reweigh.evaluation.evaluate import point_values
 from reweigh.evaluation.resampling import BLOCK, THRESHOLDS
-from reweigh.kernels.plain import draw
+from reweigh.kernels import draw
 from reweigh.trust import intervals
 from reweigh.trust.intervals import METHODS, Auto, IntervalRequest
 from reweigh.worlds import ModelFail, TabularMDP, random_mdp

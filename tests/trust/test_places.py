@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 import reweigh as rw
+from reweigh import kernels
 from reweigh.estimate.solution import largest
 from reweigh.evaluation.evaluate import evaluate_in_study
-from reweigh.kernels import choose
 from reweigh.trust.gates import Context, GateResult, measured
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -32,7 +32,7 @@ def simulated(n: int = 80, seed: int = 0) -> rw.EpisodeLog:
 @pytest.fixture(autouse=True)
 def rows_are_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a large log in memory is solved by, for these small ones too."""
-    monkeypatch.setattr(choose, "COMPILED_FROM", 0)
+    monkeypatch.setattr(kernels, "COMPILED_FROM", 0)
 
 
 LOG = simulated()

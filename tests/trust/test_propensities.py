@@ -12,9 +12,8 @@ from scipy import stats
 
 import reweigh as rw
 from reweigh.log.states import Labels
-from reweigh.sums.engines.arrays import ArraysEngine
-from reweigh.sums.engines.base import Request
-from reweigh.sums.transitions import TransitionMoments
+from reweigh.sums.engines import ArraysEngine, Request
+from reweigh.sums.keyed import TransitionMoments
 from reweigh.trust.gates import propensities
 from reweigh.trust.gates.propensities import _counts, _groups, ratio_test
 

@@ -11,7 +11,7 @@ import pytest
 
 import reweigh as rw
 from reweigh.estimate import direct
-from reweigh.kernels.choose import compiled
+from reweigh.kernels import compiled
 from reweigh.trust.gates.gate import Context
 from reweigh.trust.gates.states import state_values
 

@@ -8,7 +8,7 @@ from reweigh_studies.coverage.worlds import WORLDS
 
 import reweigh as rw
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.trust.gates import Context, GateResult, measured
 from reweigh.trust.gates.support import UnseenActions, left_out
 

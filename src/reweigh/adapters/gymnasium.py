@@ -12,7 +12,7 @@ from reweigh.adapters.datasets import Episode, Features, log_of
 from reweigh.errors import UsageError, check_horizon, check_whole, must_be
 from reweigh.log.abstractions import AnyAbstraction
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import FunctionPolicy
+from reweigh.policy import FunctionPolicy
 from reweigh.system.entry_points import optional_module
 from reweigh.worlds.benchmark_worlds import toy_text_tables
 from reweigh.worlds.tabular import TabularMDP

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from reweigh.errors import Fault, UsageError, input_error, must_be, nearest
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Label, Labels, label_text, plain_label
-from reweigh.policy.base import Floats, check_rows
+from reweigh.policy import Floats, check_rows
 from reweigh.system.entry_points import optional_module
 from reweigh.system.files import digest_of
 from reweigh.system.fingerprint import digest_of_callable

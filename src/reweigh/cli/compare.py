@@ -15,7 +15,7 @@ from reweigh.cli.command import command
 from reweigh.cli.terminal import Terminal, collect_warnings, for_terminal, typed_command
 from reweigh.errors import RefusedError, UsageError
 from reweigh.show.text import by_text
-from reweigh.system.numbers import number, rounded
+from reweigh.system import number, rounded
 from reweigh.system.process import each, stage
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from reweigh.cli.terminal import (
 from reweigh.errors import RefusedError, UsageError
 from reweigh.show import text
 from reweigh.show.record import Evaluation, refusal_json
-from reweigh.system.numbers import rounded
+from reweigh.system import rounded
 from reweigh.system.process import each, stage
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ import numpy.typing as npt
 from reweigh.errors import Fault, RefusedError, check_fraction, input_error, must_be
 from reweigh.evaluation.data import check_target
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.show.text import aligned
-from reweigh.sums.engines.arrays import ratios
-from reweigh.system.numbers import number
+from reweigh.sums.engines import ratios
+from reweigh.system import number
 from reweigh.trust.bounds import (
     bernstein_interval,
     hoeffding_interval,

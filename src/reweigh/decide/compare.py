@@ -31,7 +31,7 @@ from reweigh.evaluation.data import Truncated, check_target
 from reweigh.evaluation.evaluate import AUTO, evaluate_all
 from reweigh.evaluation.result import Estimate, Interval, Refusal
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.system.process import each
 from reweigh.trust.joint import Joint, p_value
 

@@ -14,7 +14,7 @@ from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate, Interval, Refusal
 from reweigh.show.record import NO_TRUST, Evaluation, rows_frame
 from reweigh.show.text import by_text, remark_lines
-from reweigh.system.numbers import number, rounded, two_digits
+from reweigh.system import number, rounded, two_digits
 
 if TYPE_CHECKING:
     from pathlib import Path

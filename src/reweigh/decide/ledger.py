@@ -14,7 +14,7 @@ from reweigh.errors import InputError, ResourceError
 from reweigh.estimate.estimator import ModelControl, Recipe
 from reweigh.estimate.presets import ESTIMATORS
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.system.files import digest_of, locked, parse_object, sealed, unsealed, write_atomically
 from reweigh.system.fingerprint import digest_of_callable
 

@@ -23,8 +23,8 @@ from reweigh.show.html.sections import (
 )
 from reweigh.show.record import NO_TRUST, Evaluation, Facts
 from reweigh.show.text import display_names, interval_cell, percent, sentence, signed, span
+from reweigh.system import number
 from reweigh.system.files import files_behind
-from reweigh.system.numbers import number
 
 SHOWN = 40  # policies in a chart; tables hold all
 RED = "Do not decide on this ranking: its first number is not to be trusted."

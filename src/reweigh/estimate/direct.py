@@ -20,17 +20,12 @@ from reweigh.estimate.estimator import Place, Recipe, Solution, no_support, over
 from reweigh.estimate.operators import covered_by
 from reweigh.estimate.solution import DenseNodes, largest
 from reweigh.estimate.standard_error import LOST, Freedom, lost_in_rounding
-from reweigh.kernels import choose
-from reweigh.kernels.choose import kernel
+from reweigh.kernels import kernel
 from reweigh.kernels.groups import inner, tally
 from reweigh.log.log import EpisodeLog
-from reweigh.log.states import HIDDEN, Labels
 from reweigh.log.steps import Steps
-from reweigh.policy.base import ColumnPolicy, Policy
+from reweigh.policy import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
-from reweigh.sums.engines.base import about
-from reweigh.sums.moments import Moments
-from reweigh.sums.transitions import StartMoments
 
 if TYPE_CHECKING:
     from reweigh.log.borrowed_arrays import BorrowedArrays
@@ -38,25 +33,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 MODES = {"none": 0, "simplex": 1, "state": 2}  # of the kernel that resamples
-NODES_PER_ROW, FEW_NODES = 2, 1 << 16
 NO_BITS = np.uint64(0)  # of an action: codes are those of states
-
-
-def solve_in_memory(
-    log: EpisodeLog, target: Policy, recipe: Recipe, *, errors: bool = True
-) -> Solution | None:
-    """The Solution of MIS, or its value alone; None where it is to be solved on the sums: small
-    logs, hidden states, cut-off episodes, a log without behaviour probabilities, normalising
-    within states, or far fewer rows than (step, state) pairs."""
-    if recipe.normalize == "state" or not from_rows(log):
-        return None
-    return solve_rows(rows_of(log, target, recipe.max_ratio), recipe, errors=errors)
-
-
-def from_rows(log: EpisodeLog) -> bool:
-    """Whether the recursions of MIS run over the rows of this log."""
-    large = log.steps.n_rows >= choose.COMPILED_FROM
-    return large and observed(log) and _dense(log) and not log.steps.unknown_before_horizon()
 
 
 def state_values(
@@ -84,34 +61,6 @@ def solve_rows(rows: Rows, recipe: Recipe, *, errors: bool = True) -> Solution:
         if not errors:
             return value_alone(_per_step(rows, forward(rows, simplex, keep=False)))
         return _solve(rows, simplex)
-
-
-def mean_return(log: EpisodeLog) -> float:
-    """What the behaviour itself earned, of a log without cut-off episodes."""
-    steps = log.steps
-    earned = [float(steps.reward[steps.rows(t)].sum()) for t in range(steps.horizon)]
-    return float(log.discount ** np.arange(steps.horizon) @ np.array(earned)) / log.n_episodes
-
-
-def bare_moments(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
-    """Moments that hold no sums but the starts: what an estimate says of its log. Their sources
-    are not named, since that reads the whole log; they are not for adding."""
-    states = Labels((*log.states.values, None)) if log.has_hidden else log.states
-    state = log.steps.first_states()
-    if log.has_hidden:
-        state = np.where(state == HIDDEN, len(log.states), state)
-    count = np.bincount(state)
-    seen = np.flatnonzero(count)
-    zero = np.zeros(len(seen))
-    start = StartMoments(zero.astype(np.int64), seen, count[seen], zero, zero)
-    return Moments(
-        about(log, target, recipe.needs),
-        states,
-        log.actions,
-        start,
-        truncated=log.n_truncated,
-        hidden=log.has_hidden,
-    )
 
 
 def _ratios(log: EpisodeLog, target: Policy) -> Floats:
@@ -142,19 +91,6 @@ def _ratios_by_code(log: EpisodeLog, target: Policy) -> Floats | None:
     else:
         return None
     return None if pi is None else pi / pairs.columns["behavior_prob"]
-
-
-def observed(log: EpisodeLog) -> bool:
-    """Whether every state is observed and every action's probability was logged."""
-    steps = log.steps
-    hidden = log.has_hidden or bool(np.any(steps.ending == HIDDEN))
-    return steps.has_propensities and not hidden
-
-
-def _dense(log: EpisodeLog) -> bool:
-    """Whether there are enough rows for arrays over all (t, s)."""
-    nodes = (log.horizon + 1) * (len(log.states) + 1)
-    return nodes <= max(NODES_PER_ROW * log.steps.n_rows, FEW_NODES)
 
 
 @dataclass(frozen=True, eq=False)

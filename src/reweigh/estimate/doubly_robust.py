@@ -21,12 +21,12 @@ from reweigh.estimate.operators import start_term
 from reweigh.kernels.groups import group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN
-from reweigh.policy.base import Policy, call_batch, dense_of, scope_of
-from reweigh.sums.engines.arrays import ArraysEngine, ratios
+from reweigh.policy import Policy, call_batch, dense_of, scope_of
+from reweigh.sums.engines import ArraysEngine, ratios
 from reweigh.sums.gather import CellGradient, ProductGradient, gathered, moves_of
+from reweigh.sums.keyed import NO_ACTION, StartMoments, TransitionMoments, summed
 from reweigh.sums.moments import Moments
 from reweigh.sums.products import running_weights
-from reweigh.sums.transitions import NO_ACTION, StartMoments, TransitionMoments, summed
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

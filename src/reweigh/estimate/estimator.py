@@ -19,8 +19,8 @@ import numpy.typing as npt
 from reweigh.errors import RefusedError, SupportError, must_be
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
-from reweigh.sums.engines.base import Request
+from reweigh.policy import Policy
+from reweigh.sums.engines import Request
 from reweigh.sums.gather import Gradient
 from reweigh.sums.moments import Moments
 from reweigh.sums.tables import Table

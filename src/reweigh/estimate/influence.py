@@ -48,8 +48,8 @@ from reweigh.estimate.marginal import (
 from reweigh.estimate.standard_error import LOST, OVERFLOW, nothing_left
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
-from reweigh.sums.engines.arrays import ArraysEngine, ratios
+from reweigh.policy import Policy
+from reweigh.sums.engines import ArraysEngine, ratios
 from reweigh.sums.gather import Gradient, ProductGradient, gathered, moves_of
 from reweigh.sums.moments import Moments
 from reweigh.sums.numpy_scan import NumpyScan

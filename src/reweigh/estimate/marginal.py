@@ -21,6 +21,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from reweigh import kernels
 from reweigh.errors import RefusedError
 from reweigh.estimate import recursion
 from reweigh.estimate.estimator import Recipe, Solution, needs_discrete
@@ -40,15 +41,16 @@ from reweigh.estimate.recursion import Backward, Forward, backward, forward
 from reweigh.estimate.solution import Operators, OperatorWeights, earned
 from reweigh.kernels.groups import group_by, rowwise, tally
 from reweigh.log.log import EpisodeLog
-from reweigh.log.states import END, UNKNOWN
-from reweigh.policy.base import Policy
+from reweigh.log.states import END, HIDDEN, UNKNOWN
+from reweigh.policy import Policy
 from reweigh.sums.gather import CellGradient
+from reweigh.sums.keyed import StartMoments, TransitionMoments, summed
 from reweigh.sums.moments import Moments
-from reweigh.sums.transitions import StartMoments, TransitionMoments, summed
-from reweigh.system.numbers import divided
+from reweigh.system import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+NODES_PER_ROW, FEW_NODES = 2, 1 << 16
 
 
 @dataclass(frozen=True)
@@ -128,11 +130,35 @@ class Marginal(OperatorWeights):
     def solve_rows(
         self, recipe: Recipe, log: EpisodeLog, target: Policy, *, errors: bool = True
     ) -> Solution | None:
-        if recipe.reward != "logged" or self.pooled:
+        if recipe.reward != "logged" or self.pooled or recipe.normalize == "state":
             return None
-        from reweigh.estimate.direct import solve_in_memory
+        if not from_rows(log):
+            return None
+        from reweigh.estimate import direct
 
-        return solve_in_memory(log, target, recipe, errors=errors)
+        rows = direct.rows_of(log, target, recipe.max_ratio)
+        return direct.solve_rows(rows, recipe, errors=errors)
+
+
+def from_rows(log: EpisodeLog) -> bool:
+    """Whether the recursions of MIS run over the rows of this log (`direct.py`): not of small logs,
+    with hidden states, cut-off episodes, no behaviour probabilities, or far fewer rows than (step,
+    state) pairs. They are solved on the sums."""
+    large = log.steps.n_rows >= kernels.COMPILED_FROM
+    return large and observed(log) and _dense(log) and not log.steps.unknown_before_horizon()
+
+
+def observed(log: EpisodeLog) -> bool:
+    """Whether every state is observed and every action's probability was logged."""
+    steps = log.steps
+    hidden = log.has_hidden or bool(np.any(steps.ending == HIDDEN))
+    return steps.has_propensities and not hidden
+
+
+def _dense(log: EpisodeLog) -> bool:
+    """Whether there are enough rows for arrays over all (t, s)."""
+    nodes = (log.horizon + 1) * (len(log.states) + 1)
+    return nodes <= max(NODES_PER_ROW * log.steps.n_rows, FEW_NODES)
 
 
 def _mean_rewards(recipe: Recipe, cells: TransitionMoments) -> tuple[Floats, Ints]:

@@ -50,10 +50,10 @@ from reweigh.estimate.recursion import backward, forward
 from reweigh.estimate.solution import Operators, OperatorWeights
 from reweigh.kernels.groups import group_by, rowwise, tally
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.sums.gather import CellGradient, PolicyGradient
 from reweigh.sums.moments import Moments
-from reweigh.system.numbers import divided
+from reweigh.system import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -24,8 +24,8 @@ import numpy.typing as npt
 from reweigh.estimate.estimator import lacking
 from reweigh.kernels.groups import group_by, rowwise, tally
 from reweigh.log.states import END, START, UNKNOWN
+from reweigh.sums.keyed import StartMoments, TransitionMoments
 from reweigh.sums.moments import Moments
-from reweigh.sums.transitions import StartMoments, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -23,8 +23,8 @@ from reweigh.estimate.estimator import (
 from reweigh.estimate.standard_error import LOST, lost_in_rounding
 from reweigh.kernels.groups import rowwise
 from reweigh.sums.gather import ProductGradient
+from reweigh.sums.keyed import EpisodeSums, StepMoments, StepSums
 from reweigh.sums.moments import Moments
-from reweigh.sums.trajectories import EpisodeSums, StepMoments, StepSums
 
 Floats = npt.NDArray[np.float64]
 

@@ -28,8 +28,8 @@ from reweigh.estimate.estimator import no_support
 from reweigh.estimate.operators import OneStep, inverse
 from reweigh.estimate.standard_error import lost_in_rounding
 from reweigh.kernels.groups import rowwise, tally
-from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.numbers import divided
+from reweigh.sums.keyed import TransitionMoments
+from reweigh.system import divided
 
 Floats = npt.NDArray[np.float64]
 RewardTerm = Mapping[str, Floats]  # a per edge, by what it multiplies: ONE, RHO, Z or Y

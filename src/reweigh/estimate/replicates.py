@@ -24,8 +24,8 @@ from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks, too_f
 from reweigh.estimate.table_weights import TableWeights
 from reweigh.kernels.groups import Groups, group_by, tally
 from reweigh.log.states import UNKNOWN
+from reweigh.sums.keyed import StepMoments
 from reweigh.sums.moments import NO_EXTRAS, Moments
-from reweigh.sums.trajectories import StepMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -33,9 +33,8 @@ from reweigh.estimate.replicates import (
 from reweigh.estimate.standard_error import lost_in_rounding, nothing_left
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy, scope_of
-from reweigh.sums.engines.arrays import ArraysEngine, ratios
-from reweigh.sums.engines.base import Request
+from reweigh.policy import Policy, scope_of
+from reweigh.sums.engines import ArraysEngine, Request, ratios
 from reweigh.sums.policy import follows_state
 
 Floats = npt.NDArray[np.float64]

@@ -24,12 +24,12 @@ from reweigh.estimate.estimator import (
 from reweigh.estimate.operators import SEEN_ENOUGH, OneStep
 from reweigh.estimate.recursion import Forward, backward, forward
 from reweigh.estimate.standard_error import LOST, Freedom
-from reweigh.kernels.choose import kernel
+from reweigh.kernels import kernel
 from reweigh.kernels.groups import inner, rowwise, tally
 from reweigh.log.states import END
+from reweigh.sums.keyed import TransitionMoments
 from reweigh.sums.moments import Moments
-from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.numbers import divided
+from reweigh.system import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -46,9 +46,9 @@ from reweigh.estimate.operators import cells_of
 from reweigh.kernels.groups import group_by, tally
 from reweigh.log.states import END, UNKNOWN
 from reweigh.sums.gather import CellGradient
+from reweigh.sums.keyed import TransitionMoments
 from reweigh.sums.moments import Moments
-from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.numbers import divided
+from reweigh.system import divided
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -26,7 +26,7 @@ from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.presets import is_, mis, wis
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.show.text import by_text
 
 RARE, ENOUGH = 0.05, 100.0

@@ -13,22 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from reweigh import kernels
 from reweigh.errors import RefusedError, UsageError, must_be
-from reweigh.estimate.direct import bare_moments, from_rows, mean_return, state_values
 from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, Solution
-from reweigh.estimate.marginal import behavior_value
+from reweigh.estimate.marginal import behavior_value, from_rows
 from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks
-from reweigh.kernels import choose
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy, RememberedPolicy, scope_of
-from reweigh.sums.engines.arrays import ArraysEngine
-from reweigh.sums.engines.base import Request
-from reweigh.sums.engines.base import named as with_name
+from reweigh.policy import Policy, RememberedPolicy, scope_of
+from reweigh.sums.engines import ArraysEngine, Request, bare_moments, mean_return, named
+from reweigh.sums.keyed import StepMoments
 from reweigh.sums.moments import Moments
-from reweigh.sums.trajectories import StepMoments
 from reweigh.system.files import files_behind
-from reweigh.trust.diagnostics import unanswerable_by_sums, unlogged_in_sums
-from reweigh.trust.gates import tables_for, tables_needed
+from reweigh.trust.gates import tables_for, tables_needed, unanswerable_by_sums, unlogged_in_sums
 
 if TYPE_CHECKING:
     from reweigh.sums.read import ScannedLog
@@ -106,7 +102,7 @@ class RowsData(EvaluationData):
             what = "a log (read_log, log_from_arrays) or moments"
             raise must_be("data", what, type(log).__name__)
         # of a large log π is kept only where it is needed again, as by the error of WIS
-        again = len(recipes) > 1 or log.steps.n_rows < choose.COMPILED_FROM
+        again = len(recipes) > 1 or log.steps.n_rows < kernels.COMPILED_FROM
         for r in recipes:
             again |= r.control is not None or r.normalize == "step" or r.needs.policy
         return cls(
@@ -140,14 +136,18 @@ class RowsData(EvaluationData):
 
     def state_values(self, recipe: Recipe, dropped: bool) -> StateValues | None:
         """V_t(s) from the rows, where the recursions of MIS run over them."""
-        log, target = self.rows(dropped)
-        return partial(state_values, log, target, recipe.max_ratio) if from_rows(log) else None
+        rows = self.rows(dropped)
+        if not from_rows(rows[0]):
+            return None
+        from reweigh.estimate.direct import state_values
+
+        return partial(state_values, *rows, recipe.max_ratio)
 
     def all_moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """The sums that all estimators asked for together need, for the user to keep."""
         request = self.requests[recipe.max_ratio]
         sums = self.with_kinds(request.kinds, (dropped, recipe.max_ratio, request.blocks))
-        return with_name(sums.only(request.kinds), self.rows(dropped)[0].identity())
+        return named(sums.only(request.kinds), self.rows(dropped)[0].identity())
 
     def every_kind(self, max_ratio: float | None) -> Moments | None:
         """All kinds of sums that the rows allow; None without propensities."""
@@ -157,7 +157,7 @@ class RowsData(EvaluationData):
         kinds = ESTIMATED - {"model"} if log.continuous_actions else ESTIMATED
         with np.errstate(over="ignore", invalid="ignore"):
             sums = self.with_kinds(kinds, (False, max_ratio, 1), policy=True)
-            return with_name(sums, log.identity())
+            return named(sums, log.identity())
 
     def with_kinds(self, kinds: frozenset[str], key: SumsKey, *, policy: bool = False) -> Moments:
         """Sums that hold these kinds; only those that are not there yet are made."""
@@ -217,7 +217,7 @@ class RowsData(EvaluationData):
     def forget_rows(self) -> None:
         """Of a large log, what was kept of its rows for the next estimator; sums stay."""
         log, target = self.rows()
-        if log.steps.n_rows >= choose.COMPILED_FROM and isinstance(target, RememberedPolicy):
+        if log.steps.n_rows >= kernels.COMPILED_FROM and isinstance(target, RememberedPolicy):
             target.forget()
 
 
@@ -420,7 +420,7 @@ def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
     if recipe.control is None:
         solution = plain.weights.solve_rows(plain, log, target, errors=data.errors)
         if solution is not None:
-            base = bare_moments(log, target, recipe)
+            base = bare_moments(log, target, recipe.needs)
             return Solved(solution, base, base, log)
         base = data.moments(recipe, dropped)
         return Solved(_solve_sums(data, plain, base, (log, target)), base, base)
@@ -431,14 +431,14 @@ def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
     rows = shaped.log, target
     solution = plain.weights.solve_rows(plain, *rows, errors=data.errors)
     if solution is not None:
-        used = bare_moments(*rows, plain)
+        used = bare_moments(*rows, plain.needs)
     else:
         blocks = 1 if sums is None else sums.about.blocks
         request = replace(plain.needs, blocks=blocks, control=shaped.name, named=False)
         used = ArraysEngine().moments(*rows, request)
         solution = _solve_sums(data, plain, used, rows)
     if sums is None:
-        return Solved(solution, used, bare_moments(log, target, recipe), log)
+        return Solved(solution, used, bare_moments(log, target, recipe.needs), log)
     return Solved(solution, used, sums)
 
 

@@ -21,7 +21,6 @@ from reweigh.errors import (
     must_be,
 )
 from reweigh.estimate import presets
-from reweigh.estimate.direct import mean_return
 from reweigh.estimate.estimator import Recipe, overflow
 from reweigh.estimate.presets import Estimators, as_recipe, estimator_list
 from reweigh.estimate.standard_error import OVERFLOW
@@ -38,15 +37,13 @@ from reweigh.evaluation.data import (
 from reweigh.evaluation.result import Diagnostics, Estimate, Marginals, Refusal
 from reweigh.evaluation.uncertainty import EstimateUncertainty, ScanInfluence
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
-from reweigh.sums.engines.arrays import ArraysEngine
-from reweigh.sums.engines.base import Request
+from reweigh.policy import Policy
+from reweigh.sums.engines import ArraysEngine, Request, mean_return
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
 from reweigh.sums.tables import Table
 from reweigh.system.process import each, require_steps
-from reweigh.trust.diagnostics import remarks, unanswerable, unlogged_actions
-from reweigh.trust.gates import Context, measured
+from reweigh.trust.gates import Context, measured, remarks, unanswerable, unlogged_actions
 
 Data = EpisodeLog | ScannedLog | Moments
 AUTO = "auto"

@@ -16,7 +16,7 @@ from reweigh.estimate.presets import mis
 from reweigh.evaluation.data import RowsData
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.show import charts
 from reweigh.show.charts import forest, steps
 from reweigh.show.html import LONGEST_LABEL, Figure, figures

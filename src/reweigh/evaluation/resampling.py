@@ -31,20 +31,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reweigh import kernels
 from reweigh.errors import MOST_REPLICATES, RefusedError, check_threads, check_whole
-from reweigh.estimate.direct import MODES, Rows, observed
+from reweigh.estimate.direct import MODES, Rows
 from reweigh.estimate.doubly_robust import shape_log
 from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, overflow
-from reweigh.estimate.marginal import Marginal
+from reweigh.estimate.marginal import Marginal, observed
 from reweigh.estimate.replicates import AGAIN, Draws
 from reweigh.estimate.resampled_log import ResampledLog
 from reweigh.evaluation.data import RowsData, check_target, solve
-from reweigh.kernels import choose
-from reweigh.kernels.choose import kernel, pick
-from reweigh.kernels.plain import draw as draw_few
+from reweigh.kernels import draw as draw_few
+from reweigh.kernels import kernel, pick
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
-from reweigh.policy.base import Policy, RowsPolicy
+from reweigh.policy import Policy, RowsPolicy
 from reweigh.system.process import each
 from reweigh.trust.intervals import REPLICATES, Replicates
 
@@ -185,7 +185,7 @@ class Resampler:
         }
 
     def _fits_kernel(self, log: EpisodeLog, recipe: Recipe) -> bool:
-        many = log.steps.n_rows * self.runs >= LOADED_IN_VAIN * choose.COMPILED_FROM
+        many = log.steps.n_rows * self.runs >= LOADED_IN_VAIN * kernels.COMPILED_FROM
         plain = recipe.weights == Marginal() and recipe.reward == "logged"
         if not (many and plain and recipe.control is None and observed(log)):
             return False

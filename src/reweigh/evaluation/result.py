@@ -19,7 +19,7 @@ from reweigh.show.record import (
     value_text,
 )
 from reweigh.show.text import aligned, evaluation_lines, html_table
-from reweigh.system.numbers import number, rounded, two_digits
+from reweigh.system import number, rounded, two_digits
 from reweigh.trust.gain import Gain
 from reweigh.trust.gates import Context, Verdict, measured
 from reweigh.trust.intervals import Auto, Interval, IntervalRequest, scale_for

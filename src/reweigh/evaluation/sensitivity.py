@@ -22,12 +22,12 @@ from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.kernels.groups import group_by
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN, Label, Labels
-from reweigh.policy.base import Floats, Policy, WrappedPolicy, no_other_actions
+from reweigh.policy import Floats, Policy, WrappedPolicy, no_other_actions
 from reweigh.show.record import Change
 from reweigh.show.text import change_cells
-from reweigh.sums.engines.arrays import ratios
+from reweigh.sums.engines import ratios
 from reweigh.sums.moments import Moments
-from reweigh.system.numbers import rounded
+from reweigh.system import rounded
 from reweigh.system.process import each
 
 CLIPPED = (0.999, 0.99)  # quantiles of the ratios

@@ -32,8 +32,8 @@ from reweigh.estimate.presets import wis
 from reweigh.estimate.standard_error import GONE, OVERFLOW, TOO_FEW, Freedom, nothing_left
 from reweigh.evaluation.data import LogData, RowsData, SumsData, scanned_sums, solve
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy, RememberedPolicy
-from reweigh.sums.engines.arrays import ratios
+from reweigh.policy import Policy, RememberedPolicy
+from reweigh.sums.engines import ratios
 from reweigh.sums.gather import gathered
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog

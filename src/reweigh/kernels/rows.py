@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from reweigh.kernels.codes import FOLD, HIDDEN, LARGE, MARKS, MIX, SPREAD, START, UNKNOWN
+from reweigh.kernels import FOLD, HIDDEN, LARGE, MARKS, MIX, SPREAD, START, UNKNOWN
 from reweigh.kernels.common import Array, compiled
 from reweigh.kernels.vectors import prefetch
 

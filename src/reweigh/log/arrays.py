@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reweigh.errors import Place, UsageError, check_threads, must_be
-from reweigh.kernels.choose import COMPILED_FROM
+from reweigh.kernels import COMPILED_FROM
 from reweigh.log import rules
 from reweigh.log.borrowed_arrays import BorrowedArrays
 from reweigh.log.large_arrays import ArrayRows, read_columns

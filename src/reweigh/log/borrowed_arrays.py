@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels.choose import kernel
+from reweigh.kernels import kernel
 
 Floats = npt.NDArray[np.float64]
 LARGEST = float(np.finfo(np.float64).max)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels.choose import kernel
+from reweigh.kernels import kernel
 from reweigh.log.borrowed_arrays import BorrowedArrays
 from reweigh.log.rules import REWARDS, Range, probability_range
 from reweigh.log.states import UNKNOWN, Labels

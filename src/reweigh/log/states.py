@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reweigh import kernels
 from reweigh.errors import UsageError
-from reweigh.kernels import codes as kernel_codes
 from reweigh.system.files import digest_of
 
 Label = int | str | tuple["int | str", ...] | None
@@ -26,8 +26,8 @@ Text = str | tuple[str, ...] | None
 Codes = npt.NDArray[Any]  # int32 where they are made of a column, else int64
 Mask = npt.NDArray[np.bool_]
 
-HIDDEN, END = kernel_codes.HIDDEN, kernel_codes.END
-UNKNOWN, START = kernel_codes.UNKNOWN, kernel_codes.START
+HIDDEN, END = kernels.HIDDEN, kernels.END
+UNKNOWN, START = kernels.UNKNOWN, kernels.START
 IN_CACHE = 1 << 15  # rows
 WORDS = pa.dictionary(pa.int64(), pa.large_string())
 DIGITS = 76  # of the widest decimals, which can be written as texts at every scale

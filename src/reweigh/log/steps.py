@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels import choose
-from reweigh.kernels.codes import FOLD, LARGE, MARKS, MIX, SPREAD
+from reweigh import kernels
+from reweigh.kernels import FOLD, LARGE, MARKS, MIX, SPREAD
 from reweigh.log.states import END, HIDDEN, label_text
 from reweigh.system.files import digest_of
 
@@ -380,8 +380,8 @@ def identity_of(steps: Steps) -> Identity:
     """Of the rows of a log in memory, or of a part of one."""
     y, mu, offsets = steps.reward, steps.behavior_prob, steps.offsets
     total = 0
-    if mu is not None and steps.n_rows >= choose.COMPILED_FROM:
-        total = choose.kernel("rows.row_marks")(offsets, y, mu)
+    if mu is not None and steps.n_rows >= kernels.COMPILED_FROM:
+        total = kernels.kernel("rows.row_marks")(offsets, y, mu)
     else:
         for low in range(0, steps.n_rows, IN_CACHE):
             part = slice(low, low + IN_CACHE)

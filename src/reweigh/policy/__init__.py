@@ -1,1 +1,268 @@
-"""Policies: what the target would do, and what the behavior did."""
+"""What every policy answers, π(a|s) for the rows of a log; policies that are a logged column or a
+function of the rows; and policies that keep what another one answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from reweigh.errors import RefusedError, UsageError, must_be
+from reweigh.log.log import EpisodeLog
+from reweigh.log.rules import Faults
+from reweigh.log.states import Label, Labels
+from reweigh.system.files import digest_of, files_behind
+
+Floats = npt.NDArray[np.float64]
+Scope = Literal["state", "row", "logged action"]
+BatchFunction = Callable[[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.int64]], Any]
+MOST_KEPT = 1 << 25  # numbers: 256 MiB
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """A target policy. All arrays are in the order of the log's steps."""
+
+    @property
+    def name(self) -> str: ...
+
+    def probabilities(self, log: EpisodeLog) -> Floats:
+        """(N,) π(a_t|s_t) of the logged actions, checked."""
+        ...
+
+    def all_actions(self, log: EpisodeLog) -> Labels:
+        """Every action that the policy may take, as far as it knows."""
+        ...
+
+    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
+        """(N,) π(a|s_t) of one action in every row's state."""
+        ...
+
+    @property
+    def has_steps(self) -> bool:
+        """True where the policy is known to depend on the step."""
+        ...
+
+    def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
+        """Actions that the policy is known to take and the log never shows: how often."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Equal for equal policies, as far as can be told."""
+        ...
+
+
+def scope_of(policy: Policy) -> Scope:
+    """What a policy's `scope` says it looks at: the state as the log has it, with the step; or all
+    that is known of a row (the default); or it knows nothing but the logged action's probability.
+    """
+    scope: Scope = getattr(policy, "scope", "row")
+    return scope
+
+
+def dense_of(policy: Policy, log: EpisodeLog, actions: Labels) -> Floats | None:
+    """(T, S + 1, A) π of these actions by step (or T = 1) and state of the log, see
+    `TablePolicy.dense`; None where a policy has no such table."""
+    while isinstance(policy, WrappedPolicy):
+        policy = policy.policy
+    dense = getattr(policy, "dense", None)
+    return None if dense is None else dense(log, actions)
+
+
+class _RowPolicy:
+    """A policy of which nothing is known but its answers for rows."""
+
+    has_steps = False
+
+    def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
+        return {}
+
+
+def no_other_actions(name: str) -> RefusedError:
+    return RefusedError(
+        "target-probabilities",
+        f"the policy {name} only knows the probabilities of the logged actions; a Q function of "
+        "your own needs those of all actions: give the target as a table or a function",
+    )
+
+
+@dataclass(frozen=True)
+class ColumnPolicy(_RowPolicy):
+    """π(a_t|s_t) of the logged action is the column `column` of the log."""
+
+    column: str = "target_prob"
+    scope: ClassVar[Scope] = "logged action"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.column, str) or not self.column:
+            raise must_be("column", "the name of a column", self.column)
+
+    @property
+    def name(self) -> str:
+        return f"column {self.column!r}"
+
+    def probabilities(self, log: EpisodeLog) -> Floats:
+        values = log.column(self.column)
+        log._once(f"checked {self.column}", lambda: check_rows(log, self.column, values))
+        return values
+
+    def all_actions(self, log: EpisodeLog) -> Labels:
+        raise no_other_actions(self.name)
+
+    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
+        raise no_other_actions(self.name)
+
+    def fingerprint(self) -> str:
+        return f"column:{self.column}"
+
+
+@dataclass(frozen=True)
+class FunctionPolicy(_RowPolicy):
+    """π(action|state) from `f(state, action, step)`, called with arrays of one length.
+
+    `state` holds the logged states, before any abstraction: (N,), or (N, k) for k columns, with
+    None where hidden. `f` returns N probabilities (densities for continuous actions).
+    """
+
+    f: BatchFunction
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not callable(self.f):
+            raise must_be("f", "callable as f(state, action, step)", self.f)
+        if not self.name:
+            label = getattr(self.f, "__qualname__", type(self.f).__qualname__)
+            object.__setattr__(self, "name", f"function {label}")
+
+    def probabilities(self, log: EpisodeLog) -> Floats:
+        return self._called(log, log.raw_actions())
+
+    def all_actions(self, log: EpisodeLog) -> Labels:
+        """A function cannot list its actions: those of the log."""
+        assert log.actions is not None
+        return log.actions
+
+    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
+        return self._called(log, np.full(log.steps.n_rows, action))
+
+    def _called(self, log: EpisodeLog, actions: npt.NDArray[Any]) -> Floats:
+        values = call_batch(self.f, self.name, log, actions)
+        check_rows(log, self.name, values)
+        return values
+
+    def fingerprint(self) -> str:
+        from reweigh.system.fingerprint import digest_of_callable
+
+        return f"function:{digest_of(self.name, digest_of_callable(self.f))}"
+
+
+def call_batch(f: BatchFunction, name: str, log: EpisodeLog, actions: npt.NDArray[Any]) -> Floats:
+    """Call a batch function on the rows of a log and check the shape of its answer."""
+    try:
+        result = np.asarray(f(log.raw_states(), actions, log.steps.step), np.float64)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"{name} failed; it is called as f(state, action, step) with arrays and returns one "
+            f"number per row: {error}"
+        ) from error
+    if result.shape != (log.steps.n_rows,):
+        raise UsageError(
+            f"{name} returned shape {result.shape} for {log.steps.n_rows} rows; it must return "
+            "one number per row"
+        )
+    return result
+
+
+def check_rows(log: EpisodeLog, column: str, values: Floats) -> None:
+    """Probabilities (or densities) of the logged actions, one per row."""
+    density = log.continuous_actions
+    if np.all((values >= 0) & (values < np.inf if density else values <= 1)):
+        return
+    order = np.argsort(log.steps.source_row, kind="stable")  # faults are listed as the log is
+    values = values[order]
+    faults = Faults(lambda row: log.place(int(order[row]), column, None), len(values))
+    faults.numbers("target_prob", column, values, density=density)
+    faults.raise_if_any(f"the target policy ({column})")
+
+
+class WrappedPolicy:
+    """All that does not concern the rows is the policy's own."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.name, self.has_steps = policy.name, policy.has_steps
+        self.scope: Scope = scope_of(policy)
+        self.files: tuple[Path, ...] = files_behind(policy)
+
+    def probabilities(self, log: EpisodeLog) -> Floats:
+        return self.policy.probabilities(log)
+
+    def all_actions(self, log: EpisodeLog) -> Labels:
+        return self.policy.all_actions(log)
+
+    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
+        return self.policy.of_action(log, action)
+
+    def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
+        return self.policy.unlogged_actions(log)
+
+    def fingerprint(self) -> str:
+        return self.policy.fingerprint()
+
+
+class RememberedPolicy(WrappedPolicy):
+    """The same policy. π(a_t|s_t) of the last log's rows is looked up once, and so is π(a|s_t) of
+    as many actions as fit; a log with other rewards has the same rows."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy)
+        self.forget()
+
+    def forget(self) -> None:
+        """Give the memory back."""
+        self._rows: object = None
+        self._logged: Floats | None = None
+        self._of_action: dict[Label, Floats] = {}
+
+    def _look_at(self, log: EpisodeLog) -> None:
+        if self._rows is not log.steps.state:
+            self.forget()
+            self._rows = log.steps.state
+
+    def probabilities(self, log: EpisodeLog) -> Floats:
+        self._look_at(log)
+        if self._logged is None:
+            self._logged = self.policy.probabilities(log)
+        return self._logged
+
+    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
+        self._look_at(log)
+        if action in self._of_action:
+            return self._of_action[action]
+        values = self.policy.of_action(log, action)
+        if (len(self._of_action) + 1) * len(values) <= MOST_KEPT:
+            self._of_action[action] = values
+        return values
+
+
+class RowsPolicy(RememberedPolicy):
+    """A policy whose probabilities of a log's rows are known, for logs made of copies of these."""
+
+    def __init__(self, policy: Policy, log: EpisodeLog) -> None:
+        super().__init__(policy)
+        self.log, self.known = log, policy.probabilities(log)
+
+    def probabilities(self, log: EpisodeLog) -> Floats:
+        return _copied(self.known, log)
+
+    def of_action(self, log: EpisodeLog, action: Label) -> Floats:
+        return _copied(super().of_action(self.log, action), log)
+
+
+def _copied(known: Floats, log: EpisodeLog) -> Floats:
+    rows = log.steps.source_rows
+    return known if rows is None else known[rows]

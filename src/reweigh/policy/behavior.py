@@ -11,7 +11,7 @@ import numpy.typing as npt
 from reweigh.errors import Fault, InputWarning, RefusedError, UsageError, input_error, must_be
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
-from reweigh.policy.base import Floats
+from reweigh.policy import Floats
 
 Ints = npt.NDArray[np.int64]
 NEW_ACTION = -2  # the cell of an action that the fit has never seen

@@ -23,12 +23,11 @@ from reweigh.errors import (
     must_be,
     nearest,
 )
-from reweigh.kernels.choose import pick
-from reweigh.kernels.plain import look_up
+from reweigh.kernels import look_up, pick
 from reweigh.log.log import EpisodeLog
 from reweigh.log.rules import NEGATIVE_STEP, NULL, Faults, Rule
 from reweigh.log.states import HIDDEN, Label, Labels, integer_rows, label_text, plain_label
-from reweigh.policy.base import Floats, Scope
+from reweigh.policy import Floats, Scope
 from reweigh.system.files import digest_of
 
 Ints = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from reweigh.errors import RefusedError, StationaryWarning
-from reweigh.system.numbers import finite_or_none, p_text, rounded
+from reweigh.system import finite_or_none, p_text, rounded
 
 if TYPE_CHECKING:
     import numpy as np

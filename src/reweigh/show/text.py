@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from reweigh.errors import RefusedError
 from reweigh.show.record import NO_TRUST, Change, Evaluation
-from reweigh.system.numbers import number, rounded, two_digits
+from reweigh.system import number, rounded, two_digits
 
 if TYPE_CHECKING:
     from reweigh.trust.gates import Verdict

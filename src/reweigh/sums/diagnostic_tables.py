@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.log.states import UNKNOWN, Labels, label_text
-from reweigh.sums.keyed import KeyedTable
+from reweigh.sums.keyed import KeyedTable, TransitionMoments, summed
 from reweigh.sums.tables import BUILT_IN
-from reweigh.sums.transitions import TransitionMoments, summed
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -17,14 +17,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels import choose
+from reweigh import kernels
 from reweigh.kernels.groups import group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, START, UNKNOWN
-from reweigh.policy.base import Policy
-from reweigh.sums import products
-from reweigh.sums.keyed import DeclaredSums
-from reweigh.sums.transitions import NO_ACTION, TransitionMoments
+from reweigh.policy import Policy
+from reweigh.sums.keyed import NO_ACTION, DeclaredSums, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -304,7 +302,7 @@ def gathered(gradient: Gradient, log: EpisodeLog, target: Policy, rho: Floats) -
 def _row_by_row(gradient: CellGradient, log: EpisodeLog) -> bool:
     """Whether one compiled loop gathers it: every move is a row, and a cell's place is known."""
     return (
-        log.steps.n_rows >= choose.COMPILED_FROM
+        log.steps.n_rows >= kernels.COMPILED_FROM
         and not log.has_hidden
         and gradient.policy is None
         and not gradient.halves
@@ -317,7 +315,7 @@ def _gathered_by_rows(gradient: CellGradient, log: EpisodeLog, rho: Floats) -> F
     steps, psi = log.steps, np.zeros(log.n_episodes)
     states, actions, _ = gradient._sizes
     by_action = gradient.moves == "actions"
-    choose.kernel("rows.gather_cells")(
+    kernels.kernel("rows.gather_cells")(
         steps.offsets,
         steps.state,
         steps.action if by_action else steps.state,
@@ -335,6 +333,8 @@ def _gathered_by_rows(gradient: CellGradient, log: EpisodeLog, rho: Floats) -> F
 
 
 def _of_products(gradient: ProductGradient, log: EpisodeLog, rho: Floats) -> Floats:
+    from reweigh.sums import products
+
     steps, constant = log.steps, gradient.constant
     if gradient.weighted and not gradient.whole:
         center, log_mean = gradient.center, gradient.log_mean

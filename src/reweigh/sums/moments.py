@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,16 @@ from reweigh.sums.diagnostic_tables import (
     choices_of,
     thinned,
 )
-from reweigh.sums.keyed import DeclaredSums, KeyedTable
-from reweigh.sums.policy import PolicyMoments, Rule, Shares, shares_of
-from reweigh.sums.trajectories import StepMoments
-from reweigh.sums.transitions import StartMoments, TransitionMoments
+from reweigh.sums.keyed import (
+    DeclaredSums,
+    KeyedTable,
+    StartMoments,
+    StepMoments,
+    TransitionMoments,
+)
+
+if TYPE_CHECKING:
+    from reweigh.sums.policy import PolicyMoments, Rule, Shares
 
 Ints = npt.NDArray[np.int64]
 NO_EXTRAS: dict[str, Any] = dict.fromkeys(VERSIONS)
@@ -179,6 +185,8 @@ class Moments:
     @cached_property
     def shares(self) -> Shares:
         """How the model's shares π̄(a|t,s) are found."""
+        from reweigh.sums.policy import Shares, shares_of
+
         assert self.model is not None
         if self.policy is None and self.share_rule is not None:
             return Shares(self.share_rule)

@@ -28,9 +28,8 @@ from reweigh.sums.diagnostic_tables import (
     thinned,
 )
 from reweigh.sums.gather import moves_of
-from reweigh.sums.keyed import NO_ACTION, DeclaredSums, own_keys
+from reweigh.sums.keyed import NO_ACTION, DeclaredSums, StartMoments, TransitionMoments, own_keys
 from reweigh.sums.tables import BUILT_IN, CHOICES, Operations, Table, evaluated
-from reweigh.sums.transitions import StartMoments, TransitionMoments
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]

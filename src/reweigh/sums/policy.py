@@ -18,7 +18,7 @@ The first are `PolicyMoments`, a table of sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -29,16 +29,13 @@ from reweigh.errors import Fault, InputError, input_error
 from reweigh.kernels.groups import Groups, group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN
-from reweigh.policy.base import Floats, Policy, scope_of
-from reweigh.sums.keyed import KeyedTable
+from reweigh.policy import Floats, Policy, scope_of
+from reweigh.sums.keyed import ABOVE_ONE, DIFFERS, KeyedTable, TransitionMoments
 from reweigh.sums.tables import BUILT_IN
-from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.numbers import divided
+from reweigh.system import divided
 
 Ints = npt.NDArray[np.int64]
 Rule = Literal["every row", "one number", "ratios"]
-DIFFERS = 1e-9  # of nΣπ²: what rounding leaves of nΣπ² - (Σπ)²
-ABOVE_ONE = 1e-6
 SUMS_TO_ONE = 1e-4  # how far above 1 the probabilities of a function may add up: float32
 
 
@@ -156,22 +153,6 @@ def follows_state(cells: TransitionMoments) -> Any:
     constant = np.all(n * pi2 - pi**2 <= DIFFERS * n * pi2, axis=0)
     total = _over_actions(groups, divided(pi, n))
     return constant & ~np.any(total > 1 + ABOVE_ONE, axis=0)
-
-
-def is_one_number(
-    n: Floats, pi: Floats, pi2: Floats, over_actions: Callable[[Floats], Floats]
-) -> bool:
-    """Whether π is the same in all rows of each (t, s, a), and these add up to at most 1; given are
-    the rows of the groups, Σπ and Σπ², and what adds up over the actions of a (t, s)."""
-    if not is_constant(n, pi, pi2):
-        return False
-    return not np.any(over_actions(divided(pi, n)) > 1 + ABOVE_ONE)
-
-
-def is_constant(n: Floats, total: Floats, squares: Floats) -> bool:
-    """Whether numbers are the same within each group, given its rows n, Σx and Σx²; not where they
-    are no numbers."""
-    return bool(np.all(n * squares - total**2 <= DIFFERS * n * squares))
 
 
 def _over_actions(groups: Groups, values: Floats) -> Floats:

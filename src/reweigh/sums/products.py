@@ -12,10 +12,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels.choose import pick
+from reweigh.kernels import pick
 from reweigh.kernels.groups import group_by
 from reweigh.log.steps import Steps
-from reweigh.sums.trajectories import NO_SCALE, EpisodeSums, StepMoments, StepSums
+from reweigh.sums.keyed import NO_SCALE, EpisodeSums, StepMoments, StepSums
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

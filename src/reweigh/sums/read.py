@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from reweigh.log.abstractions import AnyAbstraction
     from reweigh.log.csv_files import CsvFormat
     from reweigh.log.log import EpisodeLog
-    from reweigh.policy.base import Policy
-    from reweigh.sums.engines.base import Request
+    from reweigh.policy import Policy
+    from reweigh.sums.engines import Request
     from reweigh.sums.moments import About, Moments
 
 ENGINES = ("auto", "arrays", "stream", "duckdb", "spark://host:port", "sc://host:port", "local[2]")

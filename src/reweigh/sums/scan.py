@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels import choose
-from reweigh.kernels.choose import kernel
+from reweigh import kernels
+from reweigh.kernels import kernel
 from reweigh.kernels.groups import LARGEST_KEY
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN, Labels
@@ -44,8 +44,7 @@ from reweigh.sums.diagnostic_tables import (
     label_hashes,
     thinned,
 )
-from reweigh.sums.keyed import NO_ACTION
-from reweigh.sums.transitions import TransitionMoments
+from reweigh.sums.keyed import NO_ACTION, TransitionMoments
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -116,8 +115,8 @@ class Batch:
 def why_not(log: EpisodeLog) -> str | None:
     """Why the sums of a log in memory are left to the NumPy scan; None where they are not."""
     steps = log.steps
-    if steps.n_rows < choose.COMPILED_FROM:
-        return f"fewer than {choose.COMPILED_FROM:,} rows"
+    if steps.n_rows < kernels.COMPILED_FROM:
+        return f"fewer than {kernels.COMPILED_FROM:,} rows"
     if log.has_hidden or np.any(steps.ending == HIDDEN):
         return "hidden states"
     if log.horizon * len(log.states) > max(NODES_PER_ROW * steps.n_rows, FEW_NODES):

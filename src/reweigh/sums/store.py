@@ -24,13 +24,19 @@ from reweigh.errors import InputError, ResourceError, UsageError
 from reweigh.log.states import Labels, label_text
 from reweigh.sums import diagnostic_tables as diagnostic
 from reweigh.sums.diagnostic_tables import EARLIER, VERSIONS
-from reweigh.sums.keyed import DeclaredSums, own_keys
+from reweigh.sums.keyed import (
+    DeclaredSums,
+    EpisodeSums,
+    StartMoments,
+    StepMoments,
+    StepSums,
+    TransitionMoments,
+    own_keys,
+)
 from reweigh.sums.moments import About, Moments
 from reweigh.sums.policy import PolicyMoments
 from reweigh.sums.stored_columns import check_tables, rule_of, tables_of
 from reweigh.sums.tables import Table
-from reweigh.sums.trajectories import EpisodeSums, StepMoments, StepSums
-from reweigh.sums.transitions import StartMoments, TransitionMoments
 from reweigh.system.files import digest_of, parse_object, sealed, unsealed, write_atomically
 
 KEY = b"reweigh"

@@ -13,9 +13,9 @@ from reweigh.errors import InputError
 from reweigh.kernels.groups import group_by
 from reweigh.log.states import END, HIDDEN, START, UNKNOWN
 from reweigh.sums.diagnostic_tables import VERSIONS
+from reweigh.sums.keyed import NO_ACTION
 from reweigh.sums.moments import Moments
 from reweigh.sums.tables import BUILT_IN, CHOICES, RESERVED
-from reweigh.sums.transitions import NO_ACTION
 
 Array = npt.NDArray[Any]
 ROUNDING = 1e-6  # relative, of sums of which one bounds another

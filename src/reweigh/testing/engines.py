@@ -15,11 +15,10 @@ import pyarrow as pa
 
 from reweigh.errors import InputWarning, RefusedError, ReweighError
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import FunctionPolicy, Policy
+from reweigh.policy import FunctionPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.diagnostic_tables import Buckets
-from reweigh.sums.engines.arrays import ArraysEngine, ratios
-from reweigh.sums.engines.base import Request
+from reweigh.sums.engines import ArraysEngine, Request, ratios
 from reweigh.sums.moments import Moments
 from reweigh.sums.numpy_scan import NumpyScan, buckets_of, log_weights
 from reweigh.sums.read import ScannedLog, Scanner, read_log

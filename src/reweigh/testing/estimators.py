@@ -28,7 +28,7 @@ from reweigh.evaluation.evaluate import Data, evaluate_in_study, moments, point_
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.log.arrays import log_from_arrays
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import read_log

@@ -25,7 +25,7 @@ from reweigh.evaluation.data import solve
 from reweigh.evaluation.evaluate import evaluate_in_study, moments
 from reweigh.evaluation.result import Refusal
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import read_log

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError, SupportError, UsageError, check_whole, must_be
 from reweigh.log.states import END
-from reweigh.system.numbers import divided
+from reweigh.system import divided
 from reweigh.trust.breakdown import Decomposition, decomposed
 from reweigh.worlds.tabular import TabularMDP
 

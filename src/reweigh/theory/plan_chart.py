@@ -10,7 +10,7 @@ import numpy as np
 from reweigh.show import charts
 from reweigh.show.charts import chart_of
 from reweigh.show.text import display_names, plain
-from reweigh.system.numbers import number
+from reweigh.system import number
 from reweigh.theory.plan_result import Need, Plan, episodes_text, origin, question, source
 from reweigh.trust.breakdown import LISTED, Decomposition
 

@@ -12,7 +12,7 @@ from typing import Any
 from reweigh.errors import RefusedError, must_be
 from reweigh.show.record import refusal_json
 from reweigh.show.text import by_text, display_names
-from reweigh.system.numbers import number, rounded, two_digits
+from reweigh.system import number, rounded, two_digits
 from reweigh.trust.breakdown import Decomposition
 
 NORMAL = NormalDist()

@@ -41,15 +41,14 @@ from reweigh.evaluation.data import check_target, scanned_sums
 from reweigh.evaluation.evaluate import evaluate_all
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
-from reweigh.system.numbers import number
+from reweigh.system import number
 from reweigh.theory.exact import decomposition, quantities, spread
 from reweigh.theory.plan_result import Goal, Need, Plan
 from reweigh.trust.breakdown import Decomposition, from_parts, from_solution
-from reweigh.trust.diagnostics import FEW_EPISODES
-from reweigh.trust.gates import LIMITS
+from reweigh.trust.gates import FEW_EPISODES, LIMITS
 from reweigh.worlds.tabular import TabularMDP
 
 FEW_WEIGHTS = 100  # effective episodes below which running products have not shown their tail

@@ -20,7 +20,7 @@ from reweigh.estimate.solution import Operators, solve_operator
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END, Labels
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.sums.moments import Moments
 
 Floats = npt.NDArray[np.float64]

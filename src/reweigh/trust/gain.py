@@ -17,7 +17,7 @@ from typing import Any
 from reweigh.errors import RefusedError
 from reweigh.estimate.standard_error import OVERFLOW, nothing_left, t_p_value
 from reweigh.sums.moments import Moments
-from reweigh.system.numbers import p_text, rounded, two_digits
+from reweigh.system import p_text, rounded, two_digits
 
 SAME = 1e-9  # of a value: what two sums of the same numbers may differ by
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from reweigh.errors import MOST_REPLICATES, RefusedError, UsageError, check_whole, must_be
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.standard_error import NOISE, Freedom, range_interval, t_interval
-from reweigh.system.numbers import finite_or_none, number, rounded
+from reweigh.system import finite_or_none, number, rounded
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

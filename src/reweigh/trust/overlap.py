@@ -15,9 +15,9 @@ from reweigh.estimate.estimator import Solution
 from reweigh.kernels.groups import group_by
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END, HIDDEN, Labels
-from reweigh.sums.engines.arrays import ratios
+from reweigh.sums.engines import ratios
+from reweigh.sums.keyed import TransitionMoments
 from reweigh.sums.moments import Moments
-from reweigh.sums.transitions import TransitionMoments
 from reweigh.trust.breakdown import NO_SUMS, Missing, Sources, node_of_each
 
 Floats = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from reweigh.errors import check_whole
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import FunctionPolicy
+from reweigh.policy import FunctionPolicy
 from reweigh.policy.table import TablePolicy
 from reweigh.worlds.tabular import HiddenMDP, TabularMDP
 from reweigh.worlds.world import Floats, Ints, Rollout, TrueValue, as_generator

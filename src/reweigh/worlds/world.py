@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from reweigh.errors import check_whole
 from reweigh.log.arrays import log_from_arrays
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import FunctionPolicy
+from reweigh.policy import FunctionPolicy
 from reweigh.policy.table import TablePolicy
 
 Floats = NDArray[np.float64]

@@ -11,10 +11,10 @@ import numpy as np
 
 from reweigh.decide.compare import compare
 from reweigh.evaluation.result import Estimate
-from reweigh.kernels.choose import compiled
+from reweigh.kernels import compiled
 from reweigh.log.log import EpisodeLog
 from reweigh.paper.cells import PART, STEP_COST, Row
-from reweigh.policy.base import ColumnPolicy, Policy
+from reweigh.policy import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.worlds import RandomWorld, TabularMDP
 from reweigh_studies.coverage.faults import FAULTS, Grid

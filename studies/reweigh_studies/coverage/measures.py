@@ -23,12 +23,12 @@ from reweigh.estimate.standard_error import error_of_blocks, t_interval
 from reweigh.evaluation.evaluate import evaluate_in_study
 from reweigh.evaluation.resampling import delete_blocks, resample
 from reweigh.evaluation.result import Estimate, Interval, Refusal
-from reweigh.kernels.choose import compiled
+from reweigh.kernels import compiled
 from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.paper.cells import PART, Row
-from reweigh.policy.base import Policy, RowsPolicy
-from reweigh.sums.engines.arrays import ArraysEngine
+from reweigh.policy import Policy, RowsPolicy
+from reweigh.sums.engines import ArraysEngine
 from reweigh.sums.moments import Moments
 from reweigh.trust.gates import Context, GateResult, Verdict, measured, tables_needed
 from reweigh.trust.gates.states import errors_apart

@@ -15,7 +15,7 @@ import numpy as np
 
 from reweigh import worlds
 from reweigh.log.log import EpisodeLog
-from reweigh.policy.base import ColumnPolicy, Policy
+from reweigh.policy import ColumnPolicy, Policy
 from reweigh.policy.behavior import fit_behavior
 from reweigh.system.files import digest_of
 from reweigh.worlds.random_worlds import RandomWorld

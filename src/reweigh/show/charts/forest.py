@@ -21,7 +21,7 @@ from reweigh.show.charts import (
 )
 from reweigh.show.record import Change, Evaluation
 from reweigh.show.text import display_names, percent, plain, span
-from reweigh.system.numbers import rounded
+from reweigh.system import rounded
 from reweigh.trust.intervals import Interval
 
 # name, value, interval, error, verdict

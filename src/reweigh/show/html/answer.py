@@ -9,7 +9,7 @@ from reweigh.errors import RefusedError
 from reweigh.show.html import Answer
 from reweigh.show.record import NO_TRUST, Evaluation, Report
 from reweigh.show.text import by_text, percent, sentence, span
-from reweigh.system.numbers import rounded
+from reweigh.system import rounded
 from reweigh.trust.breakdown import Missing
 from reweigh.trust.gates import GateResult, Verdict
 from reweigh.trust.intervals import Interval

@@ -11,7 +11,7 @@ from reweigh.show.charts import forest, steps
 from reweigh.show.html import LONGEST_LABEL, Cells, Figure, Table
 from reweigh.show.record import Change, Evaluation, Report
 from reweigh.show.text import change_cells, interval_cell, signed, span
-from reweigh.system.numbers import number, two_digits
+from reweigh.system import number, two_digits
 from reweigh.trust.breakdown import Decomposition, Heat, StatePart, ValueParts
 from reweigh.trust.gain import same
 from reweigh.trust.overlap import Weights

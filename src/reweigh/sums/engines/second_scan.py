@@ -19,7 +19,7 @@ from reweigh.errors import Place, RefusedError
 from reweigh.log.log import EpisodeLog
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import Labels
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.sums.engines.stream_chunks import RowOrderError, Visit, scan
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import Reading, ScannedLog

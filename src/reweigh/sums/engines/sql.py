@@ -23,7 +23,7 @@ from reweigh.errors import InputError, InputWarning, ReweighError, UsageError, i
 from reweigh.kernels.groups import group_by
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import HIDDEN, START, UNKNOWN, Labels
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums import diagnostic_tables as diagnostic
 from reweigh.sums.diagnostic_tables import (
@@ -32,8 +32,7 @@ from reweigh.sums.diagnostic_tables import (
     OrderedMoments,
     PacedMoments,
 )
-from reweigh.sums.engines import sql_tables
-from reweigh.sums.engines.base import SPARE_CELLS, Request, named
+from reweigh.sums.engines import SPARE_CELLS, Request, named, sql_tables
 from reweigh.sums.engines.sql_checks import CHECKS
 from reweigh.sums.engines.sql_connect import Home, open_home
 from reweigh.sums.engines.sql_log import (
@@ -47,11 +46,18 @@ from reweigh.sums.engines.sql_log import (
     refuse_unknown_states,
 )
 from reweigh.sums.engines.sql_tables import floats, ints, read_products
-from reweigh.sums.keyed import ACTION_KEYS, NO_ACTION, STATE_KEYS, DeclaredSums, own_keys
+from reweigh.sums.keyed import (
+    ACTION_KEYS,
+    NO_ACTION,
+    STATE_KEYS,
+    DeclaredSums,
+    StartMoments,
+    TransitionMoments,
+    own_keys,
+)
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import Reading
 from reweigh.sums.tables import BUILT_IN, CHOICES, Table
-from reweigh.sums.transitions import StartMoments, TransitionMoments
 from reweigh.system.process import Report, each, require_steps, watching
 
 ROWS = "reweigh_rows"  # the coded rows, where a home holds tables

@@ -19,7 +19,7 @@ from reweigh.log.read import missing_column
 from reweigh.log.rules import Faults, column_fault
 from reweigh.log.states import HIDDEN, Labels, is_number, unite
 from reweigh.log.steps import Identity
-from reweigh.policy.base import ColumnPolicy, Policy
+from reweigh.policy import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.engines import sql_rows as expr
 from reweigh.sums.engines.sql_checks import CHECKS, FLAGS, Answer, RowChecks, check_episodes, find

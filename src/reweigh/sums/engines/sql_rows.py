@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import ibis
 import pyarrow as pa
 
-from reweigh.kernels.codes import FOLD, LARGE, MARKS, MIX, SPREAD
+from reweigh.kernels import FOLD, LARGE, MARKS, MIX, SPREAD
 from reweigh.log.abstractions import Grid, Rounding
 from reweigh.log.log import Columns
 from reweigh.log.states import is_number, is_text

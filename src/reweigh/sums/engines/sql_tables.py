@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from reweigh.errors import UsageError
 from reweigh.log.states import END, HIDDEN, START, UNKNOWN, Labels, label_text
-from reweigh.policy.base import Policy
+from reweigh.policy import Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.diagnostic_tables import LargestWeights
 from reweigh.sums.engines.sql_connect import Home
@@ -42,10 +42,9 @@ from reweigh.sums.engines.sql_rows import (
     only_if,
     up_to,
 )
-from reweigh.sums.keyed import NO_ACTION
+from reweigh.sums.keyed import NO_ACTION, NO_SCALE, EpisodeSums, StepMoments, StepSums
 from reweigh.sums.read import Reading
 from reweigh.sums.tables import BUILT_IN, Operations, Table, evaluated
-from reweigh.sums.trajectories import NO_SCALE, EpisodeSums, StepMoments, StepSums
 
 SPAN = 100.0  # of log-products that are summed together: exp(-2·SPAN) is far from underflow
 NO_PRODUCT = -(10**9)  # k of products that are 0

@@ -31,15 +31,15 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from reweigh import kernels
 from reweigh.errors import Fault, InputWarning, UsageError, input_error
-from reweigh.kernels import choose
 from reweigh.log.abstractions import describe_abstraction
 from reweigh.log.log import SHOWN_LABELS, EpisodeLog
 from reweigh.log.read import read_roles
 from reweigh.log.rules import Faults
 from reweigh.log.states import HIDDEN
-from reweigh.policy.base import ColumnPolicy, Policy, RememberedPolicy
-from reweigh.sums.engines.base import Request, named
+from reweigh.policy import ColumnPolicy, Policy, RememberedPolicy
+from reweigh.sums.engines import Request, named
 from reweigh.sums.engines.stream_chunks import (
     Findings,
     RowOrderError,
@@ -130,7 +130,7 @@ class StreamEngine:
 
     def reads_fast(self, rows: RowSource) -> bool:
         """Whether compiled loops read the rows, of a log that is simple."""
-        fast = rows.rows >= choose.COMPILED_FROM if self.fast is None else self.fast
+        fast = rows.rows >= kernels.COMPILED_FROM if self.fast is None else self.fast
         if fast and importlib.util.find_spec("numba") is not None:
             require_compiled()
             return True

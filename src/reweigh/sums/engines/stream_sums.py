@@ -11,10 +11,9 @@ import numpy.typing as npt
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
 from reweigh.log.steps import Identity
-from reweigh.policy.base import Policy, scope_of
+from reweigh.policy import Policy, scope_of
 from reweigh.sums.diagnostic_tables import LargestWeights, too_long
-from reweigh.sums.engines.arrays import SCANNED, ArraysEngine, as_batch, ratios
-from reweigh.sums.engines.base import SPARE_CELLS, Request
+from reweigh.sums.engines import SCANNED, SPARE_CELLS, ArraysEngine, Request, as_batch, ratios
 from reweigh.sums.engines.stream_chunks import Findings
 from reweigh.sums.moments import Moments, together
 from reweigh.sums.numpy_scan import log_weights, whole_numbers

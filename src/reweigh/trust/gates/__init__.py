@@ -1,5 +1,7 @@
 """Gates: what must hold before an estimate is to be believed. The table has one line for each, in
-the order in which a verdict tells them."""
+the order in which a verdict tells them.
+
+Also what an estimate's own numbers give rise to: warnings, and questions that no data answers."""
 
 from __future__ import annotations
 
@@ -7,9 +9,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reweigh.errors import UsageError
-from reweigh.estimate.estimator import Recipe
-from reweigh.sums.engines.base import Request
+from reweigh.errors import (
+    InputWarning,
+    LowOverlapWarning,
+    RefusedError,
+    SelectionWarning,
+    UsageError,
+    nearest,
+)
+from reweigh.estimate.estimator import Recipe, Solution
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import Labels
+from reweigh.policy import Policy
+from reweigh.policy.table import TablePolicy
+from reweigh.sums.engines import Request
+from reweigh.sums.moments import Moments, visits_of
 from reweigh.system.entry_points import added, declared
 from reweigh.trust.gates.episodes import (
     CutOff,
@@ -60,6 +74,7 @@ from reweigh.trust.gates.weights import (
 )
 
 __all__ = [
+    "FEW_EPISODES",
     "GATES",
     "LIMITS",
     "AssumptionGate",
@@ -74,9 +89,16 @@ __all__ = [
     "limits_by",
     "measured",
     "place_in_words",
+    "remarks",
     "tables_for",
     "tables_needed",
+    "unanswerable",
+    "unanswerable_by_sums",
+    "unlogged_actions",
+    "unlogged_in_sums",
 ]
+FEW_EPISODES = 30
+LONG_SINGLE_EPISODE = 1000  # rows
 GATES: tuple[Gate, ...] = (
     Episodes(),
     Support(),
@@ -160,3 +182,131 @@ def tables_for(recipes: Sequence[Recipe], *, values_from_rows: bool) -> frozense
         kinds.remove("state values")
         kinds |= set() if values_from_rows else {"transitions"}
     return frozenset(kinds)
+
+
+def unlogged_actions(log: EpisodeLog, target: Policy) -> list[Warning]:
+    """A target that takes actions which no episode shows: a misspelled name, or no support."""
+    return _unlogged_remark(target.unlogged_actions(log), log.actions)
+
+
+def unlogged_in_sums(moments: Moments, target: Policy) -> list[Warning]:
+    """The same from sums, whose states the target knows; only a table lists its actions."""
+    visits = visits_of(moments)
+    if visits is None or moments.actions is None or not isinstance(target, TablePolicy):
+        return []
+    every = target._entries.actions
+    shares = {}
+    for code in np.flatnonzero(moments.actions.translate(every) < 0).tolist():
+        action = np.full(len(visits.n), code)
+        prob, _ = target.find(moments.states, visits.state, visits.step, action)
+        shares[str(every.values[code])] = float(prob @ visits.n / visits.n.sum())
+    return _unlogged_remark({a: share for a, share in shares.items() if share > 0}, moments.actions)
+
+
+def _unlogged_remark(found: dict[str, float], actions: Labels | None) -> list[Warning]:
+    """`found` tells how often the target takes an action that is none of `actions`."""
+    if not found or actions is None:
+        return []
+    shown = [str(value) for value in actions.values]
+    listed = ", ".join(
+        f"{action!r} ({share:.0%} of the time{nearest(action, shown)})"
+        for action, share in list(found.items())[:5]
+    )
+    return [
+        LowOverlapWarning(
+            f"the target takes actions that the log never shows: {listed}; the log's actions are "
+            f"{', '.join(map(repr, shown[:10]))}{', …' if len(shown) > 10 else ''}"
+        )
+    ]
+
+
+def unanswerable(log: EpisodeLog, target: Policy) -> RefusedError | None:
+    """Questions that no estimator can answer."""
+    rows = log.steps.n_rows
+    if log.n_episodes == 1 and rows > LONG_SINGLE_EPISODE:
+        return _one_episode(rows)
+    if log.continuous_actions or not log.steps.surely_taken():
+        return None
+    return None if np.all(target.probabilities(log) == 1.0) else _deterministic()
+
+
+def unanswerable_by_sums(moments: Moments) -> RefusedError | None:
+    """The same from sums: no probability exceeds 1, so a mean of 1 says that all are."""
+    cells = moments.model if moments.model is not None else moments.transitions
+    if cells is None:
+        return None
+    rows = int(cells.n.sum())
+    if moments.n_episodes == 1 and rows > LONG_SINGLE_EPISODE:
+        return _one_episode(rows)
+    if moments.about.continuous_actions or float(cells.mu.sum()) != rows:
+        return None
+    return None if float(cells.pi.sum()) == rows else _deterministic()
+
+
+def _one_episode(rows: int) -> RefusedError:
+    return RefusedError(
+        "one-episode",
+        f"1 episode of {rows:,} rows: episodes are the sample, and there is one. Check the "
+        "episode column",
+    )
+
+
+def _deterministic() -> RefusedError:
+    return RefusedError(
+        "deterministic-log",
+        "behavior_prob is 1 in every row: the log was made by a deterministic policy, or the "
+        "propensities were not logged. Log them, or estimate them with fit_behavior(log)",
+    )
+
+
+def remarks(solution: Solution, used: Moments, results: Sequence[GateResult]) -> list[Warning]:
+    """Warnings for those who do not read verdicts: about the log, and the gates of the solution
+    whose value is beyond the red limit, or the amber one where the answer may be another one
+    altogether."""
+    rules = {gate.name: gate for gate in all_gates()}
+    few = used.n_episodes < FEW_EPISODES  # then the other gates mean little
+    beyond = {result.name: _beyond(result, rules[result.name], solution) for result in results}
+    warnings = _about_the_log(solution, used, ends_too="cut-off episodes" in beyond)
+    for result in results:
+        gate, level = rules[result.name], beyond[result.name]
+        if gate.warning is None or (few and gate.name not in ("episodes", "support")):
+            continue
+        if gate.name == "placebo" and beyond["effective size"] == "red":
+            continue  # its own error means nothing then
+        if gate.name == "placebo" and solution.from_model and beyond["support"] != "green":
+            continue  # the same mass, told once
+        if level == "red" or (level == "amber" and gate.warns_if_amber):
+            warnings.append(gate.warning(result.sentence))
+    return warnings
+
+
+def _beyond(result: GateResult, gate: Gate, solution: Solution) -> Level:
+    """The level by the value alone; some gates are judged more strictly, or less, for others."""
+    if result.value is None or not gate.limits:
+        return result.level
+    return gate.limit("model" if solution.from_model else "").judge(result.value)
+
+
+def _about_the_log(solution: Solution, used: Moments, ends_too: bool) -> list[Warning]:
+    found: list[Warning] = [InputWarning(rule) for rule in used.unchecked]
+    if used.truncated:
+        text = (
+            f"{used.truncated:,} of {used.n_episodes:,} episodes were cut off and are used up to "
+            "there, which is right only if being cut off does not depend on what would have "
+            "followed"
+        )
+        if ends_too:
+            text += (
+                ". Others ended, and what followed a cut is not known: the chance of ending is "
+                "overestimated. Give next_state, the state after the last row too"
+            )
+        found.append(SelectionWarning(text))
+    at = solution.normalized_at
+    if at is not None and not at.all():
+        found.append(
+            InputWarning(
+                f"states are hidden: the target's distribution is normalised at {int(at.sum())} of "
+                f"{len(at)} steps, where every living episode is observed"
+            )
+        )
+    return found

@@ -21,9 +21,8 @@ import numpy as np
 from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.kernels.groups import group_by, tally
 from reweigh.log.states import Labels, label_text
-from reweigh.sums.policy import is_constant, is_one_number
-from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.numbers import divided
+from reweigh.sums.keyed import TransitionMoments, is_constant, is_one_number
+from reweigh.system import divided
 from reweigh.trust.gates.gate import (
     NO_TRANSITIONS,
     AssumptionGate,

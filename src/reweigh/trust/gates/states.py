@@ -17,7 +17,6 @@ import numpy as np
 
 from reweigh.errors import SupportError
 from reweigh.estimate.estimator import Place
-from reweigh.estimate.model import model_of
 from reweigh.estimate.operators import cells_of, importance_operator
 from reweigh.estimate.recursion import backward, forward
 from reweigh.estimate.solution import (
@@ -31,8 +30,8 @@ from reweigh.estimate.solution import (
 from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.kernels.groups import group_by, tally
 from reweigh.sums.diagnostic_tables import LaggedMoments
-from reweigh.sums.transitions import TransitionMoments
-from reweigh.system.numbers import divided
+from reweigh.sums.keyed import TransitionMoments
+from reweigh.system import divided
 from reweigh.trust.gain import same
 from reweigh.trust.gates.gate import (
     NO_TRANSITIONS,
@@ -430,6 +429,8 @@ class FittedValues(
         sums = context.sums
         if sums.about.continuous_actions or sums.model is None or sums.start_model is None:
             return self.unknown("these sums hold no model of the actions")
+        from reweigh.estimate.model import model_of
+
         op = model_of(sums)
         share, where = 1.0, dict[str, Any]()
         with suppress(SupportError):  # then no row is possible under the target

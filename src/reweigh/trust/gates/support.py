@@ -32,7 +32,6 @@ import numpy as np
 
 from reweigh.errors import LowOverlapWarning, PlaceboWarning, RefusedError, SupportError
 from reweigh.estimate.estimator import Place
-from reweigh.estimate.model import model_of
 from reweigh.estimate.operators import cells_of, importance_operator
 from reweigh.estimate.recursion import backward, forward
 from reweigh.estimate.solution import largest, most_left_out
@@ -40,7 +39,7 @@ from reweigh.kernels.groups import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
 from reweigh.sums.moments import Moments
-from reweigh.system.numbers import number
+from reweigh.system import number
 from reweigh.trust.gates.gate import (
     ROUNDING,
     Context,
@@ -217,6 +216,8 @@ def left_out(sums: Moments) -> LeftOut | None:
     """None where the sums hold no model of the actions, or one that ends before the horizon."""
     if sums.about.continuous_actions or sums.model is None or sums.start_model is None:
         return None
+    from reweigh.estimate.model import model_of
+
     about, (cells, start) = sums.about, cells_of(sums, "model")
     op = model_of(sums, renorm=True)
     unseen = np.where(1 - op.covered > SAME, 1 - op.covered, 0.0)
