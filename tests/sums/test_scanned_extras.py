@@ -17,7 +17,7 @@ from test_stream import BATCH, fast_answers, streamed
 
 import reweigh as rw
 from reweigh.cli.app import run
-from reweigh.kernels.groups import group_by
+from reweigh.kernels import group_by
 from reweigh.sums import diagnostic_tables as extras
 from reweigh.sums.diagnostic_tables import LaggedMoments, LargestWeights
 from reweigh.sums.engines.stream_sums import LargestSoFar

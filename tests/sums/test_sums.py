@@ -18,7 +18,6 @@ from build import TARGET, random_log, to_reweigh
 
 import reweigh as rw
 from reweigh import kernels as compute
-from reweigh.kernels import groups
 from reweigh.log.states import END, HIDDEN, START, UNKNOWN
 from reweigh.sums import numpy_scan, products, scan
 from reweigh.sums.engines import ArraysEngine, Request
@@ -229,7 +228,7 @@ def test_keys_beyond_a_number_are_sorted(
     [(_, log)] = logs(kind, 1)
     expected = tables(log, 3)
     monkeypatch.setattr(scan, "LARGEST_KEY", 5)
-    monkeypatch.setattr(groups, "LARGEST_KEY", 5)
+    monkeypatch.setattr(compute, "LARGEST_KEY", 5)
     monkeypatch.setattr(numpy_scan, "DENSE", 0)
     assert scan.why_not(log) is not None  # the compiled scan has one number per cell
     for name, table in tables(log, 3).items():
@@ -282,13 +281,13 @@ def test_a_ratio_of_0_ends_a_stretch_whatever_follows(code: str) -> None:
 def test_groups_of_rows_in_order_and_out_of_it(
     largest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "LARGEST_KEY", largest)
+    monkeypatch.setattr(compute, "LARGEST_KEY", largest)
     rng = np.random.default_rng(0)
     for size in (1, 2, 50, 400):
         keys = [rng.integers(-4, 3, size), rng.integers(10, 14, size)]
         values, whole = rng.normal(size=size), rng.integers(0, 9, size)
         for first, second in (keys, [np.sort(keys[0]), np.zeros(size, int)]):
-            found = groups.group_by([first, second])
+            found = compute.group_by([first, second])
             pairs, index = np.unique(np.stack([first, second], axis=1), axis=0, return_inverse=True)
             index = index.reshape(-1)
             np.testing.assert_array_equal(np.stack(found.keys, axis=1), pairs)
@@ -300,7 +299,7 @@ def test_groups_of_rows_in_order_and_out_of_it(
             largest_of = [values[index == i].max() for i in range(len(pairs))]
             np.testing.assert_array_equal(found.max(values), largest_of)
             np.testing.assert_array_equal(found.order, np.argsort(index, kind="stable"))
-    assert len(groups.group_by([np.zeros(0, int)])) == 0
+    assert len(compute.group_by([np.zeros(0, int)])) == 0
 
 
 def test_the_order_of_codes_is_stable_for_any_size() -> None:
@@ -308,7 +307,7 @@ def test_the_order_of_codes_is_stable_for_any_size() -> None:
     for size in (2, 2**20, 2**61):
         codes = rng.integers(0, size, 1000)
         expected = np.argsort(codes, kind="stable")
-        np.testing.assert_array_equal(groups.stable_order(codes, size), expected)
+        np.testing.assert_array_equal(compute.stable_order(codes, size), expected)
 
 
 # Running products

@@ -10,7 +10,7 @@ from scipy import stats
 
 import reweigh as rw
 from reweigh.estimate.influence import behavior_values
-from reweigh.trust.gain import Gain, bounded, paired
+from reweigh.estimate.standard_error import Gain, bounded, paired
 from reweigh.worlds import random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

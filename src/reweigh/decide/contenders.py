@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate, Interval, Refusal
 from reweigh.show.record import NO_TRUST, Evaluation, rows_frame
-from reweigh.show.text import by_text
+from reweigh.show.text import by_text, remark_lines
 from reweigh.system import number, rounded, two_digits
 
 if TYPE_CHECKING:
@@ -148,15 +148,12 @@ class Contender:
         result = self.result
         if not isinstance(result, Estimate):
             return []
-        against = {gate.sentence: gate.level for gate in self.reasons}
-        lines = [f"! {warning}" for warning in result.warnings if str(warning) not in against]
-        lines += [f"{level}: {text}" for text, level in against.items()]
-        why = self.no_interval
-        if why is not None and not any(why in text for text in against):  # a gate may have said it
-            lines.append(f"no interval: {why}")
+        of_interval, why = [], self.no_interval
+        if why is not None and not any(why in gate.sentence for gate in self.reasons):
+            of_interval.append(f"no interval: {why}")  # no gate has said it
         if self.interval is not None and not self.trusted:
-            lines.append(result.not_to_trust)
-        return lines + [f"not checked: {line}" for line in result.verdict.unchecked_lines()]
+            of_interval.append(result.not_to_trust)
+        return remark_lines(result.warnings, of_interval, result.verdict)
 
     def to_dict(self) -> dict[str, Any]:
         return self.result.to_dict() | {

@@ -20,8 +20,7 @@ from reweigh.estimate.estimator import Place, Recipe, Solution, no_support, over
 from reweigh.estimate.operators import covered_by
 from reweigh.estimate.solution import DenseNodes, largest
 from reweigh.estimate.standard_error import LOST, Freedom, lost_in_rounding
-from reweigh.kernels import kernel
-from reweigh.kernels.groups import inner, tally
+from reweigh.kernels import inner, kernel, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.steps import Steps
 from reweigh.policy import ColumnPolicy, Policy

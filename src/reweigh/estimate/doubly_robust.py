@@ -18,7 +18,7 @@ from reweigh.estimate.influence import finite, plain_values, sums_for
 from reweigh.estimate.marginal import marginal_gradient
 from reweigh.estimate.model import FittedModel, TabularQ, fit_q
 from reweigh.estimate.operators import start_term
-from reweigh.kernels.groups import group_by, tally
+from reweigh.kernels import group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN
 from reweigh.policy import Policy, call_batch, dense_of, scope_of

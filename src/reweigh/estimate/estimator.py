@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, SupportError, must_be
-from reweigh.kernels.groups import tally
+from reweigh.kernels import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.sums.engines import Request

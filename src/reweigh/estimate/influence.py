@@ -46,7 +46,7 @@ from reweigh.estimate.marginal import (
     marginal_gradient,
 )
 from reweigh.estimate.standard_error import LOST, OVERFLOW, nothing_left
-from reweigh.kernels.groups import tally
+from reweigh.kernels import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.sums.engines import ArraysEngine, ratios

@@ -39,7 +39,7 @@ from reweigh.estimate.operators import (
 )
 from reweigh.estimate.recursion import Backward, Forward, backward, forward
 from reweigh.estimate.solution import Operators, OperatorWeights, earned
-from reweigh.kernels.groups import group_by, rowwise, tally
+from reweigh.kernels import group_by, rowwise, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END, HIDDEN, UNKNOWN
 from reweigh.policy import Policy

@@ -48,7 +48,7 @@ from reweigh.estimate.operators import (
 )
 from reweigh.estimate.recursion import backward, forward
 from reweigh.estimate.solution import Operators, OperatorWeights
-from reweigh.kernels.groups import group_by, rowwise, tally
+from reweigh.kernels import group_by, rowwise, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.sums.gather import CellGradient, PolicyGradient

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.estimate.estimator import lacking
-from reweigh.kernels.groups import group_by, rowwise, tally
+from reweigh.kernels import group_by, rowwise, tally
 from reweigh.log.states import END, START, UNKNOWN
 from reweigh.sums.keyed import StartMoments, TransitionMoments
 from reweigh.sums.moments import Moments

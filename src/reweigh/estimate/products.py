@@ -21,7 +21,7 @@ from reweigh.estimate.estimator import (
     overflow,
 )
 from reweigh.estimate.standard_error import LOST, lost_in_rounding
-from reweigh.kernels.groups import rowwise
+from reweigh.kernels import rowwise
 from reweigh.sums.gather import ProductGradient
 from reweigh.sums.keyed import EpisodeSums, StepMoments, StepSums
 from reweigh.sums.moments import Moments

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from reweigh.estimate.estimator import no_support
 from reweigh.estimate.operators import OneStep, inverse
 from reweigh.estimate.standard_error import lost_in_rounding
-from reweigh.kernels.groups import rowwise, tally
+from reweigh.kernels import rowwise, tally
 from reweigh.sums.keyed import TransitionMoments
 from reweigh.system import divided
 

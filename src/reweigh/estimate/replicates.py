@@ -22,7 +22,7 @@ from reweigh.estimate.doubly_robust import halves, shape_moments
 from reweigh.estimate.estimator import Recipe, Replicated, overflow
 from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks, too_few
 from reweigh.estimate.table_weights import TableWeights
-from reweigh.kernels.groups import Groups, group_by, tally
+from reweigh.kernels import Groups, group_by, tally
 from reweigh.log.states import UNKNOWN
 from reweigh.sums.keyed import StepMoments
 from reweigh.sums.moments import NO_EXTRAS, Moments

@@ -31,7 +31,7 @@ from reweigh.estimate.replicates import (
     solve_units,
 )
 from reweigh.estimate.standard_error import lost_in_rounding, nothing_left
-from reweigh.kernels.groups import tally
+from reweigh.kernels import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy, scope_of
 from reweigh.sums.engines import ArraysEngine, Request, ratios

@@ -24,8 +24,7 @@ from reweigh.estimate.estimator import (
 from reweigh.estimate.operators import SEEN_ENOUGH, OneStep
 from reweigh.estimate.recursion import Forward, backward, forward
 from reweigh.estimate.standard_error import LOST, Freedom
-from reweigh.kernels import kernel
-from reweigh.kernels.groups import inner, rowwise, tally
+from reweigh.kernels import inner, kernel, rowwise, tally
 from reweigh.log.states import END
 from reweigh.sums.keyed import TransitionMoments
 from reweigh.sums.moments import Moments

@@ -43,7 +43,7 @@ from reweigh.estimate.estimator import (
     overflow,
 )
 from reweigh.estimate.operators import cells_of
-from reweigh.kernels.groups import group_by, tally
+from reweigh.kernels import group_by, tally
 from reweigh.log.states import END, UNKNOWN
 from reweigh.sums.gather import CellGradient
 from reweigh.sums.keyed import TransitionMoments

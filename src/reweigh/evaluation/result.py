@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, check_threads, must_be
+from reweigh.estimate.standard_error import Gain
 from reweigh.show.record import (
     NO_TRUST,
     Diagnostics,
@@ -20,7 +21,6 @@ from reweigh.show.record import (
 )
 from reweigh.show.text import aligned, evaluation_lines, html_table
 from reweigh.system import number, rounded, two_digits
-from reweigh.trust.gain import Gain
 from reweigh.trust.gates import Context, Verdict, measured
 from reweigh.trust.intervals import Auto, Interval, IntervalRequest, scale_for
 

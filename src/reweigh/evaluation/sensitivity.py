@@ -19,7 +19,7 @@ from reweigh.errors import RefusedError
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import influence_values
 from reweigh.evaluation.result import Estimate, Refusal
-from reweigh.kernels.groups import group_by
+from reweigh.kernels import group_by
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN, Label, Labels
 from reweigh.policy import Floats, Policy, WrappedPolicy, no_other_actions

@@ -29,7 +29,17 @@ from reweigh.estimate.influence import (
 )
 from reweigh.estimate.marginal import behavior_gradient, behavior_value
 from reweigh.estimate.presets import wis
-from reweigh.estimate.standard_error import GONE, OVERFLOW, TOO_FEW, Freedom, nothing_left
+from reweigh.estimate.standard_error import (
+    GONE,
+    OVERFLOW,
+    TOO_FEW,
+    Freedom,
+    Gain,
+    bounded,
+    error_of_returns,
+    nothing_left,
+    paired,
+)
 from reweigh.evaluation.data import LogData, RowsData, SumsData, scanned_sums, solve
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy, RememberedPolicy
@@ -37,7 +47,6 @@ from reweigh.sums.engines import ratios
 from reweigh.sums.gather import gathered
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
-from reweigh.trust.gain import Gain, bounded, error_of_returns, paired
 from reweigh.trust.gates import Context, measured
 from reweigh.trust.gates.episodes import Dependence
 from reweigh.trust.gates.states import errors_apart

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from reweigh.estimate.estimator import Recipe
+    from reweigh.estimate.standard_error import Gain
     from reweigh.trust.breakdown import Decomposition, Heat, Missing, ValueParts
-    from reweigh.trust.gain import Gain
     from reweigh.trust.gates import Level, Verdict
     from reweigh.trust.intervals import Interval
     from reweigh.trust.overlap import Unlogged, Weights

@@ -12,6 +12,7 @@ from reweigh.show.record import NO_TRUST, Change, Evaluation
 from reweigh.system import number, rounded, two_digits
 
 if TYPE_CHECKING:
+    from reweigh.trust.gates import Verdict
     from reweigh.trust.intervals import Interval
 
 LONGEST_NAME = 20
@@ -130,7 +131,7 @@ def gain_lines(records: Sequence[Evaluation]) -> list[str]:
     """Whether the target is better than the behaviour, by each estimator whose error may be shown;
     why that is not told, once for all that lack it for the same reason. Where cut-off episodes were
     left out, what the behaviour earned in the others, which the gain is over."""
-    from reweigh.trust.gain import same
+    from reweigh.estimate.standard_error import same
 
     whole = whole_log(records)
     every = None if whole is None else whole.behavior_value
@@ -154,14 +155,23 @@ def remarks(records: Iterable[Evaluation]) -> list[str]:
 def _remarks_on(e: Evaluation) -> list[str]:
     if e.refused is not None or e.verdict is None:
         return [] if e.refused is None else [f"refused ({e.refused.code}): {e.refused}"]
-    reasons = {gate.sentence: gate.level for gate in e.verdict.reasons}
-    lines = [f"! {warning}" for warning in e.warnings if str(warning) not in reasons]
-    lines += [f"{level}: {text}" for text, level in reasons.items()]
+    of_interval = []
     if e.standard_error is not None and not e.trusted:
-        lines.append(e.untrusted)
+        of_interval.append(e.untrusted)
     if e.standard_error is None and "interval" not in e.reasons:
-        lines.append(f"no interval: {e.error_method}")
-    return lines + [f"not checked: {line}" for line in e.verdict.unchecked_lines()]
+        of_interval.append(f"no interval: {e.error_method}")
+    return remark_lines(e.warnings, of_interval, e.verdict)
+
+
+def remark_lines(
+    warnings: Iterable[Warning], of_interval: list[str], verdict: Verdict
+) -> list[str]:
+    """Warnings that no gate repeats, what speaks against an estimate, what is said of its interval,
+    and what could not be checked."""
+    against = {gate.sentence: gate.level for gate in verdict.reasons}
+    lines = [f"! {warning}" for warning in warnings if str(warning) not in against]
+    lines += [f"{level}: {text}" for text, level in against.items()]
+    return lines + of_interval + [f"not checked: {line}" for line in verdict.unchecked_lines()]
 
 
 def named_lines(pairs: Iterable[tuple[str, str]], between: str = ", ") -> list[str]:

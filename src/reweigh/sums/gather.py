@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh import kernels
-from reweigh.kernels.groups import group_by, tally
+from reweigh.kernels import group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, START, UNKNOWN
 from reweigh.policy import Policy

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import InputError
-from reweigh.kernels.groups import Groups, group_by
+from reweigh.kernels import Groups, group_by
 from reweigh.sums.tables import BUILT_IN, Table
 from reweigh.system import divided
 

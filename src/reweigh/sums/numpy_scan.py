@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels.groups import group_by, tally
+from reweigh.kernels import group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, START, UNKNOWN, Labels
 from reweigh.log.steps import NUMBER

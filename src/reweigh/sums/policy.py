@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import Fault, InputError, input_error
-from reweigh.kernels.groups import Groups, group_by, tally
+from reweigh.kernels import Groups, group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN
 from reweigh.policy import Floats, Policy, scope_of

@@ -12,8 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.kernels import pick
-from reweigh.kernels.groups import group_by
+from reweigh.kernels import group_by, pick
 from reweigh.log.steps import Steps
 from reweigh.sums.keyed import NO_SCALE, EpisodeSums, StepMoments, StepSums
 

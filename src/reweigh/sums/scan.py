@@ -30,8 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh import kernels
-from reweigh.kernels import kernel
-from reweigh.kernels.groups import LARGEST_KEY
+from reweigh.kernels import LARGEST_KEY, kernel
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN, Labels
 from reweigh.sums.diagnostic_tables import (

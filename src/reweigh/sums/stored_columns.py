@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import InputError
-from reweigh.kernels.groups import group_by
+from reweigh.kernels import group_by
 from reweigh.log.states import END, HIDDEN, START, UNKNOWN
 from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.keyed import NO_ACTION

@@ -17,7 +17,7 @@ from reweigh.estimate.influence import Parts
 from reweigh.estimate.operators import OneStep
 from reweigh.estimate.presets import mis
 from reweigh.estimate.solution import Operators, solve_operator
-from reweigh.kernels.groups import tally
+from reweigh.kernels import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END, Labels
 from reweigh.policy import Policy

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError
 from reweigh.estimate.estimator import Solution
-from reweigh.kernels.groups import group_by
+from reweigh.kernels import group_by
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END, HIDDEN, Labels
 from reweigh.sums.engines import ratios

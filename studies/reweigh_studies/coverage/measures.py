@@ -23,8 +23,7 @@ from reweigh.estimate.standard_error import error_of_blocks, t_interval
 from reweigh.evaluation.evaluate import evaluate_in_study
 from reweigh.evaluation.resampling import delete_blocks, resample
 from reweigh.evaluation.result import Estimate, Interval, Refusal
-from reweigh.kernels import compiled
-from reweigh.kernels.groups import tally
+from reweigh.kernels import compiled, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.paper.cells import PART, Row
 from reweigh.policy import Policy, RowsPolicy

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from reweigh.estimate.standard_error import same
 from reweigh.show.charts import forest, steps
 from reweigh.show.html import LONGEST_LABEL, Cells, Figure, Table
 from reweigh.show.record import Change, Evaluation, Report
 from reweigh.show.text import change_cells, interval_cell, signed, span
 from reweigh.system import number, two_digits
 from reweigh.trust.breakdown import Decomposition, Heat, StatePart, ValueParts
-from reweigh.trust.gain import same
 from reweigh.trust.overlap import Weights
 
 LISTED_FIELDS, LISTED_PAIRS = 60, 20  # rows of tables

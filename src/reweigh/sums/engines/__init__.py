@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from reweigh import kernels
 from reweigh.errors import UsageError
-from reweigh.kernels.groups import group_by
+from reweigh.kernels import group_by
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, Labels, label_text
 from reweigh.log.steps import Identity

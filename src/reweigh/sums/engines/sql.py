@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from reweigh.errors import InputError, InputWarning, ReweighError, UsageError, input_error
-from reweigh.kernels.groups import group_by
+from reweigh.kernels import group_by
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import HIDDEN, START, UNKNOWN, Labels
 from reweigh.policy import Policy

@@ -17,13 +17,12 @@ from reweigh.estimate import recursion
 from reweigh.estimate.operators import cells_of, importance_operator
 from reweigh.estimate.recursion import backward, forward
 from reweigh.estimate.solution import largest
-from reweigh.estimate.standard_error import OVERFLOW
-from reweigh.kernels.groups import tally
+from reweigh.estimate.standard_error import OVERFLOW, no_returns
+from reweigh.kernels import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END, UNKNOWN
 from reweigh.sums.diagnostic_tables import OrderedMoments, PacedMoments
 from reweigh.sums.moments import Moments
-from reweigh.trust.gain import no_returns
 from reweigh.trust.gates.gate import (
     NO_TRANSITIONS,
     AssumptionGate,

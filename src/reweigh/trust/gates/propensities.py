@@ -19,7 +19,7 @@ from itertools import accumulate
 import numpy as np
 
 from reweigh.estimate.standard_error import OVERFLOW
-from reweigh.kernels.groups import group_by, tally
+from reweigh.kernels import group_by, tally
 from reweigh.log.states import Labels, label_text
 from reweigh.sums.keyed import TransitionMoments, is_constant, is_one_number
 from reweigh.system import divided

@@ -27,12 +27,11 @@ from reweigh.estimate.solution import (
     rare_share,
     worst_node,
 )
-from reweigh.estimate.standard_error import OVERFLOW
-from reweigh.kernels.groups import Groups, group_by, tally
+from reweigh.estimate.standard_error import OVERFLOW, same
+from reweigh.kernels import Groups, group_by, tally
 from reweigh.sums.diagnostic_tables import LaggedMoments
 from reweigh.sums.keyed import TransitionMoments
 from reweigh.system import divided
-from reweigh.trust.gain import same
 from reweigh.trust.gates.gate import (
     NO_TRANSITIONS,
     ROUNDING,

@@ -35,7 +35,7 @@ from reweigh.estimate.estimator import Place
 from reweigh.estimate.operators import cells_of, importance_operator
 from reweigh.estimate.recursion import backward, forward
 from reweigh.estimate.solution import largest, most_left_out
-from reweigh.kernels.groups import tally
+from reweigh.kernels import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
 from reweigh.sums.moments import Moments
