@@ -149,6 +149,24 @@ def test_sums_that_are_put_aside_are_not_lost(monkeypatch, fast_answers, names) 
     assert fast_answers == [True] * len(POLICIES)
 
 
+def test_returns_of_many_chunks_do_not_pile_up(monkeypatch, fast_answers) -> None:
+    """They are added up on the way: a billion rows would hold a gigabyte of them."""
+    waiting, tables = [], scan.CompiledScan.tables
+
+    def counted(one: scan.CompiledScan) -> dict[str, Any]:
+        waiting.append(max(len(one.parts["ordered"]), len(one.parts["paced"])))
+        return tables(one)
+
+    monkeypatch.setattr(scan, "MOST_WAITING", 0)
+    monkeypatch.setattr(scan.CompiledScan, "tables", counted)
+    table, target = ragged(300), POLICIES["table"]
+    made = rw.moments(streamed(table, 20, **ENDED), target, ["mis"])
+    fixture.assert_same(made, rw.moments(rw.read_log(table, **ENDED), target, ["mis"]))
+    assert fast_answers == [True]
+    assert waiting == [waiting[0]]
+    assert waiting[0] < 30  # of about 75 chunks
+
+
 @pytest.mark.parametrize("names", NAMES, ids="+".join)
 def test_room_is_made_for_words(fast_answers, names) -> None:
     """The row that waits for its successor moves with the cells."""

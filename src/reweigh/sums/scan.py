@@ -54,6 +54,7 @@ LINE = 8  # numbers in a line of the cache
 SUMS = ("rho", "rho2", "z", "rhoz", "z2", "y", "y2", "pi", "pi2", "mu")
 CELLS_PER_ROW, FEW_CELLS = 4, 1 << 12  # of a step: where more are possible, keys are ranked
 MOST_CELLS = 1 << 24  # of all steps, where there are several batches
+MOST_WAITING = 1 << 16  # buckets of returns: those of many batches are added up now and then
 NODES_PER_ROW, FEW_NODES = 2, 1 << 16  # (step, state) pairs
 LOG_UNIT = 256 * math.log(2.0)  # of an exponent of running products
 NO_CODES, NO_BLOCKS = np.zeros(0, np.int32), np.zeros(0, np.int64)
@@ -161,7 +162,10 @@ class CompiledScan:
 
     def _add_returns(self, batch: Batch) -> None:
         for kind, table in returns_of(batch, self.shape).items():
-            self.parts[kind].append(table)
+            parts = self.parts[kind]
+            parts.append(table)
+            if sum(map(len, parts)) > max(MOST_WAITING, 2 * len(parts[0])):
+                self.parts[kind] = [table.together(parts)]
 
     def _add_lagged(self, batch: Batch) -> None:
         level = max((part.level for part in self.parts["lagged"]), default=0)
