@@ -26,7 +26,7 @@ TORCH ?= torch==2.13.0
 APART := build/d3rlpy
 APART_PIP := $(APART)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install java browser d3rlpy test lint format types test-slow test-all readme docs notebooks paper study bench bench-billion bench-peers bench-check clean
+.PHONY: install java browser d3rlpy test lint format types test-slow test-all readme docs notebooks paper study study-memory bench bench-billion bench-peers bench-check clean
 
 install: $(STAMP)
 
@@ -127,6 +127,12 @@ paper: $(STAMP)
 STUDY ?= --write
 study: $(STAMP)
 	$(BIN)/python -W ignore studies/scripts/trust.py $(STUDY)
+
+# docs/trust/memory.md: how much an estimate should remember. Goes on where it was ended; a small
+# version, into build, takes seconds: make study-memory STUDY_MEMORY=--small
+STUDY_MEMORY ?= --write
+study-memory: $(STAMP)
+	$(BIN)/python -W ignore studies/scripts/memory_study.py $(STUDY_MEMORY)
 
 # What everything costs, as ratios, into docs/benchmarks.md and .json; 5 GB of files go to build/.
 bench: $(STAMP)

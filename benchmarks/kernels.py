@@ -1,7 +1,7 @@
 """What the kernels cost, as ratios measured interleaved in one process; printed as JSON.
 
 Times are the least CPU time of the repetitions. The yardstick of the core (the forward recursion
-of MIS, which gives the value) is a vectorised read of the same bytes, added up in one loop: state,
+of MIS, which gives the value) is a vectorized read of the same bytes, added up in one loop: state,
 ratio and reward of every row, or where propensities are those of a table (a function of state and
 action) the row's pair and reward.
 
@@ -38,7 +38,7 @@ PEAK = "arrays to value and error, peak"
 
 @numba.njit(fastmath=True, error_model="numpy")
 def read(state: Any, rho: Any, reward: Any) -> float:
-    """Every byte once; the order of the sums is free, so that the loop is vectorised."""
+    """Every byte once; the order of the sums is free, so that the loop is vectorized."""
     code, a, b = np.uint32(0), 0.0, 0.0
     for k in range(len(state)):
         code ^= state[k]
@@ -200,7 +200,7 @@ def in_place(rows: int) -> dict[str, float]:
     return {"arrays to value and error, in place / copied": t["in place"] / t["copied"]}
 
 
-def vectorised() -> bool:
+def vectorized() -> bool:
     """Whether the yardstick was compiled to packed additions."""
     [assembly] = read.inspect_asm().values()
     return "addpd" in assembly
@@ -221,7 +221,7 @@ def main() -> None:
         "memory, propensities of a table": memory(1_000_000, table=True),
         "memory, arrays read in place": memory(1_000_000, copy=False),
         "in place at 1,000,000": in_place(1_000_000),
-        "the read is vectorised": vectorised(),
+        "the read is vectorized": vectorized(),
     }  # fmt: skip
     print(json.dumps(found, indent=1, default=float))
 

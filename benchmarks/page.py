@@ -117,7 +117,7 @@ def page(found: dict[str, Any]) -> str:
         "## Against our targets",
         "",
         f"S = {STATES}, A = {ACTIONS}, H = {HORIZON} unless said otherwise; *core* is the forward "
-        "pass of MIS over the rows, *read* a vectorised sum over the same bytes; the target for "
+        "pass of MIS over the rows, *read* a vectorized sum over the same bytes; the target for "
         "their ratio holds from a million rows on; at 100,000 the ratio is "
         f"{columns:.3g}, as pairs {pairs:.3g}. Where "
         "propensities are a function of (state, action), as a table's are, rows are held *as "

@@ -51,7 +51,7 @@ COLUMNS = ["episode", "step", "state", "action", "reward", "behavior_prob"]
 
 
 def policy() -> np.ndarray:
-    """(S, A) a target that prefers some actions; the behaviour changes from row to row."""
+    """(S, A) a target that prefers some actions; the behavior changes from row to row."""
     weights = 1.0 + (np.arange(STATES)[:, None] + 3 * np.arange(ACTIONS)[None, :]) % 5
     return weights / weights.sum(axis=1, keepdims=True)
 

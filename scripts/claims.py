@@ -113,9 +113,9 @@ class Tables:
         x = np.log([p.size for p in points])
         y = np.log([p.rmse for p in points])
         w = 1 / np.maximum([p.log_error for p in points], 1e-9) ** 2
-        centred = x - np.sum(w * x) / w.sum()
-        spread = np.sum(w * centred**2)
-        return Number(float(np.sum(w * centred * y) / spread), float(1 / math.sqrt(spread)))
+        centered = x - np.sum(w * x) / w.sum()
+        spread = np.sum(w * centered**2)
+        return Number(float(np.sum(w * centered * y) / spread), float(1 / math.sqrt(spread)))
 
 
 def _theory(path: Path) -> list[dict[str, str]]:
@@ -161,7 +161,7 @@ def time_invariant(t: Tables) -> Iterable[Claim]:
         f"MIS/DM in Relative-RMSE: {span(n.values())} over n, {span(h.values())} over H. "
         f"Slope of MIS over n: {t.slope('fig2a', 'mis')} (1/√n is −0.5).",
         verdict(not far, len(far) < len(n) + len(h)),
-        "Both see every state, and normalising MIS removes the noise of the ratios at s1, the only "
+        "Both see every state, and normalizing MIS removes the noise of the ratios at s1, the only "
         "state in which the action matters.",
     )
     wis, is_ = t.ratios("fig2c", "wis", "mis"), t.ratios("fig2c", "is", "mis")
@@ -196,7 +196,7 @@ def time_invariant(t: Tables) -> Iterable[Claim]:
     yield Claim(
         "Section 5, Figure 2d",
         "MIS matches IS at the beginning of the curve; the RMSE of IS is smaller at short "
-        "horizons, for it is unbiased, and larger at long ones, for its variance.",
+        "horizons, because it is unbiased, and larger at long ones, because of its variance.",
         f"At H = 4: IS/MIS = {at4}, WIS/MIS = {wis4}. At H = 256: IS/MIS = "
         f"{t.ratio('fig2d', 'is', 'mis', 256)}. Relative bias at H = 256: IS "
         f"{t.bias('fig2d', 'is', 256)}, MIS {t.bias('fig2d', 'mis', 256)}.",
@@ -208,7 +208,7 @@ def time_invariant(t: Tables) -> Iterable[Claim]:
     blind = [t.rmse("fig2c", "dm", p.size) for p in t.curve("fig2c", "dm")]
     yield Claim(
         "Appendix D, ModelFail",
-        "A model that takes '?' for a state fails.",
+        "A model that treats '?' as a state fails.",
         f"Relative-RMSE of DM {span(blind)} for every n; bias at n = 4096: "
         f"{t.bias('fig2c', 'dm', 4096)}.",
         verdict(all(0.95 < x.value < 1.05 for x in blind), False),
@@ -246,15 +246,15 @@ def time_varying(t: Tables) -> Iterable[Claim]:
         f"{t.rmse('fig3a', 'is', 4096)}, WIS {t.rmse('fig3a', 'wis', 4096)}, MIS "
         f"{t.rmse('fig3a', 'mis', 4096)}.",
         verdict(is_.above(-0.4) and wis.above(-0.4), False),
-        "The error of WIS is nearly all bias: few episodes carry the weight at late steps.",
+        "The error of WIS is nearly all bias: few episodes have the weight at late steps.",
     )
     ssd = t.slope("fig3a", "ssd-is")
     yield Claim(
         "Section 5, Figure 3a",
         "SSD-IS does not improve with n.",
         f"Slope {ssd}; relative bias at n = 4096: {t.bias('fig3a', 'ssd-is', 4096)}. Read as "
-        "'plugin' (d∞ in the place of d_t) its bias is "
-        f"{t.bias('extra_ssd_timevarying_n', 'ssd-is-plugin', 4096)}, self-normalised over all "
+        "'plugin' (d∞ instead of d_t) its bias is "
+        f"{t.bias('extra_ssd_timevarying_n', 'ssd-is-plugin', 4096)}, self-normalized over all "
         f"rows {t.bias('extra_ssd_timevarying_n', 'ssd-is-selfnorm', 4096)}.",
         verdict(abs(ssd.value) < 0.05, False),
         "The stationary distribution is a point mass on state 0. Which wrong number comes out of "
@@ -342,13 +342,13 @@ def mountain_car(t: Tables) -> Iterable[Claim]:
         f"than MIS for n = {_sizes(beaten)} and WIS for n = {_sizes(worse)}. The rounded state "
         "is not Markov, so MIS keeps a bias that more data does not remove: it grows with n as "
         "more episodes share a state at a step, and mix what their states hide. It is not a law of "
-        f"rounding: pooled over time, on the same states, the bias is {pooled}. The behaviour's "
+        f"rounding: pooled over time, on the same states, the bias is {pooled}. The behavior's "
         f"own value is only {_car_gap():.1%} away from the target's: the two policies hardly "
         "differ, which is why WIS lives to H = 100 at all.",
     )
     yield Claim(
         "Section 5, Figure 4; Appendix D",
-        "Mountain Car is no setting for SSD-IS: its stationary mass is on the absorbing state.",
+        "Mountain Car is not a setting for SSD-IS: its stationary mass is on the absorbing state.",
         f"SSD-IS returns 0 with a warning, a Relative-RMSE of {t.rmse('fig4', 'ssd-is', 2048)} at "
         "every n.",
         verdict(all(p.rmse == 1.0 for p in t.curve("fig4", "ssd-is")), False),
@@ -360,11 +360,11 @@ def mountain_car(t: Tables) -> Iterable[Claim]:
         "Figure 4",
         "MIS beats the model-based DM on Mountain Car.",
         f"With no mass on actions that a state has never shown (our dm) the Relative-RMSE of DM at "
-        f"n = 2048 is {dm}; with the target renormalised over the seen ones (dm-renorm) it is "
+        f"n = 2048 is {dm}; with the target renormalized over the seen ones (dm-renorm) it is "
         f"{renorm}, {renormed} times that of MIS.",
         verdict(renormed.above(1), t.ratio("fig4", "dm", "mis", 2048).above(1)),
         "The paper does not say what becomes of unseen actions, and that decides the figure: with "
-        "the target renormalised DM is no worse than MIS, as both rest on the same rounded states.",
+        "the target renormalized DM is no worse than MIS, as both rest on the same rounded states.",
     )
 
 
@@ -422,7 +422,7 @@ def appendix(t: Tables) -> Iterable[Claim]:
             halves["ModelWin"].above(1) and cross["ModelWin"].value < halves["ModelWin"].value,
         ),
         "On ModelWin and ModelFail the loss is that of half the data, and cross-fitting, which "
-        "lets every episode serve both ends, takes it away. On Mountain Car at this n there is "
+        "uses every episode for both, removes it. On Mountain Car at this n there is "
         "hardly a loss, and cross-fitting does not help: bias dominates there, "
         f"{car['mis']} (MIS), {car['mdr']} (MDR), {car['mdr-crossfit']} (cross-fitted). Nowhere "
         "does MDR win over MIS: on these worlds little is left for a control variate to do.",
@@ -431,14 +431,14 @@ def appendix(t: Tables) -> Iterable[Claim]:
     rolling = t.ratios("extra_mountaincar_n", "mis-plain", "mis")
     yield Claim(
         "Section 5; Appendix E",
-        "Normalising d̂ to the simplex gives better performance.",
+        "Normalizing d̂ to the simplex gives better performance.",
         f"Plain MIS/MIS over n: {span(plain.values())} on ModelWin, {span(rolling.values())} on "
         "Mountain Car.",
         verdict(
             all(x.above(1) for x in (*plain.values(), *rolling.values())),
             all(x.above(1) for x in plain.values()),
         ),
-        "The leading term of Theorem 4.1 is that of plain MIS; the normalised one has a smaller "
+        "The leading term of Theorem 4.1 is that of plain MIS; the normalized one has a smaller "
         "leading term of its own (`theory.quantities(…).leading_simplex`).",
     )
     readings = ("ssd-is", "ssd-is-plugin", "ssd-is-selfnorm")
@@ -454,7 +454,7 @@ def appendix(t: Tables) -> Iterable[Claim]:
         "the first H − 1 steps (ratio, the default): these steps show s1 once too often, so its "
         "weight is (H − 1)/H and the bias −1/H. The same weights divided by their sum over all "
         "rows (selfnorm): for the same reason −1/(H − 1). Both vanish for long horizons and are "
-        "large for short ones. In the place of d_t (plugin): no, since s1 is there at every "
+        "large for short ones. Used instead of d_t (plugin): no, since s1 is there at every "
         "second step with certainty and d∞ says one half.",
     )
 
@@ -505,7 +505,7 @@ def ours(t: Tables) -> Iterable[Claim]:
     car = t.bias("extra_mountaincar_n", "mis-state", 2048)
     yield Claim(
         "not in the paper",
-        "Self-normalising within every state lowers the error, at a price.",
+        "Self-normalizing within every state lowers the error, at a price.",
         "mis-state/MIS over n: "
         + ", ".join(f"{TITLES[w]} {span(x.values())}" for w, x in state.items())
         + f". Relative bias on Mountain Car at n = 2048: {car}.",
@@ -513,7 +513,7 @@ def ours(t: Tables) -> Iterable[Claim]:
             all(x.below(1) for each in state.values() for x in each.values()),
             all(x.below(1) for x in state["modelfail"].values()),
         ),
-        f"It is biased towards the behaviour's own value (Mountain Car's is {_car_gap():.1%} below "
+        f"It is biased toward the behavior's own value (Mountain Car's is {_car_gap():.1%} below "
         "the target's) wherever states are rare, and hides missing overlap. reweigh never makes it "
         "the default.",
     )
@@ -535,14 +535,14 @@ def page(t: Tables) -> str:
     lines = [
         "# The paper's claims, one by one",
         "",
-        "Xie, Ma and Wang, *Towards Optimal Off-Policy Evaluation for Reinforcement Learning with "
-        "Marginalized Importance Sampling* (NeurIPS 2019). Each claim with what we measured and "
-        "whether it holds, at 128 replicates per point. A/B is a ratio of two Relative-RMSEs, a "
-        "slope is that of the log error over the log size; ± gives standard errors, which come "
-        "from the bootstrap intervals and, for ratios, take the two estimators for independent "
-        "although they share their logs, so that they are rather too large. Verdicts ask for two "
-        "such errors. Figures, tables and the command that made them are in "
-        "[this folder](README.md). The page is written by `scripts/claims.py` from those tables, "
+        "Xie, Ma and Wang, *Towards Optimal Off-Policy Evaluation for Reinforcement Learning "
+        "with Marginalized Importance Sampling* (NeurIPS 2019). Each claim with what we "
+        "measured and whether it holds, at 128 replicates per point. A/B is a ratio of two "
+        "Relative-RMSEs, a slope is the slope of the log error over the log size. ± gives "
+        "standard errors from the bootstrap intervals; for ratios they ignore that both "
+        "estimators share their logs, so they are somewhat too large. A verdict needs two such "
+        "errors. Figures, tables and the command that made them are in [this "
+        "folder](README.md). The page is written by `scripts/claims.py` from those tables, "
         "numbers and verdicts alike.",
         "",
         "| no. | claim | verdict |",
@@ -612,7 +612,7 @@ def index(t: Tables) -> str:
     """The page of the figures, with the commands and how long they took."""
     whole, look = t.runs["run"], t.runs["run-first-look"]
     if whole["cells_found"] or look["cells_found"]:
-        raise SystemExit("a resumed run does not tell how long a run takes: make it anew")
+        raise SystemExit("a resumed run does not show how long a run takes: run it again")
     car = MountainCar().value()
     lines = [
         "# The paper's figures, reproduced",
@@ -630,17 +630,17 @@ def index(t: Tables) -> str:
         "What the numbers say about the paper's claims: **[claims.md](claims.md)**. Why running "
         "products fail: [the curse of horizon](../curse-of-horizon.md).",
         "",
-        "Each point is the Relative-RMSE, sqrt(mean (v̂ − v)²)/|v|, over 128 simulated logs, with "
-        "a 95 % bootstrap interval over the logs. The interval of an estimator with heavy tails "
-        "(IS, DR at large H) is too narrow: what the logs have not shown, resampling them does not "
-        "show. In the CSV files `rel_rmse² = rel_bias² + rel_sd²`; points are drawn a little "
-        "apart so that equal curves stay visible.",
+        "Each point is the Relative-RMSE, sqrt(mean (v̂ − v)²)/|v|, over 128 simulated logs, "
+        "with a 95 % bootstrap interval over the logs. The interval of an estimator with heavy "
+        "tails (IS, DR at large H) is too narrow: resampling cannot show what the logs do not "
+        "contain. In the CSV files `rel_rmse² = rel_bias² + rel_sd²`; points are drawn a "
+        "little apart so that equal curves stay visible.",
         "",
-        "Choices where the paper is silent: n = 32, 64, …, 4096 (Mountain Car: to 2048) and H = 4, "
-        "8, …, 256; the time-varying world's p_t are drawn once per log; DM gives actions that a "
-        "state has not shown no mass; DR and WDR take Q from the same log, MDR from half of it; "
-        f"SSD-IS weighs with d∞/d̄^μ; Mountain Car's truth is {car:.3f} ± {car.standard_error:.3f}, "
-        "from 10⁷ episodes.",
+        "Choices where the paper is silent: n = 32, 64, …, 4096 (Mountain Car: to 2048) and H "
+        "= 4, 8, …, 256; the time-varying world's p_t are drawn once per log; DM gives actions "
+        "that were not seen in a state no probability; DR and WDR take Q from the same log, "
+        f"MDR from half of it; SSD-IS weights with d∞/d̄^μ; Mountain Car's truth is {car:.3f} ± "
+        f"{car.standard_error:.3f}, from 10⁷ episodes.",
     ]
     for title, names in PANELS:
         lines += ["", f"## {title}", ""]

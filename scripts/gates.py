@@ -15,11 +15,11 @@ from reweigh.trust.gates import GATES
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "gates.md"
 BEFORE = """# Gates
 
-A verdict is the worst of its gates. Each asks one question, of the estimators that it concerns,
-and is amber or red beyond its limits, which differ for some kinds of estimators. *Sums* are the
-tables that it reads beyond the estimate's own numbers; without them it is not checked, and the
-verdict says so. *Fault* is what it is meant to notice: the names are those of [the
-study](../trust/README.md), which tells how often each gate speaks up. `scripts/gates.py` makes
+A verdict is the worst of its gates (checks). Each gate answers one question about the estimators
+that it applies to, and is amber or red beyond its limits, which differ for some kinds of
+estimators. *Sums* are the tables that it reads beyond the estimate itself; without them it is not
+checked, and the verdict says so. *Fault* is what it should notice: a name from [the
+study](../trust/README.md), which reports how often each gate fires. `scripts/gates.py` writes
 this table.
 
 | gate | question | estimators | limits | sums | fault | |

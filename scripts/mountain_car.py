@@ -37,7 +37,7 @@ def q_learning(
 ) -> Floats:
     """Action values (cells, actions) of undiscounted Q-learning, reward -1 per step.
 
-    Many cars learn one table at once: an update moves each (cell, action) towards the mean target
+    Many cars learn one table at once: an update moves each (cell, action) toward the mean target
     of the cars in it. Cars start anew at the goal or after H steps; the cut after H steps is not
     an end, so the table counts the steps to the goal however many they are. Half of the cars
     start as the world's episodes do, half anywhere in the box of positions and velocities, so

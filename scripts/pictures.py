@@ -26,7 +26,7 @@ GREY, DARK = "#8A8A8A", "#111111"
 
 
 def clinic() -> TabularMDP:
-    """Three states, two treatments: the behaviour tosses a coin, the target prefers the second."""
+    """Three states, two treatments: the behavior tosses a coin, the target prefers the second."""
     move = [
         [[0.7, 0.2, 0.1], [0.8, 0.15, 0.05]],
         [[0.2, 0.5, 0.3], [0.4, 0.5, 0.1]],

@@ -10,6 +10,12 @@ from reweigh import kernels as compute
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As through a pipe, whatever the width of the terminal that the tests run in."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(params=["kernels", "twins"])
 def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both codes, whatever the size."""

@@ -266,7 +266,7 @@ class Cell:
 
     jumps: list[Jump]
     known: list[Jump]
-    by_ratio: bool  # per-state normalisation: divide by the sum of ratios, not by the count
+    by_ratio: bool  # per-state normalization: divide by the sum of ratios, not by the count
 
     def divisor(self, jumps: list[Jump]) -> Fraction:
         return _sum(j.rho for j in jumps) if self.by_ratio else Fraction(len(jumps))
@@ -281,7 +281,7 @@ class Cell:
         return [(j, j.rho / divisor) for j in self.known] if divisor else []
 
     def variance(self, weight: Fraction, worth: dict[Jump, Fraction]) -> Fraction:
-        """Of a = weight z and b = rho worth(jump); per state both centred and over rhobar."""
+        """Of a = weight z and b = rho worth(jump); per state both centered and over rhobar."""
         if not self.divisor(self.jumps):
             return ZERO
         r = self.reward() if self.by_ratio else ZERO
@@ -297,7 +297,7 @@ class Recursion:
 
     def __init__(self, log: Log, normalize: Normalize = "simplex", pooled: bool = False) -> None:
         if pooled and log.hidden:
-            raise ValueError("pooling over time needs every state observed")
+            raise ValueError("pooling over time needs observed states")
         self.log, self.normalize, self.pooled = log, normalize, pooled
         self.starts = [_jumps(log, e)[0].state for e in log.episodes]
         jumps = [jump for e in log.episodes for jump in _jumps(log, e)]
@@ -311,7 +311,7 @@ class Recursion:
             self.cells[t, s] = Cell(rows, known, normalize == "state")
         self.d: Masses = [defaultdict(Fraction) for _ in range(log.horizon + 1)]
         self.u: Masses = [{} for _ in range(log.horizon)]
-        self.c: dict[int, Fraction] = {}  # the masses divided by, at the steps normalised
+        self.c: dict[int, Fraction] = {}  # the masses divided by, at the steps normalized
         self._forward({t for j in jumps for t in range(j.t + 1, j.t + j.length)})
         self._backward()
 
@@ -510,7 +510,7 @@ def _shaped(log: Log, q_log: Log) -> tuple[Log, list[Fraction]]:
 
 
 def dr(log: Log, q_log: Log, normalize: bool = False) -> Fraction:
-    """DR, or WDR if normalised: step-wise IS or WIS on the shaped rewards, plus the mean of g."""
+    """DR, or WDR if normalized: step-wise IS or WIS on the shaped rewards, plus the mean of g."""
     shaped, g = _shaped(log, q_log)
     return _mean(g) + (stepwise_wis(shaped) if normalize else stepwise_is(shaped))
 

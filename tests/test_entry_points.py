@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import reweigh as rw
+from reweigh import system as entry_points
 from reweigh.cli.app import run
-from reweigh.system import entry_points
 
 MODULE = '''
 from dataclasses import replace

@@ -165,7 +165,7 @@ LEDGERS = {
     "a share beyond 1": '{"format": 2, "logs": {}, "reported": {"a": [1.5]}}',
     "without its checksum": '{"format": 3, "logs": {}, "reported": {}}',
     "with another checksum": '{"format": 3, "logs": {}, "reported": {}, "checksum": "0"}',
-    "no UTF-8": b'{"format": "\xff"}',
+    "not UTF-8": b'{"format": "\xff"}',
 }
 
 

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "reweigh"
-MOST_STATEMENTS, MOST_MODULES, MOST_COMPILED_LINES = 25_300, 180, 1_800
+MOST_STATEMENTS, MOST_MODULES, MOST_COMPILED_LINES = 29_800, 180, 1_800
 LINES_OF_A_MODULE, LINES_OF_A_FUNCTION = 450, 80
 COMPILED = {"compiled", "inlined"}  # the decorators of kernels/common.py
 
@@ -34,12 +34,15 @@ def test_statements() -> None:
 
 def test_modules() -> None:
     assert len(TREES) <= MOST_MODULES
-    lines = {path.name: path.read_text(encoding="utf-8").count("\n") for path in TREES}
+    lines = {
+        str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8").count("\n")
+        for path in TREES
+    }
     assert not {name: n for name, n in lines.items() if n > LINES_OF_A_MODULE}
 
 
 def test_functions() -> None:
-    long = {f"{p.name}:{f.name}": length(f) for p, f in functions()}
+    long = {f"{p.relative_to(SOURCE)}:{f.name}": length(f) for p, f in functions()}
     assert not {name: n for name, n in long.items() if n > LINES_OF_A_FUNCTION}
 
 

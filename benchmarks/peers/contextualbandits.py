@@ -1,4 +1,4 @@
-"""contextualbandits: one step; normalised importance sampling on probabilities, with its caps."""
+"""contextualbandits: one step; normalized importance sampling on probabilities, with its caps."""
 
 from __future__ import annotations
 

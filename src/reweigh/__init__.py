@@ -26,6 +26,7 @@ __all__ = [
     "Moments",
     "PartialError",
     "PlaceboWarning",
+    "Quantiles",
     "Recipe",
     "Refusal",
     "RefusedError",
@@ -33,6 +34,7 @@ __all__ = [
     "ReweighError",
     "ReweighWarning",
     "Rounding",
+    "RulePolicy",
     "SelectionWarning",
     "SmallSampleWarning",
     "StationaryWarning",
@@ -113,9 +115,11 @@ if TYPE_CHECKING:
     from reweigh.log.abstractions import Grid, Rounding
     from reweigh.log.arrays import log_from_arrays
     from reweigh.log.log import Columns, EpisodeLog
-    from reweigh.policy import ColumnPolicy, FunctionPolicy
+    from reweigh.log.quantiles import Quantiles
+    from reweigh.policy import ColumnPolicy, FunctionPolicy, read_policy
     from reweigh.policy.behavior import FittedBehavior, fit_behavior
-    from reweigh.policy.table import TablePolicy, read_policy
+    from reweigh.policy.rule import RulePolicy
+    from reweigh.policy.table import TablePolicy
     from reweigh.sums.keyed import StepMoments, TransitionMoments
     from reweigh.sums.moments import Moments
     from reweigh.sums.read import read_log
@@ -142,13 +146,15 @@ _HOMES = {
     "reweigh.log.log": "Columns EpisodeLog",
     "reweigh.sums.read": "read_log",
     "reweigh.log.abstractions": "Grid Rounding",
+    "reweigh.log.quantiles": "Quantiles",
     "reweigh.sums.moments": "Moments",
     "reweigh.sums.store": "load_moments",
     "reweigh.sums.tables": "Table",
     "reweigh.sums.keyed": "StepMoments TransitionMoments",
-    "reweigh.policy": "ColumnPolicy FunctionPolicy",
+    "reweigh.policy": "ColumnPolicy FunctionPolicy read_policy",
     "reweigh.policy.behavior": "FittedBehavior fit_behavior",
-    "reweigh.policy.table": "TablePolicy read_policy",
+    "reweigh.policy.rule": "RulePolicy",
+    "reweigh.policy.table": "TablePolicy",
     "reweigh.evaluation.result": "Diagnostics Estimate Gain Interval Marginals Refusal",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -1,21 +1,44 @@
-"""What goes wrong, said once: every exception, warning and message builder of reweigh.
+"""All exceptions, warnings and message builders of reweigh.
 
-An exception class carries the exit code that the command line gives for it.
+An exception class has the exit code that the command line returns for it.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 SHOWN_PLACES = 5
 KEPT_PLACES = 20
 LONGEST_HORIZON = 2**31 - 1
 MOST_REPLICATES = 10_000_000
 MOST_BLOCKS = 1 << 16
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+CALLED_HERE = {
+    "gamma": "discount",
+    "discount_factor": "discount",
+    "behaviour_prob": "behavior_prob",
+    "behavior_policy": "behavior_prob",
+    "propensity": "behavior_prob",
+    "pscore": "behavior_prob",
+    "mu": "behavior_prob",
+    "done": "terminated",
+    "terminal": "terminated",
+    "observation": "state",
+    "trajectory": "episode",
+    "policy": "target",
+    "evaluation_policy": "target",
+    "estimators": "estimator",
+    "estimator": "estimators",
+    "n_bootstrap": "replicates",
+    "confidence": "level",
+}
+SHOWN = 72  # characters of the line that a message quotes
 
 
 class ReweighError(Exception):
@@ -25,13 +48,17 @@ class ReweighError(Exception):
 
 
 class UsageError(ReweighError, ValueError):
-    """An argument or an option is wrong; the data was not looked at."""
+    """An argument or an option is wrong; the data was not read."""
 
     exit_code = 2
 
 
+class UnknownArgument(UsageError, TypeError):
+    """An argument that the function does not have; the message names the one that was meant."""
+
+
 class InputError(ReweighError, ValueError):
-    """The data breaks the contract; `faults` lists every break found."""
+    """The data breaks the contract; `faults` lists every violation."""
 
     exit_code = 3
 
@@ -52,7 +79,7 @@ class RefusedError(ReweighError):
 
 
 class SupportError(RefusedError):
-    """The log never shows what the target policy would do."""
+    """The log has no data on what the target policy would do."""
 
 
 class PartialError(ReweighError):
@@ -62,7 +89,7 @@ class PartialError(ReweighError):
 
 
 class ResourceError(ReweighError, OSError):
-    """A file, the disk or the memory is not to be had."""
+    """A file, disk space or memory is not available."""
 
     exit_code = 6
 
@@ -72,11 +99,11 @@ class ReweighWarning(UserWarning):
 
 
 class InputWarning(ReweighWarning):
-    """The input was accepted, with a remark that the user should read."""
+    """The input was accepted, but the user should read this."""
 
 
 class LowOverlapWarning(ReweighWarning):
-    """Few logged episodes speak for the target policy."""
+    """The estimate effectively rests on few logged episodes."""
 
 
 class SelectionWarning(ReweighWarning):
@@ -84,20 +111,20 @@ class SelectionWarning(ReweighWarning):
 
 
 class StationaryWarning(ReweighWarning):
-    """A stationary distribution stands in for one that is not stationary."""
+    """A stationary distribution is used for one that is not stationary."""
 
 
 class PlaceboWarning(ReweighWarning):
-    """A quantity whose true value is known came out wrong."""
+    """The estimate of a known quantity is wrong."""
 
 
 class SmallSampleWarning(ReweighWarning):
-    """Too few episodes for the error to be believed."""
+    """Too few episodes for a reliable standard error."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a fault is: only the parts that are known are printed."""
+    """The place of a fault; only the known parts are printed."""
 
     value: object
     column: str | None = None
@@ -154,7 +181,7 @@ def input_error(what: str, faults: Iterable[Fault]) -> InputError:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` where a known name is close, else nothing."""
+    """`; did you mean 'x'?` if a known name is close, else nothing."""
     by_lower = {other.lower().strip(): other for other in known}
     wanted = name.lower().strip()
     close = difflib.get_close_matches(wanted, list(by_lower), n=1, cutoff=0.7)
@@ -164,12 +191,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def must_be(parameter: str, rule: str, got: object) -> UsageError:
-    """The message of a wrong argument, in the one form that all use."""
+    """The message for a wrong argument, in one form for all."""
     return UsageError(f"the parameter {parameter!r} must be {rule}; got {got!r} instead")
 
 
 def check_whole(parameter: str, given: object, least: int, most: int | None = None) -> int:
-    """A whole number, NumPy's too, that fits into 64 bits; True is none."""
+    """A whole number that fits into 64 bits; NumPy integers count, True does not."""
     if isinstance(given, Integral) and not isinstance(given, bool):
         number = int(given)
         if least <= number <= (2**63 - 1 if most is None else most):
@@ -191,5 +218,51 @@ def check_horizon(horizon: object) -> int:
 
 
 def check_threads(threads: object) -> int:
-    """How many threads are to work; asked first, whether or not there is work for them."""
+    """The number of threads to use; checked first, even if there is nothing to do."""
     return check_whole("threads", threads, 1)
+
+
+# ---- arguments that a function does not have
+
+
+def hints(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
+    """The same function, which tells what an argument that it does not have is called here."""
+    code: Any = function.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    known = frozenset(names)
+
+    @wraps(function)
+    def checked(*args: Given.args, **given: Given.kwargs) -> Answer:
+        refuse_unknown(function.__name__, given, known)
+        return function(*args, **given)
+
+    return checked
+
+
+def refuse_unknown(function: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """UnknownArgument for the first argument that is not known."""
+    names = [name for name in known if name != "self"]
+    for name in given:
+        if name not in names:
+            raise UnknownArgument(f"{function}() has no argument {name!r}{_hint(name, names)}")
+
+
+def _hint(name: str, known: list[str]) -> str:
+    if name == "alpha" and "level" in known:
+        return "; use level=, which is 1 - alpha: 0.95, not 0.05"
+    if name in ("alpha", "ci") and "level" not in known:
+        return "; the level belongs to the interval: est.interval(0.95)"
+    here = CALLED_HERE.get(name)
+    return f"; use {here}=" if here in known else nearest(name, known)
+
+
+def text_fault(text: str, where: str, place: int, message: str) -> UsageError:
+    """The message under the line that it is about, with a caret below the place."""
+    place = min(place, len(text))
+    start = text.rfind("\n", 0, place) + 1
+    line, column = text.count("\n", 0, place) + 1, place - start
+    shown = text[start:].partition("\n")[0]
+    skipped = max(0, column - SHOWN * 2 // 3)
+    shown = "".join(c if c.isprintable() else " " for c in shown[skipped : skipped + SHOWN])
+    head = f"{where}, line {line}, column {column + 1}: {message}"
+    return UsageError(f"{head}\n    {shown}\n    {' ' * (column - skipped)}^")

@@ -1,8 +1,8 @@
-"""The paper's fictitious estimator, and what its appendix says of it, as numbers.
+"""The paper's fictitious estimator, and the statements of its appendix, as numbers.
 
 Wherever a state has fewer visits than (1-δ) times the expected number, the fictitious estimator
-knows the truth. It cannot be used on data; it carries the proof of Theorem 4.1. The paper counts
-steps from 1, here they count from 0: its h is t + 1.
+uses the true values. It cannot be used on data; the proof of Theorem 4.1 rests on it. The paper
+counts steps from 1, here they count from 0: its h is t + 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Clean logs in which most (step, state) have few rows: how often does the test of propensities
 call right ones wrong, and does it notice wrong ones?
 
-Every log is made anew from its seed, world included, so that nothing hangs on one draw of tables.
+Every log is made from its own seed, world included, so nothing depends on one draw of tables.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ Tables = Callable[[np.random.Generator, tuple[int, ...], int], tuple[Floats, Flo
 class Sparse:
     """n episodes of H steps among S states with A actions.
 
-    policies  draws μ and π; `by_step`: anew at every step
+    policies  draws μ and π; `by_step`: for every step
     ends      the chance that an episode ends after a step; `cut`: that it is cut off instead
     merged    so many states have one name, which the policies do not go by
     hidden    the share of states that are not shown
@@ -175,12 +175,12 @@ def _pushed(x: Floats, force: Floats) -> Floats:
 SETTINGS: dict[str, Sparse | SparseTaxi | CartPole] = {
     "ε-greedy by step, S = 50, n = 200": Sparse(50, 3, 5, 200, _same_best),
     "ε-greedy by step, S = 200, n = 1,000": Sparse(200, 5, 5, 1000, _same_best),
-    "ε-greedy by step, other favourites": Sparse(200, 5, 3, 1000, _other_best),
+    "ε-greedy by step, other favorites": Sparse(200, 5, 3, 1000, _other_best),
     "certain target, by step": Sparse(50, 3, 10, 200, _certain),
     "drawn policies, by step": Sparse(100, 5, 10, 300, _drawn),
     "peaked policies, by step": Sparse(50, 5, 10, 250, _peaked),
     "ε-greedy, S = 500": Sparse(500, 4, 20, 200, _other_best, by_step=False),
-    "nearly certain behaviour": Sparse(300, 5, 20, 300, _nearly_certain, by_step=False, ends=0.1),
+    "nearly certain behavior": Sparse(300, 5, 20, 300, _nearly_certain, by_step=False, ends=0.1),
     "drawn policies, early ends": Sparse(300, 5, 20, 300, _drawn, by_step=False, ends=0.1),
     "drawn policies, cut off": Sparse(100, 3, 10, 300, _drawn, by_step=False, ends=0.05, cut=0.05),
     "a rare action, by step": Sparse(20, 3, 5, 100, _rare),

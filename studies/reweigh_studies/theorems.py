@@ -55,8 +55,8 @@ class Logs:
 
     def covariance(self, x: Floats) -> Floats:
         """Cov[x] of a vector per log, (R, K) to (K, K)."""
-        centred = x - self.probability @ x
-        found: Floats = (centred * self.probability[:, None]).T @ centred
+        centered = x - self.probability @ x
+        found: Floats = (centered * self.probability[:, None]).T @ centered
         return found
 
 
@@ -85,7 +85,7 @@ class Estimates:
 
 
 def drawn_logs(mdp: TabularMDP, n: int, replicates: int, rng: np.random.Generator | int) -> Logs:
-    """R logs of n episodes of the behaviour, at a cost that does not depend on n.
+    """R logs of n episodes of the behavior, at a cost that does not depend on n.
 
     Given n_t(s), the moves out of s are multinomial, and the sum of their Gaussian noises is
     Gaussian with the sum of their variances.
@@ -134,10 +134,10 @@ def counted_logs(mdp: TabularMDP, rollout: Rollout, replicates: int) -> Logs:
 
 
 def every_log(mdp: TabularMDP, n: int) -> Logs:
-    """All logs of n episodes that the behaviour can make, with their probabilities.
+    """All logs of n episodes that the behavior can make, with their probabilities.
 
     The order of the episodes does not matter, so a log is a multiset of trajectories:
-    p = n! Π_k p_k^{c_k}/c_k!. Rewards must have no noise of their own.
+    p = n! Π_k p_k^{c_k}/c_k!. Rewards must be without noise.
     """
     if mdp.reward_sd.any():
         raise UsageError("the logs of a world with noisy rewards cannot be listed")
@@ -163,7 +163,7 @@ def every_log(mdp: TabularMDP, n: int) -> Logs:
 
 
 def every_trajectory(mdp: TabularMDP) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Probability (L,) and (s_t, a_t, s_{t+1}) as (L, H, 3) of all that the behaviour can do."""
+    """Probability (L,) and (s_t, a_t, s_{t+1}) as (L, H, 3) of all that the behavior can do."""
     H, S, A = mdp.horizon, mdp.n_states, mdp.n_actions
     p, path = mdp.initial, np.empty((S, 0, 3), dtype=np.int64)
     here = np.arange(S)
@@ -235,7 +235,7 @@ def forward(mdp: TabularMDP, logs: Logs, steps: Steps, *, simplex: bool = False)
 
 @dataclass(frozen=True, eq=False)
 class Replicates:
-    """What each estimator says of each log, all (R,), and the truth.
+    """The estimate of each estimator on each log, all (R,), and the true value.
 
     plain, simplex  MIS as it is, and with d_t on the simplex
     clipped         plain MIS cut to [0, v_max]
@@ -294,7 +294,7 @@ def tilted_world(
 ) -> TabularMDP:
     """Two actions that change nothing, of ratios 1 ± 2 tilt, and a mean reward per step.
 
-    With `fate`, an episode keeps one of two states for good, by a coin; in the second all its
+    With `fate`, an episode keeps one of two states to its end, by a coin; in the second all its
     rewards are `fate` higher.
     """
     mean = np.asarray(rewards, dtype=float)

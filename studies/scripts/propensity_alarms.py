@@ -5,9 +5,9 @@
     python propensity_alarms.py --write    what is there into docs/trust: sparse.csv, and
                                                    the rows of the gate in gates.csv
 
-A run goes on where an earlier one ended. The study's logs are made from the same seeds as those of
-trust.py, so that of its tables exactly the rows of this gate are replaced; verdicts, which rest on
-the other gates too, are those of trust.py.
+A run continues where an earlier one ended. The study's logs are made from the same seeds as those
+of trust.py, so that of its tables exactly the rows of this gate are replaced; verdicts, which rest
+on the other gates too, are those of trust.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure what the paper's statements say, on known worlds, and write docs/paper/theory.csv.
+"""Check the paper's statements on known worlds, and write docs/paper/theory.csv.
 
 One row per measured statement: key, statement, measured, error, expected, holds. `error` is the
 Monte-Carlo standard error of `measured`, 0 where it is exact; `holds` is yes, partly or no. The

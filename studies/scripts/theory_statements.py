@@ -45,7 +45,7 @@ STATEMENTS = {
     f"of the absolute error on any log {TINY}.",
     "clipping-bias": "Clipping plain MIS at the largest value biases it downwards: the bias that "
     f"is closest to 0 {TINY}.",
-    "simplex-bias": "Normalising to the simplex has a bias of order 1/n: n times the bias over all "
+    "simplex-bias": "Normalizing to the simplex has a bias of order 1/n: n times the bias over all "
     "logs of 800 episodes of a world with two trajectories, against its first-order value.",
     # Theorem 4.1
     "theorem-bound": "Theorem 4.1: clipped MIS's squared error is at most its bound: largest ratio",
@@ -63,7 +63,7 @@ STATEMENTS = {
     "n = 1,000.",
     # the horizon: an exponent of growth between H = 400 and 800
     "growth-fixed-ratios": "Leading term, fixed ratios, reward 1 per step",
-    "growth-on-policy": "Leading term, target equal to behaviour, fate fixed at the start",
+    "growth-on-policy": "Leading term, target equal to behavior, fate fixed at the start",
     "growth-near-policy": "Leading term, ratios 1 ± 1/sqrt(H), reward 1 per step",
     "growth-nearer-policy": "Leading term, ratios 1 ± 1/H, fate fixed at the start",
     "growth-constant-value": "Leading term, one reward at the end, so that V_max is constant",
@@ -93,12 +93,12 @@ STATEMENTS = {
     "is for the worst case over worlds; in a single world the ratio has no limit): their ratio "
     "over H, for constant rewards in the second half with little noise at H = 64.",
     # remarks
-    "on-policy-bound": "For a target equal to the behaviour the leading term is at most "
+    "on-policy-bound": "For a target equal to the behavior the leading term is at most "
     "3 V_max^2 + H sigma^2, if V_max is at least R_max: largest ratio in six random worlds.",
-    "on-policy-bound-rare-reward": "For a target equal to the behaviour the leading term is at "
+    "on-policy-bound-rare-reward": "For a target equal to the behavior the leading term is at "
     "most 3 V_max^2 + H sigma^2 with V_max the largest value, whatever R_max: ratio for a reward "
     "of 1 that comes once in a hundred episodes.",
-    "finite-actions": "With a behaviour that is uniform over states and actions, H^3 S A / eps^2 "
+    "finite-actions": "With a behavior that is uniform over states and actions, H^3 S A / eps^2 "
     "episodes are enough: leading term over H^3 S A R_max^2 in one world of five states and "
     "actions.",
     # Example 1
@@ -115,7 +115,7 @@ STATEMENTS = {
     "log E[rho^2] over V_log for ratios 1 ± 0.03.",
     "example-mis": "MIS's leading term with a reward of 1 at the end is linear, H Var[rho]: "
     f"leading term {EXAMPLE}.",
-    # the marginalised framework
+    # the marginalized framework
     "lemma-frameworks": "With the true weights both frameworks agree in expectation at every step, "
     "for any Q: largest difference over all trajectories of three tiny worlds.",
     "framework-unbiased": "MDR with a wrong fixed Q and plain MIS's weights has no bias: largest "

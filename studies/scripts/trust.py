@@ -1,19 +1,19 @@
 """Run the coverage study and make docs/trust from it: tables, charts and the page.
 
-    python trust.py                        run what is not there yet, tables into the folder
+    python trust.py                        run the missing cells, tables into the folder
     python trust.py --small                a small version, in minutes
     python trust.py --parts faults,best --worlds default,rare-5 --replicates 100
     python trust.py --sizes 50,200,1000    the cheaper three quarters of the cells first
     python trust.py --replicates coverage=300,faults=100       others as many as usual
-    python trust.py --tables               run nothing: the tables of what is there
+    python trust.py --tables               run nothing: the tables of the existing cells
     python trust.py --missing              only cells that docs/trust lacks
     python trust.py … --write              the same, and put them into docs/trust
-    python trust.py --check      does the page of docs/trust say what its tables say?
+    python trust.py --check      does the page of docs/trust match its tables?
 
-A run goes on where an earlier one ended; `--overwrite` begins anew. Ctrl-C keeps every finished
-cell. Limits can be changed afterwards: verdicts are made again from the gates' values. What
-`--write` writes replaces the rows of the same cells; those of others stay, if the limits are the
-same, so that the study can go on where its cells are not at hand.
+A run continues where an earlier one ended; `--overwrite` starts again. Ctrl-C keeps every finished
+cell. Limits can be changed afterwards: verdicts are made again from the gates' values. `--write`
+replaces the rows of the same cells; those of others stay, if the limits are the same, so the study
+can continue without its cells.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
     failed: dict[str, str] = {}
     if options.tables:
         found, there, of = coverage.finished(parts, folder, seed=options.seed)
-        print(f"{there} of {of} cells are there", file=sys.stderr)
+        print(f"{there} of {of} cells exist", file=sys.stderr)
     else:
         found, failed = coverage.run(
             parts,
@@ -73,13 +73,13 @@ def main(arguments: list[str]) -> int:
             seed=options.seed,
             backend=Backend(options.backend, options.jobs, options.address),
             overwrite=options.overwrite,
-            report=_Telling(),
+            report=Telling(),
         )
     remarks: tuple[str, ...] = ()
     if beside:
         found, remarks = joined(found, DOCS, options.seed), Study.read(DOCS).remarks
     if not found.coverage:
-        print("no cell of the study's intervals is there: nothing is written", file=sys.stderr)
+        print("no cell of the study's intervals exists: nothing is written", file=sys.stderr)
         return 1
     to = DOCS if options.write else folder / "tables"
     found.write(to)
@@ -95,10 +95,10 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--folder", type=Path, help="of the cells (default: build/study)")
-    parser.add_argument("--parts", type=_names, help=f"of {', '.join(coverage.PARTS)}")
-    parser.add_argument("--worlds", type=_names, help="names of worlds (default: all)")
-    parser.add_argument("--sizes", type=_numbers, help="of the logs, in episodes (default: all)")
-    parser.add_argument("--faults", type=_names, help="of the part faults (default: all)")
+    parser.add_argument("--parts", type=names, help=f"of {', '.join(coverage.PARTS)}")
+    parser.add_argument("--worlds", type=names, help="names of worlds (default: all)")
+    parser.add_argument("--sizes", type=numbers, help="of the logs, in episodes (default: all)")
+    parser.add_argument("--faults", type=names, help="of the part faults (default: all)")
     parser.add_argument(
         "--replicates",
         type=_replicates,
@@ -110,34 +110,36 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--backend", default="loky", help="loky, sequential, dask or ray")
     parser.add_argument("--address", help="of a Dask or Ray cluster")
     parser.add_argument(
-        "--overwrite", action="store_true", help="begin anew, also with what is in docs/trust"
+        "--overwrite", action="store_true", help="start again, also replacing docs/trust"
     )
-    parser.add_argument("--missing", action="store_true", help="only what docs/trust lacks")
+    parser.add_argument(
+        "--missing", action="store_true", help=("only the parts missing in docs/trust")
+    )
     parser.add_argument("--tables", action="store_true", help="run nothing")
     parser.add_argument("--write", action="store_true", help="into docs/trust")
     parser.add_argument("--check", action="store_true", help="of the page in docs/trust")
     return parser.parse_args(arguments)
 
 
-def _names(text: str) -> list[str]:
+def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(name) for name in _names(text)]
+def numbers(text: str) -> list[int]:
+    return [int(name) for name in names(text)]
 
 
 def _replicates(text: str) -> int | dict[str, int]:
     if "=" not in text:
         return int(text)
-    pairs = (part.partition("=") for part in _names(text))
+    pairs = (part.partition("=") for part in names(text))
     return {name.strip(): int(count) for name, _, count in pairs}
 
 
 def _publish(folder: Path) -> None:
     study = Study.read(folder)
     if not study.usual:
-        print(f"{folder}: no cell of the part coverage is there, so there is no page")
+        print(f"{folder}: no cell of the part coverage exists, so there is no page")
         return
     (folder / PAGE).write_text(page(study), encoding="utf-8")
     charts = {"coverage": coverage_chart(study.coverage), "green": green_chart(study.coverage)}
@@ -152,11 +154,11 @@ def _publish(folder: Path) -> None:
 def _check() -> int:
     if (DOCS / PAGE).read_text(encoding="utf-8") == page(Study.read(DOCS)):
         return 0
-    print(f"{PAGE}: not what the tables say; run studies/scripts/trust.py --tables --write")
+    print(f"{PAGE} does not match the tables; run studies/scripts/trust.py --tables --write")
     return 1
 
 
-class _Telling:
+class Telling:
     """A line now and then, with the time left at the pace so far."""
 
     def __init__(self) -> None:
@@ -184,7 +186,7 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:
-        print("interrupted; every finished cell is kept: run it again to go on", file=sys.stderr)
+        print("interrupted; every finished cell is kept: run it again to continue", file=sys.stderr)
         sys.exit(130)
     except ReweighError as error:
         sys.exit(f"trust.py: {error}")

@@ -75,7 +75,7 @@ def test_every_world_makes_logs(name: str) -> None:
     assert log.n_episodes == 60
     assert np.all(np.isfinite(world.truth()))
     [result] = rw.evaluate_all(log, target, ["is"])
-    # with two actions of which one is never taken the behaviour is deterministic
+    # with two actions of which one is never taken the behavior is deterministic
     assert isinstance(result, rw.Estimate) == (name != "none-two-actions")
     if world.reading == "fitted":
         assert log.behavior_source != "logged"
@@ -305,10 +305,10 @@ def test_intervals_are_those_of_the_estimate() -> None:
 
 def test_the_logged_mean_is_a_contender() -> None:
     log, target = WORLDS["tiny"].log(50, RNG(4))
-    row = Measure(gates=False).row(log, target, ["behaviour"], seed=0)
+    row = Measure(gates=False).row(log, target, ["behavior"], seed=0)
     returns = Grid.of(log).returns
-    assert row["behaviour/value"] == pytest.approx(returns.mean())
-    assert row["behaviour/error"] == pytest.approx(returns.std(ddof=1) / math.sqrt(50))
+    assert row["behavior/value"] == pytest.approx(returns.mean())
+    assert row["behavior/error"] == pytest.approx(returns.std(ddof=1) / math.sqrt(50))
 
 
 def test_the_default_method_is_that_of_interval() -> None:
@@ -335,7 +335,7 @@ def test_no_gate_is_told_of_an_estimator_that_always_refuses() -> None:
 
 
 STUDY = {
-    TrustCell("tiny", 50): ("mis", "is", "log", "behaviour"),
+    TrustCell("tiny", 50): ("mis", "is", "log", "behavior"),
     TrustCell("tiny", 50, "drift", Measure(("auto",), quick=())): ("mis", "log"),
     BestCell(120, policies=3): ("mis",),
 }
@@ -350,13 +350,13 @@ def test_cells_run_through_the_sweep_and_resume(tmp_path: Path) -> None:
     for name in files:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     again = sweep.run(STUDY, tmp_path / "one", setting, resume=True)
-    assert set(again.found) == set(STUDY)
+    assert set(again.existing) == set(STUDY)
     for cell in STUDY:
         assert again.results[cell].values == run.results[cell].values
     more = {TrustCell("tiny", 50): ("mis", "wis", "log")}  # another estimator, later
     added = sweep.run(more, tmp_path / "one", setting, backend=Backend("sequential"), resume=True)
     [result] = added.results.values()
-    assert {"mis", "is", "wis", "behaviour", "log"} == result.estimators
+    assert {"mis", "is", "wis", "behavior", "log"} == result.estimators
     assert result.values["mis/value"] == run.results[TrustCell("tiny", 50)].values["mis/value"]
 
 
@@ -444,7 +444,7 @@ def test_verdicts_at_once_are_those_of_the_library(world: str, n: int, fault: st
     for seed in range(3):
         log, target = cell.log(*np.random.SeedSequence(seed).spawn(2))
         rows.append(measure.row(log, target, (*asked, SUMS, "log"), seed))
-        results = rw.evaluate_all(log, target, asked)
+        results = [*rw.evaluate_all(log, target, asked)]
         results += rw.evaluate_all(rw.moments(log, target), target, ["mis"])
         levels.append([LEVELS.index(r.verdict.level) if isinstance(r, rw.Estimate) else REFUSED
                        for r in results])  # fmt: skip
@@ -583,7 +583,7 @@ def test_the_plan_is_what_the_study_promises() -> None:
     faults = [cell for cell in parts["faults"].cells if isinstance(cell, TrustCell)]
     assert {cell.fault for cell in faults} == set(FAULTS)
     asked = {name for part in parts.values() for names in part.cells.values() for name in names}
-    assert {*coverage.ESTIMATORS, "ssd-is", SUMS, "log", "behaviour"} == asked
+    assert {*coverage.ESTIMATORS, "ssd-is", SUMS, "log", "behavior"} == asked
     names = [cell.name for part in parts.values() for cell in part.cells if part.name == "coverage"]
     assert len(set(names)) == len(names)
 
@@ -633,7 +633,7 @@ def test_tables_on_disk(tmp_path: Path) -> None:
     with (tmp_path / "a" / "coverage.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert tuple(rows[0]) == tables.COVERAGE
-    assert {row["estimator"] for row in rows} == {*coverage.ESTIMATORS, "behaviour"}
+    assert {row["estimator"] for row in rows} == {*coverage.ESTIMATORS, "behavior"}
     assert {row["method"] for row in rows} == {"auto", "analytic", "cluster", "jackknife"}
 
 

@@ -48,9 +48,9 @@ def test_all_goals_met() -> None:
 @pytest.mark.parametrize(
     ("change", "missed"),
     [
-        ({"coverage_green": 0.91}, "where the verdict is green"),
-        ({"coverage_green": 0.99, "mc_green": 0.003}, "where the verdict is green"),
-        ({"coverage_amber": 0.80}, "where it is amber"),
+        ({"coverage_green": 0.91}, "if the verdict is green"),
+        ({"coverage_green": 0.99, "mc_green": 0.003}, "if the verdict is green"),
+        ({"coverage_amber": 0.80}, "if it is amber"),
         ({"group": "none", "green": 0.001}, "no verdict is green in a world without overlap"),
         ({"green": 0.3}, "at least half of the well-overlapped cells are green"),
     ],

@@ -214,7 +214,7 @@ GATED = {
 
 
 def test_no_goal_hangs_on_rows_that_are_older_than_the_gate_of_unseen_actions() -> None:
-    """As if every log in which a model lacks some of the target's mass had lost its colour, the
+    """As if every log in which a model lacks some of the target's mass had lost its color, the
     intervals of these being all right or all wrong, or had become amber with a wrong one."""
     lacking = {
         (row["world"], row["n"]): round((row["amber"] + row["red"]) * row["replicates"])

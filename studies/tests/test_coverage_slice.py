@@ -192,8 +192,8 @@ def test_a_width_that_does_not_shrink_with_n(monkeypatch: pytest.MonkeyPatch) ->
     assert all(told(found, name, m) for name in ("mis", "is") for m in ("analytic", "cluster"))
 
 
-def test_the_error_of_another_normalisation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The un-normalised estimator's error on the normalised estimate."""
+def test_the_error_of_another_normalization(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The un-normalized estimator's error on the normalized estimate."""
 
     def mutant(log: object, target: object, names: list[str]) -> list[Estimate | Refusal]:
         results = evaluate_in_study(log, target, [*names, "mis-plain"])  # type: ignore[arg-type]

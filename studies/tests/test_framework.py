@@ -1,4 +1,4 @@
-"""Appendix C: the marginalised framework, over all trajectories and all logs of tiny worlds.
+"""Appendix C: the marginalized framework, over all trajectories and all logs of tiny worlds.
 
 With a control variate y = r + f and a start value g, framework (C.1) weighs y_t by the running
 product of ratios and (C.2) by w_t(s_t) ρ_t.
@@ -77,7 +77,7 @@ def shaped(world: TabularMDP, logs: theorems.Logs) -> tuple[theorems.Logs, np.nd
 
 
 @each_world
-def test_marginalised_estimators_are_unbiased(name: str) -> None:
+def test_marginalized_estimators_are_unbiased(name: str) -> None:
     """Theorem C.1, first part, over all logs of two episodes: MIS and MDR with a fixed wrong Q̂ and
     the weights of plain MIS, which are unbiased given s_t; on the simplex they are not."""
     world = WORLDS[name]
@@ -118,9 +118,9 @@ def test_unbiased_weights_must_mean_given_the_state(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
-def test_marginalised_estimators_are_consistent() -> None:
+def test_marginalized_estimators_are_consistent() -> None:
     """Theorem C.1, second part: on a log that is the population, the weights are the true ones,
-    and MIS and MDR with a wrong Q̂ are exact, in each normalisation; as IS and DR are."""
+    and MIS and MDR with a wrong Q̂ are exact, in each normalization; as IS and DR are."""
     world = random_world(1, discount=F(1, 2))
     log = population_log(world)
     truth = float(world.value(world.target))

@@ -139,7 +139,7 @@ def test_growth_of_both_in_the_cubic_example() -> None:
 
 
 def test_the_simplex_has_no_cubic_part_in_the_cubic_example() -> None:
-    """Beyond the paper: normalised, the one state has mass 1 at every step, and only the noise of
+    """Beyond the paper: normalized, the one state has mass 1 at every step, and only the noise of
     each step's own mean ratio is left."""
     assert growth(late_rewards, "leading_simplex") == pytest.approx(1, abs=0.01)
 
@@ -165,7 +165,7 @@ def test_cramer_rao_is_quadratic_at_most(world: TabularMDP) -> None:
 
 @pytest.mark.parametrize(("S", "A"), [(2, 2), (4, 3), (5, 5)])
 def test_sample_complexity_with_few_actions(S: int, A: int) -> None:
-    """Remark on finite actions: a behaviour that is uniform over states and actions has
+    """Remark on finite actions: a behavior that is uniform over states and actions has
     τ_a τ_s ≤ SA, so H³SA/ε² episodes are enough: leading ≤ H³ SA R_max²."""
     rng = np.random.default_rng(S)
     H = 6

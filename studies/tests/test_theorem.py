@@ -119,7 +119,7 @@ def test_without_its_conditions_the_bound_may_not_be_used() -> None:
     assert bound.failing
 
 
-def test_normalising_to_the_simplex_costs_unbiasedness() -> None:
+def test_normalizing_to_the_simplex_costs_unbiasedness() -> None:
     """Plain MIS has no bias at any n, over all logs. On the simplex d̂ is a ratio, with a bias of
     order 1/n; clipping at V_max has one too; DM's comes from unseen actions."""
     world = random_mdp(3, n_states=2, n_actions=2, horizon=2)

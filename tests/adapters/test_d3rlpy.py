@@ -120,7 +120,7 @@ def test_propensities_are_estimated_where_there_are_none() -> None:
 def test_what_does_not_fit() -> None:
     a = arrays()
     held = looks_like(a)
-    with pytest.raises(rw.InputError, match="abstraction=Rounding"):
+    with pytest.raises(rw.InputError, match="abstraction=Quantiles"):
         from_d3rlpy(held)  # observations are floats
     with pytest.raises(rw.InputError, match=f"has 3 values for {len(a['mu'])} steps"):
         from_d3rlpy(held, behavior_prob=[0.5] * 3, features=codes)

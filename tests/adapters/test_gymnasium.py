@@ -97,7 +97,7 @@ def test_continuous_observations_need_states() -> None:
         p = 0.5 + 0.4 * np.tanh(5 * observation[2])
         return np.array([1 - p, p])
 
-    with pytest.raises(rw.InputError, match="abstraction=Rounding"):
+    with pytest.raises(rw.InputError, match="abstraction=Quantiles"):
         record(env, lean, 3, seed=0, horizon=10)
     log = record(env, lean, 100, seed=0, horizon=10, abstraction=rw.Rounding([1, 1, 20, 1]))
     assert log.columns.state == ("state_0", "state_1", "state_2", "state_3")
@@ -150,9 +150,9 @@ def test_what_cannot_be_recorded() -> None:
     import gymnasium
 
     even = np.full((16, 4), 0.25)
-    with pytest.raises(rw.UsageError, match="discrete space"):
+    with pytest.raises(rw.UsageError, match="discrete action space"):
         record("Pendulum-v1", even, 1)
-    with pytest.raises(rw.UsageError, match="no limit of steps"):
+    with pytest.raises(rw.UsageError, match="no step limit"):
         record(Counting(3), even, 1)
     with pytest.raises(rw.UsageError, match="'n' must be"):
         record(lake(), even, 0)
@@ -160,12 +160,12 @@ def test_what_cannot_be_recorded() -> None:
         record(lake(), even[:, :3], 1)
     with pytest.raises(rw.UsageError, match="sum to 1"):
         record(lake(), even * 1.1, 1)
-    with pytest.raises(rw.UsageError, match="no table of its transitions"):
+    with pytest.raises(rw.UsageError, match="no transition table"):
         tabular_mdp(gymnasium.make("Blackjack-v1"), even, even)
     with pytest.raises(rw.UsageError, match=r"'target' must be an array of shape \(16, 4\)"):
         tabular_mdp(lake(), even[:3], even)
     log = record(lake(), even, 5, seed=0)
-    with pytest.raises(rw.UsageError, match="the policy knows 0 to 1"):
+    with pytest.raises(rw.UsageError, match="the policy has only 0 to 1"):
         rw.evaluate(log, gym_policy(lambda _: [0.5, 0.5]), rw.mis())
 
 

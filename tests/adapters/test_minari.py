@@ -153,7 +153,7 @@ def test_boxes_need_an_abstraction() -> None:
         episode["observations"] = rng.normal(size=shape).astype(np.float32)
     box = gymnasium.spaces.Box(-9, 9, (2,), np.float32)
     held = dataset(made, observations=box)
-    with pytest.raises(rw.InputError, match="abstraction=Rounding"):
+    with pytest.raises(rw.InputError, match="abstraction=Quantiles"):
         from_minari(held, behavior_prob="policy/mu")
     log = from_minari(held, behavior_prob="policy/mu", abstraction=rw.Rounding(1.0))
     assert all(isinstance(value, tuple) for value in log.states.values)
@@ -180,7 +180,7 @@ def test_actions_of_other_kinds() -> None:
     for episode in made:
         episode["actions"] = np.zeros((len(episode["rewards"]), 2), int)
     many = Fake(made)
-    with pytest.raises(rw.UsageError, match="an action of several parts"):
+    with pytest.raises(rw.UsageError, match="an action with several parts"):
         from_minari(many, behavior_prob="policy/mu")
 
 

@@ -113,7 +113,7 @@ def test_classes_meet_actions_by_their_text() -> None:
         ClassifierPolicy(fitted(data)).probabilities(log)
 
 
-def test_a_classifier_estimates_the_behaviour() -> None:
+def test_a_classifier_estimates_the_behavior() -> None:
     """Its probabilities are near the true ones (mean absolute error below 0.03 of 1,600 rows), and
     the log says where they came from."""
     from sklearn.linear_model import LogisticRegression
@@ -131,7 +131,7 @@ def test_a_classifier_estimates_the_behaviour() -> None:
     assert before.probabilities(log) == pytest.approx(estimate.probabilities(log), rel=1e-3)
 
 
-def test_a_behaviour_that_rules_out_what_was_done() -> None:
+def test_a_behavior_that_rules_out_what_was_done() -> None:
     from sklearn.dummy import DummyClassifier
 
     log = read(frame())
@@ -207,13 +207,13 @@ def test_states_that_do_not_work() -> None:
         StateCodes(3)
     with pytest.raises((rw.UsageError, NotFittedError), match="not fitted"):
         StateCodes(KMeans())
-    with pytest.raises(rw.UsageError, match="not whole"):
+    with pytest.raises(rw.UsageError, match="fractions, not finite or too large"):
         read(data, abstraction=fit_states(StandardScaler(), data, ["x", "y"]))
     with pytest.raises(rw.UsageError, match="there are 2 names and states up to 2"):
         read(data, abstraction=fit_states(KMeans(3, n_init=1), data, ["x", "y"], names="ab"))
     with pytest.raises(rw.UsageError, match="no column 'z'"):
         fit_states(KMeans(2), data, ["z"])
-    with pytest.raises(rw.UsageError, match="column 'x', row 1: no finite number"):
+    with pytest.raises(rw.UsageError, match="column 'x', row 1: not a finite number"):
         fit_states(KMeans(2), data.assign(x=np.nan), ["x", "y"])
     with pytest.raises(rw.UsageError, match="different for every state"):
         fit_states(KMeans(2, n_init=1), data, ["x"], names="aa")

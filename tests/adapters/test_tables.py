@@ -66,13 +66,13 @@ def test_broken_arrow_files(tmp_path: Path) -> None:
     feather.write_feather(log_table(), path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-40])
-    with pytest.raises(rw.InputError, match="not a whole Arrow file"):
+    with pytest.raises(rw.InputError, match="not a complete Arrow file"):
         rw.read_log(path)
     (tmp_path / "b.csv").write_bytes(whole)
-    with pytest.raises(rw.InputError, match="named like csv and holds arrow"):
+    with pytest.raises(rw.InputError, match="named like csv but contains arrow"):
         rw.read_log(tmp_path / "b.csv")
     path.write_text("episode,step\n")
-    with pytest.raises(rw.InputError, match="named like arrow and holds csv"):
+    with pytest.raises(rw.InputError, match="named like arrow but contains csv"):
         rw.read_log(path)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import jsonschema
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
 
 from reweigh.cli.app import run
+from reweigh.cli.outputs import OUTPUTS
+from reweigh.cli.schema import schema_of
 
 
 @dataclass(frozen=True)
@@ -22,14 +26,26 @@ class Ran:
     code: int
     out: str
     err: str
+    command: str
 
     def json(self) -> Any:
-        """The printed object; NaN and Infinity are no JSON."""
-        return json.loads(self.out, parse_constant=_no_constant)
+        """The printed object, which has the shape that `reweigh schema` prints; NaN and Infinity
+        are no JSON."""
+        found = json.loads(self.out, parse_constant=_no_constant)
+        validator(self.command).validate(found)
+        return found
+
+
+@functools.cache
+def validator(command: str) -> Any:
+    """Checks an output of this command."""
+    schema = schema_of(command, OUTPUTS[command])
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
 
 
 def _no_constant(word: str) -> NoReturn:
-    raise AssertionError(f"{word} is no JSON")
+    raise AssertionError(f"{word} is not valid JSON")
 
 
 class Command:
@@ -42,7 +58,7 @@ class Command:
         self.capsys.readouterr()
         code = run([str(argument) for argument in arguments])
         out, err = self.capsys.readouterr()
-        return Ran(code, out, err)
+        return Ran(code, out, err, str(arguments[0]) if arguments else "")
 
 
 def log_table(n: int = 60, seed: int = 0, first: int = 0, **changes: Any) -> pa.Table:

@@ -27,7 +27,7 @@ def test_the_gates_are_those_of_the_verdicts(command: Command, log: Path, policy
 
 
 def test_no_value_is_told(command: Command, log: Path, policy: Path) -> None:
-    """Neither the estimate nor what the behaviour earned: the decision comes first."""
+    """Neither the estimate nor what the behavior earned: the decision comes first."""
     value = rw.evaluate(rw.read_log(log), rw.read_policy(policy)).value
     ran = command("check", log, "--diagnose", "--target", policy)
     assert ran.code == 0
@@ -67,7 +67,7 @@ def test_options_of_diagnose_alone_are_refused(command: Command, log: Path, poli
     for extra in (("--target", policy), ("--estimators", "mis"), ("--strict",)):
         ran = command("check", log, *extra)
         assert ran.code == 2
-        assert f"{extra[0]} belongs to --diagnose" in ran.err
+        assert f"{extra[0]} needs --diagnose" in ran.err
     assert command("check", log, "--diagnose").code == 2  # no target
     assert command("check", log, "--target-prob", "pi").code == 0
 

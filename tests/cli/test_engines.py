@@ -57,7 +57,7 @@ def test_a_log_that_was_scanned_is_told_as_far_as_it_is_known(
 def test_before_a_scan_a_log_knows_how_it_is_read(parquet: Path, engine: str) -> None:
     log = rw.read_log(parquet, engine=engine, horizon=2, discount=0.5)
     assert repr(log) == f"ScannedLog(parquet file log.parquet, engine={engine!r})"
-    found = log.known()
+    found = log.description()
     assert (found["source"], found["horizon"], found["discount"]) == (
         "parquet file log.parquet",
         2,
@@ -75,7 +75,7 @@ def test_a_log_in_a_database_is_named_in_words(parquet: Path, tmp_path: Path) ->
     log = rw.read_log(path, engine="duckdb", table="steps")
     assert repr(log) == "ScannedLog(table 'steps' of lake.duckdb, engine='duckdb')"
     table = ibis.duckdb.connect().read_parquet(parquet)
-    assert rw.read_log(table).known()["source"] == "Ibis table of duckdb"
+    assert rw.read_log(table).description()["source"] == "Ibis table of duckdb"
 
 
 @pytest.mark.parametrize("engine", ["stream", "duckdb"])
@@ -172,7 +172,7 @@ def test_the_sql_that_was_run_is_the_one_that_is_shown(
         (("--engine", "sparkle"), "there is no engine 'sparkle'"),
         (("--engine", "stream", "--cut-episodes", "drop"), "needs the log in memory"),
         (("--engine", "stream", "--fit-behavior"), "needs the log in memory"),
-        (("--table", "steps"), "read by an engine"),
+        (("--table", "steps"), "needs an engine"),
     ],
 )
 def test_what_an_engine_cannot_do_is_told(
@@ -192,8 +192,8 @@ SPARK = ("--engine", "spark://127.0.0.1:9")
     [
         ((), 2, "there is no LOG: give its files"),
         (SPARK, 2, "there is no LOG: give its files"),
-        (("--table", "steps"), 2, "needs to know where"),
-        (("--table", "steps", "--engine", "duckdb"), 2, "give the DuckDB database as the LOG"),
+        (("--table", "steps"), 2, "needs a database"),
+        (("--table", "steps", "--engine", "duckdb"), 2, "give a DuckDB database as LOG"),
         # a table of Spark is a log, and only Spark is missing
         pytest.param(("--table", "steps", *SPARK), 6, "does not answer", marks=pytest.mark.spark),
     ],
@@ -222,7 +222,7 @@ def test_files_and_a_table_of_spark_are_not_one_log(
     files = (parquet, parquet)
     ran = command("evaluate", *files, "--target", policy, "--table", "t", "--engine", "duckdb")
     assert ran.code == 2
-    assert "from a database: give its file as the log" in ran.err
+    assert "from a database: give the database file as the log" in ran.err
 
 
 def test_a_table_of_a_database(command: Command, tmp_path: Path, policy: Path) -> None:
@@ -260,4 +260,4 @@ def test_a_deterministic_log_is_refused_by_every_engine(
     for engine in ("arrays", "stream", "duckdb"):
         ran = command("evaluate", tmp_path / "log.parquet", "--target", policy, "--engine", engine)
         assert ran.code == 4
-        assert "deterministic policy" in ran.err, engine
+        assert "either the logged policy is deterministic" in ran.err, engine

@@ -131,7 +131,7 @@ def test_without_propensities_they_are_estimated(
     assert any("estimated by counts" in text for text in told["missing"])
     ran = command("evaluate", "--config", tmp_path / "c.toml", "--target", policy)
     assert ran.code == 0
-    assert "behaviour probabilities: estimated" in ran.out
+    assert "behavior probabilities: estimated" in ran.out
 
 
 @pytest.mark.parametrize(
@@ -210,13 +210,16 @@ def test_several_columns_of_one_state_and_fractions(command: Command, tmp_path: 
     table = table.append_column("state_hr", pa.array(rng.integers(0, 3, 180)))
     told, config = proposed(command, tmp_path, table)
     assert config["state"] == ["state_bp", "state_hr"]
-    assert any("'state_bp' is a fraction" in text for text in told["missing"])
+    assert config["bins"] == [3, 0]  # 180 rows, 3 values: 20 rows a state
+    edges = [float(edge) for edge in told["bins"]["state_bp"].split(",")]
+    below = np.searchsorted(edges, table["state_bp"].to_numpy(), side="right")
+    assert np.abs(np.bincount(below) - 60).max() <= 1  # edges are shown with six digits
 
 
 def test_a_log_without_episodes_says_what_to_add(command: Command, tmp_path: Path) -> None:
     told, _ = proposed(command, tmp_path, log_table().drop_columns(["episode", "step"]))
     assert any("number the rows" in text for text in told["missing"])
-    assert any("it holds zeros" in text for text in told["missing"])
+    assert any("run init with --bandit" in text for text in told["missing"])
 
 
 def test_how_a_csv_is_written_is_found_out(command: Command, tmp_path: Path) -> None:
@@ -402,8 +405,8 @@ def test_options_of_a_command_stand_in_its_table(
         ("target = 3", "target must be the path of one file"),
         ('target = ["a.csv", "b.csv"]', "target must be the path of one file"),
         ("[evaluate]\nreward_range = [1]", "[evaluate] reward_range must be a list of 2 values"),
-        ("a = ", "is no TOML"),
-        ("a = 1\na = 2", "is no TOML"),
+        ("a = ", "is not valid TOML"),
+        ("a = 1\na = 2", "is not valid TOML"),
     ],
 )
 def test_what_the_file_says_wrongly(
@@ -519,14 +522,14 @@ def test_where_a_configuration_says_what(tmp_path: Path) -> None:
     ("lines", "code", "note"),
     [
         # an option with a value that only the command can judge
-        (["", "discount = 2.5"], 2, "line 2 says discount = 2.5"),
-        (['short_episodes = "maybe"'], 2, 'line 1 says short_episodes = "maybe"'),
-        (["", "[evaluate]", 'estimators = "mis,mos"'], 2, 'line 3 says estimators = "mis,mos"'),
-        (["[evaluate]", "", "level = 2.0"], 2, "line 3 says level = 2.0"),
+        (["", "discount = 2.5"], 2, "line 2 sets discount = 2.5"),
+        (['short_episodes = "maybe"'], 2, 'line 1 sets short_episodes = "maybe"'),
+        (["", "[evaluate]", 'estimators = "mis,mos"'], 2, 'line 3 sets estimators = "mis,mos"'),
+        (["[evaluate]", "", "level = 2.0"], 2, "line 3 sets level = 2.0"),
         # a column that is not there
-        (["", 'reward = "gain"'], 3, 'line 2 says reward = "gain"'),
+        (["", 'reward = "gain"'], 3, 'line 2 sets reward = "gain"'),
         # a file that is not there
-        (["", "", 'target = "nowhere.csv"'], 6, 'line 3 says target = "nowhere.csv"'),
+        (["", "", 'target = "nowhere.csv"'], 6, 'line 3 sets target = "nowhere.csv"'),
     ],
 )
 def test_errors_name_the_line_that_they_come_from(
@@ -553,7 +556,7 @@ def test_a_role_that_init_left_open_is_found_again(command: Command, tmp_path: P
     text = (tmp_path / "c.toml").read_text().splitlines()
     lines = [k for k, line in enumerate(text, 1) if line.startswith("# reward = ")]
     assert len(lines) == 2
-    wanted = f"leaves reward undecided: remove the # before one of the lines {lines[0]}, {lines[1]}"
+    wanted = f"leaves reward open: remove the # before one of the lines {lines[0]}, {lines[1]}"
     assert wanted in ran.err
 
 
@@ -680,18 +683,37 @@ def test_the_log_s_own_policy_is_written(command: Command, log: Path, tmp_path: 
     own = tmp_path / "own.csv"
     ran = command("check", log, "--write-policy", own)
     assert ran.code == 0, ran.err
-    assert f"the log's own policy: {own}" in ran.out
+    assert f"the logged policy: {own}" in ran.out
     table = pacsv.read_csv(own)
     assert table.column_names == ["state", "action", "prob"]
     assert table.num_rows == 4
     prob = table["prob"].to_numpy().reshape(2, 2)
     assert prob.sum(axis=1) == pytest.approx([1, 1], abs=1e-12)
-    rows = pacsv.read_csv(log)
-    state, action = rows["state"].to_numpy(), rows["action"].to_numpy()
-    assert prob[1, 0] == pytest.approx(np.mean(action[state == 1] == 0), abs=1e-4)
-    assert command("evaluate", log, "--target", own).code == 0
+    assert (prob == 0.5).all()  # the logged propensity, not the share of the rows
+    ran = command("evaluate", log, "--target", own)
+    assert ran.code == 0
+    assert "is today's policy, but for rounding or estimation: both earn" in ran.out
     assert command("check", log, "--write-policy", own).code == 2  # it is not replaced
     assert command("check", log, "--write-policy", tmp_path / "p.csv", "--diagnose").code == 2
+
+
+def test_shares_stand_in_for_propensities_that_depend_on_more(
+    command: Command, tmp_path: Path
+) -> None:
+    """In state 0 the propensities vary from row to row; in state 1 they add up to 0.9999."""
+    table = log_table()
+    state, action = table["state"].to_numpy(), table["action"].to_numpy()
+    mu = np.where(state == 1, np.where(action == 1, 0.3333, 0.6666), 0.4)
+    mu[np.flatnonzero(state == 0)[0]] = 0.6
+    log = write_log(
+        tmp_path / "log.csv",
+        table.set_column(table.column_names.index("behavior_prob"), "behavior_prob", pa.array(mu)),
+    )
+    own = tmp_path / "own.csv"
+    assert command("check", log, "--write-policy", own).code == 0
+    prob = pacsv.read_csv(own)["prob"].to_numpy().reshape(2, 2)
+    assert prob[0, 1] == pytest.approx(action[state == 0].mean(), abs=1e-4)
+    assert prob[1] == pytest.approx([2 / 3, 1 / 3], abs=1e-12)
 
 
 def test_shares_add_up_to_one() -> None:

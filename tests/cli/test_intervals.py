@@ -69,8 +69,11 @@ def test_an_interval_that_is_refused_says_why(command: Command, log: Path, polic
              "--interval", "bootstrap-t", "--replicates", 99)  # fmt: skip
     ran = command(*given)
     assert ran.code == 0
-    assert "ssd-is: amber: there is no interval: ssd-is has no standard error of its own" in ran.out
-    assert "use --interval percentile" in ran.out
+    assert (
+        "There is no interval: bootstrap-t needs a standard error, and ssd-is has only that of its"
+        in ran.out + command(*given, "--explain").out
+    )
+    assert "use --interval percentile" in command(*given, "--explain").out
     ran = command(*given, "--json")
     entries = {entry["estimator"]: entry for entry in ran.json()["estimates"]}
     assert entries["ssd-is"]["interval"] is None
@@ -83,7 +86,7 @@ def test_sums_have_no_bootstrap(command: Command, log: Path, policy: Path, tmp_p
     command("moments", log, "--target", policy, "--blocks", 20, "-o", sums)
     ran = command("evaluate", sums, "--interval", "percentile")
     assert ran.code == 0
-    assert "mis: amber: there is no interval: the bootstrap draws episodes" in ran.out
+    assert "(no interval: the bootstrap needs individual episodes" in ran.out
     assert "--interval analytic or --interval jackknife" in ran.out
     ran = command("evaluate", sums, "--interval", "jackknife", "--json")
     assert ran.json()["estimates"][0]["interval"]["method"].startswith("jackknife (")
@@ -104,8 +107,8 @@ def test_no_verdict_is_green_without_the_interval_that_was_asked_for(
     assert entry["interval"] is None
     [gate] = [gate for gate in entry["gates"] if gate["name"] == "interval"]
     assert entry["interval_refused"]["reason"] in gate["text"]
-    assert "influence values are those of episodes" in gate["text"]
-    assert "No interval: influence values are those of episodes" in page.read_text("utf-8")
+    assert "influence values need individual episodes" in gate["text"]
+    assert "(no interval: influence values need individual episodes" in page.read_text("utf-8")
     judged = ("interval", "verdict", "gates")
     assert all(entry[name] == value for name, value in usual.items() if name not in judged)
     ran = command(*asked, "--quiet")
@@ -113,24 +116,29 @@ def test_no_verdict_is_green_without_the_interval_that_was_asked_for(
     assert ran.err.count("influence values") == 1
 
 
-def test_the_gain_over_the_behaviour_is_told(
+def test_the_gain_over_the_behavior_is_told(
     command: Command, log: Path, policy: Path, tmp_path: Path
 ) -> None:
     given = ("evaluate", log, "--target", policy, "--estimators", "mis,dm")
+    given = (*given, "--explain")
     ran, entries = command(*given), command(*given, "--json").json()["estimates"]
     for entry in entries:
         gain = in_python(log, policy, entry["estimator"]).gain()
-        assert f"{entry['estimator']}: better than the behaviour? {gain}\n" in ran.out
+        assert f"{entry['estimator']}: better than today's policy? {gain}\n" in ran.out
         assert str(gain).startswith("p = ")
+        around = entry["gain"].pop("interval")
         assert entry["gain"] == pytest.approx(gain.to_dict())
+        assert (around["low"] + around["high"]) / 2 == pytest.approx(gain.value)
+        half_width = (around["high"] - around["low"]) / 2
+        assert 1.96 < half_width / gain.standard_error < 2.1
     assert "better than" not in command(*given, "--quiet").out
     told = [line for line in ran.out.splitlines() if "better than" in line]
     scanned = command(*given, "--engine", "stream").out.splitlines()
     assert [line for line in scanned if "better than" in line] == told
     sums = tmp_path / "sums.parquet"
     command("moments", log, "--target", policy, "-o", sums)
-    ran = command("evaluate", sums, "--estimators", "mis,dm")
-    assert ran.out.count("better than the behaviour? p ≤ ") == 2
+    ran = command("evaluate", sums, "--estimators", "mis,dm", "--explain")
+    assert ran.out.count("better than today's policy? p ≤ ") == 2
     assert "at most)" in ran.out
 
 
@@ -142,8 +150,9 @@ def test_a_gain_that_is_refused_says_why_once(
     log = write_log(tmp_path / "cut.csv", table.append_column("cut", [cut]))
     sums = tmp_path / "sums.parquet"
     command("moments", log, "--target", policy, "--truncated", "cut", "-o", sums)
-    ran = command("evaluate", sums, "--estimators", "mis,dm")
-    assert ran.out.count("mis, dm: better than the behaviour? not told: these sums") == 1
+    ran = command("evaluate", sums, "--estimators", "mis,dm", "--explain")
+    refused = "mis, dm: better than today's policy? not known: the sums do not include the variance"
+    assert ran.out.count(refused) == 1
     assert "--engine arrays" in ran.out
 
 
@@ -159,18 +168,18 @@ def test_the_interval_of_a_red_wis_is_not_shown(
     for name in ("wis", "trajectory-is"):
         assert entries[name]["verdict"] == "red"
         assert entries[name]["interval"]["low"] < entries[name]["value"]
-        assert "none to trust" in rows[name]
+        assert "not reliable" in rows[name]
         assert f"{name}: better than" not in ran.out
         shown = str(in_python(log, policy, name))
-        assert "no interval to trust; see certify() for a bound that holds" in shown
-        assert "not told: the error is not to be trusted" in shown
-    assert "wis, trajectory-is: no interval to trust; see evaluate --reward-range" in ran.out
+        assert shown.startswith("Not reliable: ")
+        assert "not known: the verdict is red" in shown
+        assert entries[name]["reliable"] is False
     assert entries["dr"]["verdict"] == "red"
-    for name in ("dr", "mis"):
-        assert "none to trust" not in rows[name]
-    assert page.read_text("utf-8").count("none to trust") == 2
+    assert "not reliable" in rows["dr"]
+    assert "not reliable" not in rows["mis"]
+    assert page.read_text("utf-8").count('<td class="n">not reliable</td>') == 6  # in two tables
     ran = command("evaluate", log, "--target", policy, "--estimators", "wis", "--quiet")
-    assert ran.out.endswith("no interval to trust red\n")
+    assert ran.out.endswith("no interval red\n")
 
 
 @pytest.mark.parametrize(
@@ -179,10 +188,10 @@ def test_the_interval_of_a_red_wis_is_not_shown(
         (("--interval", "normal"), "--interval must be one of auto, analytic"),
         (("--level", 1), "--level must be a number between 0 and 1"),
         (("--level", 0.4, "--one-sided", "lower"), "above 0.5"),
-        (("--one-sided", "left"), "--one-sided takes lower or upper"),
-        (("--replicates", 500), "--replicates belongs to --interval percentile"),
-        (("--seed", 5), "--seed belongs to"),
-        (("--interval", "percentile", "--seed", -1), "--seed takes a whole number"),
+        (("--one-sided", "left"), "--one-sided must be lower or upper"),
+        (("--replicates", 500), "--replicates needs --interval percentile"),
+        (("--seed", 5), "--seed needs --interval"),
+        (("--interval", "percentile", "--seed", -1), "--seed must be a whole number"),
         (("--interval", "percentile", "--replicates", 398), "--replicates must be at least 399"),
         (("--interval", "bootstrap-t", "--level", 0.999), "at least 19,999"),
         (("--reward-range", 1, 0), "--reward-range must be two numbers"),
@@ -208,8 +217,9 @@ def bounded(tmp_path: Path) -> Path:
 
 
 def test_a_declared_range_gives_a_certificate(
-    command: Command, bounded: Path, policy: Path
+    command: Command, bounded: Path, policy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     given = ("evaluate", bounded, "--target", policy, "--estimators", "mis,wis", "--reward-range",
              0, 2)  # fmt: skip
     ran = command(*given)

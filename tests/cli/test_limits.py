@@ -225,7 +225,7 @@ def test_the_limit_is_the_least_of_all(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(process, "_address_limit", lambda: 3 * 10**9)
     monkeypatch.setattr(process, "_addresses_in_use", lambda: 10**9)
     assert (process.limit(), process.allowed()) == (3 * 10**9, 2 * 10**9)
-    with pytest.raises(rw.ResourceError, match=r"5 GB of memory, and this .* 2 GB at most; wait"):
+    with pytest.raises(rw.ResourceError, match=r"5 GB of memory, but this .* at most 2 GB; wait"):
         process.require(5 * 10**9, "this", "wait")
     process.require(10**9, "this", "wait")
 

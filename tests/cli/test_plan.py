@@ -47,7 +47,7 @@ def test_a_difference(command: Command, log: Path) -> None:
         estimators=["mis", "wis", "dm"],
     )
     assert needed(ran.out) == {n.estimator: f"{n.episodes:,}" for n in own.needs}
-    assert "a difference of 0.4 to the behaviour (90 %, power 90 %)" in ran.out
+    assert "a difference of 0.4 to the behavior (90 %, power 90 %)" in ran.out
     assert "wanted" not in ran.out
 
 
@@ -65,7 +65,7 @@ def test_json(command: Command, log: Path, policy: Path) -> None:
     told = ran.json()
     assert set(told) == {
         "goal", "source", "pilot_episodes", "horizon", "reference", "episodes", "estimators",
-        "decomposition", "warnings", "log", "version",
+        "decomposition", "warnings", "log", "version", "schema_version",
     }  # fmt: skip
     assert told["goal"] == {"half_width": 0.1, "difference": None, "power": None, "level": 0.95}
     assert told["pilot_episodes"] == 60
@@ -104,7 +104,7 @@ def test_moments(command: Command, tmp_path: Path, log: Path, policy: Path) -> N
     assert "plan on the log itself, or ask for a --half-width" in ran.err
     ran = command("plan", sums, "--half-width", "0.1", "--target", policy)
     assert ran.code == 2
-    assert "moments already know their target" in ran.err
+    assert "moments include their target" in ran.err
 
 
 def test_max_ratio_clips(command: Command, log: Path, policy: Path) -> None:
@@ -153,7 +153,7 @@ def test_charts_that_cannot_be_written(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ([], 2, "--half-width or --difference, one of them"),
+        ([], 2, "--half-width or --difference (one of them)"),
         (["--half-width", "1", "--difference", "1"], 2, "--half-width or --difference"),
         (["--half-width", "0"], 2, "the option --half-width must be a positive number"),
         (["--half-width", "nan"], 2, "the option --half-width must be a positive number"),
@@ -161,12 +161,12 @@ def test_charts_that_cannot_be_written(
         (["--difference", "-1"], 2, "the option --difference must be a positive number"),
         (["--difference", "1", "--power", "1"], 2, "the option --power must be a number between"),
         (["--difference", "1", "--power", "0.01"], 2, "1 less the --level"),
-        (["--half-width", "1", "--power", "0.9"], 2, "--power belongs to --difference"),
+        (["--half-width", "1", "--power", "0.9"], 2, "--power needs --difference"),
         (["--half-width", "1", "--level", "2"], 2, "the option --level must be a number"),
         (["--half-width", "1", "--estimators", "mips"], 2, "did you mean 'mis'?"),
         (["--half-width", "1", "--estimators", "mis,mis"], 2, "without repetitions"),
         (["--half-width", "1", "--max-ratio", "-1"], 2, "max-ratio"),
-        (["--half-width", "1", "--overwrite"], 2, "--overwrite belongs to --chart"),
+        (["--half-width", "1", "--overwrite"], 2, "--overwrite needs --chart"),
     ],
 )
 def test_wrong_options(command: Command, log: Path, policy: Path, arguments, code, words) -> None:
@@ -203,21 +203,21 @@ def test_cut_off_episodes(command: Command, tmp_path: Path) -> None:
     assert "leave the cut ones out, in the log itself" in " ".join(ran.out.split())
     ran = command(*arguments, "--estimators", "is,wis")
     assert ran.code == 4
-    assert "no estimator can be planned for" in ran.err
+    assert "no estimator has a plan" in ran.err
 
 
 def test_a_constant_log_has_nothing_to_plan(command: Command, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv", log_table(reward=np.ones(180), pi=np.full(180, 0.5)))
     ran = command("plan", log, "--target-prob", "pi", "--half-width", "0.1")
     assert ran.code == 4
-    assert "no error" in ran.err
+    assert "the pilot gives no standard error: no variation" in ran.err
 
 
 def test_estimated_propensities_and_small_pilots_are_told(command: Command, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv", log_table(20))
     ran = command("plan", log, "--target-prob", "pi", "--half-width", "0.1", "--fit-behavior")
     assert ran.code == 0, ran.err
-    assert "the plan takes them for the truth" in " ".join(ran.out.split())
+    assert "the plan ignores that" in " ".join(ran.out.split())
     assert "the pilot has 20 episodes" in ran.out
 
 

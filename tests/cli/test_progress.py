@@ -282,7 +282,7 @@ def test_a_query_that_fails_leaves_no_thread(tmp_path: Path, often: None) -> Non
     from reweigh.sums.engines.sql_connect import open_home
 
     log = scanned(tmp_path, 10)
-    with open_home("duckdb", log.data, log.reading, None) as home, watching(lambda *_: None):
+    with open_home("duckdb", log.data, log.reading, {}) as home, watching(lambda *_: None):
         with pytest.raises(rw.InputError, match="DuckDB cannot read the log"):
             home.run(None, "SELECT c0 // 0, CAST('a' AS INTEGER) FROM reweigh_log")
         assert workers() == []

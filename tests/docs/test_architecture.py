@@ -21,4 +21,4 @@ def test_every_file_that_the_map_names_exists() -> None:
 
 
 def test_the_map_is_one_page() -> None:
-    assert len(MAP.splitlines()) <= 100
+    assert len(MAP.splitlines()) <= 90

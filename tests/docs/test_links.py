@@ -56,4 +56,5 @@ def test_the_reference_has_the_formula_of_every_estimator() -> None:
     tables = page.split("## Letters")[1].split("## Standard errors")[0]
     first = [line.split("|")[1] for line in tables.splitlines() if line.startswith("| `")]
     names = [name for cell in first for name in re.findall(r"`([\w-]+)`", cell)]
+    names = [name for name in names if not name.startswith("mis-memory-")]  # a family
     assert sorted(names) == sorted(rw.ESTIMATORS)

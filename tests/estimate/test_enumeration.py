@@ -88,7 +88,7 @@ def test_doubly_robust_is_unbiased_with_any_fixed_q(logs) -> None:
     assert total == pytest.approx(truth, rel=1e-11)
 
 
-def test_self_normalised_estimators_are_biased_with_two_episodes(logs) -> None:
+def test_self_normalized_estimators_are_biased_with_two_episodes(logs) -> None:
     """The test above would pass for an expectation that is blind: these must differ."""
     truth = float(WORLD.value(WORLD.target))
     for recipe in (rw.wis(), rw.mis(), rw.mis("state"), rw.trajectory_wis()):

@@ -151,7 +151,7 @@ def test_own_exact_q_leaves_only_the_noise_of_the_rewards() -> None:
     """With the true Q and no reward noise, DR, WDR and MDR have no variance beyond the start's."""
     world = random_mdp(np.random.default_rng(0), horizon=4, reward_sd=0.0, discount=0.9)
     V = world.state_values(world.target_array)
-    # Q with the realised next state averaged out, and rewards that depend on (t, s, a) only
+    # Q with the realized next state averaged out, and rewards that depend on (t, s, a) only
     mean = np.sum(world.transition * world.reward, axis=3)
     Q = mean + 0.9 * np.einsum("tsax,tx->tsa", world.transition, V[1:])
     log = world.simulate(400, 0)

@@ -118,7 +118,7 @@ def coarse_model(
     initial: Floats, T: Floats, r: Floats, pi: Floats, mu: Floats, coarse: npt.NDArray[np.int64]
 ) -> float:
     """The value of the model of cells, by enumeration: every mean over the true states of a cell is
-    taken as the behaviour visits them. T (H,S,A,S), r (H,S,A), π and μ (H,S,A)."""
+    taken as the behavior visits them. T (H,S,A,S), r (H,S,A), π and μ (H,S,A)."""
     visited, d = initial, np.bincount(coarse, initial)
     value = 0.0
     for t in range(len(T)):

@@ -92,7 +92,7 @@ def test_every_consistent_estimator_returns_the_exact_value(case) -> None:
     assert found == pytest.approx(dict.fromkeys(found, truth), rel=1e-11, abs=1e-11)
 
 
-def test_behaviour_earns_its_exact_value(case) -> None:
+def test_behavior_earns_its_exact_value(case) -> None:
     world, log, _ = case
     if log.has_hidden and log.n_truncated:
         pytest.fail("no case has both")
@@ -109,7 +109,7 @@ def test_placebo_is_the_horizon(case) -> None:
         assert result.diagnostics.placebo == pytest.approx(expected, rel=1e-11), result.estimator
 
 
-def test_worlds_tell_target_from_behaviour(case) -> None:
+def test_worlds_tell_target_from_behavior(case) -> None:
     """A world where both earn the same could not see π and μ swapped."""
     world, _, _ = case
     assert world.value(world.target) != world.value(world.behavior)
@@ -158,9 +158,9 @@ def test_is_error_is_the_exact_variance_of_the_weighted_return() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::reweigh.LowOverlapWarning")
-def test_self_normalised_estimators_count_those_who_ended() -> None:
+def test_self_normalized_estimators_count_those_who_ended() -> None:
     """Action 1 ends the episode. Dividing by the weights of the living alone would return the
-    behaviour's survival, whatever the target does."""
+    behavior's survival, whatever the target does."""
     stay, go = (F(1), F(0)), (F(0), F(1))
     reward = ((F(1), F(1)), (F(1), F(1)))
     world = TinyWorld(

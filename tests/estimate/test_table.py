@@ -48,6 +48,8 @@ VARIANTS = {
     "mis-pooled-reward": lambda: rw.mis(reward="pooled"),
     "mis-all-pooled": lambda: rw.mis(pooled=True, reward="pooled"),
     "mdr-in-sample": lambda: rw.mdr("in-sample"),
+    "mis-memory-1": lambda: rw.mis(memory=1),
+    "mis-memory-3": lambda: rw.mis(memory=3),
 }
 TABLE = {**rw.ESTIMATORS, **VARIANTS}
 
@@ -122,7 +124,7 @@ def test_result_is_whole(name: str, world: str) -> None:
     assert found.horizon == WORLDS[world].horizon
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["estimator"] == found.estimator
     assert "<table>" in found._repr_html_()
-    for label in ("value", "interval", "behaviour's own value", "episodes, horizon",
+    for label in ("value", "interval", "behavior's own value", "episodes, horizon",
                   "effective size", "unseen", "placebo"):  # fmt: skip
         assert label in str(found)
     if found.per_step is not None:

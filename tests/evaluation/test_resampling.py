@@ -368,7 +368,7 @@ def test_as_many_mixtures_as_fit_are_run_at_once(
 
 @pytest.mark.parametrize("normalize", ["none", "simplex", "state"])
 def test_hidden_stretches_and_cut_off_episodes_are_solved_together(normalize: Any) -> None:
-    """Which steps are complete, and may be normalised, depends on the replicate."""
+    """Which steps are complete, and may be normalized, depends on the replicate."""
     hidden = ModelFail(4)
     cut = rw.log_from_arrays(**arrays(30, 2))
     stretches = to_reweigh(random_log(random.Random(3), n=40, horizon=5, hide=0.3))
@@ -655,7 +655,7 @@ def test_what_is_left_out_is_not_subtracted() -> None:
     assert without_one(parts).tolist() == [[7, 1e30, 1e30], [5, 0, 5]]
 
 
-def test_continuous_actions_and_estimated_behaviour_are_resampled() -> None:
+def test_continuous_actions_and_estimated_behavior_are_resampled() -> None:
     world = TimeVarying(6, 3)
     found = resample(world.simulate(40, 0), [(world.target, rw.mis())], 5, seed=1)
     assert np.isfinite(found.values).all()

@@ -86,7 +86,7 @@ def test_one_absurd_reward_is_red_on_every_engine(name: str, tmp_path: Path) -> 
         found = rw.evaluate(rw.read_log(tmp_path / "log.parquet", engine=engine), TARGET, name)
         [gate] = [g for g in found.verdict.gates if g.name == "decisive episodes"]
         assert (gate.level, found.verdict.level) == ("red", "red"), engine
-        assert "about 1 episode: episode 17 has" in gate.text
+        assert "about 1 episode: episode 17 contributes" in gate.text
 
 
 @pytest.mark.parametrize("engine", ["stream", "duckdb"])
@@ -155,8 +155,8 @@ def test_differences_of_estimators_have_the_same_joint_errors(tmp_path: Path) ->
     assert texts[1:] == texts[:1] * 2
 
 
-def test_the_behaviour_itself_gains_nothing(tmp_path: Path) -> None:
-    """Where ψ of the target and of the behaviour are equal, rounding is no error."""
+def test_the_behavior_itself_gains_nothing(tmp_path: Path) -> None:
+    """Where ψ of the target and of the behavior are equal, rounding is no error."""
     pq.write_table(table_of(np.random.default_rng(4).random((200, 3))), tmp_path / "log.parquet")
     same = rw.TablePolicy({s: {0: 0.5, 1: 0.5} for s in (0, 1)})
     for engine in ENGINES:

@@ -42,7 +42,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.mark.parametrize("name", ["mis", "mis-plain", "mis-state"])
 def test_ratios_cells_and_operator_are_built_once(name: str, built: Counter[str]) -> None:
     found = rw.evaluate(WORLD.simulate(300, 0), WORLD.target, name)
-    # the placebo of weights that are normalised by state, and gates, read those that are not
+    # the placebo of weights that are normalized by state, and gates, read those that are not
     operators_built = 2 if name == "mis-state" else 1
     first = {"ratios": 1, "transitions": 1, "operator": operators_built, "requests": 1}
     assert built == first

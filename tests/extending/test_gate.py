@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import reweigh as rw
+from reweigh import system as entry_points
 from reweigh.cli.app import run
-from reweigh.system import entry_points
 from reweigh.testing import check_gate
 from reweigh.trust.gates import GATES, all_gates
 
@@ -87,8 +87,8 @@ def test_without_the_package_it_is_gone() -> None:
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        ("one_action:OneAction", "one_action:OneAction of reweigh.gates is no Gate"),
-        ("reweigh.trust.gates:GATES", "is no Gate"),
+        ("one_action:OneAction", "one_action:OneAction of reweigh.gates is not a Gate"),
+        ("reweigh.trust.gates:GATES", "is not a Gate"),
         ("one_action:nothing", "'one-action' adds to reweigh.gates, cannot be loaded"),
     ],
 )
@@ -104,7 +104,7 @@ def test_two_gates_of_one_name_are_refused(installed: Path) -> None:
     other = installed / "another_drift.py"
     other.write_text(source.replace('name="one action"', 'name="drift"'), "utf-8")
     offer(installed, "another_drift:gate")
-    with pytest.raises(rw.UsageError, match="there is a gate 'drift' already"):
+    with pytest.raises(rw.UsageError, match="a gate named 'drift' exists already"):
         rw.evaluate(log_of(np.random.default_rng(0)), TARGET)
 
 

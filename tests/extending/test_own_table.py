@@ -107,11 +107,11 @@ def test_an_estimate_follows_from_the_sums() -> None:
     ("arguments", "words"),
     [
         ({"columns": {"c": "running_produkt"}}, "did you mean 'running_product'"),
-        ({"columns": {"c": "exec(reward)"}}, "an expression holds names, numbers"),
+        ({"columns": {"c": "exec(reward)"}}, "an expression may contain names, numbers"),
         ({"columns": {"c": "reward +"}}, "cannot be read"),
         ({"columns": {"t": "reward"}}, "cannot call a column 't'"),
         ({"keys": ("state",)}, "cannot have the key 'state'"),
-        ({"name": "No name"}, "a table's name is a word"),
+        ({"name": "No name"}, "the name of a table must be a word"),
         ({"rows": "week"}, "sums over 'week'"),
     ],
 )
@@ -123,9 +123,9 @@ def test_a_declaration_that_cannot_be_summed_is_refused(arguments, words) -> Non
 
 def test_two_tables_of_one_name_are_refused() -> None:
     other = rw.Table("capped", ("t",), {"c": "reward"})
-    with pytest.raises(rw.UsageError, match="there is another table 'capped'"):
+    with pytest.raises(rw.UsageError, match="there is already a table 'capped'"):
         rw.moments(read(rows()), TARGET, tables=[capped, other])
-    with pytest.raises(rw.UsageError, match="there is another table 'model'"):
+    with pytest.raises(rw.UsageError, match="there is already a table 'model'"):
         rw.moments(read(rows()), TARGET, tables=[rw.Table("model", ("t",), {"c": "reward"})])
 
 
@@ -133,7 +133,7 @@ def test_different_tables_of_one_name_are_not_added() -> None:
     other = rw.Table("capped", ("t",), {"c": "least(running_product, 6)", "cy": "reward"})
     first = capped_sums(rows(1), "arrays")
     second = rw.moments(read(rows(2)), TARGET, ["mis"], gates=False, tables=[other])
-    with pytest.raises(rw.InputError, match="different tables of the name 'capped'"):
+    with pytest.raises(rw.InputError, match="different tables with the name 'capped'"):
         first + second
     with pytest.raises(rw.InputError, match="different tables: capped and none"):
         first + rw.moments(read(rows(3)), TARGET, ["mis"], gates=False)

@@ -12,7 +12,7 @@ import pytest
 import reweigh as rw
 from reweigh import kernels as compute
 from reweigh.estimate import direct
-from reweigh.log import borrowed_arrays as borrowed
+from reweigh.log import large_arrays as borrowed
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
 TARGET = rw.ColumnPolicy("target_prob")

@@ -38,7 +38,7 @@ BROKEN = [
     Broken("step", 5, None, "null", "must not be null", "fill in", alone=False),
     Broken("state", 4, None, "null", "must not be null", 'hidden="allow"'),
     Broken("action", 4, None, "null", "must not be null", "fill in"),
-    Broken("reward", 4, None, "null", "must not be null", "leave the episode out"),
+    Broken("reward", 4, None, "null", "must not be null", "leave this episode out"),
     Broken("behavior_prob", 4, None, "null", "must not be null", "fill in"),
     Broken("target_prob", 4, None, "null", "must not be null", "fill in"),
     Broken("terminated", 4, None, "null", "must not be null", "fill in"),
@@ -49,8 +49,8 @@ BROKEN = [
     Broken("behavior_prob", 4, NAN, "not-finite", "finite number", "real number"),
     Broken("behavior_prob", 4, INF, "not-finite", "finite number", "real number"),
     Broken("target_prob", 4, NAN, "not-finite", "finite number", "real number"),
-    Broken("behavior_prob", 4, 0.0, "probability-range", "(0, 1]", "cannot have had probability 0"),
-    Broken("behavior_prob", 4, 1e-310, "probability-range", "(0, 1]", "anything below 1e-300"),
+    Broken("behavior_prob", 4, 0.0, "probability-range", "(0, 1]", "cannot be 0"),
+    Broken("behavior_prob", 4, 1e-310, "probability-range", "(0, 1]", "below 1e-300"),
     Broken("behavior_prob", 4, -0.25, "probability-range", "(0, 1]", "logged action"),
     Broken("behavior_prob", 4, 1.0432, "probability-range", "(0, 1]", "continuous_actions=True"),
     Broken("target_prob", 4, -1e-9, "probability-range", "[0, 1]", "logged action"),
@@ -375,8 +375,8 @@ def test_a_step_that_is_no_whole_number_is_named_with_its_row(cell: str, tmp_pat
     assert (place.column, place.row, place.value) == ("step", 5, cell)
 
 
-def test_log_probabilities_are_recognised() -> None:
-    with pytest.raises(rw.InputError, match="log-probabilities: write exp"):
+def test_log_probabilities_are_recognized() -> None:
+    with pytest.raises(rw.InputError, match="log-probabilities: apply exp"):
         rw.read_log(table(behavior_prob=[-0.1, -2.0, 0.0, -1.0, -0.5, -3.0]))
 
 

@@ -297,8 +297,8 @@ def test_the_description_shows_how_states_and_actions_are_spelled() -> None:
 def test_notes_say_what_the_numbers_do_not() -> None:
     about = rw.read_log(ragged(state=list("pqrstu")), short_episodes="truncated").describe()
     assert about["notes"] == [
-        "6 states for 6 rows: most are seen once; bin them (abstraction=Rounding or Grid)",
-        "mean_return counts only what was logged of the 2 cut-off episodes",
+        "6 states for 6 rows: most occur once; bin them (abstraction=Rounding or Grid)",
+        "mean_return counts only the logged rewards of the 2 cut-off episodes",
     ]
 
 

@@ -67,17 +67,21 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes], list[str]]] = {
         lambda: large_gzip()[:-8] + b"\0" * 8,
         ["log.csv.gz"],
     ),
-    "truncated parquet": ("log.parquet", lambda: parquet_bytes()[:-30], ["log.parquet", "whole"]),
+    "truncated parquet": (
+        "log.parquet",
+        lambda: parquet_bytes()[:-30],
+        ["log.parquet", "complete Parquet"],
+    ),
     "parquet of six bytes": ("log.parquet", lambda: parquet_bytes()[:6], ["log.parquet"]),
     "damaged parquet": ("log.parquet", damaged_parquet, ["log.parquet", "damaged"]),
-    "csv named parquet": ("log.parquet", GOOD.encode, ["named like parquet", "holds csv"]),
-    "parquet named csv": ("log.csv", parquet_bytes, ["named like csv", "holds parquet"]),
+    "csv named parquet": ("log.parquet", GOOD.encode, ["named like parquet", "contains csv"]),
+    "parquet named csv": ("log.csv", parquet_bytes, ["named like csv", "contains parquet"]),
     "gzip named csv": (
         "log.csv",
         lambda: gzip.compress(GOOD.encode()),
-        ["named like csv", "holds gzip"],
+        ["named like csv", "contains gzip"],
     ),
-    "csv named gzip": ("log.csv.gz", GOOD.encode, ["named like gzip", "holds csv"]),
+    "csv named gzip": ("log.csv.gz", GOOD.encode, ["named like gzip", "contains csv"]),
     "pickle": ("log.pkl", lambda: pickle.dumps(COLUMNS), ["pickle", "run code"]),
     "pickle named csv": ("log.csv", lambda: pickle.dumps(COLUMNS), ["pickle"]),
     "array file": ("log.npy", numpy_bytes, ["NumPy"]),
@@ -275,7 +279,7 @@ def test_a_file_that_lacks_a_column_of_the_others_is_named(tmp_path: Path) -> No
     first = {name: values[:3] for name, values in COLUMNS.items()}
     second = {name: values[3:] for name, values in COLUMNS.items() if name != "reward"}
     paths = [csv_file(tmp_path / "a.csv", first), csv_file(tmp_path / "b.csv", second)]
-    with pytest.raises(rw.InputError, match=r"b\.csv lacks the column 'reward'"):
+    with pytest.raises(rw.InputError, match=r"b\.csv has no column 'reward'"):
         rw.read_log(paths)
 
 

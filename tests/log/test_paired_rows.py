@@ -159,7 +159,7 @@ def test_the_mean_return_is_found_on_the_way(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_state_that_the_table_does_not_know_is_refused(code: str) -> None:
     log = rw.log_from_arrays(**given())
-    with pytest.raises(rw.InputError, match="must know every state"):
+    with pytest.raises(rw.InputError, match="must cover every state"):
         rw.evaluate(log, rw.TablePolicy(tables()[1][: S - 1]), rw.mis())
 
 

@@ -22,6 +22,10 @@ ARGUMENTS = {  # a column for each argument of a condition, by rule
     rules.REWARD_RANGE: (REWARD, YES),
     rules.NOT_A_STEP: (STEPS,),
     rules.NEGATIVE_STEP: (STEPS,),
+    rules.NOT_A_TIME: (YES, NO),
+    rules.MIXED_TIMES: (STEPS, BEFORE),
+    rules.TIED_TIMES: (STEPS, BEFORE, NO),
+    rules.REPEATED_EPISODE: (STEPS, YES),
     rules.STEP_START: (STEPS, BEFORE, YES),
     rules.DUPLICATE_STEP: (STEPS, BEFORE, YES),
     rules.MISSING_STEP: (STEPS, BEFORE, NO),
@@ -69,9 +73,9 @@ def test_every_condition_of_rows_is_compared() -> None:
 def test_rules_are_declared_once() -> None:
     for rule in CONTRACT:
         fields = {name for _, name, _, _ in string.Formatter().parse(rule.sentence) if name}
-        assert rule.says("x", **dict.fromkeys(fields - {"column"}, 7)).strip(), rule
+        assert rule.message("x", **dict.fromkeys(fields - {"column"}, 7)).strip(), rule
     assert len({(rule.code, rule.sentence, rule.fix) for rule in CONTRACT}) == len(CONTRACT)
 
 
 def test_a_name_with_braces_stands_as_it_is() -> None:
-    assert rules.NULL.says("{column}") == "'{column}' must not be null"
+    assert rules.NULL.message("{column}") == "'{column}' must not be null"

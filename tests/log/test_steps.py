@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reweigh as rw
+from reweigh.log import steps as steps_module
 from reweigh.log.states import END, HIDDEN, UNKNOWN
 
 from .samples import assert_same_log, table
@@ -230,3 +231,23 @@ def test_continuous_actions_come_back_from_the_table() -> None:
 )
 def test_the_digest_changes_with_the_content(change: dict[str, Any]) -> None:
     assert rw.read_log(table(**change)).digest() != rw.read_log(table()).digest()
+
+
+@pytest.mark.parametrize("side_by_side", [1, 3, 8, 1 << 13])
+@pytest.mark.parametrize("seed", range(10))
+def test_columns_come_into_order_however_many_episodes_are_taken_together(
+    monkeypatch: pytest.MonkeyPatch, side_by_side: int, seed: int
+) -> None:
+    monkeypatch.setattr(steps_module, "SIDE_BY_SIDE", side_by_side)
+    monkeypatch.setattr(steps_module, "IN_CACHE", 7)
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 12, int(rng.integers(1, 40)))
+    episode = np.repeat(np.arange(len(lengths)), lengths).astype(np.int32)
+    step = np.concatenate([np.arange(length) for length in lengths]).astype(np.int32)
+    shuffled = rng.permutation(len(step))
+    rows = steps_module.time_major(episode[shuffled], step[shuffled], len(lengths))
+    assert rows is not None
+    values = rng.random(len(step))
+    for horizon in (1, rows.longest, rows.longest + 5):
+        used = rows.until(horizon, episode[shuffled], step[shuffled])
+        assert np.array_equal(steps_module.in_order(values, used), values[used.order])

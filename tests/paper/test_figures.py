@@ -148,7 +148,7 @@ def test_mountain_car(name: str, folder: Path) -> None:
 
 
 def test_what_we_add(folder: Path) -> None:
-    """Whole-trajectory products are worse than step-wise ones, plain MIS than normalised."""
+    """Whole-trajectory products are worse than step-wise ones, plain MIS than normalized."""
     found = curves("extra_modelwin_n", folder)
     assert found["trajectory-is"][1024] > 3 * found["mis"][1024]
     assert found["mis-plain"][1024] > found["mis"][1024]
@@ -230,7 +230,7 @@ def test_every_estimator_has_a_look_of_its_own() -> None:
 
     assert set(charts.LOOKS) == set(ESTIMATORS)
     assert len(set(charts.LOOKS.values())) == len(ESTIMATORS)
-    for figure in paper.FIGURES.values():  # told apart in grey: by marker and dashes together
+    for figure in paper.FIGURES.values():  # told apart in gray: by marker and dashes together
         looks = [charts.LOOKS[name] for name in figure.estimators]
         assert len({(look.shape, look.dash) for look in looks}) == len(looks), figure.name
         assert len({look.color for look in looks}) == len(looks), figure.name

@@ -505,7 +505,7 @@ BROKEN = {
     "deep": b'{"config": ' + b"[" * 100_000,
     "NaN": b'{"hash": NaN}',
     "a key twice": b'{"hash": "a", "hash": "b"}',
-    "no UTF-8": b'{"hash": "\xff"}',
+    "not UTF-8": b'{"hash": "\xff"}',
 }
 
 

@@ -1,4 +1,4 @@
-"""Estimating the behaviour: counts, by hand and by reweigh."""
+"""Estimating the behavior: counts, by hand and by reweigh."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_probabilities_of_a_state_sum_to_one() -> None:
     assert [cells[s, "l"] + cells[s, "r"] for s in "xyz"] == pytest.approx([1.0] * 3)
 
 
-def test_the_description_says_how_the_behaviour_was_found() -> None:
+def test_the_description_says_how_the_behavior_was_found() -> None:
     log = make_log()
     fitted = log.with_behavior(rw.fit_behavior(log, smoothing=1, cross_fit=2, per_step=True))
     text = fitted.describe()["behavior_prob_from"]
@@ -166,7 +166,7 @@ def test_smoothed_probabilities_never_sum_to_more_than_one() -> None:
 
 def test_a_cross_fit_belongs_to_its_log() -> None:
     mu = rw.fit_behavior(make_log(0), cross_fit=2, smoothing=1.0)
-    with pytest.raises(rw.UsageError, match="log that it was fitted on"):
+    with pytest.raises(rw.UsageError, match="log it was fitted on"):
         make_log(1).with_behavior(mu)
 
 
@@ -196,7 +196,7 @@ def test_wrong_options_are_usage_errors(options: dict[str, Any]) -> None:
 
 def test_a_deterministic_log_is_warned_about() -> None:
     log = make_log(actions="l")
-    with pytest.warns(rw.InputWarning, match="one action only"):
+    with pytest.warns(rw.InputWarning, match="only one action"):
         rw.fit_behavior(log)
 
 

@@ -77,7 +77,7 @@ def test_a_density_may_exceed_one_when_actions_are_continuous() -> None:
 
 
 @pytest.mark.parametrize("target", [rw.ColumnPolicy("pi"), rw.FunctionPolicy(lambda s, a, t: a)])
-def test_the_log_must_know_the_behaviour(target: Any) -> None:
+def test_the_log_must_know_the_behavior(target: Any) -> None:
     table = pa.table(ROWS).drop_columns(["behavior_prob"])
     with pytest.raises(rw.UsageError, match="fit_behavior"):
         rw.evaluate(rw.read_log(table, behavior_prob=None), target)

@@ -210,7 +210,7 @@ def test_rows_that_do_not_sum_to_one_are_refused(off: float) -> None:
 
 
 @pytest.mark.parametrize("off", [5e-7, -5e-7, 2e-9])
-def test_rows_that_nearly_sum_to_one_are_normalised_with_a_warning(off: float) -> None:
+def test_rows_that_nearly_sum_to_one_are_normalized_with_a_warning(off: float) -> None:
     log = log_of(["x", "x"], ["l", "r"])
     with pytest.warns(rw.InputWarning, match="1 of 2 rows"):
         policy = rw.TablePolicy({"x": {"l": 0.5, "r": 0.5 + off}, "y": {"l": 1.0}})
@@ -235,7 +235,7 @@ def test_single_precision_is_given_more_room(way: str, off: float, fine: bool) -
     if way != "array":
         table = pa.table(columns) if way == "pyarrow" else pd.DataFrame(columns)
     if fine:
-        with pytest.warns(rw.InputWarning, match="normalised"):
+        with pytest.warns(rw.InputWarning, match="normalized"):
             policy = rw.TablePolicy(table)
         assert sum(by_row(policy, log_of([0, 0], [0, 1]))) == pytest.approx(1, abs=1e-15)
     else:

@@ -71,7 +71,7 @@ def hostile() -> tuple[rw.EpisodeLog, Any, list[rw.Estimate | rw.Refusal]]:
 
 
 def compared_policies(holdout: float | None = None) -> rw.Comparison:
-    """Three policies under two estimators: one better, one a little, one the behaviour's own."""
+    """Three policies under two estimators: one better, one a little, one the behavior's own."""
     made = world(horizon=5, states=3, seed=8)
     log = made.simulate(500, 3)
 

@@ -62,7 +62,15 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "compared": compared_policies().report(folder / "compared.html"),
         "many": many_policies().report(folder / "many.html"),
         "none": no_policy().report(folder / "none.html"),
+        "red": few_episodes().report(folder / "red.html"),
     }
+
+
+def few_episodes() -> rw.Estimate:
+    [estimate] = sampled(("wis",), n=40)[2]
+    assert isinstance(estimate, rw.Estimate)
+    assert estimate.verdict.level == "red"
+    return estimate
 
 
 def many_states() -> rw.Estimate:
@@ -94,7 +102,9 @@ class Opened:
 def open_page(browser: Any, reports: dict[str, Path]) -> Iterator[Any]:
     contexts = []
 
-    def opened(name: str, width: int = WIDE, scheme: str = "light") -> Opened:
+    def opened(
+        name: str, width: int = WIDE, scheme: str = "light", *, folded: bool = False
+    ) -> Opened:
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True
         )
@@ -107,6 +117,10 @@ def open_page(browser: Any, reports: dict[str, Path]) -> Iterator[Any]:
         found.page.on("request", lambda request: found.asked.append(request.url))
         found.page.goto(reports[name].as_uri())
         found.page.wait_for_selector("html[data-drawn]", state="attached")
+        if not folded:
+            found.page.evaluate(
+                "document.querySelectorAll('details.fold').forEach(fold => { fold.open = true })"
+            )
         return found
 
     yield opened
@@ -119,7 +133,7 @@ SIZES = (
 )
 
 
-NAMES = ("plain", "states", "hostile", "refused", "compared", "many", "none")
+NAMES = ("plain", "states", "hostile", "refused", "compared", "many", "none", "red")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -139,6 +153,50 @@ def test_it_loads_without_complaints_and_requests(open_page: Any, name: str) -> 
     assert all(n > 0 for n in opened.page.locator("[data-chart] svg").evaluate_all(marks))
 
 
+SHORT = 4000  # pixels
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "many"])
+def test_a_page_is_short_until_its_sections_are_opened(open_page: Any, name: str) -> None:
+    opened = open_page(name, folded=True)
+    page = opened.page
+    assert page.evaluate("document.documentElement.scrollHeight") < SHORT
+    folds = opened.count("details.fold")
+    assert folds == opened.count("main > section") - 3  # the answer and two are open
+    assert opened.count("details.fold[open]") == 0
+    page.emulate_media(media="print")
+    page.wait_for_function(
+        "n => document.querySelectorAll('details.fold[open]').length === n", arg=folds
+    )
+    page.emulate_media(media="screen")
+    page.wait_for_function("() => !document.querySelector('details.fold[open]')")
+
+
+def test_a_section_opens_by_its_link_and_by_the_keyboard(open_page: Any) -> None:
+    opened = open_page("plain", folded=True)
+    page = opened.page
+    page.get_by_role("link", name="Where is the value earned?").click()
+    page.wait_for_selector("#value details.fold[open]")
+    for width, height in page.locator("#value [data-chart] svg").evaluate_all(SIZES):
+        assert width > 300
+        assert height > 40
+    page.locator("#holes summary").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#holes details.fold[open]")
+    assert opened.complaints == []
+
+
+def test_a_red_page_says_so_wherever_one_looks(open_page: Any) -> None:
+    page = open_page("red").page
+    alarm = page.get_by_role("note")
+    page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    playwright.expect(alarm).to_be_in_viewport()
+    assert "do not base a decision" in alarm.inner_text()
+    text = page.locator("main").inner_text()
+    assert "% interval" not in text
+    assert "one-sided p" not in text
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_scrolls_sideways_on_a_phone(open_page: Any, name: str) -> None:
     opened = open_page(name, NARROW)
@@ -155,6 +213,8 @@ def test_nothing_scrolls_sideways_on_a_phone(open_page: Any, name: str) -> None:
         ("plain", NARROW, "dark"),
         ("states", WIDE, "dark"),
         ("refused", NARROW, "light"),
+        ("red", WIDE, "dark"),
+        ("red", NARROW, "light"),
         ("compared", WIDE, "light"),
         ("compared", NARROW, "dark"),
         ("many", WIDE, "dark"),
@@ -232,7 +292,7 @@ def test_the_heat_map_shows_a_range_of_steps_and_either_policy(open_page: Any) -
     before = page.locator('[data-chart="difference"]').inner_html()
     title = page.locator("#heat-title")
     page.get_by_label("target", exact=True).check()
-    playwright.expect(title).to_have_text("Where would the target go?")
+    playwright.expect(title).to_have_text("Where would the new policy go?")
     page.get_by_label("log", exact=True).check()
     playwright.expect(title).to_have_text("Where did the log go?")
     page.wait_for_function(

@@ -50,10 +50,10 @@ def test_the_answer_is_the_best_with_its_corrected_interval(three: rw.Comparison
     assert best.interval.high - best.interval.low > own.high - own.low  # it is corrected
     answer = content.answer
     value = rounded(best.result.value, best.result.standard_error)
-    assert answer.headline == f"{best.target}: {value} per episode"
-    assert "corrected for choosing the best of 3" in answer.interval
-    assert answer.interval.endswith(span(best.interval))
-    assert f"best of the 3 with probability {best.best:.0%}" in answer.gain
+    assert answer.sentence.startswith(f"The policy “{best.target}” is today's policy")
+    assert f"both earn {value} per episode (95 % interval {span(best.interval)}" in answer.sentence
+    assert f"{span(best.interval)}, corrected for choosing the best of 3)" in answer.sentence
+    assert f"best of the 3 with probability {best.best:.0%}" in answer.more[0]
     assert answer.verdict == best.result.verdict.level
     assert "Which of these 3 policies" in answer.question
     assert "500 logged episodes" in answer.question
@@ -62,7 +62,8 @@ def test_the_answer_is_the_best_with_its_corrected_interval(three: rw.Comparison
 def test_the_policy_that_made_the_log_earns_just_what_it_earned(three: rw.Comparison) -> None:
     assert three.best is not None
     assert three.best.target == "as before"
-    assert "just what the log's own policy earned" in comparison_page(three).answer.gain
+    sentence = comparison_page(three).answer.sentence
+    assert "is today's policy, but for rounding or estimation: both earn " in sentence
 
 
 def test_the_ranking_holds_every_policy_and_the_differences_every_other(
@@ -92,7 +93,7 @@ def test_the_ranking_holds_every_policy_and_the_differences_every_other(
         assert all(len(row) == len(entry.columns) for row in entry.rows)
 
 
-def test_every_chart_has_the_colour_of_the_estimator_that_ranks(three: rw.Comparison) -> None:
+def test_every_chart_has_the_color_of_the_estimator_that_ranks(three: rw.Comparison) -> None:
     from reweigh.show.charts import LOOKS
 
     for section in comparison_page(three).sections:
@@ -109,9 +110,10 @@ def test_what_was_set_aside_is_reported() -> None:
     assert last is not None
     assert isinstance(last.result, rw.Estimate)
     value = rounded(last.result.value, last.result.standard_error)
-    assert content.answer.headline == f"{found.chosen}: {value} per episode"
-    assert f"{found.n_held_out:,} episodes set aside" in content.answer.interval
-    assert f"chosen on {found.n_episodes:,} episodes" in content.answer.gain
+    assert f"The policy “{found.chosen}” is today's policy" in content.answer.sentence
+    assert f"both earn {value} per episode" in content.answer.sentence
+    assert f"from {found.n_held_out:,} episodes set aside)" in content.answer.sentence
+    assert f"chosen on {found.n_episodes:,} episodes" in content.answer.more[0]
     assert "500 logged episodes" in content.answer.question
     [tried] = [s for s in content.sections if s.name == "tried"]
     assert f"{found.n_held_out:,}" in texts(tried)
@@ -122,13 +124,13 @@ def test_one_policy_is_compared_with_the_log_alone() -> None:
     log, targets = _one()
     found = rw.compare(log, targets, seed=1)
     content = comparison_page(found)
-    assert content.title == "Is “only” better than what was logged?"
+    assert content.title == "Is “only” better than the logged policy?"
     assert not list(to_best(found))
     names = [section.name for section in content.sections]
     assert "differences" not in names
     assert "estimators" not in names
-    assert "corrected" not in content.answer.interval
-    assert "probability" not in content.answer.gain
+    assert "corrected" not in content.answer.sentence
+    assert content.answer.more == ()
 
 
 def _one() -> tuple[rw.EpisodeLog, dict[str, rw.TablePolicy]]:
@@ -142,8 +144,8 @@ def test_policies_that_are_not_told_apart_are_named(many: rw.Comparison) -> None
     content = comparison_page(many)
     near = [name for name, d in to_best(many) if d.interval.low <= 0]
     assert near
-    assert "apart" in content.answer.gain
-    assert any("not told apart need more episodes" in line for line in content.answer.better)
+    assert "clearly better than" in content.answer.more[0]
+    assert any("log more episodes (reweigh plan" in line for line in content.answer.better)
     drawn = [f for s in content.sections for f in s.figures]
     for figure in drawn:
         rows = figure.draw().to_dict()["datasets"].values()
@@ -158,7 +160,10 @@ def test_a_red_winner_is_no_winner(three: rw.Comparison) -> None:
     few = rw.compare(*_few(), seed=1)
     content = comparison_page(few)
     assert content.answer.verdict == "red"
-    assert content.answer.meaning.startswith("Do not decide on this ranking")
+    assert content.answer.sentence.startswith("Not reliable: ")
+    assert content.answer.more == ()
+    assert "None of the 2 policies tried (a, b) can answer" in content.answer.help
+    assert "do not base a decision on this page" in content.html()
 
 
 def _few() -> tuple[rw.EpisodeLog, dict[str, rw.TablePolicy]]:
@@ -172,8 +177,8 @@ def _few() -> tuple[rw.EpisodeLog, dict[str, rw.TablePolicy]]:
 def test_refusals_are_told() -> None:
     content = comparison_page(no_policy())
     assert content.answer.verdict == "refused"
-    assert content.answer.headline == "No answer"
-    assert "elsewhere, mis, there too, mis" in content.answer.reasons[0].name
+    assert content.answer.sentence.startswith("No answer: ")
+    assert content.answer.reasons[0].names == ("elsewhere, mis", "there too, mis")
     ranking = content.sections[0]
     assert ranking.tables[0].rows[0][2] == "refused"
     assert "No answer" in content.html()

@@ -23,12 +23,12 @@ def test_an_estimate_is_one_row(estimate: Any) -> None:
     pytest.importorskip("pandas")
     [row] = estimate.to_frame().to_dict("records")
     interval, plain = estimate.interval(), estimate.to_dict()
-    assert (row["estimator"], row["value"], row["verdict"]) == (
+    assert (row["estimator"], row["estimate"], row["verdict"]) == (
         "mis",
         estimate.value,
         plain["verdict"],
     )
-    assert (row["low"], row["high"], row["level"]) == (interval.low, interval.high, 0.95)
+    assert (row["conf_low"], row["conf_high"], row["level"]) == (interval.low, interval.high, 0.95)
     assert row["gain"] == plain["gain"]["value"]
     assert row["gain_low"] < row["gain"] < row["gain_high"]
     assert row["n_episodes"] == 400
@@ -52,7 +52,7 @@ def test_steps_states_and_gates_are_tables(estimate: Any) -> None:
 def test_an_estimator_without_states_has_no_table_of_them() -> None:
     [wis] = sampled(("wis",))[2]
     assert isinstance(wis, rw.Estimate)
-    with pytest.raises(rw.RefusedError, match="no distribution of states"):
+    with pytest.raises(rw.RefusedError, match="no state distribution"):
         wis.to_frame("state")
 
 
@@ -62,7 +62,7 @@ def test_without_pandas_it_is_an_arrow_table(
     monkeypatch.setitem(sys.modules, "pandas", None)
     table = estimate.to_frame()
     assert isinstance(table, pa.Table)
-    assert table["value"].to_pylist() == [estimate.value]
+    assert table["estimate"].to_pylist() == [estimate.value]
     assert estimate.to_frame("step").num_rows == estimate.horizon
     assert compared_policies().to_frame().num_rows == 6
 
@@ -77,11 +77,11 @@ def test_a_comparison_has_a_row_per_target_and_estimator() -> None:
     first, c = frame.iloc[0], comparison.contenders[0]
     assert c.interval is not None
     assert c.over_behavior is not None
-    assert (first["low"], first["high"]) == (c.interval.low, c.interval.high)
+    assert (first["conf_low"], first["conf_high"]) == (c.interval.low, c.interval.high)
     assert first["gain"] == c.over_behavior.value
     assert first["probability_best"] == c.best
     refused = rw.compare(*_refused(), seed=1).to_frame()
-    assert refused["value"].isna().all()
+    assert refused["estimate"].isna().all()
     assert refused["refused"].str.contains("no logged episode is possible").all()
     assert not np.any(refused["verdict"].notna())
 

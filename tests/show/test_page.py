@@ -27,7 +27,7 @@ LARGEST = 2_500_000
 SCRIPTS = 3  # the data, the library, the page's own
 ELEMENTS = re.compile(
     "html|head|meta|title|style|body|a|header|main|section|nav|footer|h1|h2|h3|p|div|span|ul|ol|li|"
-    "strong|dl|dt|dd|code|table|caption|thead|tbody|tr|th|td|figure|figcaption|details|summary|"
+    "strong|br|dl|dt|dd|code|table|caption|thead|tbody|tr|th|td|figure|figcaption|details|summary|"
     "form|fieldset|legend|label|input|button|noscript|script"
 )
 
@@ -224,7 +224,7 @@ def test_many_states_and_steps_stay_small(tmp_path: Path) -> None:
     assert "mean over 2 steps" in text
 
 
-def test_colours_are_those_of_the_estimators_and_variables_in_the_page(made: Any) -> None:
+def test_colors_are_those_of_the_estimators_and_variables_in_the_page(made: Any) -> None:
     content = report_of(made[2])
     for section in page_of(content).sections:
         for figure in section.figures:
@@ -253,7 +253,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("color", PALETTE)
-def test_every_colour_can_be_seen_on_dark(color: str) -> None:
+def test_every_color_can_be_seen_on_dark(color: str) -> None:
     light = ON_DARK.get(color, color)
     assert contrast(light, DARK_GROUND) >= ENOUGH
     if contrast(color, DARK_GROUND) >= ENOUGH:
@@ -277,4 +277,4 @@ def test_one_episode_has_a_value_and_no_interval() -> None:
     made = world(horizon=2)
     results = rw.evaluate_all(made.simulate(1, 0), made.target, ["mis"])
     text = " ".join(Page(html_of(report_of(results))).texts)
-    assert "No interval: one episode has no spread." in text
+    assert "Not reliable: one episode" in text

@@ -36,7 +36,7 @@ def test_the_faces_of_an_estimate_tell_the_same() -> None:
         if record.trusted:
             assert record.around is not None
             assert text["95 % interval"] == str(interval)
-            assert record.better in text["better than behaviour"]
+            assert record.better in text["better than behavior"]
         else:  # Python and JSON keep what no page shows
             assert record.around is None
             assert record.gain_interval is None

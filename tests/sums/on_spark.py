@@ -111,7 +111,7 @@ def names(engine: str, folder: Path) -> int:
 
 
 def tables(engine: str, folder: Path) -> int:
-    """A table of Spark's catalogue, from the command line, which then has no LOG."""
+    """A table of Spark's catalog, from the command line, which then has no LOG."""
     session = spark_session(engine)
     session.createDataFrame(fixture.table("integers")).createOrReplaceTempView("steps")
     memory = rw.read_log(fixture.table("integers"), **fixture.READING["integers"])

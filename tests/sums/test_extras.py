@@ -39,10 +39,8 @@ def test_lagged_cells_by_a_walk_over_the_episodes() -> None:
         for t in range(1, len(rows)):
             row, before = rows[t], rows[t - 1]
             after = steps.state[rows[t + 1]] if t + 1 < len(rows) else steps.ending[k]
-            key = (
-                t,
-                *map(int, (steps.state[before], steps.action[before], steps.state[row], after)),
-            )
+            keys = (steps.state[row], steps.state[before], steps.action[before], after)
+            key = (t, *map(int, keys))
             r, z = rho[row], rho[row] * steps.reward[row]
             cell = expected.setdefault(key, [0.0] * 6)
             for j, value in enumerate((1.0, r, r * r, z, r * z, z * z)):
@@ -205,7 +203,7 @@ def test_a_file_without_rewards_by_step_says_so(tmp_path: Path) -> None:
     for sums in (older, older + two, two + older):
         gate = {gate.name: gate for gate in rw.evaluate(sums).verdict.gates}["drift"]
         assert (gate.per_step, gate.step) == (None, None)
-        assert "by step it is not told: these sums do not hold the rewards by step" in gate.text
+        assert "not available by step: the sums do not include the rewards by step" in gate.text
         assert gate.value is not None
     assert gate.value == pytest.approx(whole.value, rel=1e-9)
     assert gate.level == whole.level

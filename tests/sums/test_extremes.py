@@ -95,7 +95,7 @@ def test_one_answer_on_every_engine(case: str, tmp_path: Path) -> None:
                 assert theirs == mine, (engine, name)
 
 
-def test_self_normalised_products_answer_whatever_the_ratios(tmp_path: Path) -> None:
+def test_self_normalized_products_answer_whatever_the_ratios(tmp_path: Path) -> None:
     """They divide, so that no product is too large; two in a row once overflowed in memory."""
     for mu in MU:
         path = tmp_path / f"{mu:g}.parquet"

@@ -277,7 +277,7 @@ def test_functions_of_rows_are_refused_with_the_way_out() -> None:
         rw.moments(log, fixture.policies("pairs")["function"])
     assert caught.value.code == "rows-needed"
     binned = rw.read_log(table(), engine="duckdb", abstraction=lambda x: x)
-    with pytest.raises(rw.RefusedError, match="Rounding or Grid"):
+    with pytest.raises(rw.RefusedError, match="Rounding, Grid or Quantiles"):
         binned.describe()
 
 
@@ -681,7 +681,7 @@ def test_a_database_and_its_tables(tmp_path) -> None:
     pq.write_table(rows, tmp_path / "rows.parquet")
     (tmp_path / "text").write_text("no database")
     for name in ("text", "rows.parquet"):
-        with pytest.raises(rw.UsageError, match=r"no DuckDB database, and table='steps' names"):
+        with pytest.raises(rw.UsageError, match=r"not a DuckDB database, and table='steps' names"):
             rw.read_log(tmp_path / name, engine="duckdb", table="steps", **reading).describe()
     (tmp_path / "damaged").write_bytes(path.read_bytes()[:100])
     with pytest.raises(rw.InputError, match="cannot open"):
@@ -695,7 +695,7 @@ def test_an_ibis_table_has_its_own_engine(engine) -> None:
 
     connection = ibis.duckdb.connect()
     connection.con.register("visits", fixture.table("pairs"))
-    with pytest.raises(rw.UsageError, match="its own backend: leave engine="):
+    with pytest.raises(rw.UsageError, match="its own backend: omit engine="):
         rw.read_log(connection.table("visits"), engine=engine, **fixture.READING["pairs"])
 
 
@@ -754,7 +754,7 @@ def test_the_connection_reads_the_log_and_nothing_else(tmp_path) -> None:
     [path, other, _] = fixture.write(tmp_path, "pairs")
     log = rw.read_log(path, engine="duckdb", **fixture.READING["pairs"])
     assert isinstance(log, ScannedLog)
-    with open_home("duckdb", log.data, log.reading, None) as home:
+    with open_home("duckdb", log.data, log.reading, {}) as home:
         connection = home.connection  # type: ignore[attr-defined]
         assert connection.execute("SELECT count(*) FROM reweigh_log").fetchone()[0] > 0
         shown = connection.execute("SELECT current_setting('enable_progress_bar_print')").fetchone()
@@ -821,7 +821,7 @@ def test_a_spill_directory_that_is_none_is_refused(monkeypatch) -> None:
 @pytest.mark.parametrize("limit", ["-5", "-5GB", "0GB", "0%", "5", "none", "nanGB", "a lot", "4XB"])
 def test_a_memory_limit_that_is_no_size_is_refused(limit, monkeypatch) -> None:
     monkeypatch.setenv("REWEIGH_MEMORY_LIMIT", limit)
-    with pytest.raises(rw.UsageError, match=f"REWEIGH_MEMORY_LIMIT={limit!r} is no size"):
+    with pytest.raises(rw.UsageError, match=f"REWEIGH_MEMORY_LIMIT={limit!r} is not a size"):
         rw.read_log(table(), engine="duckdb").describe()
 
 

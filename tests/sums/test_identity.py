@@ -52,7 +52,7 @@ def readings(folder: Path, table: pa.Table, **reading: Any) -> dict[str, Any]:
         "turned": rw.read_log(turned, engine="arrays", **reading),
         "csv": rw.read_log(folder / "rows.csv", engine="arrays", **reading),
         "stream": stream,
-        "chunks": replace(stream, scanner=StreamEngine(batch=64, fast=False), _made={}),
+        "chunks": replace(stream, scanner=StreamEngine(batch=64, fast=False), _by_request={}),
         "csv stream": rw.read_log(folder / "rows.csv", engine="stream", **reading),
         "duckdb": rw.read_log(turned, engine="duckdb", **reading),
     }

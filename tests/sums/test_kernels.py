@@ -61,7 +61,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "a tile exactly": given(64, 128),
     "no last state": given(states=RNG.integers(0, 5, (N, H))),
     "no target": given(target_prob=None),
-    "no behaviour": given(behavior_prob=None),
+    "no behavior": given(behavior_prob=None),
     "lengths": given(lengths=LENGTHS),
     "one is whole": given(lengths=np.r_[H, RNG.integers(1, 5, N - 1)]),
     "none is whole": given(lengths=RNG.integers(1, 9, N)),
@@ -215,7 +215,7 @@ def test_a_policy_without_a_needed_row_is_left_to_the_search(code: str) -> None:
     for policy in (short, few):
         table = policy.dense(log, log.actions)
         assert table is None or np.isnan(table).any()
-        with pytest.raises(rw.InputError, match="must know every state"):
+        with pytest.raises(rw.InputError, match="must cover every state"):
             policy.probabilities(log)
 
 

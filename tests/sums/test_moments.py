@@ -131,7 +131,7 @@ def test_files_that_hold_no_moments_are_refused(tmp_path) -> None:
 def test_sums_that_differ_in_what_they_are_of_do_not_add(change, said) -> None:
     first, second = (rw.moments(part, WORLD.target) for part in halves(LOG))
     other = replace(second, about=replace(second.about, **change))
-    with pytest.raises(rw.InputError, match=f"do not belong together.*{said}"):
+    with pytest.raises(rw.InputError, match=f"cannot be merged.*{said}"):
         first + other
 
 

@@ -217,7 +217,10 @@ def test_of_too_many_cells_every_engine_holds_the_same_steps_and_states(
 
 def fresh(logs: dict[str, Any]) -> dict[str, Any]:
     """The same logs, which remember no sums."""
-    return {name: log if name == "arrays" else replace(log, _made={}) for name, log in logs.items()}
+    return {
+        name: log if name == "arrays" else replace(log, _by_request={})
+        for name, log in logs.items()
+    }
 
 
 def by_state(cells: LaggedMoments) -> list[tuple[int, int, int]]:

@@ -135,7 +135,7 @@ HEADERS: dict[str, Callable[[Any], Any]] = {
     "a list": text("[1]"),
     "a number": text("5"),
     "deep": text('{"format": ' + "[" * 100_000 + "]" * 100_000 + "}"),
-    "no UTF-8": lambda found: b'{"format": "\xff"}',
+    "not UTF-8": lambda found: b'{"format": "\xff"}',
     "NaN": lambda found: json.dumps(found).replace("0.9", "NaN").encode(),
     "a key twice": lambda found: b'{"format": 1, ' + json.dumps(found).encode()[1:],
     "a huge whole number": lambda found: json.dumps(about(horizon=7)(found)).replace(

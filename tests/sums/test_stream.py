@@ -212,7 +212,10 @@ def test_the_fast_path_answers_for_simple_logs(fast_answers, tmp_path, policy) -
         log = streamed(fixture.write(tmp_path, "integers", kind), **reading)
         fast = rw.moments(log, target, ["mis"], blocks=5)
         slow = rw.moments(
-            replace(log, scanner=StreamEngine(fast=False), _made={}), target, ["mis"], blocks=5
+            replace(log, scanner=StreamEngine(fast=False), _by_request={}),
+            target,
+            ["mis"],
+            blocks=5,
         )
         fixture.assert_same(fast, slow)
         assert fast.about == slow.about
@@ -554,7 +557,7 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path) -> None:
     pq.write_table(simple_table(), path)
     log = rw.read_log(path, engine="stream")
     pq.write_table(simple_table(40), path)
-    with pytest.raises(rw.ResourceError, match="changed while it was read"):
+    with pytest.raises(rw.ResourceError, match="changed while it was being read"):
         rw.moments(log, rw.TablePolicy(TWO_STATES), ["mis"])
 
 
@@ -634,11 +637,11 @@ def test_ids_that_are_not_looked_for_are_told(way, fast_answers, monkeypatch, tm
     [estimate] = rw.evaluate_all(log, target, ["mis"])
     assert fast_answers == [True] * (way == "fast")
     [told] = [w for w in estimate.warnings if isinstance(w, rw.InputWarning)]
-    assert "whether a later one is used for two episodes was not checked" in str(told)
-    assert "engine='duckdb' checks all of them" in str(told)
-    with pytest.warns(rw.InputWarning, match="was not checked"):
+    assert "a later id used for two episodes would not be noticed" in str(told)
+    assert "engine='duckdb' checks all ids" in str(told)
+    with pytest.warns(rw.InputWarning, match="would not be noticed"):
         sums = rw.moments(log, target, ["mis"])
-    assert any("was not checked" in note for note in log.describe()["notes"])
+    assert any("would not be noticed" in note for note in log.describe()["notes"])
     # it stays with the sums
     sums.save(tmp_path / "sums.parquet")
     other = rw.moments(rw.read_log(simple_table(5), next_state="next_state"), target, ["mis"])

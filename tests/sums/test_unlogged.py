@@ -14,7 +14,7 @@ from reweigh.log.states import HIDDEN
 from reweigh.sums.moments import visits_of
 
 ENGINES = ("arrays", "stream", "duckdb")
-NEVER = "never shows"
+NEVER = "are not in the log"
 
 
 def with_more(variant: str, policy: str) -> rw.TablePolicy:

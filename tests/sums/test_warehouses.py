@@ -21,7 +21,7 @@ from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.engines import Request
 from reweigh.sums.engines.sql import Query
 from reweigh.sums.engines.sql_connect import Home
-from reweigh.sums.engines.sql_log import Facts, open_log, policy_column
+from reweigh.sums.engines.sql_log import Facts, open_log, policy_columns
 from reweigh.sums.read import Reading
 
 DIALECTS = ("bigquery", "snowflake", "databricks", "trino", "clickhouse", "postgres", "duckdb")
@@ -73,7 +73,7 @@ def written(dialect: str, variant: str, policy: str, **changes: Any) -> str:
     )
     target, names = fixture.policies(variant)[policy], table.column_names
     home = Home("a table", names, names, table.schema.types, dialect, "steps_of_all_sites")
-    log = open_log(home, reading, policy_column(target))
+    log = open_log(home, reading, policy_columns(target))
     return Query(home, log, reading, target, ALL, facts).text
 
 

@@ -13,7 +13,7 @@ from reweigh.sums.tables import BUILT_IN
 from reweigh.testing import check_engine, engine_matrix
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "moments.md"
-OWN = {"own_rows", "own_stretches", "own_episodes"}
+OWN = {"own_rows", "own_stretches", "own_episodes", "own_windows", "own_long_windows"}
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ class Losing(StreamEngine):
     def moments(self, data, reading, target, request):
         sums = super().moments(data, reading, target, request)
         cells = sums.transitions
-        return replace(sums, transitions=cells.where(cells.t < 5))
+        return replace(sums, transitions=cells.select(cells.t < 5))
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,10 @@ class FewNeeds(Stepwise):
 @pytest.mark.parametrize(
     ("weights", "words"),
     [
-        (Doubled, "of the behaviour itself is"),
+        (Doubled, "of the behavior itself is"),
         (NoFormula, "declares no formula"),
         (NoInfluence, "ψ has the mean"),
-        (Unnamed, "needs tables that there are not"),
+        (Unnamed, "needs tables that do not exist"),
         (FewNeeds, "refuses"),
     ],
 )

@@ -98,7 +98,7 @@ def test_bounds_say_which_condition_fails() -> None:
     assert large.holds
     assert large.failing == ()
     assert q.leading / 10**6 < large.value < theory.corollary_bound(q, 10**6).value
-    with pytest.raises(rw.UsageError, match="not negative"):
+    with pytest.raises(rw.UsageError, match="rewards of at least 0"):
         theory.theorem_bound(theory.quantities(ModelWin(4)), 100)
 
 

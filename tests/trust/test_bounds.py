@@ -296,7 +296,9 @@ def test_a_wide_spread_keeps_the_bound_between_the_ends(x: list[float]) -> None:
 
 
 def test_refusals_name_what_is_wrong() -> None:
-    with pytest.raises(InputError, match=r"value 1 is 1\.5, outside .* \[0, 1\] \(2 of 3 are\)"):
+    with pytest.raises(
+        InputError, match=r"value 1 is 1\.5, outside .* \[0, 1\] \(2 of 3 values are\)"
+    ):
         bounds.hoeffding_interval([0.5, 1.5, -1.0], 0, 1)
     with pytest.raises(InputError, match=r"value 0 is -0\.1, outside the declared range \[0, inf"):
         bounds.lower_bound([-0.1], 0)
@@ -372,5 +374,5 @@ def test_weights_are_scaled_in_logarithms() -> None:
         bounds.weighted(np.array([0.0, math.nan, 0, 0]), x)
     with pytest.raises(InputError, match="log weight 2 is inf"):
         bounds.weighted(np.array([0.0, 0.0, math.inf, 0]), x)
-    with pytest.raises(UsageError, match=r"4 values, but log weights of shape \(2,\)"):
+    with pytest.raises(UsageError, match=r"4 values, but log weights with shape \(2,\)"):
         bounds.weighted(np.zeros(2), x)

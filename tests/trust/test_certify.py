@@ -95,7 +95,7 @@ def test_certificates_follow_the_scale_of_the_rewards() -> None:
 
 def test_they_hold_in_simulation_and_without_overlap() -> None:
     """300 logs at the level 80 %: misses must stay below 20 % (Monte-Carlo error 2.3 %); betting
-    is cautious, so that they stay well below. In the second world the behaviour never does half
+    is cautious, so that they stay well below. In the second world the behavior never does half
     of what the target does: v is not identified, and the bounds hold all the same."""
     world = random_mdp(5, n_states=3, n_actions=2, horizon=4, overlap=0.3)
     truth = world.value()
@@ -257,7 +257,7 @@ def test_hidden_states_and_huge_ratios_are_no_obstacle() -> None:
         np.zeros((n, horizon), int), rng.integers(0, 2, (n, horizon)), np.ones((n, horizon)),
         np.full((n, horizon), 1e-3), np.full((n, horizon), 0.5),
     )  # fmt: skip
-    with pytest.raises(rw.RefusedError, match="no value is left"):  # weights of 500^400
+    with pytest.raises(rw.RefusedError, match="no value is possible"):  # weights of 500^400
         rw.certify(log, rw.ColumnPolicy("target_prob"), (-1, 2))
     rare = rw.log_from_arrays(
         np.zeros((n, horizon), int), np.zeros((n, horizon), int), np.ones((n, horizon)),
@@ -349,5 +349,5 @@ def test_a_gain_whose_bounds_cross_is_refused_too(monkeypatch: pytest.MonkeyPatc
     """The value's bounds leave the whole range, those of the gain nothing."""
     found = iter([0.0, 9.0, 0.0, 9.0])  # of X, of X + T - G, of Y, of Y + G
     monkeypatch.setattr(certificate, "lower_bound", lambda *_, **__: next(found))
-    with pytest.raises(rw.RefusedError, match="no gain is left"):
+    with pytest.raises(rw.RefusedError, match="no gain is possible"):
         rw.certify(WORLD.simulate(20, 0), WORLD.target, (0, 1))

@@ -32,7 +32,7 @@ def test_k_equal_values_among_zeros_are_k(k: int, scale: float) -> None:
         assert found is not None
         assert found.size == pytest.approx(k)
         assert (found.episode, found.share) == ("0", pytest.approx(1 / k))
-        assert found.moved == pytest.approx(-scale / 100)
+        assert found.change == pytest.approx(-scale / 100)
 
 
 def test_what_is_not_skewed_rests_on_all() -> None:
@@ -81,7 +81,7 @@ def test_one_reward_in_another_unit_is_named_with_its_episode() -> None:
     gate = gate_of(found)
     assert (gate.level, found.verdict.level) == ("red", "red")
     assert gate.value == pytest.approx(1.0, rel=0.02)
-    assert "about 1 episode: episode 17 has 100% of it" in gate.text
+    assert "about 1 episode: episode 17 contributes 100% of it" in gate.text
     without = rw.evaluate(log.select(log.steps.episode != 17), TARGET, "mis").value
     told = float(gate.text.rsplit(" ", 1)[1])
     assert told == pytest.approx(without - found.value, rel=0.01)

@@ -1,4 +1,4 @@
-"""The gain over the behaviour and its p-value: paired from rows, bounded from sums."""
+"""The gain over the behavior and its p-value: paired from rows, bounded from sums."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_few_degrees_of_freedom_only_raise_p() -> None:
 def test_equal_values_are_not_better() -> None:
     assert paired(2.0, 2.0 + 1e-15, 1e-18, 50) == Gain(0.0, 0.0, 1.0, 49)
     assert bounded(2.0, 0.3, 49, 2.0, 0.2, 50).p_value == 1
-    with pytest.raises(rw.RefusedError, match="shows no spread"):
+    with pytest.raises(rw.RefusedError, match="has no variation"):
         paired(2.0, 1.0, 0.0, 50)
 
 
@@ -73,13 +73,15 @@ def test_gains_in_words() -> None:
 def test_sums_without_squares_of_returns_say_why() -> None:
     log = WORLD.simulate(100, 1)
     bare = rw.evaluate(rw.moments(log, WORLD.target, [rw.mis()], gates=False))
-    with pytest.raises(rw.RefusedError, match=r"how much the returns.*engine='arrays'") as caught:
+    with pytest.raises(
+        rw.RefusedError, match=r"variance of the logged returns.*engine='arrays'"
+    ) as caught:
         bare.gain()
     assert caught.value.code == "needs-log"
     entry = bare.to_dict()
     assert entry["p_value"] is None
     assert entry["gain"]["refused"]["code"] == "needs-log"
-    assert "not told: these sums" in str(bare)
+    assert "Whether that is a gain is not known" in " ".join(str(bare).split())
 
 
 def test_a_value_without_an_interval_has_no_gain() -> None:
@@ -94,6 +96,6 @@ def test_a_value_without_an_interval_has_no_gain() -> None:
     target = rw.ColumnPolicy("target_prob")
     sums = rw.evaluate(rw.moments(log, target))
     assert sums.interval() is None
-    with pytest.raises(rw.RefusedError, match="no default interval: returns spread"):
+    with pytest.raises(rw.RefusedError, match="no default interval: returns vary"):
         sums.gain()
     assert 0 < rw.evaluate(log, target).p_value() < 1

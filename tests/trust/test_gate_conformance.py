@@ -116,12 +116,12 @@ class Deaf(
 
 
 def test_what_does_not_conform_is_named() -> None:
-    with pytest.raises(AssertionError, match=r"needs tables that there are not: \['rows'\]"):
+    with pytest.raises(AssertionError, match=r"needs tables that do not exist: \['rows'\]"):
         check_declaration(Careless())
     with pytest.raises(AssertionError, match=r"louder is red at 1.5, which is amber by amber > 1"):
         check_gate(Louder())
     for text in ("", "two\nlines", "a sentence."):
         with pytest.raises(AssertionError, match="the text"):
             check_result(Deaf(), replace(Deaf().measure(Context(None)), text=text))
-    with pytest.raises(AssertionError, match="deaf does not notice drift"):
+    with pytest.raises(AssertionError, match="deaf does not detect drift"):
         check_gate(Deaf(), from_world("default", "drift", 200), logs=2)

@@ -103,7 +103,7 @@ CASES: dict[str, tuple[GateResult, str]] = {
     "none hidden": (of(HiddenStates(), "model"), "green"),
     "rare": (rare(0.02), "amber"),
     "rare, but many effective": (rare(0.2), "amber"),
-    "rare, normalised within states": (rare(0.2, limits="within states"), "red"),
+    "rare, normalized within states": (rare(0.2, limits="within states"), "red"),
     "rare and few": (rare(0.2, np.array([10.0])), "red"),
     "mass": (of(TotalMass(), total_mass=np.array([1.0, 1.05, np.nan])), "green"),
     "mass is a hint only": (of(TotalMass(), total_mass=np.array([1.0, 9.0])), "amber"),
@@ -181,7 +181,7 @@ def test_drift_tells_its_steps_or_why_not() -> None:
     steady = Drift().of_outcome(Outcome(0.3, per_step=each, step=1))
     assert "step" not in steady.text
     untold = Drift().of_outcome(Outcome(0.3, "no such sums"))
-    assert untold.text.endswith("earned the same (p = 0.3; by step it is not told: no such sums)")
+    assert untold.text.endswith("earned the same (p = 0.3; not available by step: no such sums)")
 
 
 def test_the_worst_gate_is_the_verdict() -> None:
@@ -241,7 +241,7 @@ def test_support_names_the_state_that_has_no_rows() -> None:
     assert support.value == pytest.approx(1 / 3)
 
 
-def test_few_episodes_are_amber_to_what_normalises_within_states() -> None:
+def test_few_episodes_are_amber_to_what_normalizes_within_states() -> None:
     assert of(Episodes(), n=200).level == "green"
     assert of(Episodes(), "within states", n=200).level == "amber"
     assert of(Episodes(), "within states", n=300).level == "green"
@@ -286,8 +286,8 @@ def cut_off(table: pa.Table) -> pa.Table:
 
 
 NO_NUMBERS = (
-    "the log has no order: the ids of its episodes are no whole numbers (in texts: 18 digits "
-    "at most, no leading 0)"
+    "the log has no order: the episode ids are not whole numbers (as text: 18 digits at most, "
+    "no leading 0)"
 )
 UNORDERED = {
     "texts": (episodes_of([f"e{k}" for k in range(1000)]), NO_NUMBERS),
@@ -295,7 +295,7 @@ UNORDERED = {
     "texts of 19 digits": (episodes_of([str(2**60 + k) for k in range(1000)]), NO_NUMBERS),
     "cut off": (
         cut_off(episodes_of(list(range(1000)))),
-        "the log has no order: some episodes were cut off, and their returns are not known",
+        "the log has no order: some episodes were cut off, so their returns are unknown",
     ),
 }
 
@@ -323,8 +323,8 @@ def test_the_command_and_the_report_say_so_too(
     pq.write_table(table, tmp_path / "log.parquet")
     call = ["evaluate", str(tmp_path / "log.parquet"), "--target-prob", "pi", "--engine", engine]
     page = tmp_path / "out.html"
-    assert run([*call, "--report", str(page)]) == 0
-    assert f"mis: not checked: drift ({why})" in capsys.readouterr().out
+    assert run([*call, "--explain", "--report", str(page)]) == 0
+    assert f"not checked: drift ({why})" in capsys.readouterr().out
     beside = page.read_text("utf-8").split("Verdict: green", 1)[1].split("</div>", 1)[0]
     assert f"Not checked: drift ({why})" in beside
     assert run([*call, "--quiet"]) == 0

@@ -151,7 +151,7 @@ def answers(kind: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["complete", "cut", "hidden-early-end", "varying"])
-def test_the_behaviours_own_value_moves_by_its_influence(kind: str) -> None:
+def test_the_behaviors_own_value_moves_by_its_influence(kind: str) -> None:
     log = small_logs(kind)[0]
     by = np.array([1, 0, 1, 1, 0])
 
@@ -201,7 +201,7 @@ def test_the_stationary_distribution_of_many_states(name: str, monkeypatch) -> N
     found = influence_values(log, world.target, recipe)
     assert found == pytest.approx(dense, rel=1e-7, abs=1e-7 * abs(dense).max())
     monkeypatch.setattr(stationary, "SOLVED", -1.0)
-    with pytest.raises(rw.RefusedError, match="not the only one nearly so"):
+    with pytest.raises(rw.RefusedError, match="nearly not unique"):
         influence_values(log, world.target, recipe)
 
 

@@ -277,7 +277,7 @@ def test_missing_replicates_count_as_beyond_both_ends() -> None:
     values[[100, 200]] = np.nan
     missing = intervals.percentile(values, 0, {"no-overlap": 2}, IntervalRequest(0.95))
     assert ends(missing) == (8, 392)
-    assert "(2 without an answer)" in missing.method
+    assert "(2 without a result)" in missing.method
     errors = np.ones(399)
     errors[300] = np.nan
     t = intervals.bootstrap_t(
@@ -290,7 +290,7 @@ def test_missing_replicates_count_as_beyond_both_ends() -> None:
 def test_too_many_missing_replicates_are_refused() -> None:
     values = np.arange(399.0)
     values[:5] = np.nan  # 1 % of 399 may be missing at 95 %
-    with pytest.raises(rw.RefusedError, match="5 of 399 resampled logs gave no estimate") as caught:
+    with pytest.raises(rw.RefusedError, match="5 of 399 resampled logs have no estimate") as caught:
         intervals.percentile(values, 0, {"no-overlap": 5}, IntervalRequest(0.95))
     assert "no-overlap: 5" in caught.value.reason
     assert intervals.percentile(values, 0, {"no-overlap": 5}, IntervalRequest(0.9)).low == 19
@@ -324,7 +324,7 @@ def test_intervals_scale_with_the_rewards(name: str, method: str) -> None:
 
 @pytest.mark.parametrize("method", NAMED)
 @pytest.mark.parametrize("name", ["wis", "mis-state", "trajectory-wis"])
-def test_self_normalised_intervals_shift_with_the_rewards(name: str, method: str) -> None:
+def test_self_normalized_intervals_shift_with_the_rewards(name: str, method: str) -> None:
     log = log_of(60)
     moved = log.with_rewards(log.steps.reward + 3, np.zeros(60))
     shift = 3 * sum(0.9**t for t in range(4))
@@ -398,7 +398,7 @@ def test_replicates_without_spread_make_no_interval() -> None:
     ones = np.ones((40, 3))
     log = rw.log_from_arrays(np.arange(120).reshape(40, 3) % 2, ones.astype(int), ones, ones * 0.5)
     found = rw.evaluate(log, rw.TablePolicy([[0.5, 0.5], [0.5, 0.5]]), rw.wis())
-    with pytest.raises(rw.RefusedError, match="every replicate gives the same value"):
+    with pytest.raises(rw.RefusedError, match="every replicate has the same value"):
         found.interval(0.8, "percentile", replicates=99, seed=1)
 
 
@@ -410,7 +410,7 @@ def test_replicates_without_spread_make_no_interval() -> None:
 def test_every_estimator_answers_every_method_or_refuses_by_name(name: str, method: str) -> None:
     found = estimate(name, 60)
     if name in STATIONARY and method in ("analytic", "bootstrap-t"):
-        with pytest.raises(rw.RefusedError, match=rf"^{name} has no") as caught:
+        with pytest.raises(rw.RefusedError, match=rf"{name} has (no|only)") as caught:
             found.interval(0.8, method, replicates=99, seed=1)
         assert caught.value.code == "no-error"
         return
@@ -464,7 +464,7 @@ def test_where_no_method_answers_auto_has_no_interval() -> None:
     assert found.standard_error is None
     assert found.interval() is None
     assert found.to_dict()["interval"] is None
-    with pytest.raises(rw.RefusedError, match="do not differ in their influence"):
+    with pytest.raises(rw.RefusedError, match="have the same influence"):
         found.interval(method="cluster")
 
 
@@ -489,18 +489,18 @@ def test_errors_that_overflow_are_refused() -> None:
     assert abs(found.value) > 1e190
     assert found.interval() is None
     for method in ("analytic", "cluster", "jackknife"):
-        with pytest.raises(rw.RefusedError, match="beyond what a number can hold"):
+        with pytest.raises(rw.RefusedError, match="overflow"):
             found.interval(method=method)
 
 
-def test_the_estimated_behaviour_is_told_beside_the_interval() -> None:
+def test_the_estimated_behavior_is_told_beside_the_interval() -> None:
     log = log_of(60)
     fitted = log.with_behavior(rw.fit_behavior(log))
     found = rw.evaluate(fitted, WORLD.target, "mis")
     for method in METHODS:
         interval = found.interval(0.8, method, replicates=99, seed=1)
         assert interval is not None
-        assert interval.method.endswith(", taking the estimated behaviour for the truth")
+        assert interval.method.endswith("; ignores that the behavior was estimated")
 
 
 # Sums alone
@@ -577,7 +577,7 @@ def test_p_value_by_hand(name: str) -> None:
     assert opposite == pytest.approx(1 - found.p_value(), abs=1e-9)
 
 
-def test_p_value_of_the_behaviour_itself_is_one() -> None:
+def test_p_value_of_the_behavior_itself_is_one() -> None:
     n, horizon = 40, 3
     rng = np.random.default_rng(0)
     mu = rng.uniform(0.2, 0.8, (n, horizon))
@@ -590,7 +590,7 @@ def test_p_value_of_the_behaviour_itself_is_one() -> None:
 
 
 def test_p_values_are_uniform_where_nothing_differs_and_small_where_it_does() -> None:
-    """Two actions that do the same: every target is worth the behaviour's value. 400 logs: the
+    """Two actions that do the same: every target is worth the behavior's value. 400 logs: the
     share below 10 % has a Monte-Carlo error of 1.5 %."""
     same = np.full((2, 2, 2), 0.5)
     target = np.array([[0.8, 0.2], [0.3, 0.7]])
@@ -656,7 +656,7 @@ def test_auto_is_the_analytic_one_where_there_is_one() -> None:
     assert ends(few.interval()) == ends(few.interval(method="cluster"))
 
 
-def test_intervals_print_and_serialise() -> None:
+def test_intervals_print_and_serialize() -> None:
     found = estimate("mis")
     lower = found.bound("lower")
     upper = found.bound("upper")

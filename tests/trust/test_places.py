@@ -83,7 +83,7 @@ def of_sums(sums: rw.Moments) -> dict[str, GateResult]:
 def gates_in_study(
     data: rw.EpisodeLog | rw.Moments, target: rw.Policy | None, name: str
 ) -> dict[str, GateResult]:
-    """Of an estimate that may be outside of what the rewards allow."""
+    """Of an estimate that can leave the range of what the rewards allow."""
     [found] = evaluate_in_study(data, target, [name])
     assert isinstance(found, rw.Estimate)
     return {gate.name: gate for gate in found.gates}
@@ -139,7 +139,7 @@ def test_a_models_rare_and_lost_mass_by_hand(data: rw.EpisodeLog | rw.Moments) -
 @pytest.mark.parametrize("data", [LOG, SUMS], ids=["log", "sums"])
 @pytest.mark.parametrize("name", ["mis-plain", "mis-state"])
 def test_the_placebo_by_hand(data: rw.EpisodeLog | rw.Moments, name: str) -> None:
-    """What normalises within states has the placebo of the same weights before that."""
+    """What normalizes within states has the placebo of the same weights before that."""
     gate, d = gates_of(data, name)["placebo"], flow(False)
     by_hand = np.zeros(H)
     for t, s, _, _, rho in ROWS:

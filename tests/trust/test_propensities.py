@@ -158,13 +158,13 @@ def test_hidden_rows_do_not_decide_how_the_others_are_compared() -> None:
     world = rw.worlds.random_mdp(3, 4, 3, 6)
     log = world.simulate(500, 0)
     cells = cells_of(log, world.target)
-    mixed = cells.where(cells.s == 3)
+    mixed = cells.select(cells.s == 3)
     mixed = replace(mixed, rho2=1.5 * mixed.rho2)  # ratios that differ within (t, s, a)
-    together = cells.where(cells.s != 3) + mixed
+    together = cells.select(cells.s != 3) + mixed
     named = Labels((0, 1, 2, None))
     at = together.s == 3
-    parts = [propensities._compare(together.where(rows), named) for rows in (~at, at)]
-    whole = propensities._compare(cells.where(cells.s != 3), log.states)
+    parts = [propensities._compare(together.select(rows), named) for rows in (~at, at)]
+    whole = propensities._compare(cells.select(cells.s != 3), log.states)
     assert parts[0].chi2 == whole.chi2
     assert parts[1].df > 0
     p = stats.chi2.sf(parts[0].chi2 + parts[1].chi2, parts[0].df + parts[1].df)

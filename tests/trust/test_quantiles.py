@@ -150,7 +150,7 @@ def test_the_logit_by_hand() -> None:
 
 
 def test_at_the_ends_and_outside() -> None:
-    cut = "t, cut to the range: too close to an end for the logit"
+    cut = "t, cut to the range: too close to an end for the logit scale"
     assert range_interval(0.0, 0.1, 0, 1, scale="logit") == (
         (0.0, pytest.approx(0.1959964)),
         cut,
@@ -160,11 +160,11 @@ def test_at_the_ends_and_outside() -> None:
     assert (found, how) == ((pytest.approx(0.9040036), 1.0), "t, cut to the range")
     found, how = range_interval(1.3, 0.1, 0, 1)
     assert found is None
-    assert "estimate 1.3 with its margin 0.2 lies outside the declared range [0, 1]" in how
+    assert "estimate 1.3 with its margin 0.2 is outside the declared range [0, 1]" in how
     assert range_interval(1.3, 0.0, 0, 1)[0] is None
-    assert range_interval(0.0, 0.0, 0, 1) == ((0.0, 0.0), "an error of 0")
-    assert range_interval(0.4, 0.0, 0, 1, scale="logit") == ((0.4, 0.4), "an error of 0")
-    assert range_interval(0.4, None, 0, 1) == (None, "there is no error")
+    assert range_interval(0.0, 0.0, 0, 1) == ((0.0, 0.0), "a standard error of 0")
+    assert range_interval(0.4, 0.0, 0, 1, scale="logit") == ((0.4, 0.4), "a standard error of 0")
+    assert range_interval(0.4, None, 0, 1) == (None, "there is no standard error")
     assert t_interval(0.4, None) is None
     # a quantile of 6e9 overflows nothing
     found, _ = range_interval(0.5, 0.3, 0, 1, 1 - 1e-10, 1.0, "logit")

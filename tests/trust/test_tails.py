@@ -75,7 +75,7 @@ def test_arviz_stats_where_it_is_installed(n: int) -> None:
 
 @pytest.mark.parametrize("k", [-0.5, 0.2, 0.7, 1.0, 1.8])
 def test_laws_whose_shape_is_known(k: float) -> None:
-    """What a generalised Pareto law exceeds a cutoff by has the same shape. The prior moves it to
+    """What a generalized Pareto law exceeds a cutoff by has the same shape. The prior moves it to
     (Mk + 5)/(M + 10); the mean of 300 fits lies within 3 Monte-Carlo errors and 0.02 (the bias of
     the fit at M = 300) of that."""
     n, runs = 10_000, 300
@@ -151,10 +151,10 @@ def test_too_few_episodes(n: int) -> None:
 def test_equal_weights_have_no_tail() -> None:
     k, why = weights.shape(LargestWeights.of(np.zeros(1000)))
     assert k is None
-    assert why.startswith("0 of the 1,000 weights stand above the others")
+    assert why.startswith("only 0 of the 1,000 weights exceed the rest")
     # a target that never chances: products are 2^6 or 0
     k, why = weights.shape(LargestWeights.of(np.where(np.arange(1000) % 64 == 0, 6.0, -np.inf)))
-    assert (k, why) == (None, "the 16 largest weights are equal: there is no tail to fit")
+    assert (k, why) == (None, "the 16 largest weights are equal, so there is no tail to fit")
     k, why = weights.shape(LargestWeights.of(np.full(1000, -np.inf)))
     assert k is None
 
@@ -168,7 +168,7 @@ def test_weights_equal_to_the_cutoff_are_not_of_the_tail() -> None:
     assert k == weights.pareto_shape(weights.log_excess(above[::-1], 0.0))
     k, why = weights.shape(LargestWeights.of(np.concatenate([above[:4], np.zeros(96)])))
     assert k is None
-    assert why.startswith("4 of the 100 weights stand above")
+    assert why.startswith("only 4 of the 100 weights exceed the rest")
 
 
 def test_most_weights_zero() -> None:

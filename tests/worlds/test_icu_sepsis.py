@@ -276,7 +276,7 @@ def test_without_the_package_the_extra_is_named(nothing_read: pytest.MonkeyPatch
         ("no archive", "cannot read its tables"),
         ("a table is missing", "cannot read its tables"),
         ("pickled", "cannot read its tables"),
-        ("other counts", "lists other numbers of actions"),
+        ("other counts", "lists a different number of actions"),
         ("small", r"its tables are of shape \(2, 25, 2\)"),
     ],
 )

@@ -120,10 +120,10 @@ def test_what_never_ends_has_no_lasting_value() -> None:
     P[0, 0, 2] = P[0, 1, 1] = P[1, :, 1] = P[2, :, 2] = 1
     even = np.full((3, 2), 0.5)
     mdp = TabularMDP([1, 0, 0], P, np.ones((3, 2, 3)), even, even, horizon=1, terminal=[2])
-    with pytest.raises(UsageError, match=r"must come to an end; from state 1 it never does"):
+    with pytest.raises(UsageError, match=r"must end, but from state 1 it never does"):
         better.lasting_values(mdp, even)
     changing = random_mdp(0, discount=0.9)
-    with pytest.raises(UsageError, match="do not change with time"):
+    with pytest.raises(UsageError, match="do not depend on time"):
         better.lasting_values(changing, changing.behavior_array[0])
 
 

@@ -1,4 +1,5 @@
-"""From what people hold to what reweigh reads: Minari, d3rlpy, Gymnasium, scikit-learn.
+"""From what people hold to what reweigh reads: Minari, d3rlpy, Gymnasium, scikit-learn,
+logs of LLM routers.
 
 None of these packages is imported before it is needed. Another package adds an adapter, a function
 that returns a log, a policy or an abstraction, by an entry point of the group `reweigh.adapters`;
@@ -8,10 +9,12 @@ it is then `reweigh.adapters.load(name)`, or an attribute of this module like ou
 from typing import Any
 
 from reweigh.adapters.datasets import from_d3rlpy, from_minari
+from reweigh.adapters.decisions import read_decisions, restrict_to_candidates
 from reweigh.adapters.gymnasium import gym_policy, record, tabular_mdp
-from reweigh.adapters.sklearn import ClassifierPolicy, StateCodes, behavior_classifier, fit_states
+from reweigh.adapters.sklearn import StateCodes, behavior_classifier, fit_states
 from reweigh.errors import UsageError, nearest
-from reweigh.system.entry_points import added, added_names
+from reweigh.policy.classifier import ClassifierPolicy
+from reweigh.system import added, added_names
 
 __all__ = [
     "ClassifierPolicy",
@@ -22,7 +25,9 @@ __all__ = [
     "from_minari",
     "gym_policy",
     "load",
+    "read_decisions",
     "record",
+    "restrict_to_candidates",
     "tabular_mdp",
 ]
 

@@ -18,7 +18,7 @@ from reweigh.log.abstractions import AnyAbstraction
 from reweigh.log.log import EpisodeLog
 from reweigh.log.sources import TableSource
 from reweigh.sums.read import read_log
-from reweigh.system.entry_points import optional_module
+from reweigh.system import optional_module
 
 Array = npt.NDArray[Any]
 Features = Callable[[Any], Any]
@@ -57,11 +57,11 @@ def from_minari(
     """A log from a Minari dataset, or from the name of one on this machine.
 
     `behavior_prob` is the field of the infos with the probability of the action that was taken
-    ("a/b" for a field b inside a); None reads the log without, for `fit_behavior`. Minari puts
-    the info of reset before those of the steps: that of step t stands at t + `info_offset`, 1
-    unless your fields were written without it or before the step. Discrete observations are
-    states; a box of numbers needs an `abstraction`, and observations of several parts `features`,
-    a function of an episode's observations that returns (steps,) or (steps, k).
+    ("a/b" for a field b inside a); None reads the log without, for `fit_behavior`. Minari puts the
+    info of reset before those of the steps: that of step t is at t + `info_offset`, 1 unless your
+    fields were written without it or before the step. Discrete observations are states; a box of
+    numbers needs an `abstraction`, and observations of several parts `features`, a function of an
+    episode's observations that returns (steps,) or (steps, k).
 
     Episodes that end in neither a termination nor a truncation were cut off.
     """
@@ -194,7 +194,7 @@ def log_of(
 ) -> EpisodeLog:
     """The log of the episodes; `what` names them in messages.
 
-    An episode whose last step says neither that it ended nor that it was cut off was cut off:
+    An episode whose last step is marked neither as ended nor as cut off was cut off:
     the recording stopped there.
     """
     if not episodes:
@@ -212,8 +212,8 @@ def log_of(
         for episode, part, length in zip(episodes, parts, lengths, strict=True):
             if len(part) != length:
                 raise InputError(
-                    f"{what}: episode {episode.id} has {len(part)} {name} for {length} rewards; "
-                    "each step has one of both"
+                    f"{what}: episode {episode.id} has {len(part)} {name} for {length} "
+                    "rewards; each step needs one of each"
                 )
         return np.concatenate(parts)
 
@@ -232,7 +232,7 @@ def log_of(
         columns["behavior_prob"] = joined("behavior_prob")
     states, following = _states(what, episodes, lengths, features)
     names, next_names = _by_part("state", states), _by_part("next_state", following)
-    for name, values in next_names.items():  # what follows the end is no state of the log
+    for name, values in next_names.items():  # the state after the end is not a state of the log
         next_names[name] = pa.array(values, mask=terminated)
     log = read_log(
         pa.table(columns | names | next_names),
@@ -263,8 +263,8 @@ def _states(
     if len(wrong):
         k = int(wrong[0])
         raise InputError(
-            f"{what}: episode {episodes[k].id} has {len(parts[k])} observations for {lengths[k]} "
-            "steps; every episode has one per step, or every episode one more"
+            f"{what}: episode {episodes[k].id} has {len(parts[k])} observations for "
+            f"{lengths[k]} steps; every episode needs one per step, or every episode one more"
         )
     before = np.concatenate([part[:length] for part, length in zip(parts, lengths, strict=True)])
     return before, np.concatenate([part[1:] for part in parts]) if usual else None
@@ -274,14 +274,15 @@ def _observations(what: str, episode: Episode, features: Features | None) -> Arr
     given = episode.observations if features is None else features(episode.observations)
     if isinstance(given, dict | tuple):
         raise UsageError(
-            f"{what}: an observation has several parts ({type(given).__name__}): make one array "
-            "of them with features=…, a function of an episode's observations"
+            f"{what}: an observation has several parts ({type(given).__name__}): combine "
+            "them into one array with features=…, a function of an episode's observations"
         )
     array = _one_axis(given)
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] == 0):
         raise UsageError(
-            f"{what}: an episode's observations have the shape {array.shape}; a state is one value "
-            "or a few: choose them with features=…, which returns (steps,) or (steps, k)"
+            f"{what}: an episode's observations have the shape {array.shape}, but a state is "
+            "one value or a few: choose them with features=…, which returns (steps,) or "
+            "(steps, k)"
         )
     return array
 
@@ -290,14 +291,14 @@ def _column(what: str, episode: Episode, name: str) -> Array:
     """One value per step; of one truth value, that of the last step."""
     given = getattr(episode, name)
     if given is None:
-        raise InputError(f"{what}: episode {episode.id} has no {name}, and others have")
+        raise InputError(f"{what}: episode {episode.id} has no {name}, but others have")
     if isinstance(given, bool):
         flags = np.zeros(len(episode.rewards), bool)
         flags[-1:] = given
         return flags
     array = _one_axis(given)
     if array.ndim != 1:
-        hint = ": an action of several parts; give each combination a number of its own"
+        hint = ": an action with several parts; number each combination"
         raise UsageError(
             f"{what}, episode {episode.id}: {name} have the shape {array.shape}, not one value per "
             f"step{hint if name == 'actions' else ''}"
@@ -317,8 +318,8 @@ def _actions(what: str, actions: Array, continuous: bool) -> Array:
     if np.all(np.rint(actions) == actions):  # d3rlpy may hold codes as floats
         return actions.astype(np.int64)
     raise UsageError(
-        f"{what}: the actions are fractions, such as {actions[0]}: continuous_actions=True reads "
-        "them, with logged densities as behavior_prob"
+        f"{what}: the actions are fractions, such as {actions[0]}: read them with "
+        "continuous_actions=True, with logged densities as behavior_prob"
     )
 
 

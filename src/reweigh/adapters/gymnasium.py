@@ -13,7 +13,7 @@ from reweigh.errors import UsageError, check_horizon, check_whole, must_be
 from reweigh.log.abstractions import AnyAbstraction
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import FunctionPolicy
-from reweigh.system.entry_points import optional_module
+from reweigh.system import optional_module
 from reweigh.worlds.benchmark_worlds import toy_text_tables
 from reweigh.worlds.tabular import TabularMDP
 
@@ -42,12 +42,12 @@ def record(
     `abstraction`, and those of several parts `features` (see `from_minari`).
     """
     n = check_whole("n", n, 1)
-    env = _made(env)
+    env = _as_environment(env)
     space = env.action_space
     if not hasattr(space, "n") or np.ndim(space.n) > 0:
         raise UsageError(
-            f"{_name(env)} has the actions {space}; record takes a discrete space, where a policy "
-            "is the probability of each action"
+            f"{_name(env)} has the actions {space}; record needs a discrete action space, "
+            "because a policy gives the probability of each action"
         )
     actions, start = int(space.n), int(getattr(space, "start", 0))
     steps = _horizon(env, horizon)
@@ -82,7 +82,7 @@ def gym_policy(policy: GymPolicy, *, start: int = 0, name: str = "") -> Function
     """A policy of observations as a target: π(a|s) is `policy(observation)[a - start]`.
 
     It is called once for each different logged state: a number where the state is one column, a
-    row where it is several. `start` is the first action of the space, 0 unless it says otherwise.
+    row where it is several. `start` is the first action of the space, by default 0.
     """
     if not callable(policy):
         raise must_be("policy", "callable with an observation", policy)
@@ -95,8 +95,8 @@ def gym_policy(policy: GymPolicy, *, start: int = 0, name: str = "") -> Function
         column = np.asarray(action).astype(np.int64) - start
         if np.any((column < 0) | (column >= count)):
             raise UsageError(
-                f"the log holds the action {int(column.max()) + start}, and the policy knows "
-                f"{start} to {start + count - 1}"
+                f"the log contains the action {int(column.max()) + start}, but the policy "
+                f"has only {start} to {start + count - 1}"
             )
         return np.asarray(table[row.reshape(-1), column], float)
 
@@ -117,14 +117,14 @@ def tabular_mdp(
     world has one state more, S, in which every episode that ended is; `horizon` is the
     environment's own limit of steps unless given.
     """
-    env = _made(env)
+    env = _as_environment(env)
     inner = getattr(env, "unwrapped", env)
     table = getattr(inner, "P", None)
     initial = getattr(inner, "initial_state_distrib", None)
     if table is None or initial is None:
         raise UsageError(
-            f"{_name(env)} has no table of its transitions (P, initial_state_distrib); only the "
-            "toy-text environments have"
+            f"{_name(env)} has no transition table (P, initial_state_distrib); only the "
+            "toy-text environments have one"
         )
     P, r = toy_text_tables(table)
     S, A = P.shape[0] - 1, P.shape[1]
@@ -148,7 +148,7 @@ def tabular_mdp(
     )
 
 
-def _made(env: Any) -> Any:
+def _as_environment(env: Any) -> Any:
     """An environment as it is, the name of one as an environment."""
     if not isinstance(env, str):
         return env
@@ -159,7 +159,7 @@ def _horizon(env: Any, horizon: int | None) -> int:
     if horizon is None:
         horizon = getattr(getattr(env, "spec", None), "max_episode_steps", None)
     if horizon is None:
-        raise UsageError(f"{_name(env)} has no limit of steps: give horizon=…")
+        raise UsageError(f"{_name(env)} has no step limit: give horizon=…")
     return check_horizon(horizon)
 
 
@@ -179,8 +179,8 @@ def _checked(given: Any, actions: int, observation: Any, at: str = "") -> Floats
     if fine and abs(pi.sum() - 1) <= SUM_TOLERANCE:
         return pi
     raise UsageError(
-        f"the policy must give {actions} probabilities that sum to 1; for the observation "
-        f"{observation}{at} it gave {given}"
+        f"the policy must return {actions} probabilities that sum to 1; for the observation "
+        f"{observation}{at} it returned {given}"
     )
 
 

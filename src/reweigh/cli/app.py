@@ -21,19 +21,28 @@ import typer
 from typer.core import TyperGroup
 
 from reweigh import __version__
-from reweigh.cli.terminal import for_terminal, forget_phases, printable, under_way, what_is_kept
+from reweigh.cli.terminal import (
+    fitting,
+    for_terminal,
+    forget_phases,
+    printable,
+    screen_width,
+    under_way,
+    what_is_kept,
+)
 from reweigh.errors import ResourceError, ReweighError
 from reweigh.system import process
 
 # {command: its module}; each is a function of the command's name
 COMMANDS = {
-    name: "moments" if name == "merge" else name
+    name: {"merge": "moments", "skill": "schema"}.get(name, name)
     for name in (
         "init", "check", "evaluate", "compare", "moments", "merge", "plan", "reproduce", "demo",
+        "explain", "schema", "skill",
     )
 }  # fmt: skip
 INTERRUPTED = 130
-GRACE = 2.0  # seconds in which the main thread may come out of what it is doing, and clean up
+GRACE = 2.0  # seconds for the main thread to stop and clean up
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _received: list[int] = []  # the signal that ends the command
 
@@ -62,9 +71,11 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="reweigh",
     cls=Commands,
-    help="Off-policy evaluation: what would another policy have earned, and how sure is that?"
-    "\n\nExit codes: 0 ok, 1 a bug, 2 usage, 3 input refused, 4 the data cannot answer, "
-    "5 some cells of a study failed, 6 file or resource, 130 interrupted.",
+    help=(
+        "Off-policy evaluation: what would another policy have earned, and how certain is "
+        "that?\n\nExit codes: 0 ok, 1 a bug, 2 usage, 3 input refused, 4 the data cannot "
+        "answer, 5 some cells of a study failed, 6 file or resource, 130 interrupted."
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -119,13 +130,13 @@ def run(arguments: list[str]) -> int:
 
 
 def _failed(error: Exception) -> int:
-    """Say what went wrong; the exit code that stands for it."""
+    """Print the error; returns its exit code."""
     if isinstance(error, ReweighError):
         text = str(getattr(error, "strerror", None) or error)
         notes = getattr(error, "__notes__", [])
         _say("error: " + for_terminal("\n  ".join([text, *notes])))
         return error.exit_code
-    if _received:  # a library may turn the interrupt into an error of its own
+    if _received:  # a library may turn the interrupt into another error
         return _interrupted()
     if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # a usage error
         if error.format_message():
@@ -159,9 +170,9 @@ def _shortage(error: Exception) -> str:
 
 
 def _say(text: str) -> None:
-    # there is no stream left to report this on; the exit code does
+    # there is no stream left to report this on, only the exit code
     with suppress(OSError, ValueError, _ReaderLeftError):
-        print(text, file=sys.stderr)
+        print(*fitting(text, screen_width(sys.stderr), hanging=2), sep="\n", file=sys.stderr)
 
 
 # --- standard streams
@@ -236,10 +247,10 @@ def _leave(code: int) -> NoReturn:
 def _end_on_signals() -> None:
     """From now on SIGINT and SIGTERM raise KeyboardInterrupt in the main thread, once.
 
-    Python hears a signal only between two of its own instructions, and a compiled loop or a
-    library may not come back for minutes. So a second thread is woken by the signal itself: where
-    the process is still there after the grace time, that thread ends it. A signal that is ignored
-    from the start (nohup) stays ignored.
+    Python handles a signal only between two of its instructions, and a compiled loop or a library
+    may run for minutes. So a second thread is woken by the signal itself: where the process is
+    still there after the grace time, that thread ends it. A signal that is ignored from the start
+    (nohup) stays ignored.
     """
 
     def interrupt(number: int, frame: Any) -> None:
@@ -279,6 +290,6 @@ def _end_now() -> None:
 
 
 def _interrupted() -> int:
-    """Say what was under way, and what is there now."""
+    """Print the interrupted work, and the files that exist now."""
     _say(f"Interrupted{under_way()}; {what_is_kept()}")
     return INTERRUPTED

@@ -1,9 +1,9 @@
-"""reweigh check: does the log keep its contract? With --diagnose: can it answer for a target?"""
+"""reweigh check: does the log meet the contract? With --diagnose: can it evaluate a target?"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,10 +14,12 @@ from reweigh.cli import options
 from reweigh.cli.command import command
 from reweigh.cli.terminal import Terminal, cell, collect_warnings, draw
 from reweigh.errors import Fault, InputError, RefusedError, UsageError
-from reweigh.show.record import refusal_json
+from reweigh.show import first_screen
+from reweigh.show.record import Evaluation, refusal_json
 from reweigh.show.text import by_text, plain_value
 
 PARTS = 10_000  # shares of a policy are written with four decimals
+SAME_MU, NEAR_ONE = 1e-6, 1e-3  # propensities are rounded when they are logged
 
 
 @command(target=options.TargetOptions, log=options.LogOptions)
@@ -29,22 +31,29 @@ def check(
         bool,
         typer.Option(
             "--diagnose",
-            help="Could an estimate of the target's value be believed? Every gate, no estimate. "
-            "Also of a file of moments.",
+            help=(
+                "Check every gate for this target without estimating its value. Also works "
+                "on a file of moments."
+            ),
         ),
     ] = False,
     estimators: Annotated[
         str | None,
-        typer.Option(help="Whose gates --diagnose tells, by name. (default: mis,wis,dm)"),
+        typer.Option(
+            help=("Estimators whose gates --diagnose shows, comma-separated. (default: mis,wis,dm)")
+        ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="With --diagnose: exit 4 where a verdict is red.")
+        bool, typer.Option("--strict", help="With --diagnose: exit 4 if a verdict is red.")
     ] = False,
     write_policy: Annotated[
         Path | None,
         typer.Option(
-            help="Write the log's own policy to this CSV file: every state and action, with the "
-            "share of its uses. Change the shares, and it is a target policy."
+            help=(
+                "Write the logged policy to this CSV file: every state and action with the "
+                "logged propensity, where that depends on them alone, else with its share of the "
+                "rows. Change the probabilities to make a target policy."
+            )
         ),
         options.WRITES,
     ] = None,
@@ -75,14 +84,15 @@ def check(
         return
     if any(is_moments_file(path) for path in paths or []):
         raise UsageError(
-            "this is a file of moments, not a log: reweigh evaluate takes it, and --diagnose"
+            "this is a file of moments, not a log: use reweigh evaluate, or add --diagnose"
         )
     only_diagnosing = (
-        ("--target", target.target), ("--estimators", estimators), ("--strict", strict or None),
+        ("--target", target.target), ("--rule", target.rule), ("--estimators", estimators),
+        ("--strict", strict or None),
     )  # fmt: skip
     for name, value in only_diagnosing:
         if value is not None:
-            raise UsageError(f"{name} belongs to --diagnose")
+            raise UsageError(f"{name} needs --diagnose")
     _check(paths, log, target.target_prob, write_policy, terminal)
 
 
@@ -93,7 +103,7 @@ def _check(
     policy_file: Path | None,
     terminal: Terminal,
 ) -> None:
-    """Read the log and say what is in it, or every fault."""
+    """Read the log and describe it, or report every fault."""
     try:
         with collect_warnings() as warnings, terminal.working("reading the log"):
             data = log.read(paths, target_prob)
@@ -106,14 +116,17 @@ def _check(
             # a file that cannot be read at all has one fault: that
             faults = error.faults or (Fault("file", str(error), "give a file that can be read"),)
             terminal.json({"ok": False, "faults": [_fault(fault) for fault in faults]})
+        elif error.faults:
+            terminal.say(first_screen.faulty_sentence(len(error.faults)))
         raise
     if terminal.as_json:
         terminal.json({"ok": True, "faults": [], "warnings": warnings, "log": facts})
         return
     if not terminal.silent:
-        _print_facts(facts, "The log keeps its contract.")
+        terminal.say(first_screen.log_sentence(facts))
+        _print_facts(facts)
     if policy_file is not None:
-        terminal.say(f"the log's own policy: {policy_file}")
+        terminal.say(f"the logged policy: {policy_file}")
     terminal.warn(f"! {text}" for text in warnings)
 
 
@@ -126,50 +139,78 @@ def _fault(fault: Any) -> dict[str, Any]:
     return plain
 
 
-def _print_facts(facts: Mapping[str, Any], title: str) -> None:
+def _print_facts(facts: Mapping[str, Any]) -> None:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE, title=title, title_justify="left", show_header=False)
+    from reweigh.log.abstractions import state_in_words
+
+    table = Table(box=box.SIMPLE, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
+    columns, abstraction = facts["state_columns"], facts["abstraction"]
+    examples = [state_in_words(name, columns, abstraction) for name in facts["state_examples"]]
+    if examples != facts["state_examples"]:
+        facts = {**facts, "state_examples": "; ".join(examples)}
     for name, value in facts.items():
         table.add_row(name.replace("_", " "), cell(plain_value(value, "{:.6g}".format)))
     draw(table)
 
 
 def write_logged_policy(log: rw.EpisodeLog, path: Path) -> None:
-    """Write how often each action was taken in each state: a file that a target policy can be
-    made from."""
+    """Write the logged propensity of each action in each state, or how often it was taken there: a
+    file that a target policy can be made from."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.csv as pacsv
 
-    from reweigh.log.log import label_columns
+    from reweigh.log.read import label_columns
     from reweigh.system.files import write_atomically
 
     if log.actions is None:
-        raise UsageError("--write-policy needs actions that can be listed, not continuous ones")
+        raise UsageError("--write-policy needs a finite set of actions, but these are continuous")
     width = len(log.actions)
     counts = np.zeros((len(log.states) + 1, width), np.int64)
     np.add.at(counts, (log.steps.state + 1, log.steps.action), 1)  # row 0: the hidden state
     visited = np.flatnonzero(counts.sum(axis=1))
+    shares = rounded_shares(counts[visited])
+    if log.describe()["behavior_prob_from"] == "logged":
+        shares = logged_shares(log, shares, visited)
     states = label_columns("state", log.states, np.repeat(visited - 1, width))
     names = log.columns.state if len(states) == len(log.columns.state) else tuple(states)
     actions = label_columns("action", log.actions, np.tile(np.arange(width), len(visited)))
     columns: dict[str, Any] = dict(zip(names, states.values(), strict=True))
     columns |= dict(zip([log.columns.action], actions.values(), strict=True))
-    table = pa.table(columns | {"prob": rounded_shares(counts[visited]).reshape(-1)})
+    table = pa.table(columns | {"prob": shares.reshape(-1)})
     write_atomically(path, lambda stream: pacsv.write_csv(table, stream))
 
 
 def rounded_shares(counts: Any) -> Any:
-    """Rows of counts as shares of four decimals that add up to 1: what rounding down leaves goes
+    """Rows of counts as shares of four decimals that add up to 1: the rest from rounding down goes
     to the largest remainders."""
     exact = PARTS * counts / counts.sum(axis=1, keepdims=True)
     parts = exact.astype(int)
     rank = (parts - exact).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
     return (parts + (rank < (PARTS - parts.sum(axis=1))[:, None])) / PARTS
+
+
+def logged_shares(log: rw.EpisodeLog, shares: Any, visited: Any) -> Any:
+    """The logged propensities in place of these shares, in the states where they depend on the
+    action alone and add up to 1: a target made of shares would depend on the log's own draws."""
+    import numpy as np
+
+    cells, mu = (log.steps.state + 1, log.steps.action), log.steps.behavior_prob
+    if mu is None:
+        return shares
+    low = np.full((len(log.states) + 1, shares.shape[1]), np.inf)
+    high = np.zeros_like(low)
+    np.minimum.at(low, cells, mu)
+    np.maximum.at(high, cells, mu)
+    low, high = low[visited], high[visited]
+    total = high.sum(axis=1, keepdims=True)
+    fixed = np.all((high == 0) | (high - low <= SAME_MU), axis=1, keepdims=True)
+    exact = np.where(np.abs(total - 1) <= 1e-9, high, high / total)
+    return np.where(fixed & (np.abs(total - 1) <= NEAR_ONE), exact, shares)
 
 
 def _diagnose(
@@ -180,8 +221,8 @@ def _diagnose(
     strict: bool,
     terminal: Terminal,
 ) -> None:
-    """Print every gate. The values are computed on the way, and not told: whoever decides whether
-    to believe a number should not have visited it."""
+    """Print every gate. The values are computed but not printed: decide whether an estimate is
+    reliable before you see it."""
     recipes = options.estimators_named(estimators, None)
     with collect_warnings() as warnings:
         with terminal.working("reading"):
@@ -194,18 +235,20 @@ def _diagnose(
         beside = {"log": inputs.about, "warnings": warnings, "version": rw.__version__}
         terminal.json({"diagnoses": entries, **beside})
     else:
-        columns = ("gate", "level", "of", "found")
-        terminal.table(columns, _gate_rows(results), left=columns, wrapped="found")
+        columns, records = ("gate", "level", "of", "found"), _judged(results, inputs.about)
+        terminal.say(first_screen.diagnosis_sentence(records), "")
+        terminal.table(columns, _gate_rows(records), left=columns, wrapped="found")
         lines = [_verdict_line(result) for result in results]
         terminal.say(*lines)
         terminal.answer(*lines)
         reasons = [gate for verdict in verdicts for gate in verdict.reasons]
         terminal.warn(dict.fromkeys(f"{gate.name}: {gate.advice}" for gate in reasons))
         terminal.warn(f"! {text}" for text in warnings)
+        terminal.say(*filter(None, [first_screen.nothing_answers(records)]))
     if not verdicts:
-        raise RefusedError("refused", "no estimator could answer for this target")
+        raise RefusedError("refused", "no estimator has an answer for this target")
     if strict and any(verdict.level == "red" for verdict in verdicts):
-        raise RefusedError("red", "a verdict is red, and --strict takes it for a refusal")
+        raise RefusedError("red", "a verdict is red, and --strict treats that as a refusal")
 
 
 def _entry(result: rw.Estimate | rw.Refusal) -> dict[str, Any]:
@@ -217,17 +260,33 @@ def _entry(result: rw.Estimate | rw.Refusal) -> dict[str, Any]:
     return entry | {"verdict": verdict["level"], **parts}
 
 
-def _gate_rows(results: Sequence[rw.Estimate | rw.Refusal]) -> list[tuple[str, ...]]:
+def _judged(
+    results: Sequence[rw.Estimate | rw.Refusal], about: Mapping[str, Any]
+) -> list[Evaluation]:
+    """The verdicts as records without a value, of a log with this description."""
+    state: dict[str, Any] = {
+        "state_columns": tuple(about.get("state_columns", ())),
+        "abstraction": about.get("abstraction"),
+    }
+    return [
+        replace(r.record(), **state)
+        if isinstance(r, rw.Refusal)
+        else Evaluation(r.estimator, r.recipe, r.n_episodes, r.horizon, verdict=r.verdict, **state)
+        for r in results
+    ]
+
+
+def _gate_rows(records: Sequence[Evaluation]) -> list[tuple[str, ...]]:
     """One row per gate and finding, with the estimators that it concerns; the worst first."""
     from reweigh.trust.gates.gate import ORDER
 
     findings: list[tuple[str, tuple[str, str, str]]] = []
-    for result in results:
-        for gate in () if isinstance(result, rw.Refusal) else result.verdict.gates:
+    for e in records:
+        for gate in () if e.verdict is None else e.verdict.gates:
             level = "hint" if gate.hint and gate.level == "amber" else gate.level
             against = gate.level in ("amber", "red")
-            text = f"{gate.text} [{gate.limit}]" if against else gate.text
-            findings.append((result.estimator, (level, gate.name, text)))
+            text = first_screen.reason_text(e, gate) + (f" [{gate.limit}]" if against else "")
+            findings.append((e.label, (level, gate.name, text)))
     names, rank = by_text(findings), ("hint", *ORDER)
     rows: list[tuple[str, ...]] = []
     for finding in sorted(names, key=lambda finding: -rank.index(finding[0])):

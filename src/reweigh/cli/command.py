@@ -8,7 +8,7 @@ input. A configuration is TOML:
     [evaluate]                    # options of one command
     estimators = "mis,wis"
 
-What is given on the command line wins. Errors name the file and the line.
+The command line takes precedence. Errors name the file and the line.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ Function = Callable[..., None]
 LARGEST = 1 << 20  # bytes; a configuration is written by hand
 MOST_LINES = 1000
 FILES = "log"  # the key of the argument LOG
-# What is given of one side on the command line replaces what the file says of the other.
+# An option of one side on the command line replaces the file's options of the other.
 RIVALS = (
     ({"target"}, {"target_prob"}),
     ({"behavior_prob"}, {"fit_behavior", "smoothing"}),
-    ({"round"}, {"grid"}),
+    ({"round"}, {"grid", "bins"}),
+    ({"grid"}, {"bins"}),
+    ({"bandit"}, {"step"}),
     ({"half_width"}, {"difference", "power"}),
 )
 NOT_HERE = {"config", "help", "version"}
@@ -60,7 +62,7 @@ def command(**groups: type) -> Callable[[Function], Function]:
     """A command whose parameters of these names are groups of options.
 
     Typer reads signatures; this one spreads the fields of each group into the command's, and
-    gathers them again when it is called. Where there are groups, what was not given comes from the
+    gathers them again when it is called. With groups, options that were not given come from the
     file of `--config`. A command that would write a file that it reads is refused before it reads
     any.
     """
@@ -114,7 +116,7 @@ def _parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> 
 def _refuse_overwriting_inputs(hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """UsageError if the command would write a file that it reads, or one file twice. `hints` are
     the types of its parameters; nothing has been read yet."""
-    # where standard output goes to a file, `>> log.csv` would write into it
+    # if standard output is a file, `>> log.csv` would write into it
     outputs: list[NamedFile] = [NamedFile("standard output", Path("/dev/stdout"))]
     inputs: list[NamedFile] = []
     for name, value in values.items():
@@ -124,7 +126,7 @@ def _refuse_overwriting_inputs(hints: Mapping[str, Any], values: Mapping[str, An
         (outputs if options.WRITES in metadata else inputs).extend(named)
     refuse_overlap(  # a folder is written into, file by file
         [file for file in outputs if not file.path.is_dir()],
-        # what does not exist yet is no input
+        # a missing file is not an input
         [one for file in inputs for one in _expanded(file)]
         if any(file.path.is_file() for file in outputs)
         else (),
@@ -132,7 +134,7 @@ def _refuse_overwriting_inputs(hints: Mapping[str, Any], values: Mapping[str, An
 
 
 def _expanded(file: NamedFile) -> Iterator[NamedFile]:
-    """The files of a directory or a pattern; of what cannot be found the command itself tells."""
+    """The files of a directory or a pattern; the command itself reports missing ones."""
     if file.path.is_file():
         yield file
         return
@@ -175,8 +177,8 @@ class Lines:
 
 
 def lines_of(path: Path, text: str) -> Lines:
-    """Where the keys of a valid configuration stand. A line holds a key where all before it is
-    TOML by itself: what looks like one inside a text of several lines is none."""
+    """The lines of the keys of a valid configuration. A line has a key if everything before it is
+    valid TOML: something similar inside a text of several lines is not a key."""
     lines = text.splitlines()
     if len(lines) > MOST_LINES:  # every prefix is read again
         return Lines(path)
@@ -217,7 +219,7 @@ class FromConfig:
         faults = getattr(error, "faults", ())
         text = "\n".join(map(str, faults)) if faults else str(error)  # without the heading
         notes = [
-            f"{self.lines.of(key, table)} says {key} = {toml_value(raw)}"
+            f"{self.lines.of(key, table)} sets {key} = {toml_value(raw)}"
             for key, (table, raw, value) in self.values.items()
             if _concerns(text, key, [*_texts(raw), *_texts(value)])
         ]
@@ -230,7 +232,7 @@ class FromConfig:
         if not numbers:
             return f'{path!r} names no column for {role}: add {role} = "COLUMN"'
         which = "line" if len(numbers) == 1 else "one of the lines"
-        return f"{path!r} leaves {role} undecided: remove the # before {which} {', '.join(numbers)}"
+        return f"{path!r} leaves {role} open: remove the # before {which} {', '.join(numbers)}"
 
 
 def _concerns(text: str, key: str, values: Iterable[str]) -> bool:
@@ -297,14 +299,14 @@ def read_config(
             error
         )
     if len(raw) > LARGEST:
-        raise UsageError(f"{str(path)!r} is larger than 1 MB: this is no configuration")
+        raise UsageError(f"{str(path)!r} is larger than 1 MB, so it is not a configuration")
     try:
         text = raw.decode("utf-8").removeprefix("\ufeff")
         entries = tomllib.loads(text)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         last = f"at the end, line {len(raw.splitlines())}"
         why = str(error).replace("at end of document", last)
-        raise UsageError(f"the configuration {str(path)!r} is no TOML: {why}") from error
+        raise UsageError(f"the configuration {str(path)!r} is not valid TOML: {why}") from error
     lines = lines_of(path, text)
     wrong = []
     for key, value in entries.items():
@@ -347,12 +349,12 @@ def converted(value: Any, kind: Any, key: str, path: Path, line: str) -> Any:
     if kind in rules and type(value) is kind:
         return value
     if kind is Path and isinstance(value, str) and value:
-        return _beside(path, value)
+        return _in_its_folder(path, value)
     raise UsageError(f"the configuration {line}: {key} must be {rule}; got {value!r}")
 
 
-def _beside(config: Path, text: str) -> Path:
-    """A path of the file; what it names may be a pattern, its folder's own name is none."""
+def _in_its_folder(config: Path, text: str) -> Path:
+    """A path of the file; the file name may be a pattern, the folder's name may not."""
     beside = config.parent / text
     if beside.exists() or not glob.has_magic(text):
         return beside
@@ -387,10 +389,10 @@ def _plain_kind(kind: Any) -> Any:
 def _near(
     key: str, known: Iterable[str], commands: Mapping[str, Iterable[str]] | None = None
 ) -> str:
-    """A hint: the command whose option this is, or the nearest name."""
+    """A hint: the command with this option, or the nearest name."""
     owners = [name for name, keys in (commands or {}).items() if key in keys]
     if owners:
-        return f"; it belongs to a command: write it below [{owners[0]}]"
+        return f"; it is an option of a command: write it below [{owners[0]}]"
     return nearest(key.replace("-", "_"), known)
 
 

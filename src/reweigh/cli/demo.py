@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,18 +15,19 @@ import typer
 
 import reweigh as rw
 from reweigh.cli.command import command
-from reweigh.cli.evaluate import print_estimates
+from reweigh.cli.evaluate import Detail, print_first_screen
 from reweigh.cli.options import WRITES
 from reweigh.cli.terminal import Terminal, for_terminal
 from reweigh.errors import ResourceError, UsageError
-from reweigh.show import text
+from reweigh.show.record import ranked
 from reweigh.system.process import each
 
 if TYPE_CHECKING:
-    from reweigh.show.record import Evaluation
     from reweigh.worlds import TabularMDP
 
 STATES, ACTIONS, HORIZON, EPISODES, SEED = 8, 3, 30, 2000, 7
+SHOWN = ("mdr", "dm", "wis", "is")  # beside the answer, of the small world
+RECORD = ".reweigh-demo.json"
 ICU_EPISODES, ICU_HORIZON, ICU_PILOT, ICU_DIFFERENCE = 20_000, 20, 2_000, 0.01
 ICU_ESTIMATORS = ("mis", "wis", "is", "dm")
 ICU_POLICIES = {
@@ -35,9 +38,9 @@ ICU_POLICIES = {
 
 
 def demo_world() -> TabularMDP:
-    """A random world in which the target is a better policy than the behaviour.
+    """A random world in which the target is a better policy than the behavior.
 
-    π(a|s) ∝ μ(a|s) exp(β Q_t(s,a)): more weight where the behaviour's own values are higher.
+    π(a|s) ∝ μ(a|s) exp(β Q_t(s,a)): more weight where the behavior's own values are higher.
     """
     import numpy as np
 
@@ -77,20 +80,52 @@ class Folder:
     def page(self, name: str) -> Path:
         return self.path / f"{name}.html"
 
+    @property
+    def record(self) -> Path:
+        """Names the files that a demo wrote here, with their digests."""
+        return self.path / RECORD
+
     def prepare(self) -> None:
-        """Make the folder; a file that is there stays, unless asked otherwise."""
+        """Make the folder. What an earlier demo wrote, and nobody changed, is replaced; any other
+        file stays, unless asked otherwise."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ResourceError(
                 f"cannot make the folder {str(self.path)!r}: {error.strerror}"
             ) from error
-        files = [self.log, *map(self.policy, self.policies), *map(self.page, self.pages)]
-        existing = [path for path in files if path.exists()]
-        if existing and not self.overwrite:
-            raise UsageError(
-                f"{str(existing[0])!r} exists; give another folder or ask to overwrite it"
-            )
+        if self.overwrite:
+            return
+        own = self._written()
+        for path in (path for path in self.files if path.exists() or path.is_symlink()):
+            if path.name not in own:
+                what = f"{str(path)!r} exists, and no demo wrote it"
+            elif own[path.name] != _digest(path):
+                what = f"{str(path)!r} was changed since the demo wrote it"
+            else:
+                continue
+            raise UsageError(f"{what}; give another folder or ask to overwrite it")
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.log, *map(self.policy, self.policies), *map(self.page, self.pages)]
+
+    def _written(self) -> dict[str, Any]:
+        """Name and digest of each file that an earlier demo wrote here."""
+        from reweigh.system.files import parse_object
+
+        if not self.record.is_file() or self.record.is_symlink():
+            return {}
+        return parse_object(self.record.read_bytes(), f"the file {str(self.record)!r}")
+
+    def remember(self, *paths: Path) -> None:
+        """Write down what was written, so that running the demo again may replace it."""
+        from reweigh.system.files import write_atomically
+
+        content = json.dumps(self._written() | {p.name: _digest(p) for p in paths}, indent=2)
+        write_atomically(
+            self.record, lambda stream: stream.write(f"{content}\n".encode()), overwrite=True
+        )
 
     def write(self, log: Any, targets: Mapping[str, Any]) -> None:
         """The log without the target's probabilities, and the policies."""
@@ -100,10 +135,15 @@ class Folder:
         from reweigh.system.files import write_atomically
 
         rows = log.to_table().drop_columns(["target_prob"])
-        write_atomically(self.log, partial(pq.write_table, rows), overwrite=self.overwrite)
+        write_atomically(self.log, partial(pq.write_table, rows), overwrite=True)  # see prepare
         for name, target in targets.items():
             write = partial(pacsv.write_csv, target.to_table())
-            write_atomically(self.policy(name), write, overwrite=self.overwrite)
+            write_atomically(self.policy(name), write, overwrite=True)
+        self.remember(self.log, *map(self.policy, targets))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @command()
@@ -122,7 +162,7 @@ def demo(
         WRITES,
     ] = Path("reweigh-demo"),
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the files if they exist.")
+        bool, typer.Option("--overwrite", help="Replace files that no demo wrote, or that changed.")
     ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print the path of the report alone.")
@@ -142,13 +182,16 @@ def demo(
     folder.prepare()
     terminal = Terminal(quiet)
     commands = show(folder, terminal)
+    folder.remember(*map(folder.page, folder.pages))
     terminal.answer(str(folder.page("report")))
-    terminal.say("The same on the files:", *(f"  {line}" for line in commands))
+    terminal.say("The same on these files:")
+    terminal.command(*commands)
 
 
 def _small_world(folder: Folder, terminal: Terminal) -> list[str]:
     """One target and every estimator; returns the commands that do the same on the files."""
     from reweigh.evaluation.report import write_report
+    from reweigh.evaluation.result import main_of
 
     with terminal.working("simulating"):
         world = demo_world()
@@ -165,26 +208,18 @@ def _small_world(folder: Folder, terminal: Terminal) -> list[str]:
     )
     with terminal.working("writing the report"):
         write_report(
-            results, report_path, truth=truth, command=again, words=for_terminal,
-            overwrite=folder.overwrite,
+            results, report_path, truth=truth, command=again, words=for_terminal, overwrite=True,
         )  # fmt: skip
+    main = main_of(results)
+    assert main is not None
+    rows = ranked([result.record() for result in results], results.index(main))
+    detail = Detail(truth=truth, named=SHOWN, reasons=1, rest=("in the report", ""))
+    print_first_screen(rows, (), terminal, detail)
     terminal.say(
-        f"A log of {EPISODES:,} episodes, {HORIZON} steps each: {folder.log}",
-        f"A target policy to evaluate: {policy_path}",
-        f"What the target really earns per episode: {truth:.4f}",
+        f"Simulated: {EPISODES:,} episodes of {HORIZON} steps, whose true value is {truth:.2f}.",
+        f"Report, to open in a browser: {report_path}",
     )
-    records = [result.record() for result in results]
-    print_estimates(records, terminal, truth=truth)
-    terminal.say(*_below_the_table(records))
-    terminal.say(f"\nA report of all this, to open in a browser: {report_path}")
     return [again]
-
-
-def _below_the_table(records: Sequence[Evaluation], indent: str = "") -> list[str]:
-    """What the log is, and what there is to know about the estimates."""
-    whole = text.whole_log(records)
-    assert whole is not None
-    return [text.log_line(whole), *(f"{indent}{line}" for line in text.remarks(records))]
 
 
 def _icu_sepsis(folder: Folder, terminal: Terminal) -> list[str]:
@@ -210,16 +245,20 @@ def _icu_sepsis(folder: Folder, terminal: Terminal) -> list[str]:
         records = {name: [r.record() for r in estimates] for name, estimates in results.items()}
     truth = {name: float(world.value()) for name, world in worlds.items()}
     terminal.say(
-        f"{ICU_EPISODES:,} patients with sepsis, simulated from ICU-Sepsis (716 states, 25\n"
-        "treatments, fitted to hospital records). To leave the hospital alive within\n"
+        f"{ICU_EPISODES:,} patients with sepsis, simulated from ICU-Sepsis (716 states, 25 "
+        "treatments, fitted to hospital records). To leave the hospital alive within "
         f"{ICU_HORIZON} steps of 4 hours pays 1. The clinicians' own chance is "
-        f"{float(first.behavior_value()):.4f}.\nTheir log: {folder.log}"
+        f"{float(first.behavior_value()):.4f}.",
+        f"Their log: {folder.log}",
+        "",
     )
     for name, what in ICU_POLICIES.items():
-        terminal.say(f"\n{name}: {what}.\n{folder.policy(name)}; in truth {truth[name]:.4f}")
-        print_estimates(records[name], terminal, truth=truth[name])
-    about, *remarks = _below_the_table(records["tilted"], "  ")
-    terminal.say(f"\n{about}\nOn tilted:", *remarks)
+        terminal.say(f"{name}: {what}.\n{folder.policy(name)}; in truth {truth[name]:.4f}")
+        rows = ranked(records[name], 0)
+        detail = Detail(
+            unit="per patient", truth=truth[name], reasons=1, rest=("in the report", "")
+        )
+        print_first_screen(rows, (), terminal, detail)
     comparison = _compared_and_planned(log, targets, terminal)
     again = (
         f"reweigh evaluate {quote(str(folder.log))} --target {quote(str(folder.policy('tilted')))} "
@@ -227,8 +266,9 @@ def _icu_sepsis(folder: Folder, terminal: Terminal) -> list[str]:
     )
     report_path, comparison_path = folder.page("report"), folder.page("comparison")
     with terminal.working("writing the report"):
-        words: dict[str, Any] = {"words": for_terminal, "overwrite": folder.overwrite}
-        write_report(results["tilted"], report_path, truth=truth["tilted"], command=again, **words)
+        words: dict[str, Any] = {"words": for_terminal, "overwrite": True}
+        known: dict[str, Any] = {"truth": truth["tilted"], "unit": "per patient"}
+        write_report(results["tilted"], report_path, command=again, **known, **words)
         write_comparison(comparison, comparison_path, **words)
     terminal.say(f"\nReports, to open in a browser: on tilted, {report_path}")
     terminal.say(f"on all three, {comparison_path}")
@@ -241,14 +281,13 @@ def _compared_and_planned(
     log: rw.EpisodeLog, targets: dict[str, Any], terminal: Terminal
 ) -> rw.Comparison:
     """Which policy is better, and how many patients would be enough to tell."""
-    from reweigh.cli.compare import comparison_remarks, comparison_warnings, print_comparison
+    from reweigh.cli.compare import print_answer
     from reweigh.theory.plan_result import plan_text
 
-    terminal.say("\nWhich one is better?")
+    terminal.say("Which one is better?")
     with terminal.working("comparing"):
         comparison = rw.compare(log, targets, ["mis"], seed=SEED)
-    print_comparison(comparison, terminal)
-    terminal.say(*comparison_remarks(comparison), *comparison_warnings(comparison))
+    print_answer(comparison, (), terminal, unit="per patient")
     terminal.say(f"\nHow many patients would be enough, from a pilot of the first {ICU_PILOT:,}?")
     with terminal.working("planning"):
         pilot = log.select(log.steps.episode < ICU_PILOT)

@@ -12,6 +12,7 @@ import typer
 import reweigh as rw
 from reweigh.cli.command import command
 from reweigh.cli.options import (
+    Explain,
     Inputs,
     IntervalOptions,
     Json,
@@ -19,8 +20,10 @@ from reweigh.cli.options import (
     LogOptions,
     LogOrMoments,
     MaxRatio,
+    Memory,
     Quiet,
     ReportOptions,
+    ShowAll,
     TargetOptions,
     check_choice,
     estimators_named,
@@ -28,20 +31,39 @@ from reweigh.cli.options import (
 )
 from reweigh.cli.terminal import (
     Terminal,
-    cell,
     collect_warnings,
-    for_terminal,
     printable,
-    typed_command,
 )
 from reweigh.errors import RefusedError, UsageError
-from reweigh.show import text
-from reweigh.show.record import Evaluation, refusal_json
-from reweigh.system import rounded
+from reweigh.show import first_screen, text
+from reweigh.show.record import PER_EPISODE, Evaluation, ranked, refusal_json
 from reweigh.system.process import each, stage
 
 if TYPE_CHECKING:
+    from reweigh.evaluation.groups import Groups
     from reweigh.evaluation.sensitivity import Sensitivity
+
+SliceColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--slice",
+        help="Column whose value in an episode's first row makes groups: value, gain and "
+        "verdict of each, by the estimator of the answer.",
+    ),
+]
+CutEpisodes = Annotated[
+    str,
+    typer.Option(
+        "--cut-episodes",
+        help="What estimators that need whole episodes do with cut-off ones: refuse or drop.",
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Take warnings and red verdicts for refusals (exit 4).")
+]
+ShowSql = Annotated[
+    bool, typer.Option("--show-sql", help="Print the queries of the engine, and stop.")
+]
 
 
 @command(target=TargetOptions, intervals=IntervalOptions, report=ReportOptions, log=LogOptions)
@@ -57,21 +79,14 @@ def evaluate(
             help="Names with commas between them, all, or auto (chosen without a look at "
             "rewards): is, wis, trajectory-is, trajectory-wis, "
             "dm, dm-renorm, ssd-is, ssd-is-plugin, ssd-is-selfnorm, mis, mis-plain, mis-state, "
-            "mis-pooled, dr, dr-split, dr-crossfit, wdr, wdr-split, wdr-crossfit, mdr, "
+            "mis-pooled, mis-hajek, dr, dr-split, dr-crossfit, wdr, wdr-split, wdr-crossfit, mdr, "
             "mdr-crossfit."
         ),
     ] = "mis",
+    memory: Memory = None,
     max_ratio: MaxRatio = None,
-    cut: Annotated[
-        str,
-        typer.Option(
-            "--cut-episodes",
-            help="What estimators that need whole episodes do with cut-off ones: refuse or drop.",
-        ),
-    ] = "refuse",
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Take warnings and red verdicts for refusals (exit 4).")
-    ] = False,
+    cut: CutEpisodes = "refuse",
+    strict: Strict = False,
     sensitivity: Annotated[
         bool,
         typer.Option(
@@ -80,10 +95,11 @@ def evaluate(
             "with fewer steps, coarser or finer states.",
         ),
     ] = False,
+    slice_: SliceColumn = None,
     ledger: Ledger = None,
-    show_sql: Annotated[
-        bool, typer.Option("--show-sql", help="Print the queries of the engine, and stop.")
-    ] = False,
+    every: ShowAll = False,
+    explain: Explain = False,
+    show_sql: ShowSql = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -96,7 +112,7 @@ def evaluate(
     Example: reweigh evaluate --config reweigh.toml --quiet
     """
     terminal = Terminal(quiet, as_json)
-    recipes = estimators_named(estimators, max_ratio, auto=True)
+    recipes = estimators_named(estimators, max_ratio, auto=True, memory=memory)
     if show_sql and "auto" in recipes:
         raise UsageError("--show-sql needs the estimators by name, not auto")
     intervals.check()
@@ -107,23 +123,51 @@ def evaluate(
             rows_needed = cut != "refuse" or intervals.reward_range is not None
             inputs = read_inputs(paths, log, target, for_logs_only=rows_needed)
         if show_sql:
-            print(printable(_sql_of(inputs, recipes)))
+            from reweigh.cli.details import sql_of
+
+            print(printable(sql_of(inputs, recipes)))
             return
         if ledger is not None and not isinstance(inputs.data, rw.EpisodeLog):
             raise UsageError("--ledger knows logs in memory by their rows: use --engine arrays")
         with terminal.working("evaluating", inputs.data) as data:
             outcome = _evaluated(replace(inputs, data=data), recipes, cut, intervals, sensitivity)
+            if slice_ is not None and outcome.main is not None:
+                outcome.groups = outcome.main.by(slice_, intervals.level)
     outcome.warnings += warnings
-    if ledger is not None:
-        outcome.count_trials(ledger, inputs)
+    outcome.count_trials(ledger, inputs)
     if report.report is not None:
-        _write_report(outcome, inputs, report, terminal)
+        from reweigh.cli.details import write_outcome
+
+        write_outcome(outcome, inputs, report, terminal)
     if as_json:
         terminal.json(outcome.to_dict(inputs, report))
     else:
-        _print(outcome, inputs, intervals, terminal)
+        _print(outcome, inputs, intervals, terminal, Detail(every, explain, report.unit))
         terminal.say(*([] if report.path is None else [f"report: {report.path}"]))
     outcome.refuse(strict)
+
+
+@dataclass(frozen=True)
+class Detail:
+    """How much of the estimates is shown, and in which words.
+
+    every, explain  all rows of the table; all reasons, p-values and what was not checked
+    unit            what the value is per
+    heading         of the column of intervals
+    truth           the true value, where a simulation knows it
+    named           the estimators to show, after the one that gives the answer
+    reasons         how many of them at most, unless all
+    rest            where the other rows and reasons are
+    """
+
+    every: bool = False
+    explain: bool = False
+    unit: str = PER_EPISODE
+    heading: str = "95 % interval"
+    truth: float | None = None
+    named: tuple[str, ...] = ()
+    reasons: int = 3
+    rest: tuple[str, str] = ("--all shows them", "--explain shows them")
 
 
 @dataclass
@@ -136,6 +180,7 @@ class Outcome:
     certificate    if a range of rewards was declared, or why there is none
     sensitivities  by estimator
     disagreement   the sentence on estimators that disagree
+    groups         the answer by groups of episodes
     tried          pairs of target and estimator tried on the log, where a ledger counts them
     """
 
@@ -148,6 +193,20 @@ class Outcome:
     disagreement: str | None
     warnings: list[str]
     tried: int | None = None
+    groups: Groups | None = None
+
+    @property
+    def main(self) -> rw.Estimate | None:
+        """The one whose number is the answer."""
+        from reweigh.evaluation.result import main_of
+
+        return main_of(self.results)
+
+    @property
+    def rows(self) -> tuple[Evaluation, ...]:
+        """The records, the answer's first."""
+        answer = next((k for k, one in enumerate(self.results) if one is self.main), None)
+        return ranked(self.records, answer)
 
     @property
     def answered(self) -> list[Evaluation]:
@@ -158,14 +217,16 @@ class Outcome:
         """Warnings of the log as a whole."""
         return [*self.warnings, *([self.disagreement] if self.disagreement else [])]
 
-    def count_trials(self, ledger: Path, inputs: Inputs) -> None:
+    def count_trials(self, ledger: Path | None, inputs: Inputs) -> None:
         """Write down what was tried on this log, and take over how much that is by now."""
+        if ledger is None:
+            return
         from reweigh.decide import ledger as ledgers
 
         trials = [ledgers.trial(inputs.policy, result.recipe) for result in self.results]
         with collect_warnings() as warnings:
             tally = ledgers.noted(ledger, inputs.data.episodes_digest(), trials)
-        self.warnings += [*warnings, *tally.says_alone(len(trials))]
+        self.warnings += [*warnings, *tally.separate_warnings(len(trials))]
         self.tried = tally.tried
 
     def to_dict(self, inputs: Inputs, report: ReportOptions) -> dict[str, Any]:
@@ -184,6 +245,7 @@ class Outcome:
             "tried": len(self.results) if self.tried is None else self.tried,
             "certificate": certified,
             "disagreement": self.disagreement,
+            "groups": None if self.groups is None else self.groups.to_dict(),
             "warnings": self.warnings,
             "report": report.path,
             "version": rw.__version__,
@@ -212,6 +274,8 @@ def _evaluated(
     inputs: Inputs, recipes: list[Any], cut: Any, options: IntervalOptions, sensitivity: bool
 ) -> Outcome:
     """Estimates, intervals, verdicts and, where it is wanted, sensitivity."""
+    if sensitivity:
+        from reweigh.cli.details import sensitivities_of
     data, policy = inputs.data, inputs.policy
     if options.reward_range is not None:  # it is checked row by row
         LogOptions.require_rows(data, "--reward-range")
@@ -229,7 +293,7 @@ def _evaluated(
         records = each("checks", pairs, lambda pair: pair[0].record_with(pair[1]))
     answered = [result for result in results if isinstance(result, rw.Estimate)]
     with stage(3, stages):
-        sensitivities = _sensitivities(answered) if sensitivity else {}
+        sensitivities = sensitivities_of(answered) if sensitivity else {}
     apart = None
     if len(answered) > 1:
         from reweigh.decide.contenders import disagreement
@@ -238,7 +302,7 @@ def _evaluated(
     return Outcome(results, records, refused, seed, certificate, sensitivities, apart, [])
 
 
-def _once(results: list[rw.Estimate | rw.Refusal]) -> list[rw.Estimate | rw.Refusal]:
+def _once(results: Sequence[rw.Estimate | rw.Refusal]) -> list[rw.Estimate | rw.Refusal]:
     """What auto chose may also have been named: it stands once, with auto's reason."""
     by_name: dict[str, rw.Estimate | rw.Refusal] = {}
     for result in results:
@@ -290,26 +354,6 @@ def _certificate(
         return error
 
 
-def _sensitivities(results: Sequence[rw.Estimate]) -> dict[str, Sensitivity]:
-    """By estimator; refused where the rows are not in memory."""
-    try:
-        changes = each("other choices", results, lambda result: result.sensitivity())
-    except RefusedError as error:
-        if error.code != "needs-log":
-            raise
-        raise UsageError("--sensitivity needs the log in memory: use --engine arrays") from error
-    return {one.estimator: one for one in changes}
-
-
-def _sql_of(inputs: Inputs, recipes: list[Any]) -> str:
-    from reweigh.evaluation.data import scanned_sql
-    from reweigh.sums.read import ScannedLog
-
-    if not isinstance(inputs.data, ScannedLog):
-        raise UsageError("--show-sql needs an engine with SQL: --engine duckdb or spark://…")
-    return scanned_sql(inputs.data, inputs.policy, recipes)
-
-
 def print_estimates(
     records: Sequence[Evaluation],
     terminal: Terminal,
@@ -319,34 +363,71 @@ def print_estimates(
     """One row per estimator; a refusal tells its reason below the table."""
     last = "std. error" if truth is None else "off by"
     columns = ("estimator", "value", heading, "ESS", "unseen", last, "verdict")
-    rows = text.estimate_rows(records, truth)
-    terminal.table(columns, rows, left=["estimator"], wrapped=heading)
+    terminal.table(columns, text.estimate_rows(records, truth), left=columns[:1], wrapped=heading)
 
 
-def _print(outcome: Outcome, inputs: Inputs, options: IntervalOptions, terminal: Terminal) -> None:
-    """The table, the answer in lines, what to know about it, and what was asked for beside it."""
-    records, certificate = outcome.records, outcome.certificate
-    whole = text.whole_log(records)
-    print_estimates(records, terminal, options.heading)
+def print_first_screen(
+    rows: Sequence[Evaluation], tried: Sequence[Evaluation], terminal: Terminal, detail: Detail
+) -> None:
+    """The answer in one sentence, at most five estimators, at most three reasons."""
+    if terminal.silent:
+        return
+    terminal.say(first_screen.answer_sentence(rows[0], detail.unit), "")
+    named = [rows[0], *(e for name in detail.named for e in rows if e.label == name)]
+    shown = rows if detail.every else (named if detail.named else rows)[: first_screen.MOST_ROWS]
+    others = [e for e in rows if e not in shown]
+    print_estimates(shown, terminal, detail.heading, detail.truth)
+    terminal.say(*filter(None, [first_screen.more_rows(others, detail.rest[0])]))
+    below = first_screen.below_the_table(
+        [*shown, *others],
+        tried,
+        most=None if detail.explain else detail.reasons,
+        rest=detail.rest[1],
+        shown=None if detail.explain else len(shown),
+    )
+    terminal.say(*(["", *below] if below else []), "")
+
+
+def _print(
+    outcome: Outcome, inputs: Inputs, options: IntervalOptions, terminal: Terminal, detail: Detail
+) -> None:
+    """The answer, the table, what to know about it, and what was asked for beside it."""
+    records, certificate, rows = outcome.records, outcome.certificate, outcome.rows
+    whole, main = text.whole_log(records), outcome.main
+    tried = () if main is None or terminal.silent else main.tried(outcome.results)
+    print_first_screen(rows, tried, terminal, replace(detail, heading=options.heading))
     terminal.answer(*map(text.answer_line, records))
+    if detail.explain:
+        terminal.say(*text.gain_lines(records), *text.notes(records))
     if whole is not None:
-        tried = "" if outcome.tried is None else f"; {outcome.tried} tried on this log"
-        terminal.say(text.log_line(whole) + tried)
-    terminal.say(*text.gain_lines(records))
+        counted = "" if outcome.tried is None else f"; {outcome.tried} tried on this log"
+        terminal.say(text.log_line(whole, detail.unit) + counted)
+    terminal.say(*(note for note in inputs.about.get("notes", ()) if note.startswith("bins: ")))
     terminal.say(*(f"auto chose {e.chosen}" for e in records if e.chosen is not None))
     if inputs.behavior != "logged":
         terminal.say(
-            f"behaviour probabilities: {inputs.behavior}; the errors take them for the truth"
+            f"behavior probabilities: {inputs.behavior}; the standard error ignores that they "
+            "were estimated"
         )
     terminal.warn(f"! {line}" for line in outcome.general_warnings)
     if whole is not None:
-        terminal.warn(text.remarks(records))
-        if any(e.interval is not None for e in records):  # else each says why not
+        if terminal.quiet:
+            terminal.warn(text.remarks(records))
+        elif not detail.explain:
+            terminal.say(*(f"! {line}" for line in text.warning_lines(rows[0])))
+        if any(e.around is not None for e in records):  # else each says why not
             terminal.say(*_interval_lines(outcome.seed, options))
         if isinstance(certificate, RefusedError):
             terminal.warn([f"no certificate: {certificate.reason}"])
-    for changes in outcome.sensitivities.values():
-        print_sensitivity(changes, terminal)
+    if outcome.groups is not None:
+        from reweigh.cli.details import print_groups
+
+        print_groups(outcome.groups, terminal)
+    if outcome.sensitivities:
+        from reweigh.cli.details import print_sensitivity
+
+        for changes in outcome.sensitivities.values():
+            print_sensitivity(changes, terminal)
     if certificate is not None and not isinstance(certificate, RefusedError):
         terminal.say(f"\n{certificate}")
         terminal.answer("certificate: " + certificate.rows()[0][1])
@@ -358,52 +439,3 @@ def _interval_lines(seed: int | None, options: IntervalOptions) -> list[str]:
         resampled = f"{options.interval} of {options.resamples:,} resampled logs"
         return [f"intervals: {resampled}, seed {seed}{' (drawn)' if options.seed is None else ''}"]
     return [] if options.interval == "auto" else [f"intervals: {options.interval}"]
-
-
-def print_sensitivity(changes: Sensitivity, terminal: Terminal) -> None:
-    """By how much the number moves when a choice behind it is changed; --quiet leaves the largest
-    change."""
-    first = f"{changes.estimator}, if …"
-    rows = [
-        (cell(what), "refused" if value.startswith("none:") else value, moved)
-        for what, value, moved in changes.rows()
-    ]
-    terminal.say("")
-    terminal.table((first, "value", "moves by"), rows, left=[first], wrapped=first)
-    if changes.untried:
-        terminal.say(changes.untried)
-    terminal.warn(
-        f"{changes.estimator}: {change.change}: no value: {change.why}"
-        for change in changes.changes
-        if change.value is None
-    )
-    most = changes.largest
-    if most is not None and most.moved is not None:
-        moved = rounded(most.moved, changes.standard_error)
-        terminal.answer(f"{changes.estimator} moves most by {moved}: {most.change}")
-
-
-def _write_report(
-    outcome: Outcome, inputs: Inputs, report: ReportOptions, terminal: Terminal
-) -> None:
-    from reweigh.evaluation.report import write_report
-
-    certificate = outcome.certificate
-    if isinstance(certificate, RefusedError):
-        certified: str | None = f"none: {certificate.reason}"
-    else:
-        certified = None if certificate is None else " ".join(str(certificate).split())
-    with terminal.working("writing the report"):
-        write_report(
-            outcome.results,
-            str(report.report),
-            overwrite=report.overwrite,
-            intervals=[e.interval for e in outcome.records],
-            log=inputs.data if isinstance(inputs.data, rw.EpisodeLog) else None,
-            target=inputs.policy,
-            words=for_terminal,
-            about=inputs.about,
-            command=typed_command(),
-            remarks=outcome.general_warnings,
-            certificate=certified,
-        )

@@ -22,11 +22,12 @@ def moments(
     output: options.ParquetFile,
     paths: options.LogFiles = None,
     estimators: Annotated[
-        str | None, typer.Option(help="Only the sums that these estimators need.")
+        str | None, typer.Option(help="Compute only the sums that these estimators need.")
     ] = None,
     blocks: Annotated[
-        int, typer.Option(help="Blocks of episodes, for the jackknife and for splitting.")
+        int, typer.Option(help="Blocks of episodes, for the jackknife and for cross-fitting.")
     ] = 1,
+    memory: options.Memory = None,
     max_ratio: options.MaxRatio = None,
     cut: Annotated[
         str,
@@ -35,7 +36,7 @@ def moments(
     overwrite: options.Overwrite = False,
     quiet: options.QuietFiles = False,
 ) -> None:
-    """Write the sums of a log under a target policy: they stand for its rows, and they add up.
+    """Write the sums of a log under a target policy: they replace its rows, and they add up.
 
     Example: reweigh moments site-a.parquet --target policy.csv --horizon 50 -o a.moments.parquet
     """
@@ -43,7 +44,10 @@ def moments(
 
     options.check_choice("--cut-episodes", cut, "keep", "drop")
     terminal = Terminal(quiet)
-    recipes = None if estimators is None else options.estimators_named(estimators, max_ratio)
+    recipes = None
+    if estimators is not None or memory is not None:
+        names = estimators or "mis"
+        recipes = options.estimators_named(names, max_ratio, memory=memory)
     dropped = 0
     with collect_warnings() as warnings, terminal.working("reading"):
         log.check_source(paths)
@@ -62,14 +66,15 @@ def moments(
     if dropped:
         terminal.warn(
             [
-                f"! {dropped:,} cut-off episodes were left out; if being cut off has to do with "
-                "the outcome, estimates are biased"
+                f"! {dropped:,} cut-off episodes were left out; if the cut depends on the "
+                "outcome, estimates are biased"
             ]
         )
     if blocks < LEAST_BLOCKS:
         terminal.say(
-            f"with {blocks} block{'s' if blocks > 1 else ''} there will be no interval for wis and "
-            "ssd-is, and an odd number leaves no halves for mdr; --blocks 20 gives both"
+            f"with {blocks} block{'s' if blocks > 1 else ''} there will be no interval for "
+            "wis and ssd-is, and mdr needs an even number of blocks; --blocks 20 provides "
+            "both"
         )
 
 
@@ -84,7 +89,7 @@ def merge(
         typer.Option(
             "--leave-out",
             metavar="ESTIMATOR",
-            help="Tell how far this estimator's number moves when one file is left out.",
+            help="Show how much this estimator's value changes when one file is left out.",
         ),
     ] = None,
 ) -> None:
@@ -93,7 +98,7 @@ def merge(
     Example: reweigh merge a.moments.parquet b.moments.parquet -o all.moments.parquet
     """
     if len(paths) < 2:
-        raise UsageError("merge takes two files of moments or more")
+        raise UsageError("merge needs at least two files of moments")
     terminal = Terminal(quiet)
     recipe = None if leave_out is None else rw.estimator(leave_out)
     with collect_warnings() as warnings, terminal.working("adding"):
@@ -103,14 +108,36 @@ def merge(
             try:
                 total = total + site
             except InputError as error:
-                raise InputError(f"{path} does not add to {paths[0]}: {error}") from error
+                raise InputError(f"{path} cannot be merged with {paths[0]}: {error}") from error
         total.save(output, overwrite=overwrite)
     terminal.say(f"{output}: {total}")
     terminal.warn(f"! {text}" for text in warnings)
     if recipe is not None:
-        from reweigh.cli.evaluate import print_sensitivity
+        from reweigh.cli.details import print_sensitivity
         from reweigh.evaluation.sensitivity import of_sites
 
         with terminal.working("leaving files out"):
             changes = of_sites(sites, recipe, rw.evaluate_all, [path.name for path in paths])
         print_sensitivity(changes, terminal)
+
+
+def read_moments(paths: list[Path], *, for_logs_only: bool, settings: bool) -> options.Inputs:
+    """The only one of these files, for commands that take moments in place of a log.
+
+    settings: a target or options of the log were given.
+    """
+    if len(paths) > 1:
+        raise UsageError(
+            "these are several files of moments; merge them first: reweigh merge … -o all.parquet"
+        )
+    if for_logs_only:
+        raise UsageError(
+            "moments contain sums, not episodes: --reward-range and --cut-episodes need the log"
+        )
+    if settings:
+        raise UsageError(
+            "moments include their target and the settings of their log: give no target and "
+            "no log options"
+        )
+    sums = rw.load_moments(paths[0])
+    return options.Inputs(sums, None, sums.about.behavior, paths[0].name)

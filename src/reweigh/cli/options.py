@@ -1,10 +1,10 @@
 """The options that commands share, each declared once: of the log, the target, the intervals and
-the report as groups, and single ones as types; and what they name: a log with its target, or
-moments, and estimators."""
+the report as groups, and single ones as types; and their values: a log with its target, or moments,
+and estimators."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from reweigh.errors import UsageError
 READING, TARGET, INTERVALS, REPORT = (
     "How to read the log", "The target policy", "Intervals", "The report",
 )  # fmt: skip
-OR_TABLE = "Left out for a --table of Spark."  # of the argument LOG
+OR_TABLE = "Omit it with a --table of Spark."  # of the argument LOG
 RESAMPLED = ("percentile", "bootstrap-t")
 # Marks a parameter (in its Annotated type) whose file or folder the command writes. Every other
 # path of a command is one that it reads.
@@ -43,28 +43,42 @@ PilotOrMoments = Annotated[
 LogInMemory = Annotated[list[Path] | None, _files("Files of the log.")]
 Config = Annotated[
     Path | None,
-    _option("TOML file with options, as `reweigh init` writes it; those given here win."),
+    _option(
+        "TOML file with options, as `reweigh init` writes it; options on the command line "
+        "take precedence."
+    ),
 ]
+MEMORY = (
+    "How many steps mis remembers: 0 trusts the state, the horizon less 1 is wis; auto takes the "
+    "fewest that give what more of them give."
+)
+Memory = Annotated[str | None, _option(MEMORY, None)]
 MaxRatio = Annotated[float | None, _option("Clip the ratios π/μ at this number.", None)]
 Ledger = Annotated[
-    Path | None, _option("File that keeps how many policies were tried on this log.", None), WRITES
+    Path | None,
+    _option(("File that records how many policies were tried on this log."), None),
+    WRITES,
 ]
 ParquetFile = Annotated[Path, _option("Parquet file to write.", None, "-o", "--output"), WRITES]
 Overwrite = Annotated[bool, _option("Replace the file if it exists.", None, "--overwrite")]
 Json = Annotated[bool, _option("Print JSON.", None, "--json")]
 Quiet = Annotated[
     bool,
-    _option("Print the answer alone, and warnings to the standard error.", None, "--quiet", "-q"),
+    _option("Print only the result, and warnings to the standard error.", None, "--quiet", "-q"),
 ]
-QuietFiles = Annotated[  # of commands whose answer is what they write
-    bool, _option("Print nothing but warnings, to the standard error.", None, "--quiet", "-q")
+ShowAll = Annotated[bool, _option("Show every estimator's row, not five at most.", None, "--all")]
+Explain = Annotated[
+    bool, _option("Show every reason, p-values and what was not checked.", None, "--explain")
+]
+QuietFiles = Annotated[  # of commands whose result is a file
+    bool, _option("Print only warnings, to the standard error.", None, "--quiet", "-q")
 ]
 
 
 def refuse_existing(
     *paths: Path | None, overwrite: bool = False, way: str = "ask to overwrite it"
 ) -> None:
-    """UsageError before any work: a file that is there stays, unless asked otherwise."""
+    """UsageError before any work: an existing file stays, unless overwriting is requested."""
     for path in paths:
         if path is not None and path.exists() and not overwrite:
             raise UsageError(f"{str(path)!r} exists; give another name or {way}")
@@ -72,15 +86,30 @@ def refuse_existing(
 
 def check_choice(flag: str, value: str, *choices: str) -> None:
     if value not in choices:
-        raise UsageError(f"{flag} takes {' or '.join(choices)}; got {value!r}")
+        raise UsageError(f"{flag} must be {' or '.join(choices)}; got {value!r}")
 
 
 @dataclass(frozen=True)
 class LogOptions:
     """Every option of `read_log`, under the same name."""
 
-    episode: Annotated[str, _option("Column of the episode's id.")] = "episode"
-    step: Annotated[str, _option("Column of the step (0, 1, 2, …).")] = "step"
+    episode: Annotated[str, _option("Column of the episode id.")] = "episode"
+    step: Annotated[str | None, _option("Column of the step (0, 1, 2, …). (default: step)")] = None
+    time: Annotated[
+        str | None,
+        _option(
+            "Column of timestamps, dates or numbers that orders the steps of an episode; no step "
+            "column is needed then."
+        ),
+    ] = None
+    bandit: Annotated[
+        bool,
+        _option(
+            "Every row is an episode of its own, of one step: no step column is needed.",
+            READING,
+            "--bandit",
+        ),
+    ] = False
     state: Annotated[
         list[str] | None, _option("Column of the state; repeat it for several. (default: state)")
     ] = None
@@ -89,7 +118,8 @@ class LogOptions:
     behavior_prob: Annotated[
         str | None,
         _option(
-            "Column of the behaviour's probability of the logged action. (default: behavior_prob)"
+            "Column of the behavior policy's probability of the logged action. (default: "
+            "behavior_prob)"
         ),
     ] = None
     next_state: Annotated[list[str] | None, _option("Column of the next state.")] = None
@@ -102,24 +132,31 @@ class LogOptions:
     )
     discount: Annotated[float, _option("Discount per step, in (0, 1].")] = 1.0
     short_episodes: Annotated[
-        str, _option("What a short episode without a flag is: error, terminal or truncated.")
+        str, _option("How to treat a short episode without a flag: error, terminal or truncated.")
     ] = "error"
-    hidden: Annotated[str, _option("What a null state is: error or allow.")] = "error"
+    hidden: Annotated[str, _option("How to treat a null state: error or allow.")] = "error"
     continuous_actions: Annotated[
-        bool, _option("Actions are numbers with densities.", READING, "--continuous-actions")
+        bool, _option("Actions are continuous, with densities.", READING, "--continuous-actions")
     ] = False
     round: Annotated[
         list[float] | None,
         _option(
-            "Make states: multiply the state columns by this and round. 0.1 rounds to tens, 10 to "
-            "tenths. Once, or once per column."
+            "Bin the state: multiply the state columns by this and round. 0.1 rounds to "
+            "tens, 10 to tenths. Once, or once per column."
         ),
     ] = None
     grid: Annotated[
         list[str] | None,
         _option(
-            "Make states: the number of these edges at or below the value, such as 60,90,120. "
-            "Once per state column."
+            "Bin the state: count the edges at or below the value, such as 60,90,120. Once "
+            "per state column."
+        ),
+    ] = None
+    bins: Annotated[
+        list[int] | None,
+        _option(
+            "Make states: put every float state column into this many bins of about as many rows "
+            "each. Given once per state column it counts for that column; 0 leaves it as it is."
         ),
     ] = None
     delimiter: Annotated[str, _option("Delimiter of a CSV file.")] = ","
@@ -127,34 +164,32 @@ class LogOptions:
     engine: Annotated[
         str,
         _option(
-            "Where the rows are read: arrays (into memory), stream (files, in little memory), "
-            "duckdb, spark://host:port, sc://host:port, or auto."
+            "Where to read the rows: arrays (into memory), stream (files, with little "
+            "memory), duckdb, spark://host:port, sc://host:port, or auto."
         ),
     ] = "auto"
     table: Annotated[
         str | None,
-        _option("Table of the DuckDB database that is the LOG, or of Spark, without a LOG."),
+        _option("Table of the DuckDB database given as LOG, or of Spark (without LOG)."),
     ] = None
     fit_behavior: Annotated[
         bool,
         _option(
-            "Estimate the behaviour's probabilities by counts per state.",
+            "Estimate the behavior policy's probabilities from counts per state.",
             READING,
             "--fit-behavior",
         ),
     ] = False
-    smoothing: Annotated[
-        float, _option("Pseudo-counts per action when estimating the behaviour.")
-    ] = 0.0
+    smoothing: Annotated[float, _option("Pseudo-counts per action for --fit-behavior.")] = 0.0
 
     def read(self, paths: list[Path] | None, target_prob: str | None = None) -> Any:
         """The log, read and checked; without files it is a table of Spark."""
         self.check_source(paths)
         if self.smoothing and not self.fit_behavior:
-            raise UsageError("--smoothing belongs to --fit-behavior")
+            raise UsageError("--smoothing needs --fit-behavior")
         if self.behavior_prob is not None and self.fit_behavior:
             raise UsageError("give --behavior-prob or --fit-behavior, not both")
-        translated = ("round", "grid", "fit_behavior", "smoothing")
+        translated = ("round", "grid", "bins", "fit_behavior", "smoothing")
         same = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in translated}
         same |= {
             "state": self.state or "state",
@@ -184,23 +219,25 @@ class LogOptions:
             return
         if self.table is None:
             raise UsageError(
-                "there is no LOG: give its files, or name a table of Spark (--engine spark://… "
-                "--table NAME)"
+                "there is no LOG: give its files, or name a table of Spark (--engine "
+                "spark://… --table NAME)"
             )
         raise UsageError(
-            f"--table {self.table} needs to know where: give the DuckDB database as the LOG "
-            "(--engine duckdb), or Spark (--engine spark://… or sc://…)"
+            f"--table {self.table} needs a database: give a DuckDB database as LOG (--engine "
+            "duckdb), or use Spark (--engine spark://… or sc://…)"
         )
 
     def _abstraction(self) -> Any:
-        if self.round and self.grid:
-            raise UsageError("give --round or --grid, not both")
+        if sum(map(bool, (self.round, self.grid, self.bins))) > 1:
+            raise UsageError("give --round, --grid or --bins, one of them")
+        if self.bins:
+            return rw.Quantiles(self.bins[0] if len(self.bins) == 1 else self.bins)
         if self.round:
             return rw.Rounding(self.round[0] if len(self.round) == 1 else self.round)
         try:
             edges = [[float(edge) for edge in text.split(",")] for text in self.grid or ()]
         except ValueError as error:
-            raise UsageError(f"--grid takes numbers with commas between them: {error}") from error
+            raise UsageError(f"--grid needs comma-separated numbers: {error}") from error
         return rw.Grid(edges) if edges else None
 
 
@@ -209,31 +246,36 @@ class TargetOptions:
     """Where the target policy comes from."""
 
     target: Annotated[
-        Path | None, _option("Policy file with the columns state, action, prob (step).", TARGET)
+        Path | None,
+        _option(
+            "Policy file: a table with the columns state, action, prob (step); a rule (.rule); or "
+            "a scikit-learn classifier (.skops).",
+            TARGET,
+        ),
     ] = None
     target_prob: Annotated[
-        str | None, _option("Column with the target's probability of the logged action.", TARGET)
+        str | None,
+        _option(("Column with the target policy's probability of the logged action."), TARGET),
+    ] = None
+    rule: Annotated[
+        str | None,
+        _option('The target as a rule: "if bp < 65: drug=0.9, none=0.1; else: none=1".', TARGET),
     ] = None
 
     def read(self, log: LogOptions) -> Any:
         """The policy; the columns of its file may carry the log's names for them."""
-        from reweigh.log.csv_files import CsvFormat
-        from reweigh.log.sources import open_source
+        from reweigh.policy import policy_from
 
-        if (self.target is None) == (self.target_prob is None):
+        if sum(given is not None for given in (self.target, self.target_prob, self.rule)) != 1:
             raise UsageError(
-                "say what the target policy is: --target FILE or --target-prob COLUMN (one of them)"
+                "name the target policy: --target FILE, --target-prob COLUMN or --rule TEXT "
+                "(one of them)"
             )
-        if self.target is None:
-            return rw.ColumnPolicy(str(self.target_prob))
-        names = log.state or ["state"]
-        columns = open_source(str(self.target), CsvFormat()).names
-        action = log.action if log.action in columns else "action"
-        if len(names) == 1:
-            names = [names[0] if names[0] in columns else "state"]
-        return rw.read_policy(
-            self.target, state=names[0] if len(names) == 1 else names, action=action
-        )
+        if self.target_prob is not None:
+            return rw.ColumnPolicy(self.target_prob)
+        if self.rule is not None:
+            return rw.RulePolicy(self.rule)
+        return policy_from(self.target, log.state or ["state"], log.action)
 
 
 @dataclass(frozen=True)
@@ -244,27 +286,29 @@ class IntervalOptions:
     interval: Annotated[
         str,
         _option(
-            "How: auto, analytic, cluster (influence of episodes), jackknife (blocks of "
-            "episodes), percentile or bootstrap-t (resampling episodes).",
+            "Interval method: auto, analytic, cluster (influence of episodes), jackknife "
+            "(blocks of episodes), percentile or bootstrap-t (resampled episodes).",
             INTERVALS,
         ),
     ] = "auto"
     one_sided: Annotated[
-        str | None, _option("Only a bound from one side: lower or upper.", INTERVALS)
+        str | None, _option("A one-sided bound only: lower or upper.", INTERVALS)
     ] = None
     replicates: Annotated[
         int | None,
-        _option("Resampled logs, at least 20/(1 - level) less 1. (default: 1999)", INTERVALS),
+        _option(
+            ("Number of resampled logs, at least 20/(1 - level) less 1. (default: 1999)"), INTERVALS
+        ),
     ] = None
     seed: Annotated[
         int | None,
-        _option("Seed of the resampling; without it one is drawn and printed.", INTERVALS),
+        _option("Seed of the resampling. (default: drawn, and printed)", INTERVALS),
     ] = None
     reward_range: Annotated[
         tuple[float, float] | None,
         _option(
-            "Two numbers between which every reward that can occur lies. Intervals keep within "
-            "it, and bounds that hold for every number of episodes are shown too.",
+            "Smallest and largest reward that can occur. Intervals stay within this range, "
+            "and bounds valid for any number of episodes are shown too.",
             INTERVALS,
         ),
     ] = None
@@ -279,9 +323,9 @@ class IntervalOptions:
         IntervalRequest(self.level, self.one_sided or "both")  # type: ignore[arg-type]
         for name, value in (("--replicates", self.replicates), ("--seed", self.seed)):
             if value is not None and not self.resampled:
-                raise UsageError(f"{name} belongs to --interval percentile or bootstrap-t")
+                raise UsageError(f"{name} needs --interval percentile or bootstrap-t")
         if self.seed is not None and not 0 <= self.seed < 2**63:
-            raise UsageError(f"--seed takes a whole number from 0 on; got {self.seed}")
+            raise UsageError(f"--seed must be a whole number of at least 0; got {self.seed}")
         if self.resampled:
             check_replicates(self.resamples, self.level)
         if self.reward_range is not None:
@@ -311,20 +355,29 @@ class ReportOptions:
 
     report: Annotated[
         Path | None,
-        _option("Write a report to this HTML file, which needs nothing else.", REPORT),
+        _option("Write a self-contained report to this HTML file.", REPORT),
         WRITES,
     ] = None
     overwrite: Annotated[
         bool, _option("Replace the report if it exists.", REPORT, "--overwrite")
     ] = False
+    title: Annotated[str | None, _option("Title of the report.", REPORT)] = None
+    unit: Annotated[str, _option('What the value is per, such as "per patient".', REPORT)] = (
+        "per episode"
+    )
 
     @property
     def path(self) -> str | None:
         return None if self.report is None else str(self.report)
 
     def check(self) -> None:
+        from reweigh.show.first_screen import check_unit
+
         if self.report is None and self.overwrite:
-            raise UsageError("--overwrite belongs to --report")
+            raise UsageError("--overwrite needs --report")
+        if self.report is None and self.title is not None:
+            raise UsageError("--title needs --report")
+        check_unit(self.unit)
         refuse_existing(self.report, overwrite=self.overwrite, way="pass --overwrite")
 
 
@@ -332,7 +385,7 @@ class ReportOptions:
 class Inputs:
     """A log and its target, or moments (whose `policy` is None).
 
-    behavior tells where the propensities come from; moments_file names the file of moments.
+    behavior: the source of the propensities; moments_file: the file of moments.
     """
 
     data: Any
@@ -347,16 +400,12 @@ class Inputs:
         if self.moments_file is not None:
             return {"moments": self.moments_file, "episodes": self.data.n_episodes}
         in_memory = isinstance(self.data, rw.EpisodeLog)
-        facts: dict[str, Any] = self.data.describe() if in_memory else self.data.known()
+        facts: dict[str, Any] = self.data.describe() if in_memory else self.data.description()
         return facts
 
 
 def read_inputs(
-    files: list[Path] | None,
-    log: LogOptions,
-    target: TargetOptions,
-    *,
-    for_logs_only: bool = False,
+    files: list[Path] | None, log: LogOptions, target: TargetOptions, *, for_logs_only: bool = False
 ) -> Inputs:
     """Read the files; without any, a table of Spark.
 
@@ -370,28 +419,21 @@ def read_inputs(
     if not any(is_moments_file(path) for path in paths):
         log.check_source(paths)
         if target == TargetOptions() and paths and log.table is None:
-            # moments need no target: if these are damaged ones, that is what there is to say
+            # moments need no target: if the file is damaged, report that
             form = CsvFormat(log.delimiter, log.decimal)
             _ = open_source([str(path) for path in paths], form).names
         policy = target.read(log)
         data = log.read(paths, target.target_prob)
         return Inputs(data, policy, data.behavior_source)
-    if len(paths) > 1:
-        raise UsageError("these are moments; add them first: reweigh merge … -o all.parquet")
-    if for_logs_only:
-        raise UsageError(
-            "moments hold sums and no episodes: --reward-range and --cut-episodes need the log"
-        )
-    if target != TargetOptions() or log != LogOptions():
-        raise UsageError(
-            "moments already know their target and their log: give no target and no options of "
-            "the log with them"
-        )
-    moments = rw.load_moments(paths[0])
-    return Inputs(moments, None, moments.about.behavior, paths[0].name)
+    from reweigh.cli.moments import read_moments
+
+    settings = target != TargetOptions() or log != LogOptions()
+    return read_moments(paths, for_logs_only=for_logs_only, settings=settings)
 
 
-def estimators_named(names: str, max_ratio: float | None, *, auto: bool = False) -> list[Any]:
+def estimators_named(
+    names: str, max_ratio: float | None, *, auto: bool = False, memory: str | None = None
+) -> list[Any]:
     """Recipes from the names that the user gave; "auto" stays a name where it may be given."""
     listed = list(rw.ESTIMATORS) if names == "all" else [n.strip() for n in names.split(",")]
     recipes: list[rw.Recipe | str] = [
@@ -399,14 +441,8 @@ def estimators_named(names: str, max_ratio: float | None, *, auto: bool = False)
     ]
     if not recipes:
         raise UsageError("--estimators is empty; give names such as mis,wis")
-    if max_ratio is None:
+    if memory is None and max_ratio is None:
         return recipes
-    if "auto" in recipes:
-        raise UsageError("--max-ratio belongs to an estimator that is named, not to auto")
-    without = [r.name for r in recipes if isinstance(r, rw.Recipe) and not r.weights.uses_ratios]
-    if len(without) == len(recipes):
-        raise UsageError(f"--max-ratio clips ratios, and {', '.join(without)} uses none")
-    return [
-        replace(r, max_ratio=max_ratio) if isinstance(r, rw.Recipe) and r.name not in without else r
-        for r in recipes
-    ]
+    from reweigh.cli.details import with_settings
+
+    return with_settings(recipes, memory, max_ratio)

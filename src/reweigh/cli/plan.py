@@ -13,7 +13,7 @@ from reweigh.cli.command import command
 from reweigh.cli.terminal import Terminal, collect_warnings, for_terminal
 from reweigh.errors import ResourceError, UsageError
 
-GOAL = "What the episodes must be enough for"
+GOAL = "Goal of the plan"
 POWER = 0.8
 
 
@@ -26,16 +26,16 @@ def plan(
     log: options.LogOptions,
     target: options.TargetOptions,
     paths: options.PilotOrMoments = None,
-    half_width: Annotated[float | None, _goal("Half-width of the interval that is wanted.")] = None,
+    half_width: Annotated[float | None, _goal("Half-width of the interval.")] = None,
     difference: Annotated[
-        float | None, _goal("Difference between target and behaviour that must be found.")
+        float | None, _goal("Difference between target and behavior to detect.")
     ] = None,
     power: Annotated[
-        float | None, _goal("Probability of finding the difference. (default: 0.8)")
+        float | None, _goal("Probability of detecting the difference. (default: 0.8)")
     ] = None,
     level: Annotated[float, _goal("Level of the interval or of the test.")] = 0.95,
     estimators: Annotated[
-        str, typer.Option(help="Names with commas between them, as for evaluate.")
+        str, typer.Option(help="Estimators, comma-separated, as for evaluate.")
     ] = "mis,is",
     max_ratio: options.MaxRatio = None,
     as_json: options.Json = False,
@@ -49,7 +49,7 @@ def plan(
         bool, typer.Option("--overwrite", help="Replace the chart if it exists.")
     ] = False,
 ) -> None:
-    """Tell how many episodes would be enough, and where more of them would help.
+    """Compute how many episodes are enough, and where more of them help most.
 
     Example: reweigh plan pilot.parquet --target policy.csv --half-width 0.1
 
@@ -58,14 +58,14 @@ def plan(
     from reweigh.theory.planning import as_goal
 
     if power is not None and difference is None:
-        raise UsageError("--power belongs to --difference")
+        raise UsageError("--power needs --difference")
     goal: dict[str, Any] = {
         "half_width": half_width,
         "difference": difference,
         "power": POWER if power is None else power,
         "level": level,
     }
-    # what would fail after the log has been read fails at once
+    # fail before the log is read, not after
     as_goal(**goal)
     charts = chart or []
     _check_charts(charts, overwrite)
@@ -107,13 +107,13 @@ def _print(answer: Any, terminal: Terminal) -> None:
 
 def _check_charts(paths: list[Path], overwrite: bool) -> None:
     if overwrite and not paths:
-        raise UsageError("--overwrite belongs to --chart")
+        raise UsageError("--overwrite needs --chart")
     for path in paths:
         from reweigh.show.charts import FORMATS
 
         if path.suffix[1:].lower() not in FORMATS:
             listed = ", ".join(f".{known}" for known in FORMATS)
-            raise UsageError(f"--chart {str(path)!r}: the file's name must end in one of {listed}")
+            raise UsageError(f"--chart {str(path)!r}: the file name must end in one of {listed}")
         options.refuse_existing(path, overwrite=overwrite)
         if not path.parent.is_dir():
             folder = str(path.parent)

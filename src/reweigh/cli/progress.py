@@ -1,6 +1,6 @@
 """A bar on the terminal while something takes its time: how far it is, and the time left.
 
-Everything is on the standard error, and goes when it is done.
+Everything is on the standard error, and is erased at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def bar_of(text: str, log: Any = None) -> Iterator[Any]:
     tell their rows. Yields the log to work on."""
     with progress_bar() as bar:
         line = Line(bar, text)
-        if getattr(getattr(log, "scanner", None), "tells_rows", False):
+        if getattr(getattr(log, "scanner", None), "reports_rows", False):
             yield replace(log, scanner=replace(log.scanner, report=line.rows))
         else:
             with watching(line.share):
@@ -59,7 +59,7 @@ class Timing(ProgressColumn):
 
 @dataclass
 class Line:
-    """One line of the terminal, which says how far a loop is; another loop starts it anew."""
+    """One line of the terminal with the progress of a loop; another loop restarts it."""
 
     bar: Progress
     text: str

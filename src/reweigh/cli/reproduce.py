@@ -47,11 +47,9 @@ def reproduce(
     ] = None,
     backend: Annotated[str, typer.Option(help="loky, sequential, dask or ray.")] = "loky",
     address: Annotated[str | None, typer.Option(help="Address of a Dask or Ray cluster.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with what an interrupted run has finished.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Begin anew and replace what is there.")
+        bool, typer.Option("--overwrite", help="Start again and replace existing results.")
     ] = False,
     quiet: QuietFiles = False,
 ) -> None:
@@ -69,13 +67,13 @@ def reproduce(
         return
     panels = paper.chosen(figures)
     if output is None:
-        raise UsageError("say where to: -o FOLDER")
+        raise UsageError("name an output folder: -o FOLDER")
     setting = Setting(replicates, seed)
     runner = sweep.Backend(backend, jobs, address)  # type: ignore[arg-type]
     _prepare(panels, output, resume, overwrite)
     began = time.monotonic()
     instead = " instead of --overwrite" if overwrite else ""
-    kept = f"every finished cell is kept. Go on with the same command and --resume{instead}"
+    kept = f"every finished cell is kept. Continue with the same command and --resume{instead}"
     with keeping(kept), _reporting(quiet) as report:
         done = sweep.run(
             paper.wanted(panels),
@@ -95,8 +93,8 @@ def reproduce(
         "command": f"reweigh reproduce {' '.join(figures)} --replicates {replicates} --seed {seed}",
         "version": __version__,
         "workers": runner.workers,
-        "cells_computed": len(done.results) - len(done.found),
-        "cells_found": len(done.found),
+        "cells_computed": len(done.results) - len(done.existing),
+        "cells_found": len(done.existing),
         "seconds_of_simulation": round(simulated, 1),
         "seconds": round(total, 1),
     }
@@ -114,23 +112,23 @@ def _refuse_partial(done: Done[Any]) -> None:
     if done.failed:
         listed = "; ".join(f"{cell.name} ({why})" for cell, why in done.failed.items())
         raise PartialError(
-            f"{_counted(len(done.failed), 'cell')} failed: {listed}. The figures that need them "
-            "are left out; the rest is kept: go on with --resume"
+            f"{_counted(len(done.failed), 'cell')} failed: {listed}. Figures that need them "
+            "are left out; the rest is kept: continue with --resume"
         )
 
 
 def _prepare(panels: list[Figure], output: Path, resume: bool, overwrite: bool) -> None:
-    """What is there of these figures stays, is gone on with, or goes."""
+    """Existing results of these figures are kept, continued, or removed."""
     if resume and overwrite:
         raise UsageError("give --resume or --overwrite, not both")
     files = [output / f"{panel.name}.{kind}" for panel in panels for kind in KINDS]
     existing = [path for path in files if path.exists()]
     if existing and not (overwrite or resume):
         raise UsageError(
-            f"{str(existing[0])!r} exists: go on with --resume, begin anew with --overwrite, or "
-            "give another folder"
+            f"{str(existing[0])!r} exists: continue with --resume, start again with "
+            "--overwrite, or give another folder"
         )
-    if overwrite:  # so that what is there when this run is interrupted is this run's
+    if overwrite:  # so that after an interruption all results are this run's
         for path in existing:
             path.unlink()
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shlex
+import shutil
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +23,7 @@ from typing import Any
 
 from reweigh.errors import ReweighWarning
 
+SCHEMA_VERSION = 1  # of what --json prints (`outputs.py`)
 # Messages are written for Python. On the command line the same things are called:
 PHRASES = (
     (
@@ -30,9 +33,10 @@ PHRASES = (
     ("estimate them with fit_behavior(log)", "estimate them with --fit-behavior"),
     ("truncated='drop'", "--cut-episodes drop"),
     ("continuous_actions=True", "--continuous-actions"),
+    ("bandit=True", "--bandit"),
     (
-        "abstraction=Rounding(scale), Grid(edges) or any callable to read_log",
-        "--round or --grid",
+        "abstraction=Quantiles(5), Rounding(scale), Grid(edges) or any callable to read_log",
+        "--bins, --round or --grid",
     ),
     ("short_episodes='terminal' or 'truncated'", "--short-episodes terminal or truncated"),
     ("ask to overwrite it", "pass --overwrite"),
@@ -60,6 +64,9 @@ PATTERNS = (  # Python's way to write an argument, and what stands for it ({} is
     (re.compile(r"the parameter '([a-z_]+)(?P<value>)'"), "the option {}"),
 )
 CALL = re.compile(r"\b(mis|dm|wis|mdr|is_)\(\)")
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
+LINE_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$")
+LEAST_WIDTH = 40  # columns: below, nothing fits
 _phases: list[str] = []  # what the command does, the innermost last
 _kept: list[str] = []  # what an interruption leaves
 
@@ -158,8 +165,56 @@ def draw(table: Any) -> None:
     """Print a table of rich in the width of the terminal; where there is none, of 100 columns."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else 100
-    Console(width=width, highlight=False, soft_wrap=False).print(table)
+    console = Console(width=screen_width() or 100, highlight=False, soft_wrap=False)
+    with console.capture() as drawn:
+        console.print(table)
+    for line in drawn.get().splitlines():  # without the blanks that fill the last column
+        print(LINE_END.sub(lambda m: "".join(COLOR.findall(m[0])), line))
+
+
+def screen_width(stream: Any = None) -> int | None:
+    """The columns of the terminal; None where the output (or this stream) goes to a file or another
+    program."""
+    if not (stream or sys.stdout).isatty() and not os.environ.get("COLUMNS"):
+        return None
+    return max(shutil.get_terminal_size((100, 24)).columns, LEAST_WIDTH)
+
+
+def fitted(line: str, stream: Any = None) -> list[str]:
+    """A line in the command line's words, wrapped between words where a terminal shows it."""
+    return fitting(for_terminal(line), screen_width(stream))
+
+
+def fitting(message: str, width: int | None, hanging: int = 0) -> list[str]:
+    """The lines of a message, wrapped between words to this width; what follows a line's first
+    part stands so much further to the right. A line stays whole if the next one points into it."""
+    lines = message.split("\n")
+    if width is None:
+        return lines
+    from reweigh.show.text import wrapped
+
+    fitted: list[str] = []
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        indent = " " * (len(line) - len(line.lstrip(" ")) + hanging)
+        whole = "^" in (line.strip(), after.strip())
+        fitted += [line] if whole else wrapped(line, width, indent if hanging else None)
+    return fitted
+
+
+def wrapped_command(line: str, width: int | None) -> list[str]:
+    """A command in parts that fit, an option with its values in one; two or six spaces and a
+    backslash come to each."""
+    if width is None or len(line) + 2 <= width:
+        return [line]
+    first, *words = re.split(r" (?=--)", line)
+    parts, room = [first], width - 4
+    for word in words:
+        if len(parts[-1]) + 1 + len(word) <= room:
+            parts[-1] += f" {word}"
+        else:
+            parts.append(word)
+            room = width - 8
+    return parts
 
 
 @dataclass(frozen=True)
@@ -175,9 +230,14 @@ class Terminal:
         return self.quiet or self.as_json
 
     def say(self, *lines: str) -> None:
-        """Lines for the reader."""
+        """Lines for the reader, wrapped to the terminal."""
         for line in () if self.silent else lines:
-            print(for_terminal(line))
+            print(*fitted(line), sep="\n")
+
+    def command(self, *lines: str) -> None:
+        """Commands to copy: where they are too long for the terminal they go on behind a \\."""
+        for line in () if self.silent else lines:
+            print("  " + " \\\n      ".join(wrapped_command(line, screen_width())))
 
     def table(
         self,
@@ -216,12 +276,15 @@ class Terminal:
 
     def warn(self, lines: Iterable[str]) -> None:
         """Lines that must not get lost; JSON holds them in a place of its own."""
+        stream = sys.stderr if self.quiet else sys.stdout
         for line in () if self.as_json else lines:
-            print(for_terminal(line), file=sys.stderr if self.quiet else sys.stdout)
+            print(*fitted(line, stream), sep="\n", file=stream)
 
     def json(self, value: Any) -> None:
-        """One JSON object in ASCII; what is no finite number leaves as null."""
-        print(json.dumps(finite(value), indent=2, allow_nan=False))
+        """One JSON object in ASCII, with the version of its schema; what is no finite number leaves
+        as null."""
+        marked = {"schema_version": SCHEMA_VERSION, **finite(value)}
+        print(json.dumps(marked, indent=2, allow_nan=False))
 
     @contextmanager
     def working(self, text: str, data: Any = None) -> Iterator[Any]:

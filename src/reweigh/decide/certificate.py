@@ -47,21 +47,22 @@ SHOWN = 5
 ROUNDING = 1e-9  # the share by which a ratio may exceed the declared largest one
 ASSUMED = (
     "the logged propensities are right",
-    "the episodes are independent, of one behaviour and one world",
+    "the episodes are independent, with the same behavior policy and world",
 )
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Bounds that hold for every number of episodes, at this level, if what they assume is true.
+    """Bounds that hold for every number of episodes, at this level, if their assumptions hold.
 
-    low, high    by betting on step-wise importance sampling; an end not asked for is the trivial
-                 one, of the range
+    low, high    by betting on step-wise importance sampling; an end that was not requested is the
+                 trivial one, of the range
     gain         the same for the target's value less that of the logged policy, at this level too
     p_value      of "the target earns no more than the logged policy", one-sided, by the same bets
-                 as the lower end of the gain, so that they agree: with α what that end may err by,
-                 (1 - level)/2, or 1 - level with a side, p ≤ α exactly where the end is above 0
-    trivial      what the rewards' range alone says
+                 as the lower end of the gain, so that they agree: with α the error probability of
+                 that end, (1 - level)/2, or 1 - level with a side, p ≤ α exactly if the end is
+                 above 0
+    trivial      the bounds from the rewards' range alone
     compared     other bounds for the same values, for comparison: Hoeffding, empirical Bernstein
     """
 
@@ -87,10 +88,10 @@ class Certificate:
         assumptions = [f"every reward lies within [{low}, {high}], as declared", *ASSUMED]
         if self.never_ends:
             assumptions.append(
-                f"no episode can end before its {self.horizon} steps, and earn 0 then"
+                f"no episode can end before its {self.horizon} steps (and earn 0 from then on)"
             )
         if self.compared:
-            assumptions.append(f"for the compared: no ratio exceeds {number(self.largest_ratio)}")
+            assumptions.append(f"for the comparison: no ratio exceeds {number(self.largest_ratio)}")
         return tuple(assumptions)
 
     @property
@@ -126,7 +127,7 @@ class Certificate:
             ("episodes, horizon", f"{self.n_episodes:,}, {self.horizon}"),
         ]
         lines += [(f"compare: {name}", self._ends(ends)) for name, ends in self.compared.items()]
-        lines.append(("finite-sample", "it holds for every number of episodes, if"))
+        lines.append(("finite-sample", "valid for any number of episodes, if"))
         return lines
 
     def __str__(self) -> str:
@@ -148,11 +149,11 @@ def certify(
     """Bounds on what `target` earns that hold for every n: the only ones here that do.
 
     They assume rewards within `reward_range`, right propensities and independent episodes; they
-    assume nothing about the states, the overlap or the size of the ratios, and without overlap
-    they say little. With `side` the whole error probability goes to one end. `seed` orders the
-    episodes, which the bets depend on; any order is valid, but only one may be looked at.
-    `largest_ratio`, a bound on π/μ that is known to hold, adds Hoeffding's and the empirical
-    Bernstein bound for comparison.
+    assume nothing about the states, the overlap or the size of the ratios, and without overlap they
+    are wide. With `side` the whole error probability goes to one end. `seed` orders the episodes,
+    which the bets depend on; any order is valid, but use only one. `largest_ratio`, a
+    bound on π/μ that is known to hold, adds Hoeffding's and the empirical Bernstein bound for
+    comparison.
     """
     low, high = check_range(reward_range)
     level = check_fraction("level", level)
@@ -181,10 +182,10 @@ def certify(
         if low_end > high_end:
             raise RefusedError(
                 "no-common-mean",
-                f"no {what} is left: it is at least {low_end:g} by one bound and at most "
-                f"{high_end:g} by the other. That may happen by chance once in "
-                f"{1 / (1 - level):.3g} logs; more likely the propensities are wrong, or the "
-                "episodes are not independent",
+                f"no {what} is possible: one bound says at least {low_end:g}, the other at "
+                f"most {high_end:g}. By chance this happens once in {1 / (1 - level):.3g} "
+                "logs; more likely the propensities are wrong, or the episodes are not "
+                "independent",
             )
     compared = {}
     if largest_ratio is not None:
@@ -258,20 +259,20 @@ def _refuse_others(log: EpisodeLog) -> None:
     if not isinstance(log, EpisodeLog):
         raise RefusedError(
             "needs-log",
-            "a certificate takes every episode by itself: give the log in memory "
+            "a certificate needs individual episodes: keep the log in memory "
             "(engine='arrays'), not sums",
         )
     if log.n_truncated:
         raise RefusedError(
             "truncated",
-            f"{log.n_truncated:,} episodes were cut off, and a certificate needs whole ones: what "
-            "they would have earned is not known, and leaving them out may select on it",
+            f"{log.n_truncated:,} episodes were cut off, and a certificate needs complete "
+            "episodes: their later rewards are unknown, and leaving them out may select on "
+            "the outcome",
         )
     if log.behavior_source != "logged":
         raise RefusedError(
             "estimated-behavior",
-            "the propensities were estimated from this log: a certificate needs those with which "
-            "the actions were drawn",
+            "the propensities were estimated from this log: a certificate needs the logged ones",
         )
 
 
@@ -327,7 +328,7 @@ def _compared(
         most = float(np.sum(log.discount**powers * growth)) * (step[1] - step[0])
     if not math.isfinite(most):
         return {}
-    # rewards and ratios were checked, ratios to ROUNDING: what is still beyond has been rounded
+    # rewards and ratios were checked, ratios to ROUNDING: a larger excess was rounded
     slack = most * (1 + ROUNDING) ** (log.horizon + 1.0)
     terms = [np.where(values <= slack, np.minimum(values, most), values) for values in (X, Y)]
     compared = {}

@@ -11,6 +11,7 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr, stdtr, stdtrit
 
 from reweigh.decide.contenders import NOT_KNOWN, Comparison, Contender, Difference, label_of
 from reweigh.decide.ledger import WHOLE, key_of, trial, tried
@@ -20,11 +21,12 @@ from reweigh.errors import (
     UsageError,
     check_fraction,
     check_whole,
+    hints,
     must_be,
 )
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import behavior_values
-from reweigh.estimate.presets import Estimators, as_recipe, estimator_list, mis
+from reweigh.estimate.presets import Estimators, MemoryChoice, as_recipe, estimator_list, mis
 from reweigh.estimate.standard_error import nothing_left
 from reweigh.evaluation.auto import CommonChoice, choose_common
 from reweigh.evaluation.data import Truncated, check_target
@@ -33,15 +35,16 @@ from reweigh.evaluation.result import Estimate, Interval, Refusal
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.system.process import each
-from reweigh.trust.joint import Joint, p_value
 
 Floats = npt.NDArray[np.float64]
 DRAWS = 9_999
-BEHAVIOR = "behaviour"
+BEHAVIOR = "behavior"
 FEW_PER_PART = 30
-NO_SPREAD = "the episodes do not differ in their influence"
+NO_SPREAD = "all episodes have the same influence"
+SAME = 1e-9  # of a value: what two sums of the same numbers may differ by
 
 
+@hints
 def compare(
     log: EpisodeLog,
     targets: Policy | Mapping[str, Policy] | Sequence[Policy],
@@ -52,17 +55,17 @@ def compare(
     truncated: Truncated = "refuse",
     seed: int | None = None,
 ) -> Comparison:
-    """Compare targets with the behaviour and with each other, and estimators of one target.
+    """Compare targets with the behavior and with each other, and estimators of one target.
 
-    Differences are paired: what two estimates of one log have in common cancels. Intervals are
-    simultaneous over all that is compared, so that they hold for the one that is picked because it
-    looks best; the interval of a value is never narrower than the estimate's own
-    (`Estimate.interval`). An estimate whose episodes show no spread has none. The targets are
-    ranked by the first of the estimators.
+    Differences are paired: the common noise of two estimates on one log cancels. Intervals are
+    simultaneous over all comparisons, so they hold for the target picked because it looks best; the
+    interval of a value is never narrower than the estimate's own (`Estimate.interval`). An estimate
+    whose episodes show no variation has none. The targets are ranked by the first of the
+    estimators.
 
     "auto" among the estimators is one for all targets, by the rule of `evaluation/auto.py`, which
-    looks at no reward: wis where the rule says wis of every target, else mis. `Comparison.auto`
-    tells why.
+    uses no rewards: wis if the rule chooses wis for every target, else mis. `Comparison.auto` has
+    the reason.
 
     With `holdout` (a share) that part of the episodes is set aside, the best target is chosen on
     the others, and its value is reported on those set aside. With `truncated="drop"` cut-off
@@ -83,7 +86,7 @@ def compare(
     used = _without_cut(log, warnings) if truncated == "drop" and log.n_truncated else log
     if used.n_episodes < 2:
         raise RefusedError(
-            "one-episode", "one episode has no spread, and a comparison needs the errors"
+            "one-episode", "one episode shows no variation, and a comparison needs standard errors"
         )
     choosing, aside = (used, None) if holdout is None else _parted(used, share)
     auto = choose_common(choosing, policies, evaluate_all) if AUTO in listed else None
@@ -92,12 +95,12 @@ def compare(
     tally = tried(log, trials, share)
     task = _Task(policies, recipes, level, seed, auto)
     comparison = task.on(choosing, tally.tried)
-    warnings += [*comparison.warnings, *tally.says(len(trials), share)]
+    warnings += [*comparison.warnings, *tally.simultaneous_warnings(len(trials), share)]
     comparison = replace(comparison, warnings=tuple(warnings))
     if aside is None:
         return comparison
     if comparison.best is None:
-        raise RefusedError("holdout", "no target was answered on the part that is to choose")
+        raise RefusedError("holdout", "no target has an estimate on the episodes used for choosing")
     name, first = comparison.best.target, dict([next(iter(recipes.items()))])
     again = replace(task, targets={name: policies[name]}, recipes=first).on(aside, tally.tried)
     return replace(
@@ -120,7 +123,7 @@ def _policies(targets: Policy | Mapping[str, Policy] | Sequence[Policy]) -> dict
     if not named:
         raise must_be("targets", "at least one policy", targets)
     if BEHAVIOR in named:
-        raise UsageError(f"no target may be called {BEHAVIOR!r}: the log's own policy is")
+        raise UsageError(f"no target may be called {BEHAVIOR!r}: that is the log's own policy")
     return named
 
 
@@ -140,16 +143,21 @@ def _listed(estimators: Estimators | None) -> list[Recipe | str]:
         raise must_be("estimators", "at least one estimator", given)
     keys: set[str] = set()
     for one in listed:
+        if isinstance(one, Recipe) and isinstance(one.weights, MemoryChoice):
+            raise UsageError(
+                "a comparison needs one estimator for all targets, and memory='auto' chooses for "
+                "each: choose with evaluate, and name the longest here, such as mis(memory=3)"
+            )
         key, name = (one, one) if isinstance(one, str) else (key_of(one), label_of(one))
         if key in keys:
-            raise UsageError(f"the estimator {name!r} was given twice")
+            raise UsageError(f"the estimator {name!r} is given twice")
         keys.add(key)
     return listed
 
 
 def _recipes(listed: list[Recipe | str], auto: CommonChoice | None) -> dict[str, Recipe]:
-    """The estimators by what they are called here, which tells them apart. What auto chose may
-    also have been named: it is evaluated once."""
+    """The estimators by distinct labels. If the choice of auto is also named, it is evaluated
+    once."""
     named: dict[str, Recipe] = {}
     for one in listed:
         recipe = as_recipe(one) if auto is None or one != AUTO else auto.recipe
@@ -161,10 +169,10 @@ def _recipes(listed: list[Recipe | str], auto: CommonChoice | None) -> dict[str,
 def _without_cut(log: EpisodeLog, warnings: list[str]) -> EpisodeLog:
     """The log without cut-off episodes, with the warning of `evaluate`."""
     if log.n_truncated == log.n_episodes:
-        raise RefusedError("truncated", "every episode was cut off: none is left")
+        raise RefusedError("truncated", "every episode was cut off, so none is left")
     warning = SelectionWarning(
-        f"{log.n_truncated:,} of {log.n_episodes:,} episodes were cut off and left out; if being "
-        "cut off has to do with the outcome, the estimate is biased"
+        f"{log.n_truncated:,} of {log.n_episodes:,} episodes were cut off and left out; if "
+        "the cut depends on the outcome, the estimate is biased"
     )
     warnings.append(str(warning))
     python_warnings.warn(warning, stacklevel=3)
@@ -178,14 +186,14 @@ def _parted(log: EpisodeLog, share: float) -> tuple[EpisodeLog, EpisodeLog]:
     least = min(part.n_episodes for part in parts)
     if least < FEW_PER_PART:
         raise RefusedError(
-            "holdout", f"a part of the log has {least} episodes, and {FEW_PER_PART} are needed"
+            "holdout", f"one part of the log has {least} episodes; {FEW_PER_PART} are needed"
         )
     return parts
 
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """What is compared, whatever the log; recipes by what they are called."""
+    """The comparison, for any log; recipes by label."""
 
     targets: dict[str, Policy]
     recipes: dict[str, Recipe]
@@ -202,8 +210,10 @@ class _Task:
         behavior = answered[-1].behavior_value if answered else None
         if behavior is None and answered:
             raise RefusedError(
-                "behavior", "the behaviour's own value is unknown: every episode of some state "
-                "was cut off. Leave the cut ones out (truncated='drop')"
+                "behavior", (
+                    "the behavior's value is unknown: every episode of some state was cut "
+                    "off. Leave the cut episodes out (truncated='drop')"
+                )
             )  # fmt: skip
         pairs: list[Difference] = []
         beyond: list[Difference] = []
@@ -213,17 +223,17 @@ class _Task:
             at = [i for i, values in enumerate(psi) if values is not None]
             pairs, beyond = self._judged(contenders, behavior, at, joint)
         warnings = [
-            f"{d.first} and {d.second} differ by {d.value:.4g}, more than their joint error "
-            f"({d.standard_error:.2g}) explains: one of them is biased here, or its error is not "
-            "to be trusted (see the verdicts)"
+            f"{d.first} and {d.second} differ by {d.value:.4g}, more than their joint "
+            f"standard error ({d.standard_error:.2g}) explains: one of them is biased, or "
+            "its standard error is not reliable (see the verdicts)"
             for d in beyond
         ]
         ranked = [c for c in contenders if c.estimator == next(iter(self.recipes))]
         bare = [c.target for c in ranked if c.no_interval is not None]
         if bare and len(ranked) > 1:
             warnings.append(
-                f"how likely each target is the best is {NOT_KNOWN}: {', '.join(bare)} "
-                f"{'has' if len(bare) == 1 else 'have'} no interval"
+                f"the probability that each target is the best is {NOT_KNOWN}: "
+                f"{', '.join(bare)} {'has' if len(bare) == 1 else 'have'} no interval"
             )
         return Comparison(
             tuple(contenders), behavior, self.level, tuple(pairs), tuple(beyond), count, self.seed,
@@ -266,7 +276,7 @@ class _Task:
     ) -> tuple[list[Difference], list[Difference]]:
         """The contenders get their joint intervals and probabilities in place; what the targets
         differ by, and estimators of one target that differ beyond chance. `at` are the contenders
-        with an interval, in the order of `joint` after the behaviour."""
+        with an interval, in the order of `joint` after the behavior."""
         values = np.array([behavior, *(contenders[i].value for i in at)])
         names = [BEHAVIOR, *(contenders[i].name for i in at)]
         unit = np.eye(len(values))
@@ -283,7 +293,7 @@ class _Task:
         }  # fmt: skip
         first = np.array([False, *(i in ranking for i in at)])
         chances = joint.best(values, first)
-        known = ranking <= set(at)  # else one would be taken for free of error
+        known = ranking <= set(at)  # else one would count as free of error
         for k, i in enumerate(at, 1):
             value, interval = values[k], contenders[i].interval
             assert interval is not None
@@ -300,14 +310,14 @@ class _Task:
         everyone = range(len(values))
         same = differences((a, b) for a, b in combinations(everyone, 2) if target[a] == target[b])
         ranked = differences(combinations(np.flatnonzero(first).tolist(), 2))
-        beyond = [d for d in same if d is not None and d.told_apart]
+        beyond = [d for d in same if d is not None and d.differs_clearly]
         return [d for d in ranked if d is not None], beyond
 
 
 def _differences(
     joint: Joint, values: Floats, contrasts: Floats, level: float, names: list[str]
 ) -> list[Difference | None]:
-    """None where two estimates differ and no episode tells by how much."""
+    """None if two estimates differ but all influence values are equal."""
     if not len(contrasts):
         return []
     errors, critical = joint.errors(contrasts), joint.critical(contrasts, level)
@@ -325,3 +335,74 @@ def _differences(
         p = p_value(value, error, joint.n)
         differences.append(Difference(first, second, value, error, interval, p))
     return differences
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """Draws of what k estimates are off by, together: (draws, k), in units of the value.
+
+    With ψ (n, k) the influence values of k estimates, the error of a contrast c is that of ψc: what
+    two estimates share cancels. Families of contrasts get one critical value from the multiplier
+    bootstrap: with independent standard normal ξ, the largest of
+
+        |(1/n) Σ_i ξ_i ψ_i c_j| / SE_j       over j
+
+    is as large as the largest t-statistic of the family, whatever the estimates have in common.
+    Given ψ, the k sums Σ_i ξ_i ψ_i are normal with the covariance ψᵀψ, so that they are drawn as
+    such: with ψ = QR the rows of ξR, for ξ with k entries instead of n.
+    """
+
+    covariance: Floats  # (k, k) of the estimates
+    draws: Floats
+    n: int
+
+    @classmethod
+    def of(cls, psi: Floats, draws: int, seed: int) -> Joint:
+        """n/(n-1) corrects for the means that ψ was centered with."""
+        n = len(psi)
+        centered = (psi - psi.mean(axis=0)) / math.sqrt(n * max(n - 1, 1))
+        root = np.linalg.qr(centered, mode="r")  # (min(n, k), k)
+        made = np.random.default_rng(seed).standard_normal((draws, len(root))) @ root
+        return cls(centered.T @ centered, made, n)
+
+    def errors(self, contrasts: Floats) -> Floats:
+        """(m,) standard errors of the contrasts, (m, k)."""
+        square: Floats = np.sum(contrasts @ self.covariance * contrasts, axis=1)
+        # Equal estimates differ by rounding: the rest of their squares is not an error.
+        apart = np.abs(contrasts) ** 2 @ np.diag(self.covariance)
+        return np.sqrt(np.where(square > 1e-14 * apart, square, 0.0))
+
+    def critical(self, contrasts: Floats, level: float, *, two_sided: bool = True) -> float:
+        """The number of errors within which all contrasts are with probability `level`.
+
+        The larger of the bootstrap's quantile and of Student's t for one contrast: the draws use
+        known errors, the data does not.
+        """
+        errors = self.errors(contrasts)
+        kept = errors > 0
+        alone = float(stdtrit(max(self.n - 1, 1), 0.5 + level / 2 if two_sided else level))
+        if not kept.any():
+            return alone
+        t = self.draws @ contrasts[kept].T / errors[kept]
+        largest = np.abs(t).max(axis=1) if two_sided else t.max(axis=1)
+        # Normal draws, t-distributed data: the quantile's tail probability is kept.
+        normal = float(np.quantile(largest, level, method="higher"))
+        widened = -float(stdtrit(max(self.n - 1, 1), ndtr(-normal)))
+        return max(widened, alone)
+
+    def best(self, values: Floats, among: npt.NDArray[np.bool_]) -> Floats:
+        """(k,) how often each is the best of those `among`, if the true values were the estimates
+        and the errors were drawn again; 0 for the others. Equal ones share."""
+        if not among.any():
+            return np.zeros(len(values))
+        shown = np.where(among, values + self.draws, -np.inf)
+        highest = shown.max(axis=1, keepdims=True)
+        best = shown >= highest - SAME * np.abs(highest)
+        return np.asarray((best / best.sum(axis=1, keepdims=True)).mean(axis=0), np.float64)
+
+
+def p_value(difference: float, error: float, n: int) -> float:
+    """P(t ≥ difference/error): small where the difference is above 0 beyond chance."""
+    if error <= 0:
+        return 0.5 if difference == 0 else float(difference < 0)
+    return float(stdtr(max(n - 1, 1), -difference / error))

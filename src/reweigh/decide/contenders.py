@@ -1,4 +1,4 @@
-"""What comes out of `compare`: estimates side by side, their differences, and which is best."""
+"""The result of `compare`: estimates side by side, their differences, and which is best."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from scipy.special import stdtrit
 
 from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate, Interval, Refusal
-from reweigh.show.record import NO_TRUST, Evaluation, rows_frame
+from reweigh.show.record import Evaluation
 from reweigh.show.text import by_text, remark_lines
 from reweigh.system import number, rounded, two_digits
+from reweigh.system.frames import FrameKind, rows_frame
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +50,7 @@ class Difference:
     p_value: float
 
     @property
-    def told_apart(self) -> bool:
+    def differs_clearly(self) -> bool:
         return not self.interval.low <= 0 <= self.interval.high
 
     def reversed(self) -> Difference:
@@ -66,13 +67,13 @@ class Difference:
 class Contender:
     """One target under one estimator.
 
-    estimator     its name, with all that tells it from the others: "mis, ratios at most 2"
+    estimator     its name, with its settings: "mis, ratios at most 2"
     interval      of its value, simultaneous with all contenders: it holds for whichever is picked;
-                  None where its episodes show no spread, and `no_interval` says so
-    over_behavior target - behaviour, simultaneous over the contenders; None where the difference
-                  shows no spread
-    best          how likely it is the best target, among those of the same estimator; None where
-                  that is not known, and for estimators that do not rank
+                  None if its episodes show no variation; then `no_interval` has the reason
+    over_behavior target - behavior, simultaneous over the contenders; None if the difference has no
+    variation
+    best          how likely it is the best target, among those of the same estimator; None if
+                  unknown, and for estimators that do not rank
     """
 
     target: str
@@ -101,16 +102,16 @@ class Contender:
         """Its interval in words, as far as it may be shown."""
         if self.interval is None:
             return "no interval"
-        return str(self.interval) if self.trusted else NO_TRUST
+        return str(self.interval) if self.trusted else "not reliable"
 
     @property
     def gained(self) -> str:
-        """What it earns beyond the behaviour, with the interval as far as that may be shown."""
+        """What it earns beyond the behavior, with its interval, as far as they may be shown."""
         over = self.over_behavior
         if over is None:
             return "none"
         value = rounded(over.value, over.standard_error)
-        return f"{value} {over.interval}" if self.trusted else value
+        return f"{value} {over.interval}" if self.trusted else "not reliable"
 
     @property
     def chance(self) -> str:
@@ -119,7 +120,7 @@ class Contender:
 
     @property
     def reasons(self) -> tuple[GateResult, ...]:
-        """The gates that speak against it, the worst first."""
+        """Its amber and red gates, worst first."""
         return self.result.verdict.reasons if isinstance(self.result, Estimate) else ()
 
     @cached_property
@@ -143,14 +144,14 @@ class Contender:
         )
 
     def remarks(self) -> list[str]:
-        """Warnings, what speaks against it and why it has no interval, in the words of
-        `reweigh evaluate`."""
+        """Warnings, amber and red gates, and why it has no interval, in the words of `reweigh
+        evaluate`."""
         result = self.result
         if not isinstance(result, Estimate):
             return []
         of_interval, why = [], self.no_interval
         if why is not None and not any(why in gate.sentence for gate in self.reasons):
-            of_interval.append(f"no interval: {why}")  # no gate has said it
+            of_interval.append(f"no interval: {why}")  # no gate reports it
         if self.interval is not None and not self.trusted:
             of_interval.append(result.not_to_trust)
         return remark_lines(result.warnings, of_interval, result.verdict)
@@ -174,7 +175,7 @@ class Comparison:
     pairs      differences between the targets, by the first estimator
     disagreeing  differences between estimators of one target beyond their joint error
     tried      policies and estimators tried on this log so far, these included
-    auto       what "auto" stands for, and why; None where it was not asked for
+    auto       the choice of "auto" and why; None if not requested
     held_out   with a holdout: the chosen target on the episodes that did not choose it
     """
 
@@ -208,7 +209,7 @@ class Comparison:
 
     @property
     def trusted_pairs(self) -> tuple[Difference, ...]:
-        """The differences whose intervals may be shown: those of contenders that are trusted."""
+        """The differences with a reliable interval: those of trusted contenders."""
         names = {c.name for c in self.answered if c.trusted}
         return tuple(d for d in self.pairs if {d.first, d.second} <= names)
 
@@ -218,8 +219,8 @@ class Comparison:
 
     @property
     def reported(self) -> tuple[Contender, ...]:
-        """What a decision would rest on: the best, with a holdout as the episodes set aside tell
-        it; all contenders where there is no best."""
+        """The basis of a decision: the best one, with a holdout as evaluated on the episodes set
+        aside; all contenders if there is no best."""
         if self.held_out is not None:
             return (self.held_out,)
         return self.contenders if self.best is None else (self.best,)
@@ -245,18 +246,19 @@ class Comparison:
             "warnings": list(self.warnings),
         }
 
-    def to_frame(self) -> Any:
-        """A pandas DataFrame, or an Arrow table where pandas is not installed: a row per target
-        and estimator, with the simultaneous intervals of the value and of what it gains over the
-        behaviour, and the probability of being best."""
-        return rows_frame([
+    def to_frame(self, kind: FrameKind | None = None) -> Any:
+        """A row per target and estimator, with the simultaneous intervals of the value and of what
+        it gains over the behavior, and the probability of being best. `kind` is "pandas", "polars"
+        or "arrow"; without it pandas, or Arrow where pandas is not installed."""
+        rows = [
             {"target": c.target, **c.evaluation.row(), "estimator": c.estimator,
              "probability_best": c.best}
             for c in self.contenders
-        ])  # fmt: skip
+        ]  # fmt: skip
+        return rows_frame(rows, kind)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """(target, estimator, value, interval, over the behaviour, best, verdict) as printed."""
+        """(target, estimator, value, interval, over the behavior, best, verdict) as printed."""
         return [
             (c.target, c.estimator, f"refused: {c.result.error.reason}")
             if isinstance(c.result, Refusal)
@@ -266,21 +268,21 @@ class Comparison:
                 c.evaluation.text,
                 c.around.replace("no interval", "none"),
                 c.gained,
-                c.chance if self.ranks(c) else "",
+                c.chance if self.ranks(c) and c.trusted else "",
                 c.result.verdict.level,
             )
             for c in self.contenders
         ]
 
     def __str__(self) -> str:
-        at_once = f" (all at once at level {self.level:.4g})"
-        lines = [f"{self.n_episodes:,} episodes, behaviour {number(self.behavior_value)}"]
+        at_once = f" (simultaneous at level {self.level:.4g})"
+        lines = [f"{self.n_episodes:,} episodes, behavior {number(self.behavior_value)}"]
         for target, estimator, value, *rest in self.rows():
             lines.append(f"  {target}, {estimator}: {value}")
             if rest:
                 around, gained, best, verdict = rest
-                lines.append(f"    interval {around}{'' if around.startswith('none') else at_once}")
-                lines.append(f"    over the behaviour {gained}")
+                lines.append(f"    interval {around}{at_once if around[0] in '[≥≤' else ''}")
+                lines.append(f"    over the behavior {gained}")
                 lines += [f"    best with probability {best}"] if best else []
                 lines.append(f"    verdict {verdict}")
         last = self.held_out
@@ -299,7 +301,7 @@ class Comparison:
     __repr__ = __str__
 
     def remarks(self) -> list[str]:
-        """Each remark on the contenders once, with those that it is said of."""
+        """Each remark once, with the contenders it is about."""
         texts = by_text((c.name, text) for c in self.answered for text in c.remarks())
         everyone = [c.name for c in self.answered]
         lines = [
@@ -322,13 +324,13 @@ def _plain(record: Any) -> Any:
 
 
 def disagreement(results: Sequence[Estimate | Refusal]) -> str | None:
-    """Which estimates of one target differ from the first by more than chance allows, in words;
-    None where none does.
+    """Which estimates of one target differ from the first by more than chance allows, as text; None
+    if none does.
 
     Differences are paired: their errors come from the influence values of the same episodes, each
-    for a share of BY_CHANCE. Sums hold no episodes: there an error of a difference is not known,
-    but it is at most both errors together, and what is beyond that is told. Nothing is said of
-    estimates without an error, or whose episodes show no spread.
+    for a share of BY_CHANCE. Sums hold no episodes, so the error of a difference is unknown, but it
+    is at most the sum of both errors; a larger difference is flagged. Estimates without an error,
+    or whose episodes show no variation, are skipped.
     """
     estimates = [result for result in results if isinstance(result, Estimate)]
     if len(estimates) < 2 or estimates[0].n_episodes < 2:
@@ -347,6 +349,6 @@ def disagreement(results: Sequence[Estimate | Refusal]) -> str | None:
     if not apart:
         return None
     return (
-        f"more than chance allows differ from {first.estimator}: {', '.join(apart)}. Some of these "
-        "are biased here, or their errors are not to be trusted: see the verdicts"
+        f"these differ from {first.estimator} by more than chance allows: {', '.join(apart)}. Some "
+        "are biased, or their standard errors are not reliable: see the verdicts"
     )

@@ -37,37 +37,36 @@ class Tally:
     tried: int
     before: tuple[float, ...] = ()
 
-    def says_alone(self, many: int) -> list[str]:
-        """What there is to warn of where `many` trials were reported on all episodes, each with an
-        interval of its own."""
+    def separate_warnings(self, many: int) -> list[str]:
+        """Warnings after `many` trials were reported on all episodes, each with its own
+        interval."""
         if self.tried <= many:
             return []
         return [
-            f"{self.tried} pairs of a policy and an estimator were tried on this log by now, and "
-            "an interval here is for one that was named beforehand: for the best of several, "
-            "compare them all at once"
+            f"{self.tried} pairs of a policy and an estimator have been tried on this log, "
+            "but this interval is for a single one fixed beforehand: to report the best of "
+            "several, compare them all at once"
         ]
 
-    def says(self, many: int, share: float) -> list[str]:
-        """What there is to warn of where `many` trials were reported on this share, with
-        simultaneous intervals."""
+    def simultaneous_warnings(self, many: int, share: float) -> list[str]:
+        """Warnings after `many` trials were reported on this share, with simultaneous intervals."""
         parted = share < WHOLE
         lines = []
         if self.tried > many:
-            fresh = "trust the number of the episodes set aside alone"
+            fresh = "rely only on the value from the episodes set aside"
             if self.before:
-                fresh = "new episodes would tell"
+                fresh = "collect new episodes"
             advice = fresh if parted else "set episodes aside (holdout)"
             lines.append(
-                f"{self.tried} pairs of a policy and an estimator were tried on this log by now, "
-                f"and these intervals are simultaneous over {many}: {advice}"
+                f"{self.tried} pairs of a policy and an estimator have been tried on this "
+                f"log, but these intervals are simultaneous only over {many}: {advice}"
             )
         if parted and self.before:
             # parts are by hashes below a share: the smaller one lies within the larger
             which = "the" if max(self.before) >= share else "some of the"
             lines.append(
                 f"{which} episodes set aside were reported on before: they are no longer "
-                "untouched, and what is chosen now may have been chosen by them"
+                "unused, and this choice may depend on them"
             )
         return lines
 
@@ -109,8 +108,8 @@ def tried(log: EpisodeLog, trials: Iterable[Trial], share: float = WHOLE) -> Tal
 
 
 def noted(path: Path, log: str, trials: Iterable[Trial], share: float = WHOLE) -> Tally:
-    """Note these trials of a log, by its digest, in a file that outlives the process; what it
-    holds of that log now. Processes that note at the same time wait for each other."""
+    """Record these trials of a log, by its digest, in a file; returns all trials of that log.
+    Concurrent processes wait for each other."""
     busy = f"another process has kept {str(path)!r} locked for {PATIENCE} s; end it, or try again"
     with locked(path.with_name(f".{path.name}.lock"), busy, wait=PATIENCE):
         book, shares = _read(path) if path.exists() else ({}, {})

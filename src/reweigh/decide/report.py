@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from reweigh.decide.contenders import Comparison, Contender, Difference, chance
@@ -11,24 +12,32 @@ from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate
 from reweigh.log.log import EpisodeLog
 from reweigh.show.charts import forest
+from reweigh.show.first_screen import (
+    Reason,
+    answer_sentence,
+    check_unit,
+    nothing_answers,
+    reasons_of,
+)
 from reweigh.show.html import Answer, Cells, Figure, Page, Section, Table
-from reweigh.show.html.answer import NOT_APART, judged, judged_from, no_answer, over_log
 from reweigh.show.html.figures import gain_cells
 from reweigh.show.html.sections import (
     ARROWS,
     NOTATION,
+    based_on,
     checks_table,
     computed_section,
+    judged,
     log_section,
+    no_answer,
 )
-from reweigh.show.record import NO_TRUST, Evaluation, Facts
-from reweigh.show.text import display_names, interval_cell, percent, sentence, signed, span
+from reweigh.show.record import PER_EPISODE, Evaluation, Facts
+from reweigh.show.text import display_names, interval_cell, percent, signed, span, warning_lines
 from reweigh.system import number
 from reweigh.system.files import files_behind
 
 SHOWN = 40  # policies in a chart; tables hold all
-RED = "Do not decide on this ranking: its first number is not to be trusted."
-TOLD_APART = "an interval without 0 tells them apart."
+CLEAR_DIFFERENCE = "an interval without 0 shows a clear difference."
 
 
 def write_comparison(
@@ -41,10 +50,13 @@ def write_comparison(
     command: str | None = None,
     remarks: Sequence[str] = (),
     log: EpisodeLog | None = None,
+    unit: str = PER_EPISODE,
 ) -> Path:
     """Write the report of a comparison; see `comparison_page`."""
     data = [e.uncertainty.data for e in _estimates(comparison)]
-    page = comparison_page(comparison, title=title, command=command, remarks=remarks, log=log)
+    page = comparison_page(
+        comparison, title=title, command=command, remarks=remarks, log=log, unit=unit
+    )
     return page.write(path, files_behind(*data, log), overwrite=overwrite, words=words)
 
 
@@ -55,16 +67,15 @@ def comparison_page(
     command: str | None = None,
     remarks: Sequence[str] = (),
     log: EpisodeLog | None = None,
+    unit: str = PER_EPISODE,
 ) -> Page:
-    """The page. `log` is for a comparison in which nothing was answered: an estimate knows its
-    own."""
+    """The page. `log` is for a comparison without any estimate: an estimate has its own log."""
     recipes = {c.estimator: c.result.recipe for c in comparison.contenders}
     names = _targets(comparison)
-    what = f"Which of {len(names)} policies is best?"
-    if len(names) == 1:
-        what = f"Is “{names[0]}” better than what was logged?"
+    one = f"Is “{names[0]}” better than the logged policy?"
+    title = title or (one if len(names) == 1 else f"Which of {len(names)} policies is best?")
     log = next((e.uncertainty.data.log for e in _estimates(comparison)), log)
-    sections = (
+    present = (
         _ranking(comparison),
         _differences(comparison),
         _checks(comparison),
@@ -73,13 +84,13 @@ def comparison_page(
         log_section({} if log is None else log.describe()),
         computed_section(_computation(comparison, recipes, log), recipes.items(), command),
     )
-    present = tuple(section for section in sections if section is not None)
-    return Page(title or what, answer_of(comparison), present, tuple(remarks))
+    sections = tuple(section for section in present if section is not None)
+    answer = answer_of(comparison, check_unit(unit))
+    return Page(title, answer, sections, tuple(remarks), unit=unit)
 
 
 def ranked_rows(comparison: Comparison, estimator: str | None = None) -> list[Evaluation]:
-    """The policies under one estimator, the first unless named: the largest value first, those
-    refused last. Intervals are simultaneous."""
+    """The policies of one estimator, best first, refused last; their intervals are simultaneous."""
     name = estimator or comparison.contenders[0].estimator
     rows = [c.evaluation for c in comparison.contenders if c.estimator == name]
     return sorted(rows, key=lambda row: math.inf if row.value is None else -row.value)
@@ -106,104 +117,111 @@ def _targets(comparison: Comparison) -> list[str]:
 # --- the answer in words
 
 
-def answer_of(comparison: Comparison) -> Answer:
+def answer_of(comparison: Comparison, unit: str = PER_EPISODE) -> Answer:
     """The best policy: with a holdout, on the episodes that did not choose it."""
-    best = comparison.best
-    reported = best if comparison.held_out is None else comparison.held_out
-    if best is None or reported is None:
-        return _refused(comparison, comparison.contenders)
+    reported = reported_on(comparison)
+    if reported is None:
+        return _refused(comparison, comparison.contenders, unit)
     if not isinstance(reported.result, Estimate):
-        return _refused(comparison, [reported])
-    verdict = reported.result.verdict
+        return _refused(comparison, [reported], unit)
+    reasons, help = reasons_and_help(comparison)
+    e = reported.evaluation
     return judged(
-        verdict,
-        question=_question(comparison),
-        headline=f"{best.target}: {reported.evaluation.text} per episode",
-        interval=_interval_text(comparison, reported),
-        gain=" ".join(_sentences(comparison, best, reported)),
-        better=_better(comparison, best),
-        warnings=[*reported.result.warnings, *comparison.warnings],
-        meaning=RED if verdict.level == "red" else "",
+        e,
+        reasons,
+        question=_question(comparison, unit),
+        sentence=best_sentence(comparison, unit),
+        more=_sentences(comparison, reported),
+        help=help,
+        better=_better(comparison),
+        warnings=[*warning_lines(e), *comparison.warnings],
     )
 
 
-def _refused(comparison: Comparison, contenders: Sequence[Contender]) -> Answer:
+def reported_on(comparison: Comparison) -> Contender | None:
+    """The best policy as a decision would rest on it."""
+    return comparison.best if comparison.held_out is None else comparison.held_out
+
+
+def reasons_and_help(comparison: Comparison) -> tuple[list[Reason], str]:
+    """The reasons, the best policy's before all others, and what would help where none answers."""
+    rows, reported = ranked_rows(comparison), reported_on(comparison)
+    if reported is not None:
+        e = reported.evaluation
+        rows = [e, *(row for row in rows if row.label != e.label)]
+    return reasons_of(rows), nothing_answers(rows, what="policies")
+
+
+def best_sentence(comparison: Comparison, unit: str = PER_EPISODE) -> str:
+    """The answer of a comparison in one sentence."""
+    reported = reported_on(comparison)
+    if reported is None:
+        return "No answer: no target could be evaluated."
+    e, how, many = reported.evaluation, "", len(comparison.ranking)
+    if comparison.held_out is not None:
+        how = f" from {comparison.n_held_out:,} episodes set aside"
+    elif many > 1:
+        how = f", corrected for choosing the best of {many}"
+    elif len(comparison.answered) > 1:
+        how = ", corrected for asking several estimators"
+    return answer_sentence(replace(e, policy=f"the policy “{e.label}”"), unit, how)
+
+
+def _refused(comparison: Comparison, contenders: Sequence[Contender], unit: str) -> Answer:
     errors = [(c.name, c.evaluation.refused) for c in contenders]
-    better = ("Ask for targets nearer to the policy that made the log, or for fewer steps.",)
-    return no_answer(_question(comparison), errors, better=better, warnings=comparison.warnings)
+    help = nothing_answers([c.evaluation for c in contenders], what="policies")
+    question = _question(comparison, unit)
+    return no_answer(question, errors, help=help, warnings=comparison.warnings)
 
 
-def _question(comparison: Comparison) -> str:
+def _question(comparison: Comparison, unit: str) -> str:
     names, horizon = _targets(comparison), comparison.contenders[0].result.horizon
-    what = (
-        f"Which of these {len(names)} policies would have earned most, and is it better than "
-        "the one that made the log?"
-    )
+    what = f"Which of these {len(names)} policies would have earned most, and more than today's?"
     if len(names) == 1:
-        what = f"Would {names[0]} have earned more than the policy that made the log?"
-    return f"{what} {judged_from(comparison.n_episodes + comparison.n_held_out, horizon)}."
+        what = f"Would {names[0]} have earned more than today's policy?"
+    n = comparison.n_episodes + comparison.n_held_out
+    return f"{what} {based_on(n, horizon, unit)}."
 
 
-def _interval_text(comparison: Comparison, reported: Contender) -> str:
-    interval, many = reported.interval, len(comparison.ranking)
-    if interval is None:
-        return f"No interval: {reported.no_interval}."
-    if not reported.trusted:
-        return sentence(reported.evaluation.no_interval)
-    choice = f"choosing the best of {many}" if many > 1 else "asking several estimators"
-    how = f", corrected for {choice}"
+def _sentences(comparison: Comparison, reported: Contender) -> Iterator[str]:
+    best, count = comparison.best, len(comparison.ranking)
+    assert best is not None
+    by = ""
     if comparison.held_out is not None:
-        how = f", from {comparison.n_held_out:,} episodes set aside"
-    elif len(comparison.answered) == 1:
-        how = ""
-    return f"{percent(interval.level)} interval{how}: {span(interval)}"
-
-
-def _sentences(comparison: Comparison, best: Contender, reported: Contender) -> Iterator[str]:
-    over, count = reported.over_behavior, len(comparison.ranking)
-    by, log = "", "The log tells"
-    behavior = comparison.behavior_value
-    if comparison.held_out is not None:
-        behavior = reported.evaluation.behavior_value
-    if over is not None and reported.trusted:
-        yield _over_log(over, behavior)
-    if comparison.held_out is not None:
-        by, log = " by the episodes that chose it", "They tell"
+        by = " by the episodes that chose it"
         yield (
-            f"It was chosen on {comparison.n_episodes:,} episodes; these numbers are of the "
-            f"{comparison.n_held_out:,} others."
+            f"It was chosen on {comparison.n_episodes:,} episodes; these numbers come from "
+            f"the {comparison.n_held_out:,} others."
         )
+    if not reported.trusted:
+        return
     if count > 1 and best.best is None:
-        yield "How likely it is the best is not known: not every one has an interval."
+        yield "How likely it is the best is not known: not every policy has an interval."
     elif count > 1:
         apart = {name for name, d in to_best(comparison) if d.interval.low > 0}
         near = [c.target for c in comparison.ranking[1:] if c.target not in apart]
-        which = f"all others but {', '.join(near)}" if near else "every other"
-        which = "no other" if len(near) == count - 1 else which
-        yield f"It is the best of the {count} with probability {best.best:.0%}{by}."
-        yield f"{log} it apart from {which}."
+        clearly = f"clearly better than all others but {', '.join(near)}"
+        if not near:
+            clearly = "clearly better than every other"
+        elif len(near) == count - 1:
+            clearly = "not clearly better than any other"
+        yield f"It is the best of the {count} with probability {best.best:.0%}{by}: {clearly}."
 
 
-def _over_log(over: Difference, behavior: float | None) -> str:
-    if over.value == 0 and over.standard_error == 0:
-        return "That is just what the log's own policy earned."
-    text = over_log(over.value, number(behavior), over.interval, over.standard_error) + ")."
-    return text if over.told_apart else f"{text} {NOT_APART}"
-
-
-def _better(comparison: Comparison, best: Contender) -> Iterator[str]:
+def _better(comparison: Comparison) -> Iterator[str]:
+    best = comparison.best
     sound = [c for c in comparison.ranking if c.evaluation.level != "red"]
     if sound and sound[0] is not best:
         yield f"The best whose verdict is not red is {sound[0].target}."
     if any(d.interval.low <= 0 for _, d in to_best(comparison)):
         yield (
-            "Policies that are not told apart need more episodes (reweigh plan tells how many), or "
-            "another reason to choose: the cheaper one, the safer one."
+            "To tell apart policies that do not clearly differ, log more episodes (reweigh plan "
+            "computes how many), or choose for another reason: the cheaper one, the safer one."
         )
     if comparison.held_out is None and comparison.tried > len(comparison.contenders):
         yield (
-            f"{comparison.tried} pairs of a policy and an estimator were tried on this log: choose "
-            "on one part of the episodes and report on another (holdout)."
+            f"{comparison.tried} pairs of a policy and an estimator have been tried on this "
+            "log: choose on one part of the episodes and report on another (holdout)."
         )
 
 
@@ -211,7 +229,7 @@ def _better(comparison: Comparison, best: Contender) -> Iterator[str]:
 
 
 def _ranking(comparison: Comparison) -> Section:
-    name, title = "ranking", "The policies, ranked"
+    name, title = "ranking", "What would each policy earn?"
     first = comparison.contenders[0]
     estimator, look = first.estimator, first.result.recipe.name  # a chart has its color
     rows, behavior = ranked_rows(comparison), comparison.behavior_value
@@ -220,14 +238,13 @@ def _ranking(comparison: Comparison) -> Section:
     if not known:
         return Section(name, title, "Every policy was refused.", tables=(table,))
     intro = (
-        f"Values by {estimator}. The intervals hold for all rows at once, so also for "
-        "the policy of these that is picked because it looks best."
+        f"Values by {estimator}. The intervals hold for all rows simultaneously, so they "
+        "also hold for the policy that is chosen because it looks best."
     )
     notes = [ARROWS]
-    for row in known:
-        lacks = row.no_interval
-        lacks = lacks if lacks.startswith(NO_TRUST) else f"no interval: {lacks}"
-        notes += [f"{row.label} has {lacks}."] if row.no_interval else []
+    for row in (row for row in known if row.no_interval):
+        lacks = f"has no interval: {row.no_interval}" if row.trusted else "is not reliable"
+        notes.append(f"{row.label} {lacks}.")
     notes += _left_out(len(known), "policies")
     text = _first_and_last(known, behavior)
     values = Figure(
@@ -248,16 +265,16 @@ def _first_and_last(known: list[Evaluation], behavior: float | None) -> str:
     text += "" if first.around is None else f" ({span(first.around)})"
     text += f", {last.label} last with {last.text}." if len(known) > 1 else "."
     if behavior is not None:
-        text += f" The log's own policy earned {number(behavior)}."
+        text += f" Today's policy earned {number(behavior)}."
     red = sum(row.level == "red" for row in known)
     if red:
-        text += f" {red} of {len(known)} {'has' if red == 1 else 'have'} a red verdict (✕)."
+        text += f" {red} of {len(known)} {'is' if red == 1 else 'are'} not reliable (✕)."
     return text
 
 
 def _ranking_table(comparison: Comparison, estimator: str) -> Table:
     """The policies by this estimator, with their probabilities of being best if it ranks."""
-    columns: Cells = ("policy", "rank", "value", "interval", "more than the log's policy",
+    columns: Cells = ("policy", "rank", "value", "interval", "more than today's",
                       "its interval", "best with probability", "verdict",
                       "because of")  # fmt: skip
     ranks = estimator == comparison.contenders[0].estimator
@@ -278,12 +295,12 @@ def _gains(rows: list[Evaluation], look: str) -> Figure:
     better = [row.label for row in rows if row.gain_interval and row.gain_interval.low > 0]
     who = "None is" if not better else f"{', '.join(better)} {'is' if len(better) == 1 else 'are'}"
     text = (
-        f"{who} better beyond chance. Both values come from the same episodes, so what they have "
-        f"in common cancels; {TOLD_APART}"
+        f"{who} clearly better. Both values come from the same episodes, so their common "
+        f"noise cancels; {CLEAR_DIFFERENCE}"
     )
-    columns = ("policy", "policy − behaviour", "interval")
+    columns = ("policy", "policy − today", "interval")
     cells = tuple(gain_cells(rows))
-    table = Table("Policy − behaviour", columns, cells, frozenset({1, 2}))
+    table = Table("Policy − today's", columns, cells, frozenset({1, 2}))
     return Figure("over_log", text, table, lambda: forest.gains(rows[:SHOWN], look=look))
 
 
@@ -294,36 +311,42 @@ def _differences(comparison: Comparison) -> Section | None:
         return None
     best = comparison.ranking[0]
     bars = [
-        (name, d.value, d.interval, d.standard_error, "told apart" if d.told_apart else "not told")
+        (
+            name,
+            d.value,
+            d.interval,
+            d.standard_error,
+            "clear difference" if d.differs_clearly else "no clear difference",
+        )
         for name, d in others[:SHOWN]
     ]
     axis = f"{display_names([best.target])[best.target]} − the other, per episode"
     apart = sum(d.interval.low > 0 for _, d in others)
     figure = Figure(
         "to_best",
-        f"{best.target} is told apart from {apart} of {len(others)} others.",
+        f"{best.target} is clearly better than {apart} of {len(others)} others.",
         _pairs_table(f"{best.target} less each other policy", [d for _, d in others], best),
         lambda: forest.forest(bars, [(0.0, "no difference")], axis, best.result.recipe.name),
     )
     intro = (
-        "Differences are paired: what two policies' values on one log have in common cancels, so "
+        "Differences are paired: the common noise of two values from one log cancels, so "
         "they are more precise than the two intervals suggest."
     )
     pairs = comparison.trusted_pairs
     tables = (_pairs_table("All pairs", pairs, best),) if len(pairs) > len(others) else ()
-    notes, title = tuple(_left_out(len(others), "differences")), "Differences between the policies"
+    notes, title = tuple(_left_out(len(others), "differences")), "How much do the policies differ?"
     return Section("differences", title, intro, (figure,), tables, notes=notes)
 
 
 def _pairs_table(caption: str, pairs: Sequence[Difference], best: Contender) -> Table:
-    columns: Cells = ("difference", "by", "interval", "p, one-sided", "told apart")
+    columns: Cells = ("difference", "by", "interval", "p, one-sided", "clear difference")
     rows = tuple(
         (
             " − ".join(name.removesuffix(f", {best.estimator}") for name in (d.first, d.second)),
             signed(d.value, d.standard_error),
             span(d.interval),
             f"{d.p_value:.2g}",
-            "yes" if d.told_apart else "no",
+            "yes" if d.differs_clearly else "no",
         )
         for d in pairs
     )
@@ -331,19 +354,19 @@ def _pairs_table(caption: str, pairs: Sequence[Difference], best: Contender) -> 
 
 
 def _checks(comparison: Comparison) -> Section:
-    name, title = "checks", "The verdict of each"
+    name, title = "checks", "Which policies can be relied on?"
     verdicts = [
         (c.target, c.result.verdict) for c in comparison.ranking if isinstance(c.result, Estimate)
     ]
     if not verdicts:
         return Section(name, title, missing=("Not computed: there is no estimate to check.",))
     intro = (
-        "Every policy is judged on its own: one that is far from what was logged may be red where "
-        "another is green. No check sees episodes selected by their outcome, a propensity that "
-        "belongs to another action, or duplicated episodes."
+        "Every policy is checked separately: one that is far from the logged policy can be "
+        "red while another is green. No check detects episodes selected by their outcome, "
+        "propensities of another action, or duplicated episodes."
     )
     note = (
-        "“total mass” is a hint and makes no verdict. For what was found, and what to do, "
+        "“total mass” is a hint and does not affect the verdict. For details and advice, "
         "evaluate a policy alone."
     )
     table = checks_table("policy", verdicts, folded=False)
@@ -351,21 +374,23 @@ def _checks(comparison: Comparison) -> Section:
 
 
 def _other_estimators(comparison: Comparison, names: Sequence[str]) -> Section | None:
-    """None where one estimator was asked."""
+    """None if there is only one estimator."""
     if not names:
         return None
     intro = (
-        f"The ranking is that of {comparison.contenders[0].estimator}, which was named first. "
-        "Estimators make different mistakes: that they agree is a good sign."
+        f"The ranking is by {comparison.contenders[0].estimator}, the first estimator named. "
+        "Estimators make different mistakes, so agreement is a good sign."
     )
     tables = tuple(_ranking_table(comparison, name) for name in names)
     notes = tuple(
-        f"{d.first} and {d.second} differ by {number(d.value)} ({span(d.interval)}), more than "
-        "their joint error explains: one of them is biased here."
+        f"{d.first} and {d.second} differ by {number(d.value)} ({span(d.interval)}), more "
+        "than their joint standard error explains: one of them is biased."
         for d in comparison.disagreeing
     )
     notes = notes or ("No two estimators of a policy differ by more than their joint error.",)
-    return Section("estimators", "The other estimators", intro, tables=tables, notes=notes)
+    return Section(
+        "estimators", "What do the other estimators say?", intro, tables=tables, notes=notes
+    )
 
 
 def _tried(comparison: Comparison) -> Section:
@@ -377,12 +402,11 @@ def _tried(comparison: Comparison) -> Section:
         facts.append(("episodes set aside", "none: the intervals are widened for the choice"))
     else:
         row = comparison.held_out.evaluation
-        around = "no interval" if row.around is None else span(row.around)
-        text = f"{row.text} ({around})"
+        text = f"{row.text} ({'no interval' if row.around is None else span(row.around)})"
         text = text if row.refused is None else f"refused: {row.refused.reason}"
         facts.append(("episodes set aside", f"{comparison.n_held_out:,}"))
         facts.append((f"{comparison.chosen} on these", text))
-    return Section("tried", "How much was tried, and on what", facts=tuple(facts))
+    return Section("tried", "How much was tried?", facts=tuple(facts))
 
 
 def _computation(
@@ -394,18 +418,18 @@ def _computation(
         ("formula", recipe.formula),
         (
             "intervals",
-            f"simultaneous at {percent(comparison.level)} over all that is compared, so that they "
-            "hold for the one that is picked because it looks best: the largest |t| of the family, "
-            f"from draws of the estimates' joint errors (seed {comparison.seed})",
+            f"simultaneous at {percent(comparison.level)} over all comparisons, so they also "
+            "hold for the policy chosen because it looks best: the largest |t| of the "
+            f"family, from draws of the estimates' joint errors (seed {comparison.seed})",
         ),
         (
             "differences",
-            "paired, by the influence of each episode: what two estimates of one log share cancels",
+            "paired, by the influence of each episode: the common noise of two estimates cancels",
         ),
         (
             "probability of being best",
-            "how often a target comes first when errors of that size fall anew around the "
-            "estimates; it is no promise that the estimates are unbiased",
+            "how often a target comes first if errors of that size are redrawn around the "
+            "estimates; this assumes that the estimates are unbiased",
         ),
         ("tried on this log", f"{comparison.tried:,} pairs of a policy and an estimator"),
     ]
@@ -415,7 +439,7 @@ def _computation(
         aside = f"{comparison.n_held_out:,} episodes, by the hash of their ids; {comparison.chosen}"
         facts.append(("set aside", f"{aside} was chosen on the {comparison.n_episodes:,} others"))
     if len(recipes) > 1:
-        facts.append(("estimators asked for", ", ".join(recipes)))
+        facts.append(("estimators requested", ", ".join(recipes)))
     facts.append(("notation", NOTATION))
     if log is not None:
         facts.append(("hash of the episodes", log.episodes_digest()))

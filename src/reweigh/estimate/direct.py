@@ -20,25 +20,22 @@ from reweigh.estimate.estimator import Place, Recipe, Solution, no_support, over
 from reweigh.estimate.operators import covered_by
 from reweigh.estimate.solution import DenseNodes, largest
 from reweigh.estimate.standard_error import LOST, Freedom, lost_in_rounding
-from reweigh.kernels import inner, kernel, tally
+from reweigh.kernels import Array, Bools, Floats, inner, kernel, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.steps import Steps
 from reweigh.policy import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 
 if TYPE_CHECKING:
-    from reweigh.log.borrowed_arrays import BorrowedArrays
+    from reweigh.log.large_arrays import BorrowedArrays
     from reweigh.log.paired_rows import Pairs
 
-Floats = npt.NDArray[np.float64]
 MODES = {"none": 0, "simplex": 1, "state": 2}  # of the kernel that resamples
 NO_BITS = np.uint64(0)  # of an action: codes are those of states
 
 
-def state_values(
-    log: EpisodeLog, target: Policy, max_ratio: float | None
-) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """(H+1, S) V_t(s) by MIS without any normalisation, and which (t, s) an episode reached, one
+def state_values(log: EpisodeLog, target: Policy, max_ratio: float | None) -> tuple[Floats, Bools]:
+    """(H+1, S) V_t(s) by MIS without any normalization, and which (t, s) an episode reached, one
     after its last row included."""
     rows = rows_of(log, target, max_ratio)
     values, visits = np.zeros((2, log.horizon + 1, rows.width))
@@ -47,7 +44,7 @@ def state_values(
         for columns, since, until in rows.parts(backwards=True):
             run(*columns, rows.gamma, values, visits, since, until)
     reached, going = visits[:, :-1] > 0, np.append(np.diff(log.steps.offsets), 0)
-    for t in range(log.horizon):  # episodes stand from the longest to the shortest
+    for t in range(log.horizon):  # episodes are ordered from the longest to the shortest
         after = log.steps.ending[going[t + 1] : going[t]]
         reached[t + 1, after[after >= 0]] = True
     return values[:, :-1], reached
@@ -94,7 +91,7 @@ def _ratios_by_code(log: EpisodeLog, target: Policy) -> Floats | None:
 
 @dataclass(frozen=True, eq=False)
 class BorrowedRatios:
-    """π/μ of a log whose probabilities are read where the user has them."""
+    """π/μ of a log whose probabilities are read from the user's arrays."""
 
     borrowed: BorrowedArrays
     max_ratio: float | None
@@ -175,7 +172,7 @@ class Rows:
         for rho, reward, since, until in ratios.parts(s.n_episodes, backwards=backwards):
             yield (s.offsets, self._states, NO_BITS, s.ending, rho, False, reward), since, until
 
-    def of_step(self, t: int) -> tuple[npt.NDArray[Any], Floats]:
+    def of_step(self, t: int) -> tuple[Array, Floats]:
         """States and ratios of the rows of one step."""
         rows = self.steps.rows(t)
         if isinstance(self.ratios, BorrowedRatios):
@@ -197,13 +194,12 @@ class Rows:
 
     @property
     def _states(self) -> npt.NDArray[np.uint32]:
-        # Unsigned codes: the compiled code need not ask whether an index counts from the end.
+        # Unsigned codes: the compiled code need not check for negative indices.
         return _plain(self.steps.state, np.int32).view(np.uint32)
 
 
 def rows_of(log: EpisodeLog, target: Policy, max_ratio: float | None) -> Rows:
-    """The rows with their ratios, made once for all that a solution is asked, as long as it is
-    kept."""
+    """The rows with their ratios, computed once for all uses of a solution."""
     held = log._cache.get("rows of mis")
     rows: Rows | None = None if held is None or held[1:] != (target, max_ratio) else held[0]()
     if rows is None or rows.steps is not log.steps:
@@ -212,7 +208,7 @@ def rows_of(log: EpisodeLog, target: Policy, max_ratio: float | None) -> Rows:
     return rows
 
 
-def _plain(values: npt.NDArray[Any], kind: type = np.float64) -> npt.NDArray[Any]:
+def _plain(values: Array, kind: type = np.float64) -> Array:
     """The array, or a copy that is one piece and may be written: another kind of array would be
     another kernel to compile."""
     return np.require(values, kind, ["C", "W"])
@@ -370,7 +366,7 @@ def _freedom(nodes: DenseNodes, start: float, n: int) -> Freedom | None:
 
 
 def _nodes(steps: Steps, flow: Flow) -> DenseNodes:
-    """What the Solution tells by (t, s)."""
+    """The values of the Solution by (t, s)."""
 
     def reached() -> npt.NDArray[np.uint8]:
         flags = np.zeros(flow.d.shape, np.uint8)

@@ -6,11 +6,11 @@ V(END) = 0, V_H = 0. DR, WDR and MDR are IS, WIS and MIS on y, plus the mean of 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.errors import RefusedError, UsageError
 from reweigh.estimate.estimator import ModelControl, Recipe, cut_off, lacking, needs_discrete
@@ -18,7 +18,7 @@ from reweigh.estimate.influence import finite, plain_values, sums_for
 from reweigh.estimate.marginal import marginal_gradient
 from reweigh.estimate.model import FittedModel, TabularQ, fit_q
 from reweigh.estimate.operators import start_term
-from reweigh.kernels import group_by, tally
+from reweigh.kernels import Array, Floats, Ints, group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN
 from reweigh.policy import Policy, call_batch, dense_of, scope_of
@@ -28,12 +28,10 @@ from reweigh.sums.keyed import NO_ACTION, StartMoments, TransitionMoments, summe
 from reweigh.sums.moments import Moments
 from reweigh.sums.products import running_weights
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 IN_SAMPLE, SPLIT, CROSS_FIT = "in-sample Q", "Q of the odd blocks", "Q of the other half"
 
 
-def halves(count: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def halves(count: Ints) -> Ints:
     """The half of a block (or of a hash): 0 sums, 1 fits Q when split."""
     return count % 2
 
@@ -50,13 +48,20 @@ def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | No
     """The log whose rewards are y and whose start values are g, with Q from the model's sums by
     blocks, `fit`, or of the user's own (None).
 
-    Where the target sees more than the state, DR and WDR take V of what it sees in each row,
+    If the target uses more than the state, DR and WDR compute V from the policy in each row,
     Σ_a π(a|x) Q(s,a): then E[ρ Q] = V row by row. MDR's weights are those of cells, and so is its
     V = Σ_a π̄(a|s) Q(s,a), with π̄ of the rows that are summed.
     """
     control = recipe.control
     assert control is not None
-    _refuse_if_cut(log)
+    count = log.steps.unknown_before_horizon()
+    if count:
+        raise RefusedError(
+            "truncated",
+            f"{count:,} episodes were cut off before an unknown state, so the shaped reward "
+            "r - Q + γV(s') is unknown too. Give next_state, drop these episodes "
+            "(truncated='drop'), or use mis()",
+        )
     if control.own:
         y, g = _shape_own(log, target, control)
         return Shaped(log.with_rewards(y, g), "own Q")
@@ -73,6 +78,15 @@ def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | No
     return Shaped(log.with_rewards(y, g), name)
 
 
+def _looked_up(find: Sequence[Callable[..., Floats]], which: Ints, *keys: Ints) -> Floats:
+    """(E,) Q or V at these keys, each from the one of the tables that has its number."""
+    values = find[0](*keys)
+    for index in range(1, len(find)):
+        e = which == index
+        values[e] = find[index](*(key[e] for key in keys))
+    return values
+
+
 def _fit_halves(moments: Moments) -> list[TabularQ]:
     """For the episodes of the even blocks the Q of the odd ones, and the reverse."""
     even = moments.keep_blocks(lambda block: halves(block) == 0)
@@ -80,23 +94,12 @@ def _fit_halves(moments: Moments) -> list[TabularQ]:
     return [fit_q(odd).with_shares_of(even), fit_q(even).with_shares_of(odd)]
 
 
-def refuse_empty_half(half: npt.NDArray[np.int64]) -> None:
+def refuse_empty_half(half: Ints) -> None:
     if len(np.unique(half)) < 2:
         raise RefusedError(
             "empty-half",
-            "all episodes fall into one half, so that none is left to fit Q; use more episodes, "
-            'or q="in-sample"',
-        )
-
-
-def _refuse_if_cut(log: EpisodeLog) -> None:
-    count = log.steps.unknown_before_horizon()
-    if count:
-        raise RefusedError(
-            "truncated",
-            f"{count:,} episodes were cut off and their next state is not known: the shaped "
-            "reward r - Q + γV(s') is not either. Give next_state, drop them "
-            "(truncated='drop'), or use mis()",
+            "all episodes fall into one half, so none is left to fit Q; use more episodes, "
+            "or q='in-sample'",
         )
 
 
@@ -111,21 +114,17 @@ def _shape_tabular(
     after = steps.next_state.astype(np.int64)
     after = np.where(after == HIDDEN, hidden, after)
     last = steps.step == log.horizon - 1
-    q, v, ahead = np.zeros((3, steps.n_rows))
-    for index, table in enumerate(tables):
-        rows = which[steps.episode_index] == index
-        t = steps.step[rows]
-        q[rows] = table.q(t, s[rows], steps.action[rows].astype(np.int64))
-        v[rows] = table.v(t, s[rows])
-        ahead[rows] = np.where(last[rows], 0.0, table.v(t + 1, after[rows]))
+    find_q, find_v = [table.q for table in tables], [table.v for table in tables]
+    which = which[steps.episode_index]
+    q = _looked_up(find_q, which, steps.step, s, steps.action.astype(np.int64))
+    v = _looked_up(find_v, which, steps.step, s)
+    ahead = np.where(last, 0.0, _looked_up(find_v, which, steps.step + 1, after))
     if seen is not None:
         assert log.actions is not None
         v = np.zeros(steps.n_rows)
         for code, action in enumerate(log.actions.values):  # never a table of rows × actions
-            pi, a = seen.of_action(log, action), np.full(steps.n_rows, code)
-            for index, table in enumerate(tables):
-                rows = which[steps.episode_index] == index
-                v[rows] += pi[rows] * table.q(steps.step[rows], s[rows], a[rows])
+            a = np.full(steps.n_rows, code)
+            v += seen.of_action(log, action) * _looked_up(find_q, which, steps.step, s, a)
         ahead = _of_following(log, v, ahead)
     return steps.reward - q + log.discount * ahead, v[steps.rows(0)].copy()
 
@@ -146,7 +145,7 @@ def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[
         raise needs_discrete()
     if log.n_truncated:
         raise RefusedError(
-            "truncated", "a Q of your own is not used on cut-off episodes; use truncated='drop'"
+            "truncated", "your own Q cannot be used on cut-off episodes; use truncated='drop'"
         )
     steps = log.steps
     q = _own_q(log, control, log.raw_actions())
@@ -154,9 +153,9 @@ def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[
     if np.any(covered < 1 - 1e-6):
         raise RefusedError(
             "target-probabilities",
-            f"the target {target.name} takes actions that the log never shows (up to "
-            f"{1 - covered.min():.1%} of the time); V = Σ π Q needs all of them: give the target "
-            "as a table",
+            f"the target {target.name} takes actions that are not in the log (up to "
+            f"{1 - covered.min():.1%} of the time); V = Σ π Q needs all of them: give the "
+            "target as a table",
         )
     ahead = _of_following(log, v, np.zeros(steps.n_rows))
     return steps.reward - q + log.discount * ahead, v[steps.rows(0)].copy()
@@ -168,9 +167,8 @@ def _own_values(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple
     pi = None if callable(control.q) else dense_of(target, log, actions)
     if pi is not None:  # both are of step and state: look the sums up, not their terms
         pi = pi[:, :-1]  # of observed states
-        v, covered = _at_rows(
-            log, (pi * _q_table(log, control, actions.array())).sum(-1), pi.sum(-1)
-        )
+        of_state = (pi * _q_table(log, control, actions.array())).sum(-1), pi.sum(-1)
+        v, covered = (table[steps.step if len(table) > 1 else 0, steps.state] for table in of_state)
         if not np.isnan(covered).any():
             return v, covered
     v, covered = np.zeros(steps.n_rows), np.zeros(steps.n_rows)
@@ -181,16 +179,7 @@ def _own_values(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple
     return v, covered
 
 
-def _at_rows(log: EpisodeLog, *by_state: Floats) -> list[Floats]:
-    """(N,) each of these tables by step (or one for all steps) and state, at the rows."""
-    steps = log.steps
-    return [
-        table[0][steps.state] if len(table) == 1 else table[steps.step, steps.state]
-        for table in by_state
-    ]
-
-
-def _own_q(log: EpisodeLog, control: ModelControl, values: npt.NDArray[Any]) -> Floats:
+def _own_q(log: EpisodeLog, control: ModelControl, values: Array) -> Floats:
     """(N,) the user's Q of these actions in the rows' states."""
     if callable(control.q):
         return call_batch(control.q, "the Q function", log, values)
@@ -200,7 +189,7 @@ def _own_q(log: EpisodeLog, control: ModelControl, values: npt.NDArray[Any]) -> 
     return np.asarray(table[t, log.steps.state, code])
 
 
-def _q_table(log: EpisodeLog, control: ModelControl, actions: npt.NDArray[Any]) -> Floats:
+def _q_table(log: EpisodeLog, control: ModelControl, actions: Array) -> Floats:
     """(H or 1, S, A) the user's Q array at the log's states and these actions."""
     table = np.asarray(control.q, np.float64)
     table = table[None] if table.ndim == 2 else table
@@ -208,7 +197,8 @@ def _q_table(log: EpisodeLog, control: ModelControl, actions: npt.NDArray[Any]) 
     numbers = labels.dtype.kind in "iu" and labels.ndim == 1 and actions.dtype.kind in "iu"
     if not numbers or log.has_hidden:
         raise UsageError(
-            "a Q array is for observed states and actions 0, 1, 2, …; give q(state, action, step)"
+            "a Q array needs observed states and actions 0, 1, 2, …; give a function "
+            "q(state, action, step) instead"
         )
     have = (log.horizon if len(table) == 1 else len(table), *table.shape[1:])
     need = (log.horizon, int(labels.max()) + 1, int(actions.max()) + 1)
@@ -234,11 +224,8 @@ class Control:
     @property
     def start_value(self) -> Floats:
         """(E,) g of the cell's state, if an episode starts there."""
-        value = np.zeros_like(self.f)
-        for index, table in enumerate(self.tables):
-            e = self.which == index
-            value[e] = table.v(np.zeros(int(e.sum()), np.int64), self.cells.s[e])
-        return value
+        find_v = [table.v for table in self.tables]
+        return _looked_up(find_v, self.which, 0 * self.cells.t, self.cells.s)
 
     def shaped(self, moments: Moments, *, errors: bool = True) -> Moments:
         """The sums with shaped rewards and start values, without the action; without `errors` those
@@ -273,13 +260,13 @@ def fit_control(control: ModelControl, moments: Moments) -> Control:
         raise lacking("model")
     if np.any((cells.s_next == UNKNOWN) & (cells.t_next < moments.about.horizon)):
         raise RefusedError(
-            "truncated", "shaped rewards need the next state of episodes that were cut off"
+            "truncated", "shaped rewards need the next state of the episodes that were cut off"
         )
     if moments.about.blocks % control.blocks:
         raise RefusedError(
             "blocks",
-            "the episodes are split by blocks; make the moments with an even number of blocks, "
-            "such as blocks=20",
+            "the episodes are split by blocks; make the moments with an even number of "
+            "blocks, such as blocks=20",
         )
     if control.q == "in-sample":
         tables = [fit_q(moments)]
@@ -288,31 +275,25 @@ def fit_control(control: ModelControl, moments: Moments) -> Control:
         refuse_empty_half(halves(starts.block))
         tables = _fit_halves(moments)
         if control.q == "split":
-            cells = cells.where(halves(cells.block) == 0)
-            starts = starts.where(halves(starts.block) == 0)
+            cells = cells.select(halves(cells.block) == 0)
+            starts = starts.select(halves(starts.block) == 0)
             tables = tables[:1]
         which, start_which = halves(cells.block), halves(starts.block)
-    per_replicate = tables[0].v_value.shape[1:]
-    f, g = np.zeros((len(cells), *per_replicate)), np.zeros((len(starts.n), *per_replicate))
-    last = cells.t == moments.about.horizon - 1
-    for index, table in enumerate(tables):
-        e, at = which == index, start_which == index
-        ahead = table.v(cells.t_next[e], cells.s_next[e])
-        ahead[last[e]] = 0.0
-        ahead *= moments.about.discount
-        ahead -= table.q(cells.t[e], cells.s[e], cells.a[e])
-        f[e] = ahead
-        g[at] = table.v(np.zeros(int(at.sum()), np.int64), starts.s[at])
+    find_v = [table.v for table in tables]
+    f = _looked_up(find_v, which, cells.t_next, cells.s_next)
+    f[cells.t == moments.about.horizon - 1] = 0.0
+    f *= moments.about.discount
+    f -= _looked_up([table.q for table in tables], which, cells.t, cells.s, cells.a)
+    g = _looked_up(find_v, start_which, 0 * starts.s, starts.s)
     return Control(cells, starts, f, g, tables, which)
 
 
 def marginal_control(recipe: Recipe, moments: Moments) -> Control:
-    """The control variate of MDR, whose shaped sums follow exactly from cells with the action."""
+    """The control variate of MDR, whose shaped sums can be computed exactly from cells with the
+    action."""
     assert recipe.control is not None
     if recipe.control.own:
-        raise RefusedError(
-            "needs-log", "a Q of your own is applied to the log itself, not to its moments"
-        )
+        raise RefusedError("needs-log", "your own Q needs the log itself, not its moments")
     if moments.hidden:
         raise RefusedError(
             "needs-log", "where states are hidden, shaped rewards need the log itself"
@@ -338,34 +319,20 @@ def shaped_gradient(recipe: Recipe, sums: Moments) -> CellGradient:
     of, edges = group_by([cells.t, cells.s, cells.s_next]), plain.cells
     assert len(of) == len(edges)  # both in the order of their keys
     edge, by_half = of.index(), recipe.control.blocks == 2
-    used, n = int(shape.starts.n.sum()), sums.n_episodes
-    gradient = CellGradient(
-        "actions",
-        replace(cells, block=cells.block % 2) if by_half else cells,
-        one=plain.one[edge],
-        rho=plain.rho[edge] + plain.z[edge] * shape.f,
-        z=plain.z[edge],
-        y=plain.y[edge],
-        start=plain.start[edge] + start_term(cells, shape.start_value),
-        halves=by_half,
-    )
+    columns: dict[str, Any] = {
+        "one": plain.one[edge],
+        "rho": plain.rho[edge] + plain.z[edge] * shape.f,
+        "z": plain.z[edge],
+        "y": plain.y[edge],
+        "start": plain.start[edge] + start_term(cells, shape.start_value),
+    }
     if by_half:  # of a split only n_0 episodes are summed: each counts n/n_0 times
-        return _times(gradient, n / used)
+        times = sums.n_episodes / int(shape.starts.n.sum())
+        scaled = {name: times * values for name, values in columns.items()}
+        return CellGradient("actions", replace(cells, block=cells.block % 2), **scaled, halves=True)
     through = FittedModel.of(sums).through_q(plain.z[edge] * cells.rho)
-    return _plus(gradient, through)
-
-
-def _times(gradient: CellGradient, by: float) -> CellGradient:
-    names = ("one", "rho", "z", "y", "start")
-    scaled = {name: by * getattr(gradient, name) for name in names}
-    return replace(gradient, **scaled)
-
-
-def _plus(gradient: CellGradient, other: CellGradient) -> CellGradient:
-    """Of cells with the same keys."""
-    names = ("one", "rho", "z", "y", "start")
-    added = {name: getattr(gradient, name) + getattr(other, name) for name in names}
-    return replace(gradient, policy=other.policy, **added)
+    added = {name: values + getattr(through, name) for name, values in columns.items()}
+    return replace(through, cells=cells, **added)
 
 
 # ---- influence values --------------------------------------------------------------------------
@@ -373,20 +340,22 @@ def _plus(gradient: CellGradient, other: CellGradient) -> CellGradient:
 
 def shaped_influence(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
     """(n,) ψ of DR, WDR or MDR, through an in-sample Q too."""
-    psi = fixed_q_values(log, target, recipe)
+    fit = _fitting_sums(log, target, recipe)
+    psi = fixed_q_values(log, target, recipe, fit)
     assert recipe.control is not None
-    if recipe.fitted and recipe.control.blocks == 1:
-        psi = finite(psi + _through_q(log, target, recipe))
-    return psi
+    if fit is None or recipe.control.blocks > 1:
+        return psi
+    return finite(psi + _through_q(log, target, recipe, fit))
 
 
-def fixed_q_values(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
+def fixed_q_values(
+    log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | None = None
+) -> Floats:
     """(n,) ψ of DR, WDR or MDR with Q as it is: where Q was fitted, without its own influence."""
-    assert recipe.control is not None
     if recipe.uses_trajectories and log.n_truncated:
         raise cut_off(log.n_truncated)  # whichever half they are in
+    fit = _fitting_sums(log, target, recipe) if fit is None else fit
     with np.errstate(over="ignore", invalid="ignore"):
-        fit = _fitting_sums(log, target, recipe) if recipe.fitted else None
         shaped = shape_log(log, target, recipe, fit).log
         psi = finite(plain_values(shaped, target, recipe.plain))
     if len(psi) == log.n_episodes:
@@ -397,12 +366,15 @@ def fixed_q_values(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
     return whole
 
 
-def _fitting_sums(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments:
+def _fitting_sums(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments | None:
+    """The sums that Q is fitted to; None of a user's own."""
+    if not recipe.fitted:
+        return None
     request = replace(recipe.needs, kinds=frozenset({"model"}), named=False)
     return ArraysEngine().moments(log, target, request)
 
 
-def _through_q(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
+def _through_q(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments) -> Floats:
     """(n,) the part of ψ through a Q that was fitted on the same log. W = n ∂v/∂y of every row is
     γ^t ρ_{0:t}, for WIS over its mean, and for MIS n ∂v/∂Σz times ρ since its move began. Where DR
     and WDR take V of what the policy sees in a row, κ_Q(t+1,s',a) is γ Σ W π(a|x') in place of κ_V,
@@ -417,7 +389,7 @@ def _through_q(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
         of_marginal = marginal_gradient(plain, sums_for(log, target, plain)).gradient
         moves = moves_of(log, rho, of_marginal.moves)
         weight = moves.within * moves.by_row(of_marginal.z[of_marginal.cell_of(moves)])
-    model = FittedModel.of(_fitting_sums(log, target, recipe))
+    model = FittedModel.of(fit)
     table = model.gradient(np.zeros(len(model.Q)), np.zeros(len(model.V)))
     cell = table.cell_of(moves_of(log, rho, "actions"))
     by_cell = tally(cell, weight, len(table.cells))

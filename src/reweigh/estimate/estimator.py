@@ -1,9 +1,8 @@
-"""What an estimator is: `Recipe` composes weights × normalisation × reward × control.
+"""What an estimator is: `Recipe` composes weights × normalization × reward × control.
 
-The weights own what an estimator does: which sums it needs, how it solves them, its gradient, its
-formula, what it assumes. Nobody else asks what kind they are. A new estimator is a class of weights
-in a file of its own (`marginal.py`, `model.py`, `products.py`, `stationary.py`), named in a Recipe;
-one that is a function of declared tables derives from `TableWeights` (`table_weights.py`).
+The weights define the estimator (its sums, solution, gradient, formula and assumptions), and no
+other module branches on their class. A new one is a class in a file of its own, named in a Recipe;
+a function of declared tables derives from `TableWeights`.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.errors import RefusedError, SupportError, must_be
-from reweigh.kernels import tally
+from reweigh.kernels import Array, Bools, Floats, Ints, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.sums.engines import Request
@@ -29,22 +27,20 @@ if TYPE_CHECKING:
     from reweigh.estimate.solution import DenseNodes
     from reweigh.estimate.standard_error import Freedom
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Normalize = Literal["none", "simplex", "state", "step"]
 Reward = Literal["logged", "averaged", "pooled"]
 LogAndTarget = tuple[EpisodeLog, Policy]
-OwnQ = npt.NDArray[Any] | Callable[..., Any]
+OwnQ = Array | Callable[..., Any]
 JACKKNIFE_BLOCKS = 50
+NOT_IN_SUMS = ("delta", "jackknife")  # methods of errors that take the rows again, or blocks
 
 
-# ---- what an estimator finds -------------------------------------------------------------------
+# ---- the result of an estimator
 
 
 @dataclass(frozen=True)
 class Place:
-    """A step, and the codes of a state (below 0: END) and of an action, None where it cannot be
-    told."""
+    """A step, and the codes of a state (below 0: END) and of an action, None if unknown."""
 
     step: int
     state: int
@@ -53,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """What an estimator tells by step and state, over the nodes: the (t, s) that occur.
+    """Values by step and state, over the nodes: the (t, s) that occur.
 
     t, s               step, and code of the state (END's where an episode has ended)
     target, behavior   d_t^π(s) and d_t^μ(s)
@@ -70,7 +66,7 @@ class Nodes:
     variance: Floats | None
 
     @property
-    def made(self) -> Nodes:
+    def nodes(self) -> Nodes:
         return self
 
     def variance_by_step(self, horizon: int) -> Floats | None:
@@ -82,16 +78,16 @@ class Nodes:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What an estimator found.
+    """The result of an estimator.
 
     ess, unseen_mass are per step (nan where a step has none); marginals are None for estimators
-    that have no state distribution. normalized_at tells the steps at which d_t was normalised;
-    heaviest is the share of the weight that one episode holds at the worst step; from_model
-    tells that no ratios were used. placebo_by_step and rare_by_step are (H,) what the steps add to
-    the placebo, and the share of their mass that is seen seldom; unseen_at and rare_at tell where
-    most of the mass is lost, or rare. `by_node` is what is told by step and state; the parts of SE²
-    there add up to it with `variance_of_start`. `freedom` is the error corrected for small groups,
-    with its degrees of freedom; `mean_return` is that of the rows, where they were read.
+    that have no state distribution. normalized_at marks the steps at which d_t was normalized;
+    heaviest is the share of the weight that one episode holds at the worst step; from_model: no
+    ratios were used. placebo_by_step and rare_by_step are (H,) the contributions to the placebo,
+    and the share of mass with few rows; unseen_at and rare_at are the places where most of the mass
+    is lost, or rare. `by_node` has the values by step and state; the parts of SE² there add up to
+    it with `variance_of_start`. `freedom` is the error corrected for small groups, with its degrees
+    of freedom; `mean_return` is that of the rows, if they were read.
     """
 
     value: float
@@ -111,7 +107,7 @@ class Solution:
     by_node: Nodes | DenseNodes | None = None
     variance_of_start: float | None = None
     freedom: Freedom | None = None
-    normalized_at: npt.NDArray[np.bool_] | None = None
+    normalized_at: Bools | None = None
     heaviest: Floats | None = None
     from_model: bool = False
     mean_return: float | None = None
@@ -120,7 +116,7 @@ class Solution:
 
     @property
     def nodes(self) -> Nodes | None:
-        return None if self.by_node is None else self.by_node.made
+        return None if self.by_node is None else self.by_node.nodes
 
     @property
     def variance_by_step(self) -> Floats | None:
@@ -133,10 +129,10 @@ class Solution:
 
 
 def value_alone(per_step: Floats) -> Solution:
-    """The value without what it rests on, for those who solve the same log many times."""
+    """The value alone, for code that solves the same log many times."""
     nothing = np.full(len(per_step), np.nan)
     value = float(per_step.sum())
-    return Solution(value, None, "not asked for", per_step, nothing, None, float("nan"))
+    return Solution(value, None, "not requested", per_step, nothing, None, float("nan"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,13 +140,13 @@ class Replicated:
     """An estimator on m replicates of a log.
 
     values   (m,) nan where the replicate is refused
-    errors   (m,) standard errors, nan where there is none; None if not asked for
+    errors   (m,) standard errors, nan where there is none; None if not requested
     refused  (m,) the code of the refusal, empty where there is none
     """
 
     values: Floats
     errors: Floats | None
-    refused: npt.NDArray[Any]
+    refused: Array
 
     @classmethod
     def of(cls, values: Floats, errors: Floats | None, *reasons: tuple[str, Any]) -> Replicated:
@@ -174,29 +170,27 @@ class Replicated:
 def no_support(t: int) -> SupportError:
     return SupportError(
         "no-overlap",
-        f"from step {t} on, no logged episode is possible under the target policy: nothing in "
-        "this log says what it would earn there. Restrict the target, shorten the horizon, or "
+        f"from step {t} on, no logged episode is possible under the target policy, so the "
+        "log has no data on what it would earn. Restrict the target, shorten the horizon, or "
         "log more",
     )
 
 
 def overflow() -> SupportError:
-    return SupportError(
-        "overflow", "ratios of this size exceed what a number can hold; clip them (max_ratio)"
-    )
+    return SupportError("overflow", "the ratios overflow floating point; clip them (max_ratio)")
 
 
 def lacking(kind: str) -> RefusedError:
     return RefusedError(
         "missing-moments",
-        f"these moments hold no sums of the kind {kind!r}; make them again for this estimator",
+        f"these moments have no sums of the kind {kind!r}; make them again for this estimator",
     )
 
 
 def needs_discrete() -> RefusedError:
     return RefusedError(
         "continuous-actions",
-        "a model of every action is needed, and a continuous action is seen once; use mis(), "
+        "a model needs every action several times, but actions are continuous; use mis(), "
         "which needs no model",
     )
 
@@ -204,33 +198,31 @@ def needs_discrete() -> RefusedError:
 def cut_off(count: int) -> RefusedError:
     return RefusedError(
         "truncated",
-        f"{count:,} episodes were cut off, and running products need whole ones; "
-        "use mis(), or leave the cut ones out: log.drop_truncated()",
+        f"{count:,} episodes were cut off, and running products need complete episodes; use "
+        "mis(), or leave these episodes out: log.drop_truncated()",
     )
 
 
-# ---- what an estimator is ----------------------------------------------------------------------
+# ---- the definition of an estimator
 
 
 class Weights:
     """What estimators of one kind are and do; a class of weights fills in what differs.
 
     kinds, tables    the package's tables of sums that it is solved on, and those declared outside
-    normalizations   what `Recipe.normalize` may be, the first being the usual one
-    rewards          what `Recipe.reward` may be
+    normalizations, rewards   values of `Recipe.normalize`, the default first, and of `.reward`
     takes_control    whether a control variate may replace the reward
     uses_ratios      whether rows are weighed with π/μ
     multiplies       whether ratios are multiplied over the episode: every reward must be there
-    pools_steps      whether the world is taken to be the same at every step
+    pools_steps      whether it assumes the same dynamics at every step
     whole_episodes   whether cut-off episodes must be left out
     has_operator     whether it is a recursion over a one-step operator (`operators`)
     blocks           of episodes that its sums are split into: an error by the jackknife needs them
-    only_jackknife   whether its error is the jackknife's, also with the rows at hand
+    only_jackknife   whether its error is the jackknife's, even with the rows in memory
     solves_replicates   whether the replicates of a log are solved together
-    limit_group      whose limits its gates have, where these differ between estimators
-    own_traits       what gates may ask beside what follows from the rest; see `Recipe.traits`
-    formula          what it computes, with {over} for its divisor, by `Recipe.normalize`
-    descriptions     which variant it is, in words, by `Recipe.normalize`
+    limit_group      the key of its gates' limits, if these differ between estimators
+    own_traits       traits for gates beyond those derived from the rest; see `Recipe.traits`
+    formula, descriptions   its formula, with {over} for its divisor, and the variant in words
     """
 
     kinds: ClassVar[frozenset[str]] = frozenset()
@@ -255,6 +247,11 @@ class Weights:
     def pools_steps(self) -> bool:
         return False
 
+    @property
+    def remembers(self) -> int:
+        """The earlier steps whose ratios it multiplies instead of trusting the state."""
+        return 0
+
     def limits(self, recipe: Recipe) -> str:
         return self.limit_group
 
@@ -262,8 +259,8 @@ class Weights:
         return self.descriptions[recipe.normalize]
 
     def may_exceed_rewards(self, recipe: Recipe) -> bool:
-        """Whether its value may lie outside of what the logged rewards allow by its nature: weights
-        that nothing normalises, so that their sum is random."""
+        """Whether its value can lie outside of the range that the logged rewards allow by its
+        nature: nothing normalizes the weights, so that their sum is random."""
         return len(self.normalizations) > 1 and recipe.normalize == "none"
 
     def operators(self, recipe: Recipe, sums: Moments) -> Any:
@@ -294,10 +291,14 @@ class Weights:
     ) -> Solution:
         """The solution with an error that its sums alone do not hold, from the `rows` or, without
         them, from sums by blocks."""
-        return solution
+        if solution.standard_error is not None or solution.error_method not in NOT_IN_SUMS:
+            return solution
+        from reweigh.estimate.influence import with_estimated_error
+
+        return with_estimated_error(recipe, solution, sums, None if self.only_jackknife else rows)
 
     def error_by_blocks(self, recipe: Recipe) -> bool:
-        """Whether its error without the rows at hand is the jackknife's."""
+        """Whether its error is the jackknife's if the rows are not in memory."""
         return self.blocks > 1
 
 
@@ -353,13 +354,15 @@ class Recipe:
             )
         fits = self.reward in weights.rewards and (self.reward == "logged" or self.control is None)
         if not fits:
-            raise must_be("reward", '"logged" but for MIS without a control variate', self.reward)
+            raise must_be(
+                "reward", ('"logged", except for MIS without a control variate'), self.reward
+            )
         if self.control is not None and not weights.takes_control:
             raise must_be("control", f"None with {kind}", self.control.q)
 
     @property
     def needs(self) -> Request:
-        """The sums that this estimator asks an engine for (on the logged reward)."""
+        """The sums this estimator requests from an engine (on the logged reward)."""
         kinds = set(self.weights.kinds) if self.reward == "logged" else {"model"}
         if self.fitted:
             kinds.add("model")
@@ -393,15 +396,15 @@ class Recipe:
 
     @cached_property
     def traits(self) -> frozenset[str]:
-        """What a gate may ask of an estimator, in place of its kind:
+        """The traits of an estimator that gates use:
 
         ratios             it weighs rows with π/μ
-        products           it multiplies ratios over an episode; others rest on the state
-        states             what it says rests on the state
+        products           it multiplies ratios over an episode; others depend on the state
+        states             it depends on the state
         model              its value comes from a model of every action
-        stationary         it takes all steps to have one distribution of states
-        pooled steps       it takes the world to be the same at every step
-        within states      it normalises within states
+        stationary         it assumes one state distribution for all steps
+        pooled steps       it assumes the same dynamics at every step
+        within states      it normalizes within states
         fitted control     a Q is fitted to the log
         fitted in sample   ... on the episodes that it is subtracted from
         """
@@ -419,17 +422,17 @@ class Recipe:
 
     @property
     def limits(self) -> str:
-        """Whose limits its gates have, where these differ between estimators."""
+        """The key of its gates' limits, if these differ between estimators."""
         return self.weights.limits(self)
 
     @property
     def may_exceed_rewards(self) -> bool:
-        """Whether its value may lie outside of what the logged rewards allow by its nature."""
+        """Whether its value can lie outside of what the logged rewards allow and be right."""
         return self.control is None and self.weights.may_exceed_rewards(self)
 
     @property
     def formula(self) -> str:
-        """What it computes."""
+        """The formula as text."""
         text = self.weights.formula.format(over=self.weights.divisors.get(self.normalize))
         shaped = f"Σₛ d₀(s) V(s) + the same on y = r − Q(s,a) + γ V(s′):  {text}"
         return text if self.control is None else shaped
@@ -437,9 +440,9 @@ class Recipe:
     @property
     def description(self) -> str:
         """Which variant it is, in words."""
-        text = self.weights.description(self)
-        if self.control is not None:
-            fit = "of one’s own" if self.control.own else f"fitted {self.control.q}"
+        text, control = self.weights.description(self), self.control
+        if control is not None:
+            fit = "of one’s own" if control.own else f"fitted {control.q}"
             text += f"; with a control variate, Q {fit} (doubly robust)"
         return text if self.max_ratio is None else f"{text}; ratios clipped at {self.max_ratio:g}"
 

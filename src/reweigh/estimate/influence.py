@@ -10,7 +10,7 @@ the sum of ψ is 0. mean(ψ²)/n is clustered by episode; where the state is Mar
 that the sums give. Two estimates on one log depend on each other: the error of their difference is
 that of ψ_A - ψ_B.
 
-MIS, and the behaviour's own value (every ratio 1):
+MIS, and the behavior's own value (every ratio 1):
 
     ψ_i = u_0(s_0) - <d_0, u_0> + Σ_t γ^t w_t(s_t) [ρ_t (y_t + γ u'_{t+1}(s_{t+1})) - u_t(s_t)]
 
@@ -27,7 +27,7 @@ influence of DM. Where cells (t, s, a) have eight rows or more, ψ with and with
 that differ by less than 1 %; at three rows both are too small (0.7 and 0.8 of the spread) for an
 estimate that is itself off by more than its error: there use cross-fit.
 
-Ratios are taken as they are, also where the behaviour was estimated.
+Ratios are taken as they are, also where the behavior was estimated.
 """
 
 from __future__ import annotations
@@ -46,16 +46,13 @@ from reweigh.estimate.marginal import (
     marginal_gradient,
 )
 from reweigh.estimate.standard_error import LOST, OVERFLOW, nothing_left
-from reweigh.kernels import tally
+from reweigh.kernels import Floats, Ints, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.sums.engines import ArraysEngine, ratios
 from reweigh.sums.gather import Gradient, ProductGradient, gathered, moves_of
 from reweigh.sums.moments import Moments
 from reweigh.sums.numpy_scan import NumpyScan
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 def gradient_of(recipe: Recipe, sums: Moments) -> Gradient:
@@ -71,7 +68,7 @@ def gradient_of(recipe: Recipe, sums: Moments) -> Gradient:
 def influence_values(
     log: EpisodeLog, target: Policy, recipe: Recipe, sums: Moments | None = None
 ) -> Floats:
-    """(n,) ψ of an estimator on a log; `sums` are what it needs, where they were made before."""
+    """(n,) ψ of an estimator on a log; `sums` are the sums it needs, if they exist already."""
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
         if recipe.control is None:
             return finite(plain_values(log, target, recipe, sums))
@@ -81,7 +78,7 @@ def influence_values(
 
 
 def behavior_values(log: EpisodeLog) -> Floats:
-    """(n,) ψ of the behaviour's own value: the return less its mean.
+    """(n,) ψ of the behavior's own value: the return less its mean.
 
     Where episodes were cut off the value is that of the recursion with every ratio 1, and so is
     its influence.
@@ -136,7 +133,7 @@ def with_estimated_error(
     error = float(np.sqrt(np.mean(psi**2) / len(psi)))
     if nothing_left(error, solution.value):
         return replace(solution, standard_error=None, error_method=LOST)
-    return replace(solution, standard_error=error)
+    return replace(solution, standard_error=error, influence=lambda: psi)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +145,7 @@ class Parts:
     node     (L,) the (t, s) where the term's step begins
     term     (L,) γ^t w_t(s_t) [ρ_t (y_t + γ u'_{t+1}(s_{t+1})) - u_t(s_t)]
     node_t, node_s  (K,) step and state code of the nodes
-    target          (K,) d_t(s) of the policy whose value it is
+    target          (K,) d_t(s) of the evaluated policy
     """
 
     start: Floats
@@ -187,8 +184,8 @@ def influence_parts(log: EpisodeLog, target: Policy, recipe: Recipe) -> Parts:
     if not has_parts(recipe):
         raise RefusedError(
             "no-parts",
-            f"the influence values of {recipe.name} are not told by step and state; those of mis, "
-            "mis-plain and mis-state are",
+            f"{recipe.name} has no influence values by step and state; use mis, mis-plain or "
+            "mis-state",
         )
     rho = ratios(log, target, recipe.max_ratio)[1]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -197,7 +194,7 @@ def influence_parts(log: EpisodeLog, target: Policy, recipe: Recipe) -> Parts:
 
 
 def behavior_parts(log: EpisodeLog) -> Parts:
-    """ψ of the behaviour's own value, part by part: MIS with every ratio 1."""
+    """ψ of the behavior's own value, part by part: MIS with every ratio 1."""
     rho = np.ones(log.steps.n_rows)
     steps = replace(log.steps, behavior_prob=rho, start_value=None)
     none = np.zeros(log.n_episodes, np.int64)

@@ -7,7 +7,7 @@ group, a move adds
 
     D (z - r̂)/N + 1{s' known} (ρ U(s') - Ū)/M            and an episode  u_0(s_0) - mean
 
-where Ū is the mean of ρU over the M rows. When self-normalised N and M give way to Σρ and both
+where Ū is the mean of ρU over the M rows. When self-normalized N and M give way to Σρ and both
 means are multiplied by ρ. u' is what arriving is worth: V, or the adjoint (u - <d, u>)/c where d
 was divided by c. Averaged rewards r̄ (over (t, s, a), or (s, a) at all times) make z = ρ r̄; the row
 then also moves r̄ itself:  C/n(s,a) (y - r̄),  C(s,a) = Σ_moves of (s,a) D ρ/N.
@@ -19,14 +19,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh import kernels
 from reweigh.errors import RefusedError
 from reweigh.estimate import recursion
 from reweigh.estimate.estimator import Recipe, Solution, needs_discrete
 from reweigh.estimate.operators import (
-    AtSteps,
     OneStep,
     cells_of,
     covered_share,
@@ -39,7 +37,7 @@ from reweigh.estimate.operators import (
 )
 from reweigh.estimate.recursion import Backward, Forward, backward, forward
 from reweigh.estimate.solution import Operators, OperatorWeights, earned
-from reweigh.kernels import group_by, rowwise, tally
+from reweigh.kernels import Bools, Floats, Ints, group_by, rowwise, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END, HIDDEN, UNKNOWN
 from reweigh.policy import Policy
@@ -48,8 +46,6 @@ from reweigh.sums.keyed import StartMoments, TransitionMoments, summed
 from reweigh.sums.moments import Moments
 from reweigh.system import divided
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 NODES_PER_ROW, FEW_NODES = 2, 1 << 16
 
 
@@ -68,7 +64,7 @@ class Marginal(OperatorWeights):
     )
     divisors: ClassVar[dict[str, str]] = {"none": "nₜ(s)", "simplex": "nₜ(s)", "state": "Σ ρ"}
     descriptions: ClassVar[dict[str, str]] = {
-        "none": "dₜ is not normalised (the estimator of the paper’s theorem)",
+        "none": "dₜ is not normalized (the estimator of the paper’s theorem)",
         "simplex": "dₜ is divided by its sum at every step (the paper’s algorithm and experiments)",
         "state": "the ratios are divided by their own sum within every state",
     }
@@ -97,7 +93,8 @@ class Marginal(OperatorWeights):
         build = pooled_operator if self.pooled else importance_operator
         if self.pooled and sums.hidden:
             raise RefusedError(
-                "hidden", "pooling over time needs every state observed; use mis() instead"
+                "hidden",
+                ("pooling over time needs observed states, and some are hidden; use mis() instead"),
             )
         if recipe.reward == "logged":
             cells, start = cells_of(sums, "transitions")
@@ -110,7 +107,7 @@ class Marginal(OperatorWeights):
         if sums.hidden:
             raise RefusedError(
                 "hidden",
-                "averaged rewards break MIS where states are hidden; use reward='logged'",
+                "averaged rewards are wrong for MIS with hidden states; use reward='logged'",
             )
         if sums.about.continuous_actions:
             raise needs_discrete()
@@ -142,7 +139,7 @@ class Marginal(OperatorWeights):
 
 def from_rows(log: EpisodeLog) -> bool:
     """Whether the recursions of MIS run over the rows of this log (`direct.py`): not of small logs,
-    with hidden states, cut-off episodes, no behaviour probabilities, or far fewer rows than (step,
+    with hidden states, cut-off episodes, no behavior probabilities, or far fewer rows than (step,
     state) pairs. They are solved on the sums."""
     large = log.steps.n_rows >= kernels.COMPILED_FROM
     return large and observed(log) and _dense(log) and not log.steps.unknown_before_horizon()
@@ -176,10 +173,17 @@ def refuse_cut_stretches(cells: TransitionMoments, horizon: int, hidden: bool) -
     if hidden and np.any(cut):
         raise RefusedError(
             "hidden-truncated",
-            "cut-off episodes together with hidden states cannot be used: what a cut episode "
-            "earned inside a hidden stretch is not known. Leave the cut episodes out "
+            "cut-off episodes and hidden states cannot be combined: the reward of a cut "
+            "episode inside a hidden stretch is unknown. Leave the cut episodes out "
             "(truncated='drop'), give their next state, or use dm()",
         )
+
+
+def _followed(cells: TransitionMoments, horizon: int) -> Bools:
+    """The transitions that are pooled. Those of the last step count only if all of their next
+    states are known, since they would otherwise be a selection."""
+    known, final = cells.s_next != UNKNOWN, cells.t == horizon - 1
+    return np.asarray(known & (np.all(known[final]) | ~final))
 
 
 def pooled_operator(
@@ -191,24 +195,22 @@ def pooled_operator(
     per_state: bool = False,
     reward_sums: Floats | None = None,
 ) -> OneStep:
-    """MIS pooled over time: one P̂(s'|s) and one r̂(s) from all steps, run for H steps.
-
-    Transitions of the last step count only if all of their next states are known, since they
-    would otherwise be a selection.
-    """
+    """MIS pooled over time: one P̂(s'|s) and one r̂(s) from all steps, run for H steps."""
     if np.any(cells.t_next - cells.t != 1):
         raise RefusedError(
-            "hidden", "pooling over time needs every state observed; use mis() without pooled"
+            "hidden",
+            (
+                "pooling over time needs observed states, and some are hidden; use mis() "
+                "without pooled"
+            ),
         )
-    final = cells.t == horizon - 1
-    use_final = not np.any(final & (cells.s_next == UNKNOWN))
     # From here on a cell is (s, [a,] s') at any step: the work of a step is that of the states.
-    followed = (cells.s_next != UNKNOWN) & (use_final | ~final)
+    followed = _followed(cells, horizon)
     key = [cells.s, cells.a, np.where(followed, cells.s_next, UNKNOWN)]
     if reward_sums is not None:
         reward_sums = group_by(key).sum(reward_sums)
     zero = np.zeros(len(cells), np.int64)
-    at_steps = AtSteps(cells.t, cells.s, cells.n, cells.rho, cells.rho2)
+    at_steps = cells
     ended = ended_by(cells, np.arange(horizon + 1)) if cells.n.ndim == 1 else None
     cells = summed(replace(cells, block=zero, t=zero, t_next=zero + 1, s_next=key[2]))
     to = cells.s_next != UNKNOWN
@@ -217,11 +219,13 @@ def pooled_operator(
     n_states = len(seen)
     src = np.searchsorted(seen, cells.s)
     dst = np.where(to, np.searchsorted(seen, cells.s_next), -1)
-    groups = rows_of(cells, group_by([src]).index(), None, known, per_state)
+    by_state = group_by([src])
+    share = rowwise(np.ones(len(by_state)), cells.n)
+    groups = rows_of(cells, by_state.index(), share, known, per_state)
     prob, scale = groups.weigh(cells, known)
     rewards = cells.z if reward_sums is None else reward_sums
-    placebo = tally(src, cells.one * scale, n_states)
     end = int(np.searchsorted(seen, END))
+    placebo = tally(src, cells.one * scale, n_states)
     placebo[end] = 1.0
     start_node, steps = np.searchsorted(seen, start.s), horizon + 1
     visits = covered = np.zeros((0, 0))
@@ -231,8 +235,7 @@ def pooled_operator(
         visits = tally(node, at_steps.n, steps * n_states).reshape(steps, n_states)
         visits[:, end] = ended
     first = tally(start_node, start.n / start.n.sum(axis=0), n_states)
-    initial = np.zeros((steps * n_states, *first.shape[1:]))
-    initial[:n_states] = first
+    initial = np.concatenate([first, np.zeros((horizon * n_states, *first.shape[1:]))])
     every_step = (steps, *(1 for _ in first.shape[1:]))
     return OneStep(
         horizon=horizon,
@@ -276,9 +279,9 @@ def _covered(
 
 
 def behavior_value(moments: Moments) -> float | None:
-    """What the behaviour itself earned: the same recursion with every ratio 1.
+    """What the behavior itself earned: the same recursion with every ratio 1.
 
-    Without cut-off episodes this is the mean return; None where it cannot be told.
+    Without cut-off episodes this is the mean return; None if unknown.
     """
     about = moments.about
     if moments.transitions is None and moments.model is None:
@@ -303,7 +306,7 @@ def behavior_value(moments: Moments) -> float | None:
 def behavior_gradient(
     cells: TransitionMoments, start: StartMoments, horizon: int, discount: float, *, hidden: bool
 ) -> MarginalGradient:
-    """Of the behaviour's own value: MIS with every ratio 1. The cells' own ratios do not count."""
+    """Of the behavior's own value: MIS with every ratio 1. The cells' own ratios do not count."""
     refuse_cut_stretches(cells, horizon, hidden)
     op = importance_operator(with_ratios_one(cells), start, horizon, discount)
     return _of_operator(Recipe("mis-plain", Marginal()), op, op.cells, np.arange(len(op.cells)))
@@ -362,7 +365,7 @@ def _marginal_columns(
     recipe: Recipe, op: OneStep, flow: Forward, back: Backward
 ) -> dict[str, Floats]:
     """∂v by edge of R - R̄ + T - T̄, with R = a_ρ ρ + a_z z and T = b ρ over the group, and of
-    a0 + a_y y, which r̄ has centred over its own rows."""
+    a0 + a_y y, which r̄ has centered over its own rows."""
     groups, c, known = op.groups, op.cells, op.known
     moved = recursion.derivatives(op, flow, back)
     if recipe.reward == "logged":

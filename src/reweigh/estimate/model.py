@@ -5,7 +5,7 @@ the cells (t, s, a), r̂ over N rows and T̂ over M, and of the shares π̄(a|t,
 
     Q_t(s,a) = r̂ + γ Σ_{s'} T̂(s') V_{t+1}(s')     V_t(s) = Σ_a π̂(a|s) Q_t(s,a)
 
-where π̂ is π̄, or π̄/Σ_a π̄ when renormalised. What a value v makes of Q and V directly is given by
+where π̂ is π̄, or π̄/Σ_a π̄ when renormalized. What a value v makes of Q and V directly is given by
 κ_Q = n ∂v/∂Q_t(s,a) and κ_V = n ∂v/∂V_t(s). The adjoint of the recursion collects the rest:
 
     λ_Q(t,s,a) = κ_Q + π̂(a|s) λ_V(t,s)     λ_V(t+1,s') = κ_V + γ Σ_{s,a} λ_Q(t,s,a) T̂(s'|s,a)
@@ -14,10 +14,10 @@ A row of the cell moves v, through the means of which it is a part, by
 
     λ_Q [ (y - r̂)/N + 1{s' known} γ (V_{t+1}(s') - Σ T̂ V_{t+1})/M ]  +  λ_V δ
 
-and δ is what it moves V_t(s) by through the shares, with n the rows of (t, s) and a its action:
+and δ is its effect on V_t(s) through the shares, with n the rows of (t, s) and a its action:
 
     one number  0              ratios  ρ (Q(a) - V)/Σρ
-    every row   (Σ_b π(b|x) Q(b) - V)/n;   renormalised  Σ_b π(b|x) (Q(b) - V)/(n Σ_b π̄(b))
+    every row   (Σ_b π(b|x) Q(b) - V)/n;   renormalized  Σ_b π(b|x) (Q(b) - V)/(n Σ_b π̄(b))
 
 DM is v = mean V_0(s_0): κ_V(0,s) = n d_0(s) and nothing else; to these terms comes V_0(s_0) - v.
 
@@ -34,7 +34,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.estimate import recursion
 from reweigh.estimate.estimator import LogAndTarget, Recipe, Solution, needs_discrete
@@ -48,15 +47,12 @@ from reweigh.estimate.operators import (
 )
 from reweigh.estimate.recursion import backward, forward
 from reweigh.estimate.solution import Operators, OperatorWeights
-from reweigh.kernels import group_by, rowwise, tally
+from reweigh.kernels import Floats, Ints, group_by, rowwise, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.sums.gather import CellGradient, PolicyGradient
 from reweigh.sums.moments import Moments
 from reweigh.system import divided
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ class Model(OperatorWeights):
     )
 
     def description(self, recipe: Recipe) -> str:
-        unseen = "has no mass" if self.unseen == "zero" else "is left out, π renormalised"
+        unseen = "has no mass" if self.unseen == "zero" else "is left out, π renormalized"
         return f"direct method, a model per step; an action never seen {unseen}"
 
     def operators(self, recipe: Recipe, sums: Moments) -> Operators:
@@ -124,7 +120,7 @@ def model_of(moments: Moments, *, renorm: bool = False) -> OneStep:
 
     op = with_shares(share)
     if shares.rule == "ratios":
-        # Such shares add up to 1 whatever the log lacks: Σρ/n tells.
+        # Such shares always add up to 1, even if the log lacks actions: Σρ/n shows it.
         plain = importance_operator(cells, start, horizon, discount)
         return replace(op, conserves=True, covered=plain.covered, plain=plain, by_ratios=True)
     if not renorm:
@@ -203,8 +199,8 @@ class FittedModel:
         return replace(gradient, one=one, policy=policy)
 
     def through_q(self, weight: Floats) -> CellGradient:
-        """Of the part of a value that is through Q, whose shaped rewards have these weights: (E,)
-        the sums of n ∂v/∂y over the rows of the cells. V is that of the cell."""
+        """For the part of a value that comes through Q, whose shaped rewards have these weights:
+        (E,) the sums of n ∂v/∂y over the rows of the cells. V is that of the cell."""
         kappa_v = self.op.n_episodes * self.op.initial + self.arriving(weight)
         return self.gradient(self.leaving(weight), kappa_v)
 

@@ -1,4 +1,4 @@
-"""One-step operators: how the target moves and what it earns, from the sums.
+"""One-step operators: the target's transitions and rewards, from the sums.
 
 MIS:  P̂_t(s'|s) = Σρ(s,s') / n_t(s)          r̂_t(s) = Σ ρ r / n_t(s)
 DM:   P̂_t(s'|s) = Σ_a π̄(a|s) n(s,a,s')/n(s,a)  r̂_t(s) = Σ_a π̄(a|s) Σr/n(s,a)
@@ -8,8 +8,8 @@ Both are sums over *groups* of rows that share a divisor: (t, s) for MIS, (t, s,
 it runs on.
 
 Columns of the sums may have a second axis, m replicates of the log (`replicates.py`): then every
-number of an operator has it too, and what it is about (nodes and edges) is common to all. A cell
-that a replicate lacks has n = 0.
+number of an operator has it too; nodes and edges are common to all. A cell that a replicate lacks
+has n = 0.
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.estimate.estimator import lacking
-from reweigh.kernels import group_by, rowwise, tally
+from reweigh.kernels import Bools, Floats, Ints, group_by, rowwise, tally
 from reweigh.log.states import END, START, UNKNOWN
 from reweigh.sums.keyed import StartMoments, TransitionMoments
 from reweigh.sums.moments import Moments
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 SEEN_ENOUGH, DEFICIT_ERRORS = 10, 4.0
 PLACES_PER_CELL = 8  # up to so many (t, s) per cell are counted in an array over all of them
 
@@ -41,8 +38,8 @@ class Groups:
     share      (G,) probability with which the target uses the group: π(a|s), else 1
     visits     (G,) N, rows of the group: the divisor of rewards
     moves      (G,) M, rows whose next state is known: the divisor of transitions
-    reward_by  (G,) what reward sums are divided by: N, or Σρ when self-normalised
-    move_by    (G,) likewise for transitions
+    reward_by  (G,) the divisor of reward sums: N, or Σρ when self-normalized
+    move_by    (G,) the same for transitions
     """
 
     of: Ints
@@ -55,26 +52,13 @@ class Groups:
     def sum(self, values: Floats) -> Floats:
         return tally(self.of, values, len(self.share))
 
-    def weigh(
-        self, cells: TransitionMoments, known: npt.NDArray[np.bool_]
-    ) -> tuple[Floats, Floats]:
+    def weigh(self, cells: TransitionMoments, known: Bools) -> tuple[Floats, Floats]:
         """(E,) P̂ of the edges, and what their sums of rewards are multiplied by."""
         scale = (self.share * inverse(self.reward_by))[self.of]
         if self.move_by is self.reward_by:  # all next states are known
             return scale * cells.rho, scale
         moved = (self.share * inverse(self.move_by))[self.of]
         return np.where(known, moved * cells.rho, 0.0), scale
-
-
-@dataclass(frozen=True, eq=False)
-class AtSteps:
-    """By (t, s), not necessarily once each: rows n, Σρ and Σρ²."""
-
-    t: Ints
-    s: Ints
-    n: Ints
-    rho: Floats
-    rho2: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,23 +89,23 @@ class OneStep:
     reward          (K,) r̂_t(s)
     placebo         (K,) r̂_t(s) if every reward were 1
     visits          (K,) logged rows (or ended episodes) at the node
-    covered         (K,) share of the target's mass at the node that the log can carry on: for
+    covered         (K,) share of the target's mass at the node that has data: for
                     MIS the mean ratio where it is below 1 beyond its error (0 where no row is
                     possible under the target), for a model the probability of the actions seen
-    at_steps        pooled: the rows by (t, s), for what is told per step
-    conserves       True where d_t does not shrink by what is not covered (self-normalised)
+    at_steps        pooled: the cells before pooling, for values per step
+    conserves       True if d_t does not lose the uncovered mass (self-normalized)
     plain           of a model whose shares were divided by their sum: the operator before that,
-                    whose placebo tells what was lost or gained; of shares by ratios that of MIS,
+                    whose placebo shows the lost or gained mass; for shares by ratios that of MIS,
                     with the same edges
     by_ratios       True where a model's shares are Σ1{a}ρ/Σρ, which adds to the error
     src, dst        (E,) nodes of an edge (dst -1: the next state is not known); pooled: states
     prob            (E,) P̂(dst|src), the target's share included
     gap             (E,) t' - t
     complete        (H+1,) True where every living episode is observed: only there is d_t a
-                    distribution that may be normalised
+                    distribution that may be normalized
 
-    Of replicates what is a float has a second axis, where states are hidden also `complete`; visits
-    and covered, which only gates read, are left empty.
+    For replicates, floats have a second axis, and with hidden states `complete` has one too; visits
+    and covered, which only gates read, are empty.
     """
 
     horizon: int
@@ -138,17 +122,17 @@ class OneStep:
     covered: Floats
     cells: TransitionMoments
     groups: Groups
-    known: npt.NDArray[np.bool_]
+    known: Bools
     src: Ints
     dst: Ints
     prob: Floats
     gap: Ints
     edge_offsets: Ints | None  # None: pooled, the same edges at every step
     ended_to: Ints  # (H+1,) node of END at step t, -1 where there is none
-    complete: npt.NDArray[np.bool_]
+    complete: Bools
     self_normalized: bool
     conserves: bool
-    at_steps: AtSteps | None = None
+    at_steps: TransitionMoments | None = None
     plain: OneStep | None = None
     by_ratios: bool = False
 
@@ -211,7 +195,7 @@ def marginal_operator(sums: Moments, *, per_state: bool = False) -> OneStep:
 
 
 def with_ratios_one(cells: TransitionMoments) -> TransitionMoments:
-    """The same cells if every ratio were 1: the behaviour's own, or a model's within (t, s, a)."""
+    """The same cells if every ratio were 1: the behavior's own, or a model's within (t, s, a)."""
     n = cells.n.astype(np.float64)
     return replace(cells, rho=n, rho2=n, one=n, z=cells.y, rhoz=cells.y, z2=cells.y2)
 
@@ -255,7 +239,7 @@ def build_operator(
     by_node = cells.t * width + (cells.s - START)
     if np.any(by_node[1:] < by_node[:-1]):
         order = np.argsort(by_node, kind="stable")
-        cells, group_of, by_node = cells.where(order), group_of[order], by_node[order]
+        cells, group_of, by_node = cells.select(order), group_of[order], by_node[order]
         reward_sums = None if reward_sums is None else reward_sums[order]
     rewards = cells.z if reward_sums is None else reward_sums
     # A tail that is hidden or not logged up to the horizon is known to end there, with value 0.
@@ -335,13 +319,11 @@ def _nodes(codes: list[Ints], size: int) -> tuple[Ints, list[Ints]]:
 def rows_of(
     cells: TransitionMoments,
     of: Ints,
-    share: Floats | None,
-    known: npt.NDArray[np.bool_],
+    share: Floats,
+    known: Bools,
     per_state: bool,
 ) -> Groups:
-    size = int(of.max()) + 1
-    if share is None:
-        share = rowwise(np.ones(size), cells.n)
+    size = len(share)
     all_known = known.all()
     visits = tally(of, cells.n, size)
     moves = visits if all_known else tally(of, np.where(known, cells.n, 0), size)
@@ -352,10 +334,8 @@ def rows_of(
     return Groups(of, share, visits, moves, reward_by, move_by)
 
 
-def covered_share(
-    cells: TransitionMoments, known: npt.NDArray[np.bool_], node: Ints, size: int
-) -> Floats:
-    """(size,) what `covered_by` says of each node's rows."""
+def covered_share(cells: TransitionMoments, known: Bools, node: Ints, size: int) -> Floats:
+    """(size,) `covered_by` for each node's rows."""
     n, first, second = (
         tally(node, np.where(known, v, 0), size) for v in (cells.n, cells.rho, cells.rho2)
     )
@@ -363,9 +343,9 @@ def covered_share(
 
 
 def covered_by(n: Floats, first: Floats, second: Floats) -> Floats:
-    """E[ρ|s] = 1 where the log shows all that the target does. A mean ratio that stays below 1
-    by more than DEFICIT_ERRORS errors (of at least SEEN_ENOUGH rows) tells what it does not. Given
-    are the rows, Σρ and Σρ²."""
+    """E[ρ|s] = 1 if the log covers the target's behavior. A mean ratio below 1 by more than
+    DEFICIT_ERRORS errors (of at least SEEN_ENOUGH rows) shows what is missing. The arguments are
+    the rows, Σρ and Σρ²."""
     per_row = inverse(n)
     mean = first * per_row
     error = np.sqrt(np.maximum(second * per_row - mean**2, 0.0) * per_row)
@@ -374,7 +354,7 @@ def covered_by(n: Floats, first: Floats, second: Floats) -> Floats:
 
 
 def inverse(values: Floats) -> Floats:
-    """1/x, and 0 where x is 0: such a group passes nothing on, which the mass lost there tells."""
+    """1/x, and 0 where x is 0: such a group passes no mass on, and the lost mass shows it."""
     return np.where(values > 0, 1.0 / np.where(values > 0, values, 1.0), 0.0)
 
 
@@ -386,7 +366,7 @@ def ended_by(cells: TransitionMoments, t: Ints) -> Floats:
     return np.cumsum(ends)[t]
 
 
-def _complete(cells: TransitionMoments, horizon: int) -> npt.NDArray[np.bool_]:
+def _complete(cells: TransitionMoments, horizon: int) -> Bools:
     """(H+1,) True where no stretch is in flight: no edge with t < step < t'."""
     long = cells.t_next - cells.t > 1
     if not long.any():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from reweigh.errors import UsageError, must_be, nearest
-from reweigh.estimate.estimator import ModelControl, Normalize, OwnQ, Recipe, Reward
+from reweigh.estimate.estimator import ModelControl, Normalize, OwnQ, Recipe, Reward, Weights
 from reweigh.estimate.marginal import Marginal
+from reweigh.sums.tables import Table
 
+MEMORY = "mis-memory-"  # and a number of steps, or "auto"
 Estimators: TypeAlias = Recipe | str | Iterable[Recipe | str]
 
 
@@ -48,7 +51,7 @@ def trajectory_wis(*, max_ratio: float | None = None) -> Recipe:
 
 def dm(unseen: Literal["zero", "renorm"] = "zero") -> Recipe:
     """Direct method: a time-dependent model from counts; an unseen action has no mass ("zero"),
-    or the target is renormalised over the seen ones ("renorm")."""
+    or the target is renormalized over the seen ones ("renorm")."""
     from reweigh.estimate.model import Model
 
     if unseen not in ("zero", "renorm"):
@@ -59,8 +62,8 @@ def dm(unseen: Literal["zero", "renorm"] = "zero") -> Recipe:
 def ssd_is(
     use: Literal["ratio", "plugin", "selfnorm"] = "ratio", *, max_ratio: float | None = None
 ) -> Recipe:
-    """IS with the stationary state distribution d. `use` says how: d over the logged share of the
-    state as a weight ("ratio"), d in the place of d_t ("plugin"), or the weights of "ratio" divided
+    """IS with the stationary state distribution d. `use` is one of: d over the logged share of the
+    state as a weight ("ratio"), d instead of d_t ("plugin"), or the weights of "ratio" divided
     once by their sum over all rows and steps ("selfnorm", Liu et al. 2018)."""
     from reweigh.estimate.stationary import Stationary
 
@@ -75,11 +78,19 @@ def mis(
     pooled: bool = False,
     reward: Reward = "logged",
     *,
+    memory: int | Literal["auto"] | None = None,
     max_ratio: float | None = None,
 ) -> Recipe:
     """Marginalized importance sampling. "simplex" is the paper's experiments and Algorithm 1,
-    "none" the estimator of Theorem 4.1, "state" is self-normalised in every state; `pooled`
-    shares the estimates of all steps (for worlds that do not change with time)."""
+    "none" the estimator of Theorem 4.1, "state" is self-normalized in every state; `pooled`
+    shares the estimates of all steps (for worlds that do not change with time).
+
+    With a `memory` of k steps the ratios of the last k steps are multiplied instead of averaged
+    by state, and each step is divided by the sum of its weights: 0 is `mis-hajek`, which trusts
+    the state like the paper's MIS, and the horizon less 1 is `wis`, which does not use it. "auto"
+    takes the shortest that gives what longer ones give (`Estimate.memories`)."""
+    if memory is not None:
+        return _with_memory(memory, (normalize, pooled, reward), max_ratio)
     suffix = {"simplex": "", "none": "-plain", "state": "-state"}
     if normalize not in suffix:
         raise must_be("normalize", '"simplex", "none" or "state"', normalize)
@@ -87,6 +98,23 @@ def mis(
     if reward != "logged":
         name += f"-{reward}-reward"
     return Recipe(name, Marginal(bool(pooled)), normalize, reward, max_ratio=max_ratio)
+
+
+def _with_memory(memory: int | str, others: tuple[object, ...], max_ratio: float | None) -> Recipe:
+    from reweigh.estimate.memory import Memory
+
+    if others != ("simplex", False, "logged"):
+        raise UsageError(
+            "mis(memory=…) divides each step by the sum of its weights: it takes no normalize, "
+            "pooled or reward"
+        )
+    if memory == "auto":
+        return Recipe("mis-memory-auto", MemoryChoice(), max_ratio=max_ratio)
+    if isinstance(memory, str):
+        raise must_be("memory", 'a whole number of steps, from 0 on, or "auto"', memory)
+    weights = Memory(memory)
+    name = f"{MEMORY}{memory}" if memory else "mis-hajek"
+    return Recipe(name, weights, max_ratio=max_ratio)
 
 
 def dr(q: str | OwnQ = "in-sample", *, max_ratio: float | None = None) -> Recipe:
@@ -130,6 +158,7 @@ ESTIMATORS: dict[str, Callable[[], Recipe]] = {
     "mis-plain": lambda: mis("none"),
     "mis-state": lambda: mis("state"),
     "mis-pooled": lambda: mis(pooled=True),
+    "mis-hajek": lambda: mis(memory=0),
     "dr": dr,
     "dr-split": lambda: dr("split"),
     "dr-crossfit": lambda: dr("cross-fit"),
@@ -146,12 +175,16 @@ def estimator(name: str) -> Recipe:
     adds to the entry points `reweigh.estimators`."""
     if name == "auto":
         raise UsageError(
-            "auto is a choice that evaluate and compare make for a log and its targets; name the "
-            "estimator here, such as the one that evaluate chose"
+            "auto is not an estimator: evaluate and compare use it to choose one for a log "
+            "and its targets. Give a name here, such as the one that evaluate chose"
         )
     make = ESTIMATORS.get(name)
+    if make is None and name.startswith(MEMORY):
+        k = name.removeprefix(MEMORY)
+        if k == "auto" or (k.isdecimal() and str(int(k)) == k):
+            return mis(memory="auto" if k == "auto" else int(k))
     if make is None:
-        from reweigh.system.entry_points import added, added_names
+        from reweigh.system import added, added_names
 
         make = added("estimators", name)
     if make is None:
@@ -164,9 +197,10 @@ def estimator(name: str) -> Recipe:
 
 
 def estimator_list(estimators: Estimators) -> list[Recipe | str]:
-    """The estimators that were asked for; one alone, or its name, is a list of one."""
+    """The requested estimators; one alone, or its name, is a list of one."""
     if isinstance(estimators, Recipe | str):
         return [estimators]
+    _refuse_function(estimators)
     if not isinstance(estimators, Iterable):
         raise must_be("estimators", "an estimator such as mis(), or a list of them", estimators)
     return list(estimators)
@@ -178,4 +212,37 @@ def as_recipe(named: Recipe | str) -> Recipe:
         return named
     if isinstance(named, str):
         return estimator(named)
+    _refuse_function(named)
     raise must_be("estimator", 'an estimator such as mis(), or its name "mis"', named)
+
+
+def is_preset(given: object) -> bool:
+    """Whether it is a function of this module, such as mis without parentheses."""
+    return callable(given) and getattr(given, "__module__", "") == __name__
+
+
+def _refuse_function(given: object) -> None:
+    """A function that makes an estimator is not yet one."""
+    if is_preset(given):
+        name = getattr(given, "__name__", "")
+        raise UsageError(
+            f"the parameter 'estimators' must be an estimator such as mis(); rw.{name} is the "
+            f"function that makes one: write rw.{name}()"
+        )
+
+
+@dataclass(frozen=True)
+class MemoryChoice(Weights):
+    """It stands for an estimator until `evaluation/memories.py` has chosen one."""
+
+    formula = "the shortest memory that gives what longer ones give"
+
+    @property
+    def tables(self) -> tuple[Table, ...]:  # type: ignore[override]
+        raise UsageError(
+            "mis-memory-auto is a choice that evaluate makes for a log and its target; name the "
+            "memory here, such as mis(memory=3), or the estimator that evaluate chose"
+        )
+
+    def description(self, recipe: Recipe) -> str:
+        return "marginalized importance sampling, its memory chosen by the log"

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.errors import SupportError
 from reweigh.estimate.estimator import (
-    LogAndTarget,
     Recipe,
     Replicated,
     Solution,
@@ -21,23 +19,19 @@ from reweigh.estimate.estimator import (
     overflow,
 )
 from reweigh.estimate.standard_error import LOST, lost_in_rounding
-from reweigh.kernels import rowwise
+from reweigh.kernels import Floats, rowwise
 from reweigh.sums.gather import ProductGradient
 from reweigh.sums.keyed import EpisodeSums, StepMoments, StepSums
 from reweigh.sums.moments import Moments
-
-Floats = npt.NDArray[np.float64]
-
-NEEDS_SCAN = "delta"  # WIS: the delta method needs a second scan, or the jackknife
 
 
 @dataclass(frozen=True, eq=False)
 class Weighed:
     """A mean with running products as weights; of replicates all have a last axis of them.
 
-    per_step  (H,) what the steps add to the value, None of whole trajectories
-    square    SE², None where it takes the rows again
-    lost      whether rounding has eaten it
+    per_step  (H,) contributions of the steps, None for whole trajectories
+    square    SE², None if it needs the rows
+    lost      whether rounding has destroyed it
     """
 
     value: Any
@@ -47,7 +41,7 @@ class Weighed:
 
 
 class Products(Weights):
-    """Running products as weights; `stepwise` tells those up to the step from whole ones."""
+    """Running products as weights; `stepwise`: products up to the step, not whole ones."""
 
     stepwise: ClassVar[bool]
     kinds = frozenset({"trajectories"})
@@ -64,7 +58,7 @@ class Products(Weights):
         steps, whole = _totals(sums)
         n, weighted = sums.n_episodes, recipe.normalize == "step"
         weighed = self.weigh(recipe, StepMoments(steps, whole), n, sums.about.discount)
-        value, error, method = float(weighed.value), None, NEEDS_SCAN
+        value, error, method = float(weighed.value), None, "delta"
         if weighed.square is not None:
             error, method = float(np.sqrt(weighed.square)), "delta" if weighted else "sample"
             if weighed.lost:
@@ -73,9 +67,9 @@ class Products(Weights):
             largest = float(steps.log_scale.max())
             raise SupportError(
                 "overflow",
-                "the weights exceed what a number can hold (a product of ratios of about "
-                f"10^{largest / np.log(10):.0f}); use {'mis()' if weighted else 'mis() or wis()'}, "
-                "or clip the ratios (max_ratio)",
+                "the weights overflow floating point (a product of ratios of about "
+                f"10^{largest / np.log(10):.0f}); use "
+                f"{'mis()' if weighted else 'mis() or wis()'}, or clip the ratios (max_ratio)",
             )
         powers = np.asarray(sums.about.discount ** np.arange(sums.about.horizon), np.float64)
         # the whole product is one weight, complete at the last step
@@ -116,15 +110,6 @@ class Products(Weights):
             )
         value = self.weigh(recipe, StepMoments(steps, whole), n, sums.about.discount).value
         return ProductGradient(trajectory, False, none, none, -float(value))
-
-    def with_error(
-        self, recipe: Recipe, solution: Solution, sums: Moments, rows: LogAndTarget | None
-    ) -> Solution:
-        if solution.standard_error is not None or solution.error_method != NEEDS_SCAN:
-            return solution
-        from reweigh.estimate.influence import with_estimated_error
-
-        return with_estimated_error(recipe, solution, sums, rows)
 
 
 @dataclass(frozen=True)
@@ -200,7 +185,7 @@ def _totals(sums: Moments) -> tuple[StepSums, EpisodeSums]:
 
 
 def _spread(mean: Any, second: Any, n: Any) -> tuple[Any, Any]:
-    """Var/n, the variance divided by n; and whether rounding has eaten it."""
+    """Var/n, the variance divided by n; and whether rounding has destroyed it."""
     square = second - mean * mean
     return np.maximum(square, 0.0) / n, lost_in_rounding(square, second)
 
@@ -208,7 +193,7 @@ def _spread(mean: Any, second: Any, n: Any) -> tuple[Any, Any]:
 def _placebo(of: StepSums | EpisodeSums, n: int, powers: Any) -> tuple[float, float]:
     """Σ_t γ^t mean(w_t), which should be Σ_t γ^t, and a bound on its error: Σ_t γ^t sd(w_t)/√n.
 
-    Of the weights before normalising: divided by their sum they would say 1 whatever they are.
+    With the weights before normalizing: normalized weights would always give 1.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         mean = np.exp(of.log_scale) * of.w / n

@@ -22,17 +22,15 @@ from operator import iadd
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.estimate.estimator import no_support
 from reweigh.estimate.operators import OneStep, inverse
 from reweigh.estimate.standard_error import lost_in_rounding
-from reweigh.kernels import rowwise, tally
+from reweigh.kernels import Bools, Floats, Ints, rowwise, tally
 from reweigh.sums.keyed import TransitionMoments
 from reweigh.system import divided
 
-Floats = npt.NDArray[np.float64]
-RewardTerm = Mapping[str, Floats]  # a per edge, by what it multiplies: ONE, RHO, Z or Y
+RewardTerm = Mapping[str, Floats]  # a per edge, by its factor: ONE, RHO, Z or Y
 ONE, RHO, Z, Y = "one", "rho", "z", "y"
 # The sums over a cell's rows of the products of two of them. Σzy is not among the sums: no term
 # has both.
@@ -47,9 +45,9 @@ MOMENTS = {
 class Forward:
     """d_t^π over the nodes.
 
-    d     (K,) the distribution, normalised where asked
+    d     (K,) the distribution, normalized if requested
     mass  (H,) c_t, the sum of d_t before dividing by it; 1 where nothing was divided
-    total (H,) what Σ_s d_t(s) would be without any normalisation (nan where not complete)
+    total (H,) Σ_s d_t(s) without any normalization (nan where not complete)
 
     Of m replicates all of them have a second axis; a replicate without overlap is nan from the step
     on from which it has none.
@@ -87,7 +85,7 @@ def forward(op: OneStep, *, simplex: bool) -> Forward:
     return Forward(d, mass, total)
 
 
-def _refuse(t: int, d: Floats, lost: npt.NDArray[np.bool_]) -> None:
+def _refuse(t: int, d: Floats, lost: Bools) -> None:
     """Raise where the log has nothing on the target at step t; of replicates those are nan."""
     if d.ndim == 1 and lost:
         raise no_support(t)
@@ -107,7 +105,7 @@ def _refuse_if_nothing_is_left(op: OneStep, d: Floats) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Backward:
-    """u over the nodes (V where nothing was normalised) and the value that an edge leads to.
+    """u over the nodes (V where nothing was normalized) and the value that an edge leads to.
 
     next_value  value of arriving at a node: V_{t'}(s'), or (u_{t'}(s') - <d_{t'}, u_{t'}>)/c_{t'}
     """
@@ -182,7 +180,7 @@ def derivatives(op: OneStep, flow: Forward, back: Backward) -> Derivatives:
 
 
 def logged_reward(op: OneStep, D: Floats) -> RewardTerm:
-    """R = D z/N, or D (z - r̂ρ)/Σρ when self-normalised."""
+    """R = D z/N, or D (z - r̂ρ)/Σρ when self-normalized."""
     groups = op.groups
     per_row = divided(D, groups.reward_by)[groups.of]
     if not op.self_normalized:
@@ -191,9 +189,7 @@ def logged_reward(op: OneStep, D: Floats) -> RewardTerm:
     return {RHO: -per_row * mean, Z: per_row}
 
 
-def pooled_reward(
-    op: OneStep, D: Floats, mean_reward: Floats, cell: npt.NDArray[np.int64]
-) -> RewardTerm:
+def pooled_reward(op: OneStep, D: Floats, mean_reward: Floats, cell: Ints) -> RewardTerm:
     """Rewards averaged over (s, a) at all times, r̄: the value is Σ_{s,a} C(s,a) r̄(s,a), with
     C(s,a) = Σ_t γ^t d_t(s) Σρ/N. A row adds D ρ r̄/N, and C/n(s,a) (y - r̄) through r̄ itself.
 
@@ -213,12 +209,12 @@ def pooled_reward(
 
 @dataclass(frozen=True, eq=False)
 class Squared:
-    """SE², its parts per group and of the start, and whether rounding has eaten it."""
+    """SE², its parts per group and of the start, and whether rounding has destroyed it."""
 
     total: Any  # float, of replicates (m,); likewise start and scale
     per_group: Floats
     start: Any
-    scale: Any  # what it is a difference of
+    scale: Any  # the size of the terms it is a difference of
 
     @property
     def lost(self) -> Any:
@@ -230,12 +226,12 @@ class Squared:
 
     @property
     def errors(self) -> Floats:
-        """(m,) of replicates, nan where rounding has eaten it."""
+        """(m,) of replicates, nan where rounding has destroyed it."""
         return np.sqrt(np.where(self.lost, np.nan, self.total))
 
 
 def move_slopes(op: OneStep, moved: Derivatives) -> Floats:
-    """(E,) b of T = b ρ: U/M, or (U - mean of U)/Σρ when self-normalised; 0 where s' is unknown."""
+    """(E,) b of T = b ρ: U/M, or (U - mean of U)/Σρ when self-normalized; 0 where s' is unknown."""
     groups, known, move = op.groups, op.known, moved.move
     if op.self_normalized:
         rho = np.where(known, op.cells.rho, 0.0)
@@ -275,8 +271,8 @@ def squared_error(op: OneStep, back: Backward, moved: Derivatives, term: RewardT
 def with_share_noise(op: OneStep, flow: Forward, back: Backward, square: Squared) -> Squared:
     """SE² of a model whose shares are ratios, π̄(a) = Σ1{a}ρ/R with R = Σρ of the (t, s).
 
-    A row of (t, s, a) moves V_t(s) = Σ_a π̄(a) Q(a) by ρ (Q(a) - V)/R through the shares, beside
-    what it moves through Q(a):  with B = γ^t d_t(s) (Q(a) - V)/R its part of SE² grows by
+    A row of (t, s, a) changes V_t(s) = Σ_a π̄(a) Q(a) by ρ (Q(a) - V)/R through the shares, besides
+    its effect through Q(a). With B = γ^t d_t(s) (Q(a) - V)/R its part of SE² grows by
 
         B² Σρ² + 2 B γ^t d_t(s) π̄(a) [Σρ(y - r̂)/N + Σρ(γV' - m)/M],   Q = r̂ + m, m = mean γV'
     """
@@ -315,7 +311,7 @@ def _squared(c: TransitionMoments, term: RewardTerm) -> Floats:
 
 
 def _added(parts: Iterable[Floats]) -> Floats:
-    """Σ parts, in the place of the first."""
+    """Σ parts, written over the first."""
     return reduce(iadd, parts)
 
 

@@ -9,7 +9,7 @@ solve such sums as any others.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -22,17 +22,15 @@ from reweigh.estimate.doubly_robust import halves, shape_moments
 from reweigh.estimate.estimator import Recipe, Replicated, overflow
 from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks, too_few
 from reweigh.estimate.table_weights import TableWeights
-from reweigh.kernels import Groups, group_by, tally
+from reweigh.kernels import Floats, Groups, Ints, group_by, tally
 from reweigh.log.states import UNKNOWN
 from reweigh.sums.keyed import StepMoments
 from reweigh.sums.moments import NO_EXTRAS, Moments
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 AGAIN = "again"  # of a replicate that is to be solved by itself
 CHUNK = 1 << 13  # units
 LARGEST_KEPT = 31 << 20  # bytes; of more than 32 MB glibc keeps nothing
-# Of a log's cells: what every estimator reads, a model, ratios, and the errors of both
+# Of a log's cells: tables of every estimator, of a model, of ratios, and of the errors of both
 COUNTS, MODEL, RATIOS = {"n"}, {"y", "pi"}, {"rho", "z", "one"}
 SQUARES: dict[str, set[str]] = {
     "n": set(), "y": {"y2"}, "pi": set(), "rho": {"rho2", "rhoz"}, "z": {"z2"}, "one": set(),
@@ -101,18 +99,34 @@ class Draws:
         return total
 
 
-def matrix_product(a: Floats, b: Floats) -> Floats:
-    """(k, m) a b of a (k, n). A BLAS would wake its threads for it."""
+def matrix_product(a: Any, b: Floats) -> Floats:
+    """(k, m) a b of a (k, n), dense or sparse. A BLAS would wake its threads for it."""
     from scipy import sparse
 
+    if not isinstance(a, np.ndarray):
+        return np.asarray(a @ b)
     k, n = a.shape
     rows = a.ravel(), np.tile(np.arange(n, dtype=np.int32), k), np.arange(k + 1) * n
     return np.asarray(sparse.csr_array(rows, (k, n)) @ b)
 
 
+def unit_errors(
+    counts: Any, n: Floats, total: Floats, terms: Sequence[tuple[Any, Floats]]
+) -> Floats:
+    """(m,) the errors of functions f of sums Σ_i c_i x_i: SE² = Σ_i c_i ψ_i²/n² with
+    ψ_i = n ∇f · x_i - ∇f · Σ_i c_i x_i, the latter being the `total` (m,). Of every term x is
+    (units, K) and ∇f (K, m). Some units at a time."""
+    squares = np.zeros(len(n))
+    for start in range(0, len(counts), CHUNK):
+        k = slice(start, start + CHUNK)
+        psi = n * sum(matrix_product(x[k], slopes) for x, slopes in terms) - total
+        squares += np.sum(counts[k] * psi**2, axis=0)
+    return np.asarray(np.sqrt(squares) / n)
+
+
 def without_one(parts: Floats) -> Floats:
-    """(k, m) what all of the parts (k, m + 1) but one add up to, for each but the last: from both
-    sides, since subtracting the one would leave nothing but noise where it is nearly all."""
+    """(k, m) the sums of all parts (k, m + 1) but one, for each but the last: added from both
+    sides, because subtracting the one would leave only noise where it is nearly all."""
     total = np.zeros((len(parts), parts.shape[1] - 1))
     np.cumsum(parts[:, :-2], axis=1, out=total[:, 1:])
     total += np.cumsum(parts[:, :0:-1], axis=1)[:, ::-1]
@@ -174,15 +188,21 @@ class UnitTable:
         if draws.left_out is not None:
             place = cells.index() * (m + 1) + draws.left_out[self.row_unit]
             return without_one(tally(place, values, len(cells) * (m + 1)).reshape(-1, m + 1))
-        if not finite:  # 0 times infinity is no number
+        if not finite:  # 0 times infinity is not a number
             raise overflow()
         from scipy import sparse
 
         by_cell = values[cells.order], self._unit_by_cell, np.append(cells.starts, cells.size)
         return np.asarray(sparse.csr_array(by_cell, (len(self), len(draws.counts))) @ draws.times)
 
+    def by_unit(self, values: Floats, units: int) -> Any:
+        """(units, K) the sums of the rows' values, sparse."""
+        from scipy import sparse
+
+        return sparse.csr_array((values, (self.row_unit, self.cells.index())), (units, len(self)))
+
     def mixed(self, draws: Draws, columns: Collection[str]) -> Any:
-        """The table of the replicates, with these columns; what is not among them is 0."""
+        """The table of the replicates, with these columns; other columns are 0."""
         keys = dict(zip(self.keys, self.cells.keys, strict=True))
         # where no stretch is hidden the placebo is ρ
         same = "one" in columns and np.all(keys["t_next"] == keys["t"] + 1)
@@ -229,7 +249,7 @@ class UnitSums:
     def mixed(self, draws: Draws, columns: Collection[str]) -> Moments:
         """The sums of the replicates; of the cells these columns."""
         # glibc gives arrays that are freed back to the system, and fetching them again page by page
-        # takes longer than what is done with them. Once it has freed one of this size it keeps
+        # takes longer than the computation. Once it has freed one of this size it keeps
         # smaller ones.
         np.empty(LARGEST_KEPT, np.uint8)
         tables: dict[str, Any] = {}
@@ -247,14 +267,14 @@ class UnitSums:
         )
 
     def _products(self, draws: Draws) -> StepMoments | None:
-        """Running products of the replicates, every one at the scale of what it holds."""
+        """Running products of the replicates, each relative to its own largest product."""
         products = self.moments.trajectories
         if products is None:
             return None
 
         def stacked(table: Any) -> Any:
             unit = self._units(table)
-            parts = [table.where(draws.counts[unit, b] > 0).total() for b in range(draws.many)]
+            parts = [table.select(draws.counts[unit, b] > 0).total() for b in range(draws.many)]
             names = [f.name for f in fields(table) if f.name not in ("block", "t")]
             sums = {name: np.stack([getattr(p, name) for p in parts], axis=-1) for name in names}
             return type(table)(block=parts[0].block, t=parts[0].t, **sums)
@@ -274,8 +294,8 @@ def columns_for(recipe: Recipe, sums: Moments, errors: bool) -> set[str]:
 
 
 def solve_units(recipe: Recipe, units: UnitSums, draws: Draws, *, errors: bool) -> Replicated:
-    """The estimator on replicates of what these units add up to, `AGAIN` being the reason of those
-    that must be solved by themselves."""
+    """The estimator on replicates of the sums of these units; `AGAIN` is the reason of those that
+    must be solved separately."""
     sums = units.mixed(draws, columns_for(recipe, units.moments, errors))
     reasons = refusals(recipe, sums)
     if recipe.control is not None:
@@ -288,22 +308,15 @@ def solve_units(recipe: Recipe, units: UnitSums, draws: Draws, *, errors: bool) 
 
 
 def _unit_errors(weights: TableWeights, units: UnitSums, sums: Moments, draws: Draws) -> Floats:
-    """(m,) the errors of a function of tables, from the influence values of the units:
-    ψ_i = n ∇f · x_i - ∇f · Σ_i c_i x_i and SE² = Σ_i c_i ψ_i²/n²."""
-    from scipy import sparse
-
-    tables = weights.read(sums)
-    slopes = weights.derivatives(tables)
-    n, size = draws.total, len(draws.counts)
-    psi = np.zeros((size, draws.many))
-    for name, columns in slopes.items():
+    """(m,) the errors of a function of tables, from the influence values of the units."""
+    tables, total, terms = weights.read(sums), np.zeros(draws.many), []
+    for name, columns in weights.derivatives(tables).items():
         table = units.tables[name]
         for column, slope in columns.items():
-            psi -= np.sum(slope * getattr(tables.tables[name], column), axis=1)
+            total += np.sum(slope * getattr(tables.tables[name], column), axis=1)
             of_rows = getattr(table.table, column).astype(np.float64)
-            place = of_rows, (table.row_unit, table.cells.index())
-            psi += sparse.csr_array(place, (size, len(table))) @ (n[:, None] * slope).T
-    return np.asarray(np.sqrt(np.sum(draws.counts * psi**2, axis=0)) / n)
+            terms.append((table.by_unit(of_rows, len(draws.counts)), slope.T))
+    return unit_errors(draws.counts, draws.total, total, terms)
 
 
 def refusals(recipe: Recipe, sums: Moments) -> list[tuple[str, Any]]:
@@ -324,6 +337,13 @@ def _pooled_otherwise(recipe: Recipe, sums: Moments) -> Any:
         return np.zeros(sums.start.n.shape[1], bool)
     cut = (cells.t == horizon - 1) & (cells.s_next == UNKNOWN)
     return cut.any() & (cells.n[cut].sum(axis=0) == 0)
+
+
+def values_without_blocks(recipe: Recipe, moments: Moments) -> Floats:
+    """(g,) the values without each block of episodes, nan where there is none."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        blocks = moments.block_sizes()[0]
+        return _without_each(recipe, moments.only(recipe.needs.all_kinds), blocks)[0]
 
 
 def jackknife_error(recipe: Recipe, moments: Moments, value: float) -> tuple[float | None, str]:

@@ -8,13 +8,11 @@ from ψ_i of every episode.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.errors import RefusedError
 from reweigh.estimate.doubly_robust import fit_control, halves
@@ -22,24 +20,20 @@ from reweigh.estimate.estimator import Recipe, Replicated
 from reweigh.estimate.products import Products
 from reweigh.estimate.replicates import (
     AGAIN,
-    CHUNK,
     Draws,
     UnitSums,
     columns_for,
-    matrix_product,
     refusals,
     solve_units,
+    unit_errors,
 )
 from reweigh.estimate.standard_error import lost_in_rounding, nothing_left
-from reweigh.kernels import tally
+from reweigh.kernels import Bools, Floats, Ints, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy, scope_of
 from reweigh.sums.engines import ArraysEngine, Request, ratios
 from reweigh.sums.policy import follows_state
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 MOST_KEPT = 1 << 29  # bytes of what the estimators of one log and target hold
 ROW, COUNT, PRODUCT = 48, 512, 24  # bytes of a row, of an episode's counts, of a step's product
 ARRAYS = 28  # of (cells, m) that an estimator holds at a time
@@ -57,8 +51,8 @@ class ResampledLog:
     _kept: dict[Any, UnitSums] = field(default_factory=dict, repr=False)
 
     def solve(self, recipe: Recipe, draws: Draws, *, errors: bool) -> Replicated | None:
-        """The estimator on these replicates, `AGAIN` being the reason of those that must be
-        evaluated by themselves; None where all of them must."""
+        """The estimator on these replicates; `AGAIN` is the reason of those that must be evaluated
+        separately; None if all of them must."""
         try:
             if isinstance(recipe.weights, Products):
                 return self._weighed(recipe, draws, errors)
@@ -69,8 +63,8 @@ class ResampledLog:
         return solved.but((AGAIN, self._other_shares(units, draws)))
 
     def together(self, recipe: Recipe, errors: bool) -> int:
-        """How many replicates of this estimator can be held at once, as a power of two; 0 where
-        these are too few, and where only the general way knows it."""
+        """How many replicates of this estimator can be held at once, as a power of two; 0 if these
+        are too few, or if only the general code supports it."""
         log, largest = self.log, 1
         if not (log.steps.has_propensities and recipe.weights.solves_replicates):
             return 0
@@ -129,72 +123,35 @@ class ResampledLog:
         products = self.products
         assert products is not None
         assert isinstance(recipe.weights, Products)
-        reasons: list[tuple[str, Any]] = [("no-episodes", draws.total == 0)]
-        shaped = None
-        if recipe.control is not None:
+        if recipe.control is None:
+            mixture, reasons = products.mixed(draws), [("no-episodes", draws.total == 0)]
+        else:
             units = self.units(recipe)
-            shaped, reasons = Shaped.of(recipe, units, products, draws)
+            mixture, reasons = products.shaped(recipe, units, draws)
             reasons.append((AGAIN, self._other_shares(units, draws)))
         if not recipe.weights.stepwise:
             products = products.of_trajectories
-        return products.solve(recipe, draws, shaped, errors=errors).but(*reasons)
+            mixture = products.mixed(draws)
+        return products.solve(recipe, mixture, errors=errors).but(*reasons)
 
 
 @dataclass(frozen=True, eq=False)
-class Shaped:
-    """The control variate of the replicates.
+class Mixture:
+    """What the episodes of m replicates add up to.
 
-    f       (K, m) γV' - Q by cell of the model's table, whose `cell` (R,) each row has
-    g       (n, m) is g[first]: by first state, and (n,) the episodes' first states
-    earned  (H, m) Σ_i c_i w_it (y_it + f_it)
-    among   (n,) the episodes that are summed
+    counts  (n, m) how often each episode is summed, and (m,) how many these are in all
+    w, wy   (H, m) Σ_i c_i w_it and Σ_i c_i w_it y_it, of a control variate with the shaped y
+    start   g by episode as (n, K) indicators of its (K, m) values, and (m,) Σ_i c_i g_i
+    shaping of a control variate: (n, K) the products w by cell, with the cells' f (K, m) and t (K,)
     """
 
-    units: UnitSums
-    f: Floats
+    counts: Any
+    n: Floats
+    w: Floats
+    wy: Floats
+    start: tuple[Any, Floats]
     g: Floats
-    earned: Floats
-    among: Bools
-
-    @classmethod
-    def of(
-        cls, recipe: Recipe, units: UnitSums, products: RunningProducts, draws: Draws
-    ) -> tuple[Shaped, list[tuple[str, Any]]]:
-        """With the replicates that are refused."""
-        assert recipe.control is not None
-        sums = units.mixed(draws, columns_for(recipe, units.moments, errors=False))
-        control = fit_control(recipe.control, sums)
-        table, starts = units.tables["model"], units.tables["start_model"]
-        split = recipe.control.q == "split"  # only the first half is summed
-
-        def used(block: Ints) -> Bools:
-            return halves(block) == 0 if split else np.ones(len(block), bool)
-
-        f, g = np.zeros((len(table), draws.many)), np.zeros((len(starts), draws.many))
-        f[used(table.cells.keys[0])], g[used(starts.cells.keys[0])] = control.f, control.g
-        at = table.row_unit, table.table.t
-        w, wy = table.sums(draws, "w", products.w[at]), table.sums(draws, "wy", products.wy[at])
-        kept, t = used(table.cells.keys[0]), table.cells.keys[1]
-        earned = tally(t[kept], (wy + w * f)[kept], len(products.powers))
-        among = np.ones(len(products.w), bool) if units.half is None else used(units.half)
-        return cls(units, f, g, earned, among), refusals(recipe, sums)
-
-    def residuals(self, products: RunningProducts, by: Floats) -> Iterator[tuple[slice, Floats]]:
-        """Of some episodes after the other, (k, m) g(s_0) + Σ_t w_t by_t f_t."""
-        from scipy import sparse
-
-        table, starts = self.units.tables["model"], self.units.tables["start_model"]
-        unit, t, cell = table.row_unit, table.table.t, table.cells.index()
-        bounds = np.searchsorted(unit, np.arange(len(products.w) + 1))
-        w, first = products.w[unit, t], starts.cells.index()
-        each = self.f * by[table.cells.keys[1]]
-        for start in range(0, len(products.w), CHUNK):
-            k = slice(start, start + CHUNK)
-            ends = bounds[start : start + CHUNK + 1]
-            rows = slice(int(ends[0]), int(ends[-1]))
-            by_episode = w[rows], cell[rows], ends - ends[0]
-            moved = sparse.csr_array(by_episode, (len(ends) - 1, len(each))) @ each
-            yield k, np.asarray(moved) + self.g[first[k]]
+    shaping: tuple[Any, Floats, Ints] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,62 +197,63 @@ class RunningProducts:
 
     @property
     def of_trajectories(self) -> RunningProducts:
-        """With W = ρ_{0:H-1} and the return in the place of one step."""
+        """With W = ρ_{0:H-1} and the return instead of one step."""
         whole = self.w[:, -1:]
         return replace(self, w=whole, wy=whole * self.plain[:, None])
 
-    def solve(
-        self, recipe: Recipe, draws: Draws, shaped: Shaped | None, *, errors: bool
-    ) -> Replicated:
-        """v = Σ_t γ^t Σ_i w_it y_it / n + ḡ,  or divided by Σ_i w_it at each step."""
-        if shaped is None:
-            n, w, wy = draws.total, draws.of_units(self.w), draws.of_units(self.wy)
-            g = draws.of_units(self.g[:, None])[0]
-        else:
-            n = draws.of_units(shaped.among[:, None].astype(np.float64))[0]
-            w, wy = draws.of_units(self.w * shaped.among[:, None]), shaped.earned
-            first = shaped.units.tables["start_model"]
-            g = (first.sums(draws, "n") * shaped.g).sum(axis=0)
-        by = self.powers[:, None] / (w if recipe.normalize == "step" else n)
-        value = (by * wy).sum(axis=0) + g / n
-        spread = self._spread(recipe, draws, shaped, n, w, wy, g / n, value) if errors else None
-        return Replicated.of(value, spread, ("no-overlap", ~np.all(w > 0, axis=0)))
+    def mixed(self, draws: Draws) -> Mixture:
+        w, wy, g = (draws.of_units(columns) for columns in (self.w, self.wy, self.g[:, None]))
+        start = self.g[:, None], np.ones((1, draws.many))
+        return Mixture(draws.counts, draws.total, w, wy, start, g[0])
 
-    def _spread(
-        self,
-        recipe: Recipe,
-        draws: Draws,
-        shaped: Shaped | None,
-        n: Floats,
-        w: Floats,
-        wy: Floats,
-        mean_g: Floats,
-        value: Floats,
-    ) -> Floats:
-        """(m,) SE, nan where rounding has eaten it, from ψ_i = g_i - c + Σ_t b_t w_it (y_it - v_t):
+    def shaped(
+        self, recipe: Recipe, units: UnitSums, draws: Draws
+    ) -> tuple[Mixture, list[tuple[str, Any]]]:
+        """With the control variate of each replicate; and the replicates that are refused."""
+        assert recipe.control is not None
+        sums = units.mixed(draws, columns_for(recipe, units.moments, errors=False))
+        control = fit_control(recipe.control, sums)
+        table, starts, size = units.tables["model"], units.tables["start_model"], len(self.w)
+        split = recipe.control.q == "split"  # only the first half is summed
 
-        IS, DR:    b_t = γ^t,            v_t = 0,                c = 0,   SE² = Var(ψ)/n
-        WIS, WDR:  b_t = γ^t/mean(w_t),  v_t = Σ w_t y_t/Σ w_t,  c = ḡ,   SE² = mean(ψ²)/n
-        """
+        def used(block: Ints) -> Bools:
+            return halves(block) == 0 if split else np.ones(len(block), bool)
+
+        f, g = np.zeros((len(table), draws.many)), np.zeros((len(starts), draws.many))
+        kept, t = used(table.cells.keys[0]), table.cells.keys[1]
+        f[kept], g[used(starts.cells.keys[0])] = control.f, control.g
+        at = table.row_unit, table.table.t
+        w, wy = table.sums(draws, "w", self.w[at]), table.sums(draws, "wy", self.wy[at])
+        half = np.zeros(size, np.int64) if units.half is None else units.half
+        among = used(half).astype(np.float64)[:, None]
+        mixture = Mixture(
+            draws.counts * among,
+            draws.of_units(among)[0],
+            draws.of_units(self.w * among),
+            tally(t[kept], (wy + w * f)[kept], self.w.shape[1]),
+            (starts.by_unit(np.ones(len(starts.row_unit)), size), g),
+            (starts.sums(draws, "n") * g).sum(axis=0),
+            (table.by_unit(self.w[at], size), f, t),
+        )
+        return mixture, refusals(recipe, sums)
+
+    def solve(self, recipe: Recipe, mixture: Mixture, *, errors: bool) -> Replicated:
+        """v = Σ_t γ^t Σ_i w_it y_it / n + ḡ,  or divided by Σ_i w_it at each step; its gradient by
+        Σ w y is by_t, by Σ w where weighted - by_t v_t, and by Σ g 1/n."""
+        n, w, wy, mean_g = mixture.n, mixture.w, mixture.wy, mixture.g / mixture.n
         weighted = recipe.normalize == "step"
-        by = self.powers[:, None] * (n / w if weighted else np.ones_like(w))
-        parts: Iterator[tuple[slice, Floats]]
-        if shaped is None:
-            starts = range(0, len(self.w), CHUNK)
-            parts = ((slice(k, k + CHUNK), self.g[k : k + CHUNK, None]) for k in starts)
-        else:
-            parts = shaped.residuals(self, by)
-        first, second = np.zeros((2, draws.many))
-        for k, moved in parts:
-            psi = moved + matrix_product(self.wy[k], by)
+        by = self.powers[:, None] / (w if weighted else n)
+        value, error = (by * wy).sum(axis=0) + mean_g, None
+        if errors:
+            terms = [(self.wy, by), (mixture.start[0], mixture.start[1] / n)]
             if weighted:
-                psi -= matrix_product(self.w[k], by * wy / w) + mean_g
-            times = draws.counts[k] if shaped is None else draws.counts[k] * shaped.among[k, None]
-            first += np.sum(times * psi, axis=0)
-            second += np.sum(times * psi**2, axis=0)
-        if weighted:
-            error = np.sqrt(second) / n
-            return np.where(nothing_left(error, value), np.nan, error)
-        square = second / n - (first / n) ** 2
-        lost = lost_in_rounding(square, second / n)
-        return np.sqrt(np.where(lost, np.nan, np.maximum(square, 0.0) / n))
+                terms.append((self.w, -by * wy / w))
+            if mixture.shaping is not None:
+                products, f, t = mixture.shaping
+                terms.append((products, f * by[t]))
+            error = unit_errors(mixture.counts, n, mean_g if weighted else value, terms)
+            lost = nothing_left(error, value)
+            if not weighted:
+                lost = lost_in_rounding(n * error**2, n * error**2 + value**2)
+            error = np.where(lost, np.nan, error)
+        return Replicated.of(value, error, ("no-overlap", ~np.all(w > 0, axis=0)))

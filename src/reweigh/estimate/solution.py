@@ -24,14 +24,12 @@ from reweigh.estimate.estimator import (
 from reweigh.estimate.operators import SEEN_ENOUGH, OneStep
 from reweigh.estimate.recursion import Forward, backward, forward
 from reweigh.estimate.standard_error import LOST, Freedom
-from reweigh.kernels import inner, kernel, rowwise, tally
+from reweigh.kernels import Floats, Ints, inner, kernel, rowwise, tally
 from reweigh.log.states import END
 from reweigh.sums.keyed import TransitionMoments
 from reweigh.sums.moments import Moments
 from reweigh.system import divided
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Term = Callable[[OneStep, Floats], recursion.RewardTerm]
 Operators = tuple[OneStep, OneStep, Term]
 ROUNDING = 1e-9  # of the largest: engines add up in other orders, and all are to name the same
@@ -59,8 +57,8 @@ class OperatorWeights(Weights):
 
 @dataclass(frozen=True, eq=False)
 class Recursions:
-    """Both recursions over an operator: forward with what the steps earn, (H,), and backward with
-    SE², None where it was not asked for. Of replicates all have a second axis."""
+    """Both recursions over an operator: forward with the rewards of the steps, (H,), and backward
+    with SE², None if not requested. Of replicates all have a second axis."""
 
     flow: Forward
     per_step: Floats
@@ -159,7 +157,7 @@ def effective_sizes(op: OneStep, flow: Forward) -> Floats:
     end = op.ended_to[: op.horizon]
     ended = (end >= 0) & (op.visits[end] > 0)
     if op.at_steps is None and np.any(op.gap > 1):
-        # Where nobody is seen, those who have ended do not speak for the others.
+        # If no active episode is observed, the ended ones do not represent the others.
         observed = tally(op.cells.t, op.cells.n, op.horizon) > 0
         ended &= observed | (_passing(op.cells, op.horizon) == 0)
     first += np.where(ended, flow.d[end], 0.0)
@@ -182,11 +180,11 @@ def _pooled_visits(op: OneStep, s: Ints, states: Ints) -> Floats:
 
 
 def escaping(op: OneStep, flow: Forward) -> Floats:
-    """(H,) target mass that step t loses for want of data, of the un-normalised recursion.
+    """(H,) target mass that step t loses because of missing data, in the un-normalized recursion.
 
-    A reached state without rows, or without a row that the target could have made, loses all of
-    its mass; one whose mean ratio is too small loses a part; a model loses π's mass on actions
-    that it has not seen.
+    A reached state without rows, or without a row that is possible under the target, loses all of
+    its mass; one whose mean ratio is too small loses a part; a model loses π's mass on actions that
+    it has not seen.
     """
     lost = np.zeros(op.horizon)
     scale = 1.0
@@ -195,7 +193,7 @@ def escaping(op: OneStep, flow: Forward) -> Floats:
         here = op.nodes(t)
         share = inner(flow.d[here], np.maximum(1 - op.covered[here], 0.0))
         lost[t] = scale * share
-        if op.conserves:  # d_t keeps what was lost: count no mass twice
+        if op.conserves:  # d_t keeps the lost mass: count none twice
             scale *= max(1 - share, 0.0)
     return np.where(lost > 1e-9, lost, 0.0)
 
@@ -203,8 +201,8 @@ def escaping(op: OneStep, flow: Forward) -> Floats:
 def _placebo(
     recipe: Recipe, make: Callable[[Recipe], Operators], op: OneStep, flow: Forward
 ) -> tuple[Floats, float | None]:
-    """(H,) the placebo's parts, and its error. An estimator that normalises within states says H
-    whatever the ratios are; there the placebo is that of the same weights before normalising."""
+    """(H,) the placebo's parts, and its error. An estimator that normalizes within states always
+    gives H; there the placebo uses the same weights before normalizing."""
     simplex = recipe.normalize == "simplex"
     if op.conserves:
         op = op.plain or make(replace(recipe, normalize="none"))[0]
@@ -223,7 +221,7 @@ def placebo_error(op: OneStep, flow: Forward, simplex: bool) -> float | None:
     ones = replace(
         op,
         reward=op.placebo,
-        cells=replace(c, z=c.rho, rhoz=c.rho2, z2=c.rho2),  # y is not asked for
+        cells=replace(c, z=c.rho, rhoz=c.rho2, z2=c.rho2),  # y is not needed
         start=replace(op.start, g=0 * op.start.g, g2=0 * op.start.g2),
     )
     vars(ones)["edges"] = op.edges  # they are the same, and large
@@ -234,8 +232,8 @@ def placebo_error(op: OneStep, flow: Forward, simplex: bool) -> float | None:
 
 
 def rare_mass(op: OneStep, flow: Forward, rare: Floats) -> float:
-    """Average share of the target's mass on (t, s), of a model on (t, s, a), that the log shows
-    fewer than 10 times, with `rare` the share of each node (`rare_share`)."""
+    """Average share of the target's mass on (t, s), of a model on (t, s, a), with fewer than 10
+    times, with `rare` the share of each node (`rare_share`)."""
     inside = op.node_t < op.horizon
     return inner(flow.d[inside], rare[inside]) / op.horizon
 
@@ -256,10 +254,10 @@ def largest(values: Floats) -> int:
 
 
 def rare_share(op: OneStep) -> Floats:
-    """(K,) of a node's mass: what is on a (t, s), of a model on (t, s, a), that the log shows fewer
-    than 10 times; 0 at the horizon."""
+    """(K,) the share of a node's mass on a (t, s), for a model on (t, s, a), with fewer than 10
+    rows; 0 at the horizon."""
     visits = op.visits
-    if op.at_steps is not None:  # pooled: a state's rows of all steps speak for it
+    if op.at_steps is not None:  # pooled: a state's rows of all steps count
         by_step = visits.reshape(op.horizon + 1, -1)
         visits = np.broadcast_to(by_step.sum(axis=0), by_step.shape).reshape(-1)
         rare = (visits < SEEN_ENOUGH).astype(np.float64)
@@ -307,9 +305,9 @@ def most_unseen(op: OneStep, flow: Forward, unseen: Floats, *, from_model: bool)
 
 
 def _lost_action(op: OneStep, node: int) -> int | None:
-    """The action that the target takes in a state and that a step does not show: the sums hold it
-    where the state's rows of other steps do. It is told where such actions have all of the
-    probability that is lost, so that no other one can be among them."""
+    """The target's action in a state that has no rows at this step; the sums contain it if the
+    state has it at other steps. It is named only if such actions have all of the lost probability,
+    so that there is no other one."""
     c, lost = op.cells, 1 - float(op.covered[node])
     of = c.s == op.node_s[node]
     if not of.any():
@@ -320,8 +318,8 @@ def _lost_action(op: OneStep, node: int) -> int | None:
 
 
 def most_unfounded(op: OneStep, flow: Forward, rare: Floats) -> tuple[Floats, Place | None]:
-    """Of a model without normalisation: the mass that a step adds to what is `rare` on average, or
-    lost; and the place that adds the most."""
+    """For a model without normalization: the mass that a step adds to the average `rare` mass or to
+    the lost mass; and the place that adds the most."""
     seldom = flow.d * rare / op.horizon
     lost = np.where(op.node_t < op.horizon, flow.d * np.maximum(1 - op.covered, 0.0), 0.0)
     per_step = tally(op.node_t, seldom + lost, op.horizon + 1)[: op.horizon]
@@ -344,9 +342,9 @@ def most_left_out(op: OneStep, value: Floats) -> Place | None:
 @dataclass(frozen=True, eq=False)
 class DenseNodes:
     """`Nodes` as arrays (H+1, width) over all (t, s), END's being the last column. The nodes are
-    picked out when they are asked for: with many states that takes as long as the recursions.
+    selected on first use: with many states that takes as long as the recursions.
 
-    reached  tells whether it is what an episode's last row led to
+    reached  whether it follows the last row of an episode
     """
 
     d: Floats
@@ -356,12 +354,12 @@ class DenseNodes:
     n_episodes: int
 
     @cached_property
-    def made(self) -> Nodes:
+    def nodes(self) -> Nodes:
         reached = self.reached()
-        size = kernel("nodes.count")(self.visits, reached)
+        size = kernel("forward.count")(self.visits, reached)
         columns = np.empty((6, size + 1))
         t, s = columns[4:].view(np.int64)
-        kernel("nodes.collect")(
+        kernel("forward.collect")(
             self.d, self.visits, self.variance, reached, self.n_episodes, t, s, columns[:4]
         )
         target, behavior, visits, variance = columns[:4, :-1]
@@ -374,7 +372,7 @@ class DenseNodes:
     def seldom(self) -> Seldom:
         """See `Seldom`; at the horizon nothing is rare."""
         rare, at = np.zeros(len(self.d) - 1), np.zeros(2, np.int64)
-        sums = kernel("nodes.seldom")(self.d, self.visits, self.variance, rare, at)
+        sums = kernel("forward.seldom")(self.d, self.visits, self.variance, rare, at)
         t, column = at.tolist()
         state = END if column + 1 == self.d.shape[1] else column
         return Seldom(rare, None if t < 0 else Place(t, state), *sums)

@@ -1,4 +1,5 @@
-"""Standard errors and what they give: Student's t, a declared range, the delete-a-block jackknife.
+"""Standard errors, and what follows from them: Student's t, a declared range, the delete-a-block
+jackknife.
 
 **Effective degrees of freedom** (Satterthwaite 1946, Welch 1947). Where the squared error is a sum
 of independent parts, SE² = Σ_i v_i, and part i has the relative spread of a χ² of df_i, the sum
@@ -7,21 +8,21 @@ has about that of a χ² of
     df = (Σ_i v_i)² / Σ_i v_i²/df_i,    never fewer than the fewest and never more than Σ_i df_i.
 
 **A declared range.** Where a value is known to lie within [low, high], its interval should too.
-*Cut*: what lies outside is cut away. The value is not there, so that this covers it exactly as
-often as the whole interval does, whatever the estimator. *Logit*: with p = (v - low)/(high - low)
-the interval is made for log(p/(1 - p)), whose error is SE/(p(1 - p)) by the delta method, and
-carried back. It leans away from the near end, which is right for an estimate that is an average of
-values within the range with weights that sum to 1 (a mean, WIS, a model): close to an end such an
-estimate looks surer than it is. Plain importance weights do not sum to 1; an estimate near the
-upper end may be there by their excess, and leaning down then loses coverage. Means of 200 values
-of 0 and 1 at the level 95 %, coverage in 20,000 runs: a plain mean, truth 0.1, 93 % cut and 95 %
-by logit; WIS with log-normal weights (sd 1), truth 0.1, 89 % and 92 %; IS with such weights, truth
-0.9, 93 % and 87 %. So the caller says which; cut is safe for any estimate.
+*Cut*: the part outside is cut off. The value is not there, so the coverage stays exactly the same,
+for every estimator. *Logit*: with p = (v - low)/(high - low) the interval is made for log(p/(1 -
+p)), whose error is SE/(p(1 - p)) by the delta method, and carried back. It leans away from the near
+end, which is right for an estimate that is an average of values within the range with weights that
+sum to 1 (a mean, WIS, a model): close to an end such an estimate looks more precise than it is.
+Plain importance weights do not sum to 1; an estimate near the upper end may be there by their
+excess, and leaning down then loses coverage. Means of 200 values of 0 and 1 at the level 95 %,
+coverage in 20,000 runs: a plain mean, truth 0.1, 93 % cut and 95 % by logit; WIS with log-normal
+weights (sd 1), truth 0.1, 89 % and 92 %; IS with such weights, truth 0.9, 93 % and 87 %. So the
+caller says which; cut is safe for any estimate.
 
 **Deleting blocks.** The jackknife's error of any estimator is that of its values without each block
 of episodes.
 
-**The gain**: what the target earns beyond the behaviour, its error, and p of "it earns no more".
+**The gain**: what the target earns beyond the behavior, its error, and p of "it earns no more".
 From rows, or a second scan of them, the difference is paired: its error is that of the difference
 of the influence values. Sums hold no episodes, but with a and b the errors of the two values
 
@@ -35,22 +36,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.errors import RefusedError, UsageError, must_be
+from reweigh.kernels import Bools, Floats, Ints
 from reweigh.sums.moments import Moments
 from reweigh.system import p_text, rounded, two_digits
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    from reweigh.estimate.estimator import Recipe
+
 Pair = tuple[float, float]
 STEEPEST = 1.5  # an error on the logit scale beyond which the logit is not nearly linear
-NOISE = 1e-12  # the share of what it is a difference of, below which a number is rounding
-OVERFLOW = "the squares of the ratios or rewards are beyond what a number can hold"
-LOST = "no spread that rounding leaves: constant, or tiny beside its size (subtract a constant)"
+NOISE = 1e-12  # relative to its terms, a smaller difference is rounding
+OVERFLOW = "the squares of the ratios or rewards overflow floating point"
+LOST = (
+    "no variation beyond rounding: the values are constant, or their variation is tiny "
+    "beside their size (subtract a constant)"
+)
 LEAST_BLOCKS = 10
 TOO_FEW, GONE = "the jackknife needs at least", "without one block of episodes there is no estimate"
 SAME = 1e-9  # of a value: what two sums of the same numbers may differ by
@@ -110,7 +115,7 @@ class Freedom:
 def effective_df(parts: Floats, df: Floats) -> float | None:
     """Welch and Satterthwaite's degrees of freedom of Σ parts; None where all parts are 0.
 
-    A part that is 0 has no say. `df` may be infinite for a part that is known.
+    A part that is 0 has no effect. `df` may be infinite for a part that is known exactly.
     """
     v, nu = np.asarray(parts, np.float64), np.asarray(df, np.float64)
     if v.shape != nu.shape or v.ndim != 1:
@@ -172,18 +177,18 @@ def range_interval(
     """(interval within [low, high], how it was made), or (None, why there is none).
 
     An estimate at an end or outside has no logit, and where its logit has an error above 1.5 the
-    delta method does not hold: there the interval is cut, and the words say so. Where the whole
-    t-interval lies outside, none is left.
+    delta method does not hold: there the interval is cut, and the text says so. If the whole
+    t-interval lies outside, there is none.
     """
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise UsageError(f"the range must be two numbers, the first smaller; got {low!r}, {high!r}")
     if scale not in ("cut", "logit"):
         raise must_be("scale", "'cut' or 'logit'", scale)
     if error is None:
-        return None, "there is no error"
+        return None, "there is no standard error"
     margin = _margin(estimate, error, level, df)
     if error == 0 and low <= estimate <= high:
-        return (estimate, estimate), "an error of 0"
+        return (estimate, estimate), "a standard error of 0"
     if scale == "logit" and low < estimate < high:
         from_low, to_high = estimate - low, high - estimate
         # d/dv log((v - low)/(high - v)) = 1/(v - low) + 1/(high - v)
@@ -194,11 +199,11 @@ def range_interval(
     below, above = max(float(low), estimate - margin), min(float(high), estimate + margin)
     if below > above:
         return None, (
-            f"the estimate {estimate:.4g} with its margin {margin:.2g} lies outside the declared "
-            f"range [{low:g}, {high:g}]: check the range, or the weights"
+            f"the estimate {estimate:.4g} with its margin {margin:.2g} is outside the "
+            f"declared range [{low:g}, {high:g}]: check the range, or the weights"
         )
     return (below, above), "t, cut to the range" + (
-        ": too close to an end for the logit" if scale == "logit" else ""
+        ": too close to an end for the logit scale" if scale == "logit" else ""
     )
 
 
@@ -231,7 +236,7 @@ def _positive_df(df: float) -> None:
         raise must_be("df", "positive", df)
 
 
-def _all(values: Floats, fine: npt.NDArray[np.bool_], name: str, rule: str) -> None:
+def _all(values: Floats, fine: Bools, name: str, rule: str) -> None:
     bad = np.flatnonzero(~fine)
     if len(bad):
         at = int(bad[0])
@@ -270,16 +275,16 @@ def block_error(value: float, without: Floats, sizes: Ints) -> float:
 
 def too_few(blocks: int) -> str:
     return (
-        f"{TOO_FEW} {LEAST_BLOCKS} blocks of episodes and there are {blocks}; make the moments "
+        f"{TOO_FEW} {LEAST_BLOCKS} blocks of episodes, there are {blocks}; make the moments "
         "with blocks=20"
     )
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Target less behaviour. p_value is one-sided, of "the target is not better": small where it
-    is. `at_most`: told from sums, where error and p are the largest that the errors of the two
-    values allow. An error of 0 is that of two equal values."""
+    """Target less behavior. p_value is one-sided, of "the target is not better": small where it is.
+    `at_most`: computed from sums, where error and p are upper bounds from the errors of the two
+    values. An error of 0 means two equal values."""
 
     value: float
     standard_error: float
@@ -316,18 +321,18 @@ def paired(value: float, behavior: float, error: float, n: int) -> Gain:
         return Gain(gain, error, t_p_value(gain, error, 0.0, n - 1), n - 1)
     if same(value, behavior):
         return Gain(0.0, 0.0, 1.0, n - 1)
-    raise RefusedError("no-error", "the difference to the behaviour shows no spread")
+    raise RefusedError("no-error", "the difference to the behavior has no variation")
 
 
 def bounded(value: float, error: float, df: float, behavior: float, own: float, n: int) -> Gain:
     """From the errors of the two values: the target's with its degrees of freedom, and the
-    behaviour's own, of n returns."""
+    behavior's own, of n returns."""
     gain, most = value - behavior, error + own
     if not math.isfinite(most):
         raise RefusedError("no-error", OVERFLOW)
     least_df = min(df, n - 1)
     if same(value, behavior):
-        p = 1.0  # the same number, as that of the behaviour itself is
+        p = 1.0  # the same number, as that of the behavior itself is
     elif gain > 0:
         p = t_p_value(gain, most, 0.0, least_df)
     else:
@@ -337,9 +342,9 @@ def bounded(value: float, error: float, df: float, behavior: float, own: float, 
 
 def no_returns(sums: Moments) -> str:
     """Why these sums do not hold the returns of the log."""
-    why = "they were not asked for, or an older version made them"
+    why = "they were not requested, or the sums come from an older version"
     if sums.truncated:
-        why = "some episodes were cut off, and their returns are not known"
+        why = "some episodes were cut off, so their returns are unknown"
     return sums.left_out.get("ordered", why)
 
 
@@ -349,9 +354,16 @@ def error_of_returns(sums: Moments) -> float:
     if ordered is None:
         raise RefusedError(
             "needs-log",
-            "these sums do not tell how much the returns of the log spread "
-            f"({no_returns(sums)}): evaluate it in memory (engine='arrays')",
+            "the sums do not include the variance of the logged returns "
+            f"({no_returns(sums)}): keep the log in memory (engine='arrays')",
         )
     if not math.isfinite(ordered.variance):
         raise RefusedError("no-error", OVERFLOW)
     return math.sqrt(max(ordered.variance, 0.0) / (n - 1))
+
+
+def scale_for(recipe: Recipe) -> Literal["cut", "logit"]:
+    """The logit scale is for averages of rewards with weights that sum to 1:
+    WIS, the direct method, MIS normalized within states; without a control variate."""
+    averages = not recipe.weights.uses_ratios or recipe.normalize in ("step", "state")
+    return "logit" if averages and recipe.control is None else "cut"

@@ -1,4 +1,4 @@
-"""SSD-IS: the stationary distribution of the pooled operator stands in for d_t at every step.
+"""SSD-IS: the stationary distribution of the pooled operator replaces d_t at every step.
 
 Its gradient rests on an eigenvector.
 P̂(s'|s) = Σρ(s,s')/c(s) over the c(s) rows of steps 0..H-2, and P̂ d = λ d with Σ d = 1. The value is
@@ -30,12 +30,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.errors import RefusedError, StationaryWarning
 from reweigh.estimate.estimator import (
     JACKKNIFE_BLOCKS,
-    LogAndTarget,
     Recipe,
     Solution,
     Weights,
@@ -43,15 +41,13 @@ from reweigh.estimate.estimator import (
     overflow,
 )
 from reweigh.estimate.operators import cells_of
-from reweigh.kernels import group_by, tally
+from reweigh.kernels import Bools, Floats, Ints, group_by, tally
 from reweigh.log.states import END, UNKNOWN
 from reweigh.sums.gather import CellGradient
 from reweigh.sums.keyed import TransitionMoments
 from reweigh.sums.moments import Moments
 from reweigh.system import divided
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 DENSE_UP_TO = 400  # states; beyond it a sparse solver
 SOLVED = 1e-9  # residual of the bordered system, relative to its right side
 
@@ -82,30 +78,21 @@ class Stationary(Weights):
     def gradient(self, recipe: Recipe, sums: Moments) -> CellGradient:
         return _gradient(sums, self.use)
 
-    def with_error(
-        self, recipe: Recipe, solution: Solution, sums: Moments, rows: LogAndTarget | None
-    ) -> Solution:
-        if solution.warnings and not abs(solution.value) > 0:
-            return replace(solution, error_method="all stationary mass is on END")
-        from reweigh.estimate.influence import with_estimated_error
-
-        return with_estimated_error(recipe, solution, sums, None)
-
 
 @dataclass(frozen=True, eq=False)
 class Chain:
     """The chain of the S states of steps 0..H-2; one that only the last step shows is left out.
 
     cells      of rows, without the action
-    early      (E,) whether a cell's move is of the chain
+    early      (E,) whether a cell's transition belongs to the chain
     s, s_next  (E,) its states, S being one outside of the chain
-    count      (S+1,) rows of the chain's moves
+    count      (S+1,) rows of the chain's transitions
     d          (S+1,) the stationary distribution; 0 where all of it is on END, and outside
     ended      (H,) episodes that have ended by step t; END goes to END with ratio 1
     """
 
     cells: TransitionMoments
-    early: npt.NDArray[np.bool_]
+    early: Bools
     s: Ints
     s_next: Ints
     count: Floats
@@ -128,12 +115,12 @@ class Chain:
     def of(cls, sums: Moments, use: str) -> Chain:
         horizon = sums.about.horizon
         if horizon < 2:
-            raise RefusedError("horizon", "a stationary distribution needs a horizon of 2 or more")
+            raise RefusedError("horizon", "a stationary distribution needs a horizon of at least 2")
         if sums.truncated:
             raise RefusedError(
                 "truncated",
-                f"{sums.truncated:,} episodes were cut off, and this estimator averages over whole "
-                "ones; use mis(), or leave the cut ones out (truncated='drop')",
+                f"{sums.truncated:,} episodes were cut off, and this estimator needs "
+                "complete episodes; use mis(), or leave these out (truncated='drop')",
             )
         cells = cells_of(sums, "model")[0].forget("a")
         to_end = cells.s_next == END
@@ -151,13 +138,13 @@ class Chain:
         count = tally(s[early], cells.n[early], len(states) + 1)
         chain = cls(cells, early, s, s_next, count, np.zeros(len(count)), ended)
         dropped = len(np.unique(cells.s[s == len(states)]))
-        last = f"{dropped} states are seen only in the last step and left out"
+        last = f"{dropped} states occur only in the last step and are left out"
         notes = [last] if dropped else []
         if ended[:-1].sum() > 0 or np.any(to_end[early]):
             # an eigenvalue of exactly 1, whose vector is END alone
             text = (
-                "episodes end early, so all of the stationary mass is on END: the stationary "
-                "distribution says nothing about this log. Use mis()"
+                "episodes end early, so all stationary mass is on END and the stationary "
+                "distribution does not describe this log. Use mis()"
             )
             if use == "selfnorm":  # no logged row has any of the mass: 0/0
                 raise RefusedError("stationary", text)
@@ -165,7 +152,7 @@ class Chain:
         else:
             chain = replace(chain, d=np.append(_eigenvector(chain.transitions), 0.0))
             if np.any(chain.d < -1e-8):
-                notes.insert(0, "the stationary vector has negative entries: too little data")
+                notes.insert(0, "too little data: the stationary vector has negative entries")
         return replace(chain, notes=tuple(map(StationaryWarning, notes)))
 
 
@@ -186,7 +173,7 @@ def _solve(sums: Moments, use: str) -> Solution:
         earned = tally(cells.t, share * cells.z, horizon)
         ones = tally(cells.t, share * cells.rho, horizon) + (ended > 0)
     else:
-        # of weights before normalising
+        # of weights before normalizing
         earned, ones = tally(cells.t, weight * cells.z, horizon), total / n
         # "selfnorm": v = (Σ_t γ^t) Σ γ^t w ρ r / Σ γ^t w ρ, one divisor for all rows (Liu et al.
         # 2018); else v = Σ γ^t w ρ r / n
@@ -194,15 +181,16 @@ def _solve(sums: Moments, use: str) -> Solution:
         if not abs(mass) > 0:
             raise RefusedError(
                 "stationary",
-                "the weights of all rows add up to 0: no logged row has stationary mass to "
-                "divide by. Use mis()",
+                "the weights of all rows sum to 0: no logged row has stationary mass. Use mis()",
             )
         earned = earned / mass
     per_step = powers * earned
+    value = float(per_step.sum())
+    nothing = chain.notes and not abs(value) > 0
     return Solution(
-        value=float(per_step.sum()),
+        value=value,
         standard_error=None,
-        error_method="jackknife",
+        error_method="all stationary mass is on END" if nothing else "jackknife",
         per_step=per_step,
         ess=np.where(square > 0, total**2 / np.where(square > 0, square, 1.0), np.nan),
         unseen_mass=None,
@@ -219,21 +207,22 @@ def _eigenvector(matrix: Any) -> Floats:
     if size <= DENSE_UP_TO:
         eigenvalues, vectors = np.linalg.eig(matrix.toarray())
     else:
-        # From a fixed start, so that the same sums give the same answer; of the eigenvalues with
+        # From a fixed start, so that the same sums give the same result; of the eigenvalues with
         # the largest real parts, since factorising for the ones next to 1 would fill the matrix.
         try:
             eigenvalues, vectors = eigs(matrix, k=6, which="LR", v0=np.ones(size))
         except ArpackNoConvergence as error:
             raise RefusedError(
-                "stationary", "the stationary distribution was not found: the states hardly mix"
+                "stationary",
+                ("the stationary distribution could not be computed: the states hardly mix"),
             ) from error
     distance = np.abs(eigenvalues - 1)
     best = int(np.argmin(distance))
-    if abs(eigenvalues[best].imag) > 1e-9:  # its vector has no direction of its own
+    if abs(eigenvalues[best].imag) > 1e-9:  # its eigenvector is not unique
         raise RefusedError(
             "stationary",
-            f"the eigenvalue next to 1 is complex ({eigenvalues[best]:.3g}): too little data for a "
-            "stationary distribution. Use mis()",
+            "too little data for a stationary distribution: the eigenvalue next to 1 is "
+            f"complex ({eigenvalues[best]:.3g}). Use mis()",
         )
     if abs(eigenvalues[best]) < 1e-9:
         raise RefusedError(
@@ -249,20 +238,20 @@ def _eigenvector(matrix: Any) -> Floats:
             f"{eigenvalues[best].real:.3g}"
         )
         raise RefusedError(
-            "stationary", f"{why}, so there is no one stationary distribution. Use mis()"
+            "stationary", f"{why}, so the stationary distribution is not unique. Use mis()"
         )
     vector = np.real(vectors[:, best])
     total = float(vector.sum())
     if abs(total) < 1e-12 * np.abs(vector).sum():
         raise RefusedError(
-            "stationary", "the eigenvector next to 1 sums to 0: no stationary distribution"
+            "stationary", "there is no stationary distribution: the eigenvector next to 1 sums to 0"
         )
     return np.asarray(vector / total, np.float64)
 
 
 def _gradient(sums: Moments, use: str) -> CellGradient:
     """By the cells of rows, without the action."""
-    _solve(sums, use)  # refuses what it must
+    _solve(sums, use)  # raises the refusals
     chain, horizon, n = Chain.of(sums, use), sums.about.horizon, sums.n_episodes
     cells, early, s, s_next, count, d = (
         chain.cells, chain.early, chain.s, chain.s_next, chain.count, chain.d,
@@ -270,8 +259,8 @@ def _gradient(sums: Moments, use: str) -> CellGradient:
     if np.any(cells.s_next[early] == END):
         raise RefusedError(
             "stationary",
-            "episodes end early, so that all stationary mass is on END and the value is 0 whatever "
-            "they earned: no episode has an influence on it. Use mis()",
+            "episodes end early, so all stationary mass is on END and the value is 0 "
+            "whatever the rewards: no episode has an influence on it. Use mis()",
         )
     size, P = len(count) - 1, chain.transitions
     lam = float((P @ d[:-1]).sum())  # as Σ d = 1
@@ -347,6 +336,6 @@ def _adjoint(P: Any, lam: float, d: Floats, k: Floats) -> Floats:
 def _not_alone() -> RefusedError:
     return RefusedError(
         "stationary",
-        "the stationary distribution is not the only one nearly so: how much an episode moves it "
-        "cannot be told. Use the jackknife's error, or mis()",
+        "the stationary distribution is nearly not unique, so the influence of an episode "
+        "cannot be computed. Use the jackknife's error, or mis()",
     )

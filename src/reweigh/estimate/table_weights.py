@@ -24,11 +24,9 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.estimate.estimator import (
     JACKKNIFE_BLOCKS,
-    LogAndTarget,
     Recipe,
     Replicated,
     Solution,
@@ -38,10 +36,10 @@ from reweigh.estimate.estimator import (
     no_support,
     overflow,
 )
+from reweigh.kernels import Floats
 from reweigh.sums.gather import TableGradient
 from reweigh.sums.moments import Moments
 
-Floats = npt.NDArray[np.float64]
 STEP = 1e-5  # of a sum: by how much it is moved to find a derivative
 AT_ONCE = 1 << 22  # numbers of a column that are moved in one call
 
@@ -52,12 +50,14 @@ class TableSums:
 
     n        (m, 1) episodes
     tables   by name, with their keys (K,) and their columns (m, K) as attributes
+    hidden_state   the code of the hidden state in the keys, None where no state is hidden
     """
 
     n: Floats
     discount: float
     horizon: int
     tables: dict[str, SimpleNamespace]
+    hidden_state: int | None = None
 
 
 class TableWeights(Weights):
@@ -66,8 +66,8 @@ class TableWeights(Weights):
     blocks = JACKKNIFE_BLOCKS
 
     def per_step(self, sums: TableSums) -> Floats:
-        """(m, H) what each step adds to the value, or (m, 1) the value; nan where nothing in the
-        sums says what it is."""
+        """(m, H) the contribution of each step, or (m, 1) the value; nan where the sums do not
+        determine it."""
         raise NotImplementedError
 
     def effective_sizes(self, sums: TableSums) -> Floats:
@@ -79,7 +79,7 @@ class TableWeights(Weights):
         return np.full(len(sums.n), np.nan)
 
     def derivatives(self, sums: TableSums) -> dict[str, dict[str, Floats]]:
-        """(m, K) ∂v/∂(sum) by table and column: by differences, unless a class knows them."""
+        """(m, K) ∂v/∂(sum) by table and column: by differences, unless a class defines them."""
         return {
             name: {c: self._difference(sums, name, c) for c in _columns(table)}
             for name, table in sums.tables.items()
@@ -96,7 +96,7 @@ class TableWeights(Weights):
             moved = np.broadcast_to(values, (len(k), 2, m, cells)).copy()
             moved[np.arange(len(k)), 0, :, k] += h[:, k].T
             moved[np.arange(len(k)), 1, :, k] -= h[:, k].T
-            parts = self.per_step(_moved(sums, table, column, moved.reshape(-1, cells)))
+            parts = self.per_step(_with_column(sums, table, column, moved.reshape(-1, cells)))
             above, below = np.moveaxis(parts.reshape(len(k), 2, m, -1), 1, 0)
             slopes[:, k] = (above - below).sum(axis=-1).T / (2 * h[:, k])
         return slopes
@@ -130,7 +130,7 @@ class TableWeights(Weights):
         return Replicated.of(values, None, ("no-overlap", np.isnan(values)))
 
     def gradient(self, recipe: Recipe, sums: Moments) -> TableGradient:
-        self.solve(recipe, sums)  # refuses what it must
+        self.solve(recipe, sums, errors=False)  # raises the refusals
         tables, n, constant, by_table = self.read(sums), sums.n_episodes, 0.0, []
         for name, columns in self.derivatives(tables).items():
             table = sums.tables[name].forget("block")
@@ -139,13 +139,6 @@ class TableWeights(Weights):
             slopes = {column: n * slope[0] for column, slope in columns.items()}
             by_table.append(table.holding(table.arrays() | slopes))
         return TableGradient(tuple(by_table), constant, recipe.max_ratio)
-
-    def with_error(
-        self, recipe: Recipe, solution: Solution, sums: Moments, rows: LogAndTarget | None
-    ) -> Solution:
-        from reweigh.estimate.influence import with_estimated_error
-
-        return with_estimated_error(recipe, solution, sums, rows)
 
     def read(self, sums: Moments) -> TableSums:
         """Its tables, of a log or of replicates."""
@@ -165,7 +158,8 @@ class TableWeights(Weights):
             tables[declared.name] = SimpleNamespace(**arrays | across)
         n = np.atleast_1d(sums.start.n.sum(axis=0)).astype(np.float64)[:, None]
         full = {name: _full(table, len(n)) for name, table in tables.items()}
-        return TableSums(n, sums.about.discount, sums.about.horizon, full)
+        hidden = len(sums.states) - 1 if sums.hidden else None
+        return TableSums(n, sums.about.discount, sums.about.horizon, full, hidden)
 
 
 def _columns(table: SimpleNamespace) -> list[str]:
@@ -179,7 +173,7 @@ def _full(table: SimpleNamespace, m: int) -> SimpleNamespace:
     return SimpleNamespace(**vars(table) | full)
 
 
-def _moved(sums: TableSums, table: str, column: str, values: Floats) -> TableSums:
+def _with_column(sums: TableSums, table: str, column: str, values: Floats) -> TableSums:
     """The sums with other values of a column, (r m, K): r times those of the m replicates."""
 
     def repeated(array: Floats) -> Floats:

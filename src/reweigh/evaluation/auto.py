@@ -1,22 +1,22 @@
 """estimator="auto": a rule that looks at states, ratios and the horizon, and never at rewards.
 
-    1. The target's mass on states that the log shows often enough is what MIS rests on. Where at
+    1. MIS needs the target's mass to be on states with enough rows. Where at
        most RARE of it is on (step, state) pairs seen fewer than 10 times: mis.
-    2. Otherwise the states are too fine for this log. Where the running products still leave at
-       least ENOUGH effective episodes at every step: wis, which needs no state.
-    3. Otherwise mis, whose verdict says what is missing.
+    2. Otherwise the states are too fine for this log. If the running products keep at least ENOUGH
+    effective episodes at every step: wis, which uses no state. 3. Otherwise mis, whose verdict
+    names the problem.
 
-Hidden states, continuous actions and one-step logs need no case of their own: mis treats a hidden
+Hidden states, continuous actions and one-step logs need no special case: mis treats a hidden
 stretch as one long step, uses densities like probabilities, and is IS at H = 1.
-The rule was fixed before the coverage study was run. It never asks whose interval is narrowest.
+The rule was fixed before the coverage study was run. It never compares the widths of intervals.
 
-Several targets are compared by one estimator, or a ranking would be one of estimators too: wis
-where the rule says wis of every target, else mis.
+Several targets are compared by one estimator, otherwise a ranking would also compare estimators:
+wis if the rule chooses wis for every target, else mis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from reweigh.policy import Policy
 from reweigh.show.text import by_text
 
 RARE, ENOUGH = 0.05, 100.0
-Evaluate = Callable[[EpisodeLog, Policy, list[Recipe]], list[Estimate | Refusal]]
+Evaluate = Callable[[EpisodeLog, Policy, list[Recipe]], Sequence[Estimate | Refusal]]
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class CommonChoice:
-    """One estimator for several targets. `by_target` is what the rule says of each alone."""
+    """One estimator for several targets. `by_target` has the choice for each target alone."""
 
     recipe: Recipe
     by_target: dict[str, Choice]
 
     @property
     def differs(self) -> bool:
-        """Whether the rule says something else of some target."""
+        """Whether the choice differs for some target."""
         return any(choice.recipe.name != self.recipe.name for choice in self.by_target.values())
 
     def why(self, target: str) -> str:
@@ -58,14 +58,17 @@ class CommonChoice:
         own = self.by_target[target]
         if own.recipe.name == self.recipe.name:
             return own.why
-        return f"{self.recipe.name}, the same for all targets; for this one alone {own.why}"
+        return (
+            f"{self.recipe.name}, the same for all targets; for this one alone it would "
+            f"choose {own.why}"
+        )
 
     def lines(self) -> list[str]:
         """The choice in words, each reason once with its targets."""
         names = by_text((target, choice.why) for target, choice in self.by_target.items())
         if len(names) == 1:
             return [f"auto chose {why}" for why in names]
-        alike = ", since not every target calls for wis" if self.differs else ""
+        alike = ", because wis does not suit every target" if self.differs else ""
         first = f"auto chose {self.recipe.name} for all targets{alike}:"
         return [first, *(f"  {', '.join(who)}: {why}" for why, who in names.items())]
 
@@ -79,7 +82,7 @@ class CommonChoice:
 def choose_common(
     log: EpisodeLog, targets: Mapping[str, Policy], evaluate_all: Evaluate
 ) -> CommonChoice:
-    """The estimator for all of these targets: wis only where the rule says wis of each."""
+    """The estimator for all of these targets: wis only if the rule chooses wis for each."""
     found = {name: choose(log, target, evaluate_all) for name, target in targets.items()}
     by_states = any(choice.recipe.name != wis().name for choice in found.values())
     return CommonChoice(mis() if by_states else wis(), found)
@@ -91,7 +94,7 @@ def choose(log: EpisodeLog, target: Policy, evaluate_all: Evaluate) -> Choice:
     blind = log.with_rewards(np.zeros(log.steps.n_rows), np.zeros(log.n_episodes))
     states, products = evaluate_all(blind, target, [mis(), is_()])
     if isinstance(states, Refusal):
-        return Choice(mis(), f"mis: it refuses, and so does what else there is ({states.error})")
+        return Choice(mis(), f"mis: it refuses, and so does the only alternative ({states.error})")
     rare = states.diagnostics.rare_mass
     if rare is not None and rare <= RARE:
         share = "none" if rare == 0 else f"{rare:.1%}"
@@ -102,11 +105,11 @@ def choose(log: EpisodeLog, target: Policy, evaluate_all: Evaluate) -> Choice:
     if size is not None and size >= ENOUGH:
         return Choice(
             wis(),
-            f"wis: {rare or 0:.0%} of the target's mass is on states seen fewer than 10 times, and "
-            f"{size:,.0f} effective episodes are left without states",
+            f"wis: {rare or 0:.0%} of the target's mass is on states seen fewer than 10 "
+            f"times, and wis, which uses no states, keeps {size:,.0f} effective episodes",
         )
     return Choice(
         mis(),
-        f"mis: {rare or 0:.0%} of the target's mass is on states seen fewer than 10 times, but "
-        "without states too few effective episodes would be left",
+        f"mis: {rare or 0:.0%} of the target's mass is on states seen fewer than 10 times, "
+        "but wis, which uses no states, would keep too few effective episodes",
     )

@@ -1,5 +1,5 @@
-"""What an evaluation is computed from: the rows of a log in memory, or sums, which a scan of a log
-or a file gave. Both answer the same requests for sums; estimators are solved on what they give.
+"""The data of an evaluation: the rows of a log in memory, or sums from a scan of a log or from a
+file. Both serve the same requests for sums; estimators are solved on the result.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ TABLES = (*ESTIMATED, "start_model", "policy", "lagged", "ordered", "paced", "la
 
 @dataclass(eq=False)
 class EvaluationData:
-    """What is common to rows and sums.
+    """The common interface of rows and sums.
 
-    size            episodes and horizon of all that there is
+    size            episodes and horizon of all the data
     certifiable     whether the log, in memory, can have a certificate (`certify` refuses others)
-    files           those that all of it was read from
-    log             the rows, None where sums are all that there is
+    files           the files it was read from
+    log             the rows, None if there are only sums
     errors          False: values are enough
     within_rewards  whether a value that the logged rewards do not allow is refused
     unanswerable    why no estimator can answer
     warnings        about the log and the target
-    kept            what was computed once for all estimators
+    kept            results computed once for all estimators
     """
 
     target: Policy | None
@@ -84,7 +84,7 @@ class RowsData(EvaluationData):
     shared by estimators and gates.
 
     recipes   the estimators of the evaluation
-    requests  what they need, by the clipping of the ratios
+    requests  the tables they need, by the clipping of the ratios
     sums      those made so far; sums by other blocks would add up to other last bits, and no answer
               may depend on which other estimators there are
     """
@@ -125,7 +125,7 @@ class RowsData(EvaluationData):
 
     def moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """Sums that hold what an estimator needs."""
-        kinds = frozenset({"model"}) if recipe.fitted else recipe.needs.kinds
+        kinds = frozenset({"model"}) if recipe.fitted else recipe.needs.all_kinds
         return self.with_kinds(kinds, (dropped, recipe.max_ratio, recipe.needs.blocks))
 
     def for_gates(self, recipe: Recipe, dropped: bool = False) -> Moments:
@@ -144,10 +144,10 @@ class RowsData(EvaluationData):
         return partial(state_values, *rows, recipe.max_ratio)
 
     def all_moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
-        """The sums that all estimators asked for together need, for the user to keep."""
+        """The sums that all these estimators need together, for the user to keep."""
         request = self.requests[recipe.max_ratio]
-        sums = self.with_kinds(request.kinds, (dropped, recipe.max_ratio, request.blocks))
-        return named(sums.only(request.kinds), self.rows(dropped)[0].identity())
+        sums = self.with_kinds(request.all_kinds, (dropped, recipe.max_ratio, request.blocks))
+        return named(sums.only(request.all_kinds), self.rows(dropped)[0].identity())
 
     def every_kind(self, max_ratio: float | None) -> Moments | None:
         """All kinds of sums that the rows allow; None without propensities."""
@@ -171,12 +171,11 @@ class RowsData(EvaluationData):
         made, before = self.once(("kinds", *key), set[str]), self.sums.get(key)
         missing = wanted - made
         if before is None or missing:
-            kinds = frozenset(missing - {"policy"} | ({"model"} if "policy" in missing else set()))
-            tables = request.tables if before is None else ()
-            request = replace(
-                request, kinds=kinds, blocks=blocks, policy=policy, tables=tables, named=False
-            )
-            sums = ArraysEngine().moments(log, target, request)
+            own = tuple(table for table in request.tables if table.name in missing)
+            kinds = missing - {"policy", *request.all_kinds - request.kinds}
+            kinds |= {"model"} if "policy" in missing else set()
+            request = replace(request, kinds=kinds, tables=own, blocks=blocks, named=False)
+            sums = ArraysEngine().moments(log, target, replace(request, policy=policy))
             self.sums[key] = sums if before is None else _joined(before, sums)
             made |= missing
         return self.sums[key]
@@ -191,7 +190,7 @@ class RowsData(EvaluationData):
         return *error_of_blocks(value, without, sizes, deleted.reasons[0]), len(sizes)
 
     def drops_cut_ones(self, recipe: Recipe) -> bool:
-        """Whether cut-off episodes must be left out, and may be. MIS and DM use what they show."""
+        """Whether cut-off episodes must be left out, and may be. MIS and DM use their rows."""
         log, _ = self.rows()
         cut, unknown = log.n_truncated, log.steps.unknown_before_horizon() > 0
         over_stretches = "transitions" in recipe.needs.kinds and log.has_hidden
@@ -204,18 +203,18 @@ class RowsData(EvaluationData):
             return False
         if self.truncated == "drop":
             if cut == log.n_episodes:
-                raise RefusedError("truncated", "every episode was cut off: none is left")
+                raise RefusedError("truncated", "every episode was cut off, so none is left")
             return True
         if recipe.uses_trajectories:
             raise RefusedError(
                 "truncated",
-                f"{cut:,} episodes were cut off, and running products need whole ones; use mis() "
-                "or dm(), or leave the cut ones out (truncated='drop')",
+                f"{cut:,} episodes were cut off, and running products need complete "
+                "episodes; use mis() or dm(), or leave the cut ones out (truncated='drop')",
             )
-        return False  # the solver says what it misses
+        return False  # the solver reports what is missing
 
     def forget_rows(self) -> None:
-        """Of a large log, what was kept of its rows for the next estimator; sums stay."""
+        """Drop the row data kept for the next estimator of a large log; sums stay."""
         log, target = self.rows()
         if log.steps.n_rows >= kernels.COMPILED_FROM and isinstance(target, RememberedPolicy):
             target.forget()
@@ -236,7 +235,7 @@ class SumsData(EvaluationData):
     @classmethod
     def of(cls, sums: Moments, target: Policy | None) -> SumsData:
         if target is not None and check_target(target).fingerprint() != sums.about.target:
-            raise UsageError("these moments are of another target policy than the one given")
+            raise UsageError("these moments belong to another target policy")
         warnings = [] if target is None else unlogged_in_sums(sums, target)
         return cls(
             target,
@@ -255,8 +254,8 @@ class SumsData(EvaluationData):
         if ratios_matter and sums.about.max_ratio != recipe.max_ratio:
             raise RefusedError(
                 "max-ratio",
-                f"these moments were made with max_ratio={sums.about.max_ratio}, and "
-                f"{recipe.name} asks for {recipe.max_ratio}; make them again",
+                f"these moments were made with max_ratio={sums.about.max_ratio}, but "
+                f"{recipe.name} needs {recipe.max_ratio}; make them again",
             )
         return sums
 
@@ -285,8 +284,9 @@ class SumsData(EvaluationData):
         if self.stored.truncated and recipe.uses_trajectories:
             raise RefusedError(
                 "truncated",
-                f"{self.stored.truncated:,} of the episodes behind these moments were cut off, and "
-                "running products need whole ones; make the moments from a log without them",
+                f"{self.stored.truncated:,} of the episodes in these moments were cut off, "
+                "and running products need complete episodes; make the moments from a log "
+                "without them",
             )
         return False
 
@@ -303,11 +303,11 @@ def _joined(before: Moments, sums: Moments) -> Moments:
     if sums.policy is not None:  # the model was made again with it
         kept |= {"policy": sums.policy, "model": sums.model, "start_model": sums.start_model}
     left_out = before.left_out | sums.left_out
-    return replace(sums, **kept, tables=before.tables, left_out=left_out)
+    return replace(sums, **kept, tables=before.tables | sums.tables, left_out=left_out)
 
 
 def merged(recipes: Sequence[Recipe]) -> dict[float | None, Request]:
-    """What these estimators ask for, by the clipping of the ratios: each needs its own scan."""
+    """The requests of these estimators, by the clipping of the ratios: each needs its own scan."""
     requests: dict[float | None, Request] = {}
     for recipe in recipes:
         before = requests.get(recipe.max_ratio)
@@ -333,14 +333,15 @@ def check_target(target: object) -> Policy:
 
 def scanned_sums(log: ScannedLog, target: Policy, recipes: Sequence[Recipe]) -> list[Moments]:
     """The sums that each of these estimators, its error and its gates need. One scan per clipping
-    of the ratios is for all of them, since a log that is scanned may be large. Without the rows at
-    hand the error of WIS comes from the jackknife: its products are scanned apart, by blocks, since
-    cells by blocks might not fit into memory."""
+    of the ratios is for all of them, since a log that is scanned may be large. Without rows in
+    memory the error of WIS comes from the jackknife: its products are scanned apart, by blocks,
+    since cells by blocks might not fit into memory."""
     whole, by_blocks = {}, {}
     for ratio, (request, apart) in _scans(recipes).items():
         sums = log.moments(target, request)
         whole[ratio] = by_blocks[ratio] = sums
-        # what no estimator can answer needs no second scan, which takes memory by steps and blocks
+        # questions that no estimator can answer need no second scan, which takes memory by steps
+        # and blocks
         if apart is not None and unanswerable_by_sums(sums) is None:
             products = log.moments(target, apart)
             if sums.sql is not None and products.sql is not None:
@@ -358,7 +359,7 @@ def scanned_sums(log: ScannedLog, target: Policy, recipes: Sequence[Recipe]) -> 
 
 
 def scanned_sql(log: ScannedLog, target: Policy, recipes: Sequence[Recipe]) -> str:
-    """The queries of `scanned_sums`, without running them: what its sums tell in `Moments.sql`."""
+    """The queries of `scanned_sums`, without running them: those in `Moments.sql` of its sums."""
     requests = [request for scans in _scans(recipes).values() for request in scans if request]
     return "\n\n".join(log.sql(target, request) for request in requests)
 
@@ -381,9 +382,9 @@ def _products_by_blocks(recipe: Recipe) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """A solution and the sums behind it: `used` are those that it was found on (shaped, or of one
-    half), `base` those of the whole log. Where neither was summed they hold no sums, only what they
-    are of, and `log` is the one whose rows were read."""
+    """A solution and the sums behind it: `used` are those it was solved on (shaped, or of one
+    half), `base` those of the whole log. If neither was summed they contain only the description of
+    the log, and `log` is the one whose rows were read."""
 
     solution: Solution
     used: Moments
@@ -392,7 +393,7 @@ class Solved:
 
     @property
     def behavior_value(self) -> float | None:
-        """What the behaviour itself earned; None where it cannot be told."""
+        """The behavior's value; None if it is unknown."""
         if self.log is None:
             return behavior_value(self.base)
         value = self.solution.mean_return  # of shaped rewards where the sums are not the same
@@ -401,15 +402,14 @@ class Solved:
 
 def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
     """The solution: straight from the rows where its weights can, else from the sums. A control
-    variate shapes the rewards first; what is left to solve has none."""
+    variate shapes the rewards first; the rest is solved without one."""
     plain = recipe.plain
     if isinstance(data, SumsData):
         base = used = data.moments(recipe)
         if recipe.control is not None and recipe.uses_trajectories:
             raise RefusedError(
                 "needs-log",
-                "the shaped reward of every row is weighted: that needs the log itself, not its "
-                "moments; mdr() does not",
+                "shaped rewards need the log itself, not its moments; mdr() does not need them",
             )
         if recipe.control is not None:
             from reweigh.estimate.doubly_robust import shape_moments
@@ -445,6 +445,6 @@ def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
 def _solve_sums(
     data: LogData, recipe: Recipe, sums: Moments, rows: tuple[EpisodeLog, Policy] | None
 ) -> Solution:
-    """The solution on these sums, with its error if that is asked for."""
+    """The solution on these sums, with its error if requested."""
     solution = recipe.weights.solve(recipe, sums, errors=data.errors)
     return recipe.weights.with_error(recipe, solution, sums, rows) if data.errors else solution

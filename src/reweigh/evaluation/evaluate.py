@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -18,11 +18,12 @@ from reweigh.errors import (
     StationaryWarning,
     UsageError,
     check_whole,
+    hints,
     must_be,
 )
 from reweigh.estimate import presets
 from reweigh.estimate.estimator import Recipe, overflow
-from reweigh.estimate.presets import Estimators, as_recipe, estimator_list
+from reweigh.estimate.presets import Estimators, MemoryChoice, as_recipe, estimator_list
 from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.evaluation.data import (
     LogData,
@@ -34,6 +35,7 @@ from reweigh.evaluation.data import (
     solve,
     with_gates,
 )
+from reweigh.evaluation.evaluations import Evaluations
 from reweigh.evaluation.result import Diagnostics, Estimate, Marginals, Refusal
 from reweigh.evaluation.uncertainty import EstimateUncertainty, ScanInfluence
 from reweigh.log.log import EpisodeLog
@@ -47,25 +49,63 @@ from reweigh.trust.gates import Context, measured, remarks, unanswerable, unlogg
 
 Data = EpisodeLog | ScannedLog | Moments
 AUTO = "auto"
+OWN_ARGUMENTS = ("data", "target", "estimator", "truncated")
 Answer = TypeVar("Answer")
 
 
+@overload
 def evaluate(
-    data: Data,
-    target: Policy | None = None,
+    data: Any,
+    target: Any = None,
     estimator: Recipe | str | None = None,
     *,
     truncated: Truncated = "refuse",
-) -> Estimate:
+    **reading: Any,
+) -> Estimate: ...
+
+
+@overload
+def evaluate(
+    data: Any,
+    target: Any,
+    estimator: Sequence[Recipe | str],
+    *,
+    truncated: Truncated = "refuse",
+    **reading: Any,
+) -> Evaluations: ...
+
+
+def evaluate(
+    data: Any,
+    target: Any = None,
+    estimator: Estimators | None = None,
+    *,
+    truncated: Truncated = "refuse",
+    **reading: Any,
+) -> Estimate | Evaluations:
     """Estimate what `target` would have earned on average per episode.
 
-    `data` is a log, or moments (which already know their target). The default estimator is
-    `mis()`; "auto" chooses by a rule that does not look at rewards (`evaluation/auto.py`) and says
-    why in `Estimate.chosen`. Estimators with running products refuse logs with cut-off episodes
-    unless `truncated="drop"` leaves these out, with a warning.
+    `data` is a log, or moments (which include their target); or the path or the frame of a log,
+    which is read with the arguments of `read_log`: `evaluate("log.csv", "policy.csv",
+    state="ward")`. `target` is a policy, or what makes one: a path or a frame with the columns
+    state, action, prob; {state: {action: prob}}; an (S, A) or (H, S, A) array; or a function
+    f(state, action, step). Without one, the column `target_prob` is the target if it is named.
+
+    The default estimator is `mis()`; "auto" chooses by a rule that does not use rewards
+    (`evaluation/auto.py`) and gives the reason in `Estimate.chosen`. Several estimators give
+    `Evaluations`, see `evaluate_all`. Estimators with running products refuse logs with cut-off
+    episodes unless `truncated="drop"` leaves these out, with a warning.
     """
-    estimators = [presets.mis() if estimator is None else estimator]
-    [result] = evaluate_all(data, target, estimators, truncated=truncated)
+    from reweigh.evaluation.inputs import data_of, target_of
+
+    data = data_of(data, reading, OWN_ARGUMENTS)
+    target = target_of(target, data, reading)
+    one = estimator is None or isinstance(estimator, Recipe | str)
+    listed = [presets.mis()] if estimator is None else estimator_list(estimator)
+    results = _evaluate_all(data, target, listed, truncated, within_rewards=True)
+    if not one:
+        return results
+    [result] = results
     if isinstance(result, Refusal):
         raise result.error
     for warning in result.warnings:
@@ -73,23 +113,22 @@ def evaluate(
     return result
 
 
+@hints
 def evaluate_all(
     data: Data,
     target: Policy | None,
     estimators: Estimators,
     *,
     truncated: Truncated = "refuse",
-) -> list[Estimate | Refusal]:
-    """Several estimators on one log, or one; one that refuses is a Refusal in the list. So is
+) -> Evaluations:
+    """Several estimators on one log, or one; one that refuses is a Refusal in the sequence. So is
     one whose value the logged rewards do not allow (`trust/gates/support.py`)."""
     return _evaluate_all(data, target, estimators, truncated, within_rewards=True)
 
 
-def evaluate_in_study(
-    data: Data, target: Policy | None, estimators: Estimators
-) -> list[Estimate | Refusal]:
-    """The same without a look at what the rewards allow: a study of an estimator's errors must not
-    lose the largest of them."""
+def evaluate_in_study(data: Data, target: Policy | None, estimators: Estimators) -> Evaluations:
+    """The same without checking the range that the rewards allow: a study of an estimator's errors
+    must not lose the largest of them."""
     return _evaluate_all(data, target, estimators, "refuse", within_rewards=False)
 
 
@@ -100,12 +139,14 @@ def _evaluate_all(
     truncated: Truncated,
     *,
     within_rewards: bool,
-) -> list[Estimate | Refusal]:
+) -> Evaluations:
     _check_truncated(truncated)
     listed = estimator_list(estimators)
     if AUTO in listed:
         return _evaluate_chosen(data, target, listed, truncated)
     recipes = [as_recipe(estimator) for estimator in listed]
+    if any(isinstance(recipe.weights, MemoryChoice) for recipe in recipes):
+        return _with_memories(data, target, recipes, truncated, within_rewards)
     of_recipes = _log_data(data, target, recipes, truncated)
 
     def result(k: int) -> Estimate | Refusal:
@@ -116,13 +157,13 @@ def _evaluate_all(
         results = each("estimators", range(len(recipes)), result)
     for log_data in of_recipes[:1]:
         log_data.forget_rows()
-    return results
+    return Evaluations(tuple(results))
 
 
 def _log_data(
     data: Data, target: Policy | None, recipes: list[Recipe], truncated: Truncated
 ) -> Sequence[LogData]:
-    """What each of the estimators is computed from. All share the rows, or the sums that they
+    """The data of each estimator. All share the rows, or the sums that they
     need; of a scanned log each has its own, and all share the second scan."""
     if isinstance(data, Moments):
         return [SumsData.of(data, target)] * len(recipes)
@@ -150,8 +191,8 @@ def _check_truncated(truncated: str) -> None:
 
 def _evaluate_chosen(
     data: Data, target: Policy | None, estimators: list[Recipe | str], truncated: Truncated
-) -> list[Estimate | Refusal]:
-    """The same with "auto" among the estimators, whose result tells why it was chosen."""
+) -> Evaluations:
+    """The same with "auto" among the estimators, whose result has the reason for the choice."""
     if not isinstance(data, EpisodeLog):
         raise UsageError(
             "estimator='auto' needs the log in memory (engine='arrays'); name an estimator"
@@ -161,12 +202,40 @@ def _evaluate_chosen(
     choice = choose(data, check_target(target), partial(evaluate_all, truncated=truncated))
     named = [choice.recipe if estimator == AUTO else estimator for estimator in estimators]
     results = evaluate_all(data, target, named, truncated=truncated)
-    return [
-        replace(result, chosen=choice.why)
-        if estimator == AUTO and isinstance(result, Estimate)
-        else result
-        for estimator, result in zip(estimators, results, strict=True)
-    ]
+    return Evaluations(
+        tuple(
+            replace(result, chosen=choice.why)
+            if estimator == AUTO and isinstance(result, Estimate)
+            else result
+            for estimator, result in zip(estimators, results, strict=True)
+        )
+    )
+
+
+def _with_memories(
+    data: Data,
+    target: Policy | None,
+    recipes: list[Recipe],
+    truncated: Truncated,
+    within_rewards: bool,
+) -> Evaluations:
+    """The same where the memory of some of them is chosen: all candidates are evaluated, so that
+    they share the rows and each other's errors."""
+    from reweigh.evaluation.memories import choose, expanded
+
+    places = expanded(recipes, data)
+    every: list[Recipe] = []
+    parts = []
+    for place, recipe in enumerate(recipes):
+        these = places.get(place, [recipe])
+        parts.append(slice(len(every), len(every) + len(these)))
+        every += these
+    results = _evaluate_all(data, target, every, truncated, within_rewards=within_rewards)
+    chosen = (
+        choose(every[part], results[part]) if place in places else results[part.start]
+        for place, part in enumerate(parts)
+    )
+    return Evaluations(tuple(chosen))
 
 
 def point_values(
@@ -177,19 +246,19 @@ def point_values(
     truncated: Truncated = "refuse",
 ) -> list[float | Refusal]:
     """The values alone, without errors and diagnostics: for simulation studies, and to screen many
-    policies. They say nothing about whether they are to be believed: decide on `evaluate`.
+    policies. They do not show whether they are reliable: use `evaluate` for decisions.
 
     As in `evaluate_all`, an estimator that refuses is a Refusal in the list, and `truncated="drop"`
     leaves cut-off episodes out where an estimator needs whole ones.
 
-    An estimator's value does not depend, to the last bit, on which others are asked for: each is
-    solved by itself, and sums are split into the same two blocks for all of them.
+    An estimator's value does not depend, to the last bit, on the other estimators: each is solved
+    separately, and sums are split into the same two blocks for all of them.
     """
     _check_truncated(truncated)
     if isinstance(log, ScannedLog | Moments):
         raise UsageError(
-            "point_values needs the log in memory (engine='arrays'); evaluate_all reads scanned "
-            "logs and moments too"
+            "point_values needs the log in memory (engine='arrays'); evaluate_all also takes "
+            "scanned logs and moments"
         )
     recipes = [as_recipe(estimator) for estimator in estimator_list(estimators)]
     data = RowsData.of(log, check_target(target), recipes, truncated)
@@ -216,7 +285,7 @@ def moments(
     Without `estimators` all kinds of sums are made that the log allows. `blocks` splits the
     episodes by the hash of their ids, for the jackknife (10 or more) and for split and cross-fit
     (an even number). `gates=False` leaves out what only the gates of a verdict read, which are
-    then not checked. `tables` are sums of your own (`reweigh.Table`); they come back by name, as
+    then not checked. `tables` are your own sums (`reweigh.Table`); they come back by name, as
     `moments.tables`.
     """
     blocks = check_whole("blocks", blocks, 1, MOST_BLOCKS)
@@ -226,16 +295,16 @@ def moments(
     request = Request(kinds, blocks, max_ratio, policy=True)
     if estimators is not None:
         request = Request(frozenset(), blocks, max_ratio)
-        for recipe in map(as_recipe, estimator_list(estimators)):
+        for recipe in _each_memory(map(as_recipe, estimator_list(estimators)), log):
             wanted = recipe.needs
             if recipe.control is not None and recipe.uses_trajectories:
-                raise UsageError(f"{recipe.name} needs the log itself: no moments serve it")
+                raise UsageError(f"{recipe.name} needs the log itself, not moments")
             if not recipe.weights.uses_ratios:
                 wanted = replace(wanted, max_ratio=request.max_ratio)  # it uses no ratio
             elif request.max_ratio is None and not request.kinds:
                 request = replace(request, max_ratio=wanted.max_ratio)
             if wanted.max_ratio != request.max_ratio:
-                raise UsageError("moments hold one max_ratio; make them apart for each")
+                raise UsageError("moments have one max_ratio; make separate moments for each")
             request |= wanted
     if gates:
         request = with_gates(request)
@@ -251,6 +320,17 @@ def moments(
         require_steps(log.horizon, min(blocks, log.n_episodes))
     with np.errstate(over="ignore", invalid="ignore"):  # estimators refuse what overflows
         return ArraysEngine().moments(log, target, request)
+
+
+def _each_memory(recipes: Iterable[Recipe], log: EpisodeLog | ScannedLog) -> list[Recipe]:
+    """With all candidates in place of one whose memory is to be chosen."""
+    listed = list(recipes)
+    if not any(isinstance(recipe.weights, MemoryChoice) for recipe in listed):
+        return listed
+    from reweigh.evaluation.memories import expanded
+
+    places = expanded(listed, log)
+    return [each for place, one in enumerate(listed) for each in places.get(place, [one])]
 
 
 def _try(
@@ -283,9 +363,9 @@ def _estimate(data: LogData, recipe: Recipe) -> Estimate:
     if error is not None and not np.isfinite(error):
         error, method = None, OVERFLOW
     if n < 2:
-        error, method = None, "one episode has no spread"
+        error, method = None, "one episode shows no variation"
     elif error is not None and base.about.behavior != "logged":
-        note = ", taking the estimated behaviour for the truth"
+        note = "; ignores that the behavior was estimated"
     gates = measured(
         "solution",
         Context(
@@ -344,19 +424,19 @@ def _left_out(data: LogData) -> list[Warning]:
     assert log is not None
     return [
         SelectionWarning(
-            f"{log.n_truncated:,} of {log.n_episodes:,} episodes were cut off and left out; if "
-            "being cut off has to do with the outcome, the estimate is biased"
+            f"{log.n_truncated:,} of {log.n_episodes:,} episodes were cut off and left out; "
+            "if the cut depends on the outcome, the estimate is biased"
         )
     ]
 
 
 def _pools_steps(recipe: Recipe) -> list[Warning]:
-    """What is said where the target depends on the step."""
+    """The warning if the target depends on the step."""
     if not recipe.weights.pools_steps:
         return []
     return [
         StationaryWarning(
-            "the target depends on the step, and this estimator pools all steps: it answers for a "
-            "mixture of them. Use mis()"
+            "the target depends on the step, but this estimator pools all steps and "
+            "evaluates a mixture of them. Use mis()"
         )
     ]

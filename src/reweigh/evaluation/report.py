@@ -1,27 +1,28 @@
-"""A report of results: everything that it tells is gathered here once, and shown by show/."""
+"""A report of results: all its content is gathered here once and rendered by show/."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.presets import mis
 from reweigh.evaluation.data import RowsData
-from reweigh.evaluation.result import Estimate, Refusal
+from reweigh.evaluation.result import Estimate, Refusal, main_of
+from reweigh.log.abstractions import NamedLabels
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.show import charts
 from reweigh.show.charts import forest, steps
+from reweigh.show.first_screen import check_unit, policy_in_words
 from reweigh.show.html import LONGEST_LABEL, Figure, figures
 from reweigh.show.html.sections import page_of
-from reweigh.show.record import Change, Evaluation, Report, ranked
+from reweigh.show.record import PER_EPISODE, Change, Evaluation, Report, ranked
+from reweigh.sums.moments import Moments
 from reweigh.system.files import files_behind
 from reweigh.system.process import stage
 from reweigh.trust.breakdown import (
@@ -35,7 +36,6 @@ from reweigh.trust.breakdown import (
 from reweigh.trust.intervals import Interval
 from reweigh.trust.overlap import unlogged, weight_curves
 
-FILE = re.compile(r"\.\w{1,8}$")  # what the names of files end in
 MOST_ROWS_CHANGED = 1_000_000  # beyond, the evaluations of the sensitivity would take minutes
 Result = Estimate | Refusal
 Part = TypeVar("Part")
@@ -57,13 +57,13 @@ def write_report(
 
 
 def report_of(results: Sequence[Result], **parts: Any) -> Report:
-    """Everything that a report tells.
+    """The content of a report.
 
     main          the estimate that gives the answer; see `main_of`
-    intervals     one per result, in the place of their own
-    log, target   for results that all refused: an estimate knows its own; `target` also for
-                  estimates from sums, which do not
-    title, truth, command, remarks, certificate   what stands beside the numbers
+    intervals     one per result, replacing their own
+    log, target   for results that all refused: an estimate has its own; `target` also for estimates
+                  from sums, which have none
+    title, unit, truth, command, remarks, certificate   the text beside the numbers
     about         describes a log that is not in memory
     """
     return _gathered(results, **parts)[0]
@@ -79,8 +79,10 @@ def _gathered(
     title: str | None = None,
     about: Mapping[str, Any] | None = None,
     remarks: Sequence[str] = (),
+    unit: str = PER_EPISODE,
     **beside: Any,
 ) -> tuple[Report, Sources]:
+    check_unit(unit)
     main = main_of(results) if main is None else main
     sources = sources_of(main, log, target)
     makers: dict[str, Callable[[], Any]] = {
@@ -98,7 +100,8 @@ def _gathered(
         with stage(k, len(makers) + 1):
             parts[part] = _part(make)
     answer = next((k for k, result in enumerate(results) if result is main), None)
-    log, sums, name = sources.log, sources.sums, policy_name(sources.target)
+    log, sums, target = sources.log, sources.sums, sources.target
+    name = policy_in_words("" if target is None else target.name)
     facts: Mapping[str, Any] = {} if about is None else about
     if log is not None:
         facts = log.describe()
@@ -109,7 +112,7 @@ def _gathered(
     if sums is not None and sums.about.sources:
         hashes.insert(0, ("hash of the log", ", ".join(sums.about.sources)))
     report = Report(
-        title=title or f"What would {name} earn?",
+        title=title or f"What would {name} earn {unit}?",
         target=name,
         n_episodes=size.n_episodes,
         horizon=size.horizon,
@@ -119,6 +122,8 @@ def _gathered(
         log=facts,
         hashes=tuple(hashes),
         remarks=tuple(remarks),
+        unit=unit,
+        tried=() if main is None else main.tried(results),
         **parts,
         **beside,
     )
@@ -128,14 +133,23 @@ def _gathered(
 def sources_of(
     main: Estimate | None, log: EpisodeLog | None = None, target: Policy | None = None
 ) -> Sources:
-    """What the answer rests on; where every estimator refused, this log and target."""
+    """The basis of the answer; if every estimator refused, this log and target."""
     if main is not None:
         data = main.uncertainty.data
-        sums = data.every_kind(main.recipe.max_ratio)
+        sums = with_state_names(data.every_kind(main.recipe.max_ratio))
         return Sources(sums, data.log, data.target or target, main.recipe)
     if log is None or target is None:
         return Sources(None, log, target)
-    return Sources(RowsData.of(log, target, [], "refuse").every_kind(None), log, target)
+    rows = RowsData.of(log, target, [], "refuse")
+    return Sources(with_state_names(rows.every_kind(None)), log, target)
+
+
+def with_state_names(sums: Moments | None) -> Moments | None:
+    """The sums, their states called by columns and ranges where these are known."""
+    if sums is None:
+        return None
+    columns, abstraction = sums.about.state_columns, sums.about.abstraction
+    return replace(sums, states=NamedLabels(sums.states.values, columns, abstraction))
 
 
 def records_of(
@@ -148,25 +162,9 @@ def records_of(
     return tuple(result.record_with(interval) for result, interval in pairs)
 
 
-def main_of(results: Sequence[Result]) -> Estimate | None:
-    """The one whose number is the answer: what "auto" chose, else MIS, the default, else the
-    first that answered. It is never chosen by its value."""
-    answered = [result for result in results if isinstance(result, Estimate)]
-    chosen = [result for result in answered if result.chosen is not None]
-    default = [result for result in answered if result.estimator == mis().name]
-    return next(iter([*chosen, *default, *answered]), None)
-
-
-def policy_name(target: Policy | None) -> str:
-    """The target in words; a file by its name alone."""
-    if target is None or target.name == "table":
-        return "the target policy"
-    name = target.name
-    return f"the policy “{PurePath(name).name if FILE.search(name) else name}”"
-
-
 def _part(make: Callable[[], Part | Missing]) -> Part | Missing:
-    """A part whose sums overflow, or that the log cannot answer, does not take the others along."""
+    """A part whose sums overflow, or that needs more than the log has, does not affect the
+    others."""
     try:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             return make()
@@ -181,15 +179,17 @@ def _value(sources: Sources, main: Estimate | None) -> ValueParts | Missing:
 
 
 def _changes(main: Estimate | None, log: EpisodeLog | None) -> tuple[Change, ...] | Missing:
-    """How far the answer moves with the choices behind it."""
+    """How much the answer changes with the choices behind it."""
     if main is None:
         return Missing("there is no estimate")
     if log is None:
-        return Missing("it changes the log, and there are only sums: read it with engine='arrays'")
+        return Missing(
+            "it changes the log, and only sums are available: read the log with engine='arrays'"
+        )
     if log.steps.n_rows > MOST_ROWS_CHANGED:
         return Missing(
-            f"it evaluates the log about ten times, and {log.steps.n_rows:,} rows would take long; "
-            "ask for it: estimate.sensitivity()"
+            "it evaluates the log about ten times, which takes long with "
+            f"{log.steps.n_rows:,} rows; call estimate.sensitivity() for it"
         )
     return _part(lambda: main.sensitivity().changes)
 
@@ -197,8 +197,8 @@ def _changes(main: Estimate | None, log: EpisodeLog | None) -> tuple[Change, ...
 @dataclass(frozen=True, eq=False)
 class Plots:
     """The charts of one estimate, for notebooks and files: `est.plot.forest()` shows itself, and
-    `est.plot.save(chart, path)` writes it. What cannot be drawn from what it rests on is refused,
-    with the reason."""
+    `est.plot.save(chart, path)` writes it. A chart that its data does not allow is refused, with
+    the reason."""
 
     estimate: Estimate
 
@@ -212,7 +212,7 @@ class Plots:
         return _titled("forest", forest.values(rows, self.estimate.behavior_value))
 
     def gains(self, beside: Sequence[Result] = ()) -> Any:
-        """Target - behaviour with paired intervals."""
+        """Target - behavior with paired intervals."""
         every = self._rows(beside)
         rows = [row for row in every if row.gain_interval is not None]
         if not rows:
@@ -221,23 +221,23 @@ class Plots:
 
     def weights(self) -> Any:
         """Effective episodes and largest weights per step: products against marginalized."""
-        weights = _known(lambda: weight_curves(self._sources))
+        weights = _available(lambda: weight_curves(self._sources))
         return _drawn(figures.ess(weights), figures.largest(weights), separate_legends=False)
 
     def marginals(self, show: steps.Show = "difference") -> Any:
         """State distributions over the steps: "difference", "target" or "log"; the states with the
         most mass."""
-        heat = _known(lambda: state_distributions(self._sources))
+        heat = _available(lambda: state_distributions(self._sources))
         return _titled(show, steps.marginals(steps.heat_rows(heat), show, longest=LONGEST_LABEL))
 
     def value(self) -> Any:
         """Where the value comes from: by step, and by state."""
-        parts = _known(lambda: _value(self._sources, self.estimate))
+        parts = _available(lambda: _value(self._sources, self.estimate))
         return _drawn(figures.value_steps(parts), figures.value_states(parts))
 
     def variance(self) -> Any:
         """Where the variance comes from: by step, and by state."""
-        parts = _known(lambda: variance_parts(self._sources))
+        parts = _available(lambda: variance_parts(self._sources))
         return _drawn(figures.variance_steps(parts), figures.variance_states(parts))
 
     def sensitivity(self) -> Any:
@@ -256,7 +256,7 @@ class Plots:
         return ranked(records_of([self.estimate, *others]), 0)
 
 
-def _known(make: Callable[[], Part | Missing]) -> Part:
+def _available(make: Callable[[], Part | Missing]) -> Part:
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         part = make()
     if isinstance(part, Missing):

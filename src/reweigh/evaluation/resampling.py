@@ -1,7 +1,7 @@
 """Running estimators again on other mixtures of the same episodes: the bootstrap, and deleting
 blocks of episodes.
 
-Episodes are what is independent, so episodes are drawn, never rows. In a replicate of the Poisson
+Episodes are independent, so episodes are drawn, never rows. In a replicate of the Poisson
 bootstrap episode i occurs c_i ~ Poisson(1) times, for large n the same as drawing n episodes with
 replacement. The draws are a function of (seed, episode, replicate): a replicate is the same
 whatever the number of replicates or threads, and for every estimator and target, so that
@@ -11,10 +11,10 @@ fitted to the drawn episodes, and copies of an episode stay in one fold.
 Cost: the sums of 64 replicates, or of as many as fit into half a gigabyte, are made and solved
 together (`estimate/resampled_log.py`), their errors included. MIS on observed states of large logs
 takes one compiled pass over the rows per 64 replicates instead, and another one back for their
-errors (`kernels/resample.py`; threads share the blocks of replicates). What is left (SSD-IS,
-fitted MDR on hidden states, DR of a policy that sees more than the state, tables that are too
-large) is evaluated on the repeated episodes, each replicate costing about what the estimate costs:
-some 10 ms for 1,000 episodes of 30 steps.
+errors (`kernels/resample.py`; threads share the blocks of replicates). The rest (SSD-IS, fitted MDR
+on hidden states, DR of a policy that uses more than the state, tables that are too large) is
+evaluated on the repeated episodes, each replicate costing about what the estimate costs: some 10 ms
+for 1,000 episodes of 30 steps.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ def resample(
 ) -> Replicates:
     """The values (and errors) of (target, estimator) pairs on common resampled episodes.
 
-    The seed is drawn where none is given, and kept. An estimator that refuses the log itself must
-    not be asked: what it refuses of the replicates is counted.
+    The seed is drawn if none is given, and kept. Leave out estimators that refuse the log itself;
+    refused replicates are counted.
     """
     replicates = check_whole("replicates", replicates, 1, MOST_REPLICATES)
     threads = check_threads(threads)
     seed = new_seed() if seed is None else check_whole("seed", seed, 0)
     resampler = Resampler.of(log, pairs, errors=errors, runs=replicates)
-    _ = resampler.by_kernel, resampler.by_sums  # before threads ask for them
+    _ = resampler.by_kernel, resampler.by_sums  # before threads need them
     draw = pick("resample.draw", log.n_episodes * replicates, draw_few)
 
     def block(number: int) -> Run:
@@ -105,7 +105,7 @@ def _all_reasons(made: Sequence[Run], pairs: int) -> tuple[dict[str, int], ...]:
 @dataclass(frozen=True, eq=False)
 class Deleted:
     """Values (g, k) without one block of episodes each, nan where refused; sizes (g,) of the
-    blocks, and as in Replicates the reasons of what was refused."""
+    blocks, and the reasons of refusals, as in Replicates."""
 
     values: Floats
     sizes: Ints
@@ -162,8 +162,9 @@ class Resampler:
             if errors and recipe.weights.only_jackknife:
                 raise RefusedError(
                     "no-error",
-                    f"{recipe.name} has no standard error of its own to divide by (its jackknife "
-                    "would be run in every replicate); use method='percentile' or 'jackknife'",
+                    f"bootstrap-t needs a standard error, and {recipe.name} has only that of "
+                    "its jackknife (which would run in every replicate); use "
+                    "method='percentile' or method='jackknife'",
                 )
             if id(target) not in known:
                 known[id(target)] = RowsPolicy(check_target(target), log)
@@ -237,7 +238,7 @@ class Resampler:
         return Run(values, errors, reasons)
 
     def _kernel(self, j: int, rows: Rows, draws: Draws) -> tuple[Floats, Floats]:
-        """(BLOCK,) values and errors of MIS, nan where the mixture says nothing of the target."""
+        """(BLOCK,) values and errors of MIS, nan where the mixture has no data on the target."""
         mode, g = MODES[self.pairs[j][1].normalize], rows.steps.start_value
         kept = (rows.steps.horizon, rows.width, BLOCK) if self.errors else (0, 0, 0)
         d, n, by_mass = np.empty(kept), np.empty(kept, np.int32), np.empty((kept[0], BLOCK))
@@ -293,7 +294,7 @@ def _own_rows(log: EpisodeLog) -> EpisodeLog:
 
 
 def new_seed() -> int:
-    """A seed that the machine draws; it is told beside what was drawn with it."""
+    """A random seed; results drawn with it name it."""
     return secrets.randbits(32)
 
 

@@ -1,28 +1,35 @@
-"""What comes out: Estimate and its parts. They print themselves."""
+"""The results of an evaluation: Estimate and its parts. Their repr is the report."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError, check_threads, must_be
-from reweigh.estimate.standard_error import Gain
+from reweigh.errors import RefusedError, check_threads, hints, must_be
+from reweigh.estimate.standard_error import Gain, scale_for
+from reweigh.show.first_screen import (
+    Card,
+    estimators_in,
+    evaluation_text,
+    policy_in_words,
+)
 from reweigh.show.record import (
     NO_TRUST,
+    PER_EPISODE,
     Diagnostics,
     Evaluation,
-    frame_of,
-    rows_frame,
+    error_beside,
     value_text,
 )
-from reweigh.show.text import aligned, evaluation_lines, html_table
+from reweigh.show.text import evaluation_lines
 from reweigh.system import number, rounded, two_digits
 from reweigh.trust.gates import Context, Verdict, measured
-from reweigh.trust.intervals import Auto, Interval, IntervalRequest, scale_for
+from reweigh.trust.intervals import Auto, Interval, IntervalRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,16 +37,20 @@ if TYPE_CHECKING:
 
     from reweigh.estimate.estimator import Nodes, Recipe
     from reweigh.estimate.solution import DenseNodes
+    from reweigh.evaluation.groups import Groups
+    from reweigh.evaluation.memories import Memories
     from reweigh.evaluation.report import Plots
     from reweigh.evaluation.sensitivity import Sensitivity
     from reweigh.evaluation.uncertainty import EstimateUncertainty
     from reweigh.log.states import Labels
     from reweigh.sums.moments import Moments
+    from reweigh.system.frames import FrameKind
     from reweigh.trust.gates import GateResult, Verdict
 
 Floats = npt.NDArray[np.float64]
 NOT_TO_TRUST = f"{NO_TRUST}; see certify() for a bound that holds"
-OF_THE_WEIGHTS = ("effective size", "heaviest episode")  # gates
+By = Literal["estimate", "step", "state", "gate"]
+MOST_ROWS_TRIED = 1_000_000  # beyond, another estimator and its verdict take their time
 __all__ = [
     "Diagnostics",
     "Estimate",
@@ -55,7 +66,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Marginals:
-    """Where the target goes and where the log went: one entry per (step, state) reached.
+    """State distributions of target and log: one entry per (step, state) reached.
 
     step              the step            codes   of the states, in `labels`
     target, behavior  d_t^π(s) and d_t^μ(s)
@@ -67,23 +78,23 @@ class Marginals:
 
     @cached_property
     def step(self) -> npt.NDArray[np.int64]:
-        return self._inside(self.by_node.made.t)
+        return self._inside(self.by_node.nodes.t)
 
     @cached_property
     def codes(self) -> npt.NDArray[np.int64]:
-        return self._inside(self.by_node.made.s)
+        return self._inside(self.by_node.nodes.s)
 
     @cached_property
     def target(self) -> Floats:
-        return self._inside(self.by_node.made.target)
+        return self._inside(self.by_node.nodes.target)
 
     @cached_property
     def behavior(self) -> Floats:
-        return self._inside(self.by_node.made.behavior)
+        return self._inside(self.by_node.nodes.behavior)
 
     def _inside(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Those of the steps before the horizon."""
-        return values[self.by_node.made.t < self.horizon]
+        return values[self.by_node.nodes.t < self.horizon]
 
     @cached_property
     def state(self) -> list[str]:
@@ -103,8 +114,8 @@ class Marginals:
 
 
 @dataclass(frozen=True, eq=False)
-class Estimate:
-    """What the target policy would have earned, and how far to trust it."""
+class Estimate(Card):
+    """The estimated value of the target policy, with its interval and verdict."""
 
     value: float
     standard_error: float | None
@@ -118,10 +129,11 @@ class Estimate:
     marginals: Marginals | None
     diagnostics: Diagnostics
     uncertainty: EstimateUncertainty
-    gates: tuple[GateResult, ...]  # those of its own numbers; the verdict has the log's as well
+    gates: tuple[GateResult, ...]  # those that read the solution; the verdict adds those of the log
     warnings: tuple[Warning, ...] = field(default=())
     chosen: str | None = None  # why "auto" took this estimator
-    no_interval: str | None = None  # why the interval that was asked for was refused
+    memories: Memories | None = None  # what was tried to choose its memory
+    no_interval: str | None = None  # why the requested interval was refused
 
     @cached_property
     def moments(self) -> Moments:
@@ -138,15 +150,15 @@ class Estimate:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """green, amber or red, with the reasons: the gates of the estimate's own numbers and of
-        the log and target (propensities, history, drift, the weights' tail), which are made when
-        the verdict is first asked for. Never green without the interval that was asked for."""
+        """green, amber or red, with the reasons: the gates of the estimate's own numbers and of the
+        log and target (propensities, history, drift, the weights' tail), which are computed when
+        the verdict is first read. Never green without the requested interval."""
         return Verdict((*self.gates, *measured("sums", self.context())))
 
     def context(self) -> Context:
-        """What gates that read sums may look at."""
+        """The context of gates that read sums."""
         of = self.uncertainty
-        with np.errstate(over="ignore", invalid="ignore"):  # gates say what overflows
+        with np.errstate(over="ignore", invalid="ignore"):  # gates report overflows
             sums = of.data.for_gates(self.recipe, of.dropped)
         return Context(
             sums,
@@ -157,7 +169,7 @@ class Estimate:
             has_interval=self.n_episodes < 2 or Auto().choice(of) is not None,
             refused=self.no_interval,
             spread=of.spread if of.has_influence else None,
-            apart_from_wis=of.errors_from_wis,
+            beside_longer_memories=of.beside_longer_memories,
             state_values=of.data.state_values(self.recipe, of.dropped),
             shared=of.data.once(("gates", id(sums)), dict[str, Any]),
         )
@@ -166,6 +178,7 @@ class Estimate:
     def estimator(self) -> str:
         return self.recipe.name
 
+    @hints
     def interval(
         self,
         level: float = 0.95,
@@ -176,8 +189,9 @@ class Estimate:
         value_range: tuple[float, float] | None = None,
         threads: int = 1,
     ) -> Interval | None:
-        """A confidence interval. None with one episode, or where `auto` finds no method; a method
-        that was asked for and cannot answer raises RefusedError with the reason.
+        """A confidence interval: `low, high = est.interval()`. None with one episode, or where
+        `auto` finds no method; a requested method without an interval raises RefusedError with the
+        reason.
 
         analytic     value ± t SE: the variances within cells over N - 1, Student's t with the
                      degrees of freedom of Welch and Satterthwaite (of estimators with running
@@ -188,10 +202,10 @@ class Estimate:
         bootstrap-t  the same, each replicate divided by its own error
         auto         see `reweigh.trust.intervals.Auto`
 
-        `replicates` (at least 20/(1 - level), less 1) and `seed` are for resampling: they are
-        kept, so that another level costs nothing, and without a seed one is drawn and told in the
-        interval's `method`. `value_range` are the ends between which the value is known to lie.
-        Intervals are asymptotic; `rw.certify` gives bounds that are not.
+        `replicates` (at least 20/(1 - level), less 1) and `seed` are for resampling: they are kept,
+        so another level costs nothing; without a seed one is drawn and named in the interval's
+        `method`. `value_range` is the known range of the value. Intervals are asymptotic;
+        `rw.certify` gives bounds that are not.
         """
         ends = value_range, scale_for(self.recipe)
         wanted = IntervalRequest(level, "both", *ends, replicates, seed, check_threads(threads))
@@ -214,40 +228,34 @@ class Estimate:
         return self.uncertainty.interval(method, wanted)
 
     def error_beside(self, interval: Interval | None) -> float | None:
-        """The error to tell beside an interval: that of the episodes, where this made it wider
-        than the state would have it."""
-        ways = ("cluster", "jackknife")
-        by_episodes = interval is not None and interval.method.startswith(ways)
-        if interval is not None and by_episodes and self.standard_error is not None:
-            return interval.standard_error
-        return self.standard_error
+        """The standard error to print beside an interval: that of the episodes, if it made the
+        interval wider."""
+        return error_beside(self.standard_error, interval)
 
     @property
     def trusted(self) -> bool:
-        """Whether its error may be shown. Not that of IS and WIS where too few episodes hold the
-        weight: then their intervals are narrow and wrong, and only a bound that holds for every
-        number of episodes (`rw.certify`) says anything."""
-        if not self.recipe.uses_trajectories or self.recipe.control is not None:
-            return True
-        return not any(g.level == "red" and g.name in OF_THE_WEIGHTS for g in self.gates)
+        """Whether its standard error may be shown: not if the verdict is red. Then intervals can be
+        narrow and wrong, and only a bound that holds for every number of episodes (`rw.certify`) is
+        valid."""
+        return self.verdict.level != "red"
 
     @property
     def not_to_trust(self) -> str:
-        """What is said in place of its interval where that is not to be trusted."""
+        """The text in place of an interval that is not reliable."""
         return NOT_TO_TRUST if self.uncertainty.data.certifiable else NO_TRUST
 
     def p_value(self) -> float:
-        """p of "the target is not better than the behaviour", one-sided: small where it is. See
+        """p of "the target is not better than the behavior", one-sided: small where it is. See
         `gain`."""
         return self.gain().p_value
 
     def gain(self) -> Gain:
-        """How much more than the behaviour the target earns, with its error and p-value.
+        """How much more than the behavior the target earns, with its error and p-value.
 
         From rows the difference is paired, since both values come from the same episodes. From
         sums (moments, Spark, warehouses) its error is at most that of both values together, and
         the p-value is the largest that this allows (`Gain.at_most`). RefusedError where there is
-        no error, or the sums do not tell how much the returns spread.
+        no error, or the sums do not include the variance of the returns.
         """
         return self.uncertainty.gain()
 
@@ -258,13 +266,22 @@ class Estimate:
         except RefusedError as error:
             return error
 
+    def by(self, column: str, level: float = 0.95) -> Groups:
+        """The estimate by groups of episodes: value, gain and verdict for every value of a column
+        in the first row of the episodes (of the state, or any other column of the log). Intervals
+        hold together at `level`."""
+        from reweigh.evaluation.evaluate import evaluate_all
+        from reweigh.evaluation.groups import by_groups
+
+        return by_groups(self, column, level, evaluate_all)
+
     def sensitivity(self) -> Sensitivity:
         """How far the number moves when a choice behind it is changed: ratios clipped, the
         episodes that matter most left out, fewer steps, coarser and finer states."""
         from reweigh.evaluation.evaluate import evaluate_all
         from reweigh.evaluation.sensitivity import of_log
 
-        log, target = self.uncertainty.rows("sensitivity changes the log")
+        log, target = self.uncertainty.rows("sensitivity needs a log that can be changed")
         return of_log(log, target, self.recipe, evaluate_all)
 
     @cached_property
@@ -281,24 +298,31 @@ class Estimate:
         *,
         beside: Sequence[Estimate | Refusal] = (),
         title: str | None = None,
+        unit: str = PER_EPISODE,
+        by: str | None = None,
         overwrite: bool = False,
     ) -> Path:
-        """Write a report as one HTML file that needs nothing else: the answer and its verdict,
-        what they rest on, and how they were computed. `beside` are other estimators' results on
-        the same log, as `evaluate_all` gives them."""
+        """Write a report as one self-contained HTML file: the answer, its verdict, the data behind
+        them, and how they were computed. `beside` are other estimators' results on the same log, as
+        `evaluate_all` gives them; `unit` is what the value is per, such as "per patient"; `by` is a
+        column of groups, see `by()`."""
         from reweigh.evaluation.report import write_report
 
         results = [self, *(result for result in beside if result is not self)]
-        return write_report(results, path, main=self, title=title, overwrite=overwrite)
+        groups = None if by is None else self.by(by).table()
+        parts: dict[str, Any] = {"main": self, "title": title, "unit": unit, "groups": groups}
+        return write_report(results, path, overwrite=overwrite, **parts)
 
     def record(self) -> Evaluation:
-        """What every face shows of it, with its default interval."""
+        """The record that text, JSON and HTML render, with its default interval."""
         return self.record_with(self.interval())
 
     def record_with(self, interval: Interval | None) -> Evaluation:
         """The same with this interval."""
         untrusted = "" if self.trusted else self.not_to_trust
         none = self.no_interval or self.error_method
+        data = self.uncertainty.data
+        about = data.for_gates(self.recipe, self.uncertainty.dropped).about
         return Evaluation(
             label=self.estimator,
             recipe=self.recipe,
@@ -318,30 +342,59 @@ class Estimate:
             per_step=self.per_step,
             warnings=self.warnings,
             chosen=self.chosen,
+            memory=None if self.memories is None else self.memories.to_dict(),
             sql=self.sql,
+            policy=policy_in_words("" if data.target is None else data.target.name),
+            state_columns=about.state_columns,
+            abstraction=about.abstraction,
         ).with_gain(self.gain_or_why())
+
+    def tried(self, beside: Sequence[Estimate | Refusal] = ()) -> tuple[Evaluation, ...]:
+        """Where the verdict is red: what its advice names and nobody has tried, evaluated on the
+        same log in memory, so that no advice leads to an estimator that cannot answer either."""
+        log, target = self.uncertainty.data.log, self.uncertainty.data.target
+        if self.verdict.level != "red" or log is None or target is None:
+            return ()
+        advised = {name for g in self.verdict.reasons for name in estimators_in(g.advice)}
+        names = sorted(advised - {self.estimator, *(result.estimator for result in beside)})
+        if not names or log.steps.n_rows > MOST_ROWS_TRIED:
+            return ()
+        from reweigh.evaluation.evaluate import evaluate_all
+
+        def evaluated() -> tuple[Evaluation, ...]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of an evaluation that the user did not request
+                results = evaluate_all(log, target, names)
+            return tuple(result.record_with(None) for result in results)
+
+        return self.uncertainty.data.once(("tried", *names), evaluated)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `reweigh evaluate --json` prints them."""
         return self.record().to_dict()
 
-    def to_frame(self, by: Literal["estimate", "step", "state", "gate"] = "estimate") -> Any:
-        """A pandas DataFrame, or an Arrow table where pandas is not installed: the estimate as one
-        row; or a row per step, per step and state (where the estimator has a distribution of
-        states), or per gate."""
+    def to_frame(self, kind: FrameKind | By | None = None, by: By = "estimate") -> Any:
+        """The estimate as one row; or a row per step, per step and state (where the estimator has
+        a distribution of states), or per gate. `kind` is "pandas", "polars" or "arrow"; without it
+        pandas, or Arrow where pandas is not installed."""
+        from reweigh.system.frames import KINDS, frame_of, rows_frame
+
+        if kind is not None and kind not in KINDS:  # to_frame("step")
+            return self.to_frame(None, cast("By", kind))
+        kind = cast("FrameKind | None", kind)
         if by == "estimate":
-            return rows_frame([self.record().row()])
+            return rows_frame([self.record().row()], kind)
         if by == "gate":
-            return rows_frame([gate.to_dict() for gate in self.verdict.gates])
+            return rows_frame([gate.to_dict() for gate in self.verdict.gates], kind)
         if by == "step":
-            return self.diagnostics.frame(self.per_step)
+            return self.diagnostics.frame(self.per_step, kind)
         if by != "state":
             raise must_be("by", '"estimate", "step", "state" or "gate"', by)
         m = self.marginals
         if m is None:
-            raise RefusedError("no-states", f"{self.estimator} has no distribution of states")
+            raise RefusedError("no-states", f"{self.estimator} has no state distribution")
         names = ("step", "state", "target", "behavior", "weight")
-        return frame_of({name: getattr(m, name) for name in names})
+        return frame_of({name: getattr(m, name) for name in names}, kind)
 
     def value_text(self, error: float | None) -> str:
         """The value as it is printed beside this error."""
@@ -352,17 +405,14 @@ class Estimate:
         return evaluation_lines(self.record())
 
     def __str__(self) -> str:
-        return "\n".join([self.estimator, *aligned(self.rows(), indent="  ")])
+        return "\n".join(evaluation_text(self.record(), self.tried()))
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
-        return html_table(self.estimator, self.rows())
-
 
 @dataclass(frozen=True, eq=False)
-class Refusal:
-    """An estimator that gave no answer, and why."""
+class Refusal(Card):
+    """An estimator that refused, and why."""
 
     recipe: Recipe
     error: RefusedError
@@ -374,7 +424,7 @@ class Refusal:
         return self.recipe.name
 
     def record(self) -> Evaluation:
-        """What every face shows of it."""
+        """The record that text, JSON and HTML render."""
         return Evaluation(
             self.estimator, self.recipe, self.n_episodes, self.horizon, refused=self.error
         )
@@ -385,3 +435,14 @@ class Refusal:
 
     def to_dict(self) -> dict[str, Any]:
         return self.record().to_dict()
+
+
+def main_of(results: Sequence[Estimate | Refusal]) -> Estimate | None:
+    """The one whose number is the answer: what "auto" chose, else MIS, the default, else the
+    first that answered. It is never chosen by its value."""
+    from reweigh.estimate.presets import mis
+
+    answered = [result for result in results if isinstance(result, Estimate)]
+    chosen = [result for result in answered if result.chosen is not None]
+    default = [result for result in answered if result.estimator == mis().name]
+    return next(iter([*chosen, *default, *answered]), None)

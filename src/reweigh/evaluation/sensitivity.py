@@ -34,14 +34,15 @@ CLIPPED = (0.999, 0.99)  # quantiles of the ratios
 LEFT_OUT = 0.01  # of the episodes
 SHORTER = 0.9  # of the horizon
 MOST_CHANGES = len(CLIPPED) + 5  # and one for each column of the state
-# what was changed, the log or its sums, the target, the estimator
+# the change, the log or its sums, the target, the estimator
 Variant = tuple[str, EpisodeLog | Moments, Policy | None, Recipe]
-Evaluate = Callable[[Any, Policy | None, list[Recipe]], list[Estimate | Refusal]]
+Evaluate = Callable[[Any, Policy | None, list[Recipe]], Sequence[Estimate | Refusal]]
 
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """The number, and where it moves to; `untried` says what could not be changed."""
+    """The value, and the values after each change; `untried` lists changes that were not
+    possible."""
 
     estimator: str
     value: float
@@ -80,7 +81,7 @@ def of_log(log: EpisodeLog, target: Policy, recipe: Recipe, evaluate_all: Evalua
     """Every change that this log and estimator allow."""
     at_most = MOST_CHANGES + len(log.columns.state)
     variants = _variants(log, target, recipe)
-    found = _moved("other choices", (log, target, recipe), variants, evaluate_all, at_most)
+    found = _changed_value("other choices", (log, target, recipe), variants, evaluate_all, at_most)
     return replace(found, untried="; ".join(_untried(log, target, recipe)))
 
 
@@ -92,7 +93,7 @@ def of_sites(
 ) -> Sensitivity:
     """Each site's sums left out in turn."""
     if len(sites) < 2:
-        raise RefusedError("sites", "one site cannot be left out: there is no other")
+        raise RefusedError("sites", "no site can be left out: there is only one")
 
     def without(i: int) -> Variant:
         rest = reduce(add, [site for j, site in enumerate(sites) if j != i])
@@ -100,10 +101,10 @@ def of_sites(
         return f"without {name} ({sites[i].n_episodes:,} episodes)", rest, None, recipe
 
     whole, variants = (reduce(add, sites), None, recipe), map(without, range(len(sites)))
-    return _moved("sites", whole, variants, evaluate_all, len(sites))
+    return _changed_value("sites", whole, variants, evaluate_all, len(sites))
 
 
-def _moved(
+def _changed_value(
     what: str,
     whole: tuple[Any, Policy | None, Recipe],
     variants: Iterable[Variant],
@@ -151,7 +152,7 @@ def _by_state(recipe: Recipe) -> bool:
 
 
 def _untried(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[str]:
-    """What is not tried, and why: clipping, other states."""
+    """The changes that are not tried, and why: clipping, other states."""
     if "ratios" in recipe.traits and not any(_clipped(log, target, recipe)):
         yield "clipping is not tried: no ratio is between 1 and the largest"
     if recipe.uses_trajectories and recipe.control is None:
@@ -190,8 +191,12 @@ def _lighter(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Varian
         return
     kept = np.ones(log.n_episodes, bool)
     kept[np.argsort(-weight, kind="stable")[:count]] = False
-    episodes = "episode that moves" if count == 1 else f"{count:,} episodes that move"
-    yield f"without the {episodes} it most", log.select(kept), target, recipe
+    episodes = (
+        "episode with the largest effect"
+        if count == 1
+        else f"{count:,} episodes with the largest effect"
+    )
+    yield f"without the {episodes}", log.select(kept), target, recipe
 
 
 def shortened(log: EpisodeLog, horizon: int) -> EpisodeLog:
@@ -245,10 +250,10 @@ def _merged(labels: Sequence[tuple[Any, ...]]) -> tuple[npt.NDArray[np.int64], L
 def _with_states(log: EpisodeLog, codes: npt.NDArray[np.int64], labels: Labels) -> EpisodeLog:
     steps = log.steps
 
-    def moved(old: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    def recode(old: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         return np.where(old >= 0, codes[np.maximum(old, 0)], old).astype(np.int32)
 
-    other = replace(steps, state=moved(steps.state), ending=moved(steps.ending))
+    other = replace(steps, state=recode(steps.state), ending=recode(steps.ending))
     return replace(log, steps=other, states=labels, _cache={})
 
 
@@ -263,8 +268,8 @@ def with_previous(log: EpisodeLog) -> EpisodeLog:
 
 
 def _halved(log: EpisodeLog) -> EpisodeLog | None:
-    """The same log whose made states are split in two by each of the numbers that they were made
-    of, at its median within the state; None where there is nothing to split."""
+    """The same log with each binned state split in two at the median of each of its numbers; None
+    if there is nothing to split."""
     if log.abstraction is None:
         return None
     values = log.raw_states()
@@ -284,7 +289,7 @@ def _refined(log: EpisodeLog, keys: list[npt.NDArray[Any]]) -> EpisodeLog:
     groups = group_by(keys)
     parts = zip(*(key.tolist() for key in groups.keys), strict=True)
     labels = Labels(tuple("|".join(map(str, each)) for each in parts))
-    # After the last row there is no such state; it is not needed after the horizon.
+    # There is no such state after the last row; it is not needed after the horizon.
     steps = log.steps
     ending = np.where(steps.ending >= 0, UNKNOWN, steps.ending)
     other = replace(steps, state=groups.index().astype(np.int32), ending=ending.astype(np.int32))
@@ -292,7 +297,7 @@ def _refined(log: EpisodeLog, keys: list[npt.NDArray[Any]]) -> EpisodeLog:
 
 
 class GivenPolicy(WrappedPolicy):
-    """A policy's answers for the rows of one log, whatever their states are called."""
+    """A policy's probabilities for the rows of one log, independent of state names."""
 
     def __init__(self, policy: Policy, found: Floats) -> None:
         super().__init__(policy)

@@ -2,15 +2,15 @@
 
 Influence values come from the rows in memory, or from a second scan of a log that stays where it
 is. Sums alone, such as moments from a file, have none. A second scan is made once for all
-estimators of an evaluation, when the first of them asks. It keeps no ψ: of every estimator, and of
-every two of them, what `Spread` holds.
+estimators of an evaluation, when the first one needs it. It keeps no ψ, but a `Spread` for every
+estimator and every pair of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -28,7 +28,15 @@ from reweigh.estimate.influence import (
     returns_of,
 )
 from reweigh.estimate.marginal import behavior_gradient, behavior_value
-from reweigh.estimate.presets import wis
+from reweigh.estimate.memory_rows import (
+    Comparison,
+    PaddedEpisodes,
+    comparison,
+    memories,
+    remembered,
+    sampled,
+    share_of,
+)
 from reweigh.estimate.standard_error import (
     GONE,
     OVERFLOW,
@@ -40,7 +48,7 @@ from reweigh.estimate.standard_error import (
     nothing_left,
     paired,
 )
-from reweigh.evaluation.data import LogData, RowsData, SumsData, scanned_sums, solve
+from reweigh.evaluation.data import LogData, RowsData, SumsData
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy, RememberedPolicy
 from reweigh.sums.engines import ratios
@@ -49,12 +57,12 @@ from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
 from reweigh.trust.gates import Context, measured
 from reweigh.trust.gates.episodes import Dependence
-from reweigh.trust.gates.states import errors_apart
+from reweigh.trust.gates.gate import NO_EPISODES
 from reweigh.trust.intervals import IntervalRequest, Replicates, Uncertainty
 
 Floats = npt.NDArray[np.float64]
-BEHAVIOR, WIS = "the behaviour", "wis"
-Column = Recipe | str  # an estimator of the evaluation, BEHAVIOR, or WIS
+BEHAVIOR = "the behavior"
+Column = Recipe | str  # an estimator of the evaluation, or BEHAVIOR
 Pair = tuple[Column, Column | None]
 OTHER_METHODS = ", or use method='analytic' or method='jackknife'"
 
@@ -80,10 +88,10 @@ class RowsInfluence:
         log, target = self.data.rows(self.dropped)
         if column == BEHAVIOR:
             return behavior_values(log)
-        recipe = wis() if isinstance(column, str) else column
-        whole = not (recipe.uses_trajectories and log.n_truncated)
-        sums = self.data.moments(recipe, self.dropped) if recipe.control is None and whole else None
-        return influence_values(log, target, recipe, sums)
+        assert isinstance(column, Recipe)
+        whole = not (column.uses_trajectories and log.n_truncated)
+        sums = self.data.moments(column, self.dropped) if column.control is None and whole else None
+        return influence_values(log, target, column, sums)
 
     def spread(self, column: Column, minus: Column | None = None) -> Spread:
         """Of ψ, or of the difference of two; RefusedError where an estimator has none."""
@@ -92,8 +100,19 @@ class RowsInfluence:
             psi = psi if minus is None else psi - self.values(minus)
             return Spread.of(psi, self.data.rows(self.dropped)[0].steps.episode)
 
-    def wis_value(self) -> float:
-        return solve(self.data, wis(), self.dropped).solution.value
+    def sample(self, recipe: Recipe) -> PaddedEpisodes:
+        """Of the episodes, with the influence values of this estimator."""
+        x = self.data.once(("padded", self.dropped), self._padded)
+        if recipe not in x.psi:
+            log, _ = self.data.rows(self.dropped)
+            x.psi[recipe] = self.values(recipe)[sampled(log.steps, x.share)]
+        return x
+
+    def _padded(self) -> PaddedEpisodes:
+        log, target = self.data.rows(self.dropped)
+        share = share_of(log.n_episodes, log.horizon)
+        which, rho = sampled(log.steps, share), ratios(log, target, None)[1]
+        return replace(PaddedEpisodes.of(log.steps, rho, len(log.states), which), share=share)
 
 
 @dataclass(eq=False)
@@ -105,12 +124,14 @@ class ScanInfluence:
     sums: dict[Column, Moments] = field(default_factory=dict)
     _spreads: dict[Pair, Spread] = field(default_factory=dict, repr=False)
     _refused: dict[Column, RefusedError] = field(default_factory=dict, repr=False)
+    _parts: list[PaddedEpisodes] = field(default_factory=list, repr=False)
+    _sample: PaddedEpisodes | None = field(default=None, repr=False)
 
     def spread(self, column: Column, minus: Column | None = None) -> Spread:
         wanted = [column] if minus is None else [column, minus]
         for each in wanted:
             if (each, None) not in self._spreads and each not in self._refused:
-                self._scan(each)
+                self._scan()
         for each in wanted:
             if each in self._refused:
                 raise self._refused[each]
@@ -118,21 +139,22 @@ class ScanInfluence:
             return -self._spreads[minus, column]
         return self._spreads[column, minus]
 
-    def wis_value(self) -> float:
-        return wis().weights.solve(wis(), self._sums_of_wis(), errors=False).value
+    def sample(self, recipe: Recipe) -> PaddedEpisodes:
+        """Of the episodes, with the influence values of all estimators."""
+        self.spread(recipe)
+        if self._sample is None:
+            first = next(iter(self.sums.values()))
+            self._sample = PaddedEpisodes.together(self._parts, self._share(first))
+            self._parts.clear()
+        return self._sample
 
-    def _sums_of_wis(self) -> Moments:
-        if WIS not in self.sums:
-            [self.sums[WIS]] = scanned_sums(self.log, self.target, [wis()])
-        return self.sums[WIS]
+    def _share(self, sums: Moments) -> float:
+        return share_of(sums.n_episodes, sums.about.horizon)
 
-    def _scan(self, wanted: Column) -> None:
-        """ψ of all estimators and of the behaviour, part by part of the log; of WIS only where it
-        is asked for."""
+    def _scan(self) -> None:
+        """ψ of all estimators and of the behavior, part by part of the log."""
         from reweigh.sums.engines import second_scan
 
-        if wanted == WIS:
-            self._sums_of_wis()
         first, once = next(iter(self.sums.values())), RememberedPolicy(self.target)
         gradients: dict[Column, Any] = {}
         for column in (BEHAVIOR, *self.sums):
@@ -154,9 +176,16 @@ class ScanInfluence:
             for pair, values in differences.items():
                 spread = Spread.of(values, part.steps.episode)
                 spreads[pair] = spreads[pair] + spread if pair in spreads else spread
+            if bears_padding(first):
+                which = sampled(part.steps, self._share(first))
+                rho = ratios(part, once, None)[1]
+                padded = PaddedEpisodes.of(part.steps, rho, len(part.states), which)
+                padded.psi.update((column, values[which]) for column, values in psi.items())
+                self._parts.append(padded)
 
         def begin() -> Callable[[EpisodeLog], None]:
             spreads.clear()
+            self._parts.clear()
             return visit
 
         second_scan.visit_episodes(self.log, self.target, first, begin)
@@ -166,17 +195,17 @@ class ScanInfluence:
         self._spreads.update(spreads)
 
     def _gradient(self, column: Column, sums: Moments) -> Any:
-        """What is gathered over a part of the log. Of the behaviour's own value that is the mean
-        return, or where episodes were cut off the gradient of the recursion with every ratio 1."""
+        """The terms gathered over a part of the log. For the behavior's value these are the mean
+        return, or with cut-off episodes the gradient of the recursion with every ratio 1."""
         if column != BEHAVIOR:
-            return gradient_of(wis() if isinstance(column, str) else column, self.sums[column])
+            return gradient_of(column, self.sums[column])  # type: ignore[arg-type]
         if not sums.truncated:
             mean = behavior_value(sums)
             if mean is None:
-                raise RefusedError("no-behavior", "what the behaviour itself earned is not known")
+                raise RefusedError("no-behavior", "the behavior's value is unknown")
             return mean
         if sums.transitions is None:
-            raise RefusedError("missing-moments", "these sums hold no transitions")
+            raise RefusedError("missing-moments", "these sums have no transitions")
         about, cells = sums.about, sums.transitions.forget("block")
         start, hidden = sums.start.forget("block"), sums.hidden
         of = behavior_gradient(cells, start, about.horizon, about.discount, hidden=hidden)
@@ -191,6 +220,11 @@ class ScanInfluence:
         return gathered(gradient, part, target, rho)
 
 
+def bears_padding(sums: Moments) -> bool:
+    """Whether every step of every episode is observed until its end."""
+    return not sums.hidden and not sums.truncated
+
+
 def influences_of(data: LogData, dropped: bool) -> RowsInfluence | ScanInfluence | None:
     """Where the influence values come from: the rows, a second scan, or nothing."""
     if isinstance(data, SumsData):
@@ -201,8 +235,8 @@ def influences_of(data: LogData, dropped: bool) -> RowsInfluence | ScanInfluence
 
 @dataclass(frozen=True, eq=False)
 class EstimateUncertainty(Uncertainty):
-    """Of an estimate, from the data that it was computed from. What is made for an answer is kept:
-    another level costs nothing."""
+    """The uncertainty of an estimate, from its data. Results are kept: another level costs
+    nothing."""
 
     data: LogData
     dropped: bool
@@ -213,7 +247,7 @@ class EstimateUncertainty(Uncertainty):
     def of(
         cls, data: LogData, recipe: Recipe, solution: Solution, dropped: bool, **known: Any
     ) -> EstimateUncertainty:
-        """`known` are the fields that the solution alone does not tell."""
+        """`known` has the fields that are not in the solution."""
         influences, n = influences_of(data, dropped), known["n_episodes"]
         at_hand = None if recipe.control is not None else solution.influence
         if at_hand is not None and isinstance(influences, RowsInfluence):
@@ -233,14 +267,14 @@ class EstimateUncertainty(Uncertainty):
         """Of the estimate's influence values, or of their difference to others."""
         influences = influences_of(self.data, self.dropped)
         if influences is None:
-            raise self._needs_rows("influence values are those of episodes", OTHER_METHODS)
+            raise self._needs_rows("influence values need individual episodes", OTHER_METHODS)
         return influences.spread(self.recipe, minus)
 
     def influence(self) -> Floats:
         """(n,) ψ of the estimate, of a log in memory."""
         influences = influences_of(self.data, self.dropped)
         if not isinstance(influences, RowsInfluence):
-            raise self._needs_rows("influence values are those of episodes", OTHER_METHODS)
+            raise self._needs_rows("influence values need individual episodes", OTHER_METHODS)
         return influences.values(self.recipe)
 
     def rows(self, why: str, otherwise: str = "") -> tuple[EpisodeLog, Policy]:
@@ -252,14 +286,14 @@ class EstimateUncertainty(Uncertainty):
     def _needs_rows(self, why: str, otherwise: str) -> RefusedError:
         return RefusedError(
             "needs-log",
-            f"{why}, and this estimate was made from sums, which hold no episodes: evaluate the "
-            f"log in memory (engine='arrays'){otherwise}",
+            f"{why}, but this estimate comes from sums: keep the log in memory "
+            f"(engine='arrays'){otherwise}",
         )
 
     def cluster_error(self) -> float:
         error = self._clustered(self.spread())
         if nothing_left(error, self.value):
-            raise RefusedError("no-error", "the episodes do not differ in their influence")
+            raise RefusedError("no-error", "all episodes have the same influence")
         return error
 
     def _clustered(self, psi: Spread) -> float:
@@ -271,8 +305,8 @@ class EstimateUncertainty(Uncertainty):
         return math.sqrt(psi.square * m / (m - 1))
 
     def joint_error(self, other: EstimateUncertainty) -> float | None:
-        """Of the difference to another estimate on the same log: 0 where rounding alone is left of
-        it, nan where they are not of the same episodes, None where it cannot be told."""
+        """The standard error of the difference to another estimate on the same log: 0 if only
+        rounding is left, nan for different episodes, None if it is unknown."""
         try:
             own, others = self.spread(), other.spread()
             if own.n != others.n:
@@ -284,17 +318,28 @@ class EstimateUncertainty(Uncertainty):
             return 0.0
         return math.sqrt(apart.square * own.n / (own.n - 1))
 
-    def errors_from_wis(self) -> float | None:
-        """How far WIS, which needs no state, is from the value, in errors of the difference; None
-        where it refuses, or only sums are at hand, which hold no joint error."""
-        influences = influences_of(self.data, self.dropped)
+    def beside_longer_memories(self) -> Comparison | str:
+        """How far the estimate is from those that remember more of each episode; or why that is
+        not known."""
+        influences, key = influences_of(self.data, self.dropped), "longer memories"
         if influences is None:
-            return None
+            return NO_EPISODES
+        sums = self.data.for_gates(self.recipe, self.dropped)
+        if not bears_padding(sums):
+            what = "states are hidden" if sums.hidden else "episodes were cut off"
+            return f"{what}, which longer memories cannot be compared with"
         try:
-            error = self._clustered(self.spread(WIS))
-            return errors_apart(self.value, influences.wis_value(), error)
-        except RefusedError:
-            return None
+            x = influences.sample(self.recipe)
+        except RefusedError as error:
+            return error.reason
+        recipe, about = self.recipe, sums.about
+        by_memory = self.data.once(
+            (key, self.dropped, recipe.max_ratio),
+            lambda: tuple(
+                remembered(x, memories(about.horizon)[1:], about.discount, recipe.max_ratio)
+            ),
+        )
+        return comparison(x, recipe, self.value, recipe.weights.remembers, by_memory)
 
     def dependence(self) -> str | None:
         sums = self.data.for_gates(self.recipe, self.dropped)
@@ -315,7 +360,7 @@ class EstimateUncertainty(Uncertainty):
         """Those made before serve again, without a seed also theirs."""
         from reweigh.evaluation.resampling import new_seed, resample
 
-        log, target = self.rows("the bootstrap draws episodes", OTHER_METHODS)
+        log, target = self.rows("the bootstrap needs individual episodes", OTHER_METHODS)
         kept: Replicates | None = self._kept.get("replicates")
         seed, count = wanted.seed, wanted.replicates
         if seed is None:
@@ -328,21 +373,21 @@ class EstimateUncertainty(Uncertainty):
         return kept
 
     def gain(self) -> Gain:
-        """How much more than the behaviour the target earns. By the difference of the influence
+        """How much more than the behavior the target earns. By the difference of the influence
         values, since both are estimated from the same episodes; from sums with the most that the
         error of the difference can be."""
         if self.n_episodes < 2:
-            raise RefusedError("no-error", "one episode has no spread")
+            raise RefusedError("no-error", "one episode shows no variation")
         if self.behavior_value is None:
             raise RefusedError(
-                "no-behavior", "what the behaviour itself earned cannot be told from this log"
+                "no-behavior", "the behavior's value cannot be computed from this log"
             )
         if self.has_influence:
             error = self._clustered(self.spread(BEHAVIOR))
             return paired(self.value, self.behavior_value, error, self.n_episodes)
         returns = error_of_returns(self.data.for_gates(self.recipe))
         own = self.interval("auto", IntervalRequest())
-        if own is None and "jackknife" in self._kept:  # asked for, where the default tells nothing
+        if own is None and "jackknife" in self._kept:  # requested, while the default has none
             own = self.interval("jackknife", IntervalRequest())
         if own is None or own.standard_error is None or own.df is None:
             why = self.dependence() or self.error_method
@@ -354,7 +399,7 @@ class EstimateUncertainty(Uncertainty):
 def _freedom_of(recipe: Recipe, solution: Solution, n: int, in_memory: bool) -> Freedom | None:
     """The analytic error's: of the solution, or for means over episodes (IS, WIS, DR, WDR) the
     variance over n - 1, and as many degrees of freedom as the worst step has effective episodes,
-    less 1 (at least 1). With n - 1 of them the weights would be taken for equal. None where the
+    less 1 (at least 1). n - 1 of them would assume equal weights. None where the
     error is the jackknife's."""
     error = solution.standard_error
     if solution.freedom is not None or error is None or n < 2:

@@ -30,16 +30,17 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 COMPILED_FROM = 100_000  # rows
 LARGEST_KEY = 2**62
 SMALL_GROUPS = 8  # rows: below that, counting is faster than adding up runs
 PLACES_PER_ROW = 4  # possible keys, up to which they are counted
 
 # Codes that are not states of a log: END absorbs (reward 0, ratio 1); UNKNOWN is a next state that
-# was not logged; START stands for a hidden first state.
+# was not logged; START is a hidden first state.
 HIDDEN, END, UNKNOWN, START = -1, -2, -3, -4
 
-# Of the marks by which logs are told apart (log/steps.py).
+# Of the marks that identify logs (log/steps.py).
 SPREAD = 316.4334022399462  # 2^9 / golden ratio: fractions of its multiples lie everywhere
 MIX = 648055.6077874098  # 2^20 / golden ratio
 MARKS = 2.0**24  # values of a mark: 2^39 rows add up to less than 2^63
@@ -107,7 +108,7 @@ def look_up(offsets: Array, state: Array, action: Array, table: Array, found: Ar
 class Groups:
     """Rows that share their keys. `keys[j]` holds key j of each group, in increasing order."""
 
-    sorting: Ints | None  # (N,) rows sorted by group, None where they are as they stand
+    sorting: Ints | None  # (N,) rows sorted by group, None if already sorted
     starts: Ints  # (G,) first place of each group in that order
     size: int  # N
     keys: tuple[Ints, ...]
@@ -145,13 +146,18 @@ class Groups:
         values = self._sorted(values)
         if len(self) == self.size:
             return values
-        if values.dtype == np.float64 and SMALL_GROUPS * len(self) > self.size:
-            return np.bincount(self._sorted_index, values)
+        if SMALL_GROUPS * len(self) > self.size:
+            return tally(self._sorted_index, values).astype(values.dtype, copy=False)
         return np.add.reduceat(values, self.starts)
 
     def max(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if len(self) == 0:
             return np.zeros(0, values.dtype)
+        if self.counted is not None:
+            largest = np.empty(len(self), values.dtype)
+            largest[self.counted] = values  # any of the group
+            np.maximum.at(largest, self.counted, values)
+            return largest
         return np.maximum.reduceat(self._sorted(values), self.starts)
 
     def index(self) -> Ints:
@@ -172,6 +178,8 @@ def tally(index: npt.NDArray[Any], weights: npt.NDArray[Any], size: int = 0) -> 
     """Sums of weights (N,) by index, as float64; of weights (N, m) those of every column."""
     if weights.ndim == 1:
         return np.asarray(np.bincount(index, weights, size), np.float64)
+    if weights.shape[1] == 1:  # the same additions in the same order, without a matrix
+        return np.asarray(np.bincount(index, weights[:, 0], size), np.float64)[:, None]
     from scipy import sparse
 
     size = max(size, int(index.max(initial=-1)) + 1)
@@ -181,7 +189,7 @@ def tally(index: npt.NDArray[Any], weights: npt.NDArray[Any], size: int = 0) -> 
 
 
 def rowwise(of_rows: npt.NDArray[Any], like: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """(N,) numbers of rows as (N, 1) where they stand beside an array (N, m) of replicates."""
+    """(N,) counts of rows as (N, 1) for use with an array (N, m) of replicates."""
     return of_rows if like.ndim == 1 else of_rows[:, None]
 
 
@@ -209,7 +217,7 @@ def stable_order(codes: Ints, size: int) -> Ints:
 
 def group_by(keys: Sequence[npt.NDArray[Any]]) -> Groups:
     """Group rows by several integer keys, the first being the slowest. O(N log N), O(N) memory;
-    O(N) where the rows stand in the order of their keys already, or few keys are possible."""
+    O(N) where the rows are in the order of their keys already, or few keys are possible."""
     columns = [np.asarray(key, np.int64) for key in keys]
     size = len(columns[0])
     if size == 0:
@@ -217,6 +225,8 @@ def group_by(keys: Sequence[npt.NDArray[Any]]) -> Groups:
     lows = [int(column.min()) for column in columns]
     widths = [int(column.max()) - low + 1 for column, low in zip(columns, lows, strict=True)]
     places, order = math.prod(widths), None
+    if places == 1:
+        return Groups(None, np.zeros(1, np.int64), size, tuple(column[:1] for column in columns))
     if places > LARGEST_KEY:  # no one number per row
         order = np.lexsort(columns[::-1])
         changed = np.zeros(size - 1, bool)
@@ -234,6 +244,8 @@ def group_by(keys: Sequence[npt.NDArray[Any]]) -> Groups:
             order = stable_order(joint, places)
             joint = joint[order]
         changed = joint[1:] != joint[:-1]
+    if order is None and changed.all():  # every row is a group, already in place
+        return Groups(None, np.arange(size), size, tuple(columns))
     starts = np.flatnonzero(np.concatenate([[True], changed]))
     first = starts if order is None else order[starts]
     return Groups(order, starts, size, tuple(column[first] for column in columns))
@@ -242,7 +254,7 @@ def group_by(keys: Sequence[npt.NDArray[Any]]) -> Groups:
 def _counted(joint: Ints, lows: list[int], widths: list[int]) -> Groups:
     """The groups of rows with these joint keys of few."""
     count = np.bincount(joint, minlength=math.prod(widths))
-    rest = np.flatnonzero(count)
+    rest = np.flatnonzero(count > 0)
     number = np.zeros(len(count), np.int64)
     number[rest] = np.arange(len(rest))
     sizes, keys = count[rest], []

@@ -28,7 +28,7 @@ def _look_ahead(
     sums: Array,
 ) -> None:
     """The rows of one step that another follows."""
-    if by_code:  # asked once: inside the loop it costs several times what the sums do
+    if by_code:  # checked once: inside the loop it costs several times as much as the sums
         for k in range(len(following)):
             s, to = U8 * (code[k] >> bits), U4 * (following[k] >> bits)
             add_worth(sums, s, worth, to, reward[k], rho[code[k]])
@@ -49,8 +49,8 @@ def _look_at_last(
     worth: Array,
     sums: Array,
 ) -> None:
-    """The rows of one step that no other follows. What follows the last step may not be known, and
-    is worth nothing, as END is there."""
+    """The rows of one step that no other follows. The state after the last step may be unknown; its
+    value is 0, like that of END."""
     end = np.uint64(len(worth)) - U4
     if by_code:
         for k in range(len(code)):
@@ -66,8 +66,8 @@ def _look_at_last(
 def _settle(
     sums: Array, d: Array, visits: Array, power: float, u: Array, variance: Array
 ) -> tuple[float, float, float, float, float]:
-    """What the sums of a step say of its states: u and the parts of SE²; returned are the squares,
-    the placebo's parts added up, the mass that the log cannot carry on, and <d, u> of both. Hardly
+    """From the sums of a step: u and the parts of SE² of its states; returned are the squares,
+    the placebo's parts added up, the mass without data, and <d, u> of both. Hardly
     a branch, since states differ at random. The sums are 0 afterwards."""
     squares, placebo, missing, value, value_one = 0.0, 0.0, 0.0, 0.0, 0.0
     for s in range(len(sums)):
@@ -219,7 +219,7 @@ def state_values(
     gamma: float, values: Array, visits: Array, since: int, until: int,
 ) -> None:  # fmt: skip
     """Fills values, visits (H+1, width): V_t(s) = Σ ρ (y + γ V_{t+1}(s'))/N over the N rows at
-    (t, s), without any normalisation; END and what is not known are worth 0. Steps as above."""
+    (t, s), without any normalization; END and unknown states have the value 0. Steps as above."""
     horizon, width = len(offsets) - 1, values.shape[1]
     sums, worth = np.zeros(2 * width), np.zeros(width)
     for s in range(width):

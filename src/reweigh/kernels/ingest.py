@@ -53,8 +53,8 @@ def some_steps(
     rows: Array,
 ) -> None:
     """π/μ, up to `limit`, and the rewards of the rows of the steps from `since` to `until`. The
-    lines of some episodes ahead are asked for: what is read of an episode is too little for the
-    processor to do that by itself."""
+    memory lines of some episodes ahead are prefetched: an episode is too short for the processor to
+    do that automatically."""
     mus, pis, earned = mu.reshape(-1), pi.reshape(-1), rewards.reshape(-1)
     across, alive = Word(mu.shape[1]), offsets[since + 1] - offsets[since]
     first, last = Word(since), until
@@ -174,12 +174,12 @@ def _any_outside(
 
 
 @inlined
-def _known(
+def _matches_table(
     codes: Array, first: Any, count: Any, mu: Array, pi: Array, at: Any, table: Array
 ) -> bool:
-    """Whether the table says the same of these codes, all numbers being given as their bits. Of a
+    """Whether the table has the same numbers for these codes, compared by their bits. Of a
     code that was not seen it never does: its sign is that of no probability. A jump at every row,
-    or a comparison of floats, would cost more than all else that is done with it."""
+    or a comparison of floats, would cost more than everything else here."""
     other, unseen = Word(0), Word(0)
     if len(pi):
         for t in range(count):
@@ -199,8 +199,8 @@ def _known(
 def _learn(
     codes: Array, first: Any, count: Any, mu: Array, pi: Array, at: Any, table: Array
 ) -> bool:
-    """Enter the codes that the table lacks; False if it says otherwise of one, or if one is NaN.
-    Zeros of both signs are the same."""
+    """Enter the codes that the table lacks; False if it has another number for one, or if one is
+    NaN. Zeros of both signs are the same."""
     for t in range(count):
         row, of_log = table[codes[first + t]], mu[at + t]
         of_target = pi[at + t] if len(pi) else 0.0
@@ -351,9 +351,8 @@ def pairs(
     is negative, or if a reward is outside [low, high] or NaN.
 
     Of a tile one array after the other is read, so that the table stays in the cache while it is
-    asked. Arrays are read by their place in memory: a slice for every episode would cost as much
-    as a tenth of its rows. Places are unsigned, so that none is asked whether it counts from the
-    end.
+    used. Arrays are read by their place in memory: a slice for every episode would cost as much as
+    a tenth of its rows. Places are unsigned, so that none is checked for counting from the end.
     """
     longest = len(offsets) - 1
     most_actions, most_states = np.int64(1) << bits, len(table) >> bits
@@ -397,7 +396,7 @@ def pairs(
                     return TOO_LARGE
             for k in range(1 if together else many):
                 at, count = places[k], whole if together else Word(counts[k])
-                same = _known(found, lines[k], count, mu_bits, pi_bits, at, table_bits)
+                same = _matches_table(found, lines[k], count, mu_bits, pi_bits, at, table_bits)
                 if not (same or _learn(found, lines[k], count, mu, pi, at, table)):
                     return WRONG
             if _any_outside(rewards, places, counts, many, together, low, high):

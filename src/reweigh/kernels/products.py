@@ -1,8 +1,8 @@
-"""Running products of ratios, step by step, and what is summed of them.
+"""Running products of ratios, step by step, and their sums.
 
 A product is held as m·2^(256 e) with a float m and a whole number e, the whole part of its
-logarithm: nothing over- or underflows, a ratio of 0 is m = 0 for good, and no row costs a logarithm
-or an exponential. One pass; work vectors over the episodes.
+logarithm: nothing over- or underflows, a ratio of 0 makes m = 0 from then on, and no row costs a
+logarithm or an exponential. One pass; work vectors over the episodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOTHING = -(1 << 40)  # exponent of a sum in which every product is 0
 
 @compiled
 def shifted(m: float, e: int) -> float:
-    """m·2^(256 e), for m ≥ 0; what is no number stays so."""
+    """m·2^(256 e), for m ≥ 0; NaN stays NaN."""
     if m == 0.0 or not m < np.inf:
         return m
     if e < -8:
@@ -60,44 +60,30 @@ def _earn(y: float, power: float, m: float, e: int) -> float:
 
 @compiled
 def _sums(
-    reward: Array, power: float, m: Array, e: Array, top: int, x: Array, plain: Array
-) -> tuple[float, float, float, float]:
-    """Σw, Σw², Σwy and the largest w of one step's rows."""
-    first = second = earned = largest = 0.0
-    for k in range(len(reward)):
-        y = reward[k]
-        w = m[k] if e[k] == top else shifted(m[k], e[k] - top)
-        first += w
-        second += w * w
-        earned += w * y
-        largest = max(largest, w)
-        plain[k] += power * y
-        x[k] += _earn(y, power, m[k], e[k])
-    return first, second, earned, largest
-
-
-@compiled
-def _sums_by_block(
-    reward: Array,
-    power: float,
-    block: Array,
-    m: Array,
-    e: Array,
-    top: Array,
-    x: Array,
-    plain: Array,
-    sums: Array,
-) -> None:
-    """The same by block."""
-    for k in range(len(reward)):
-        b, y = block[k], reward[k]
-        w = m[k] if e[k] == top[b] else shifted(m[k], e[k] - top[b])
-        sums[0, b] += w
-        sums[1, b] += w * w
-        sums[2, b] += w * y
-        sums[3, b] = max(sums[3, b], w)
-        plain[k] += power * y
-        x[k] += _earn(y, power, m[k], e[k])
+    reward: Array, power: float, block: Array, m: Array, e: Array, top: Array, x: Array,
+    plain: Array, sums: Array,
+) -> None:  # fmt: skip
+    """Adds to sums (4, B) Σw, Σw², Σwy and the largest w of one step's rows, by runs of one block;
+    to x and plain what the rows earn."""
+    k = 0
+    while k < len(reward):
+        b, largest = block[k], 0.0
+        first = second = earned = 0.0
+        shift = top[b]
+        while k < len(reward) and block[k] == b:
+            y, product, exponent = reward[k], m[k], e[k]
+            w = product if exponent == shift else shifted(product, exponent - shift)
+            first += w
+            second += w * w
+            earned += w * y
+            largest = max(largest, w)
+            plain[k] += power * y
+            x[k] += _earn(y, power, product, exponent)
+            k += 1
+        sums[0, b] += first
+        sums[1, b] += second
+        sums[2, b] += earned
+        sums[3, b] = max(sums[3, b], largest)
 
 
 @compiled
@@ -125,7 +111,7 @@ def running(
     frozen_top = np.full(blocks, NOTHING)
     for t in range(horizon):
         low, alive, power = offsets[t], offsets[t + 1] - offsets[t], gamma**t
-        # those that go on; after the last step nobody asks for the sums of the ended ones
+        # the active ones; after the last step the sums of the ended ones are not needed
         going = offsets[t + 2] - offsets[t + 1] if t + 1 < horizon else alive
         multiply(rho[low : low + alive], m, e)
         here = top[:, t]
@@ -134,11 +120,7 @@ def running(
             if m[k] != 0.0 and e[k] > here[block[k]]:
                 here[block[k]] = e[k]
         rows = slice(low, low + alive)
-        if blocks == 1:
-            w, w2, wy, wmax = _sums(reward[rows], power, m, e, here[0], x, plain)
-            sums[0, 0, t], sums[1, 0, t], sums[2, 0, t], sums[3, 0, t] = w, w2, wy, wmax
-        else:
-            _sums_by_block(reward[rows], power, block, m, e, here, x, plain, sums[:, :, t])
+        _sums(reward[rows], power, block, m, e, here, x, plain, sums[:, :, t])
         for b in range(blocks):
             by = shifted(1.0, frozen_top[b] - here[b])
             sums[0, b, t] += frozen[0, b] * by
@@ -169,21 +151,29 @@ def episodes(
     for k in range(n):
         if m[k] != 0.0 and e[k] > top[block[k]]:
             top[block[k]] = e[k]
-    for k in range(n):
-        b, G = block[k], plain[k]
-        W = m[k] if e[k] == top[b] else shifted(m[k], e[k] - top[b])
-        WG = W * G
-        sums[0, b] += x[k]
-        sums[1, b] += x[k] * x[k]
-        sums[2, b] += W
-        sums[3, b] += W * W
-        sums[4, b] += WG
-        sums[5, b] += WG * WG
-        sums[6, b] += W * WG
-        sums[7, b] += g[k]
-        sums[8, b] += g[k] * g[k]
-        sums[9, b] += G
-        sums[10, b] = max(sums[10, b], W)
+    k = 0
+    while k < n:  # by runs of one block, which are added up before they go to memory
+        b, largest = block[k], 0.0
+        x1 = x2 = w1 = w2 = wg = wg2 = w2g = g1 = g2 = returns = 0.0
+        while k < n and block[k] == b:
+            G, weighted, start = plain[k], x[k], g[k]
+            W = m[k] if e[k] == top[b] else shifted(m[k], e[k] - top[b])
+            WG = W * G
+            x1 += weighted
+            x2 += weighted * weighted
+            w1 += W
+            w2 += W * W
+            wg += WG
+            wg2 += WG * WG
+            w2g += W * WG
+            g1 += start
+            g2 += start * start
+            returns += G
+            largest = max(largest, W)
+            k += 1
+        for j, value in enumerate((x1, x2, w1, w2, wg, wg2, w2g, g1, g2, returns)):
+            sums[j, b] += value
+        sums[10, b] = max(sums[10, b], largest)
 
 
 @compiled
@@ -199,8 +189,8 @@ def residuals(
     total: Array,
 ) -> None:
     """Adds to total (n,) Σ_t scale_t ρ_{0:t} (y_t - center_t), where scale_t is scale[t] times
-    2^(256 exponent[t]). At an episode's end, its last product meets scale[H+t] and exponent[H+t],
-    what all steps from t on hold in store for it. m, e hold 1·2^0 before.
+    2^(256 exponent[t]). At an episode's end, its last product is multiplied by scale[H+t] and
+    exponent[H+t], the total of all steps from t on. m, e hold 1·2^0 before.
     """
     horizon = len(offsets) - 1
     for t in range(horizon):

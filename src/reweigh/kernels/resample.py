@@ -14,7 +14,7 @@ GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111
 
 @compiled
 def _mixed(x: np.uint64) -> np.uint64:
-    """SplitMix64's finaliser: every bit of x moves every bit of the result."""
+    """SplitMix64's finalizer: every bit of x moves every bit of the result."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(FIRST)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(SECOND)
     return x ^ (x >> np.uint64(31))
@@ -55,8 +55,8 @@ def replicate(
     kept_n: Array,
     kept_mass: Array,
 ) -> None:
-    """values (BLOCK,): MIS of the log in which episode k occurs counts[k, b] times, NaN where
-    that log says nothing about the target. Modes as in `forward`.
+    """values (BLOCK,): MIS of the log in which episode k occurs counts[k, b] times, NaN where that
+    log has no data on the target. Modes as in `forward`.
 
     For `spread` it keeps d_t(s) and N_t(s), (H, width, BLOCK), and 1/c_t, (H, BLOCK), where these
     arrays have a length.
@@ -195,9 +195,9 @@ def _carry(
     seen_next: Array,
     earned: Array,
 ) -> None:
-    """The rows of one step that another follows: all of them for some replicates, whose sums are
-    then at hand, and for the next ones again. Every other row earns apart, so that the next does
-    not wait for it."""
+    """The rows of one step that another follows: all of them for some replicates, whose sums then
+    fit in the cache, and again for the next ones. Every other row earns apart, so that the next
+    does not wait for it."""
     w, to, seen, drawn = weight.ravel(), after.ravel(), seen_next.ravel(), counts.ravel()
     paid = np.zeros(2 * BLOCK)
     for some in range(np.uint64(0), np.uint64(BLOCK), np.uint64(DRAWN)):
@@ -234,7 +234,7 @@ def spread(
     (by_mass is 1/c_t). start (n,) is a control's start value. No episode may be cut off.
 
     x = ρ (y + γ u'(s')) and u = mean of x by state, SE² = Σ (γ^t d/N)² Σ_i c_i (x_i - u)²; within
-    states normalised, x = y + γ u'(s') and u = Σ c ρ x/Σ c ρ, SE² = Σ (γ^t d/Σcρ)² Σ_i c_i ρ_i²
+    states normalized, x = y + γ u'(s') and u = Σ c ρ x/Σ c ρ, SE² = Σ (γ^t d/Σcρ)² Σ_i c_i ρ_i²
     (x_i - u)².
     """
     horizon, end = len(offsets) - 1, width - 1

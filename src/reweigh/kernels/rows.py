@@ -1,15 +1,24 @@
-"""Of a log's rows: gradients by cell gathered over each episode, and marks that tell logs apart."""
+"""From a log's rows: gradients by cell gathered over each episode, marks that identify logs; and
+the stream's inner loops, columns of a batch as codes, checked, and put time-major.
+
+Those loops go over columns and have no way out, which processors do several rows at a time: the
+code that reads logs finds the faulty row.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from reweigh.kernels import FOLD, HIDDEN, LARGE, MARKS, MIX, SPREAD, START, UNKNOWN
 from reweigh.kernels.common import Array, compiled
+from reweigh.kernels.ingest import EPISODES, STEPS, _across
 from reweigh.kernels.vectors import prefetch
 
-AHEAD = 24  # rows: how much earlier a cell is asked for
+AHEAD = 24  # rows: how much earlier a cell is prefetched
 U1, U2, U3, U4 = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+Word = np.uint64
 
 
 @compiled
@@ -22,7 +31,7 @@ def gather_cells(
     place        the cell of each key ((t·S + s)·A + a)·S + s', all codes counted from START, and
                  without the action where A is 0
     derivatives  by cell, of the count, Σρ, Σz and Σy; start: of the count of the first state; 0 at
-                 the last one, which stands for keys that have none
+                 the last one, for keys that have none
     """
     horizon, none = len(offsets) - 1, len(start) - 1
     cells = np.empty(len(psi) + AHEAD, np.uint64)
@@ -69,3 +78,77 @@ def row_marks(offsets: Array, reward: Array, mu: Array) -> int:
             # by way of 32 bits, which processors convert several at a time
             total += np.int64(np.int32(fraction(d * d * MIX) * MARKS))
     return int(total)
+
+
+@compiled
+def narrow(values: Any, low: int, limit: int, codes: Any) -> bool:
+    """codes = values - low; whether all are in 0..limit-1."""
+    bad = False
+    for i in range(len(values)):
+        code = values[i] - low
+        bad |= bool(Word(code) >= Word(limit))  # as unsigned numbers, those below 0 are large
+        codes[i] = code
+    return not bad
+
+
+@compiled
+def copied(values: Any, least: float, most: float, numbers: Any) -> bool:
+    """numbers = values; whether all are in least..most. NaN is not."""
+    bad = False
+    for i in range(len(values)):
+        x = values[i]
+        bad |= not ((x >= least) & (x <= most))
+        numbers[i] = x
+    return not bad
+
+
+@compiled
+def in_sequence(episode: Any, step: Any, before: Any, first: Any) -> bool:
+    """Whether every row takes the next step of its episode, or step 0 of another one, `before`
+    being the episode and the step of the row before them; `first` says which are at step 0."""
+    same, expected = episode[0] == before[0], before[1] + 1
+    bad = not ((same & (step[0] == expected)) | ((not same) & (step[0] == 0)))
+    first[0] = step[0] == 0
+    for i in range(len(episode) - 1):
+        begins = step[i + 1] == 0
+        same = episode[i + 1] == episode[i]
+        bad |= not ((same & (step[i + 1] == step[i] + 1)) | ((not same) & begins))
+        first[i + 1] = begins
+    return not bad
+
+
+@compiled
+def links_hold(first: Any, state: Any, next_state: Any, ended: Any, cut: Any) -> bool:
+    """Whether no row follows one that ends its episode, and next states are those of the next rows;
+    a column that is not there is empty."""
+    bad = False
+    for i in range(len(ended) - 1):
+        bad |= ended[i] & (not first[i + 1])
+    for i in range(len(cut) - 1):
+        bad |= cut[i] & (not first[i + 1])
+    for i in range(len(next_state) - 1):
+        bad |= (not first[i + 1]) & (next_state[i] != state[i + 1])
+    return not bad
+
+
+@compiled
+def mark(present: Any, codes: Any) -> None:
+    """Which codes there are; nothing to do once all have been seen."""
+    if present.all():
+        return
+    for i in range(len(codes)):
+        if codes[i] >= 0:
+            present[Word(codes[i])] = True
+
+
+@compiled
+def put_time_major(values: Any, starts: Any, lengths: Any, offsets: Any, rows: Any) -> None:
+    """rows[offsets[t] + k] = values[starts[k] + t] for t < lengths[k]; the lengths fall."""
+    places, counts = np.zeros(EPISODES, np.uint64), np.zeros(EPISODES, np.int64)
+    for k0 in range(0, len(starts), EPISODES):
+        k1 = min(k0 + EPISODES, len(starts))
+        for t0 in range(0, lengths[k0], STEPS):
+            for k in range(k0, k1):
+                places[k - k0] = Word(starts[k] + t0)
+                counts[k - k0] = min(max(lengths[k] - t0, 0), STEPS)
+            _across(values, places, counts, k1 - k0, rows, offsets[t0:], Word(k0))

@@ -1,6 +1,6 @@
 """The compiled scan: sums by cell, returns and rewards of time-major rows (`sums/scan.py`).
 
-The rows of a step stand together, and row k of a step is that of episode k. A step's cells are
+The rows of a step are adjacent, and row k of a step is that of episode k. A step's cells are
 summed in a table that stays in the cache: one line per possible cell, or per cell that occurs where
 far more are possible. Sums are taken in the order of the rows.
 """
@@ -16,7 +16,7 @@ from reweigh.kernels.vectors import add_at, prefetch
 WIDTH = 12  # numbers of a cell: n, ρ, ρ², z, ρz, z², y, y², π, π², μ, and 0
 CHUNK = 1 << 13  # rows: short steps are sorted together
 DIGIT = 11  # bits
-AHEAD = 96  # rows: how much earlier a cell is asked for
+AHEAD = 96  # rows: how much earlier a cell is prefetched
 U1, U4, U8, U12 = np.uint64(1), np.uint64(4), np.uint64(8), np.uint64(WIDTH)
 
 
@@ -154,40 +154,43 @@ def count_visits(offsets: Array, state: Array, visits: Array) -> None:
 @compiled
 def hold_rows(
     offsets: Array, state: Array, action: Array, ending: Array, actions: int, level_of: Array,
-    level: int, begins: Array, rows: Array, key: Array,
+    level: int, below: int, begins: Array, rows: Array, key: Array,
 ) -> None:  # fmt: skip
     """Of the rows from step 1 on those at a (t, s) of this level_of (H, S) or more, and apart from
-    them those of one less: fills begins (2, H+1), rows (2, …), and the rows' keys
-    ((s₋·A + a₋)·S + s)·(S+2) + s' with s₋, a₋ of the step before."""
+    them those of less, but of at least `below`: fills begins (2, H+1), rows (2, …), and the rows'
+    keys ((s·S + s₋)·A + a₋)·(S+2) + s' with s₋, a₋ of the step before. There is room for one more.
+    """
     horizon, states = level_of.shape
-    places, chosen = np.zeros(2, np.int64), np.empty(len(ending) + 1, np.int64)
+    held, apart, chosen = 0, 0, np.empty(len(ending) + 1, np.int64)
     for t in range(1, horizon):
-        begins[0, t], begins[1, t] = places
+        begins[0, t], begins[1, t] = held, apart
         low, high, before, here = offsets[t], offsets[t + 1], offsets[t - 1], level_of[t]
         going = offsets[t + 2] - high if t + 1 < horizon else 0
         many = 0
         for k in range(high - low):  # written always, kept if it is held
             chosen[many] = k
-            many += here[np.uint32(state[low + k])] >= level - 1
+            many += here[np.uint32(state[low + k])] >= below
         for j in range(many):
             k = chosen[j]
-            s, past = state[low + k], np.int64(state[before + k]) * actions
+            s = np.int64(state[low + k])
+            past = (s * states + state[before + k]) * actions
             past += action[before + k] if len(action) > 0 else 0
             follows = np.int64(state[high + k] if k < going else ending[k])
             after = follows + 2 if follows >= 0 else 1 if follows == END else 0
-            apart = 1 if here[np.uint32(s)] < level else 0
-            at = places[apart]
-            rows[apart, at] = low + k
-            key[apart, at] = (past * states + s) * (states + 2) + after
-            places[apart] = at + 1
-    begins[0, horizon], begins[1, horizon] = places
+            rows[0, held] = rows[1, apart] = low + k  # written twice, kept once
+            key[0, held] = key[1, apart] = past * (states + 2) + after
+            here_too = here[np.uint32(s)] >= level
+            held, apart = held + here_too, apart + 1 - here_too
+    begins[0, horizon], begins[1, horizon] = held, apart
 
 
 @compiled
-def rank_keys(offsets: Array, key: Array, size: int, counts: Array, cells: Array) -> None:
+def rank_keys(
+    offsets: Array, key: Array, size: int, most: int, counts: Array, cells: Array
+) -> None:
     """Replaces the keys of each step's rows, all below size, by their ranks among the different
     ones; fills counts (H,), how many these are, and `cells` with them. By digits (a radix sort);
-    short steps are sorted together."""
+    short steps are sorted together. Ends where there are more than `most` cells."""
     horizon = len(offsets) - 1
     room = CHUNK
     for t in range(horizon):
@@ -196,7 +199,7 @@ def rank_keys(offsets: Array, key: Array, size: int, counts: Array, cells: Array
     row, moved = np.empty(room, np.int32), np.empty(room, np.int32)
     together = max((1 << 62) // size, 1)  # steps whose keys fit into one number
     start, at = 0, 0
-    while start < horizon:
+    while start < horizon and at <= most:
         stop, low = start + 1, offsets[start]
         while stop < min(horizon, start + together) and offsets[stop + 1] - low <= CHUNK:
             stop += 1

@@ -1,10 +1,10 @@
 """Five things a processor does that Numba has no word for, written in LLVM's language.
 
-`prefetch` asks for a line of memory some rows before it is needed; the sums of a log lie scattered
-over more memory than any cache holds. `add_at` and `add_worth` add several numbers that lie
-side by side at once: one store instead of several, and the same bits; `add_drawn` does so for a row
-of some resampled logs. `turn` transposes eight lines of eight numbers in registers. All are plain
-LLVM, which makes of them what the processor at hand can do.
+`prefetch` loads a line of memory some rows before it is needed; the sums of a log lie scattered
+over more memory than any cache holds. `add_at` and `add_worth` add several numbers that lie side by
+side at once: one store instead of several, and the same bits; `add_drawn` does so for a row of some
+resampled logs. `turn` transposes eight lines of eight numbers in registers. All are plain LLVM,
+which compiles them for the processor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 from numba.core.cgutils import ir
 from numba.extending import intrinsic
 
-WRITE, KEEP, DATA = 1, 3, 1  # how llvm.prefetch is told that we shall write there, and soon
+WRITE, KEEP, DATA = 1, 3, 1  # arguments of llvm.prefetch: for writing, keep in the cache, data
 TOGETHER = 16  # bytes on which the numbers begin, at least
 
 
@@ -27,7 +27,8 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def prefetch(_: Any, array: Any, at: Any) -> Any:
-    """Ask for the line of memory of array[at], one-dimensional; it may lie outside of the array."""
+    """Prefetch the line of memory of array[at], one-dimensional; it may lie outside of the
+    array."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         place = _address(context, builder, signature.args[0], given[0], given[1])

@@ -1,1 +1,1 @@
-"""What was logged: reading, checking and describing episodes."""
+"""Logged episodes: reading, checking and describing them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +30,10 @@ class Abstraction:
     def __call__(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         raise UsageError("use Rounding, Grid, or any callable or object with transform()")
 
+    def cell_in_words(self, column: int, cell: Any) -> str:
+        """The values of this column that make this part of a state, such as "65–80"."""
+        raise UsageError("use Rounding, Grid, or any callable or object with transform()")
+
 
 @dataclass(frozen=True)
 class Rounding(Abstraction):
@@ -46,10 +52,14 @@ class Rounding(Abstraction):
         scale = np.asarray(self.scale, float)
         if scale.ndim == 1 and values.shape[1] != len(scale):
             raise UsageError(
-                f"Rounding has scales for {len(scale)} columns and is applied to {values.shape[1]}"
+                f"Rounding has scales for {len(scale)} columns, but the state has {values.shape[1]}"
             )
         with np.errstate(over="ignore"):  # an infinity is refused below
             return _whole(np.rint(values * scale))
+
+    def cell_in_words(self, column: int, cell: Any) -> str:
+        scale = self.scale if isinstance(self.scale, float) else tuple(self.scale)[column]
+        return f"about {cell / scale:g}"
 
 
 @dataclass(frozen=True)
@@ -70,10 +80,25 @@ class Grid(Abstraction):
         edges: tuple[tuple[float, ...], ...] = self.edges  # type: ignore[assignment]
         if values.shape[1] != len(edges):
             raise UsageError(
-                f"Grid has edges for {len(edges)} columns and is applied to {values.shape[1]}"
+                f"Grid has edges for {len(edges)} columns, but the state has {values.shape[1]}"
             )
         cells = [np.searchsorted(edge, values[:, j], side="right") for j, edge in enumerate(edges)]
         return np.stack(cells, axis=1).astype(np.int64)
+
+    def cell_in_words(self, column: int, cell: Any) -> str:
+        return between_edges(self.edges[column], cell)  # type: ignore[arg-type]
+
+
+def between_edges(edges: Sequence[float], cell: int) -> str:
+    """The values with so many edges at or below them, such as "65–80"."""
+    if not edges:
+        return "any"
+    if cell <= 0:
+        return f"< {edges[0]:g}"
+    if cell >= len(edges):
+        return f"≥ {edges[-1]:g}"
+    low, high = edges[cell - 1], edges[cell]
+    return f"{low:g}–{high:g}" if low >= 0 else f"{low:g} to {high:g}"
 
 
 AnyAbstraction = Callable[[npt.NDArray[Any]], Any] | Transformer
@@ -92,6 +117,53 @@ def describe_abstraction(abstraction: AnyAbstraction | None) -> str | None:
     return f"{name} ({digest_of_callable(call)[:12]})"
 
 
+def state_in_words(state: str, columns: Sequence[str], abstraction: str | None) -> str:
+    """A state's name by its columns and their values or ranges, such as "map_bp 65–80, lactate ≥ 4"
+    for "(2, 1)"; the name itself where it has no such parts. `abstraction` is its description."""
+    made = _described(abstraction)
+    if (len(columns) < 2 and made is None) or (abstraction is not None and made is None):
+        return state
+    try:
+        label = ast.literal_eval(state)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # END, ?, other states together
+        return state
+    parts = label if isinstance(label, tuple) else (label,)
+    if len(parts) != len(columns):
+        return state
+    words = [
+        str(part) if made is None else made.cell_in_words(column, part)
+        for column, part in enumerate(parts)
+    ]
+    return ", ".join(f"{name} {word}" for name, word in zip(columns, words, strict=True))
+
+
+@dataclass(frozen=True)
+class NamedLabels(Labels):
+    """States that are called by their columns and values or ranges, for people to read."""
+
+    columns: tuple[str, ...] = ()
+    abstraction: str | None = None
+
+    def name(self, code: int) -> str:
+        return state_in_words(super().name(code), self.columns, self.abstraction)
+
+
+@functools.cache
+def _described(abstraction: str | None) -> Abstraction | None:
+    """What such a description was made of; None of a function's, which tells no ranges."""
+    from reweigh.log.quantiles import Quantiles
+
+    try:
+        call = ast.parse(abstraction or "", mode="eval").body
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+            return None
+        known = {kind.__name__: kind for kind in (Rounding, Grid, Quantiles)}[call.func.id]
+        settings = {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg}
+        return known(**settings)
+    except (KeyError, SyntaxError, TypeError, ValueError):
+        return None
+
+
 def abstract_states(abstraction: AnyAbstraction, values: npt.NDArray[Any]) -> tuple[Codes, Labels]:
     """States from the (rows, k) array of the chosen columns."""
     if not callable(abstraction) and not isinstance(abstraction, Transformer):
@@ -104,8 +176,8 @@ def abstract_states(abstraction: AnyAbstraction, values: npt.NDArray[Any]) -> tu
         raise
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"the state abstraction {describe_abstraction(abstraction)} failed; it is called with "
-            f"an array of shape {values.shape} and returns one state per row: {error}"
+            f"the state abstraction {describe_abstraction(abstraction)} failed; it gets an "
+            f"array of shape {values.shape} and must return one state per row: {error}"
         ) from error
     if array.ndim == 1:
         array = array[:, None]
@@ -115,7 +187,9 @@ def abstract_states(abstraction: AnyAbstraction, values: npt.NDArray[Any]) -> tu
             "it must return one state (or one row of state columns) per row"
         )
     if np.ma.is_masked(result):
-        raise UsageError("the state abstraction returned masked values; a state is never masked")
+        raise UsageError(
+            "the state abstraction returned masked values, but a state cannot be masked"
+        )
     if array.dtype.kind == "f":
         array = _whole(array)
     parts = [encode_array("the abstraction's states", array[:, j]) for j in range(array.shape[1])]
@@ -126,7 +200,8 @@ def _whole(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Floats as integers, if that changes none of them."""
     if not np.all((np.abs(values) < 2.0**63) & (np.rint(values) == values)):
         raise UsageError(
-            "the state abstraction returned numbers that are not whole, not finite or too large "
-            "for 64 bits; a state is an integer or a text: round them or give the cell's number"
+            "the state abstraction returned numbers that are fractions, not finite or too "
+            "large for 64 bits; a state is an integer or a text: round them, or return the "
+            "number of the cell"
         )
     return values.astype(np.int64)

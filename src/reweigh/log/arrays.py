@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import Place, UsageError, check_threads, must_be
+from reweigh.errors import Place, UsageError, check_threads, hints, must_be
 from reweigh.kernels import COMPILED_FROM
 from reweigh.log import rules
-from reweigh.log.borrowed_arrays import BorrowedArrays
-from reweigh.log.large_arrays import ArrayRows, read_columns
+from reweigh.log.large_arrays import ArrayRows, BorrowedArrays, read_columns
 from reweigh.log.log import Columns, EpisodeLog, check_options
 from reweigh.log.paired_rows import Pairs, read_pairs
 from reweigh.log.states import (
@@ -43,11 +42,11 @@ class ArraySource:
     columns: dict[str, Array]
     order: Array
     offsets: Array
-    held: Pairs | BorrowedArrays | None = None
+    compact: Pairs | BorrowedArrays | None = None
 
     @property
     def names(self) -> list[str]:
-        made = () if self.held is None else self.held.names
+        made = () if self.compact is None else self.compact.names
         return [*self.columns, *(name for name in made if name != "reward")]
 
     def describe(self) -> str:
@@ -56,8 +55,8 @@ class ArraySource:
     def column(self, name: str) -> pa.ChunkedArray:
         values = self.columns.get(name)
         if values is None:
-            assert self.held is not None
-            values = self.held.column(name)
+            assert self.compact is not None
+            values = self.compact.column(name)
         return pa.chunked_array([pa.array(values)])
 
     def place(self, row: int) -> Place:
@@ -104,7 +103,7 @@ class Episodes:
         return np.arange(len(self.order))[None, :] < np.diff(self.offsets)[:, None]
 
     def log(self, read: ArrayRows, given: tuple[Any, ...], discount: float) -> EpisodeLog:
-        """The log of what was read of the arrays that were given."""
+        """The log from the content of a user's arrays."""
         columns = dict(read.columns)
         target_prob = columns.pop("target_prob", None)
         named = {"behavior_prob": columns.get("behavior_prob"), "target_prob": target_prob}
@@ -138,6 +137,7 @@ class Episodes:
         )
 
 
+@hints
 def log_from_arrays(
     states: npt.ArrayLike,
     actions: npt.ArrayLike,
@@ -155,13 +155,12 @@ def log_from_arrays(
 ) -> EpisodeLog:
     """Make a log of n episodes from arrays; the episodes get the ids 0..n-1.
 
-    states (n, H+1), or (n, H) when the state after the last step is not known; a further axis
-    holds the columns of a state made of several. A masked state is hidden (`hidden="allow"`).
-    The other arrays are (n, H). `lengths` (n,) counts the steps before END of each episode (what
-    the arrays hold past it is ignored), and `truncated` (n,) says which of the shorter episodes
-    were cut off rather than ended. `target_prob` becomes the column "target_prob". `threads`
-    read large arrays of 64-bit numbers side by side (one below ten million rows, unless chosen);
-    the log does not depend on them.
+    states (n, H+1), or (n, H) when the state after the last step is not known; a further axis holds
+    the columns of a state made of several. A masked state is hidden (`hidden="allow"`). The other
+    arrays are (n, H). `lengths` (n,) counts the steps before END of each episode (later values are
+    ignored), and `truncated` (n,) marks the shorter episodes that were cut off rather than ended.
+    `target_prob` becomes the column "target_prob". `threads` read large arrays of 64-bit numbers
+    side by side (one below ten million rows, unless chosen); the log does not depend on them.
 
     With `copy=False` rewards and probabilities stay where they are, which may be a file
     (`np.load(..., mmap_mode="r")`), and must not change while the log is in use. `mis` with
@@ -175,16 +174,16 @@ def log_from_arrays(
     log = None
     if not continuous_actions and (copy or hidden == "error"):
         log = _log_from_plain_arrays(given, lengths, truncated, float(discount), threads, copy=copy)
-    if log is None:  # what is small, not plain, or not right: every rule, and its words
+    if log is None:  # small, unusual or faulty logs: check every rule
         log = _log_from_any_arrays(
             given, lengths, truncated, float(discount), hidden == "allow", continuous_actions
         )
         if not copy:
             raise UsageError(
-                "copy=False needs (n, H) arrays that lie in memory row after row: states (n, H+1) "
-                "and actions as int64, whole numbers from 0 on without large gaps, none of them "
-                "masked; rewards and probabilities as float64; got "
-                f"{', '.join(map(_kind, given))}. Convert them, or leave copy=False out"
+                "copy=False needs (n, H) arrays in row-major memory: states (n, H+1) and "
+                "actions as int64, whole numbers from 0 without large gaps, none masked; "
+                f"rewards and probabilities as float64; got {', '.join(map(_kind, given))}. "
+                "Convert them, or omit copy=False"
             )
     return log
 

@@ -37,7 +37,7 @@ GZIP = b"\x1f\x8b"
 EMPTY_FILE = Fault("no-episodes", "the file is empty", "give a file with rows")
 INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 TRUTHS: dict[bool, list[Any]] = {True: ["true", "1"], False: ["false", "0"]}
-MOST = 0.5  # a column of numbers with a larger share of fractions is no list of names
+MOST = 0.5  # a column of numbers with a larger share of fractions is not a list of names
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,11 @@ class CsvFormat:
 
 
 def refuse_elsewhere(source: str, **given: str | None) -> None:
-    """What says how a CSV is written says nothing of a `source` that is none."""
+    """CSV options are refused for a `source` that is not CSV."""
     named = [f"{name}={value!r}" for name, value in given.items() if value is not None]
     if named:
         raise UsageError(
-            f"{' and '.join(named)} would say how a CSV file is written; the log is {source}: "
-            "leave it out"
+            f"{' and '.join(named)} describes a CSV file, but the log is {source}: omit it"
         )
 
 
@@ -74,7 +73,7 @@ class CsvPart:
 
     @property
     def one_line_per_row(self) -> bool:
-        """Whether row i surely stands in line i + 2."""
+        """Whether row i is certainly in line i + 2."""
         return bool(self.line_ends == self.table.num_rows + 1)
 
 
@@ -102,7 +101,7 @@ def _first_record(path: Path, form: CsvFormat, start: bytes) -> list[str]:
     """The cells of the header, in which a quoted name may hold line ends."""
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{str(path)!r} is UTF-16 text; save it as UTF-8 (CSV UTF-8 in Excel)")
-    # bytes that are no UTF-8 become surrogates, which no text of UTF-8 holds
+    # bytes that are not UTF-8 become surrogates, which never occur in UTF-8 text
     text = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
     lines = io.StringIO(text, newline="")
     try:
@@ -122,13 +121,13 @@ def refuse_duplicates(names: Sequence[str], where: str) -> None:
         places.setdefault(name, []).append(str(i + 1))
     twice = [f"{n!r} at columns {', '.join(at)}" for n, at in sorted(places.items()) if at[1:]]
     if twice:
-        raise InputError(f"{where}: a name stands twice: {'; '.join(twice)}")
+        raise InputError(f"{where}: a name occurs twice: {'; '.join(twice)}")
 
 
 def refuse_absent(path: Path, names: Sequence[str], known: Sequence[str]) -> None:
     absent = [name for name in names if name not in known]
     if absent:
-        raise InputError(f"{path.name} lacks the column {absent[0]!r} that other files have")
+        raise InputError(f"{path.name} has no column {absent[0]!r}, but other files have it")
 
 
 def read(path: Path, form: CsvFormat, names: list[str], ids: Sequence[str]) -> CsvPart:
@@ -170,14 +169,14 @@ def _parse(
             ),
         )
     if watched.has_nul:
-        raise InputError(bad_byte(path) or f"{str(path)!r} holds a NUL byte")
+        raise InputError(bad_byte(path) or f"{str(path)!r} contains a NUL byte")
     return CsvPart(table, watched.line_ends)
 
 
 def _parse_slowly(
     path: Path, form: CsvFormat, names: list[str], ids: Sequence[str], cause: pa.ArrowInvalid
 ) -> CsvPart:
-    """Find out what is wrong: read everything as text; a column with a bad cell stays text."""
+    """Find the fault: read everything as text; a column with a bad cell stays text."""
     ragged: list[Any] = []
 
     def keep(row: Any) -> str:
@@ -282,7 +281,7 @@ def truth(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
 
 @contextmanager
 def open_stream(path: Path) -> Iterator[pa.NativeFile]:
-    """The decompressed bytes; what goes wrong while they are read is told as it is."""
+    """The decompressed bytes; read errors are reported unchanged."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == GZIP
@@ -302,8 +301,8 @@ def open_stream(path: Path) -> Iterator[pa.NativeFile]:
 class TextStream:
     """A stream that counts line ends, notices NUL bytes and ends with exactly one line end.
 
-    Blank lines at the end of a file are no rows, and the parser wants the header's line end: so
-    a block is given only when it is known whether anything but line ends follows.
+    Blank lines at the end of a file are not rows, and the parser wants the header's line end: so
+    a block is passed on only when it is known whether anything but line ends follows.
     """
 
     def __init__(self, stream: pa.NativeFile) -> None:
@@ -333,7 +332,7 @@ class TextStream:
 
 
 def bad_byte(path: Path) -> str | None:
-    """Where the first NUL byte or the first byte that is no UTF-8 stands; None without one."""
+    """The position of the first NUL byte or non-UTF-8 byte; None without one."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line, column = 1, 0  # of the next byte; the columns before it in its line
     with open_stream(path) as stream:
@@ -346,14 +345,14 @@ def bad_byte(path: Path) -> str | None:
             except UnicodeDecodeError as error:
                 # the decoder may have kept the first bytes of a character from the last block
                 start = error.start - (len(error.object) - len(checked))
-                at, what = start, "a byte that is no UTF-8; save the file as UTF-8"
+                at, what = start, "a byte that is not UTF-8; save the file as UTF-8"
             else:
                 if nul < 0:
                     if not block:
                         return None
                     line, column = _advance(line, column, block)
                     continue
-                at, what = nul, "a NUL byte; this is no text file, or a damaged one"
+                at, what = nul, "a NUL byte; this is not a text file, or it is damaged"
             line, column = _advance(line, column + min(at, 0), block[: max(at, 0)])
             return f"{str(path)!r}, line {line}, byte {column + 1}: {what}"
 

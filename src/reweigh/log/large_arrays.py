@@ -1,8 +1,9 @@
-"""Large (n, H) arrays of 64-bit numbers as time-major columns, each of them read once, in tiles."""
+"""Large (n, H) arrays of 64-bit numbers as time-major columns, each of them read once, in tiles; or
+borrowed: they stay where they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -12,19 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.kernels import kernel
-from reweigh.log.borrowed_arrays import BorrowedArrays
 from reweigh.log.rules import REWARDS, Range, probability_range
 from reweigh.log.states import UNKNOWN, Labels
 
 Array = npt.NDArray[Any]
 FEW_CODES, MANY_CODES = 1 << 12, 1 << 24
+Floats = npt.NDArray[np.float64]
+LARGEST = float(np.finfo(np.float64).max)
+TOGETHER = 8  # steps: as many numbers of an episode lie in one line of a processor's cache
+SHARE = 4  # of the steps at most one in so many is held at a time
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayRows:
-    """What was read of a user's arrays: the time-major columns of `Steps` by name, or `pairs` or
-    `borrowed` in their place, and `target_prob`; (n,) the codes of the states at H, UNKNOWN where
-    they are not given; and the labels."""
+    """The content of a user's arrays: the time-major columns of `Steps` by name, or `pairs` or
+    `borrowed` instead, and `target_prob`; (n,) the codes of the states at H, UNKNOWN where they are
+    not given; and the labels."""
 
     columns: dict[str, Any]
     last: Array
@@ -130,3 +134,53 @@ def _coded(
         rows[:] = code[rows]
         last[:] = np.where(last >= 0, code[np.maximum(last, 0)], last)
     return rows, Labels(tuple(found.tolist()))
+
+
+@dataclass(frozen=True, eq=False)
+class BorrowedArrays:
+    """Arrays (n, H) by the name of their column, all of them checked; row k of step t is that of
+    episode order[k], as in `Steps`.
+
+    They may lie in a file that is larger than memory. Who needs a whole column gets a copy of it;
+    the recursions of MIS read a few steps at a time.
+    """
+
+    numbers: Mapping[str, Floats]
+    order: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.offsets[-1])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.numbers)
+
+    def always_probability_one(self) -> bool:
+        mu = self.numbers["behavior_prob"]
+        return bool(mu[self.order[0], 0] == 1.0 and np.all(self.column("behavior_prob") == 1.0))
+
+    @property
+    def together(self) -> int:
+        """How many steps are read at a time."""
+        return min(TOGETHER, max((len(self.offsets) - 1) // SHARE, 1))
+
+    def column(self, name: str) -> Floats:
+        """(N,) a copy, in the order of the steps."""
+        rows = np.empty(self.n_rows)
+        run = kernel("ingest.transpose_numbers")
+        run(self.numbers[name], self.order, self.offsets, -LARGEST, LARGEST, rows)
+        return rows
+
+    def some(
+        self, since: int, until: int, limit: float | None, room: Floats
+    ) -> tuple[Floats, Floats]:
+        """(m,) ratios, up to `limit`, and rewards of the rows of these steps, in `room`."""
+        m = int(self.offsets[until] - self.offsets[since])
+        ratios, rewards = room[:m], room[m : 2 * m]
+        mu, pi, reward = (self.numbers[k] for k in ("behavior_prob", "target_prob", "reward"))
+        run = kernel("ingest.some_steps")
+        most = np.inf if limit is None else limit
+        run(mu, pi, reward, self.order, self.offsets, since, until, most, ratios, rewards)
+        return ratios, rewards

@@ -1,37 +1,40 @@
-"""EpisodeLog: what was logged, checked and described; and which column plays which role."""
+"""EpisodeLog: logged episodes, checked and described; and the roles of the columns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import Place, UsageError, must_be, nearest
-from reweigh.log.states import END, HIDDEN, Labels, is_number, label_array
+from reweigh.errors import Place, UsageError, check_whole, must_be, nearest
+from reweigh.log.states import HIDDEN, Labels, is_number
 from reweigh.log.steps import Identity, Steps, identity_of
 from reweigh.system.files import digest_of
 
+if TYPE_CHECKING:
+    from reweigh.system.frames import FrameKind
+
 Names = str | Sequence[str]
-ShortEpisodes = Literal["error", "terminal", "truncated"]
 ROLES = (
     "episode", "step", "state", "action", "reward", "next_state",
-    "behavior_prob", "target_prob", "terminated", "truncated",
+    "behavior_prob", "target_prob", "terminated", "truncated", "time",
 )  # fmt: skip
-SHOWN_LABELS = 5
+ShortEpisodes = Literal["error", "terminal", "truncated"]
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The roles of a log's columns; `None` means that the log does not have that role."""
+    """The roles of a log's columns; `None` means that the log does not have that role. Without a
+    step the rows of an episode are in the order of their times, or of `bandit` logs alone."""
 
     episode: str = "episode"
-    step: str = "step"
+    step: str | None = "step"
     state: tuple[str, ...] = ("state",)
     action: str = "action"
     reward: str = "reward"
@@ -40,6 +43,23 @@ class Columns:
     target_prob: str | None = None
     terminated: str | None = None
     truncated: str | None = None
+    time: str | None = None
+    bandit: bool = False
+
+    @property
+    def clock(self) -> str:
+        """The column that tells the rows of an episode apart."""
+        return self.step or (None if self.bandit else self.time) or self.episode
+
+    @property
+    def ordered_by(self) -> str:
+        """In whose order the episodes are."""
+        return "id" if self.time is None else "time"
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The columns by which the rows stand episode by episode, step by step."""
+        return tuple(dict.fromkeys((self.episode, self.clock)))
 
     def by_role(self) -> list[tuple[str, str]]:
         """(role, column) pairs, in the order in which faults are reported."""
@@ -49,59 +69,6 @@ class Columns:
             if names is not None:
                 pairs += [(role, n) for n in (names if isinstance(names, tuple) else (names,))]
         return pairs
-
-
-def columns_of(
-    *,
-    episode: str,
-    step: str,
-    state: Names,
-    action: str,
-    reward: str,
-    behavior_prob: str | None,
-    next_state: Names | None,
-    target_prob: str | None,
-    terminated: str | None,
-    truncated: str | None,
-) -> Columns:
-    """Check the names that a user gave for the roles."""
-    state_names = _names("state", state)
-    next_names = None if next_state is None else _names("next_state", next_state)
-    if next_names is not None and len(next_names) != len(state_names):
-        raise UsageError(
-            f"next_state names {len(next_names)} columns and state names {len(state_names)}; "
-            "they must name the same number of columns, in the same order"
-        )
-    columns = Columns(
-        episode=episode,
-        step=step,
-        state=state_names,
-        action=action,
-        reward=reward,
-        behavior_prob=behavior_prob,
-        next_state=next_names,
-        target_prob=target_prob,
-        terminated=terminated,
-        truncated=truncated,
-    )
-    seen: dict[str, str] = {}
-    for role, name in columns.by_role():
-        if not isinstance(name, str) or not name:
-            raise must_be(role, "the name of a column", name)
-        # π = μ is a legitimate question: one column may be both probabilities.
-        if name in seen and {role, seen[name]} != {"behavior_prob", "target_prob"}:
-            raise UsageError(f"the column {name!r} is named for two roles: {seen[name]}, {role}")
-        seen[name] = role
-    return columns
-
-
-def _names(role: str, names: Names) -> tuple[str, ...]:
-    if isinstance(names, str):
-        return (names,)
-    names = tuple(names)
-    if not names:
-        raise must_be(role, "a column name or a list of them", names)
-    return names
 
 
 def check_options(hidden: str, discount: float) -> None:
@@ -114,7 +81,7 @@ def check_options(hidden: str, discount: float) -> None:
 
 
 class Source(Protocol):
-    """Where the rows came from; columns without a role are read again only when asked for."""
+    """Where the rows came from; columns without a role are read again only on use."""
 
     @property
     def names(self) -> list[str]: ...
@@ -265,7 +232,7 @@ class EpisodeLog:
         return replace(self, steps=steps, _cache=kept)
 
     def with_behavior(self, behavior: Behavior) -> EpisodeLog:
-        """The same log with estimated behaviour probabilities (see `fit_behavior`)."""
+        """The same log with estimated behavior probabilities (see `fit_behavior`)."""
         steps = replace(self.steps, behavior_prob=behavior.probabilities(self))
         return replace(
             self, steps=steps, behavior_source=behavior.describe(), _cache=dict(self._cache)
@@ -293,59 +260,59 @@ class EpisodeLog:
             parts.append(self.actions.digest())
         return digest_of(*parts)
 
+    def __len__(self) -> int:
+        """How many rows (steps of all episodes); `n_episodes` counts the episodes."""
+        return self.steps.n_rows
+
     def to_table(self) -> pa.Table:
         """The log as a pyarrow table with one row per step, which `read_log` reads back."""
+        from reweigh.log.read import log_table
+
         return log_table(self)
+
+    def to_frame(self, kind: FrameKind | None = None) -> Any:
+        """The same as a frame. `kind` is "pandas", "polars" or "arrow"; without it pandas, or Arrow
+        where pandas is not installed."""
+        from reweigh.system.frames import frame_of
+
+        return frame_of(self.to_table(), kind)
+
+    def head(self, rows: int = 5, kind: FrameKind | None = None) -> Any:
+        """The first rows of `to_frame`."""
+        from reweigh.system.frames import frame_of
+
+        rows = check_whole("rows", rows, 1)
+        first = np.arange(self.n_episodes) <= np.searchsorted(np.cumsum(self.steps.lengths), rows)
+        return frame_of(self.select(first).to_table().slice(0, rows), kind)
 
     def describe(self) -> dict[str, Any]:
         """What the log is, as plain values."""
-        steps = self.steps
-        short = steps.lengths < self.horizon
-        rewards = steps.reward
-        behavior = steps.behavior_prob
-        return {
-            "source": self.source.describe(),
-            "episodes": self.n_episodes,
-            "rows": steps.n_rows,
-            "horizon": self.horizon,
-            "discount": self.discount,
-            "states": len(self.states),
-            "state_examples": _examples(self.states),
-            "state_columns": list(self.columns.state),
-            "abstraction": self.abstraction,
-            "actions": None if self.actions is None else len(self.actions),
-            "action_examples": None if self.actions is None else _examples(self.actions),
-            "continuous_actions": self.continuous_actions,
-            "hidden_rows": int(np.sum(steps.state == HIDDEN)),
-            "terminated_early": int(np.sum(short & ~steps.truncated)),
-            "truncated": self.n_truncated,
-            "reward_range": [float(rewards.min()), float(rewards.max())],
-            "behavior_prob_range": None
-            if behavior is None
-            else [float(behavior.min()), float(behavior.max())],
-            "behavior_prob_from": self.behavior_source if behavior is not None else None,
-            "mean_return": float(
-                np.dot(rewards, self.discount ** steps.step.astype(float)) / self.n_episodes
-            ),
-            "notes": [*self.notes, *self._remarks()],
-        }
+        steps, rewards, behavior = self.steps, self.steps.reward, self.steps.behavior_prob
+        ended = (steps.lengths < self.horizon) & ~steps.truncated
+        from reweigh.log.read import log_description
 
-    def _remarks(self) -> list[str]:
-        """What a reader of the numbers should know about the rows as they are."""
-        steps = self.steps
-        states = np.count_nonzero(np.bincount(steps.state[steps.state >= 0]))
-        remarks = []
-        if 2 * states > steps.n_rows:
-            remarks.append(
-                f"{states:,} states for {steps.n_rows:,} rows: most are seen once; "
-                "bin them (abstraction=Rounding or Grid)"
-            )
-        if self.n_truncated:
-            remarks.append(
-                f"mean_return counts only what was logged of the {self.n_truncated:,} cut-off "
-                f"episode{'s' if self.n_truncated != 1 else ''}"
-            )
-        return remarks
+        return log_description(
+            self.source.describe(),
+            self.columns,
+            self.abstraction,
+            self.states,
+            self.actions,
+            visited=int(np.count_nonzero(np.bincount(steps.state[steps.state >= 0]))),
+            horizon=self.horizon,
+            discount=self.discount,
+            episodes=self.n_episodes,
+            rows=steps.n_rows,
+            hidden_rows=int(np.sum(steps.state == HIDDEN)),
+            terminated_early=int(np.sum(ended)),
+            truncated=self.n_truncated,
+            reward_range=(float(rewards.min()), float(rewards.max())),
+            behavior_range=None
+            if behavior is None
+            else (float(behavior.min()), float(behavior.max())),
+            behavior_source=self.behavior_source,
+            total_return=float(np.dot(rewards, self.discount ** steps.step.astype(float))),
+            notes=self.notes,
+        )
 
     def __repr__(self) -> str:
         return (
@@ -354,59 +321,72 @@ class EpisodeLog:
         )
 
     def _once(self, key: str, compute: Callable[[], Value]) -> Value:
-        """Compute once: the record is frozen, what is derived from it is kept."""
+        """Compute once: the record is frozen, derived values are cached."""
         if key not in self._cache:
             self._cache[key] = compute()
         value: Value = self._cache[key]
         return value
 
 
-def _examples(labels: Labels) -> list[str]:
-    """How the first labels are spelled."""
-    return [labels.name(code) for code in range(min(SHOWN_LABELS, len(labels)))]
+def columns_of(
+    *,
+    episode: str,
+    step: str | None,
+    state: Names,
+    action: str,
+    reward: str,
+    behavior_prob: str | None,
+    next_state: Names | None,
+    target_prob: str | None,
+    terminated: str | None,
+    truncated: str | None,
+    time: str | None = None,
+    bandit: bool = False,
+) -> Columns:
+    """Check the names that a user gave for the roles."""
+    if bandit and step is not None:
+        raise UsageError("a bandit log has one row per episode and no step: leave step out")
+    state_names = _names("state", state)
+    next_names = None if next_state is None else _names("next_state", next_state)
+    if next_names is not None and len(next_names) != len(state_names):
+        raise UsageError(
+            f"next_state names {len(next_names)} columns and state names {len(state_names)}; "
+            "they must name the same number of columns, in the same order"
+        )
+    columns = Columns(
+        episode=episode,
+        step="step" if step is None and time is None and not bandit else step,
+        state=state_names,
+        action=action,
+        reward=reward,
+        behavior_prob=behavior_prob,
+        next_state=next_names,
+        target_prob=target_prob,
+        terminated=terminated,
+        truncated=truncated,
+        time=time,
+        bandit=bandit,
+    )
+    seen: dict[str, str] = {}
+    for role, name in columns.by_role():
+        if not isinstance(name, str) or not name:
+            if hasattr(name, "__array__") or hasattr(name, "to_numpy"):
+                raise UsageError(
+                    f"{role}= takes the name of a column of the log, not its values: add them to "
+                    "the rows as a column and give its name, or use log_from_arrays"
+                )
+            raise must_be(role, "the name of a column", name)
+        # π = μ is a legitimate question: one column may be both probabilities.
+        if name in seen and {role, seen[name]} != {"behavior_prob", "target_prob"}:
+            raise UsageError(f"the column {name!r} is named for two roles: {seen[name]}, {role}")
+        seen[name] = role
+    return columns
 
 
-def log_table(log: EpisodeLog) -> pa.Table:
-    """One row per step, episode by episode; the columns carry the names of their roles."""
-    steps = log.steps
-    order = np.lexsort((steps.step, steps.episode_index))
-    columns: dict[str, Any] = {
-        "episode": pa.array(steps.episode[steps.episode_index][order]),
-        "step": pa.array(steps.step[order]),
-        **label_columns("state", log.states, steps.state[order]),
-    }
-    if log.actions is None:
-        columns["action"] = pa.array(steps.action[order])
-    else:
-        columns |= label_columns("action", log.actions, steps.action[order])
-    columns["reward"] = pa.array(steps.reward[order])
-    if steps.behavior_prob is not None:
-        columns["behavior_prob"] = pa.array(steps.behavior_prob[order])
-    if log.columns.target_prob is not None:
-        columns["target_prob"] = pa.array(log.column(log.columns.target_prob)[order])
-    following = np.where(steps.next_state < 0, HIDDEN, steps.next_state)
-    if np.any(steps.ending >= 0):
-        columns |= label_columns("next_state", log.states, following[order])
-    last = steps.step == steps.lengths[steps.episode_index] - 1
-    flags = {"terminated": steps.ending == END, "truncated": steps.truncated}
-    for name, flag in flags.items():
-        if np.any(flag):
-            columns[name] = pa.array((last & flag[steps.episode_index])[order])
-    return pa.table(columns)
-
-
-def label_columns(role: str, labels: Labels, codes: npt.NDArray[Any]) -> dict[str, pa.Array]:
-    """A column of labels (null where hidden), or one per part of a state of several columns."""
-    width = next((len(v) for v in labels.values if isinstance(v, tuple)), 0)
-    index = pa.array(codes, mask=codes < 0)
-
-    def column(values: list[Any]) -> pa.Array:
-        # a label is its text: where numbers and texts meet, all are written as texts
-        if len({type(v) for v in values if v is not None}) > 1:
-            values = [None if v is None else str(v) for v in values]
-        return pa.array(label_array(values)).take(index)
-
-    if not width:
-        return {role: column(list(labels.values))}
-    parts = [[None if v is None else v[j] for v in labels.values] for j in range(width)]  # type: ignore[index]
-    return {f"{role}_{j}": column(part) for j, part in enumerate(parts)}
+def _names(role: str, names: Names) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return (names,)
+    names = tuple(names)
+    if not names:
+        raise must_be(role, "a column name or a list of them", names)
+    return names

@@ -1,5 +1,5 @@
 """Rows as pairs: where propensities are a function of (state, action), as those of a table are, a
-row is one code and its reward, 10 bytes instead of 32. The columns are made when asked for."""
+row is one code and its reward, 10 bytes instead of 32. The columns are computed on first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reweigh.log.states import UNKNOWN, Labels
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 BITS = 16  # of a code
-SAMPLE = 64  # episodes that are looked at to guess how many states and actions there are
+SAMPLE = 64  # episodes used to guess how many states and actions there are
 READ, TOO_LARGE, WRONG = 0, 1, 2  # as in kernels/ingest.py
 UNSEEN = np.copysign(np.nan, -1.0)
 
@@ -46,7 +46,7 @@ class Pairs:
 
     def spread(self, values: Floats) -> Floats:
         """A number of every code that occurs as one of every code, nan elsewhere."""
-        return _moved(values, len(self.columns["behavior_prob"]), self.seen)
+        return _scatter(values, len(self.columns["behavior_prob"]), self.seen)
 
     def state(self, rows: slice = slice(None)) -> npt.NDArray[np.int32]:
         return np.asarray(self.code[rows] >> self.bits, np.int32)
@@ -64,7 +64,7 @@ class Pairs:
             return self.state()
         return self.action() if name == "action" else self.columns[name][self.code]
 
-    def surely_taken(self) -> bool:
+    def always_probability_one(self) -> bool:
         return bool(np.all(self.columns["behavior_prob"][self.seen] == 1.0))
 
 
@@ -82,7 +82,7 @@ def read_pairs(
     where anything is wrong with them."""
     horizon, n_rows = len(offsets) - 1, int(offsets[-1])
     complete = int(offsets[horizon] - offsets[horizon - 1])
-    # where all episodes are complete they stand in the order in which they came
+    # if all episodes are complete they keep their order
     ends = states[:, horizon:] if complete == len(order) else states[order[:complete], horizon:]
     ends = ends.reshape(-1)
     room = np.empty(n_rows * (8 + 2), np.uint8)  # one piece, as in arrays.py
@@ -105,7 +105,7 @@ def read_pairs(
     columns = {"behavior_prob": table[:, 0], "target_prob": table[:, 1]}
     if pi is None:
         del columns["target_prob"]
-    columns = {name: _moved(values[seen], len(table), seen) for name, values in columns.items()}
+    columns = {name: _scatter(values[seen], len(table), seen) for name, values in columns.items()}
     if not all(probability_range(n, False).holds(v[seen]) for n, v in columns.items()):
         return None
     mask = (1 << bits) - 1
@@ -116,7 +116,7 @@ def read_pairs(
         to = (rank[to >> bits].astype(np.int64) << bits) | (to & mask)
         code[:] = to.astype(np.uint16)[code]
         columns = {
-            name: _moved(values[seen], len(table), to[seen]) for name, values in columns.items()
+            name: _scatter(values[seen], len(table), to[seen]) for name, values in columns.items()
         }
     last = rank[ends]
     if len(ends) < len(order):
@@ -137,7 +137,7 @@ def _ranks(limit: int, *values: Array) -> tuple[Array, npt.NDArray[np.int32]]:
 
 
 def _read(given: tuple[Any, ...], n_rows: int, codes: int, threads: int) -> tuple[int, Array]:
-    """What the kernel says, and its table; with threads every one has a table of its own."""
+    """The result of the kernel, and its table; with threads each has its own table."""
     n = len(given[5])
     run = kernel("ingest.pairs")
     tables = np.full((threads, codes, 2), UNSEEN)
@@ -158,7 +158,7 @@ def _read(given: tuple[Any, ...], n_rows: int, codes: int, threads: int) -> tupl
     return max(said), table
 
 
-def _moved(values: Floats, size: int, to: Array) -> Floats:
+def _scatter(values: Floats, size: int, to: Array) -> Floats:
     """The values at these places, nan elsewhere."""
     kept = np.full(size, np.nan)
     kept[to] = values

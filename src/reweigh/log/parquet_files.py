@@ -28,9 +28,9 @@ PARQUET_BUFFER = 1 << 18  # bytes of a file that are read at a time: memory stay
 def file_errors(path: Path, wrong: str) -> Iterator[None]:
     """The file is at fault, unless the system gave an error number or no memory.
 
-    A damaged page shows in many ways: sizes that do not fit, text that is no UTF-8, a column that
-    is not there. What the damage leaves readable is not noticed: Parquet has no checksum of its
-    own, and those of its pages, which are verified, are rarely written.
+    Damage appears in many ways: sizes that do not match, text that is not UTF-8, a missing column.
+    Damage that stays readable is not detected: Parquet files have no checksum, and page checksums,
+    which are verified, are rarely written.
     """
     try:
         yield
@@ -63,8 +63,8 @@ def refuse_too_large(path: Path, name: str, kind: pa.DataType, united: pa.DataTy
             for found in (ends["min"], ends["max"]):
                 if found is not None and abs(found) > limit:
                     raise InputError(
-                        f"{path.name}: column {name!r} holds {found}, which does not fit beside "
-                        f"the {beside} of other files; write one type in all files"
+                        f"{path.name}: column {name!r} is {found}, which does not match "
+                        f"{beside} in other files; write one type in all files"
                     )
 
 
@@ -76,7 +76,7 @@ def parquet_parts(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    with file_errors(path, "is not a whole Parquet file"):
+    with file_errors(path, "is not a complete Parquet file"):
         file = pq.ParquetFile(
             path, pre_buffer=False, buffer_size=PARQUET_BUFFER, page_checksum_verification=True
         )
@@ -86,7 +86,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 @dataclass(frozen=True, eq=False)
 class ParquetRows:
-    """Columns of Parquet files, decoded when they are asked for, and not kept."""
+    """Columns of Parquet files, decoded on each use, and not kept."""
 
     paths: tuple[Path, ...]
     united: pa.Schema
@@ -103,7 +103,7 @@ class ParquetRows:
         for path in self.paths:
             with parquet_parts(path) as file:
                 for batch in file.iter_batches(PIECE, columns=[name], use_threads=False):
-                    batch.validate(full=True)  # a damaged page may hold bytes that are no text
+                    batch.validate(full=True)  # a damaged page may contain bytes that are not text
                     yield batch.column(name).cast(kind)
         self.refuse_change()
 
@@ -131,7 +131,7 @@ class ParquetSource(FileSource):
         self.refuse_change()
         schema = self.unite(self.schemas(), list(dict.fromkeys(names)))
         rows = sum(count for count, _ in self.parts)
-        # by the rows that the files declare: a few bytes can stand for a billion equal rows
+        # by the declared number of rows: a few bytes can encode a billion equal rows
         require(
             rows * (sum(map(_width, schema.types)) + ROW_BYTES),
             f"{self.describe()} with {rows:,} rows of {len(schema)} columns",
@@ -162,7 +162,7 @@ class ParquetSource(FileSource):
         without one if no file has a sign; so are floats, with integers that they hold exactly; so
         are texts.
 
-        An engine of its own would read a column that a file lacks as null, numbers as text where
+        DuckDB or Spark would read a missing column as null, numbers as text where
         another file holds text, and large integers as decimals.
         """
         chosen = []
@@ -203,11 +203,11 @@ def open_arrow(paths: list[Path]) -> TableSource:
     """Arrow (Feather) files are tables already: mapped into memory, not copied."""
     tables = []
     for path in paths:
-        with file_errors(path, "is not a whole Arrow file"):
+        with file_errors(path, "is not a complete Arrow file"):
             tables.append(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
     except UNREADABLE as error:
-        raise InputError(f"the Arrow files' columns differ: {error}") from error
+        raise InputError(f"the columns of the Arrow files differ: {error}") from error
     csvfile.refuse_duplicates(table.column_names, str(paths[0]))
     return TableSource(table, f"arrow file {paths[0].name}", tuple(paths))

@@ -1,10 +1,10 @@
-"""From the columns of a file or a table to a checked EpisodeLog in memory."""
+"""From the columns of a file or a table to a checked EpisodeLog in memory, and back to a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +23,15 @@ from reweigh.system.process import require_steps, tell
 if TYPE_CHECKING:
     from reweigh.log.parquet_files import ParquetRows
 
-TEXT_ROLES = ("episode", "step", "state", "next_state", "action", "terminated", "truncated")
+TEXT_ROLES = (
+    "episode", "step", "state", "next_state", "action", "terminated", "truncated", "time",
+)  # fmt: skip
 Mask = npt.NDArray[np.bool_]
+SHOWN_LABELS = 5
 
 
 def read_roles(
-    source: TableSource | FileSource, columns: Columns, numeric_states: bool, continuous: bool
+    source: TableSource | FileSource, columns: Columns, abstraction: Any, continuous: bool
 ) -> pa.Table | ParquetRows:
     """The columns that have a role, all of which must be there."""
     known, named = source.names, columns.by_role()
@@ -36,13 +39,25 @@ def read_roles(
     if missing:
         listed = ", ".join(map(repr, known))
         raise input_error(f"{source.describe()} with the columns {listed}", missing)
-    as_numbers = ("action",) * continuous + ("state", "next_state") * numeric_states
-    ids = [name for role, name in named if role in TEXT_ROLES and role not in as_numbers]
+    ids = list(id_columns(columns, abstraction, continuous))
     read = source.open_rows if isinstance(source, FileSource) else source.read
     rows: pa.Table | ParquetRows = read([name for _, name in named], ids)
     if rows.num_rows == 0:
         raise input_error(source.describe(), [column_fault(rules.NO_ROWS, None)])
     return rows
+
+
+def id_columns(columns: Columns, abstraction: Any, continuous: bool) -> dict[str, str]:
+    """The columns that a CSV must give as texts, never as floats, with their roles."""
+    as_numbers = {columns.action} if continuous else set()
+    if abstraction is not None:
+        from reweigh.log.quantiles import read_as_numbers
+
+        for names in (columns.state, columns.next_state or ()):
+            numeric = read_as_numbers(abstraction, len(columns.state))
+            as_numbers |= {name for name, chosen in zip(names, numeric, strict=False) if chosen}
+    named = columns.by_role()
+    return {name: role for role, name in named if role in TEXT_ROLES and name not in as_numbers}
 
 
 def missing_column(role: str, name: str, known: list[str]) -> Fault:
@@ -59,10 +74,11 @@ def assemble(
     columns = reader.columns
     tell(0.1)
     episode, episodes = reader.ids("episode", columns.episode)
-    step = reader.steps()
+    step = reader.steps(episode)
     # None: some rule of an episode's rows is broken, and nothing needs to be put in order
     rows = time_major(episode, step, len(episodes))
     tell(0.4)
+    reader.find_bins(episode, episodes)
     state, states = reader.states(columns.state)
     following = None
     if columns.next_state is not None:
@@ -70,15 +86,14 @@ def assemble(
         joint = unite(states, next_labels)
         following = np.append(joint.translate(next_labels), HIDDEN)[next_codes]
         states = joint
-    used, order = None, np.zeros(0, np.int32)
+    used = None
     if rows is not None:
         used = rows.until(min(horizon or rows.longest, rows.longest), episode, step)
-        order = used.order
     action, actions = reader.actions()
-    action = in_order(action, order)
+    action = in_order(action, used)
     tell(0.6)
     reward, behavior = (
-        None if values is None else in_order(values, order)
+        None if values is None else in_order(values, used)
         for values in map(reader.numbers, ("reward", "behavior_prob"))
     )
     reader.numbers("target_prob")
@@ -98,7 +113,7 @@ def assemble(
     used = used.until(horizon, episode, step)
     known = np.full(len(last), HIDDEN) if following is None else following[last]
     if horizon < rows.longest:
-        # An episode cut at a given horizon goes on in the log: its next row is known.
+        # An episode cut at a given horizon continues in the log: its next row is known.
         later = slice(*rows.offsets[horizon : horizon + 2])
         at_horizon = np.full(len(episodes), HIDDEN)
         at_horizon[rows.ranked[: later.stop - later.start]] = state[rows.order[later]]
@@ -110,7 +125,7 @@ def assemble(
     return EpisodeLog(
         steps=Steps(
             offsets=used.offsets,
-            state=in_order(state, order).astype(np.int32, copy=False),
+            state=in_order(state, used).astype(np.int32, copy=False),
             action=action if actions is None else action.astype(np.int32, copy=False),
             reward=reward,
             behavior_prob=behavior,
@@ -118,6 +133,7 @@ def assemble(
             truncated=before & ~over,
             episode=label_array(episodes.values)[used.ranked],
             source_rows=used.order,
+            began=reader.began(used.first_rows),
         ),
         states=states,
         actions=actions,
@@ -125,7 +141,10 @@ def assemble(
         columns=columns,
         source=reader.source,
         abstraction=reader.describe_abstraction(),
-        notes=(f"cut at the horizon {horizon}: {beyond:,} later rows are not used",) * bool(beyond),
+        notes=(
+            *(f"cut at the horizon {horizon}: {beyond:,} later rows are not used",) * bool(beyond),
+            *reader.bin_notes(),
+        ),
     )
 
 
@@ -152,8 +171,8 @@ def _check_episodes(
 ) -> None:
     """The rules of an episode's rows; `rows` is None where one of its steps is broken."""
     columns, faults, whole = reader.columns, reader.faults, rows is not None
-    if rows is None:  # what else is wrong is looked for in the episodes whose steps are fine
-        fine = _check_steps(faults, columns.step, c.episode, c.step)
+    if rows is None:  # other faults are searched in the episodes whose steps are right
+        fine = _check_steps(faults, columns.clock, c.episode, c.step)
         rows = time_major(c.episode[fine], c.step[fine], c.n_episodes)
         rows = None if rows is None else replace(rows, order=fine[rows.order])
     for name, flag in ((columns.terminated, c.ended), (columns.truncated, c.cut)):
@@ -202,7 +221,7 @@ def _check_steps(faults: Faults, name: str, episode: Codes, step: Codes) -> Code
 
 
 def _check_rows_after_end(faults: Faults, column: str, ended: Mask, c: _Linked) -> None:
-    """No row may follow the one that says the episode has ended."""
+    """No row may follow the row where the episode ended."""
     known = np.flatnonzero((c.episode >= 0) & (c.step >= 0))
     flagged = known[ended[known]]
     first_end = np.full(c.n_episodes, np.iinfo(np.int64).max)
@@ -239,14 +258,124 @@ def _check_next_states(reader: RoleReader, c: _Linked, next_state: Codes, next_r
 
 
 def _check_short(reader: RoleReader, rows: Codes, ended: Mask, cut: Mask) -> None:
-    """The last row of a short episode must say why it is the last."""
+    """The last row of a short episode must say whether it ended or was cut off."""
     columns = reader.columns
     flags_known = np.broadcast_to(reader.flags_known, len(ended))[rows]
     unexplained = rules.SHORT_EPISODE.broken(flags_known, ended[rows], cut[rows])
     reader.faults.rows(
         rules.SHORT_EPISODE,
-        columns.step,
+        columns.clock,
         rows[unexplained],
-        lambda row: reader.value(columns.step, row),
+        lambda row: reader.value(columns.clock, row),
         fix=rules.short_episode_fix(reader.source.names, columns.terminated, columns.truncated),
     )
+
+
+if TYPE_CHECKING:
+    from reweigh.log.log import EpisodeLog
+
+
+def log_table(log: EpisodeLog) -> pa.Table:
+    """One row per step, episode by episode; the columns carry the names of their roles."""
+    steps = log.steps
+    order = np.lexsort((steps.step, steps.episode_index))
+    columns: dict[str, Any] = {
+        "episode": pa.array(steps.episode[steps.episode_index][order]),
+        "step": pa.array(steps.step[order]),
+        **label_columns("state", log.states, steps.state[order]),
+    }
+    if log.actions is None:
+        columns["action"] = pa.array(steps.action[order])
+    else:
+        columns |= label_columns("action", log.actions, steps.action[order])
+    columns["reward"] = pa.array(steps.reward[order])
+    if steps.behavior_prob is not None:
+        columns["behavior_prob"] = pa.array(steps.behavior_prob[order])
+    if log.columns.target_prob is not None:
+        columns["target_prob"] = pa.array(log.column(log.columns.target_prob)[order])
+    following = np.where(steps.next_state < 0, HIDDEN, steps.next_state)
+    if np.any(steps.ending >= 0):
+        columns |= label_columns("next_state", log.states, following[order])
+    last = steps.step == steps.lengths[steps.episode_index] - 1
+    flags = {"terminated": steps.ending == END, "truncated": steps.truncated}
+    for name, flag in flags.items():
+        if np.any(flag):
+            columns[name] = pa.array((last & flag[steps.episode_index])[order])
+    return pa.table(columns)
+
+
+def label_columns(role: str, labels: Labels, codes: npt.NDArray[Any]) -> dict[str, pa.Array]:
+    """A column of labels (null where hidden), or one per part of a state of several columns."""
+    width = next((len(v) for v in labels.values if isinstance(v, tuple)), 0)
+    index = pa.array(codes, mask=codes < 0)
+
+    def column(values: list[Any]) -> pa.Array:
+        # a label is its text: where numbers and texts meet, all are written as texts
+        if len({type(v) for v in values if v is not None}) > 1:
+            values = [None if v is None else str(v) for v in values]
+        return pa.array(label_array(values)).take(index)
+
+    if not width:
+        return {role: column(list(labels.values))}
+    parts = [[None if v is None else v[j] for v in labels.values] for j in range(width)]  # type: ignore[index]
+    return {f"{role}_{j}": column(part) for j, part in enumerate(parts)}
+
+
+def log_description(
+    source: str,
+    columns: Columns,
+    abstraction: str | None,
+    states: Labels,
+    actions: Labels | None,
+    *,
+    visited: int,
+    horizon: int,
+    discount: float,
+    episodes: int,
+    rows: int,
+    hidden_rows: int,
+    terminated_early: int,
+    truncated: int,
+    reward_range: Sequence[float],
+    behavior_range: Sequence[float] | None,
+    total_return: float,
+    behavior_source: str = "logged",
+    beyond: int = 0,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The description of a log as plain values, the same on every engine; with remarks for readers
+    of the numbers. `visited` states occur in rows; `beyond` rows are past the horizon."""
+    remarks = {
+        f"cut at the horizon {horizon}: {beyond:,} later rows are not used": beyond > 0,
+        f"{visited:,} states for {rows:,} rows: most occur once; bin them "
+        "(abstraction=Rounding or Grid)": 2 * visited > rows,
+        f"mean_return counts only the logged rewards of the {truncated:,} cut-off "
+        f"episode{'s' if truncated != 1 else ''}": truncated > 0,
+    }
+    return {
+        "source": source,
+        "episodes": episodes,
+        "rows": rows,
+        "horizon": horizon,
+        "discount": discount,
+        "states": len(states),
+        "state_examples": _examples(states),
+        "state_columns": list(columns.state),
+        "abstraction": abstraction,
+        "actions": None if actions is None else len(actions),
+        "action_examples": None if actions is None else _examples(actions),
+        "continuous_actions": actions is None,
+        "hidden_rows": hidden_rows,
+        "terminated_early": terminated_early,
+        "truncated": truncated,
+        "reward_range": list(reward_range),
+        "behavior_prob_range": None if behavior_range is None else list(behavior_range),
+        "behavior_prob_from": None if behavior_range is None else behavior_source,
+        "mean_return": total_return / episodes,
+        "notes": [*notes, *(remark for remark, holds in remarks.items() if holds)],
+    }
+
+
+def _examples(labels: Labels) -> list[str]:
+    """How the first labels are spelled."""
+    return [labels.name(code) for code in range(min(SHOWN_LABELS, len(labels)))]

@@ -27,12 +27,14 @@ from reweigh.log.states import (
     Labels,
     combine,
     encode_arrow,
+    encode_integers,
     encode_with_nulls,
     float_rows,
     integer_rows,
     is_label,
     is_number,
     is_text,
+    label_text,
     texts,
     truth_rows,
 )
@@ -63,6 +65,7 @@ class RoleReader:
         self.count: int = self.table.num_rows
         self.faults = Faults(self._place, self.count)
         self.flags_known: Any = np.True_  # rows whose flags have no fault
+        self.times: Any = None  # of the rows, whether they are known, and say their offset
         self._cells: dict[str, pa.ChunkedArray] = {}  # columns that messages quote
 
     def describe_abstraction(self) -> str | None:
@@ -71,6 +74,32 @@ class RoleReader:
         from reweigh.log.abstractions import describe_abstraction
 
         return describe_abstraction(self.abstraction)
+
+    def bin_notes(self) -> tuple[str, ...]:
+        if self.abstraction is None:
+            return ()
+        from reweigh.log.quantiles import bin_notes
+
+        return bin_notes(self.abstraction, self.columns.state)
+
+    def find_bins(self, episode: Codes, episodes: Labels) -> None:
+        """The edges of quantiles, where the abstraction asks for them."""
+        if self.abstraction is None:
+            return
+        from reweigh.log import quantiles
+
+        if not isinstance(self.abstraction, quantiles.Quantiles) or self.abstraction.edges:
+            return
+        columns = [self._state_column(name) for name in self.columns.state]
+        level, used = quantiles.sample_level(self.count), slice(None)
+        if level:
+            held = quantiles.in_sample((str(label_text(v)) for v in episodes.values), level)
+            used = np.append(held, False)[episode]  # type: ignore[assignment]
+        values = [
+            float_rows(c.chunks, len(c))[0][used] if is_number(c.type) else None for c in columns
+        ]
+        quantiles.refuse_empty(values, level)
+        self.abstraction = self.abstraction.fitted([c.type for c in columns], values)
 
     def kind(self, name: str) -> pa.DataType:
         return self.table.schema.field(name).type
@@ -83,7 +112,7 @@ class RoleReader:
 
     def _place(self, row: int) -> Place:
         """File, line, episode and step of a row."""
-        step = self.value(self.columns.step, row)
+        step = None if self.columns.step is None else self.value(self.columns.step, row)
         return replace(
             self.source.place(row),
             episode=self.value(self.columns.episode, row),
@@ -122,9 +151,93 @@ class RoleReader:
         fix = rules.type_fix(role, pa.types.is_floating(kind))
         self.faults.column(rules.TYPE, name, fix=fix, role=role, kind=kind)
 
-    def steps(self) -> Codes:
-        """The steps; a negative number where they are not known."""
-        name, wrong = self.columns.step, None
+    def steps(self, episode: Codes) -> Codes:
+        """The steps of the rows of these episodes; a negative number where they are not known."""
+        if self.columns.time is not None:
+            self._read_times(self.columns.time)
+        if self.columns.step is not None:
+            return self._written_steps(self.columns.step)
+        return self._one_step(episode) if self.columns.bandit else self._steps_by_time(episode)
+
+    def _read_times(self, name: str) -> None:
+        """The rows' times (`times`); other values break the contract."""
+        from reweigh.log.times import is_time_kind, plain_times, time_values
+
+        column = plain_times(self.table.column(name), self.csv_decimal)
+        self._cells[name] = column
+        if pa.types.is_null(column.type):
+            column = column.cast(pa.int64())
+        elif not is_time_kind(column.type):
+            self._wrong_type("time", name)
+            column = pa.chunked_array([pa.nulls(self.count, pa.int64())])
+            self.times = time_values(column)
+            return
+        self.times = time_values(column)
+        known = self.times[1]
+        nulls = _nulls(column)
+        self.faults.rows(rules.NULL, name, nulls)
+        written = np.ones(self.count, bool) if nulls is None else ~nulls
+        self.faults.rows(rules.NOT_A_TIME, name, rules.NOT_A_TIME.broken(written, known), column)
+
+    def began(self, first_rows: Codes) -> Codes | None:
+        """When the episodes began that have these first rows, as whole numbers."""
+        if self.times is None:
+            return None
+        from reweigh.log.times import order_numbers
+
+        return order_numbers(self.times[0][first_rows])
+
+    def _steps_by_time(self, episode: Codes) -> Codes:
+        """0, 1, 2, … in the order of the times of an episode, which must be different ones."""
+        name, (values, known, zoned) = self.columns.clock, self.times
+        rows = np.flatnonzero(known & (episode >= 0))
+        rows = rows[np.lexsort((values[rows], episode[rows]))]
+        e, time = episode[rows], values[rows]
+        starts = np.flatnonzero(np.diff(e, prepend=-1))
+        first, lengths = np.zeros(len(e), bool), np.diff(np.append(starts, len(e)))
+        first[starts] = True
+        before = np.append(rows[:1], rows[:-1])
+        with_offset = zoned[rows].astype(np.int8)
+        least, most = with_offset, with_offset
+        if len(e):  # of the episode of each row
+            least, most = (
+                np.repeat(end.reduceat(with_offset, starts), lengths)
+                for end in (np.minimum, np.maximum)
+            )
+        mixed = rules.MIXED_TIMES.broken(with_offset, least)
+        tied = rules.TIED_TIMES.broken(time, values[before], first) & (least == most)
+        twin = dict(zip(rows[tied].tolist(), before[tied].tolist(), strict=True))
+        self._broken_order(rules.MIXED_TIMES, name, rows[mixed], {})
+        self._broken_order(rules.TIED_TIMES, name, rows[tied], twin)
+        steps = np.full(self.count, HIDDEN)
+        steps[rows] = np.arange(len(rows)) - np.repeat(starts, lengths)
+        steps[rows[tied | mixed]] = HIDDEN
+        return steps.astype(np.int32) if self.count < 2**31 else steps
+
+    def _one_step(self, episode: Codes) -> Codes:
+        """0 everywhere: every row is an episode."""
+        steps = np.where(episode < 0, HIDDEN, 0).astype(np.int32)
+        if self.count and np.bincount(episode[episode >= 0], minlength=1).max() > 1:
+            rows = np.argsort(episode, kind="stable")
+            before = np.append(rows[:1], rows[:-1])
+            first = (np.diff(episode[rows], prepend=-1) != 0) | (episode[rows] < 0)
+            bad = rules.REPEATED_EPISODE.broken(before, first)
+            twin = dict(zip(rows[bad].tolist(), before[bad].tolist(), strict=True))
+            self._broken_order(rules.REPEATED_EPISODE, self.columns.episode, rows[bad], twin)
+            steps[rows[bad]] = HIDDEN
+        return steps
+
+    def _broken_order(self, rule: Rule, name: str, rows: Codes, twin: dict[int, int]) -> None:
+        """Rows whose place in their episode is not known; `twin` is the row that claims it too."""
+
+        def note(row: int) -> str:
+            other = self.source.place(twin[row]).row if row in twin else None
+            return "" if other is None else f" (as in row {other})"
+
+        self.faults.rows(rule, name, rows, lambda row: self.value(name, row), note=note)
+
+    def _written_steps(self, name: str) -> Codes:
+        wrong = None
         kind = self.kind(name)
         if pa.types.is_integer(kind):
             values, nulls = integer_rows(self._pieces(name), self.count)
@@ -152,22 +265,58 @@ class RoleReader:
 
     def states(self, names: tuple[str, ...], null_allowed: bool = False) -> tuple[Codes, Labels]:
         null_rule = None if null_allowed or self.allow_hidden else rules.NULL_STATE
-        if self.abstraction is not None:
+        edges = getattr(self.abstraction, "edges", None)
+        if self.abstraction is not None and not self._in_bins():
             return self._abstract(names, null_rule)
-        parts = [self._state(name, null_rule) for name in names]
+        parts = [
+            self._state(name, null_rule)
+            if edges is None or edges[j] is None
+            else self._binned(name, np.asarray(edges[j]), null_rule)
+            for j, name in enumerate(names)
+        ]
         return combine(parts)
+
+    def _in_bins(self) -> bool:
+        from reweigh.log.quantiles import Quantiles
+
+        return isinstance(self.abstraction, Quantiles)
+
+    def _binned(self, name: str, edges: Floats, null_rule: Rule | None) -> tuple[Codes, Labels]:
+        """The bins of a column of numbers."""
+        column = self._state_column(name)
+        codes, labels = self._none()
+        if not is_number(column.type):
+            not_numbers(self.faults, name, column)
+            return codes, labels
+        values, nulls = float_rows(column.chunks, len(column))
+        known = np.ones(self.count, bool) if nulls is None else ~nulls
+        bad = rules.NOT_FINITE.broken(known, np.isfinite(values))
+        self.faults.rows(rules.NOT_FINITE, name, bad, values)
+        if null_rule is not None:
+            self.faults.rows(null_rule, name, nulls)
+        known = known & ~bad
+        bins = np.searchsorted(edges, values[known], side="right")
+        codes[known], labels = encode_integers(bins)
+        return codes, labels
+
+    def _state_column(self, name: str) -> pa.ChunkedArray:
+        """A column of states; texts of a CSV that are fractions are numbers."""
+        column = self.table.column(name)
+        if self.csv_decimal is not None and pa.types.is_dictionary(column.type):
+            return floats_if_most(column, self.csv_decimal)
+        return column
 
     def _state(self, name: str, null_rule: Rule | None) -> tuple[Codes, Labels]:
         kind = self.kind(name)
         if pa.types.is_floating(kind) or (self.csv_decimal is not None and is_text(kind)):
-            column = floats_if_most(self.table.column(name), self.csv_decimal or ".")
+            column = self._state_column(name)
             if pa.types.is_floating(column.type):
                 self._refuse_floats(name, numbers(column, name))
                 return self._none()
         return self.ids("state", name, null_rule)
 
     def _refuse_floats(self, name: str, values: Floats) -> None:
-        """A float column is no table key: nearly every value would be a state of its own."""
+        """A float column cannot be a table key: nearly every value would be a separate state."""
         known = values[np.isfinite(values)]
         unique = len(np.unique(known))
         if rules.continuous(unique, len(known)):
@@ -201,7 +350,7 @@ class RoleReader:
     def _raw_values(
         self, name: str, column: pa.ChunkedArray, known: Mask
     ) -> npt.NDArray[Any] | None:
-        """What the abstraction gets of a column; rows that have a fault are no longer `known`."""
+        """The abstraction's input from a column; rows with a fault are no longer `known`."""
         from reweigh.log.abstractions import Abstraction
 
         if is_number(column.type):
@@ -267,7 +416,7 @@ def numbers(column: pa.ChunkedArray, name: str) -> Floats:
 
 
 def not_numbers(faults: Faults, name: str, column: pa.ChunkedArray) -> None:
-    """The faults of a column that is not numeric: its cells that are no numbers, if it is text."""
+    """The faults of a column that is not numeric: its cells that are not numbers, if it is text."""
     faults.rows(rules.NULL, name, _nulls(column))
     if column.null_count == len(column):
         return

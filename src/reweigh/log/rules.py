@@ -1,9 +1,9 @@
-"""The rules of a log, each declared once: what it is about, when a row breaks it, its sentence, and
-how to mend it. All that are broken are collected (`Faults`) and reported at once.
+"""The rules of a log, each declared once: its subject, when a row breaks it, its sentence, and the
+fix. All broken rules are collected (`Faults`) and reported together.
 
 Conditions use comparisons and &, |, ~ alone, which NumPy arrays and Ibis columns share: the reader
-in memory (`read.py`) and the engines in SQL ask the same question. An engine may first ask whether
-a whole column lies in its `Range`, and look for rows only where it does not.
+in memory (`read.py`) and the engines in SQL evaluate the same condition. An engine may first check
+whether a whole column lies in its `Range`, and search for rows only if it does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reweigh.errors import KEPT_PLACES, Fault, Place, RefusedError, input_error
 
 LEAST_PROBABILITY = 1e-300  # of a logged action: a ratio to one below would not be a number
 # Products of ratios are held to within 2^256, about 1e77 (kernels/products.py). Times such a
-# reward, squared and added up, they are still numbers: every engine has the same answer.
+# reward, squared and added up, they still fit: every engine has the same result.
 LARGEST_REWARD = 1e60
 MANY_UNIQUE = 0.9  # a float state with more distinct values than this share of rows is continuous
 LARGEST_STEP = 2**63 - 1
@@ -75,19 +75,19 @@ class Rule:
     fix: str
     broken: Callable[..., Any] = lambda *columns: False
 
-    def says(self, column: str | None = None, **values: object) -> str:
+    def message(self, column: str | None = None, **values: object) -> str:
         return self.sentence.format(column=repr(column), **values)
 
 
 IDS = ("episode", "state", "next_state", "action")
 NUMBERS = ("reward", "behavior_prob", "target_prob")
 FLAGS = ("terminated", "truncated")
-MENDED = "or leave the episode out"
+MENDED = "or leave this episode out"
 
 MISSING_COLUMN = Rule(
     "missing-column",
     "column",
-    (*IDS, "step", *NUMBERS, *FLAGS),
+    (*IDS, "step", "time", *NUMBERS, *FLAGS),
     "there is no column {column} for the role {role}{nearest}",
     "name the column with {role}=…",
 )
@@ -95,25 +95,25 @@ NO_ROWS = Rule("no-episodes", "column", (), "there are no rows", "give a log wit
 TYPE = Rule(
     "type",
     "column",
-    (*IDS, "step"),
-    "column {column} ({role}) holds {kind}",
+    (*IDS, "step", "time"),
+    "column {column} ({role}) contains {kind}",
     "write it as integers",
 )
 NOT_NUMERIC = Rule(
     "type",
     "column",
     NUMBERS,
-    "column {column} must hold numbers; it holds {kind}",
+    "column {column} must contain numbers, not {kind}",
     "write the column as numbers",
 )
 NOT_TRUTHS = Rule(
-    "type", "column", FLAGS, "column {column} must hold true/false or 1/0", "write truth values"
+    "type", "column", FLAGS, "column {column} must contain true/false or 1/0", "write truth values"
 )
 FLOAT_ACTION = Rule(
     "float-action",
     "column",
     ("action",),
-    "column {column} holds floats",
+    "column {column} contains floats",
     "write integers or text; for continuous actions with logged densities pass "
     "continuous_actions=True",
 )
@@ -121,23 +121,25 @@ FLOAT_STATE = Rule(
     "float-state",
     "column",
     ("state", "next_state"),
-    "column {column} holds floats, which make no table of states",
-    "pass abstraction=Rounding(scale), Grid(edges) or any callable to read_log, or write "
-    "integers or text",
+    "column {column} is continuous and must be binned first",
+    "pass abstraction=Quantiles(5), Rounding(scale), Grid(edges) or any callable to read_log, or "
+    "write integers or text",
 )
 CONTINUOUS_STATE = Rule(  # unique > MANY_UNIQUE · values
     "continuous-state",
     "column",
     ("state", "next_state"),
     FLOAT_STATE.sentence
-    + ": {unique:,} of {values:,} values are unique, so MIS would equal step-wise importance "
-    "sampling",
+    + (
+        ": {unique:,} of {values:,} values are unique, so MIS would equal step-wise "
+        "importance sampling"
+    ),
     FLOAT_STATE.fix,
 )
 NULL = Rule(
     "null",
     "row",
-    (*IDS, "step", *NUMBERS, *FLAGS),
+    (*IDS, "step", "time", *NUMBERS, *FLAGS),
     "{column} must not be null",
     f"fill in the value, {MENDED}",
 )
@@ -177,8 +179,8 @@ REWARD_RANGE = Rule(
     "row",
     ("reward",),
     f"{{column}} must lie between {-LARGEST_REWARD:g} and {LARGEST_REWARD:g}",
-    "write the real reward (a number that stands for a missing one is no reward), or write all "
-    "rewards in a larger unit",
+    "write the real reward (leave out codes for a missing one), or write all rewards in a "
+    "larger unit",
     lambda reward, finite: finite & REWARDS.outside(reward),
 )
 PROBABILITY_RANGE = Rule(
@@ -199,6 +201,41 @@ NOT_A_STEP = Rule(
 )
 NEGATIVE_STEP = Rule(
     "step-start", "row", ("step",), NOT_A_STEP.sentence, NOT_A_STEP.fix, lambda t: t < 0
+)
+NOT_A_TIME = Rule(
+    "not-a-time",
+    "row",
+    ("time",),
+    "{column} must be a time: a finite number, or a date and time as in ISO 8601",
+    f"write it like 2024-01-31 08:05:00 or as a number such as seconds since 1970, {MENDED}",
+    lambda known, is_time: known & ~is_time,
+)
+MIXED_TIMES = Rule(
+    "mixed-times",
+    "episode",
+    ("time",),
+    "{column} must give the offset from UTC in all rows of an episode, or in none",
+    "write all times of the episode in one time zone",
+    lambda zoned, first: zoned != first,
+)
+# Of the rows of an episode by time, with the time before: `first` has none.
+TIED_TIMES = Rule(
+    "tied-times",
+    "episode",
+    ("time",),
+    "two rows of an episode must not have the same time {column}, which gives their order",
+    "log a finer time, or number the rows of each episode 0, 1, 2, … and name that column step; "
+    "if an id was used for two episodes, make the ids distinct",
+    lambda time, before, first: ~first & (time == before),
+)
+REPEATED_EPISODE = Rule(
+    "repeated-episode",
+    "episode",
+    ("episode",),
+    "each row of a bandit log must have an id {column} of its own",
+    "make the ids distinct; if the rows of an id belong together, name their step or time instead "
+    "of bandit",
+    lambda before, first: ~first,
 )
 # Of the rows of an episode by step, with the step before: `first` has none.
 STEP_START = Rule(
@@ -245,7 +282,7 @@ SHORT_EPISODE = Rule(
     "short-episode",
     "episode",
     ("step", *FLAGS),
-    "an episode ends before the horizon and nothing says whether it ended or was cut off",
+    "an episode ends before the horizon, and no column says whether it ended or was cut off",
     "name a terminated or truncated column, or pass short_episodes='terminal' or 'truncated'",
     lambda last, ended, cut: last & ~ended & ~cut,
 )
@@ -253,8 +290,9 @@ SHORT_EPISODE = Rule(
 CONTRACT = (
     MISSING_COLUMN, NO_ROWS, TYPE, NOT_NUMERIC, NOT_TRUTHS, FLOAT_ACTION, FLOAT_STATE,
     CONTINUOUS_STATE, NULL, NULL_STATE, NULL_NEXT_STATE, NOT_A_NUMBER, NOT_FINITE, REWARD_RANGE,
-    PROBABILITY_RANGE, NOT_A_STEP, NEGATIVE_STEP, STEP_START, DUPLICATE_STEP, MISSING_STEP,
-    ROWS_AFTER_END, NEXT_STATE, SHORT_EPISODE,
+    PROBABILITY_RANGE, NOT_A_STEP, NEGATIVE_STEP, NOT_A_TIME, MIXED_TIMES, TIED_TIMES,
+    REPEATED_EPISODE, STEP_START, DUPLICATE_STEP, MISSING_STEP, ROWS_AFTER_END, NEXT_STATE,
+    SHORT_EPISODE,
 )  # fmt: skip
 
 
@@ -264,7 +302,7 @@ class Faults:
 
     place: Callable[[int], Place]
     total: int
-    found: list[Fault] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
 
     def rows(
         self,
@@ -288,8 +326,8 @@ class Faults:
             replace(self.place(row), column=column, value=cell(values, row), note=note(row))
             for row in rows[:KEPT_PLACES].tolist()
         )
-        sentence = rule.says(column, **words)
-        self.found.append(
+        sentence = rule.message(column, **words)
+        self.faults.append(
             Fault(rule.code, sentence, fix or rule.fix, places, len(rows), self.total)
         )
 
@@ -297,7 +335,7 @@ class Faults:
         self, rule: Rule, column: str | None, *, fix: str | None = None, **words: object
     ) -> None:
         """Add a fault of a whole column."""
-        self.found.append(column_fault(rule, column, fix=fix, **words))
+        self.faults.append(column_fault(rule, column, fix=fix, **words))
 
     def numbers(
         self,
@@ -308,8 +346,8 @@ class Faults:
         *,
         density: bool = False,
     ) -> None:
-        """Add what is wrong with the numbers of a role: nulls, NaN and infinities, and numbers
-        outside of its range."""
+        """Add the faults of a role's numbers: nulls, NaN and infinities, and numbers outside its
+        range."""
         rewards, probabilities = role == "reward", role in ("behavior_prob", "target_prob")
         allowed = REWARDS if rewards else FINITE
         allowed = probability_range(role, density) if probabilities else allowed
@@ -332,17 +370,17 @@ class Faults:
             )
 
     def raise_if_any(self, what: str) -> None:
-        if self.found and all(fault.code == CONTINUOUS_STATE.code for fault in self.found):
+        if self.faults and all(fault.code == CONTINUOUS_STATE.code for fault in self.faults):
             # the log is fine, but no table of states can be made of it
-            raise RefusedError(CONTINUOUS_STATE.code, f"{what}: {self.found[0]}")
-        if self.found:
-            raise input_error(what, self.found)
+            raise RefusedError(CONTINUOUS_STATE.code, f"{what}: {self.faults[0]}")
+        if self.faults:
+            raise input_error(what, self.faults)
 
 
 def column_fault(
     rule: Rule, column: str | None, *, fix: str | None = None, **words: object
 ) -> Fault:
-    return Fault(rule.code, rule.says(column, **words), fix or rule.fix)
+    return Fault(rule.code, rule.message(column, **words), fix or rule.fix)
 
 
 def cell(values: Any, row: int) -> object:
@@ -358,10 +396,17 @@ def missing_column_fix(role: str) -> str:
             "name the column with behavior_prob=…, or pass behavior_prob=None and estimate it "
             "with fit_behavior(log)"
         )
+    if role == "step":
+        return (
+            "name the column with step=…, or the column of timestamps with time=…; where every row "
+            "is an episode of its own, pass bandit=True"
+        )
     return MISSING_COLUMN.fix.format(role=role)
 
 
 def type_fix(role: str, floats: bool) -> str:
+    if role == "time":
+        return NOT_A_TIME.fix
     fix = TYPE.fix + ("" if role == "step" else " or text")
     if floats:
         fix += " (an integer column with a missing value may have become float)"
@@ -377,13 +422,13 @@ def probability_fix(role: str, density: bool, low: float, high: float) -> str:
     """The advice for probabilities of which some are out of range, from the smallest and the
     largest of all that are finite."""
     if high <= 0 and low < 0:
-        return "these look like log-probabilities: write exp() of them"
+        return "these look like log-probabilities: apply exp() to them"
     if not density and low >= 0 and 2 < high <= 100:
         return "if these are percentages, divide them by 100"
     if role == "behavior_prob" and low >= 0 and (density or high <= 1):
         return (
-            "an action that was taken cannot have had probability 0, which is anything below "
-            f"{LEAST_PROBABILITY:g}: log the real propensity"
+            f"the probability of a logged action cannot be 0 (below {LEAST_PROBABILITY:g}): "
+            "log the real propensity"
         )
     if density:
         return PROBABILITY_RANGE.fix

@@ -1,4 +1,4 @@
-"""Where rows come from: files (CSV, gzip, Parquet, Arrow) and tables that speak Arrow."""
+"""The sources of rows: files (CSV, gzip, Parquet, Arrow) and tables that convert to Arrow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from reweigh.log import csv_files as csvfile
 from reweigh.log.csv_files import GZIP, CsvFormat
 from reweigh.log.states import plain_column, plain_table
 
-SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".arrow", ".feather")
+JSON = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
+SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".arrow", ".feather", *JSON)
 REFUSED_MAGIC = {
     rb"\x80[\x02-\x05]": "a Python pickle, which can run code when it is loaded",
     rb"\x93NUMPY": "a NumPy array file",
@@ -45,8 +46,10 @@ NAMED = {
     ".tsv": "csv",
     ".arrow": "arrow",
     ".feather": "arrow",
+    ".jsonl": "json",
+    ".ndjson": "json",
 }
-DUCKDB = b"DUCK"  # from the ninth byte on: a checksum stands before it
+DUCKDB = b"DUCK"  # from the ninth byte on, after a checksum
 BEGINNING = 1 << 16  # bytes
 ROW_BYTES = 40  # beside the columns themselves, while rows are checked and put in order; measured
 UNREADABLE = (pa.ArrowInvalid, pa.ArrowTypeError)
@@ -79,10 +82,11 @@ class TableSource:
 
 @dataclass(frozen=True, eq=False)
 class FileSource:
-    """One or more CSV files, read in the order of their names; `ParquetSource` reads others."""
+    """One or more CSV files, read in the order of their names; `ParquetSource` and `JsonSource`
+    read others."""
 
     paths: tuple[Path, ...]
-    kind: str  # "csv" | "parquet"
+    kind: str  # "csv" | "parquet" | "json"
     csv: CsvFormat
     stamps: tuple[tuple[int, int], ...]
     parts: list[tuple[int, bool]]  # rows, one line per row: filled by a read, for messages
@@ -109,10 +113,10 @@ class FileSource:
 
     def refuse_change(self) -> None:
         if tuple(_stamp(path) for path in self.paths) != self.stamps:
-            raise ResourceError(f"{self.describe()} changed while it was read; read it again")
+            raise ResourceError(f"{self.describe()} changed while it was being read; read it again")
 
     def differ(self, why: object) -> InputError:
-        return InputError(f"{self.describe()}: the files' columns differ: {why}")
+        return InputError(f"{self.describe()}: the columns of the files differ: {why}")
 
     def _read_csv(self, names: list[str], ids: Sequence[str]) -> pa.Table:
         """What a column holds is decided over all files: one word makes all of its ids texts."""
@@ -162,7 +166,7 @@ def _open_table(data: Any) -> TableSource:
     kind = f"{type(data).__module__.split('.')[0]} {type(data).__name__}"
     try:
         if kind == "pandas DataFrame":
-            # pandas would name all columns, not those that stand twice
+            # pandas would name all columns, not only the duplicates
             csvfile.refuse_duplicates([str(name) for name in data.columns], f"the {kind}")
             table = pa.Table.from_pandas(data, preserve_index=False)
         elif isinstance(data, pa.Table):
@@ -177,11 +181,11 @@ def _open_table(data: Any) -> TableSource:
             table = pa.table(data)
         else:
             raise UsageError(
-                "a log is read from a path, a list of paths, or a pandas, polars, pyarrow, Ibis or "
-                f"DuckDB table; got {type(data).__name__}"
+                "a log must be a path, a list of paths, or a pandas, polars, pyarrow, Ibis "
+                f"or DuckDB table; got {type(data).__name__}"
             )
     except UNREADABLE as error:
-        raise InputError(f"the {kind} does not convert to Arrow: {error}") from error
+        raise InputError(f"the {kind} cannot be converted to Arrow: {error}") from error
     csvfile.refuse_duplicates(table.column_names, f"the {kind}")
     return TableSource(table, kind)
 
@@ -189,7 +193,7 @@ def _open_table(data: Any) -> TableSource:
 def expand(item: Any) -> list[Path]:
     """A file of that very name wins; then a directory; then a pattern, sorted."""
     if not isinstance(item, str | os.PathLike):
-        raise UsageError(f"a list of files holds paths; got {type(item).__name__}")
+        raise UsageError(f"a list of files must contain paths; got {type(item).__name__}")
     path = Path(item)
     if path.is_file():
         return [path]
@@ -197,7 +201,7 @@ def expand(item: Any) -> list[Path]:
         files = sorted(p for p in path.rglob("*") if p.name.lower().endswith(SUFFIXES))
         files = [p for p in files if p.is_file()]
         lacking = (
-            f"the directory {str(item)!r} (resolved: {path.resolve()}) holds no file ending in "
+            f"the directory {str(item)!r} (resolved: {path.resolve()}) has no file ending in "
             f"{', '.join(SUFFIXES)}"
         )
     elif glob.has_magic(str(item)):
@@ -214,11 +218,15 @@ def _open_files(paths: list[Path], csv: CsvFormat) -> TableSource | FileSource:
     kinds = {path: _kind(path) for path in paths}
     if len(set(kinds.values())) > 1:
         named = ", ".join(f"{path.name} ({kind})" for path, kind in list(kinds.items())[:4])
-        raise InputError(f"the files are of different kinds: {named}; give one kind at a time")
+        raise InputError(f"the files are of different kinds: {named}; give only one kind")
     _refuse_copies(paths)
     kind = next(iter(kinds.values()))
     make = FileSource
-    if kind != "csv":
+    if kind == "json":
+        from reweigh.log.json_files import JsonSource
+
+        make = JsonSource
+    elif kind != "csv":
         from reweigh.log.parquet_files import ParquetSource, open_arrow
 
         if kind == "arrow":
@@ -240,24 +248,28 @@ def is_duckdb(path: Path) -> bool:
 
 
 def _kind(path: Path) -> str:
-    """The kind of a file by its first bytes; a name that says otherwise is refused."""
+    """The kind of a file by its first bytes; a name that contradicts them is refused."""
     magic = _first_bytes(path)[:8]
     if not magic:
         raise input_error(str(path), [csvfile.EMPTY_FILE])
     for start, what in REFUSED_MAGIC.items():
         if re.match(start, magic):
-            raise InputError(f"{str(path)!r} is {what}; reweigh reads CSV, gzip, Parquet and Arrow")
+            raise InputError(
+                f"{str(path)!r} is {what}; reweigh reads CSV, JSON Lines, gzip, Parquet and Arrow"
+            )
     if is_duckdb(path):
         raise UsageError(
-            f"{str(path)!r} is a DuckDB database: name the table that is the log with table='…' "
-            "and engine='duckdb' (--table NAME --engine duckdb), and give no other file"
+            f"{str(path)!r} is a DuckDB database: name its table with table='…' and "
+            "engine='duckdb' (--table NAME --engine duckdb), and give no other file"
         )
+    if path.name.lower().endswith(JSON) and magic.startswith((GZIP, b"{", b"\xef\xbb\xbf{")):
+        return "json"
     held = next((kind for start, kind in HELD.items() if magic.startswith(start)), "csv")
     named = NAMED.get(path.suffix.lower(), held)
     if named != held:
         raise InputError(
-            f"{str(path)!r} is named like {named} and holds {held} (first bytes {magic!r}); "
-            "rename the file, or export it again"
+            f"{str(path)!r} is named like {named} but contains {held} (first bytes "
+            f"{magic!r}); rename the file, or export it again"
         )
     return "csv" if held == "gzip" else held
 
@@ -278,8 +290,8 @@ def _refuse_copies(paths: list[Path]) -> None:
             content = hashlib.file_digest(stream, "sha256").digest()
         if content in known:
             raise InputError(
-                f"{str(path)!r} has the same content as {str(known[content])!r}; give each file "
-                "once"
+                f"{str(path)!r} has the same content as {str(known[content])!r}; give each "
+                "file only once"
             )
         known[content] = path
 

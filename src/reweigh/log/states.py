@@ -137,7 +137,7 @@ def combine(parts: Sequence[tuple[Codes, Labels]]) -> tuple[Codes, Labels]:
     keys = np.zeros(int(known.sum()), np.int64)
     values: list[tuple[Any, ...]] = [()]
     for (codes, labels), size in zip(parts, sizes, strict=True):
-        # the pairs that occur, of what stands so far and of this column
+        # the pairs of the code so far and this column that occur
         pairs, keys = np.unique(keys * size + codes[known], return_inverse=True)
         values = [
             (*values[i], labels.values[j])

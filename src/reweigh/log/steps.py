@@ -21,32 +21,34 @@ from reweigh.log.states import END, HIDDEN, label_text
 from reweigh.system.files import digest_of
 
 if TYPE_CHECKING:
-    from reweigh.log.borrowed_arrays import BorrowedArrays
+    from reweigh.log.large_arrays import BorrowedArrays
     from reweigh.log.paired_rows import Pairs
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[Any]  # numbers of rows: int32 where they fit
 LAZY_COLUMNS = ("state", "action", "reward", "behavior_prob")
-PART, IN_CACHE = 1 << 20, 1 << 16  # rows that are looked at together
+PART, IN_CACHE = 1 << 20, 1 << 16  # rows that are processed together
+SIDE_BY_SIDE = 1 << 13  # episodes: a line of the cache for each of them stays in it
 
 NUMBER = "^(0|-?[1-9][0-9]{0,17})$"  # a text that is an integer's
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Row arrays of N rows, and what is known per episode (n of them).
+    """Row arrays of N rows, and arrays per episode (n of them).
 
     offsets        (H+1,) rows of step t are offsets[t]:offsets[t+1]
     state          (N,) code, HIDDEN where null
     action         (N,) code, or the number itself when actions are continuous
-    reward         (N,) what was earned (a control variate replaces it by the shaped reward)
+    reward         (N,) the reward (a control variate replaces it by the shaped reward)
     behavior_prob  (N,) μ(a|s) of the logged action, None if it was not logged
-    ending         (n,) what follows the last row: END, UNKNOWN, HIDDEN or a state code
+    ending         (n,) the state after the last row: END, UNKNOWN, HIDDEN or a state code
     truncated      (n,) True where the episode was cut off before the horizon
     episode        (n,) ids
     source_rows    (N,) row of the source that each row came from, None if it is the same
     start_value    (n,) g(s_0) of a control variate, None without one
+    began          (n,) whole numbers that grow with the time of the first row, None without times
     """
 
     offsets: Ints
@@ -59,6 +61,7 @@ class Steps:
     episode: npt.NDArray[Any]
     source_rows: Rows | None
     start_value: Floats | None = None
+    began: Ints | None = None
 
     pairs: ClassVar[Pairs | None] = None  # the rows as codes of (state, action)
     borrowed: ClassVar[BorrowedArrays | None] = (
@@ -79,10 +82,10 @@ class Steps:
 
     @property
     def has_propensities(self) -> bool:
-        """Whether the actions' probabilities were logged (asking for them may read them)."""
+        """Whether the actions' probabilities were logged (this may read them)."""
         return self.behavior_prob is not None
 
-    def surely_taken(self) -> bool:
+    def always_probability_one(self) -> bool:
         """Whether every action is logged with the probability 1."""
         mu = self.behavior_prob
         return mu is not None and mu[0] == 1.0 and bool(np.all(mu == 1.0))
@@ -188,8 +191,9 @@ class Steps:
             episode=self.episode[episodes],
             source_rows=self.source_row[rows],
             start_value=None if self.start_value is None else self.start_value[episodes],
+            began=None if self.began is None else self.began[episodes],
         )
-        if "episode_hash" in vars(self):  # hashing ids is slow: hand on what was hashed
+        if "episode_hash" in vars(self):  # hashing ids is slow: keep the hashes
             vars(made)["episode_hash"] = self.episode_hash[episodes]
         return made
 
@@ -206,8 +210,8 @@ class Steps:
 
 
 class LazySteps(Steps):
-    """Steps that hold `pairs` or `borrowed` in the place of some columns, which are made when they
-    are first read. `dataclasses.replace` reads them: what it makes holds columns of its own."""
+    """Steps with `pairs` or `borrowed` instead of some columns, which are computed on first read.
+    `dataclasses.replace` reads them: its result has its own columns."""
 
     @classmethod
     def of(cls, **columns: Any) -> Steps:
@@ -233,11 +237,11 @@ class LazySteps(Steps):
         held = self._held
         return super().has_propensities if held is None else "behavior_prob" in held.names
 
-    def surely_taken(self) -> bool:
+    def always_probability_one(self) -> bool:
         held = self._held
         if held is None or not self.has_propensities:
-            return super().surely_taken()
-        return held.surely_taken()
+            return super().always_probability_one()
+        return held.always_probability_one()
 
     def first_states(self) -> npt.NDArray[np.int32]:
         if self.pairs is None:
@@ -253,7 +257,7 @@ def _id_text(episode: object) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class TimeMajor:
-    """Where the rows of a log stand in `Steps`: `order` (N,) are rows, `ranked` (n,) the codes of
+    """The order of a log's rows in `Steps`: `order` (N,) are rows, `ranked` (n,) the codes of
     the episodes, the longest first."""
 
     order: Rows
@@ -270,6 +274,11 @@ class TimeMajor:
         """(n,) each episode's last row, in the order of `ranked`."""
         last: Rows = self.order[self.offsets[self.lengths - 1] + np.arange(len(self.ranked))]
         return last
+
+    @property
+    def first_rows(self) -> Rows:
+        """(n,) each episode's first row, in the order of `ranked`."""
+        return self.order[: int(self.offsets[1])]
 
     @property
     def longest(self) -> int:
@@ -296,12 +305,19 @@ class TimeMajor:
         return replace(self, offsets=np.concatenate([self.offsets, missing]).astype(np.int64))
 
 
-def in_order(values: npt.NDArray[Any], order: Rows) -> npt.NDArray[Any]:
-    """values[order], without the copy of `order` in 64 bits that NumPy would make."""
-    taken = np.empty(len(order), values.dtype)
-    for first in range(0, len(order), IN_CACHE):
-        part = slice(first, first + IN_CACHE)
-        taken[part] = values[order[part]]
+def in_order(values: npt.NDArray[Any], rows: TimeMajor | None) -> npt.NDArray[Any]:
+    """values[rows.order], empty without rows. In parts: all at once, NumPy would copy `order` in 64
+    bits. Where steps are wide, some episodes after the other: their rows are in the cache then."""
+    if rows is None:
+        return values[:0]
+    order, taken, ends = rows.order, np.empty(len(rows.order), values.dtype), rows.offsets.tolist()
+    alive, size = np.diff(rows.offsets), SIDE_BY_SIDE
+    wide = int(np.count_nonzero(alive > size))  # the first steps, for the numbers alive fall
+    parts = [(ends[t] + k, min(ends[t] + k + size, ends[t + 1])) for k in range(0, ends[1], size)
+             for t in range(np.count_nonzero(alive[:wide] > k))]  # fmt: skip
+    parts += [(k, min(k + IN_CACHE, ends[-1])) for k in range(ends[wide], ends[-1], IN_CACHE)]
+    for low, high in parts:
+        taken[low:high] = values[order[low:high]]
     return taken
 
 
@@ -341,27 +357,27 @@ def time_major(episode: Rows, step: Rows, n_episodes: int) -> TimeMajor | None:
     return TimeMajor(order, offsets, ranked[: alive[0]]) if order.min() >= 0 else None
 
 
-# ---- what tells one log from another ------------------------------------------------------------
+# ---- the identity of a log ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What tells one log from another: episodes and sums of marks, the same on every engine and in
+    """The identity of a log: episodes and sums of marks, the same on every engine and in
     every order; those of parts of a log add up to those of the log.
 
     A mark is made of the numbers of a row by multiplications and floors alone, which every engine
-    rounds alike, and what is added up are whole numbers, so an engine in SQL, a kernel and NumPy
-    arrive at the same digits (`sums/engines/sql_rows.py` and `kernels/rows.py` are twins):
+    rounds alike, and the sums are whole numbers, so an engine in SQL, a kernel and NumPy compute
+    the same digits (`sums/engines/sql_rows.py` and `kernels/rows.py` are twins):
 
         [x] = x - floor(x),  f(x) = [c(x) · SPREAD],  c(x) = x, or x / 2^30, x / 2^60 if large
         d   = [(f(y) + 1) · (f(μ) + t + 2) · SPREAD]
         mark of a row       floor([d² · MIX] · 2^24)
         mark of an episode  floor([g² · MIX] · 2^24),  g = [(f(id) + 1) · (d_0 + 2) · SPREAD]
 
-    Squares, because sums of what is linear in y would be those of any log with the same Σy. The id
-    of an episode is its number, or 64 bits of the MD5 of its text; "7" is 7. A log whose rewards
-    are all equal, μ too, and whose ids are those of another log of the same shape is taken for
-    that log.
+    Squares, because sums linear in y would be the same for every log with the same Σy. The id of an
+    episode is its number, or 64 bits of the MD5 of its text; "7" is 7. A log whose rewards are all
+    equal, μ too, and whose ids are those of another log of the same shape cannot be distinguished
+    from it.
     """
 
     episodes: int = 0

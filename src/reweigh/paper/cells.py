@@ -1,7 +1,7 @@
-"""A cell of a study: one world at one size, many replicates, and what is measured in each.
+"""A cell of a study: one world at one size, many replicates, and their measurements.
 
-Every replicate has a seed of its own, made from what the cell is and the replicate's number. So
-its values are the same bit for bit in whatever process, order or company it is run.
+Every replicate has its own seed, made from the cell's configuration and the replicate's number. So
+its values are the same bits in any process and any order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from reweigh.system.files import checksum_of, digest_of, parse_object, write_ato
 from reweigh.worlds.world import TrueValue, World
 
 FORMAT = 1
-PART = "/"  # a column is named by what was asked for, alone or with a part of it: "mis/value"
+PART = "/"  # a column is named by its estimator, alone or with a part: "mis/value"
 STEP_COST = 1000  # episodes: what a step costs however few episodes there are
 WORLDS: dict[str, Callable[[int, int], World]] = {  # of a horizon and a seed
     "modelwin": lambda horizon, seed: worlds.ModelWin(horizon),
@@ -109,7 +109,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all cells of a study share, and what must not change between its parts."""
+    """The configuration shared by all cells of a study, which must not change between its parts."""
 
     replicates: int = 128
     seed: int = 0
@@ -158,7 +158,7 @@ def run_replicates(
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a study tells its errors itself
+        warnings.simplefilter("ignore")  # a study reports its errors itself
         rows = [cell.replicate(estimators, seed_sequence(cell, seed, k)) for k in replicates]
     values: dict[str, list[float | None]] = {}
     refused: dict[str, dict[str, int]] = {}
@@ -172,7 +172,7 @@ def run_replicates(
 
 
 def seed_sequence(cell: AnyCell, seed: int, replicate: int) -> np.random.SeedSequence:
-    """A stream of its own for every cell and replicate."""
+    """A separate random stream for every cell and replicate."""
     return np.random.SeedSequence(
         [seed, int(digest_of(cell.name)[:16], 16)], spawn_key=(replicate,)
     )
@@ -209,7 +209,7 @@ def versions() -> dict[str, str]:
 
 
 def configuration(cell: AnyCell, setting: Setting) -> dict[str, Any]:
-    """Everything that a cell's numbers follow from, but for the estimators asked for."""
+    """Everything that determines a cell's numbers, except the requested estimators."""
     return {"format": FORMAT, **cell.describe(), **asdict(setting), **versions()}
 
 
@@ -254,8 +254,8 @@ def load(
     ]
     if changed:
         raise ChangedError(
-            f"{str(path)!r} was made with another configuration ({'; '.join(changed)}): go on "
-            "with the old one, give another folder, or use --overwrite to begin anew"
+            f"{str(path)!r} was made with another configuration ({'; '.join(changed)}): "
+            "continue with the old one, give another folder, or start again with --overwrite"
         )
     return result
 
@@ -271,7 +271,7 @@ def _read(path: Path) -> tuple[dict[str, Any], CellResult]:
         if content.get("hash") != checksum_of(config, values, refused):
             raise InputError(f"{what} is damaged: its content does not match its hash")
         if not _fits(config, values, refused):
-            raise InputError(f"{what} is damaged: its values are no numbers by replicate")
+            raise InputError(f"{what} is damaged: its values are not numbers by replicate")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{what} is damaged: {error}; {AGAIN}") from error
     except OSError as error:

@@ -143,7 +143,7 @@ def wanted(figures: Iterable[Figure]) -> dict[Cell, list[str]]:
 def rows(
     figure: Figure, results: Mapping[Cell, CellResult], setting: Setting
 ) -> list[dict[str, Any]]:
-    """One row per cell and estimator; an estimator that never answered in a cell has none."""
+    """One row per cell and estimator; an estimator that always refused in a cell has none."""
     table = []
     for cell in figure.cells:
         for name in figure.estimators:

@@ -34,11 +34,11 @@ BACKENDS: tuple[BackendName, ...] = ("loky", "sequential", "dask", "ray")
 MOST_JOBS = 1024  # each is a process
 WAVES = 4  # tasks per worker and wave, where results come only in whole lists
 PATIENCE = 10.0  # seconds until an address counts as not answering
-# Errors of these packages tell that workers or their scheduler are gone, not that the work failed.
+# Errors of these packages mean that workers or their scheduler are gone, not that the work failed.
 CARRIERS = ("joblib", "concurrent", "distributed", "dask", "ray", "tornado", "asyncio")
 RAY_TOKEN = (
-    ". If the cluster asks for a token, as Ray's do unless told otherwise, set the same in "
-    "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+    ". If the cluster needs a token, as Ray's do by default, set the same in RAY_AUTH_TOKEN "
+    "or RAY_AUTH_TOKEN_PATH"
 )
 C = TypeVar("C", bound=AnyCell)
 Part = tuple[range, CellResult]
@@ -61,7 +61,7 @@ class Done(Generic[C]):
     """The cells that there are, which of them were found on disk, and why others failed."""
 
     results: dict[C, Any]
-    found: frozenset[C]
+    existing: frozenset[C]
     failed: dict[C, str]
 
 
@@ -80,14 +80,14 @@ def run(
     """Evaluate these estimators on every replicate of every cell; finished cells are in `folder`.
 
     A cell is written as soon as its last replicate is done, so that an interruption loses only
-    cells under way. With `resume` cells found in the folder are kept (estimators that they lack
-    are added), or refused if their configuration differs; with `overwrite` they are removed first;
-    with neither a folder that holds some is refused. A cell whose worker dies is told, and the
+    cells under way. With `resume` cells found in the folder are kept (estimators that they lack are
+    added), or refused if their configuration differs; with `overwrite` they are removed first; with
+    neither a folder that holds some is refused. A cell whose worker dies is reported, and the
     others are finished. One run at a time: the folder is locked.
 
-    For studies that do not fit in memory, `keep` says what is kept of a finished cell; the rest is
-    in the folder. With `extend` a cell that has fewer replicates, of all that is asked for, is gone
-    on with: a replicate's numbers do not depend on how many there are.
+    For studies that do not fit in memory, `keep` selects what stays in memory of a finished cell;
+    the rest is in the folder. With `extend` a cell that has too few replicates is continued: a
+    replicate's numbers do not depend on how many there are.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,13 +95,13 @@ def run(
         raise ResourceError(
             f"cannot make the folder {str(folder)!r}: {error.strerror or error}"
         ) from error
-    busy = f"another run is working in {str(folder)!r}; wait for it, or give another folder"
+    busy = f"another run is using {str(folder)!r}; wait for it, or give another folder"
     with locked(folder / LOCK, busy):
         present = [path_of(folder, cell) for cell in wanted if path_of(folder, cell).exists()]
         if present and not (resume or overwrite):
             raise UsageError(
-                f"{str(folder)!r} holds cells of an earlier run: go on with --resume, begin anew "
-                "with --overwrite, or give another folder"
+                f"{str(folder)!r} contains cells of an earlier run: continue with --resume, "
+                "start again with --overwrite, or give another folder"
             )
         if overwrite:
             for path in present:
@@ -157,7 +157,7 @@ def _run(
 
 
 def _parts(replicates: int, done: int) -> list[range]:
-    """What is left of so many replicates, in parts."""
+    """The remaining replicates, in parts."""
     size = max(1, -(-(replicates - done) // CHUNKS))
     return [range(i, min(i + size, replicates)) for i in range(done, replicates, size)]
 
@@ -176,7 +176,8 @@ def _carried_out(
     except LostError as error:
         if backend.elsewhere:
             raise ResourceError(
-                f"the cluster was lost ({error}); every finished cell is kept: go on with --resume"
+                f"the connection to the cluster was lost ({error}); every finished cell is "
+                "kept: continue with --resume"
             ) from error
     for cell in dict.fromkeys(cell for cell, _ in left):
         try:
@@ -201,8 +202,8 @@ def _task(
 ) -> tuple[C, Part]:
     if versions() != wanted:
         raise UsageError(
-            f"a worker has other versions ({versions()}) than this process ({wanted}): its numbers "
-            "could differ"
+            f"a worker has other versions ({versions()}) than this process ({wanted}), so "
+            "its numbers could differ"
         )
     return cell, run_replicates(cell, estimators, seed, part)
 
@@ -235,8 +236,8 @@ class Backend:
             raise UsageError(f"an address belongs to dask or ray, not to {self.name}")
         if self.jobs is not None and (self.elsewhere or self.name == "sequential"):
             raise UsageError(
-                "jobs is a number of workers on this machine: leave it out for a cluster that has "
-                "its own, and for sequential, which has none"
+                "jobs is a number of workers on this machine: omit it for a cluster, which "
+                "has its own, and for sequential, which has none"
             )
 
     @property
@@ -284,7 +285,7 @@ def _telling_losses() -> Iterator[None]:
 
 @contextmanager
 def connected(backend: Backend) -> Iterator[None]:
-    """joblib set to the backend, with its cluster at hand."""
+    """joblib set to the backend, with its cluster."""
     import joblib
 
     if backend.address is not None:
@@ -355,7 +356,7 @@ def _ray_on_loopback() -> Iterator[None]:
 
 
 def _refuse_silence(name: str, address: str) -> None:
-    """A cluster that does not answer at its address is told at once."""
+    """A cluster that does not answer at its address is reported at once."""
     place = re.fullmatch(r"(?:\w+://)?\[?([^\[\]/]+?)\]?:(\d+)", address)
     if place is None:
         return  # a name that only the library understands

@@ -1,9 +1,10 @@
-"""What every policy answers, π(a|s) for the rows of a log; policies that are a logged column or a
-function of the rows; and policies that keep what another one answered."""
+"""The interface of policies, π(a|s) for the rows of a log; policies that are a logged column or a
+function of the rows; policies that cache another one's probabilities; and policies from files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
@@ -11,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError, UsageError, must_be
+from reweigh.errors import InputError, RefusedError, ResourceError, UsageError, must_be
 from reweigh.log.log import EpisodeLog
 from reweigh.log.rules import Faults
 from reweigh.log.states import Label, Labels
@@ -21,6 +22,9 @@ Floats = npt.NDArray[np.float64]
 Scope = Literal["state", "row", "logged action"]
 BatchFunction = Callable[[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.int64]], Any]
 MOST_KEPT = 1 << 25  # numbers: 256 MiB
+RULE, SKOPS = ".rule", ".skops"
+PICKLES = (".pkl", ".pickle", ".joblib")
+LARGEST_RULE = 1 << 20  # bytes
 
 
 @runtime_checkable
@@ -35,7 +39,7 @@ class Policy(Protocol):
         ...
 
     def all_actions(self, log: EpisodeLog) -> Labels:
-        """Every action that the policy may take, as far as it knows."""
+        """Every action that the policy may take, if it lists them."""
         ...
 
     def of_action(self, log: EpisodeLog, action: Label) -> Floats:
@@ -48,20 +52,26 @@ class Policy(Protocol):
         ...
 
     def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
-        """Actions that the policy is known to take and the log never shows: how often."""
+        """Actions the policy is known to take that are not in the log: how often."""
         ...
 
     def fingerprint(self) -> str:
-        """Equal for equal policies, as far as can be told."""
+        """Equal for equal policies, if that can be determined."""
         ...
 
 
 def scope_of(policy: Policy) -> Scope:
-    """What a policy's `scope` says it looks at: the state as the log has it, with the step; or all
-    that is known of a row (the default); or it knows nothing but the logged action's probability.
+    """The inputs of a policy (`scope`): the state as logged, with the step; or everything in a row
+    (the default); or only the logged action's probability.
     """
     scope: Scope = getattr(policy, "scope", "row")
     return scope
+
+
+def columns_read(policy: Policy) -> tuple[str, ...]:
+    """The columns of the log that a policy names itself, beside those that have a role."""
+    names: tuple[str, ...] = getattr(policy, "reads", ())
+    return names
 
 
 def dense_of(policy: Policy, log: EpisodeLog, actions: Labels) -> Floats | None:
@@ -74,7 +84,7 @@ def dense_of(policy: Policy, log: EpisodeLog, actions: Labels) -> Floats | None:
 
 
 class _RowPolicy:
-    """A policy of which nothing is known but its answers for rows."""
+    """A policy known only by its probabilities for rows."""
 
     has_steps = False
 
@@ -85,8 +95,8 @@ class _RowPolicy:
 def no_other_actions(name: str) -> RefusedError:
     return RefusedError(
         "target-probabilities",
-        f"the policy {name} only knows the probabilities of the logged actions; a Q function of "
-        "your own needs those of all actions: give the target as a table or a function",
+        f"the policy {name} has probabilities only for logged actions, but your own Q "
+        "function needs those of all actions: give the target as a table or a function",
     )
 
 
@@ -104,6 +114,10 @@ class ColumnPolicy(_RowPolicy):
     @property
     def name(self) -> str:
         return f"column {self.column!r}"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.column,)
 
     def probabilities(self, log: EpisodeLog) -> Floats:
         values = log.column(self.column)
@@ -161,13 +175,13 @@ class FunctionPolicy(_RowPolicy):
 
 
 def call_batch(f: BatchFunction, name: str, log: EpisodeLog, actions: npt.NDArray[Any]) -> Floats:
-    """Call a batch function on the rows of a log and check the shape of its answer."""
+    """Call a batch function on the rows of a log and check the shape of its result."""
     try:
         result = np.asarray(f(log.raw_states(), actions, log.steps.step), np.float64)
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"{name} failed; it is called as f(state, action, step) with arrays and returns one "
-            f"number per row: {error}"
+            f"{name} failed; it is called as f(state, action, step) with arrays and must "
+            f"return one number per row: {error}"
         ) from error
     if result.shape != (log.steps.n_rows,):
         raise UsageError(
@@ -196,6 +210,7 @@ class WrappedPolicy:
         self.policy = policy
         self.name, self.has_steps = policy.name, policy.has_steps
         self.scope: Scope = scope_of(policy)
+        self.reads = columns_read(policy)
         self.files: tuple[Path, ...] = files_behind(policy)
 
     def probabilities(self, log: EpisodeLog) -> Floats:
@@ -250,7 +265,7 @@ class RememberedPolicy(WrappedPolicy):
 
 
 class RowsPolicy(RememberedPolicy):
-    """A policy whose probabilities of a log's rows are known, for logs made of copies of these."""
+    """A policy with known probabilities for a log's rows, for logs of copies of these rows."""
 
     def __init__(self, policy: Policy, log: EpisodeLog) -> None:
         super().__init__(policy)
@@ -266,3 +281,78 @@ class RowsPolicy(RememberedPolicy):
 def _copied(known: Floats, log: EpisodeLog) -> Floats:
     rows = log.steps.source_rows
     return known if rows is None else known[rows]
+
+
+def read_policy(
+    path: Any,
+    *,
+    state: str | Sequence[str] = "state",
+    action: str = "action",
+    prob: str = "prob",
+    step: str = "step",
+    name: str | None = None,
+) -> Policy:
+    """A policy from a file (or a table), by the ending of its name.
+
+    A CSV or Parquet file has the columns state, action, prob. A column `step` makes it depend on
+    the step. An empty state is the hidden state. `state` may name several columns. A file ending
+    in .rule holds the text of a `RulePolicy`, one ending in .skops a scikit-learn classifier.
+    `name` is what outputs call the policy, else the file's.
+    """
+    is_path = isinstance(path, str | os.PathLike)
+    ending = Path(path).suffix.lower() if is_path else ""
+    if ending in (RULE, SKOPS, *PICKLES):
+        if (state, action, prob, step) != ("state", "action", "prob", "step"):
+            raise UsageError(
+                f"state, action, prob and step name the columns of a table; {str(path)!r} is none"
+            )
+        if ending == RULE:
+            return _read_rule(Path(path), name)
+        from reweigh.policy.classifier import read_classifier, refuse_pickle
+
+        if ending != SKOPS:
+            refuse_pickle(Path(path))
+        return read_classifier(Path(path), name)
+    from reweigh.policy.table import TablePolicy
+
+    named = name or (str(path) if is_path else "table")
+    return TablePolicy(path, state=state, action=action, prob=prob, step=step, name=named)
+
+
+def policy_from(given: Any, state: Sequence[str], action: str) -> Policy:
+    """A policy from a file or frame, whose columns may carry the log's names for them."""
+    from reweigh.log.csv_files import CsvFormat
+    from reweigh.log.sources import open_source
+
+    if isinstance(given, str | os.PathLike) and not has_columns(Path(given)):
+        return read_policy(given)
+    given = str(given) if isinstance(given, os.PathLike) else given
+    names = open_source(given, CsvFormat()).names
+    if len(state) == 1 and state[0] not in names:
+        state = ["state"]
+    return read_policy(
+        given,
+        state=state[0] if len(state) == 1 else list(state),
+        action=action if action in names else "action",
+    )
+
+
+def has_columns(path: Path) -> bool:
+    """Whether a policy file is a table, whose columns have names."""
+    return path.suffix.lower() not in (RULE, SKOPS, *PICKLES)
+
+
+def _read_rule(path: Path, name: str | None) -> Policy:
+    from reweigh.policy.rule import RulePolicy
+
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(LARGEST_RULE)
+    except OSError as error:
+        raise ResourceError(f"cannot read {str(path)!r}: {error.strerror}") from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise InputError(f"{str(path)!r}, line {line}: save the file as UTF-8") from error
+    return RulePolicy(text, name=name or str(path), path=path)

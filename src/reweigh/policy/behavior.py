@@ -1,4 +1,4 @@
-"""Estimating the behaviour policy when its probabilities were not logged."""
+"""Estimating the behavior policy when its probabilities were not logged."""
 
 from __future__ import annotations
 
@@ -47,14 +47,16 @@ class FittedBehavior:
     def probabilities(self, log: EpisodeLog) -> Floats:
         """(N,) μ̂(a_t|s_t); cross-fitted, each episode uses the counts of the other folds."""
         if self.folds > 1 and log.digest() != self.log_digest:
-            raise UsageError("a cross-fitted behaviour belongs to the log that it was fitted on")
+            raise UsageError(
+                "a cross-fitted behavior can only be used with the log it was fitted on"
+            )
         row, cell = _cells(log, self.states, self.actions, self.per_step)
         in_cell = _count(self.cell, self.cell_count, cell)
         in_row = _count(self.row, self.row_count, row)
         if self.folds > 1:
             fold = (log.steps.episode_hash % self.folds)[log.steps.episode_index]
-            in_cell = in_cell - _own(cell * self.folds + fold)
-            in_row = in_row - _own(row * self.folds + fold)
+            in_cell = in_cell - _rows_with_key(cell * self.folds + fold)
+            in_row = in_row - _rows_with_key(row * self.folds + fold)
         # μ̂(a|s) = (n(s,a) + α) / (n(s) + α A)
         with np.errstate(invalid="ignore", divide="ignore"):
             mu = (in_cell + self.smoothing) / (in_row + self.smoothing * len(self.actions))
@@ -66,14 +68,13 @@ class FittedBehavior:
             action = log.actions.values[int(log.steps.action[first])]
             place = log.place(first, log.columns.action, action)
             raise input_error(
-                "the estimated behaviour",
+                "the estimated behavior",
                 [
                     Fault(
                         "behavior-zero",
-                        "the episodes that it was estimated from never show this action in "
-                        "this state",
-                        "fit on a log that shows it; or smoothing=1.0 (for a known action), or no "
-                        "cross-fitting",
+                        "the episodes used for the estimate do not have this action in this state",
+                        "fit on a log that has it; or use smoothing=1.0 (for a known "
+                        "action), or no cross-fitting",
                         (place,),
                         int(bad.sum()),
                         len(bad),
@@ -89,16 +90,16 @@ def fit_behavior(
     """Estimate μ(a|s) by counts per state (a hidden state counts as one state).
 
     `smoothing` adds that many pseudo-counts to every action; `cross_fit=K` estimates the
-    probabilities of an episode from the other K-1 folds (by the hash of its id); `per_step`
-    counts each step on its own. Use the result as `log.with_behavior(mu)`. The standard errors
-    that follow take μ̂ for the truth.
+    probabilities of an episode from the other K-1 folds (by the hash of its id); `per_step` counts
+    each step separately. Use the result as `log.with_behavior(mu)`. Later standard errors ignore
+    that μ̂ was estimated.
     """
     if not isinstance(log, EpisodeLog):
         raise must_be("log", "in memory: read_log(…, engine='arrays')", type(log).__name__)
     if log.actions is None:
         raise RefusedError(
             "continuous-actions",
-            "counts cannot estimate the density of continuous actions; log the densities",
+            "counts cannot estimate a density of continuous actions; log the densities",
         )
     if not isinstance(smoothing, int | float) or not 0 <= smoothing < np.inf:
         raise must_be("smoothing", "a number from 0 on", smoothing)
@@ -109,7 +110,7 @@ def fit_behavior(
     rows, row_count = np.unique(row, return_counts=True)
     if np.all(cell_count == _count(rows, row_count, cells // max(len(log.actions), 1))):
         warnings.warn(
-            "every state of the log shows one action only: the estimated behaviour is "
+            "every state of the log has only one action: the estimated behavior is "
             "deterministic, and no other policy can be evaluated from this log",
             InputWarning,
             stacklevel=2,
@@ -149,7 +150,7 @@ def _count(keys: Ints, counts: Ints, wanted: Ints) -> Ints:
     return np.where(keys[at] == wanted, counts[at], 0)
 
 
-def _own(key: Ints) -> Ints:
+def _rows_with_key(key: Ints) -> Ints:
     """(N,) how many rows share this row's key."""
     _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
     return np.asarray(counts[inverse], np.int64)

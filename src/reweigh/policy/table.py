@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -99,8 +99,8 @@ class TablePolicy:
     def probabilities(self, log: EpisodeLog) -> Floats:
         if log.actions is None:
             raise UsageError(
-                "a table has no densities: for continuous actions give the target as a logged "
-                "column (ColumnPolicy) or a function (FunctionPolicy)"
+                "a table has no densities; for continuous actions give the target as a "
+                "logged column (ColumnPolicy) or a function (FunctionPolicy)"
             )
         return self._look_up(log, log.actions, log.steps.action)
 
@@ -115,7 +115,7 @@ class TablePolicy:
         one, step: what `read_policy` reads."""
         import pyarrow as pa
 
-        from reweigh.log.log import label_columns
+        from reweigh.log.read import label_columns
 
         e = self._entries
         columns = {} if e.step is None else {"step": pa.array(e.step)}
@@ -146,7 +146,7 @@ class TablePolicy:
         return self._entries.step is not None
 
     def unlogged_actions(self, log: EpisodeLog) -> dict[str, float]:
-        """Actions that the policy takes in the log's states and the log never shows: how often."""
+        """Actions the policy takes in the log's states that are not in the log: how often."""
         if log.actions is None:
             return {}
         known = log.actions.code_of
@@ -175,7 +175,7 @@ class TablePolicy:
         self, states: Labels, codes: npt.NDArray[Any], step: Ints | None, action: Ints
     ) -> tuple[Floats, npt.NDArray[np.bool_]]:
         """(N,) probabilities of these actions (codes of the table) in these states (codes of
-        `states`), and whether the table knows the state."""
+        `states`), and whether the table contains the state."""
         e = self._entries
         state = self._states_of(states)[codes]
         rows = _row_key(e.step, e.state, len(e.states))
@@ -213,28 +213,40 @@ class TablePolicy:
         code = e.actions.translate(actions)
         return np.ascontiguousarray(table[:, self._states_of(log.states)][:, :, code])
 
-    def _refuse_unknown(self, log: EpisodeLog, rows: Ints) -> None:
+    def _refuse_unknown(self, log: EpisodeLog, rows: Ints) -> NoReturn:
         steps = log.steps
         rows = rows[np.argsort(steps.source_row[rows], kind="stable")]
-        codes = np.unique(steps.state[rows])
-        hidden = HIDDEN in codes
+        codes, first = np.unique(steps.state[rows], return_index=True)
+        first_row = dict(zip(codes.tolist(), rows[first].tolist(), strict=True))
+        self.refuse_states(
+            log.states, log.columns.state, first_row, lambda row: log.place(row, None, None)
+        )
+
+    def refuse_states(
+        self,
+        states: Labels,
+        columns: Sequence[str],
+        first_row: Mapping[int, Any],
+        place: Callable[[Any], Place],
+    ) -> NoReturn:
+        """Refuse a log with states that the table lacks: their codes, in order, with the first row
+        of each, which `place` names."""
+        codes, hidden = list(first_row), HIDDEN in first_row
         fix = "add rows for these states to the policy"
-        names = [str(v) for v in self._entries.states.values]
-        fix += nearest(log.states.name(int(codes[-1])), names)
+        fix += nearest(states.name(codes[-1]), [str(v) for v in self._entries.states.values])
         if hidden:
             fix += "; the hidden state needs a row too (state None, an empty cell in a CSV)"
-        column = ", ".join(log.columns.state)
         places = tuple(
-            log.place(
-                int(rows[steps.state[rows] == code][0]),
-                column,
-                None if code == HIDDEN else log.states.values[code],
+            replace(
+                place(first_row[code]),
+                column=", ".join(columns),
+                value=None if code == HIDDEN else states.values[code],
             )
-            for code in codes[:KEPT_PLACES].tolist()
+            for code in codes[:KEPT_PLACES]
         )
         what = "state and step" if self.has_steps else "state"
-        rule = f"the policy {self.name!r} must know every {what} of the log"
-        total = len(log.states) + int(hidden)
+        rule = f"the policy {self.name!r} must cover every {what} of the log"
+        total = len(states) + int(hidden)
         fault = Fault("unknown-state", rule, fix, places, len(codes), total, "states")
         raise input_error("the target policy", [fault])
 
@@ -312,7 +324,7 @@ def _from_frame(
 
     source = open_source(table, CsvFormat())
     needed = [*state, action, prob]
-    fix = f"a policy has the columns {', '.join(needed)} (and step)"
+    fix = f"a policy needs the columns {', '.join(needed)} (and step)"
     missing = [
         Fault("missing-column", f"there is no column {name!r}{nearest(name, source.names)}", fix)
         for name in needed
@@ -329,8 +341,8 @@ def _from_frame(
     for name in (*state, action):
         kind = data.column(name).type
         if pa.types.is_floating(kind) or pa.types.is_temporal(kind):
-            faults.found.append(
-                Fault("type", f"column {name!r} holds {kind}", "write integers or text")
+            faults.faults.append(
+                Fault("type", f"column {name!r} contains {kind}", "write integers or text")
             )
     probs = data.column(prob)
     if is_label(probs.type) and not pa.types.is_integer(probs.type):
@@ -351,8 +363,8 @@ def _from_frame(
 
 def _steps_of(faults: Faults, column: Any, name: str) -> Ints | None:
     if not str(column.type).startswith(("int", "uint")) or column.null_count:
-        rule = f"column {name!r} must hold whole numbers"
-        faults.found.append(Fault("type", rule, "write 0, 1, 2, …"))
+        rule = f"column {name!r} must contain whole numbers"
+        faults.faults.append(Fault("type", rule, "write 0, 1, 2, …"))
         return None
     steps = integer_rows(column.chunks, len(column))[0].astype(np.int64)
     faults.rows(POLICY_STEP, name, POLICY_STEP.broken(steps), lambda row: int(steps[row]))
@@ -386,7 +398,7 @@ def _checked(e: _Entries, tolerance: float) -> _Entries:
     order = np.argsort(key, kind="stable")
     refuse_entries(
         "duplicate-entry",
-        "the policy lists a state and action once",
+        "the policy must list each state and action once",
         "remove the duplicate",
         order[1:][key[order][1:] == key[order][:-1]],
     )
@@ -406,32 +418,15 @@ def _checked(e: _Entries, tolerance: float) -> _Entries:
             for k in wrong[:KEPT_PLACES].tolist()
         )
         rule = "the probabilities of a state must sum to 1 over its actions"
-        fix = "list every action with its probability, or normalise the row"
+        fix = "list every action with its probability, or normalize the row"
         fault = Fault("row-sum", rule, fix, places, len(wrong), len(unique), "policy rows")
         raise input_error("the policy", [fault])
     if np.any(off > EXACT):
         warnings.warn(
             f"{int(np.sum(off > EXACT))} of {len(unique)} rows of the policy sum to 1 only within "
-            f"{off.max():.1e}; they were normalised",
+            f"{off.max():.1e}; they were normalized",
             InputWarning,
             stacklevel=4,
         )
         return replace(e, prob=e.prob / sums[inverse])
     return e
-
-
-def read_policy(
-    path: Any,
-    *,
-    state: str | Sequence[str] = "state",
-    action: str = "action",
-    prob: str = "prob",
-    step: str = "step",
-) -> TablePolicy:
-    """A policy from a CSV or Parquet file (or a table) with the columns state, action, prob.
-
-    A column `step` makes it depend on the step. An empty state is the hidden state. `state` may
-    name several columns.
-    """
-    name = str(path) if isinstance(path, str) or hasattr(path, "__fspath__") else "table"
-    return TablePolicy(path, state=state, action=action, prob=prob, step=step, name=name)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from reweigh.estimate.estimator import Recipe
     from reweigh.estimate.standard_error import Gain
+    from reweigh.system.frames import FrameKind
     from reweigh.trust.breakdown import Decomposition, Heat, Missing, ValueParts
     from reweigh.trust.gates import Level, Verdict
     from reweigh.trust.intervals import Interval
@@ -27,23 +28,25 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
 
 LEVEL = 0.95
-NO_TRUST = "no interval to trust"
-UNTRUSTED = "the error is not to be trusted"
+PER_EPISODE = "per episode"
+NEW_POLICY = "the new policy"
+NO_TRUST = "not reliable: no interval is shown"
+UNTRUSTED = "the verdict is red"
 Facts = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Diagnostics:
-    """What the estimate rests on, computed before any normalisation.
+    """What the estimate rests on, computed before any normalization.
 
     ess                (H,) effective number of episodes at each step, nan where there is none
-    unseen_mass        (H,) target mass lost at each step for want of data, None where the
+    unseen_mass        (H,) target probability that the log has no data on, by step, None where the
                        estimator has no state distribution
     placebo            the value if every reward were 1, END included, with its error; it
                        should be
     placebo_expected   Σ_t γ^t
     rare_mass          share of the target's mass on (step, state) pairs seen fewer than 10 times
-    total_mass         (H,) Σ_s d_t(s) without normalisation, nan inside hidden stretches
+    total_mass         (H,) Σ_s d_t(s) without normalization, nan inside hidden stretches
     """
 
     ess: Floats
@@ -70,8 +73,10 @@ class Diagnostics:
     def total_unseen(self) -> float | None:
         return None if self.unseen_mass is None else float(self.unseen_mass.sum())
 
-    def frame(self, per_step: Floats | None) -> Any:
+    def frame(self, per_step: Floats | None, kind: FrameKind | None = None) -> Any:
         """A row per step: what it adds to the value (`per_step`), and what it rests on there."""
+        from reweigh.system.frames import frame_of
+
         columns = {
             "value": per_step,
             "effective_episodes": self.ess,
@@ -80,7 +85,7 @@ class Diagnostics:
             "variance": None if self.variance_by_step is None else self.variance_by_step[1:],
         }
         known = {name: values for name, values in columns.items() if values is not None}
-        return frame_of({"step": range(len(self.ess)), **known})
+        return frame_of({"step": list(range(len(self.ess))), **known}, kind)
 
     def to_dict(self) -> dict[str, Any]:
         values = {
@@ -109,12 +114,14 @@ class Evaluation:
     label          what a row of it is called: the estimator, or the target
     error          the standard error to print beside the interval
     interval       the one that was asked for, also where it is not to be `trusted`
-    untrusted      what is said in place of its interval where that is not to be trusted
+    untrusted      what is said instead of its interval if that is not reliable
     no_interval    what is said where no interval is shown
-    gain           target - behaviour, and its interval; None with `gain_why`
+    gain           target - behavior, and its interval; None with `gain_why`
     tested         the gain with its error and p, or why there is none
     per_step       (H,) what each step adds to the value
     best           how likely the target is the best, in a comparison
+    policy         what the target is called in a sentence
+    state_columns, abstraction  what the names of its states stand for
     """
 
     label: str
@@ -140,8 +147,12 @@ class Evaluation:
     per_step: Floats | None = None
     warnings: tuple[Warning, ...] = ()
     chosen: str | None = None
+    memory: dict[str, Any] | None = None  # the one that was chosen, why, and what was tried
     sql: str | None = None
     best: float | None = None
+    policy: str = NEW_POLICY
+    state_columns: tuple[str, ...] = ()
+    abstraction: str | None = None
 
     @property
     def estimator(self) -> str:
@@ -149,8 +160,13 @@ class Evaluation:
 
     @property
     def trusted(self) -> bool:
-        """Whether its error may be shown."""
+        """Whether its error may be shown: not where the verdict is red."""
         return not self.untrusted
+
+    @property
+    def reliable(self) -> bool:
+        """Whether a decision may rest on it: there is an answer, and its verdict is not red."""
+        return self.refused is None and self.level != "red"
 
     @property
     def text(self) -> str:
@@ -173,7 +189,7 @@ class Evaluation:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The gates that speak against it, the worst first."""
+        """The reasons against it, the worst first."""
         return () if self.verdict is None else tuple(g.name for g in self.verdict.reasons)
 
     @property
@@ -198,7 +214,7 @@ class Evaluation:
         return p_text(gain.p_value, at_most=gain.at_most)
 
     def with_gain(self, tested: Gain | RefusedError) -> Evaluation:
-        """With target - behaviour: its interval at the level of the value's, as far as it may be
+        """With target - behavior: its interval at the level of the value's, as far as it may be
         shown."""
         gain = None
         if self.value is not None and self.behavior_value is not None:
@@ -223,21 +239,25 @@ class Evaluation:
         if self.refused is not None or self.verdict is None or self.diagnostics is None:
             assert self.refused is not None
             nothing = ("value", "standard_error", "interval", "verdict")
+            mark = {"reliable": False}
             size = {"warnings": [], "n_episodes": self.n_episodes, "horizon": self.horizon}
-            entry = {"estimator": self.estimator, **dict.fromkeys(nothing), **size}
+            entry = {"estimator": self.estimator, **dict.fromkeys(nothing), **mark, **size}
             return entry | refusal_json(self.refused)
         verdict, gain = self.verdict.to_dict(), self.tested
         assert gain is not None
         return {
             "estimator": self.estimator,
+            "policy": self.policy,
             "value": self.value,
             "standard_error": self.standard_error,
             "error_method": self.error_method,
             "interval": None if self.interval is None else self.interval.to_dict(),
             "p_value": None if isinstance(gain, RefusedError) else finite_or_none(gain.p_value),
-            "gain": refusal_json(gain) if isinstance(gain, RefusedError) else gain.to_dict(),
+            "gain": refusal_json(gain) if isinstance(gain, RefusedError) else self._gain_json(gain),
             "chosen": self.chosen,
+            "memory": self.memory,
             "verdict": verdict["level"],
+            "reliable": self.reliable,
             "unchecked": verdict["unchecked"],
             "gates": verdict["gates"],
             "warnings": [str(warning) for warning in self.warnings],
@@ -249,17 +269,25 @@ class Evaluation:
             "sql": self.sql,
         }
 
+    def _gain_json(self, gain: Gain) -> dict[str, Any]:
+        around = self.gain_interval
+        return gain.to_dict() | {"interval": None if around is None else around.to_dict()}
+
     def row(self) -> dict[str, Any]:
-        """One row of a frame; None where there is no value."""
+        """One row of a frame, in the names of R's broom; None where there is no value. `p_value` is
+        that of "not better than the behavior"."""
         low, high, level = _ends(self.interval)
         gain_low, gain_high, _ = _ends(self.gain_interval)
+        gain = self.tested_gain
         return {
             "estimator": self.estimator,
-            "value": self.value,
-            "standard_error": self.error,
-            "low": low,
-            "high": high,
+            "estimate": self.value,
+            "std_error": self.error,
+            "conf_low": low,
+            "conf_high": high,
             "level": level,
+            "p_value": None if gain is None else finite_or_none(gain.p_value),
+            "ess": self.ess,
             "trusted": self.trusted,
             "verdict": self.level,
             "reasons": ", ".join(self.reasons),
@@ -267,7 +295,6 @@ class Evaluation:
             "gain": self.gain,
             "gain_low": gain_low,
             "gain_high": gain_high,
-            "effective_episodes": self.ess,
             "n_episodes": self.n_episodes,
             "horizon": self.horizon,
             "refused": None if self.refused is None else self.refused.reason,
@@ -281,22 +308,6 @@ def _ends(interval: Interval | None) -> tuple[float | None, float | None, float 
 
 def refusal_json(error: RefusedError) -> dict[str, Any]:
     return {"refused": {"code": error.code, "reason": error.reason}}
-
-
-def frame_of(columns: Mapping[str, Any]) -> Any:
-    """Columns of one length as a pandas DataFrame, or an Arrow table without pandas."""
-    try:
-        import pandas as pd
-    except ImportError:
-        import pyarrow as pa
-
-        return pa.table(dict(columns))
-    return pd.DataFrame(dict(columns))
-
-
-def rows_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """The same of rows that share their names."""
-    return frame_of({name: [row[name] for row in rows] for name in rows[0]})
 
 
 @dataclass(frozen=True)
@@ -313,6 +324,16 @@ class Change:
         return {"change": self.change, "value": self.value, "moved": self.moved, "why": self.why}
 
 
+@dataclass(frozen=True)
+class GroupTable:
+    """The answer by groups of episodes, as texts; `lines` stand below the table."""
+
+    column: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    lines: tuple[str, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Report:
     """An evaluation by several estimators with all that a report tells; a part that was not
@@ -324,6 +345,8 @@ class Report:
     changes    the answer under other choices
     truth      the true value where a simulation knows it
     log        the log, as it describes itself; hashes: of the log and of the target
+    unit       what the value is per
+    tried      estimators that advice names, evaluated only to know whether they can answer
     """
 
     title: str
@@ -345,6 +368,9 @@ class Report:
     command: str | None = None
     certificate: str | None = None
     remarks: tuple[str, ...] = ()
+    unit: str = PER_EPISODE
+    tried: tuple[Evaluation, ...] = ()
+    groups: GroupTable | None = None
 
     @property
     def main(self) -> Evaluation | None:
@@ -367,3 +393,11 @@ def ranked(results: Sequence[Evaluation], answer: int | None) -> tuple[Evaluatio
         times = count[e.label] = count.get(e.label, 0) + 1
         rows.append(e if times == 1 else replace(e, label=f"{e.label} #{times}"))
     return tuple(rows)
+
+
+def error_beside(own: float | None, interval: Interval | None) -> float | None:
+    """The error to show beside an interval: that of the episodes, where this made it wider than
+    the estimate's `own`."""
+    if own is None or interval is None or not interval.method.startswith(("cluster", "jackknife")):
+        return own
+    return interval.standard_error

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import math
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reweigh.errors import RefusedError
-from reweigh.show.record import NO_TRUST, Change, Evaluation
+from reweigh.show.record import PER_EPISODE, Change, Evaluation
 from reweigh.system import number, rounded, two_digits
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from reweigh.trust.intervals import Interval
 
 LONGEST_NAME = 20
+NOT_SHOWN = "not shown: the verdict is red"
 ENDS = (9, 14, 18, 4)  # characters that a cut name keeps of its end, in the order of trial
 Lines = Sequence[tuple[str, str]]
 Text = TypeVar("Text")
@@ -33,16 +36,17 @@ def evaluation_lines(e: Evaluation) -> list[tuple[str, str]]:
     if d.worst_ess is not None:
         worst = f"{d.worst_ess:,.0f} of {e.n_episodes:,} episodes at step {d.worst_step}"
     around = "none" if e.interval is None else e.no_interval or str(e.interval)
+    error = f"none: {how}" if e.error is None else f"{two_digits(e.error)} ({how})"
     known = e.trusted and e.tested_gain is not None
-    better = str(e.tested) if known else f"not told: {e.gain_why}"
+    better = str(e.tested) if known else f"not known: {e.gain_why}"
     unseen = "not computed" if d.total_unseen is None else number(d.total_unseen)
     placebo = "not computed" if math.isnan(d.placebo) else number(d.placebo)
     lines = [
         ("value", e.text),
         ("95 % interval", around),
-        ("standard error", f"none: {how}" if e.error is None else f"{two_digits(e.error)} ({how})"),
-        ("behaviour's own value", number(e.behavior_value)),
-        ("better than behaviour", better),
+        ("standard error", error if e.trusted else NOT_SHOWN),
+        ("behavior's own value", number(e.behavior_value)),
+        ("better than behavior", better),
         ("episodes, horizon", f"{e.n_episodes:,}, {e.horizon}"),
         ("effective size, worst", worst),
         ("mass on unseen states", unseen),
@@ -56,10 +60,33 @@ def evaluation_lines(e: Evaluation) -> list[tuple[str, str]]:
     return lines + [("warning", str(warning)) for warning in e.warnings]
 
 
-def aligned(lines: Lines, indent: str = "") -> list[str]:
-    """Labels and texts in two columns."""
-    width = max(len(label) for label, _ in lines)
-    return [f"{indent}{label:<{width}}  {text}" for label, text in lines]
+def aligned(lines: Lines, indent: str = "", width: int | None = None) -> list[str]:
+    """Labels and texts in two columns, the texts wrapped to so many characters."""
+    first = max(len(label) for label, _ in lines)
+    every = [f"{indent}{label:<{first}}  {text}" for label, text in lines]
+    if width is None:
+        return every
+    hanging = " " * (len(indent) + first + 2)
+    return [part for line in every for part in wrapped(line, width, hanging)]
+
+
+def wrapped(line: str, width: int, hanging: str | None = None) -> list[str]:
+    """A line as several that fit, broken between words alone. What follows the first stands below
+    its text: after the spaces that it begins with, and a "- ", "! " or "? "."""
+    if len(line) <= width:
+        return [line]
+    if hanging is None:
+        mark = re.match(r" *([-!?•→] )?", line)
+        hanging = " " * (0 if mark is None else mark.end())
+    text = line.lstrip(" ")
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=line[: len(line) - len(text)],
+        subsequent_indent=hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def html_table(name: str, lines: Lines) -> str:
@@ -71,6 +98,32 @@ def html_table(name: str, lines: Lines) -> str:
     )
     caption = f"<caption style='text-align:left'>{html.escape(name)}</caption>"
     return f"<table>{caption}<tbody>{cells}</tbody></table>"
+
+
+def columns_of(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:
+    """Rows of texts in columns, which stand to the right but for those at `left`."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if k in left else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def html_rows(name: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table for a notebook."""
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        return "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+
+    body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
+    caption = f"<caption style='text-align:left'>{html.escape(name)}</caption>"
+    return (
+        f"<table>{caption}<thead><tr>{row('th', columns)}</tr></thead><tbody>{body}</tbody></table>"
+    )
 
 
 # --- several estimates
@@ -87,23 +140,27 @@ def estimate_rows(records: Sequence[Evaluation], truth: float | None = None) -> 
         ess, unseen = e.diagnostics.worst_ess, e.diagnostics.total_unseen
         rows.append(
             [
-                e.label + (" !" if e.warnings else ""),
+                e.label,
                 e.text,
-                _around(e, "none", "none to trust"),
+                _around(e, "none", "not reliable"),
                 "none" if ess is None else f"{ess:,.0f}",
                 "" if unseen is None else f"{unseen:.1%}",
-                two_digits(e.error) if truth is None else f"{e.value - truth:+.2g}",
+                _error(e) if truth is None else f"{e.value - truth:+.2g}",
                 e.level or "",
             ]
         )
     return rows
 
 
+def _error(e: Evaluation) -> str:
+    return two_digits(e.error) if e.trusted else ""
+
+
 def answer_line(e: Evaluation) -> str:
     """What is left of a row where only the answer is wanted."""
     if e.refused is not None:
         return f"{e.label} refused"
-    around = _around(e, "no interval", NO_TRUST)
+    around = _around(e, "no interval", "no interval")
     return f"{e.label} {e.text_of(e.standard_error)} {around} {e.level}"
 
 
@@ -119,18 +176,18 @@ def whole_log(records: Sequence[Evaluation]) -> Evaluation | None:
     return max(answered, key=lambda e: e.n_episodes, default=None)
 
 
-def log_line(e: Evaluation) -> str:
+def log_line(e: Evaluation, unit: str = PER_EPISODE) -> str:
     """The line that every table of estimates needs beside it."""
-    earned = "what the behaviour itself earned cannot be told"
+    earned = "what today's policy earned is not known"
     if e.behavior_value is not None:
-        earned = f"the behaviour itself earned {number(e.behavior_value)} per episode"
+        earned = f"today's policy earned {number(e.behavior_value)} {unit}"
     return f"{e.n_episodes:,} episodes, horizon {e.horizon}; {earned}"
 
 
 def gain_lines(records: Sequence[Evaluation]) -> list[str]:
-    """Whether the target is better than the behaviour, by each estimator whose error may be shown;
-    why that is not told, once for all that lack it for the same reason. Where cut-off episodes were
-    left out, what the behaviour earned in the others, which the gain is over."""
+    """Whether the target is better than the behavior, by each estimator whose error may be shown;
+    why it is missing, once for all that lack it for the same reason. Where cut-off episodes were
+    left out, what the behavior earned in the others, which the gain is over."""
     from reweigh.estimate.standard_error import same
 
     whole = whole_log(records)
@@ -138,18 +195,35 @@ def gain_lines(records: Sequence[Evaluation]) -> list[str]:
     lines, lacking = [], []
     for e in (e for e in records if e.tested is not None and e.trusted):
         if isinstance(e.tested, RefusedError):
-            lacking.append((e.label, f"better than the behaviour? not told: {e.tested.reason}"))
+            lacking.append((e.label, f"better than today's policy? not known: {e.tested.reason}"))
             continue
         behavior, over = e.behavior_value, ""
         if behavior is not None and every is not None and not same(behavior, every):
             over = f", over the {number(behavior)} earned in the episodes that were not cut off"
-        lines.append(f"{e.label}: better than the behaviour? {e.tested}{over}")
+        lines.append(f"{e.label}: better than today's policy? {e.tested}{over}")
     return lines + named_lines(lacking)
 
 
 def remarks(records: Iterable[Evaluation]) -> list[str]:
     """Warnings and refusals as lines, the same text once with all its estimators."""
     return named_lines((e.label, text) for e in records for text in _remarks_on(e))
+
+
+def notes(records: Iterable[Evaluation]) -> list[str]:
+    """The same without what gates and refusals say."""
+    pairs = []
+    for e in records:
+        gates = () if e.verdict is None else e.verdict.reasons
+        against = {f"{gate.level}: {gate.sentence}" for gate in gates}
+        lines = [] if e.refused is not None else _remarks_on(e)
+        pairs += [(e.label, line) for line in lines if line not in against]
+    return named_lines(pairs)
+
+
+def warning_lines(e: Evaluation) -> list[str]:
+    """Its warnings, without those that are reasons too."""
+    told = set() if e.verdict is None else {gate.sentence for gate in e.verdict.reasons}
+    return [text for text in map(str, e.warnings) if text not in told]
 
 
 def _remarks_on(e: Evaluation) -> list[str]:
@@ -166,7 +240,7 @@ def _remarks_on(e: Evaluation) -> list[str]:
 def remark_lines(
     warnings: Iterable[Warning], of_interval: list[str], verdict: Verdict
 ) -> list[str]:
-    """Warnings that no gate repeats, what speaks against an estimate, what is said of its interval,
+    """Warnings that no gate repeats, the reasons against an estimate, what is said of its interval,
     and what could not be checked."""
     against = {gate.sentence: gate.level for gate in verdict.reasons}
     lines = [f"! {warning}" for warning in warnings if str(warning) not in against]
@@ -183,7 +257,7 @@ def interval_cell(e: Evaluation) -> str:
     """The interval in a table."""
     if e.around is not None:
         return span(e.around)
-    return "none to trust" if e.no_interval.startswith(NO_TRUST) else "none"
+    return "none" if e.trusted else "not reliable"
 
 
 def by_text(pairs: Iterable[tuple[str, Text]]) -> dict[Text, list[str]]:
@@ -215,8 +289,9 @@ def percent(level: float) -> str:
 
 
 def sentence(text: str) -> str:
-    """An advice as a sentence."""
-    return f"{text[:1].upper()}{text[1:]}."
+    """A reason or an advice as a sentence."""
+    end = "" if text.endswith((".", "!", "?")) else "."
+    return f"{text[:1].upper()}{text[1:]}{end}"
 
 
 def signed(value: float, error: float | None) -> str:

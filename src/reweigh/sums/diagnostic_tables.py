@@ -1,7 +1,7 @@
-"""Sums that only diagnostics read: what came before a row, the log's order, the largest weights.
+"""Sums that only diagnostics read: the history of a row, the log's order, the largest weights.
 
-Each is a kind of its own in `Moments`, with a name and a version: a file that was written without
-one lacks it, and the diagnostic that needs it says so.
+Each is a separate kind in `Moments`, with a name and a version: a file written without one lacks
+it, and the diagnostic that needs it reports that.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ WEYL = 0x9E3779B1  # its multiples modulo 2^32 lie everywhere
 
 @dataclass(frozen=True, eq=False)
 class LaggedMoments(KeyedTable):
-    """The cells of `transitions` from step 1 on, split by what came before: for the history test.
+    """The cells of `transitions` from step 1 on, split by history: for the history test.
 
-    Keys: step t, the state and the action of step t-1, the state s, and s' (or END, UNKNOWN).
+    Keys: step t, the state s, the state and the action of step t-1, and s' (or END, UNKNOWN).
     n rows, rho Σρ, rho2 Σρ², z Σz, rhoz Σρz, z2 Σz² with z = ρy.
     level: of the (t, s) one in 2^level is held, with all its rows (see `thinned`).
     """
@@ -45,9 +45,9 @@ class LaggedMoments(KeyedTable):
     TABLE = BUILT_IN["lagged"]
 
     t: Ints
+    s: Ints
     s_before: Ints
     a_before: Ints
-    s: Ints
     s_next: Ints
     n: Ints
     rho: Floats
@@ -84,7 +84,7 @@ def thinned(lagged: LaggedMoments, states: Labels, level: int = 0) -> LaggedMome
     place = places_of(states, lagged.s, lagged.t)
     while np.count_nonzero(place < 2 ** (BITS - level)) > MOST_LAGGED:
         level += 1
-    return replace(lagged.where(place < 2 ** (BITS - level)), level=level)
+    return replace(lagged.select(place < 2 ** (BITS - level)), level=level)
 
 
 def places_of(states: Labels, s: Ints, t: Ints) -> Ints:
@@ -147,7 +147,7 @@ class Buckets(KeyedTable):
 class OrderedMoments(Buckets):
     """The logged returns by bucket of ids, for the drift test. Also how much the returns spread.
 
-    Where an id is no whole number they have no order: one bucket, and `shift` is UNORDERED.
+    If an id is not a whole number they have no order: one bucket, and `shift` is UNORDERED.
     n episodes, g ΣG, g2 ΣG² with G = Σ_t γ^t y_t.
     """
 
@@ -159,7 +159,7 @@ class OrderedMoments(Buckets):
 
     @classmethod
     def of(cls, ids: Ints | None, returns: Floats) -> OrderedMoments:
-        """ids: None where one is no whole number."""
+        """ids: None if one is not a whole number."""
         shift, bucket = (0, ids) if ids is not None else (UNORDERED, np.zeros(len(returns), int))
         n = np.ones(len(returns), np.int64)
         with np.errstate(over="ignore"):
@@ -182,10 +182,10 @@ class OrderedMoments(Buckets):
 class PacedMoments(Buckets):
     """The logged rewards by bucket of ids and step: at which steps a log drifts.
 
-    Its buckets are wider than those of returns: that bounds what a long horizon takes. An episode
-    that is over has no rows, and earns 0; every one has a row at step 0. None where an episode was
-    cut off, or an id is no whole number.
-    n rows, y Σy, y2 Σy²; (bucket, t) without rows are left out.
+    Its buckets are wider than those of returns: that bounds the memory of a long horizon. An
+    episode that is over has no rows, and earns 0; every one has a row at step 0. None if an episode
+    was cut off, or an id is not a whole number. n rows, y Σy, y2 Σy²; (bucket, t) without rows are
+    left out.
     """
 
     t: Ints
@@ -204,7 +204,7 @@ class PacedMoments(Buckets):
 
 
 def too_long(horizon: int) -> dict[str, str]:
-    """Why the rewards of a log are not told by step; empty if they can be."""
+    """Why the rewards of a log have no table by step; empty if they have one."""
     if horizon <= MOST_STEPS:
         return {}
     return {"paced": f"the log has more than {MOST_STEPS:,} steps"}
@@ -260,7 +260,7 @@ class LargestWeights:
     @staticmethod
     def even(log_w: Floats) -> Floats:
         """In steps of 2^-34: products of the same ratios in another order, or by another engine,
-        differ in their last digits, and equal weights must be equal to be taken for it."""
+        differ in their last digits, and equal weights must compare equal."""
         return np.where(np.isfinite(log_w), np.round(log_w / GRAIN) * GRAIN, log_w)
 
     @staticmethod

@@ -1,32 +1,29 @@
-"""The second scan: what each episode adds to a value that is a function of sums.
+"""The second scan: the influence of each episode on a value that is a function of sums.
 
 A value is a smooth function of sums over episodes, v = f(Σ_i x_i). The influence of an episode is
 ∇f · x_i, gathered over its rows: here are the tables of gradients by cell and by step, and the one
 place where they meet rows. The estimators make the tables.
 
-A move is a row, or a hidden stretch of rows from one observed state to the next. Moves stand in
-the order of the rows that they begin with, so that the first n of them are the episodes' first.
+A move is a row, or a hidden stretch of rows from one observed state to the next. Moves are ordered
+by the rows that they begin with, so that the first n of them are the episodes' first.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from reweigh import kernels
-from reweigh.kernels import group_by, tally
+from reweigh.kernels import Array, Floats, Ints, group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, START, UNKNOWN
 from reweigh.policy import Policy
 from reweigh.sums.keyed import NO_ACTION, DeclaredSums, TransitionMoments
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Codes = npt.NDArray[Any]
 MoveKind = Literal["stretches", "rows", "actions"]
 DENSE_CELLS = 1 << 22  # up to so many possible cells have a place each; else keys are searched
 
@@ -61,9 +58,9 @@ class PolicyGradient:
 class CellGradient:
     """n ∂v/∂(sum) by cell.
 
-    moves  what the cells are sums of: "stretches" (no action), "rows" (no action, the hidden state
+    moves  the unit of the cells' sums: "stretches" (no action), "rows" (no action, the hidden state
            is a state) or "actions" (the same with the action)
-    cells  their keys; `block` is the half of the episode where `halves` says so, else 0
+    cells  their keys; `block` is the half of the episode with `halves`, else 0
     one, rho, z, y  (E,) by the count of the cell, Σρ, Σz and Σy
     start  (E,) by the count of the first state, for cells of step 0; else 0
     """
@@ -145,7 +142,7 @@ class CellGradient:
         return np.where(known[at] == keys, order[at], len(self.cells))
 
     def terms(self, moves: Moves, cell: Ints) -> Floats:
-        """(L,) what each move adds, without the episode's start."""
+        """(L,) the term of each move, without the episode's start."""
         found = _extended(self.one)[cell]
         for of_cell, of_move in ((self.rho, moves.rho), (self.z, moves.z), (self.y, moves.y)):
             if np.any(of_cell):
@@ -164,7 +161,7 @@ class ProductGradient:
         step-wise        Σ_t γ^t w_t (y_t - center_t)/exp(log_mean_t) + g + constant
         trajectory-wise  W (G - center)/exp(log_mean) + constant,   G = Σ_t γ^t y_t
 
-    with ∂v/∂Σw_t y_t = γ^t/Σw_t and ∂v/∂Σw_t = - γ^t v_t/Σw_t; not weighted, both centres and the
+    with ∂v/∂Σw_t y_t = γ^t/Σw_t and ∂v/∂Σw_t = - γ^t v_t/Σw_t; not weighted, both centers and the
     logarithms are 0.
     """
 
@@ -179,8 +176,8 @@ class ProductGradient:
 class TableGradient:
     """Of a value from declared tables: in place of their sums n ∂v/∂(sum), by cell.
 
-    constant   what every episode adds besides
-    max_ratio  at which ratios are clipped
+    constant   a constant for every episode
+    max_ratio  the clipping of ratios
     """
 
     by_table: tuple[DeclaredSums, ...]
@@ -203,10 +200,10 @@ class Moves:
     half: Ints
     episode: Ints
     t: Ints
-    s: Codes
-    a: Codes
+    s: Array
+    a: Array
     t_next: Ints
-    s_next: Codes
+    s_next: Array
     rho: Floats
     z: Floats
     y: Floats
@@ -225,7 +222,7 @@ def moves_of(log: EpisodeLog, rho: Floats, kind: MoveKind, *, halves: bool = Fal
         return _stretch_moves(log, rho, half)
     steps, as_state = log.steps, len(log.states)
     state, after = steps.state, steps.next_state
-    if log.has_hidden:  # the hidden state is a state of its own, but after the horizon
+    if log.has_hidden:  # the hidden state is a separate state, except after the horizon
         final = steps.step == steps.horizon - 1
         state = np.where(state == HIDDEN, as_state, state)
         after = np.where(after == HIDDEN, np.where(final, UNKNOWN, as_state), after)
@@ -343,9 +340,9 @@ def _of_products(gradient: ProductGradient, log: EpisodeLog, rho: Floats) -> Flo
     log_w, earned, returns = products.of_episodes(steps, rho, log.discount)
     if not gradient.whole:
         return earned + constant
-    centred = returns - gradient.center
-    weight = np.exp(np.where(centred == 0, -np.inf, log_w - gradient.log_mean))
-    return np.where(centred == 0, 0.0, weight * centred) + constant
+    centered = returns - gradient.center
+    weight = np.exp(np.where(centered == 0, -np.inf, log_w - gradient.log_mean))
+    return np.where(centered == 0, 0.0, weight * centered) + constant
 
 
 def _of_tables(gradient: TableGradient, log: EpisodeLog, target: Policy) -> Floats:

@@ -57,7 +57,7 @@ class KeyedTable:
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     def holding(self, arrays: dict[str, Array]) -> Self:
-        """With these arrays in place of its own."""
+        """With these arrays instead."""
         return replace(self, **arrays)
 
     def __len__(self) -> int:
@@ -83,13 +83,13 @@ class KeyedTable:
     def _merged(self, groups: Groups, sums: dict[str, Array]) -> dict[str, Array]:
         return {name: groups.sum(values) for name, values in sums.items()}
 
-    def where(self, keep: Mask | Ints) -> Self:
+    def select(self, keep: Mask | Ints) -> Self:
         if isinstance(keep, np.ndarray) and keep.dtype == bool and keep.all():
             return self
         return self.holding({name: values[keep] for name, values in self.arrays().items()})
 
     def keep_blocks(self, keep: Callable[[Any], Mask]) -> Self:
-        return self.where(keep(self.arrays()["block"]))
+        return self.select(keep(self.arrays()["block"]))
 
     def forget(self, *keys: str) -> Self:
         """Sum over some of the keys (they become 0, an action NO_ACTION)."""
@@ -148,8 +148,8 @@ class DeclaredSums(KeyedTable):
         first = parts[0].table
         if any(part.table != first for part in parts[1:]):
             raise InputError(
-                f"these moments hold different tables of the name {first.name!r}; make both with "
-                "the same declaration"
+                f"these moments have different tables with the name {first.name!r}; make "
+                "both with the same declaration"
             )
         return super().together(parts)
 
@@ -229,8 +229,8 @@ def is_one_number(
 
 
 def is_constant(n: Floats, total: Floats, squares: Floats) -> bool:
-    """Whether numbers are the same within each group, given its rows n, Σx and Σx²; not where they
-    are no numbers."""
+    """Whether numbers are the same within each group, given its rows n, Σx and Σx²; not if they are
+    not numbers."""
     return bool(np.all(n * squares - total**2 <= DIFFERS * n * squares))
 
 

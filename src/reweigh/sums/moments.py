@@ -1,4 +1,4 @@
-"""Moments: all sums of one log under one target, and what they are sums of."""
+"""Moments: all sums of one log under one target, and their description."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.errors import InputError
+from reweigh.kernels import Ints
 from reweigh.log.states import HIDDEN, START, Labels, unite
 from reweigh.sums.diagnostic_tables import (
     VERSIONS,
@@ -33,7 +33,6 @@ from reweigh.sums.keyed import (
 if TYPE_CHECKING:
     from reweigh.sums.policy import PolicyMoments, Rule, Shares
 
-Ints = npt.NDArray[np.int64]
 NO_EXTRAS: dict[str, Any] = dict.fromkeys(VERSIONS)
 BY_BLOCK = ("start", "transitions", "start_model", "model", "policy", "trajectories")
 
@@ -54,6 +53,7 @@ class About:
     control: str | None
     blocks: int
     sources: tuple[str, ...]
+    ordered_by: str = "id"  # or "time": in whose order the episodes are
 
     def refuse_if_foreign(self, other: About) -> None:
         differing = [
@@ -63,19 +63,19 @@ class About:
         ]
         if differing:
             raise InputError(
-                "these moments do not belong together; they differ in " + "; ".join(differing)
+                "these moments cannot be merged; they differ in " + "; ".join(differing)
             )
         shared = sorted(set(self.sources) & set(other.sources))
         if shared:
             raise InputError(
-                f"the same episodes would count twice: both hold the log {shared[0]}; "
+                f"the same episodes would count twice: both contain the log {shared[0]}; "
                 "merge every part once"
             )
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """The sums of one log (or of several, added), by kind; a kind that was not asked for is None.
+    """The sums of one log (or of several, added), by kind; a kind that was not requested is None.
 
     transitions   cells without the action, a hidden stretch being one long step (MIS)
     model         cells with the action, the hidden state being a state (DM, Q, SSD-IS)
@@ -134,13 +134,13 @@ class Moments:
             return self._without_model(left_out) + other._without_model(left_out)
         if self.kinds != other.kinds or (self.policy is None) != (other.policy is None):
             raise InputError(
-                f"these moments hold different kinds of sums: {', '.join(self.kinds)} and "
+                f"these moments contain different kinds of sums: {', '.join(self.kinds)} and "
                 f"{', '.join(other.kinds)}; make both with the same estimators"
             )
         if self.tables.keys() != other.tables.keys():
             raise InputError(
-                "these moments hold different tables: "
-                f"{', '.join(self.tables) or 'none'} and {', '.join(other.tables) or 'none'}"
+                f"these moments contain different tables: {', '.join(self.tables) or 'none'} "
+                f"and {', '.join(other.tables) or 'none'}"
             )
         return replace(
             together([self, other]),
@@ -148,7 +148,7 @@ class Moments:
                 self.about, sources=tuple(sorted((*self.about.sources, *other.about.sources)))
             ),
             unchecked=tuple(dict.fromkeys((*self.unchecked, *other.unchecked))),
-            sql=self.sql if self.sql == other.sql else None,  # or it would tell of one part only
+            sql=self.sql if self.sql == other.sql else None,  # else it would be of one part only
             files=tuple(dict.fromkeys((*self.files, *other.files))),
         )
 
@@ -210,7 +210,7 @@ class Moments:
         )
 
     def keep_blocks(self, keep: Callable[[Any], Any]) -> Moments:
-        """The sums of some of the blocks; what is not held by blocks is left out."""
+        """The sums of some of the blocks; tables without blocks are left out."""
 
         def part(table: Any) -> Any:
             return None if table is None else table.keep_blocks(keep)
@@ -240,7 +240,8 @@ class Moments:
         save(self, path, overwrite=overwrite)
 
     def describe(self) -> dict[str, Any]:
-        """What the sums tell of the log, as plain values: some of `EpisodeLog.describe`."""
+        """The description of the log from its sums, as plain values: some of
+        `EpisodeLog.describe`."""
         cells = self.model if self.model is not None else self.transitions
         return {
             "episodes": self.n_episodes,
@@ -268,7 +269,7 @@ class Moments:
 
 
 def together(parts: Sequence[Moments]) -> Moments:
-    """The sum of parts that share what they are of; a kind that one of them lacks is left out."""
+    """The sum of parts with the same description; a kind that one of them lacks is left out."""
     states, actions = parts[0].states, parts[0].actions
     for part in parts[1:]:
         states, actions = unite(states, part.states), unite_actions(actions, part.actions)
@@ -316,7 +317,7 @@ class Visits:
 
 
 def visits_of(moments: Moments) -> Visits | None:
-    """The rows behind these sums; None where the sums cannot tell (running products alone)."""
+    """The rows behind these sums; None if the sums do not include them (running products alone)."""
     cells = moments.model
     if cells is not None:
         hidden = len(moments.states) - 1 if moments.hidden else HIDDEN

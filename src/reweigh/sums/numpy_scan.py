@@ -17,7 +17,7 @@ import numpy.typing as npt
 from reweigh.kernels import group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, START, UNKNOWN, Labels
-from reweigh.log.steps import NUMBER
+from reweigh.log.steps import NUMBER, Steps
 from reweigh.sums.diagnostic_tables import (
     UNORDERED,
     Buckets,
@@ -76,14 +76,14 @@ class NumpyScan:
         return thinned(LaggedMoments(**self.sums(LaggedMoments.TABLE)), states)
 
     def ordered(self) -> OrderedMoments:
-        """Logged returns by the episodes' ids. Ids that are no whole numbers have no order: all
+        """Logged returns by the episodes' ids. Ids that are not whole numbers have no order: all
         are in one bucket."""
         ids = self.ids
         shift, bucket = (UNORDERED, None) if ids is None else buckets_of(ids, OrderedMoments)
         return OrderedMoments(shift=shift, **self.sums(OrderedMoments.TABLE, bucket=bucket))
 
     def paced(self) -> PacedMoments | None:
-        """Logged rewards by the episodes' ids and the step; None where an id is no number."""
+        """Logged rewards by the episodes' ids and the step; None if an id is not a number."""
         if self.ids is None:
             return None
         shift, bucket = buckets_of(self.ids, PacedMoments)
@@ -108,7 +108,7 @@ class NumpyScan:
         used = {name: names[name]() for name in {*keys, *table.names_used}}
         if table.where is not None:
             rows = np.flatnonzero(evaluated(table.where, used, NUMPY))
-            used = {name: values[rows] for name, values in used.items()}
+            used = {n: v[rows] if np.ndim(v) else v for n, v in used.items()}
         return used
 
     def declared(self, table: Table) -> DeclaredSums:
@@ -120,6 +120,8 @@ class NumpyScan:
         as_state = len(self.log.states) if own_state else HIDDEN
         if table.rows == "stretch" and self.log.has_hidden:
             return self._of_stretches()
+        if table.memory is not None:
+            return self._of_windows(table.memory, as_state)
         if table.rows == "episode":
             return self._of_episodes(as_state if own_state else START, bucket)
         return self._of_steps() if table.rows == "step" else self._of_rows(as_state, bucket)
@@ -129,13 +131,7 @@ class NumpyScan:
         before = self._row_before
 
         def state(codes: Array) -> Array:
-            return codes if as_state == HIDDEN else np.where(codes == HIDDEN, as_state, codes)
-
-        def following() -> Array:
-            # a hidden state after the horizon is no state of its own
-            hidden = steps.next_state == HIDDEN
-            hidden &= (steps.step == log.horizon - 1) | (as_state == HIDDEN)
-            return state(np.where(hidden, UNKNOWN, steps.next_state))
+            return _states(codes, as_state)
 
         def action() -> Array:
             return np.full(steps.n_rows, NO_ACTION) if log.continuous_actions else steps.action
@@ -146,7 +142,7 @@ class NumpyScan:
             "t": lambda: steps.step,
             "t_next": lambda: steps.step + 1,
             "s": lambda: state(steps.state),
-            "s_next": following,
+            "s_next": lambda: self._following(as_state),
             "s_before": lambda: np.where(first, START, state(steps.state)[before]),
             "a": action,
             "a_before": lambda: np.where(first, NO_ACTION, action()[before]),
@@ -162,6 +158,30 @@ class NumpyScan:
             "return_so_far": lambda: self._running(self._powers * steps.reward, np.add),
             "observed": lambda: np.where(steps.state == HIDDEN, 0.0, 1.0),
             "observed_before": lambda: np.where(first | (steps.state[before] == HIDDEN), 0.0, 1.0),
+        }
+
+    def _following(self, as_state: int) -> Array:
+        """(N,) the state after each row; a hidden one after the horizon is not a separate state."""
+        steps = self.log.steps
+        hidden = steps.next_state == HIDDEN
+        hidden &= (steps.step == self.log.horizon - 1) | (as_state == HIDDEN)
+        return _states(np.where(hidden, UNKNOWN, steps.next_state), as_state)
+
+    def _of_windows(self, memory: int, as_state: int) -> Names:
+        from reweigh.sums.products import windows_of
+
+        steps, windows = self.log.steps, windows_of(self.log.steps, self.rho, memory)
+        reward = np.where(windows.own, steps.reward[windows.last_row], 0.0)
+        following = self._following(as_state)
+        return {
+            "block": lambda: self.block[windows.episode],
+            "t": lambda: windows.begin,
+            "s": lambda: _states(steps.state[windows.first_row], as_state),
+            "t_next": lambda: windows.t_next,
+            "s_next": lambda: following[windows.last_row],
+            "reward": lambda: reward,
+            "ratio": lambda: windows.ratio,
+            "weighted_reward": lambda: windows.ratio * reward,
         }
 
     def _of_stretches(self) -> Names:
@@ -185,7 +205,7 @@ class NumpyScan:
     def _of_episodes(self, hidden: int, bucket: Ints) -> Names:
         steps = self.log.steps
         first = steps.state[steps.rows(0)]
-        start = np.zeros(steps.n_episodes) if steps.start_value is None else steps.start_value
+        start = 0.0 if steps.start_value is None else steps.start_value
 
         def total(values: Floats) -> Floats:
             return tally(steps.episode_index, values, steps.n_episodes)
@@ -207,7 +227,7 @@ class NumpyScan:
         }
 
     def _of_steps(self) -> Names:
-        """Every step of every episode, step by step; an episode that has ended goes on."""
+        """Every step of every episode, step by step; an episode that has ended continues."""
         steps = self.log.steps
         n, horizon = steps.n_episodes, steps.horizon
         t = np.minimum(np.arange(horizon)[:, None], self._lengths - 1)
@@ -222,8 +242,8 @@ class NumpyScan:
 
     @cached_property
     def ids(self) -> Ints | None:
-        """(n,) the episodes' ids, None where one is no whole number."""
-        return whole_numbers(self.log.steps.episode)
+        """(n,) numbers in whose order the episodes are."""
+        return order_of(self.log.steps)
 
     @cached_property
     def _lengths(self) -> Ints:
@@ -256,6 +276,11 @@ class NumpyScan:
         """(n,) of the episodes' last rows."""
         steps = self.log.steps
         return np.asarray(values[steps.offsets[self._lengths - 1] + np.arange(steps.n_episodes)])
+
+
+def _states(codes: Array, as_state: int) -> Array:
+    """With this code for the hidden state."""
+    return codes if as_state == HIDDEN else np.where(codes == HIDDEN, as_state, codes)
 
 
 def summed_rows(table: Table, used: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
@@ -293,7 +318,11 @@ def grouped(
     for key in reversed(keys):
         rest, code = np.divmod(rest, widths[key])
         of_key[key] = code + lows[key]
-    sums = {name: tally(place, values, places)[cells] for name, values in columns.items()}
+    sums = {
+        # a number that all rows share is broadcast
+        name: values[0] * count[cells] if values.strides == (0,) else tally(place, values)[cells]
+        for name, values in columns.items()
+    }
     return {key: of_key[key] for key in keys} | {"n": count[cells]} | sums
 
 
@@ -301,6 +330,12 @@ def buckets_of(ids: Ints, of: type[Buckets]) -> tuple[int, Ints]:
     """The shift of a log's buckets, and (n,) those of its episodes."""
     shift = of.shift_of(int(ids.min()), int(ids.max()))
     return shift, ids >> shift
+
+
+def order_of(steps: Steps) -> Ints | None:
+    """(n,) when the episodes began, where the log has times; else their ids, None where one is no
+    whole number."""
+    return whole_numbers(steps.episode) if steps.began is None else steps.began
 
 
 def whole_numbers(ids: Array) -> Ints | None:

@@ -3,15 +3,15 @@
 A policy may see more than the state, x instead of s. A model has one probability per cell:
 
     every row      π̄(a|t,s) = Σ_i π(a|x_i)/n over all n rows of the cell, whichever action they
-                   took, where the policy can be asked for every action
+                   took, if the policy has the probabilities of every action
     one number     π̄ = π, where π is the same in all rows of each (t, s, a), and these add up to
                    at most 1 over the actions of a (t, s): then it follows from step and state
     ratios         π̄(a|t,s) = Σ_i 1{a_i = a} ρ_i / Σ_i ρ_i, where only the logged actions'
                    probabilities are known and they do not follow from step and state
 
 The mean of π over the rows that *took* a is none of these: where x decides both policies it is far
-too large, and Σ_a π̄ is not 1. Which of the last two holds is one question for the whole log: a
-cell of one row would answer the first whatever the policy sees.
+too large, and Σ_a π̄ is not 1. Which of the last two holds is decided for the whole log: a cell of
+one row would always choose the first.
 
 The first are `PolicyMoments`, a table of sums.
 """
@@ -23,10 +23,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.errors import Fault, InputError, input_error
-from reweigh.kernels import Groups, group_by, tally
+from reweigh.kernels import Groups, Ints, group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN
 from reweigh.policy import Floats, Policy, scope_of
@@ -34,7 +33,6 @@ from reweigh.sums.keyed import ABOVE_ONE, DIFFERS, KeyedTable, TransitionMoments
 from reweigh.sums.tables import BUILT_IN
 from reweigh.system import divided
 
-Ints = npt.NDArray[np.int64]
 Rule = Literal["every row", "one number", "ratios"]
 SUMS_TO_ONE = 1e-4  # how far above 1 the probabilities of a function may add up: float32
 
@@ -58,9 +56,9 @@ class PolicyMoments(KeyedTable):
         actions = np.unique(parts[0].a)
         if not all(np.array_equal(np.unique(part.a), actions) for part in parts[1:]):
             raise InputError(
-                "these moments of a policy function are of logs with different actions, and "
-                "neither holds what the policy does with the other's; give the target as a table "
-                "or a logged column"
+                "these moments of a policy function come from logs with different actions, "
+                "and neither has the probabilities of the other's actions; give the target "
+                "as a table or a logged column"
             )
         return super().together(parts)
 
@@ -79,8 +77,8 @@ class PolicyMoments(KeyedTable):
 def policy_moments(
     log: EpisodeLog, target: Policy, block: Ints, as_state: int
 ) -> PolicyMoments | None:
-    """None where the model's cells hold all there is to know: the policy follows from the state, or
-    knows the probability of the logged action alone. A hidden state has the code `as_state`."""
+    """None if the model's cells are enough: the policy follows from the state, or has only the
+    probability of the logged action. A hidden state has the code `as_state`."""
     if log.actions is None or scope_of(target) != "row":
         return None
     steps = log.steps
@@ -111,7 +109,7 @@ def _refuse_above_one(log: EpisodeLog, target: Policy, total: Floats) -> None:
                 "row-sum",
                 f"the probabilities of {target.name} must add up to at most 1 over the log's "
                 "actions",
-                "return π(action|state) for any of the actions, also those that were not taken",
+                "return π(action|state) for every action, also for those that were not logged",
                 (log.place(worst, log.columns.action, float(total[worst])),),
                 int(np.sum(total > 1 + SUMS_TO_ONE)),
                 len(total),

@@ -1,26 +1,41 @@
-"""Sums of running products, from the rows of a log in memory.
+"""Products of ratios, from the rows of a log in memory: sums of running products, and windows.
 
 The kernels (`kernels/products.py`), and below the same in NumPy for few rows, hold a product as
 m·2^(256 e); here it becomes what `StepMoments` stores, sums relative to the exponential of a
 logarithm.
+
+A window is the last k + 1 steps of an episode as one long step, for estimators with a memory of k.
+That of step t leads from (a, s_a) to t + 1, with a = max(t - k, 0) or the last observed state
+before it, and has the product of its ratios:
+
+    w = ρ_a ⋯ ρ_t
+
+After the end of an episode ρ = 1 and y = 0. An episode that ended with step τ has windows of the
+steps τ + 1, …, τ + k too, which begin before its end and lead to END; a window that begins at END
+or later has the product 1, and nothing is to be summed of it. There are as many windows as rows,
+and up to k more for each episode that ends early.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from reweigh.kernels import group_by, pick
+from reweigh.log.states import END, HIDDEN
 from reweigh.log.steps import Steps
 from reweigh.sums.keyed import NO_SCALE, EpisodeSums, StepMoments, StepSums
+from reweigh.system.process import require
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 NOTHING = -(1 << 40)  # as in kernels/products.py
 WHOLE = ("x", "x2", "w", "w2", "wg", "wg2", "w2g", "g", "g2", "ret", "wmax")
 LOG_UNIT = 256 * float(np.log(2.0))  # the logarithm of one exponent
+WINDOW_BYTES = 160  # of a window while its table is made: keys, numbers, and the order of the keys
 
 
 def trajectories(steps: Steps, block: Ints, rho: Floats, gamma: float) -> StepMoments:
@@ -72,8 +87,8 @@ def of_episodes(steps: Steps, rho: Floats, gamma: float) -> tuple[Floats, Floats
 
 
 def _to_largest(top: Ints, largest: Floats) -> tuple[Floats, Floats]:
-    """log_scale, the logarithm of the largest product, and what sums relative to 2^(256 top) are
-    to be multiplied by; where there is no largest number, nothing is changed."""
+    """log_scale, the logarithm of the largest product, and the factor for sums relative to 2^(256
+    top); without a largest number nothing is changed."""
     fine = (largest > 0) & (largest < np.inf)
     safe = np.where(fine, largest, 1.0)
     return np.where(fine, top * LOG_UNIT + np.log(safe), NO_SCALE), 1.0 / safe
@@ -98,7 +113,7 @@ def weighted_residuals(
 ) -> Floats:
     """(n,) per episode Σ_t γ^t ρ_{0:t} (y_t - center_t)/exp(log_mean_t).
 
-    An episode that has ended goes on with its last product and y = 0.
+    An episode that has ended continues with its last product and y = 0.
     """
     n = steps.n_episodes
     m, e, total = np.ones(n), np.zeros(n, np.int64), np.zeros(n)
@@ -124,8 +139,8 @@ def running_weights(steps: Steps, rho: Floats, gamma: float, log_mean: Floats) -
 
 
 def _steps_scale(gamma: float, center: Floats, log_mean: Floats) -> tuple[Floats, Ints]:
-    """(2H+1,) float and exponent of γ^t/exp(log_mean_t), then of what an ended episode's product
-    is multiplied by from step t = 0..H on:  -Σ_{t' ≥ t} γ^t' center_t'/exp(log_mean_t')."""
+    """(2H+1,) float and exponent of γ^t/exp(log_mean_t), then of the factor of an ended episode's
+    product from step t = 0..H on:  -Σ_{t' ≥ t} γ^t' center_t'/exp(log_mean_t')."""
     horizon = len(center)
     scale, exponent = np.zeros(2 * horizon + 1), np.zeros(2 * horizon + 1, np.int64)
     whole = np.rint(log_mean / LOG_UNIT)
@@ -220,3 +235,86 @@ def residuals(
         over, after = slice(alive[t + 1], alive[t]), horizon + t + 1
         if scale[after] != 0.0:
             total[over] += scale[after] * shifted(m[over], e[over] + exponent[after])
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """L windows: their episode and first step, the row of that step, the step that they lead to,
+    the row of the last step that there is, and whether it is the window's own last step."""
+
+    episode: Ints
+    begin: Ints
+    first_row: Ints
+    t_next: Ints
+    last_row: Ints
+    own: npt.NDArray[np.bool_]
+    ratio: Floats
+
+
+def windows_of(steps: Steps, rho: Floats, memory: int) -> Windows:
+    """All windows of a log, the first N of them those of its rows."""
+    ended = np.flatnonzero(steps.ending == END)
+    length = steps.lengths
+    further = np.minimum(memory, steps.horizon - length[ended])
+    count = steps.n_rows + int(further.sum())
+    require(
+        count * WINDOW_BYTES,
+        f"the windows of a memory of {memory:,} steps ({count:,} of them)",
+        "give a smaller memory or a shorter horizon, or use mis()",
+    )
+    after = np.repeat(ended, further)
+    offset = np.arange(len(after)) - np.repeat(np.cumsum(further) - further, further)
+    episode = np.concatenate([steps.episode_index, after])
+    step = np.concatenate([steps.step, length[after] + offset])
+    last = np.minimum(step, length[episode] - 1)
+    begin = np.maximum(step - memory, 0)
+    begin = _last_observed(steps)[steps.offsets[begin] + episode]
+    return Windows(
+        episode=episode,
+        begin=begin,
+        first_row=steps.offsets[begin] + episode,
+        t_next=step + 1,
+        last_row=steps.offsets[last] + episode,
+        own=step == last,
+        ratio=_products(steps, rho, episode, begin, last),
+    )
+
+
+def _last_observed(steps: Steps) -> Ints:
+    """(N,) the step of the last observed state up to each row; that of step 0 counts as one."""
+    step = np.array(steps.step)
+    for t in range(1, steps.horizon):
+        rows, before = steps.rows(t), steps.rows(t - 1).start
+        hidden = np.flatnonzero(steps.state[rows] == HIDDEN)
+        step[rows.start + hidden] = step[before + hidden]
+    return step
+
+
+def _products(steps: Steps, rho: Floats, episode: Ints, begin: Ints, last: Ints) -> Floats:
+    """(L,) ρ_begin ⋯ ρ_last; those from step 0 on are running products."""
+    product = np.empty(len(episode))
+    whole = np.flatnonzero(begin == 0)
+    product[whole] = _running(steps, rho)[steps.offsets[last[whole]] + episode[whole]]
+    some = np.flatnonzero(begin > 0)
+    product[some] = rho[steps.offsets[last[some]] + episode[some]]
+    back = 1
+    while len(some := some[last[some] - back >= begin[some]]):
+        step = last[some] - back
+        product[some] = _times(product[some], rho[steps.offsets[step] + episode[some]])
+        back += 1
+    return product
+
+
+def _running(steps: Steps, rho: Floats) -> Floats:
+    """(N,) ρ_{0:t}"""
+    product = np.array(rho)
+    for t in range(1, steps.horizon):
+        rows, before = steps.rows(t), steps.rows(t - 1).start
+        product[rows] = _times(product[before : before + rows.stop - rows.start], product[rows])
+    return product
+
+
+def _times(a: Floats, b: Floats) -> Floats:
+    """a b, and 0 where one of them is 0: what cannot happen counts 0, however large the rest."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.where((a == 0) | (b == 0), 0.0, a * b)

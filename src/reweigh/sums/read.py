@@ -1,4 +1,4 @@
-"""read_log: a log in memory, or one that stays where it is and is read whenever sums are asked for.
+"""read_log: a log in memory, or one that stays where it is and is read for every request of sums.
 
 `EpisodeLog` is the first, `ScannedLog` the second; which engine reads it is chosen by its name, or
 by what the log is.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from reweigh.errors import UsageError, check_horizon, must_be
+from reweigh.errors import UsageError, check_horizon, hints, must_be
 from reweigh.log.log import Columns, Names, ShortEpisodes, columns_of
 from reweigh.sums.tables import BUILT_IN
 from reweigh.system.files import files_behind
@@ -29,12 +29,24 @@ if TYPE_CHECKING:
 
 ENGINES = ("auto", "arrays", "stream", "duckdb", "spark://host:port", "sc://host:port", "local[2]")
 STREAM_FROM = 1 << 29  # bytes of files from which reading all into memory is no longer sensible
+# of the state columns: their types, their numbers (None where they hold none), and which of the
+# episodes they are of (`log/quantiles.py`)
+StateValues = tuple[list[Any], list[Any], int]
 SPARK = ("spark://", "sc://", "local[", "local")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Of the episodes those whose first row holds this value in a column; None is a missing one."""
+
+    column: str
+    value: str | int | float | bool | None
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """How the rows of a log are to be understood: the options of `read_log`."""
+    """How the rows of a log are to be understood: the options of `read_log`; `only` a group of the
+    episodes, which engines of SQL know."""
 
     columns: Columns
     horizon: int | None
@@ -45,6 +57,7 @@ class Reading:
     abstraction: AnyAbstraction | None
     csv: CsvFormat
     table: str | None = None
+    only: Slice | None = None
 
     def about(self, target: Policy, request: Request, horizon: int) -> About:
         """What the sums of such a log are of, but for the name of the log."""
@@ -64,11 +77,13 @@ class Reading:
             control=request.control,
             blocks=request.blocks,
             sources=(),
+            ordered_by=self.columns.ordered_by,
         )
 
 
 class Scanner(Protocol):
-    """An engine that reads rows where they are. Nothing above it knows which one it was."""
+    """An engine that reads rows where they are. Code above it does not depend on which one it
+    is."""
 
     name: str
 
@@ -77,7 +92,8 @@ class Scanner(Protocol):
         ...
 
     def describe(self, data: Any, reading: Reading) -> dict[str, Any]:
-        """What the log is, as plain values (those of `EpisodeLog.describe` that one scan tells)."""
+        """The description of the log, as plain values (those of `EpisodeLog.describe` from one
+        scan)."""
         ...
 
 
@@ -92,16 +108,16 @@ class ScannedLog:
     data: Any
     reading: Reading
     scanner: Scanner
-    _made: dict[tuple[str, Request], Moments] = field(default_factory=dict, repr=False)
+    _by_request: dict[tuple[str, Request], Moments] = field(default_factory=dict, repr=False)
 
     def moments(self, target: Policy, request: Request) -> Moments:
-        """The sums of the request; asked for again, they are not read again."""
+        """The sums of the request; they are computed only once."""
         key = (target.fingerprint(), request)
-        if key not in self._made:
+        if key not in self._by_request:
             with np.errstate(over="ignore", invalid="ignore"):  # estimators refuse what overflows
                 made = self.scanner.moments(self.data, self.reading, target, request)
-            self._made[key] = replace(made, files=files_behind(self, target))
-        return self._made[key]
+            self._by_request[key] = replace(made, files=files_behind(self, target))
+        return self._by_request[key]
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -114,19 +130,19 @@ class ScannedLog:
         """What the log is, as plain values; the log is read for it."""
         return self.scanner.describe(self.data, self.reading)
 
-    def known(self) -> dict[str, Any]:
-        """What is known of the log without reading it again, as plain values: how it is read, and
-        what the sums tell that have been asked for."""
+    def description(self) -> dict[str, Any]:
+        """The description of the log without reading it again, as plain values: how it is read, and
+        the values from the sums computed so far."""
         from reweigh.log.abstractions import describe_abstraction
 
-        reading, sums = self.reading, list(self._made.values())
+        reading, sums = self.reading, list(self._by_request.values())
         found = {
             "source": self.source,
             "engine": self.scanner.name,
             "columns": {
                 role: list(name) if isinstance(name, tuple) else name
                 for role, name in vars(reading.columns).items()
-                if name is not None
+                if name not in (None, False)
             },
             "horizon": reading.horizon,
             "discount": reading.discount,
@@ -136,6 +152,10 @@ class ScannedLog:
             "behavior_prob_from": self.behavior_source,
         }
         # products alone do not count rows
+        if reading.abstraction is not None:
+            from reweigh.log.quantiles import bin_notes
+
+            found["notes"] = list(bin_notes(reading.abstraction, reading.columns.state))
         fullest = max(sums, key=lambda one: one.kinds != ("trajectories",), default=None)
         return found if fullest is None else found | fullest.describe()
 
@@ -164,11 +184,12 @@ class ScannedLog:
         return f"ScannedLog({self.source}, engine={self.scanner.name!r})"
 
 
+@hints
 def read_log(
     data: Any,
     *,
     episode: str = "episode",
-    step: str = "step",
+    step: str | None = None,
     state: Names = "state",
     action: str = "action",
     reward: str = "reward",
@@ -177,6 +198,8 @@ def read_log(
     target_prob: str | None = None,
     terminated: str | None = None,
     truncated: str | None = None,
+    time: str | None = None,
+    bandit: bool = False,
     horizon: int | None = None,
     discount: float = 1.0,
     short_episodes: ShortEpisodes = "error",
@@ -192,15 +215,18 @@ def read_log(
 
     `data` is a CSV (plain or gzip), Parquet or Arrow file, a list of files, a directory, a pattern,
     or a pandas, polars, pyarrow, Ibis or DuckDB table. Each role names its column. A null state
-    is refused, or hidden with `hidden="allow"`. Episodes shorter than the horizon need the columns
+    is refused, or hidden with `hidden="allow"`. `step` counts the rows of an episode 0, 1, 2, …
+    (default: the column "step"). Without it `time` names timestamps, dates or numbers that order
+    them, or `bandit=True` says that every row is an episode of its own. A `time` is never a state.
+    Episodes shorter than the horizon need the columns
     `terminated` or `truncated`, or `short_episodes`. `abstraction` makes states of the state
     columns.
     `behavior_prob=None` reads a log without propensities (see `fit_behavior`).
 
-    `engine` is where the rows are read: "arrays" (into memory, now), "stream" (from files in little
-    memory, whenever sums are asked for), "duckdb", "spark://host:port", "sc://host:port" (there),
-    or "auto": by what the log is and how large. `table` names a table of a DuckDB database or of
-    Spark (then `data` is None); an Ibis table may be given itself.
+    `engine` is where the rows are read: "arrays" (into memory, now), "stream" (from files with
+    little memory, for every request of sums), "duckdb", "spark://host:port", "sc://host:port"
+    (there), or "auto": by what the log is and how large. `table` names a table of a DuckDB database
+    or of Spark (then `data` is None); an Ibis table may be given itself.
     """
     from reweigh.log.csv_files import CsvFormat
     from reweigh.log.log import check_options
@@ -221,6 +247,8 @@ def read_log(
             target_prob=target_prob,
             terminated=terminated,
             truncated=truncated,
+            time=time,
+            bandit=bandit,
         ),
         horizon=horizon,
         discount=float(discount),
@@ -256,19 +284,17 @@ def _read(data: Any, reading: Reading, engine: str) -> EpisodeLog | ScannedLog:
         )
     scanner = find_engine(engine, source, getattr(source, "paths", ()))
     if scanner is not None:
-        return ScannedLog(source, reading, scanner)
+        return ScannedLog(source, _with_bins(source, reading, scanner), scanner)
     if in_database:
         raise UsageError(
-            "a table of a database is read by an engine: give engine='duckdb' or 'spark://…'"
+            "a table of a database needs an engine: give engine='duckdb' or 'spark://…'"
         )
     from reweigh.log.read import assemble, read_roles
     from reweigh.log.roles import RoleReader
     from reweigh.system.process import tell
 
     tell(0.0)
-    rows = read_roles(
-        source, reading.columns, reading.abstraction is not None, reading.continuous_actions
-    )
+    rows = read_roles(source, reading.columns, reading.abstraction, reading.continuous_actions)
     reader = RoleReader(
         rows,
         source,
@@ -279,6 +305,25 @@ def _read(data: Any, reading: Reading, engine: str) -> EpisodeLog | ScannedLog:
         reading.csv.decimal if is_csv else None,
     )
     return assemble(reader, reading.horizon, reading.discount, reading.short_episodes)
+
+
+def _with_bins(source: Any, reading: Reading, scanner: Scanner) -> Reading:
+    """With the edges of quantiles, for which the log is read now, where there are any to find."""
+    if reading.abstraction is None:
+        return reading
+    from reweigh.log.quantiles import Quantiles, is_unfitted, refuse_empty
+
+    abstraction = reading.abstraction
+    if not isinstance(abstraction, Quantiles) or not is_unfitted(abstraction):
+        return reading
+    find = getattr(scanner, "state_values", None)
+    if find is None:
+        raise UsageError(
+            f"the engine {scanner.name} does not find quantiles: give the edges, with Grid"
+        )
+    kinds, values, level = find(source, reading)
+    refuse_empty(values, level)
+    return replace(reading, abstraction=abstraction.fitted(kinds, values))
 
 
 # ---- which engine ------------------------------------------------------------------------------
@@ -296,7 +341,7 @@ def find_engine(engine: str, data: Any, paths: tuple[Path, ...]) -> Scanner | No
         raise UsageError(f"there is no engine {engine!r} (engines: {', '.join(ENGINES)})")
     if in_ibis and engine != "auto":
         raise UsageError(
-            f"an Ibis table is read by its own backend: leave engine={engine!r} out, or give a file"
+            f"an Ibis table is read by its own backend: omit engine={engine!r}, or give a file"
         )
     scanner: Scanner | None = None
     if kind == "stream":
@@ -308,16 +353,16 @@ def find_engine(engine: str, data: Any, paths: tuple[Path, ...]) -> Scanner | No
 
 
 def _check_table(engine: str, data: Any, table: str) -> None:
-    """A table stands in a DuckDB database, whose file is the log, or in Spark's catalogue."""
+    """A table is in a DuckDB database, whose file is the log, or in Spark's catalog."""
     if engine == "duckdb" and not isinstance(data, str | os.PathLike):
         given = "nothing" if data is None else type(data).__name__
         raise UsageError(
-            f"engine='duckdb' reads the table {table!r} from a database: give its file as the log; "
-            f"got {given}"
+            f"engine='duckdb' reads the table {table!r} from a database: give the database "
+            f"file as the log; got {given}"
         )
     if is_spark(engine) and data is not None:
         raise UsageError(
-            f"the table {table!r} of Spark is the log: give no files with it, or leave it out"
+            f"the table {table!r} of Spark is the log: give no files with it, or omit it"
         )
 
 

@@ -8,14 +8,14 @@ A log in memory is one batch; a stream hands over batches of whole episodes, one
     tables = scan.tables()      # {"choices": TransitionMoments, "lagged": LaggedMoments, …}
 
 In a batch the rows of step t are one slice, row k of it is that of the batch's episode k, and the
-episodes stand from the longest to the shortest (as in `log/steps.py`). States and actions have
-codes below len(Shape.states) and Shape.n_actions, the same in all batches.
+episodes are ordered from the longest to the shortest (as in `log/steps.py`). States and actions
+have codes below len(Shape.states) and Shape.n_actions, the same in all batches.
 
 Kinds: "transitions", "model", "choices", "lagged", "ordered", "paced", "largest". Running products
-by block and first states have no loops of their own here (`products.py`, `numpy_scan.py`).
+by block and first states have no loops here (`products.py`, `numpy_scan.py`).
 
-`why_not` says what is left to the NumPy scan (`numpy_scan.py`), which reads the declarations: small
-logs, hidden states, and far more (step, state) pairs than rows.
+`why_not` names the cases left to the NumPy scan (`numpy_scan.py`), which reads the declarations:
+small logs, hidden states, and far more (step, state) pairs than rows.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ CELLS = {"transitions": (False, True), "model": (True, True), "choices": (True, 
 
 
 class TooManyCells(Exception):
-    """There is no room for a place per possible cell."""
+    """There is not enough memory for a place per possible cell."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """What is summed: kinds of tables; the labels of states, the number of actions (0 if they are
+    """The tables to sum: kinds; the labels of states, the number of actions (0 if they are
     numbers) and of blocks of episodes; up to which ratio."""
 
     kinds: frozenset[str]
@@ -95,7 +95,7 @@ class Batch:
     state, action, reward, behavior_prob, target_prob  (N,); action is empty where they are numbers
     ending   (n,) what follows the last row: a state's code, END, or UNKNOWN
     block    (n,) of the episodes; empty where all are in block 0
-    ids      (n,) of the episodes, None where one is no whole number
+    ids      (n,) of the episodes, None if one is not a whole number
     """
 
     offsets: Ints
@@ -128,7 +128,7 @@ def why_not(log: EpisodeLog) -> str | None:
 
 
 class CompiledScan:
-    """Adds up batches, or one; `tables` gives what was asked for."""
+    """Adds up batches, or one; `tables` returns the requested tables."""
 
     def __init__(self, shape: Shape, *, batches: bool = False) -> None:
         kinds, self.shape, self.batches = shape.kinds, shape, batches
@@ -170,7 +170,7 @@ class CompiledScan:
     def _add_lagged(self, batch: Batch) -> None:
         level = max((part.level for part in self.parts["lagged"]), default=0)
         self.parts["lagged"].append(lagged_of(batch, self.shape, level))
-        self._merge_lagged(MOST_LAGGED)
+        self._merge_lagged(MOST_LAGGED + MOST_LAGGED // 2)
 
     def _merge_lagged(self, most: int) -> None:
         parts = self.parts["lagged"]
@@ -295,10 +295,11 @@ class Ranks:
     cells: Ints
 
     @classmethod
-    def of(cls, begins: Ints, rows: Ints, key: Ints, size: int) -> Ranks:
-        """The keys, all below size, become the ranks."""
+    def of(cls, begins: Ints, rows: Ints, key: Ints, size: int, most: int = LARGEST_KEY) -> Ranks:
+        """The keys, all below size, become the ranks: of all rows, or of the first steps that have
+        more than `most` cells."""
         cells, counts = np.empty(len(key), np.int64), np.zeros(len(begins) - 1, np.int64)
-        kernel("scan.rank_keys")(begins, key, size, counts, cells)
+        kernel("scan.rank_keys")(begins, key, size, most, counts, cells)
         return cls(begins, rows, key, counts, cells[: int(counts.sum())])
 
     def sums(self, numbers: tuple[Any, ...], sums: int = len(SUMS)) -> Room:
@@ -337,43 +338,45 @@ def lagged_of(batch: Batch, shape: Shape, level: int) -> LaggedMoments:
     level_of = (BITS - np.frexp(place)[1]).astype(np.int8)  # up to which a (t, s) is held
     rows = np.bincount(level_of.reshape(-1), visits.reshape(-1), BITS + 1)[::-1].cumsum()[::-1]
     fits = level + int(np.argmax(rows[level:] <= MOST_LAGGED))
-    ranks, others = _ranks_at(batch, shape, level_of, fits, int(rows[max(fits - 1, 0)]))
+    ranks, others = _ranks_at(batch, shape, level_of, fits, level, rows)
     while fits > level and len(ranks.cells) + len(others.cells) <= MOST_LAGGED:
         fits -= 1  # cells of other (t, s) are others, and these fit too
-        ranks, others = _ranks_at(batch, shape, level_of, fits, int(rows[max(fits - 1, 0)]))
+        ranks, others = _ranks_at(batch, shape, level_of, fits, level, rows)
     room = ranks.sums(numbers_of(batch, shape), len(LaggedMoments.SUMS) - 1)
     rest, after = split(room.code, len(shape.states) + 2)
-    rest, s = split(rest, len(shape.states))
-    s_before, a_before = split(rest, max(shape.n_actions, 1))
+    rest, a_before = split(rest, max(shape.n_actions, 1))
+    s, s_before = split(rest, len(shape.states))
     if shape.n_actions == 0:
         a_before = same(NO_ACTION, len(s))
     sums = room.columns()
     t = np.repeat(np.arange(shape.horizon), room.counts)
-    return LaggedMoments(t, s_before, a_before, s, state_after(after), **sums, level=fits)
+    return LaggedMoments(t, s, s_before, a_before, state_after(after), **sums, level=fits)
 
 
 def _ranks_at(
-    batch: Batch, shape: Shape, level_of: npt.NDArray[Any], level: int, size: int
+    batch: Batch, shape: Shape, level_of: npt.NDArray[Any], level: int, least: int, held: Ints
 ) -> tuple[Ranks, Ranks]:
-    """The rows of the (t, s) held at this level, and those of one less, by (s₋, a₋, s, s'); there
-    are so many in all."""
+    """The rows of the (t, s) held at this level, and those of one less, if that is at least the
+    least, by (s, s₋, a₋, s'); at each level so many are `held`. Of the others no more than it takes
+    to know that they are too many."""
+    below = max(level - 1, least)
+    size = int(held[below])
     states, actions = len(shape.states), max(shape.n_actions, 1)
     begins = np.zeros((2, shape.horizon + 1), np.int64)
-    rows, key = np.empty((2, 2, size), np.int64)
+    rows, key = np.empty((2, 2, size + 1), np.int64)
     kernel("scan.hold_rows")(
-        batch.offsets, batch.state, batch.action, batch.ending, actions, level_of, level, begins,
-        rows, key,
+        batch.offsets, batch.state, batch.action, batch.ending, actions, level_of, level, below,
+        begins, rows, key,
     )  # fmt: skip
     places = states * actions * states * (states + 2)
-    ranks, others = (
-        Ranks.of(begins[i], rows[i, : begins[i, -1]], key[i, : begins[i, -1]], places)
-        for i in range(2)
-    )
-    return ranks, others
+    ends = begins[:, -1]
+    ranks = Ranks.of(begins[0], rows[0, : ends[0]], key[0, : ends[0]], places)
+    spare = MOST_LAGGED - len(ranks.cells)
+    return ranks, Ranks.of(begins[1], rows[1, : ends[1]], key[1, : ends[1]], places, spare)
 
 
 def returns_of(batch: Batch, shape: Shape) -> dict[str, Any]:
-    """`ordered` and `paced`, where they are asked for and the ids have an order."""
+    """`ordered` and `paced`, if requested and the ids have an order."""
     n, ids = len(batch.ending), batch.ids
     returns, paced = np.zeros(n), "paced" in shape.kinds and ids is not None
     bucket, shift = NO_BLOCKS, 0

@@ -1,8 +1,8 @@
-"""Moments as one Parquet file: a `kind` column, the sums, and what they are of as metadata.
+"""Moments as one Parquet file: a `kind` column, the sums, and their description as metadata.
 
 The metadata is JSON, the header, with a checksum over itself and over the tables. Every value of
-the header and every column has one line that says what it may hold (`HEADER`, `ABOUT`, `SCALAR`
-here; `stored_columns.py`), checked before a file is written and after it is read.
+the header and every column has one line with its rule (`HEADER`, `ABOUT`, `SCALAR` here;
+`stored_columns.py`), checked before a file is written and after it is read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from reweigh.sums.tables import Table
 from reweigh.system.files import digest_of, parse_object, sealed, unsealed, write_atomically
 
 KEY = b"reweigh"
-KIND = "kind"  # the column that says which table a row belongs to
+KIND = "kind"  # the column with the table a row belongs to
 FORMAT = 2
 READ = (1, FORMAT)  # 1 had no checksum
 RECORDS: dict[str, Any] = {
@@ -57,13 +57,13 @@ RECORDS: dict[str, Any] = {
     "largest": diagnostic.LargestWeights,
     "choices": TransitionMoments,
 }
-SCALARS: dict[str, tuple[str, ...]] = {  # what such a record holds that is no column
+SCALARS: dict[str, tuple[str, ...]] = {  # fields of such a record that are not columns
     "lagged": ("level",),
     "ordered": ("shift",),
     "paced": ("shift",),
     "largest": ("floor", "n"),
 }
-# What files of before lack, from what they hold: π is taken for one number in each cell.
+# Columns that earlier files lack, from those they have: π counts as one number in each cell.
 LACKING: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "pi2": lambda held: held["pi"] ** 2 / np.maximum(held["n"], 1)
 }
@@ -100,7 +100,7 @@ def load_moments(path: str | Path) -> Moments:
         raw = (file.schema_arrow.metadata or {}).get(KEY)
         if raw is None:
             raise InputError(
-                f"{str(path)!r} holds no moments of reweigh; make them with `reweigh moments`"
+                f"{str(path)!r} contains no moments of reweigh; make them with `reweigh moments`"
             )
         header = read_header(raw, what)
         table = file.read(use_threads=False)
@@ -124,7 +124,7 @@ def _file_errors(path: Path) -> Iterator[None]:
     except PermissionError as error:
         raise ResourceError(f"cannot read {str(path)!r}: {error.strerror}") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{str(path)!r} is not a whole Parquet file: {error}") from error
+        raise InputError(f"{str(path)!r} is not a complete Parquet file: {error}") from error
 
 
 def _checksum(table: pa.Table) -> str:
@@ -154,18 +154,18 @@ def _parts(table: pa.Table, header: Header, what: str) -> dict[str, Any]:
     torn = [names for names in TOGETHER if len(kinds & set(names)) not in (0, len(names))]
     if wrong or torn or "start" not in kinds or len(kinds) < len(header.kinds):
         listed = ", ".join(map(repr, header.kinds))
-        raise InputError(f"{what} is damaged: it cannot hold the kinds {listed}")
+        raise InputError(f"{what} is damaged: it cannot contain the kinds {listed}")
     if KIND not in table.column_names or not pa.types.is_string(table.schema.field(KIND).type):
-        raise InputError(f"{what} is damaged: it lacks the column {KIND!r} of texts")
+        raise InputError(f"{what} is damaged: it has no text column {KIND!r}")
     kind = pc.dictionary_encode(table.column(KIND)).combine_chunks()
     words = kind.dictionary.to_pylist()
     if kind.null_count or not set(words) <= header.rows_of:
-        raise InputError(f"{what} is damaged: rows are of kinds that its header does not name")
+        raise InputError(f"{what} is damaged: its rows have kinds that its header does not list")
     code = _array(kind.indices)
     parts = {}
     for name in (*header.kinds, *header.scalars, *header.tables):
         rows = np.flatnonzero(code == words.index(name)) if name in words else np.zeros(0, int)
-        # as `save` writes them the rows of a table stand together, and need no copy
+        # `save` writes the rows of a table together, so they need no copy
         together = not len(rows) or rows[-1] - rows[0] + 1 == len(rows)
         begin = int(rows[0]) if len(rows) else 0
         chosen = table.slice(begin, len(rows)) if together else table.take(pa.array(rows))
@@ -188,12 +188,12 @@ def _column(rows: pa.Table, kind: str, name: str, what: str) -> Any:
     """One array of a table, of the type that it was written with."""
     place = f"column {name!r} of the table {kind!r}"
     if name not in rows.column_names:
-        raise InputError(f"{what} is damaged: it lacks the {place}")
+        raise InputError(f"{what} is damaged: it has no {place}")
     column, wanted = rows.column(name), pa.from_numpy_dtype(rule_of(kind, name).dtype)
     if column.type != wanted:
         raise InputError(f"{what} is damaged: {place} is {column.type}, not {wanted}")
     if column.null_count:
-        raise InputError(f"{what} is damaged: {place} has {column.null_count:,} holes")
+        raise InputError(f"{what} is damaged: {place} has {column.null_count:,} missing values")
     return _array(column)
 
 
@@ -280,6 +280,7 @@ ABOUT: dict[str, Rule] = {
     "control": TEXT.or_null(),
     "blocks": _whole(1),
     "sources": TEXTS,
+    "ordered_by": TEXT,
 }
 HEADER: dict[str, Rule] = {
     "about": Rule("an object", lambda value: isinstance(value, dict)),
@@ -310,9 +311,9 @@ SCALAR: dict[str, Rule] = {
 class Header:
     """A header that was read and checked.
 
-    values   the fields of the moments that are no tables
+    values   the fields of the moments that are not tables
     kinds    the tables that have no version
-    scalars  by kind, of the versions that this version knows
+    scalars  by kind, of the versions that this version reads
     tables   those that were declared outside of the package
     rows_of  the names of all kinds that the tables may hold, other versions' too
     content  the checksum of the tables; None in files of the first format
@@ -394,7 +395,7 @@ def read_header(raw: bytes, what: str) -> Header:
 def _check(values: Mapping[str, Any], rules: Mapping[str, Rule], what: str) -> None:
     for key, rule in rules.items():
         if key not in values:
-            raise InputError(f"{what} is damaged: its header lacks {key!r}")
+            raise InputError(f"{what} is damaged: its header has no {key!r}")
         if not rule.fits(values[key]):
             shown = repr(values[key])
             shown = shown if len(shown) <= 60 else f"{shown[:60]}…"

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from reweigh.errors import InputError
-from reweigh.kernels import group_by
+from reweigh.kernels import Array, group_by
 from reweigh.log.states import END, HIDDEN, START, UNKNOWN
 from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.keyed import NO_ACTION
 from reweigh.sums.moments import Moments
 from reweigh.sums.tables import BUILT_IN, CHOICES, RESERVED
 
-Array = npt.NDArray[Any]
 ROUNDING = 1e-6  # relative, of sums of which one bounds another
 UNDERFLOW = 1e-100  # per row: squares of less are 0, and bound nothing
 
@@ -196,7 +194,7 @@ def _miscounts(moments: Moments, tables: Mapping[str, Any]) -> Iterator[str]:
         if np.any(cells.t_next <= cells.t):
             yield f"table {kind!r}: a row is followed by one at the same step, or before it"
         # rows that enter (t, s), less those that leave it; an episode may be cut off there
-        left, entered = cells.where(cells.t > 0), cells.where(cells.s_next >= 0)
+        left, entered = cells.select(cells.t > 0), cells.select(cells.s_next >= 0)
         ends = zip(
             (left.block, left.t, left.s),
             (entered.block, entered.t_next, entered.s_next),

@@ -2,7 +2,7 @@
 
 Every engine reads these declarations: the NumPy scan (`numpy_scan.py`) and SQL (`engines/sql*.py`)
 compute from them directly; the compiled kernels are checked against them
-(`reweigh.testing.check_engine`). A table of your own needs nothing more:
+(`reweigh.testing.check_engine`). Your own table needs nothing more:
 
     capped = Table(
         "capped",
@@ -26,25 +26,25 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
-from reweigh.errors import UsageError, nearest
+from reweigh.errors import UsageError, check_whole, nearest
 
-RowKind = Literal["row", "stretch", "episode", "step", "action"]
+RowKind = Literal["row", "stretch", "window", "episode", "step", "action"]
 Merge = Literal["sum", "scaled", "buckets", "largest"]
 
-# What is summed over, and the names that an expression may use there.
+# The kinds of rows, and the names that an expression may use there.
 ROW_NAMES = {
     "t": "the step, from 0",
     "reward": "the reward y of the row",
     "behavior_prob": "μ(a|s) of the logged action",
     "target_prob": "π(a|s) of the logged action",
-    "ratio": "ρ = π/μ, clipped where a largest ratio was given",
+    "ratio": "ρ = π/μ, clipped if max_ratio is given",
     "weighted_reward": "z = ρ y",
-    "weighted_one": "what z would be if every reward were 1",
+    "weighted_one": "z if every reward were 1",
     "discount": "γ^t",
     "running_product": "ρ_{0:t}",
     "return_so_far": "Σ_{t' ≤ t} γ^t' y_t'",
     "observed": "1 where the state is observed",
-    "observed_before": "1 where that of the step before is",
+    "observed_before": "1 where the state of the previous step is observed",
 }
 STRETCH_NAMES = {
     "t": "the step at which the stretch begins",
@@ -53,7 +53,13 @@ STRETCH_NAMES = {
     "target_prob": "π(a|s); 0 where the log has hidden states",
     "ratio": "the product of the ratios over the stretch",
     "weighted_reward": "z = Σ_j γ^j ρ_{t:t+j} y_{t+j}",
-    "weighted_one": "what z would be if every reward were 1",
+    "weighted_one": "z if every reward were 1",
+}
+WINDOW_NAMES = {
+    "t": "the step a at which the window begins",
+    "reward": "the reward y_t of its last step t; 0 after the episode's end",
+    "ratio": "ρ_{a:t}, the product of its ratios; a step after the end has the ratio 1",
+    "weighted_reward": "ρ_{a:t} y_t",
 }
 EPISODE_NAMES = {
     "length": "its number of rows",
@@ -66,6 +72,7 @@ EPISODE_NAMES = {
 NAMES: dict[RowKind, dict[str, str]] = {
     "row": ROW_NAMES,
     "stretch": STRETCH_NAMES,
+    "window": WINDOW_NAMES,
     "episode": EPISODE_NAMES,
     "step": {"running_product": "ρ_{0:t}, frozen at the end", "reward": "y_t, 0 after the end"},
     "action": {"target_prob": "π(a|x) of any action a of the log, taken or not"},
@@ -73,11 +80,13 @@ NAMES: dict[RowKind, dict[str, str]] = {
 KEYS: dict[RowKind, tuple[str, ...]] = {
     "row": ("block", "t", "s", "a", "t_next", "s_next", "s_before", "a_before", "bucket"),
     "stretch": ("block", "t", "s", "t_next", "s_next"),
+    "window": ("block", "t", "s", "t_next", "s_next"),
     "episode": ("block", "t", "s", "bucket"),
     "step": ("block", "t"),
     "action": ("block", "t", "s", "a"),
 }
-OWN_KINDS: tuple[RowKind, ...] = ("row", "stretch", "episode")  # of tables outside of the package
+# Of tables outside of the package.
+OWN_KINDS: tuple[RowKind, ...] = ("row", "stretch", "window", "episode")
 IDENTIFIER = re.compile("[a-z][a-z0-9_]*")
 
 
@@ -85,15 +94,20 @@ IDENTIFIER = re.compile("[a-z][a-z0-9_]*")
 class Table:
     """A declaration of sums by keys; beside the columns every table counts its rows as `n`.
 
-    rows     what is summed: each "row", each "stretch" from one observed state to the next, each
-             "episode"; the package's own tables also every "step" of every episode (one that has
-             ended goes on with its last product) and every "action" of every row
-    columns  what is added up, as expressions (`tables.NAMES` lists the names by kind of rows)
+    rows     the unit of the sum: each "row", each "stretch" from one observed state to the next,
+             each "episode", each "window" of the last `memory` + 1 steps (below); the package's own
+             tables also every "step" of every episode (one that has ended continues with its last
+             product) and every "action" of every row
+    columns  the summands, as expressions (`tables.NAMES` lists the names by kind of rows)
     where    an expression: rows where it is 0 are left out
-    hidden   which code a hidden state has: that of a "state" of its own, or UNKNOWN or START
+    hidden   the code of a hidden state: that of a separate "state", or UNKNOWN or START
     merge    "sum"; "scaled": sums relative to exp(power · log_scale); "buckets": of ids, which
              grow as the ids spread; "largest": a list of the largest
     power    of scaled columns; columns in `largest_of` hold the largest value and not the sum
+    memory   k of windows, else None. The window of step t begins at a = max(t - k, 0), or at the
+             last observed state before it, and leads to t + 1: its keys are t = a, s = s_a,
+             t_next = t + 1 and s_next. An episode that has ended has windows up to k steps further,
+             with s_next END, as long as they begin before its end
 
     The tables of a user hold their sums by block of episodes too, as the others do.
     """
@@ -107,13 +121,20 @@ class Table:
     merge: Merge = "sum"
     power: Mapping[str, int] = field(default_factory=dict, hash=False)
     largest_of: tuple[str, ...] = ()
+    memory: int | None = None
 
     def __post_init__(self) -> None:
         what = f"the table {self.name!r}"
         if not IDENTIFIER.fullmatch(self.name):
-            raise UsageError(f"a table's name is a word such as capped_products; got {self.name!r}")
+            raise UsageError(
+                f"the name of a table must be a word such as capped_products; got {self.name!r}"
+            )
         if self.rows not in NAMES:
             raise UsageError(f"{what} sums over {self.rows!r}; give one of {', '.join(OWN_KINDS)}")
+        if (self.rows == "window") != (self.memory is not None):
+            raise UsageError(f"{what} has the memory {self.memory!r}, which is for windows")
+        if self.memory is not None:
+            check_whole("memory", self.memory, 0)
         for key in self.keys:
             if key not in KEYS[self.rows]:
                 raise UsageError(
@@ -134,13 +155,14 @@ class Table:
         return frozenset(node.id for node in nodes if isinstance(node, ast.Name)) - CALLS.keys()
 
     def values(self, names: Mapping[str, Any], operations: Operations) -> dict[str, Any]:
-        """What each column adds up, of rows whose columns these are."""
+        """The summands of each column, from rows with these columns."""
         return {c: evaluated(text, names, operations) for c, text in self.columns.items()}
 
     def described(self) -> dict[str, Any]:
         """As plain values, from which `Table(**…)` makes the same."""
         plain = {"name": self.name, "keys": list(self.keys), "columns": dict(self.columns)}
-        return plain | {"rows": self.rows, "where": self.where}
+        more = {} if self.memory is None else {"memory": self.memory}
+        return plain | {"rows": self.rows, "where": self.where} | more
 
 
 RESERVED = {"n", "kind", *(key for keys in KEYS.values() for key in keys)}
@@ -208,8 +230,8 @@ def _check(node: ast.expr, names: Mapping[str, str], what: str) -> None:
             inner = [left, right]
         case _:
             raise UsageError(
-                f"{what} uses {ast.unparse(node)!r}; an expression holds names, numbers, + - * /, "
-                "comparisons, least(x, y) and greatest(x, y)"
+                f"{what} uses {ast.unparse(node)!r}; an expression may contain names, "
+                "numbers, + - * /, comparisons, least(x, y) and greatest(x, y)"
             )
     for part in inner:
         _check(part, names, what)
@@ -304,7 +326,7 @@ BUILT_IN: dict[str, Table] = {
         ),
         Table(
             "lagged",
-            ("t", "s_before", "a_before", "s", "s_next"),
+            ("t", "s", "s_before", "a_before", "s_next"),
             MOVES,
             where="(t > 0) * observed * observed_before",
             hidden="special",

@@ -42,8 +42,8 @@ def digest_of(*parts: str | bytes) -> str:
 
 
 def parse_object(text: bytes | str, what: str) -> dict[str, Any]:
-    """The JSON object that this text is. InputError, which names `what`, for anything else: another
-    value, a key that stands twice, NaN, a number that no float holds, nesting without end."""
+    """The JSON object in this text. InputError, which names `what`, for anything else: another
+    value, a key that occurs twice, NaN, a number that no float holds, nesting without end."""
     try:
         found = json.loads(
             text,
@@ -53,11 +53,11 @@ def parse_object(text: bytes | str, what: str) -> dict[str, Any]:
         )
     except RecursionError as error:
         raise InputError(f"{what} is damaged: its JSON is nested too deeply") from error
-    except ValueError as error:  # also bytes that are no UTF-8, and integers without end
-        raise InputError(f"{what} is damaged: it is no JSON ({error})") from error
+    except ValueError as error:  # also bytes that are not UTF-8, and endless integers
+        raise InputError(f"{what} is damaged: it is not valid JSON ({error})") from error
     if not isinstance(found, dict):
         raise InputError(
-            f"{what} is damaged: its JSON must be an object, and is {type(found).__name__}"
+            f"{what} is damaged: its JSON must be an object, not {type(found).__name__}"
         )
     return found
 
@@ -67,12 +67,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} stands twice")
+        raise ValueError(f"the key {twice!r} occurs twice")
     return found
 
 
 def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a number in JSON")
 
 
 def _finite(text: str) -> float:
@@ -99,7 +99,7 @@ def unsealed(content: dict[str, Any], what: str, *, required: bool) -> dict[str,
     if CHECKSUM not in content and not required:
         warnings.warn(
             InputWarning(
-                f"{what} was written by an older version, without a checksum: damage to it may go "
+                f"{what} was written by an older version, without a checksum: damage may go "
                 "unnoticed; write it again"
             ),
             stacklevel=2,
@@ -111,7 +111,7 @@ def unsealed(content: dict[str, Any], what: str, *, required: bool) -> dict[str,
 
 @dataclass(frozen=True)
 class NamedFile:
-    """A file and what the user knows it as, such as `--report`."""
+    """A file and the user's name for it, such as `--report`."""
 
     name: str
     path: Path
@@ -144,12 +144,12 @@ def refuse_overlap(outputs: Iterable[NamedFile], inputs: Iterable[NamedFile]) ->
         source, other = sources.get(identity), targets.setdefault(identity, output)
         if source is not None:
             raise UsageError(
-                f"{output} and {source} are the same file, and an output must not replace an "
+                f"{output} and {source} are the same file, but an output must not replace an "
                 f"input; give {output.name} another name"
             )
         if other is not output:
             raise UsageError(
-                f"{other} and {output} are the same file; give each output a name of its own"
+                f"{other} and {output} are the same file; give each output its own name"
             )
 
 
@@ -196,7 +196,7 @@ def write_atomically(
             temporary = None
         _sync_folder(path.parent)
     except FileExistsError as error:
-        raise UsageError(f"{str(path)!r} was made by another process meanwhile") from error
+        raise UsageError(f"{str(path)!r} was created by another process in the meantime") from error
     except OSError as error:
         raise ResourceError(
             error.errno or errno.EIO, f"cannot write {str(path)!r}: {error.strerror or error}"
@@ -215,7 +215,7 @@ def _temporary(path: Path) -> tuple[int, str]:
         try_lock(handle)
         if still_named(handle, name):
             return handle, name
-        os.close(handle)  # taken for a stray file before it was locked
+        os.close(handle)  # treated as a stray file before it was locked
 
 
 def _remove_strays(path: Path) -> None:
@@ -267,7 +267,7 @@ def locked(path: Path, refusal: str, wait: float = 0.0) -> Iterator[None]:
     """Hold the lock file `path`; after `wait` seconds in vain raise ResourceError with `refusal`.
 
     The file exists only while it is held. One that a killed process left behind is not locked, so
-    it blocks nobody; the next holder removes it.
+    it blocks no process; the next holder removes it.
     """
     deadline = time.monotonic() + wait
     while True:
@@ -285,11 +285,11 @@ def locked(path: Path, refusal: str, wait: float = 0.0) -> Iterator[None]:
                     yield
                 finally:
                     with suppress(OSError):
-                        os.unlink(path)  # before the lock ends: nobody else has it yet
+                        os.unlink(path)  # before the lock ends: no other process has it yet
                 return
         finally:
             os.close(handle)
-        if not taken:  # held by another; a file that was removed meanwhile is made anew at once
+        if not taken:  # held by another process; a removed file is created again at once
             if time.monotonic() >= deadline:
                 raise ResourceError(errno.EBUSY, refusal)
             time.sleep(POLL)

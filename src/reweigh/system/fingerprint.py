@@ -1,4 +1,4 @@
-"""Names for contents: equal where contents are equal, as far as can be told.
+"""Names for contents: equal if the contents are known to be equal.
 
 What cannot be looked into is equal only to itself, so that unknown never means equal.
 """

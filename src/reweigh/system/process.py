@@ -1,8 +1,8 @@
 """This process: the memory that it may use, how far its loops are, and hearing Ctrl-C.
 
-The command line looks on with `watching`; loops whose rounds take long run through `each`. No
-function passes a listener along: it is a context variable. A loop within another one moves that
-one's share.
+The command line listens with `watching`; loops with long rounds run through `each`. The listener is
+a context variable, so no function passes it along. A loop within another one moves that one's
+share.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from typing import TypeVar
 
 from reweigh.errors import ResourceError
 
+Part = TypeVar("Part")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Listener = Callable[[str, float], None]  # what is done, and the share of it that is
+Listener = Callable[[str, float], None]  # the work, and the share that is done
 Report = Callable[[int, int], None]  # the rows that are read, of how many
 
 STEP_BYTES = 320  # per step and block, of an evaluation; measured, from the reading to the answer
 COMPILED_BYTES = 450_000_000  # addresses of Numba, its kernels and the first rows; measured
 ALWAYS_THERE = 1 << 20  # bytes
 CGROUPS = Path("/sys/fs/cgroup")
-# What libraries say, in errors of their own kinds, when the system gives them no memory.
+# Messages of libraries that get no memory, in their various error types.
 WORDS = re.compile(
     r"failed to map segment|cannot allocate memory|can't start new thread|std::bad_alloc"
     r"|out of memory|libllvmlite",
@@ -35,7 +36,7 @@ WORDS = re.compile(
 )
 UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6))
 ASK_EVERY = 0.2  # seconds between two questions to what runs elsewhere
-STOPPING = 5.0  # seconds for what was stopped to come back
+STOPPING = 5.0  # seconds for stopped work to return
 
 _listener: ContextVar[Listener | None] = ContextVar("reweigh_progress", default=None)
 
@@ -48,7 +49,7 @@ def limit() -> int | None:
 
 
 def allowed() -> int | None:
-    """The same of what it may still take: libraries alone use a large part of the addresses."""
+    """The same for the remaining addresses: libraries alone use a large part of them."""
     most, addresses = limit(), _address_limit()
     if most is None or addresses is None:
         return most
@@ -56,12 +57,12 @@ def allowed() -> int | None:
 
 
 def require(needed: int, what: str, fix: str) -> None:
-    """Refuse what would take more memory than there can be, before any of it is taken."""
+    """Refuse work that would need more memory than is available, before using any."""
     most = allowed() if needed > ALWAYS_THERE else None
     if most is not None and needed > most:
         raise ResourceError(
-            f"{what} would take about {in_words(needed)} of memory, and this process may use "
-            f"{in_words(most)} at most; {fix}"
+            f"{what} would take about {in_words(needed)} of memory, but this process may use "
+            f"at most {in_words(most)}; {fix}"
         )
 
 
@@ -77,7 +78,7 @@ def require_steps(horizon: int, blocks: int = 1) -> None:
 
 def require_compiled() -> None:
     """Numba's compiler ends the process where the system gives it no addresses: refuse before it is
-    loaded. Without a limit of addresses (`ulimit -v`) nothing is asked."""
+    loaded. Without a limit of addresses (`ulimit -v`) nothing is checked."""
     if _address_limit() is not None:
         require(COMPILED_BYTES, "loading the compiled scan", "raise its limit")
 
@@ -145,7 +146,7 @@ def _addresses_in_use() -> int:
 
 
 def _system_text(path: str | Path) -> str:
-    """What the system says in this file; nothing where there is none."""
+    """The content of this system file; empty if there is none."""
     try:
         return Path(path).read_text().strip()
     except OSError:
@@ -157,7 +158,7 @@ def _system_text(path: str | Path) -> str:
 
 @contextmanager
 def watching(listener: Listener | None) -> Iterator[None]:
-    """Tell this listener of the loops inside."""
+    """Report the loops inside to this listener."""
     before = _listener.set(listener)
     try:
         yield
@@ -168,7 +169,7 @@ def watching(listener: Listener | None) -> Iterator[None]:
 def each(
     what: str, items: Iterable[Item], do: Callable[[Item], Result], at_most: int | None = None
 ) -> list[Result]:
-    """[do(item) for item in items], and the listener is told how far that is. `at_most` is for
+    """[do(item) for item in items], and the listener gets the progress. `at_most` is for
     items that are made on the way, and cannot be counted."""
     n = at_most if at_most is not None else len(items) if isinstance(items, Sized) else 1
     results = []
@@ -196,7 +197,7 @@ def stage(k: int, n: int, what: str = "") -> Iterator[None]:
 
 
 def tell(share: float, what: str = "") -> None:
-    """How far something is that is no loop; 0 when it begins."""
+    """The progress of work that is not a loop; 0 when it begins."""
     listener = _listener.get()
     if listener is not None:
         listener(what, share)
@@ -207,9 +208,9 @@ def wait_for(
     stop: Callable[[], None],
     share: Callable[[], float] = lambda: 0.0,
 ) -> Result:
-    """`work()`, done in a library by another thread while this one waits: Python hears signals only
-    in its main thread, and only between two of its own instructions. `stop` ends the work early.
-    `share` says how far it is, where somebody looks on; not above 0 where it cannot tell.
+    """`work()`, done in a library by another thread while this one waits: Python handles signals
+    only in its main thread, and only between two of its instructions. `stop` ends the work early.
+    `share` returns the progress for a listener; not above 0 if unknown.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -240,3 +241,29 @@ def wait_for(
     if errors:
         raise errors[0]
     return results[0]
+
+
+def read_ahead(parts: Iterator[Part], threads: int) -> Iterator[Part]:
+    """The same, the next one being read by a thread of its own while one is in use.
+
+    That thread also lets go of those that were used: memory that one thread takes and another one
+    gives back is not soon taken again.
+    """
+    if threads == 1:
+        yield from parts
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    used: list[Part] = []
+
+    def read() -> Part | None:
+        used.clear()
+        return next(parts, None)
+
+    with ThreadPoolExecutor(1) as reader:
+        following = reader.submit(read)
+        while (part := following.result()) is not None:
+            following = reader.submit(read)
+            yield part
+            used.append(part)
+            del part

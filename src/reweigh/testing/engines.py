@@ -30,6 +30,10 @@ KINDS = frozenset({"transitions", "model", "trajectories", "lagged", "ordered", 
 OWN = (  # a table of each kind of rows, as a user might declare them
     Table("own_rows", ("t", "s", "a_before"), {"c": "least(running_product, 2) * reward"}),
     Table("own_stretches", ("t", "s_next"), {"z": "weighted_reward", "late": "t > 2"}, "stretch"),
+    Table("own_windows", ("t", "s", "t_next", "s_next"),
+          {"w": "ratio", "w2": "ratio * ratio", "wy": "weighted_reward", "y": "reward"},
+          "window", memory=2),
+    Table("own_long_windows", ("t", "t_next"), {"w": "ratio"}, "window", memory=50),
     Table("own_episodes", ("s",), {"w": "running_product", "x": "weighted_return / length"},
           "episode"),
 )  # fmt: skip
@@ -74,10 +78,10 @@ def _of_action(state: Any, action: Any, step: Any) -> Any:
 
 
 def check_engine(engine: str | Scanner) -> tuple[str, ...]:
-    """Check every table that an engine answers; AssertionError where a sum is not as declared.
+    """Check every table that an engine computes; AssertionError if a sum is not as declared.
 
     `engine` is a name that `read_log` takes, or your own `Scanner` (`sums/read.py`).
-    Returns the names of the tables that it answered.
+    Returns the names of the tables it can compute.
     """
     answered: set[str] = set()
     for hidden in (False, True):
@@ -154,7 +158,7 @@ def _same(table: str, column: str, values: Any, expected: Any) -> None:
 
 
 def _check_enumerated(engine: str | Scanner) -> None:
-    """Every path of two steps once, under a behaviour that takes both actions alike: then the means
+    """Every path of two steps once, under a behavior that takes both actions alike: then the means
     over the log are the expectations. Σ_i ρ_{0:t} = n, and the target earns 3/4 at each step."""
     paths = [(first, second) for first in ACTIONS for second in ACTIONS]
     rows = [(e, t, path[t]) for e, path in enumerate(paths) for t in range(2)]
@@ -199,7 +203,7 @@ def _answers_policy(engine: str | Scanner) -> bool:
 
 
 def _in_any_order() -> tuple[str, ...]:
-    """The tables that the stream answers of rows in no order."""
+    """The tables that the stream computes from unordered rows."""
     rows = sample_rows(False)
     mixed = rows.take(np.random.default_rng(3).permutation(rows.num_rows))
     log = _read("stream", mixed, next_state="next_state")
@@ -216,7 +220,7 @@ def _in_any_order() -> tuple[str, ...]:
 
 
 def engine_matrix() -> str:
-    """Which engine answers which table, as Markdown: found by asking them."""
+    """Which engine computes which table, as Markdown, from trying each one."""
     answers = {engine: check_engine(engine) for engine in ENGINES}
     answers["stream, rows in any order"] = _in_any_order()
     lines = ["| table | sums over | keys | " + " | ".join(answers) + " |"]

@@ -1,9 +1,9 @@
-"""check_estimator: does an estimator keep to what every estimator promises?
+"""check_estimator: does an estimator meet the requirements of every estimator?
 
     from reweigh.testing import check_estimator
     check_estimator(my_estimator())
 
-Every check raises AssertionError with a sentence that says what is wrong.
+Every check raises AssertionError with a sentence that names the fault.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from reweigh.errors import RefusedError, ReweighWarning
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import influence_values
-from reweigh.estimate.presets import ESTIMATORS, as_recipe
+from reweigh.estimate.presets import ESTIMATORS, as_recipe, mis
 from reweigh.evaluation.evaluate import Data, evaluate_in_study, moments, point_values
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.log.arrays import log_from_arrays
@@ -41,7 +41,7 @@ TOLERANCE = 1e-10  # engines add up in other orders
 COPIES = 30  # of a log, to which an episode more or less is a small change
 REPLICATES = 399
 SHORTEST_REASON = 40  # characters
-LIKE_JACKKNIFE = (0.6, 1.6)  # what an error may be of the jackknife's, of 300 episodes
+LIKE_JACKKNIFE = (0.6, 1.6)  # allowed ratio of its error to the jackknife's, for 300 episodes
 
 
 def check_estimator(estimator: Recipe | str, *, mean_return: bool | None = None) -> None:
@@ -49,7 +49,7 @@ def check_estimator(estimator: Recipe | str, *, mean_return: bool | None = None)
     file and of every engine give the same value; that its influence values are its derivative, and
     agree with the jackknife; its bootstraps; and that it gives a reason where it refuses.
 
-    `mean_return` says whether its value for the behaviour itself is the mean return; without it
+    `mean_return`: whether its value for the behavior policy is the mean return; without it
     that is expected of estimators that weigh rows with ratios and neither pool steps nor fit a Q.
     """
     recipe = as_recipe(estimator)
@@ -72,28 +72,28 @@ def check_estimator(estimator: Recipe | str, *, mean_return: bool | None = None)
 
 
 def check_declaration(recipe: Recipe) -> None:
-    """It says what it is; the tables, traits and limits that it names are real ones."""
+    """Its declaration is complete; the tables, traits and limits it names exist."""
     for what in ("name", "formula", "description"):
         assert getattr(recipe, what), f"{recipe!r} declares no {what}"
     assert "{" not in recipe.formula, f"{recipe.name}: the formula is not filled in"
     own = {table.name for table in recipe.needs.tables}
     unknown = recipe.needs.all_kinds - {*BUILT_IN, "trajectories"} - own
-    assert not unknown, f"{recipe.name} needs tables that there are not: {sorted(unknown)}"
+    assert not unknown, f"{recipe.name} needs tables that do not exist: {sorted(unknown)}"
     assert recipe.needs.all_kinds or recipe.control is not None, f"{recipe.name} needs no sums"
-    every = [make() for make in ESTIMATORS.values()]
+    every = [*(make() for make in ESTIMATORS.values()), mis(memory=1)]
     unknown = recipe.traits - frozenset().union(*(other.traits for other in every))
-    assert not unknown, f"{recipe.name} has traits that no gate knows: {sorted(unknown)}"
+    assert not unknown, f"{recipe.name} has traits that no gate uses: {sorted(unknown)}"
     assert recipe.limits in {other.limits for other in every}, (
         f"{recipe.name} has the limits of {recipe.limits!r}, which no gate has"
     )
 
 
 def check_identity(recipe: Recipe) -> None:
-    """Where the target is the behaviour every ratio is 1, and the value is the mean return."""
+    """Where the target is the behavior every ratio is 1, and the value is the mean return."""
     log, target = _world().simulate(50, 0), _world().behavior
     powers = log.discount ** log.steps.step.astype(np.float64)
     mean = float(np.sum(powers * log.steps.reward)) / log.n_episodes
-    _same(f"{recipe.name} of the behaviour itself", _value(log, target, recipe), mean)
+    _same(f"{recipe.name} of the behavior itself", _value(log, target, recipe), mean)
 
 
 def check_sums(recipe: Recipe, log: EpisodeLog, target: Policy, value: float) -> None:
@@ -118,7 +118,7 @@ def check_sums(recipe: Recipe, log: EpisodeLog, target: Policy, value: float) ->
     _same(f"{recipe.name} from sums of a file", _value(read, None, recipe), value)
     bare = replace(whole, transitions=None, model=None, trajectories=None, tables={})
     assert isinstance(_answer(bare, None, recipe), Refusal), (
-        f"{recipe.name} answers from sums that lack the tables that it needs"
+        f"{recipe.name} has a value from sums without the tables it needs"
     )
 
 
@@ -150,7 +150,7 @@ def check_influence(recipe: Recipe) -> None:
     moved = _derivative(lambda part: _value(part, target, recipe), log, by)
     total = float(by @ psi) / log.n_episodes
     assert math.isclose(total, moved, rel_tol=1e-4, abs_tol=1e-5), (
-        f"{recipe.name}: its influence values say {total}, differences {moved}"
+        f"{recipe.name}: its influence values give {total}, differences {moved}"
     )
 
 
@@ -181,17 +181,17 @@ def check_errors(recipe: Recipe, log: EpisodeLog, target: Policy) -> None:
 
 
 def check_refusals(recipe: Recipe) -> None:
-    """Of logs that say little it gives a number, or a reason why there is none."""
+    """On logs with little data it gives a number, or a reason why there is none."""
     for what, (log, target) in _hard_logs().items():
         answer, [value] = _answer(log, target, recipe), point_values(log, target, [recipe])
-        told = f"{recipe.name} on a log {what}"
+        case = f"{recipe.name} on a log {what}"
         refused = isinstance(answer, Refusal)
-        assert isinstance(value, Refusal) == refused, f"{told}: {answer} and {value}"
+        assert isinstance(value, Refusal) == refused, f"{case}: {answer} and {value}"
         if isinstance(answer, Refusal):
-            assert answer.error.code, f"{told} gives no code"
-            assert len(answer.error.reason) > SHORTEST_REASON, f"{told} gives no reason"
+            assert answer.error.code, f"{case} gives no code"
+            assert len(answer.error.reason) > SHORTEST_REASON, f"{case} gives no reason"
         else:
-            assert math.isfinite(answer.value), f"{told} gives {answer.value}"
+            assert math.isfinite(answer.value), f"{case} gives {answer.value}"
 
 
 @cache

@@ -1,9 +1,9 @@
-"""check_gate: does a gate keep to what every gate promises?
+"""check_gate: does a gate meet the requirements of every gate?
 
     from reweigh.testing import check_gate
     check_gate(MyGate(), faulty=lambda rng: (log, target))
 
-Every check raises AssertionError with a sentence that says what is wrong.
+Every check raises AssertionError with a sentence that names the fault.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from reweigh.worlds import random_mdp
 
 Logs = Callable[[np.random.Generator], tuple[EpisodeLog, Policy]]
 TABLES = {"transitions", "model", "trajectories", "state values", *VERSIONS}
-# what is read from any of several tables
+# quantities read from any of several tables
 READ_FROM = {"choices": ("choices", "model", "transitions"), "state values": ("transitions",)}
 ENGINES = ("arrays", "stream", "duckdb")
-# each answers from sums too
+# each can be computed from sums too
 TRIED = (mis(), wis(), dm(), mdr(), mdr("in-sample"), mis(pooled=True), ssd_is())
 LONGEST_TEXT = 400  # characters
 EPISODES = 300
@@ -53,9 +53,9 @@ def check_gate(
     logs: int = 6,
     seed: int = 0,
 ) -> None:
-    """Check a gate's declaration, its answers where sums are lacking, the same answers from the
-    sums of every engine, and, where `faulty` makes logs with its fault, that it speaks up more
-    often on these than on clean ones.
+    """Check a gate's declaration, its results without its sums, equal results from the sums of
+    every engine, and, if `faulty` makes logs with its fault, that it is amber or red more often on
+    these than on clean ones.
 
     `estimator` is one that it concerns, else the first of the usual ones; `faulty` and `clean`
     make a log and its target from a random generator.
@@ -82,29 +82,31 @@ def table_row(gate: Gate) -> str:
 
 def check_declaration(gate: Gate) -> None:
     """Names, limits, tables and traits are real ones."""
-    every = [make() for make in ESTIMATORS.values()]
+    every = [*(make() for make in ESTIMATORS.values()), mis(memory=1)]
     for what in ("name", "question", "fault"):
         assert getattr(gate, what), f"{gate!r} declares no {what}"
     assert gate.question.endswith("?"), f"{gate.name}: the question does not end with '?'"
     others = [other for other in all_gates() if type(other) is not type(gate)]
     assert gate.name not in {other.name for other in others}, f"two gates are named {gate.name!r}"
     unknown = gate.needs - TABLES
-    assert not unknown, f"{gate.name} needs tables that there are not: {sorted(unknown)}"
+    assert not unknown, f"{gate.name} needs tables that do not exist: {sorted(unknown)}"
     traits = frozenset().union(*(recipe.traits for recipe in every))
     unknown = (gate.of | gate.unless) - traits
-    assert not unknown, f"{gate.name} asks for traits that no estimator has: {sorted(unknown)}"
+    assert not unknown, f"{gate.name} names traits that no estimator has: {sorted(unknown)}"
     unknown = frozenset(gate.limits) - {"", *(recipe.limits for recipe in every)}
-    assert not unknown, f"{gate.name} has limits of no estimator: {sorted(unknown)}"
-    assert not gate.limits or "" in gate.limits, f"{gate.name} has no usual limit"
+    assert not unknown, f"{gate.name} has limits for no known estimator: {sorted(unknown)}"
+    assert not gate.limits or "" in gate.limits, f"{gate.name} has no default limit"
     for limit in gate.limits.values():
         both = limit.amber is not None and limit.red is not None
         if both and limit.judge(limit.red or 0.0) == "green":
             raise AssertionError(f"{gate.name}: red comes before amber ({limit})")
-        assert str(limit) in table_row(gate), f"{gate.name}: a limit is not in the docs' row"
+        assert str(limit) in table_row(gate), (
+            f"{gate.name}: a limit is missing from the row of the docs"
+        )
 
 
 def check_lacking(gate: Gate, recipe: Recipe) -> None:
-    """Without its tables a gate has no value and says why."""
+    """Without its tables a gate has no value, but a reason."""
     if gate.reads != "sums" or not gate.needs:
         return
     log, target = clean_log(np.random.default_rng(0))
@@ -113,14 +115,14 @@ def check_lacking(gate: Gate, recipe: Recipe) -> None:
     )
     bare = replace(moments(log, target), start_model=None, hidden=True, **none)
     result = gate.measure(Context(bare, recipe, error=1.0))
-    assert result is not None, f"{gate.name} says nothing where its sums are lacking"
+    assert result is not None, f"{gate.name} returns nothing if its sums are missing"
     check_result(gate, result)
-    assert result.value is None, f"{gate.name} has a value without the sums that it needs"
-    assert result.level != "green", f"{gate.name} is green without the sums that it needs"
+    assert result.value is None, f"{gate.name} has a value without the sums it needs"
+    assert result.level != "green", f"{gate.name} is green without the sums it needs"
 
 
 def check_engines(gate: Gate, recipe: Recipe) -> None:
-    """The sums of every engine give the same answer."""
+    """The sums of every engine give the same result."""
     answers = {}
     for engine, (sums, target) in _sums_of_engines().items():
         result = measure(gate, sums, target, recipe)
@@ -129,7 +131,7 @@ def check_engines(gate: Gate, recipe: Recipe) -> None:
         answers[engine] = result
     first = answers[ENGINES[0]]
     for engine, other in answers.items():
-        said = f"{gate.name} says another thing from {engine} than from {ENGINES[0]}"
+        said = f"{gate.name} has another result on {engine} than on {ENGINES[0]}"
         assert (first is None) == (other is None), said
         if first is None or other is None:
             continue
@@ -143,7 +145,7 @@ def check_engines(gate: Gate, recipe: Recipe) -> None:
 
 def check_result(gate: Gate, result: GateResult) -> None:
     """A result's texts fit, no number is nan, and its level follows from its value and limit."""
-    assert result.name == gate.name, f"{gate.name} answers as {result.name!r}"
+    assert result.name == gate.name, f"{gate.name} returns a result named {result.name!r}"
     text = result.text
     assert text, f"{gate.name}: the text is empty"
     assert "\n" not in text, f"{gate.name}: the text has several lines"
@@ -153,7 +155,7 @@ def check_result(gate: Gate, result: GateResult) -> None:
     if result.level in ("green", "unknown"):
         assert not result.advice, f"{gate.name} gives advice at the level {result.level}"
     if result.level == "unknown":
-        assert result.value is None, f"{gate.name} is unknown, and has a value"
+        assert result.value is None, f"{gate.name} is unknown but has a value"
     if result.value is None or not result.limit:
         return
     judged = _limit_in(result.limit).judge(result.value)
@@ -166,8 +168,8 @@ def check_result(gate: Gate, result: GateResult) -> None:
 def check_fault(
     gate: Gate, recipe: Recipe, faulty: Logs, clean: Logs, logs: int = 6, seed: int = 0
 ) -> None:
-    """On logs with its fault it speaks up more often than on clean ones, red counting more than
-    amber; where it always is as loud, its values are further beyond its limit."""
+    """On logs with its fault it is amber or red more often than on clean ones, red counting more;
+    if the levels are equal, its values are further beyond its limit."""
     loudness, values = {}, {}
     for kind, make in (("clean", clean), ("faulty", faulty)):
         streams = np.random.default_rng(seed).spawn(logs)
@@ -182,15 +184,15 @@ def check_fault(
         above = np.mean(values["faulty"]) > np.mean(values["clean"])
         noticed = bool(above == gate.limit().above)
     assert noticed, (
-        f"{gate.name} does not notice {gate.fault}: of {logs} logs each, with 1 for amber and 2 "
-        f"for red, {loud} with the fault and {quiet} without"
+        f"{gate.name} does not detect {gate.fault}: over {logs} logs each, counting 1 for "
+        f"amber and 2 for red, {loud} with the fault and {quiet} without"
     )
 
 
 def measure(
     gate: Gate, data: EpisodeLog | Moments, target: Policy | None, recipe: Recipe
 ) -> GateResult | None:
-    """The gate's answer for one estimate, whether or not it is among the gates of a verdict. A
+    """The gate's result for one estimate, whether or not it is among the gates of a verdict. A
     value that the gate refuses is red."""
     [estimate] = evaluate_in_study(data, target, [recipe])
     if isinstance(estimate, Refusal):
@@ -220,7 +222,7 @@ def clean_log(rng: np.random.Generator) -> tuple[EpisodeLog, Policy]:
 
 
 def _worst(gate: Gate, log: EpisodeLog, target: Policy, recipe: Recipe) -> GateResult | None:
-    """The worse of its answers from rows and from sums: some gates are asked of one of them."""
+    """The worse of its results from rows and from sums: some gates apply to only one of them."""
     of_rows = measure(gate, log, target, recipe)
     sums = moments(log, target)
     results = [r for r in (of_rows, measure(gate, sums, None, recipe)) if r is not None]
@@ -231,7 +233,7 @@ def _estimator_for(gate: Gate, asked: Recipe | str | None) -> Recipe:
     tried = TRIED if asked is None else (as_recipe(asked),)
     names = ", ".join(recipe.name for recipe in tried)
     concerned = [recipe for recipe in tried if gate.concerns(recipe.traits)]
-    assert concerned, f"{gate.name} does not concern {names}"
+    assert concerned, f"{gate.name} does not apply to {names}"
     return concerned[0]
 
 

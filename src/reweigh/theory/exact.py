@@ -1,4 +1,4 @@
-"""What the paper's theory speaks of, computed exactly on a tabular world: marginals and values,
+"""The quantities of the paper's theory, computed exactly on a tabular world: marginals and values,
 variances of estimators and where they come from, Theorem 4.1 and its corollary as numbers.
 
 All variances are asymptotic per-episode variances: divide by n for the variance of an estimate.
@@ -9,8 +9,8 @@ is a sum over (t, s). For the difference to the behavior's own value the same ho
     X_t = w_t(s_t) ρ_t (y_t + γ u'_{t+1}(s_{t+1}) - b_t(s_t, a_t)) - (y_t + γ V^μ_{t+1}(s_{t+1}))
     σ²  = Var[u_0(s_0) - V^μ_0(s_0)] + Σ_t γ^{2t} Σ_s d_t^μ(s) Var_μ[X_t | s_t = s]
 
-where the parts with V^μ stand only in the difference. What arriving is worth (u') and what is
-subtracted (b) tell the estimators apart:
+where the parts with V^μ stand only in the difference. The value of the next state (u') and the
+baseline (b) differ between the estimators:
 
     mis-plain   u' = V                b = 0       (the leading term of Theorem 4.1)
     mis         u' = V - <d^π, V>     b = 0       (normalizing centers V)
@@ -114,17 +114,19 @@ class Quantities:
 def quantities(mdp: TabularMDP) -> Quantities:
     """Exact quantities of a world that is fully observed."""
     if type(mdp)._observe is not TabularMDP._observe:
-        raise UsageError(f"{type(mdp).__name__} hides states; the theory is of observed worlds")
+        raise UsageError(
+            f"{type(mdp).__name__} hides states; the theory covers only observed states"
+        )
     T, r, H = mdp.transition, mdp.reward, mdp.horizon
     pi, mu = mdp.target_array, mdp.behavior_array
     d_pi, d_mu = mdp.state_marginals(pi), mdp.state_marginals(mu)
-    # Where the target goes the behavior must go too (assumptions A2 and A3).
+    # The behavior must visit every state and action of the target (assumptions A2 and A3).
     unsupported = (d_pi[:H] > 0)[:, :, None] & (pi > 0) & ~(mu > 0)
     if np.any(unsupported):
         t, s, a = (int(i[0]) for i in np.nonzero(unsupported))
         raise SupportError(
             "no-overlap",
-            f"the target takes action {a} in state {s} at step {t}, and the behaviour never "
+            f"the target takes action {a} in state {s} at step {t}, but the behavior never "
             "does: no estimator is consistent here",
         )
     V = mdp.state_values(pi)
@@ -179,8 +181,8 @@ def spread(q: Quantities, estimator: str, *, difference: bool = False) -> Spread
         return Spread(_products(q, estimator == "wis", difference))
     raise RefusedError(
         "no-exact-variance",
-        f"the exact variance of {estimator} is not known here; there are "
-        f"{', '.join((*MARGINAL, *PRODUCTS))}. Plan from a simulated log: "
+        f"the exact variance of {estimator} is not available; it is for "
+        f"{', '.join((*MARGINAL, *PRODUCTS))}. Plan from a simulated log instead: "
         "plan(world.simulate(n, rng), world.target, …)",
     )
 
@@ -223,7 +225,7 @@ def _variance_by_state(q: Quantities, X: Floats, noise: Floats | float) -> Float
 
 
 def _products(q: Quantities, weighted: bool, difference: bool) -> float:
-    """Var(X) of what an episode adds, or with its own return G Var(X) - 2 Cov(X, G) + Var(G).
+    """Var(X) of an episode's term, or with its return G: Var(X) - 2 Cov(X, G) + Var(G).
 
     To step-wise IS it adds Σ_t γ^t ρ_{0:t} y_t, to WIS the same with y_t - E_π[y_t].
     """
@@ -336,7 +338,7 @@ def corollary_bound(q: Quantities, n: int) -> Bound:
 
 
 def clipped(values: npt.ArrayLike, low: float, high: float) -> npt.NDArray[np.float64]:
-    """The clipped estimate that the theorem speaks of; of one estimate or of many."""
+    """The clipped estimate of the theorem; for one estimate or many."""
     if not low < high:
         raise must_be("low, high", "a range with low < high", (low, high))
     return np.clip(np.asarray(values, np.float64), low, high)
@@ -346,8 +348,8 @@ def _check(q: Quantities, n: int) -> float:
     check_whole("n", n, 1)
     if q.reward_min < 0:
         raise UsageError(
-            "the theorem assumes rewards that are not negative; shift the rewards of the world "
-            f"(the smallest is {q.reward_min:g}) and ask again"
+            "the theorem assumes rewards of at least 0; shift the rewards of the world (the "
+            f"smallest is {q.reward_min:g}) and try again"
         )
     reached = q.d_pi[: q.horizon] > 0
     return float(q.d_mu[: q.horizon][reached].min())

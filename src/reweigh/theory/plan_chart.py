@@ -101,7 +101,7 @@ def _y_axis(power: bool, aim: float, largest: float) -> alt.Y:
 
 
 def _looks(answered: list[Need]) -> dict[str, Any]:
-    """Colour, marker and dashes of the estimators, in one legend that tells their episodes."""
+    """Color, marker and dashes of the estimators, in one legend with their episodes."""
     looks = [charts.look_of(need.estimator) for need in answered]
     scales = charts.scales([_label(need) for need in answered], looks)
     legend = alt.Legend(orient="bottom", title="episodes needed", columns=3, labelLimit=200)

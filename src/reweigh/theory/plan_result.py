@@ -1,4 +1,4 @@
-"""What a plan is: its goal, what every estimator needs, and the plan as text of 80 columns."""
+"""A plan: its goal, the episodes every estimator needs, and the plan as text of 80 columns."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NORMAL = NormalDist()
 WIDTH = 80
 SHOWN_PAIRS, SHOWN_STEPS = 8, 5
 WANTED = (
-    "wanted/logged: the share of a step's visits that would serve best (the target's mass times "
-    "the spread there) over the share that the log has; above 1, more data there helps most"
+    "wanted/logged: the optimal share of a step's visits (the target's mass times the spread "
+    "there) over the share in the log; above 1, more data there helps most"
 )
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is asked for: a half-width, or a difference that is to be found with some power."""
+    """The goal: a half-width, or a difference to detect with some power."""
 
     level: float
     half_width: float | None = None
@@ -46,7 +46,7 @@ class Goal:
             z, size = z + NORMAL.inv_cdf(self.power), self.difference
         root = math.sqrt(variance) * z / size
         if not root < 1e150:
-            raise RefusedError("too-many", "more episodes than a number can hold would be needed")
+            raise RefusedError("too-many", "the number of episodes needed overflows floating point")
         return max(math.ceil(root * root), 1)
 
     def reached(self, variance: float, n: float) -> float:
@@ -65,13 +65,13 @@ class Goal:
 
 @dataclass(frozen=True, eq=False)
 class Need:
-    """What one estimator needs; without an answer, `refused` tells why.
+    """The episodes one estimator needs; if it refuses, `refused` has the reason.
 
     episodes    n
-    variance    σ², per episode: of the value, or of the difference to the behaviour
+    variance    σ², per episode: of the value, or of the difference to the behavior
     times       n as a multiple of the reference's
     value       of the pilot, or exact
-    difference  value less the behaviour's own (None where it cannot be told)
+    difference  value less the behavior's (None if unknown)
     now         half-width or power that the pilot itself has; None for a world
     ess         effective number of the pilot's episodes at the worst step
     """
@@ -97,7 +97,7 @@ class Need:
 class Plan:
     """How many episodes every estimator needs, and where the variance comes from.
 
-    reference       the estimator that the others are compared with: mis, or the first that answered
+    reference       the estimator that the others are compared with: mis, or the first with a result
     source          "log", "moments" or "world"
     pilot_episodes  None for a world
     """
@@ -153,7 +153,7 @@ class Plan:
 def plan_text(plan: Plan, words: Callable[[str], str] = str) -> str:
     """The tables of a plan, and its remarks, each of them put through `words` before wrapping."""
     lines = [question(plan.goal), source(plan), "", *_needs(plan)]
-    lines += _wrapped(_beside(plan, plan.need(plan.reference)))
+    lines += _wrapped(_goal_lines(plan, plan.need(plan.reference)))
     if plan.decomposition is not None:
         lines += ["", *_decomposition(plan, plan.decomposition)]
     notes = _wrapped(words(line) for line in remarks(plan))
@@ -167,7 +167,7 @@ def question(goal: Goal) -> str:
     if goal.half_width is not None:
         return f"Episodes for a {level} % interval of half-width {number(goal.half_width)}"
     return (
-        f"Episodes to find a difference of {number(goal.difference)} to the behaviour "
+        f"Episodes to detect a difference of {number(goal.difference)} to the behavior "
         f"({level} %, power {power} %)"
     )
 
@@ -191,7 +191,7 @@ def remarks(plan: Plan) -> list[str]:
 def source(plan: Plan) -> str:
     """What the plan is made from."""
     if plan.pilot_episodes is None:
-        return f"exact, from the world itself (horizon {plan.horizon})"
+        return f"exact, from the world (horizon {plan.horizon})"
     kind = "a pilot" if plan.source == "log" else "the sums of a pilot"
     return f"from {kind} of {plan.pilot_episodes:,} episodes (horizon {plan.horizon})"
 
@@ -216,8 +216,8 @@ def _needs(plan: Plan) -> list[str]:
     return _table(rows, left=(0,))
 
 
-def _beside(plan: Plan, base: Need) -> list[str]:
-    """What the goal means beside the numbers at hand."""
+def _goal_lines(plan: Plan, base: Need) -> list[str]:
+    """The goal relative to the estimated numbers."""
     goal, pilot, name = plan.goal, plan.pilot_episodes, base.estimator
     lines = []
     if goal.half_width is not None:
@@ -241,7 +241,7 @@ def _beside(plan: Plan, base: Need) -> list[str]:
 
 
 def _decomposition(plan: Plan, parts: Decomposition) -> list[str]:
-    logged = "log there" if plan.pilot_episodes is not None else "behaviour there"
+    logged = "log there" if plan.pilot_episodes is not None else "behavior there"
     head = ["step", "state", "variance", "target there", logged]
     by_state = dict(list(parts.by_state().items())[:SHOWN_STEPS])
     names = display_names([*parts.state[:SHOWN_PAIRS], *by_state])

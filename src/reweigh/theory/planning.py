@@ -5,7 +5,7 @@ With σ² the variance of √n times an estimate (n SE² of a pilot, or exact on
     a half-width h at level 1 - α needs       n = σ² (z_{1-α/2}/h)²
     a difference δ, two-sided, power 1 - β    n = σ_D² (z_{1-α/2} + z_{1-β})²/δ²
 
-where σ_D² is the variance of ψ_target - ψ_behaviour: both values come from the same episodes.
+where σ_D² is the variance of ψ_target - ψ_behavior: both values come from the same episodes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from reweigh.worlds.tabular import TabularMDP
 FEW_WEIGHTS = 100  # effective episodes below which running products have not shown their tail
 FEW_EFFECTIVE = LIMITS["effective size"].red or 0.0
 MUCH_RARE = LIMITS["rare states"].red or 0.0
-Answer = tuple[Need, Decomposition | None]  # what an estimator needs, and its variance by state
+Answer = tuple[Need, Decomposition | None]  # its episodes, and its variance by state
 
 
 def plan(
@@ -68,16 +68,16 @@ def plan(
     estimators: presets.Estimators = ("mis", "is"),
 ) -> Plan:
     """How many episodes until the interval of an estimate has this half-width, or until a
-    difference of this size between target and behaviour is found with this power.
+    difference of this size between target and behavior is found with this power.
 
     `source` is a pilot log with its target, moments (for a half-width), or a world, which needs
-    neither a log nor a target. An estimator that cannot answer says why in its row.
+    neither a log nor a target. An estimator that refuses has the reason in its row.
     """
     goal = as_goal(half_width, difference, power, level)
     recipes = _recipes(estimators)
     if isinstance(source, TabularMDP):
         if target is not None:
-            raise UsageError("a world knows its target: give none, or build the world with it")
+            raise UsageError("a world has its own target: give none, or build the world with it")
         return _from_world(source, goal, recipes)
     if isinstance(source, ScannedLog):
         source, target = _scanned(source, check_target(target), recipes), None
@@ -86,8 +86,8 @@ def plan(
     if isinstance(source, Moments) and goal.difference is not None:
         raise RefusedError(
             "needs-log",
-            "a difference needs the values of target and behaviour episode by episode, and "
-            "moments hold only sums: plan on the log itself, or ask for a half_width",
+            "a difference needs the values of target and behavior for each episode, but "
+            "moments contain only sums: plan on the log itself, or ask for a half_width",
         )
     return _from_pilot(source, target, goal, recipes)
 
@@ -95,7 +95,7 @@ def plan(
 def _scanned(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> Moments:
     """The sums of a log that is not in memory, for all estimators at once."""
     if len({recipe.max_ratio for recipe in recipes}) > 1:
-        raise UsageError("plan for estimators of one max_ratio at a time on a log that is scanned")
+        raise UsageError("on a scanned log, plan for estimators of one max_ratio at a time")
     sums = scanned_sums(log, target, recipes)
     # those with products by blocks, if any are: from them WIS has its error
     return max(sums, key=lambda moments: moments.about.blocks)
@@ -104,8 +104,7 @@ def _scanned(log: ScannedLog, target: Policy, recipes: list[Recipe]) -> Moments:
 def as_goal(half_width: float | None, difference: float | None, power: float, level: float) -> Goal:
     """The goal that the arguments of `plan` make, checked."""
     if (half_width is None) == (difference is None):
-        raise UsageError("say what the episodes must be enough for: half_width or difference, "
-                         "one of them")  # fmt: skip
+        raise UsageError("give the goal of the plan: half_width or difference (one of them)")
     level = check_fraction("level", level)
     rule = "a number between 1 - level, which chance has, and 1"
     power = check_fraction("power", power, rule)
@@ -143,7 +142,7 @@ def _from_world(world: TabularMDP, goal: Goal, recipes: list[Recipe]) -> Plan:
     def exactly(recipe: Recipe) -> Answer:
         if recipe.max_ratio is not None:
             raise RefusedError(
-                "max-ratio", "clipped ratios have a bias that no exact variance speaks of"
+                "max-ratio", "clipped ratios have a bias that the exact variance does not include"
             )
         exact = spread(q, recipe.name, difference=difference)
         need = Need(
@@ -178,7 +177,7 @@ def _from_pilot(
             difference=None if behavior is None else result.value - behavior,
             now=goal.reached(variance, n),
             ess=result.diagnostics.worst_ess,
-            # the plan itself tells of a small pilot
+            # the plan itself warns of a small pilot
             warnings=tuple(w for w in result.warnings if not isinstance(w, SmallSampleWarning)),
         )
         return _with_low_weights(need, result), part
@@ -187,15 +186,17 @@ def _from_pilot(
     if n < FEW_EPISODES:
         warnings.append(
             SmallSampleWarning(
-                f"the pilot has {n} episodes: below {FEW_EPISODES} its variances, and so this "
-                "plan, are rough"
+                f"the pilot has {n} episodes: with fewer than {FEW_EPISODES} its variances, "
+                "and so this plan, are rough"
             )
         )
     sources = (r.moments.about.behavior for r in results if isinstance(r, Estimate))
     behavior = next(sources, "logged")
     if behavior != "logged":
         warnings.append(
-            InputWarning(f"behaviour probabilities: {behavior}; the plan takes them for the truth")
+            InputWarning(
+                f"behavior probabilities: {behavior}; the plan ignores that they were estimated"
+            )
         )
     answers = {result.estimator: partial(estimated, result) for result in results}
     kind = "log" if isinstance(pilot, EpisodeLog) else "moments"
@@ -209,7 +210,9 @@ def _pilot_variance(
     where an estimator sums over a half of them only."""
     recipe, n, states = estimate.recipe, pilot.n_episodes, estimate.moments.states
     if estimate.standard_error is None:
-        raise RefusedError("no-error", f"the pilot gives no error: {estimate.error_method}")
+        raise RefusedError(
+            "no-error", (f"the pilot gives no standard error: {estimate.error_method}")
+        )
     if goal.difference is None:
         variance = n * estimate.standard_error * estimate.standard_error
         part = None
@@ -220,7 +223,7 @@ def _pilot_variance(
     assert isinstance(pilot, EpisodeLog)
     assert target is not None
     if estimate.behavior_value is None:
-        raise RefusedError("behavior", "what the behaviour itself earned cannot be told")
+        raise RefusedError("behavior", "the behavior's value cannot be computed")
     if not has_parts(recipe):
         psi = influence_values(pilot, target, recipe) - behavior_values(pilot)
         return _checked(float(np.mean(psi**2)), estimate.value), None
@@ -231,9 +234,9 @@ def _pilot_variance(
 
 def _checked(variance: float, value: float) -> float:
     if not math.isfinite(variance):
-        raise RefusedError("overflow", "the variance exceeds what a number can hold")
+        raise RefusedError("overflow", "the variance overflows floating point")
     if nothing_left(math.sqrt(variance), value):
-        raise RefusedError("no-variance", "there is no variance: any number of episodes will do")
+        raise RefusedError("no-variance", "the variance is 0: any number of episodes is enough")
     return variance
 
 
@@ -244,9 +247,9 @@ def _with_low_weights(need: Need, estimate: Estimate) -> Need:
         return need
     how = "usually far too low" if products else "more likely too low than too high"
     warning = LowOverlapWarning(
-        f"with an effective size of {need.ess:.1f} of {estimate.n_episodes:,} episodes the "
-        "heaviest weights have hardly been seen: the variance, and so the number of episodes, is "
-        f"{how}"
+        f"the effective sample size is {need.ess:.1f} of {estimate.n_episodes:,} episodes, "
+        "so the log hardly contains the heaviest weights: the variance, and so the number of "
+        f"episodes, is {how}"
     )
     return replace(need, warnings=(*need.warnings, warning))
 
@@ -259,7 +262,7 @@ def _planned(
     horizon: int,
     warnings: list[Warning],
 ) -> Plan:
-    """The plan of what each estimator answers, or why it cannot. It is made on the log as it is;
+    """The plan of every estimator, or the reason for its refusal. It is made on the log as it is;
     cut-off episodes are left out before."""
     needs: list[Need] = []
     parts: dict[str, Decomposition] = {}
@@ -275,7 +278,7 @@ def _planned(
     if not answered:
         reasons = [f"{need.estimator}: {need.refused}" for need in needs]
         code = "refused" if needs[0].refused is None else needs[0].refused.code
-        raise RefusedError(code, "\n  ".join(["no estimator can be planned for", *reasons]))
+        raise RefusedError(code, "\n  ".join(["no estimator has a plan", *reasons]))
     base = answered.get("mis", next(iter(answered.values())))
     origin = parts.get(base.estimator, next(iter(parts.values()), None))
     beside = tuple(_beside(need, base) for need in needs)
@@ -288,8 +291,7 @@ def _beside(need: Need, base: Need) -> Need:
     if need.variance is None or need.episodes is None or base.variance is None:
         return need
     few = SmallSampleWarning(
-        f"{need.episodes} episodes would do by the formula, which is not to be trusted below "
-        f"{FEW_EPISODES}"
+        f"the formula gives {need.episodes} episodes, but it is not reliable below {FEW_EPISODES}"
     )
     warnings = need.warnings if need.episodes >= FEW_EPISODES else (*need.warnings, few)
     return replace(need, times=need.variance / base.variance, warnings=warnings)
@@ -300,11 +302,12 @@ def _about_the_goal(goal: Goal, base: Need, part: Decomposition | None) -> Itera
     rare = 0.0 if part is None else part.rare_mass(base.episodes)
     if rare > MUCH_RARE:
         yield SmallSampleWarning(
-            f"{base.episodes:,} episodes would show {rare:.0%} of the target's mass fewer than 10 "
-            "times at its step: too few for the formula. Log more, or use coarser states"
+            f"with {base.episodes:,} episodes, {rare:.0%} of the target's mass would be seen "
+            "fewer than 10 times at its step: too few for the formula. Log more, or use "
+            "coarser states"
         )
     if goal.half_width is not None and base.value is not None and goal.half_width > abs(base.value):
         yield InputWarning(
             f"the half-width {number(goal.half_width)} is larger than the value "
-            f"{number(base.value)} itself"
+            f"{number(base.value)}"
         )

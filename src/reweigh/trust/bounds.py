@@ -9,31 +9,30 @@ Theorem. For m > 0 let λ_t(m) in [0, 1/m] be a function of y_1 … y_{t-1}, and
 
 If η ≤ m, then P(max_t K_t(m) ≥ 1/α) ≤ α: no factor is below 0 since y ≥ 0, none has a mean above
 1, so K is a non-negative supermartingale that starts at 1, and Ville's inequality gives the rest.
-Hence every m with max_t K_t(m) ≥ 1/α may be rejected, and min(1, 1/max_t K_t(m)) is a p-value of
-η ≤ m. Only the lower end of the values is used: nothing is asked of their largest value, their
-variance or their tail. From the other side it is the same with -x.
+Hence every m with max_t K_t(m) ≥ 1/α can be rejected, and min(1, 1/max_t K_t(m)) is a p-value of
+η ≤ m. Only the lower end of the values is used, not their largest value, their variance or their
+tail. For an upper bound use -x.
 
-The bets are those that would be best for normal data of a variance that is guessed from the past
-(the predictable plug-in), with a guess of its own where the past says little:
+The bets are optimal for normal data with a variance estimated from the past (the predictable
+plug-in), with a prior guess while there is little data:
 
     λ_t(m) = min( √(2 log(1/α) / (n σ²_t(m))), ¾/m )
     σ²_t(m) = V_{t-1}/t + m² (1 + n/20)/(1 + e_{t-1})²
     V_t = Σ_{i≤t} (y_i - ȳ_i)²,  ȳ_t = Σ_{i≤t} y_i / t,  e_t = (Σ_{i≤t} y_i)² / Σ_{i≤t} y_i²
 
 e is the effective number of values seen. While it is small the values may be rare and large, as
-importance weights are, and a bold bettor would be ruined before the first of them comes. λ falls
-and λm rises with m, so that λ(y - m) and with it every K_t(m) falls: the m that are rejected are
-an interval from 0, and a root finder meets its end.
+importance weights are, and large bets would lose the capital before the first of them comes. λ
+falls and λm rises with m, so λ(y - m) falls, and so does every K_t(m): the rejected m form an
+interval from 0, and a root finder finds its end.
 
-The bets depend on α, and so does p. To ask for the smallest α whose own bets reject m would be to
-choose the bets by what they won, and Ville's inequality would not hold for these. p takes the bets
-of one α that was named beforehand: p ≤ α exactly where the lower bound at that α is above m.
+The bets depend on α, and so does p. The smallest α whose own bets reject m would choose the bets by
+their outcome, and Ville's inequality would not hold. p uses the bets of one α that is fixed
+beforehand: p ≤ α exactly if the lower bound at that α is above m.
 
-Bets depend on the order. A log may be sorted by what happened in it, so the values are first put
-into an order that is made of their number and `seed` alone. The same values in the same order give
-the same bits; another order or seed gives another bound that holds just as well. (The guarantee is
-exact where the given order says nothing about the values, and over the seeds where it does. To try
-seeds and keep the best is to lose it.)
+Bets depend on the order. A log may be sorted by its outcomes, so the values are first shuffled by
+their number and `seed` alone. The same values in the same order give the same bits; another order
+or seed gives another valid bound. (The guarantee is exact if the given order is unrelated to the
+values; otherwise it holds over the seeds. Trying seeds and keeping the best loses it.)
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ BOLDEST = 0.75  # of the stake that one value y = 0 would lose whole
 FEW = 20  # the bets are cautious until about √(n/20) effective values are seen
 EXACT = 1e-12  # relative precision of a bound, on the safe side
 MOST_LOG_WEIGHT = 600.0  # larger weights count as e^600
-SMALLEST = 1e-143  # means below this share of the largest value are not told from 0
+SMALLEST = 1e-143  # means below this share of the largest value count as 0
 
 
 def lower_bound(x: Floats, low: float, alpha: float = 0.05, *, seed: int = 0) -> float:
@@ -74,7 +73,7 @@ def weighted(log_weights: Floats, values: Floats) -> Floats:
     that, and a lower bound of it stays one."""
     log_w = np.asarray(log_weights, np.float64)
     if log_w.shape != values.shape:
-        raise UsageError(f"{len(values):,} values, but log weights of shape {log_w.shape}")
+        raise UsageError(f"{len(values):,} values, but log weights with shape {log_w.shape}")
     bad = np.flatnonzero(np.isnan(log_w) | (log_w == np.inf))
     if len(bad):
         at = int(bad[0])
@@ -97,7 +96,7 @@ def bernstein_interval(
 ) -> tuple[float, float]:
     """x̄ ± √(2 V log(4/α)/n) + 7 (high - low) log(4/α)/(3 (n - 1)), cut to the range, with V the
     sample variance over n - 1 (Maurer and Pontil, COLT 2009, Theorem 4, at α/2 on either side).
-    One value says nothing: the interval is the range."""
+    For one value the interval is the range."""
     _range(low, high)
     x = _checked(x, low, high)
     log_term = math.log(4 / _level(alpha))
@@ -143,7 +142,7 @@ def _smallest(y: Floats, alpha: float) -> float:
     def above(log_m: float) -> float:
         return capital(math.exp(log_m)) - enough
 
-    # At m = max y no factor exceeds 1. Towards m = 0 the capital grows without bound: the first
+    # At m = max y no factor exceeds 1. Toward m = 0 the capital grows without bound: the first
     # y > 0 comes when V and e are 0, and its factor is at least a constant times y/m.
     high, low, step = math.log(y.max()), math.log(y.mean()) - 1, 1.0
     while above(low) < 0:
@@ -170,16 +169,16 @@ def _scaled(y: Floats) -> tuple[Floats, float]:
     largest = float(y.max())
     if not math.isfinite(largest):
         raise InputError(
-            "a value is too far from the end of its range for floating point: scale the rewards"
+            "a value is too far from the end of its range for floating point: rescale the rewards"
         )
     scale = math.ldexp(1.0, math.frexp(largest)[1] - 1)
     return y / scale, scale
 
 
 def _shuffled(x: Floats, seed: int) -> Floats:
-    """The values in an order made of n and the seed, with a generator whose bits are for good."""
+    """The values in an order computed from n and the seed, by a generator that will not change."""
     if not isinstance(seed, int) or seed < 0:
-        raise must_be("seed", "a whole number from 0 on", seed)
+        raise must_be("seed", "a whole number of at least 0", seed)
     return x[np.argsort(np.random.PCG64(seed).random_raw(len(x)), kind="stable")]
 
 
@@ -192,7 +191,7 @@ def _checked(x: Floats, low: float, high: float) -> Floats:
     """The values as an array, all of them within the range; one of its ends may be infinite."""
     x = np.asarray(x, np.float64)
     if x.ndim != 1 or not len(x):
-        raise must_be("x", "a list of at least one number", x)
+        raise must_be("x", "a list with at least one number", x)
     if math.isnan(low) or math.isnan(high) or low == math.inf or high == -math.inf:
         raise UsageError(f"the end of a range must be a number; got {low!r}, {high!r}")
     outside = np.flatnonzero(~((x >= low) & (x <= high) & np.isfinite(x)))
@@ -200,7 +199,8 @@ def _checked(x: Floats, low: float, high: float) -> Floats:
         at = int(outside[0])
         raise InputError(
             f"value {at} is {x[at]:g}, outside the declared range [{low:g}, {high:g}] "
-            f"({len(outside):,} of {len(x):,} are): declare a range that holds for all values"
+            f"({len(outside):,} of {len(x):,} values are): declare a range that holds for "
+            "all values"
         )
     return x
 

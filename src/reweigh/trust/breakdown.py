@@ -1,5 +1,5 @@
-"""What an estimate is made of: where the target goes, where value and variance come from, and what
-would lower the variance.
+"""The parts of an estimate: the states the target visits, the states and steps that the value and
+the variance come from, and what would lower the variance.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LISTED = 20
 DIGITS = 9  # of a share: less is rounding
 MOST_FIELDS = 100  # columns of the heat map: beyond, steps are joined
 MOST_CELLS = 20_000  # of the heat map: beyond, states are joined
-NO_SUMS = "there are neither rows nor sums to look at"
+NO_SUMS = "neither rows nor sums are available"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +52,10 @@ class Decomposition:
     state    K names
     share    (K,) share of the variance; with `start` they add up to 1
     target   (K,) d_t^π(s), the target's mass there
-    visits   (K,) N_t(s)/n, the share of the episodes that the log shows there; d_t^μ(s) of a world
+    visits   (K,) N_t(s)/n, the share of logged episodes there; d_t^μ(s) of a world
     wanted   (K,) wanted/logged: the step's visits at their best (Neyman's allocation, d_t(s) times
              the spread at s) over the visits as they are. None of a difference: other visits would
-             be another behaviour, and so another difference
+             be another behavior, and so another difference
     by_step  (H,) share of each step
     episodes how many were logged, None of a world
     """
@@ -95,7 +95,7 @@ class Decomposition:
         return float(self.target[rare].sum()) / len(self.by_step)
 
     def to_dict(self, listed: int = LISTED) -> dict[str, Any]:
-        """Plain values: the `listed` largest pairs, what the others have, and every step."""
+        """Plain values: the `listed` largest pairs, the sum of the others, and every step."""
         names = ["step", "share", "target", "visits"] + ["wanted"] * (self.wanted is not None)
         columns = [getattr(self, name)[:listed].tolist() for name in names]
         return {
@@ -152,7 +152,7 @@ def decomposed(
     variance, visits = variance[kept], visits[kept]
     step, code, target = at[0][kept], at[1][kept], at[2][kept]
     total = start + float(variance.sum())
-    # parts that differ by rounding alone stand in the order of their steps
+    # parts equal up to rounding are ordered by step
     order = np.lexsort((code, step, -np.round(variance / total, DIGITS)))
     return Decomposition(
         estimator=estimator,
@@ -170,8 +170,8 @@ def decomposed(
 
 def _wanted(variance: Floats, visits: Floats, step: Ints, horizon: int) -> Floats:
     """Σ_s A²/N is smallest, for a given Σ_s N of a step, at N ∝ A = γ^t d_t(s) sd_t(s), and the
-    variance of (t, s) is A²/N: so A = sqrt(variance N). A step without variance wants nothing
-    else than it has."""
+    variance of (t, s) is A²/N: so A = sqrt(variance N). A step without variance keeps its
+    visits."""
     A = np.sqrt(variance * visits)
     best, logged = tally(step, A, horizon)[step], tally(step, visits, horizon)[step]
     found = A / np.where(best > 0, best, 1.0) * logged / visits
@@ -180,17 +180,17 @@ def _wanted(variance: Floats, visits: Floats, step: Ints, horizon: int) -> Float
 
 @dataclass(frozen=True)
 class Missing:
-    """A part that was not computed, and why."""
+    """A part that could not be computed, and why."""
 
     why: str
 
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """What may be looked at: the sums, and the rows where they are in memory.
+    """The data of a breakdown: the sums, and the rows if they are in memory.
 
     sums    all kinds that there are, None without propensities
-    recipe  the estimator of the answer, None where every estimator refused
+    recipe  the estimator of the answer, None if every estimator refused
     """
 
     sums: Moments | None
@@ -211,7 +211,7 @@ class Sources:
 
     @property
     def marginal(self) -> Recipe:
-        """The estimator whose weights stand against the running products: a MIS."""
+        """The estimator whose weights are compared with running products: a MIS."""
         return self._mis if "model" in self.by_state.traits else self.by_state
 
     @property
@@ -254,12 +254,12 @@ def node_of_each(nodes: Nodes, t: Ints, s: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Heat:
-    """Where the target goes and where the log went: R states by C fields of steps.
+    """State distributions of target and log: R states by C groups of steps.
 
-    names            R names, those with the most mass first; the last may stand for all others
+    names            R names, those with the most mass first; the last may combine all others
     first, last      (C,) the steps of a field, both included
     target, behavior (R, C) mean share of the episodes over the steps of a field
-    others           how many states the last row stands for, 0 where it is a state of its own
+    others           how many states the last row combines, 0 if it is a single state
     """
 
     estimator: str
@@ -285,8 +285,8 @@ class ValueParts:
     """Where the value comes from.
 
     per_step  γ^t times the mean reward of step t, under the target; `log` that of the log, None
-              where it cannot be told
-    states    the largest part first; `states_by` whose they are
+              if it is unknown
+    states    the largest part first; `states_by` names the estimator
     """
 
     estimator: str
@@ -315,7 +315,7 @@ def state_distributions(sources: Sources) -> Heat | Missing:
     shares = [
         np.bincount(at, mass, size).reshape(-1, columns) / length for mass in (target, behavior)
     ]
-    # END, which is no state to act in and in time holds most of the mass, comes last
+    # END, which has no actions and in time holds most of the mass, comes last
     order = np.lexsort((-np.bincount(row, target + behavior, len(codes)), codes == END))
     most = max(MOST_CELLS // columns, 1)
     kept, left = np.split(order, [len(order) if len(order) <= most else most - 1])
@@ -376,6 +376,6 @@ def variance_parts(sources: Sources) -> Decomposition | Missing:
     assert sums is not None
     error = solved[0].standard_error
     if error is None or not error > 0:
-        return Missing(f"there is no error to take apart: {solved[0].error_method}")
+        return Missing(f"no standard error to split: {solved[0].error_method}")
     parts = from_solution(name, solved[0], sums.states, sums.n_episodes)
-    return parts or Missing(f"the error of {name} has no parts per state")
+    return parts or Missing(f"the standard error of {name} cannot be split by state")

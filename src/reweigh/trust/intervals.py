@@ -13,7 +13,7 @@ weights that sum to 1, else what lies outside is cut away.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -32,15 +32,15 @@ Range = tuple[float, float]
 REPLICATES = 1999
 LEAST_BEYOND = 20  # replicates outside of the interval
 MOST_APART = 0.1  # of the analytic error and that of the influence values
-MOST_REFUSED = 0.2  # of α: so many of the replicates may be without an answer
+MOST_REFUSED = 0.2  # of α: this share of the replicates may lack a result
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval; a one-sided bound has one infinite end.
+    """A confidence interval; a one-sided bound has one infinite end. `low, high = interval`.
 
-    method tells how it was made, in words; standard_error and df (degrees of freedom) are those
-    that it was made with, None where it was not.
+    method describes the computation; standard_error and df (degrees of freedom) are the ones it
+    used, None if it used none.
     """
 
     low: float
@@ -49,6 +49,9 @@ class Interval:
     method: str
     standard_error: float | None = None
     df: float | None = None
+
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.low, self.high))
 
     def __str__(self) -> str:
         margin = (self.high - self.low) / 4
@@ -71,7 +74,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class IntervalRequest:
-    """What interval is wanted; checked. `replicates`, `seed` and `threads` are for resampling."""
+    """The requested interval, checked. `replicates`, `seed` and `threads` are for resampling."""
 
     level: float = 0.95
     side: Side = "both"
@@ -104,7 +107,7 @@ class IntervalRequest:
     def interval(
         self, low: float, high: float, method: str, error: float | None, df: float | None = None
     ) -> Interval:
-        """The end that is not asked for is infinite."""
+        """The end that was not requested is infinite."""
         if self.side != "both":
             method += ", one-sided"
         return Interval(
@@ -125,28 +128,21 @@ class IntervalRequest:
         if below > above:
             raise RefusedError(
                 "outside-range",
-                f"the interval [{number(low)}, {number(high)}] lies outside the declared range "
+                f"the interval [{number(low)}, {number(high)}] is outside the declared range "
                 f"[{least:g}, {most:g}]: check the range, or the weights",
             )
         return self.interval(below, above, f"{method}, cut to the range", error)
 
 
 def check_replicates(replicates: int, level: float) -> None:
-    """(B + 1)(1 - level) replicates lie outside of the interval: of too few its ends are noise."""
+    """(B + 1)(1 - level) replicates lie outside the interval; with too few its ends are noise."""
     least = math.ceil(LEAST_BEYOND / (1 - level) - 1e-6) - 1
     if replicates < least:
         raise UsageError(
-            f"the parameter 'replicates' must be at least {least:,} at the level {level:g}, so "
-            f"that {LEAST_BEYOND} of them are beyond the ends; got {replicates!r} instead"
+            f"the parameter 'replicates' must be at least {least:,} at the level {level:g}, "
+            f"so that {LEAST_BEYOND} of them lie beyond the ends; got {replicates!r} instead"
         )
     check_whole("replicates", replicates, 1, MOST_REPLICATES)
-
-
-def scale_for(recipe: Recipe) -> Literal["cut", "logit"]:
-    """The logit scale is for averages of rewards with weights that sum to 1 (`standard_error.py`):
-    WIS, the direct method, MIS normalised within states; without a control variate."""
-    averages = not recipe.weights.uses_ratios or recipe.normalize in ("step", "state")
-    return "logit" if averages and recipe.control is None else "cut"
 
 
 def from_error(
@@ -168,13 +164,13 @@ def from_error(
 def percentile(
     values: Floats, seed: int, reasons: Mapping[str, int], wanted: IntervalRequest
 ) -> Interval:
-    """Order statistics of the replicates. One without an answer counts as beyond both ends."""
+    """Order statistics of the replicates. One without a result counts as beyond both ends."""
     known = np.isfinite(values)
     _refuse_if_missing(known, wanted.level, reasons)
     low, high = _ends(values, known, wanted.tail)
     spread = float(np.std(values[known]))
     if spread <= NOISE * float(np.max(np.abs(values[known]), initial=0.0)):
-        why = "every replicate gives the same value: they show no spread to make it from"
+        why = "every replicate has the same value, so they give no interval"
         raise RefusedError("no-error", why)
     return wanted.within(low, high, f"percentile of {_replicates_text(known, seed)}", spread)
 
@@ -216,24 +212,25 @@ def _refuse_if_missing(known: Bools, level: float, reasons: Mapping[str, int]) -
     why = ", ".join(f"{code}: {count:,}" for code, count in reasons.items())
     raise RefusedError(
         "replicates",
-        f"{missing:,} of {len(known):,} resampled logs gave no estimate or no error ({why}), and "
-        f"at this level at most {most:,.0f} may be missing: the interval would rest on a selection "
-        "of them. Use method='analytic' or method='jackknife', or a lower level",
+        f"{missing:,} of {len(known):,} resampled logs have no estimate or no standard error "
+        f"({why}); at this level at most {most:,.0f} may be missing, otherwise the interval "
+        "rests on a biased selection. Use method='analytic' or method='jackknife', or a "
+        "lower level",
     )
 
 
 def _replicates_text(known: Bools, seed: int) -> str:
     missing = int(np.sum(~known))
-    without = f" ({missing:,} without an answer)" if missing else ""
+    without = f" ({missing:,} without a result)" if missing else ""
     return f"{len(known):,} replicates{without}, seed {seed}"
 
 
 @dataclass(frozen=True, eq=False)
 class Replicates:
-    """What k estimators say of the same B resampled logs.
+    """The estimates of k estimators on the same B resampled logs.
 
     values   (B, k), nan where an estimator refused
-    errors   (B, k) their standard errors, nan where there is none; None if not asked for
+    errors   (B, k) their standard errors, nan where there is none; None if not requested
     reasons  k times: how many replicates were refused, by the refusal's code
     """
 
@@ -251,11 +248,11 @@ class Replicates:
 
 @dataclass(frozen=True, eq=False)
 class Uncertainty:
-    """What is known of the error of an estimate, and what can be computed for it.
+    """The standard error of an estimate, and other errors that can be computed for it.
 
     error       the standard error, None where there is none, and `error_method` why
     freedom     the analytic error corrected for small samples, None without an analytic error
-    note        what has to be said beside every interval
+    note        a remark printed beside every interval
     has_influence  whether there are influence values of the episodes
     lacks_blocks   whether there is no error because a block of episodes cannot be left out
     """
@@ -283,7 +280,7 @@ class Uncertainty:
         raise NotImplementedError
 
     def dependence(self) -> str | None:
-        """What the sums say against taking the state for all that matters."""
+        """A warning from the sums if the state does not explain the variance of returns."""
         raise NotImplementedError
 
     def no_error(self) -> RefusedError:
@@ -292,8 +289,8 @@ class Uncertainty:
             return RefusedError("no-error", f"there is no standard error: {self.error_method}")
         return RefusedError(
             "no-error",
-            f"{self.recipe.name} has no analytic error here, only that of the jackknife; use "
-            "method='jackknife'",
+            f"{self.recipe.name} has no analytic standard error here, only that of the "
+            "jackknife; use method='jackknife'",
         )
 
     def interval(self, method: str, wanted: IntervalRequest) -> Interval | None:
@@ -306,7 +303,7 @@ class Uncertainty:
 
 
 class IntervalMethod:
-    """A way to an interval; RefusedError where it has none."""
+    """A method for intervals; raises RefusedError if it has none."""
 
     name: str
     resamples = False
@@ -395,20 +392,20 @@ class Auto(IntervalMethod):
 
     The analytic error with its small-sample corrections where the estimator has one (all but
     SSD-IS, and WIS on sums alone), else the jackknife over blocks of episodes, else the error of
-    the influence values. Where an analytic error rests on the state and that of the influence
-    values exceeds it by more than a tenth, the larger one is taken.
+    the influence values. If an analytic error assumes a Markov state and the error of the influence
+    values exceeds it by more than a tenth, the larger one is used.
 
-    The analytic error takes rows for independent given their states; that of the influence values
-    only takes episodes for independent. On the clean logs of the coverage study the two seldom
-    differ by more than a tenth; where whole episodes are good or bad for a reason that no column
-    tells (its world `fate`), they always do, and the analytic interval covers too seldom.
+    The analytic error assumes that rows are independent given their states; the error of the
+    influence values only assumes independent episodes. On the clean logs of the coverage study the
+    two seldom differ by more than a tenth. If whole episodes are good or bad for a reason that is
+    in no column (its world `fate`) they always do, and the analytic interval covers too seldom.
     """
 
     name = "auto"
 
     def choice(self, of: Uncertainty) -> ErrorMethod | None:
-        """By what there is: nothing is computed. An error that rounding or an overflow has eaten is
-        none, and no other method would tell more."""
+        """Chosen without computing anything. If rounding or overflow has destroyed the error, there
+        is none, and no other method would help."""
         if of.error is not None:
             return Analytic() if of.freedom is not None else Jackknife()
         return Cluster() if of.lacks_blocks and of.has_influence else None

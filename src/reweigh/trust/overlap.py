@@ -1,5 +1,5 @@
-"""How far a log shows what the target does: the curse of horizon on this log (running products of
-ratios against marginalized weights), and the states and actions that it never shows.
+"""Overlap of log and target: the curse of horizon on this log (running products of ratios against
+marginalized weights), and the target's states and actions that were never logged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Running products against marginalized weights; a kind that is not there has its reason."""
+    """Running products against marginalized weights; a missing kind has its reason."""
 
     n_episodes: int
     curves: tuple[Curve, ...]
@@ -69,13 +69,13 @@ def weight_curves(sources: Sources) -> Weights | Missing:
 def _products(sums: Moments) -> Curve | Missing:
     """ESS_t = (Σ_i ρ_{0:t})² / Σ_i ρ_{0:t}²"""
     if sums.trajectories is None:
-        why = "the sums hold none (evaluate with is or wis as well)"
+        why = "the sums do not include them (evaluate with is or wis as well)"
         why = "episodes were cut off" if sums.truncated else why
-        return Missing(f"the running products are not shown: {why}")
+        return Missing(f"the running products are not available: {why}")
     steps = sums.trajectories.steps.total()
     alive = steps.w > 0
     if not alive.any():
-        return Missing("the running products are all 0: no episode is possible under the target")
+        return Missing("all running products are 0: no logged episode is possible under the target")
     w, w2 = np.where(alive, steps.w, 1.0), np.where(alive, steps.w2, 1.0)
     ess = np.where(alive, w**2 / w2, np.nan)
     return Curve(PRODUCTS, ess, np.where(alive, sums.n_episodes * steps.wmax / w, np.nan))
@@ -84,13 +84,13 @@ def _products(sums: Moments) -> Curve | Missing:
 def _marginal(sources: Sources, sums: Moments) -> Curve | Missing:
     solved = sources.solved(sources.marginal)
     if isinstance(solved, Missing):
-        return Missing(f"the marginalized weights are not shown: {solved.why}")
+        return Missing(f"the marginalized weights are not available: {solved.why}")
     if sums.hidden:
-        why = "with hidden states a weight belongs to a stretch of steps, not to one step"
+        why = "with hidden states a weight covers a stretch of steps, not one step"
         return Curve(MARGINAL, solved[0].ess, None, why)
     rows = _rows(sources, sums)
     if rows is None:
-        why = "the sums do not tell the largest ratio of a cell"
+        why = "the sums do not include the largest ratio of a cell"
         return Curve(MARGINAL, solved[0].ess, None, why)
     return Curve(MARGINAL, solved[0].ess, _largest(solved[0], sums.n_episodes, *rows))
 
@@ -130,12 +130,11 @@ def _rows(sources: Sources, sums: Moments) -> tuple[Ints, Ints, Floats, Ints] | 
 
 @dataclass(frozen=True, eq=False)
 class UnloggedPair:
-    """A state and an action that the target takes where the log does not show it.
+    """A state and a target action without logged rows at some steps.
 
-    action  None where only the mass is known, or where the log has no row of the state at all
-    mass    how often per episode the target does it where the log does not show it
-    visits  logged visits to the state at those steps; logged: how often the log shows the pair at
-            any step
+    action  None if only the mass is known, or if the log has no row of the state at all
+    mass    how often per episode the target takes it without logged rows
+    visits  logged visits to the state at those steps; logged: rows with this pair at any step
     """
 
     state: str
@@ -148,11 +147,11 @@ class UnloggedPair:
 
 @dataclass(frozen=True, eq=False)
 class Unlogged:
-    """What the target does and the log never shows, the largest first.
+    """The target's behavior without logged data, largest first.
 
-    others   pairs that are not listed: how many, with how much mass
-    mass     all of it, per episode; `never` the part that the log shows at no step at all
-    by       whose visits weigh it: the target's own, or the log's
+    others   number and mass of the pairs that are not listed
+    mass     the total per episode; `never` is the part without logged data at any step
+    by       the visits it is weighted by: the target's, or the log's
     note     why the actions are not named
     """
 
@@ -166,8 +165,7 @@ class Unlogged:
 
 @dataclass(frozen=True, eq=False)
 class _Logged:
-    """What the log shows: its (t, s, a) cells; its K pairs (t, s) with the visits, and the mass
-    that the target has there."""
+    """The logged (t, s, a) cells; the K pairs (t, s) with their visits and the target's mass."""
 
     sums: Moments
     cells: TransitionMoments
@@ -178,14 +176,14 @@ class _Logged:
 
 
 def unlogged(sources: Sources) -> Unlogged | Missing:
-    """π's mass on (t, s, a) that the log never shows, weighed by d_t^π(s), or by d_t^μ(s) where the
-    target's own distribution is not known."""
+    """π's mass on (t, s, a) without logged rows, weighted by d_t^π(s), or by d_t^μ(s) if the
+    target's distribution is unknown."""
     sums = sources.sums
     if sums is None:
         return Missing(NO_SUMS)
     if sums.model is None:
-        why = "the sums hold no actions (evaluate with dm as well)"
-        continuous = "actions are continuous: every one of them is seen once"
+        why = "the sums do not include actions (evaluate with dm as well)"
+        continuous = "actions are continuous, so each one occurs once"
         return Missing(continuous if sums.about.continuous_actions else why)
     cells = sums.model.forget("block", "t_next", "s_next")
     pairs = group_by([cells.t, cells.s])
@@ -199,38 +197,38 @@ def unlogged(sources: Sources) -> Unlogged | Missing:
         assert nodes is not None
         node = node_of_each(nodes, t, s)
         by, mass = "target", np.where(node >= 0, nodes.target[node], 0.0)
-        # states that the target reaches before the horizon and in which the log shows no row
+        # states that the target reaches before the horizon without logged rows
         bare = (nodes.visits == 0) & (nodes.t < sums.about.horizon)
         bare &= (nodes.target > NOTHING) & (nodes.s >= 0)
         nobody = np.zeros(int(bare.sum()), np.int64)
         gaps = [(nodes.t[bare], nodes.s[bare], nobody + ANY, nodes.target[bare], nobody)]
     logged = _Logged(sums, cells, t, s, visits, mass)
-    # 1 - Σ_a π̄(a|s) over the actions that the log shows at (t, s)
+    # 1 - Σ_a π̄(a|s) over the actions logged at (t, s)
     share = sums.shares.of(group_by([cells.t, cells.s, cells.a]), cells)
     lacking = np.maximum(1 - pairs.sum(share), 0.0)
     by_action, actions, note = _by_action(sources, logged)
     if not by_action:
         lacking = np.where(lacking > NOTHING, lacking, 0.0) * mass
-        by_action = [_where(lacking > NOTHING, logged, ANY, lacking)]
+        by_action = [_gaps_at(lacking > NOTHING, logged, ANY, lacking)]
     return _summed(logged, [*by_action, *gaps], actions, by, note)
 
 
-def _where(keep: npt.NDArray[np.bool_], logged: _Logged, action: int, mass: Floats) -> Gaps:
+def _gaps_at(keep: npt.NDArray[np.bool_], logged: _Logged, action: int, mass: Floats) -> Gaps:
     code = np.full(int(keep.sum()), action)
     return logged.t[keep], logged.s[keep], code, mass[keep], logged.visits[keep]
 
 
 def _by_action(sources: Sources, logged: _Logged) -> tuple[list[Gaps], Labels | None, str]:
-    """The gaps of each action where the target tells its other actions, and the actions' names;
-    else why they are not known."""
+    """The gaps by action and the actions' names, if the target lists its other actions; else why
+    they are unknown."""
     log, target, known = sources.log, sources.target, logged.sums.actions
     if log is None or target is None or known is None:
-        return [], None, "which actions they are is not known: sums hold the logged ones only"
+        return [], None, "the actions are unknown: sums contain only the logged ones"
     try:
         actions = target.all_actions(log)
         if len(actions) * log.steps.n_rows > MOST_LOOKUPS:
-            why = f"{len(actions):,} actions in {log.steps.n_rows:,} rows are too many to look up"
-            return [], None, f"which actions they are is not told: {why}"
+            why = f"{len(actions):,} actions in {log.steps.n_rows:,} rows are too many to check"
+            return [], None, f"the actions are unknown: {why}"
         span, cells = len(logged.sums.states), logged.cells
         row, code = _row_of_each(log, logged, span), known.translate(actions)
         gaps: list[Gaps] = []
@@ -238,9 +236,9 @@ def _by_action(sources: Sources, logged: _Logged) -> tuple[list[Gaps], Labels | 
             shown = (cells.t * span + cells.s)[cells.a == code[k]] if code[k] >= 0 else []
             mass = logged.mass * target.of_action(log, value)[row]
             lacks = ~np.isin(logged.t * span + logged.s, shown) & (mass > NOTHING)
-            gaps.append(_where(lacks, logged, k, mass))
+            gaps.append(_gaps_at(lacks, logged, k, mass))
     except RefusedError as error:
-        return [], None, f"which actions they are is not known: {error.reason}"
+        return [], None, f"the actions are unknown: {error.reason}"
     return gaps, actions, ""
 
 
@@ -284,7 +282,7 @@ def _summed(
 
 
 def _times_logged(logged: _Logged, s: Ints, a: Ints, actions: Labels | None) -> Ints:
-    """How often the log shows each pair, at any step."""
+    """The number of logged rows of each pair, at any step."""
     known = logged.sums.actions
     if actions is None or known is None:
         return np.zeros(len(s), np.int64)
@@ -298,7 +296,7 @@ def _times_logged(logged: _Logged, s: Ints, a: Ints, actions: Labels | None) -> 
 
 
 def steps_text(t: Ints) -> str:
-    """Steps in words: 3, 0–4, or how many where they are scattered."""
+    """Steps as text: 3, 0–4, or their number if they are scattered."""
     steps = np.unique(t)
     low, high = int(steps[0]), int(steps[-1])
     if len(steps) == high - low + 1:

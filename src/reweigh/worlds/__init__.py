@@ -1,4 +1,4 @@
-"""Worlds whose truth is known: they make logs, and say what an estimate should have been.
+"""Worlds with known true values: they simulate logs, and have the exact value of a policy.
 
 ICUSepsis and Taxi read the tables of other packages (the extra `worlds`) when they are made.
 """

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reweigh.errors import UsageError, check_whole, must_be
-from reweigh.system.entry_points import optional_module
+from reweigh.system import optional_module
 from reweigh.worlds import improvement
 from reweigh.worlds.tabular import RowSampler, TabularMDP
 from reweigh.worlds.world import Floats
@@ -89,7 +89,7 @@ def _taxi_tables() -> tuple[Floats, Floats, Floats, Floats]:
 def toy_text_tables(table: ToyText) -> tuple[Floats, Floats]:
     """P(s'|s,a) and r(s,a,s') of a toy-text table, (S+1,A,S+1): state S is where episodes end.
 
-    Toy-text says of a transition whether it ends the episode, TabularMDP of a state. So all
+    In toy-text transitions end an episode, in TabularMDP states do. So all
     transitions that end lead to one more state, the only terminal one.
     """
     end, A = len(table), len(table[0])
@@ -109,8 +109,8 @@ def toy_text_tables(table: ToyText) -> tuple[Floats, Floats]:
         s, a, after = (int(index[r[place] != pay][0]) for index in place)
         raise UsageError(
             f"state {s}, action {a}: two outcomes lead to "
-            f"{'the end' if after == end else f'state {after}'} with different rewards; a table of "
-            "rewards r(s,a,s') cannot hold both"
+            f"{'the end' if after == end else f'state {after}'} with different rewards; a "
+            "table of rewards r(s,a,s') cannot represent both"
         )
     P[end, :, end] = 1
     return P, r
@@ -125,15 +125,17 @@ class ICUSepsis(TabularMDP):
     clinicians' policy as estimated from the records; its rows for the three terminal states are
     empty in the tables, and nothing depends on them.
 
-    An action that was too rare in a state to tell what it does is not `admissible` there: it does
-    what the admissible ones do on average (the package's default). The clinicians take them too.
+    An action too rare in a state to estimate its effect is not `admissible` there: it has the
+    average effect of the admissible ones (the package's default). The clinicians take them too.
 
     `target` is one of
         expert       the clinicians' own policy
-        random       an even draw among all 25 actions: some the clinicians never take (no overlap)
+        random       uniform over all 25 actions: some the clinicians never take (no overlap)
         optimal      the admissible action with the best chance to survive, without a horizon
-        softened     the clinicians', but 1 in 10 draws evenly among what they ever do in the state
-        tilted       the clinicians' × exp(30 × advantage): more of what helps, without a horizon
+        softened     the clinicians', but 1 in 10 actions is uniform over those they take in the
+                     state
+        tilted       the clinicians' × exp(30 × advantage): better actions more often, without a
+                     horizon
         optimal-mix  the clinicians', but 3 in 10 actions are optimal
 
     The tables, 200 MB (300 with what simulates), are read once and shared by all instances of a
@@ -214,8 +216,9 @@ def _icu_folder() -> Path:
     spec = find_spec("icu_sepsis")
     if spec is None or not spec.submodule_search_locations:
         raise UsageError(
-            "the world ICU-Sepsis needs the package icu-sepsis: pip install 'reweigh[worlds]', or, "
-            "without all that it asks for, pip install --no-deps 'icu-sepsis>=2,<3'"
+            "the world ICU-Sepsis needs the package icu-sepsis: pip install "
+            "'reweigh[worlds]', or without its other dependencies: pip install --no-deps "
+            "'icu-sepsis>=2,<3'"
         )
     return Path(next(iter(spec.submodule_search_locations))) / "envs" / "assets"
 
@@ -225,7 +228,7 @@ def _admissible(path: Path) -> NDArray[np.bool_]:
     counts, *lines = path.read_text(encoding="utf-8").splitlines()
     actions = [[int(text) for text in line.split()] for line in lines]
     if [len(row) for row in actions] != [int(text) for text in counts.split()]:
-        raise ValueError(f"{ADMISSIBLE} lists other numbers of actions than it says")
+        raise ValueError(f"{ADMISSIBLE} lists a different number of actions than it declares")
     table = np.zeros((len(actions), ACTIONS), bool)
     for state, row in enumerate(actions):
         table[state, row] = True
@@ -239,6 +242,6 @@ def _unreadable(what: str) -> UsageError:
     except metadata.PackageNotFoundError:
         version = "of unknown version"
     return UsageError(
-        f"the installed package icu-sepsis {version} is not the one that this world is made of: "
-        f"{what}; pip install --no-deps 'icu-sepsis>=2,<3'"
+        f"the installed package icu-sepsis {version} does not match this world: {what}; "
+        "pip install --no-deps 'icu-sepsis>=2,<3'"
     )

@@ -1,6 +1,6 @@
 """Policies made exactly from a behavior and its world: softened, tilted to the better, the best.
 
-"Lasting" values are those without a horizon, of worlds whose tables do not change with time.
+"Lasting" values are those without a horizon, of worlds whose tables do not depend on time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _mixed(policy: Floats, among: NDArray[np.bool_], parameter: str, share: floa
 
 
 def tilted(behavior: Floats, advantage: Floats, beta: float) -> Floats:
-    """π(a|s) ∝ μ(a|s) exp(β A(s,a)): of what μ does, more of what is better (β > 0)."""
+    """π(a|s) ∝ μ(a|s) exp(β A(s,a)): μ's actions, better ones more often (β > 0)."""
     if not np.isfinite(beta):
         raise must_be("beta", "a finite number", beta)
     power = np.where(behavior > 0, beta * advantage, -np.inf)
@@ -71,7 +71,7 @@ def lasting_values(mdp: TabularMDP, policy: Floats) -> Floats:
 def best_policy(mdp: TabularMDP, allowed: NDArray[np.bool_] | None = None) -> Floats:
     """The policy of the highest lasting values, (S,A), one action per state, by policy iteration.
 
-    `allowed` (S,A) says which actions it may take (all, unless given; each state needs one). Of
+    `allowed` (S,A) marks the actions it may take (default: all; each state needs one). Of
     equally good actions it takes the first; in terminal states, where none matters, all evenly.
     """
     shape = (mdp.n_states, mdp.n_actions)
@@ -99,7 +99,7 @@ def _lasting_action_values(mdp: TabularMDP, V: Floats) -> Floats:
 def _timeless(mdp: TabularMDP) -> tuple[Floats, Floats]:
     """P(s'|s,a) and r̄(s,a) of a world that is the same at every step."""
     if len(mdp._transition) > 1 or len(mdp._mean_reward) > 1:
-        raise UsageError("lasting values need a world whose tables do not change with time")
+        raise UsageError("lasting values need a world whose tables do not depend on time")
     return mdp._transition[0], mdp._mean_reward[0]
 
 
@@ -110,6 +110,7 @@ def _refuse_endless(P_pi: Floats, living: NDArray[np.bool_]) -> None:
         ends, before = ends | ((P_pi > 0) @ ends), ends
     if not ends.all():
         raise UsageError(
-            f"without a discount a policy must come to an end; from state "
-            f"{int(np.flatnonzero(~ends)[0])} it never does: give terminal states or a discount"
+            "without a discount every episode must end, but from state "
+            f"{int(np.flatnonzero(~ends)[0])} it never does: give terminal states or a "
+            "discount"
         )

@@ -92,7 +92,7 @@ class ModelFail(HiddenMDP):
 
 @dataclass(frozen=True)
 class TimeVarying:
-    """A world whose way out changes with every step: binary state, continuous action, no mixing.
+    """A world whose exit changes with every step: binary state, continuous action, no mixing.
 
     An episode starts in state 1 and leaves it for good, to state 0, by an action in
     [p_t - 0.5/H, p_t + 0.5/H]. The p_t are uniform on [0.5/H, 0.5 - 0.5/H], drawn once from

@@ -72,7 +72,7 @@ class RandomWorld:
     hidden  so many of the living states are hidden in the log, and share one row of each policy
     rare    the behavior takes action 0 with this probability in every state, its other actions as
             before in proportion; the target, if not tilted, goes on taking it (0: no overlap)
-    tilt    β of π ∝ μ exp(β A) with A the behavior's own advantage: a target that is better than
+    tilt    β of π ∝ μ exp(β A) with A the behavior's advantage: a target that is better than
             the behavior for β > 0. Where rows of a policy serve several steps or hidden states, A
             is their mean, weighted by γ^t d_t^μ(s): the direction in which the value rises.
             None: the target is drawn, and on average no better
@@ -172,11 +172,11 @@ def _mean(A: Floats, weight: Floats, axis: int) -> Floats:
 class Bandit(TabularMDP):
     """A visitor with a context, one of several offers, and a click or none: H = 1.
 
-    `contexts` (S,) says how often each context comes, `clicks` (S,A) how likely each offer is
-    clicked in it; `target` and `behavior` (S,A) choose the offer. A click pays 1, so that the
-    value is the rate of clicks, Σ_s d(s) Σ_a π(a|s) clicks(s,a). The log has contexts 0..S-1 as
-    states. In the tables states S and S+1 are what follows, no click and a click, which makes
-    rewards exactly 0 or 1.
+    `contexts` (S,) are the probabilities of the contexts, `clicks` (S,A) the click probability of
+    each offer; `target` and `behavior` (S,A) choose the offer. A click pays 1, so that the value is
+    the rate of clicks, Σ_s d(s) Σ_a π(a|s) clicks(s,a). The log has contexts 0..S-1 as states. In
+    the tables states S and S+1 are the next states, no click and a click, which makes rewards
+    exactly 0 or 1.
     """
 
     def __init__(

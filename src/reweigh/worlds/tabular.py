@@ -29,7 +29,7 @@ class TabularMDP:
     array that broadcasts to (H,S,A,S). `horizon` may be left out where a table has a time axis.
 
     Arriving in a state of `terminal` ends the episode: the reward of that transition counts,
-    later ones do not. Whatever the tables say about a terminal state is replaced by a self-loop
+    later ones do not. The tables' entries for a terminal state are replaced by a self-loop
     with reward 0 and by uniform policies, so that every formula may treat it as any other state.
 
     The attributes `transition`, `reward`, `reward_sd` (H,S,A,S) and `target_array`,
@@ -187,7 +187,7 @@ class TabularMDP:
         return rollout.log(discount=self.discount, observed=self._observe(rollout.states))
 
     def _observe(self, states: Ints) -> NDArray[Any]:
-        """What the log shows of the true states: a masked array hides some of them."""
+        """The logged part of the true states: a masked array hides some of them."""
         return states
 
     def _rollout(self, n: int, rng: np.random.Generator | int) -> Rollout:
@@ -240,9 +240,9 @@ class TabularMDP:
 
 
 class HiddenMDP(TabularMDP):
-    """A TabularMDP whose log hides the states `hidden`: it shows the others, or nothing.
+    """A TabularMDP whose log hides the states `hidden`: it has the others, or none.
 
-    A policy cannot tell hidden states apart either, so that both policies have the same row for
+    A policy cannot distinguish hidden states either, so both policies have the same row for
     all of them (at a step), and `target` and `behavior` have one row for the hidden state. At
     least one state that is not terminal is shown.
     """
@@ -262,8 +262,9 @@ class HiddenMDP(TabularMDP):
         for name, table in (("target", self._target), ("behavior", self._behavior)):
             if (table[:, states] != table[:, states[:1]]).any():
                 raise UsageError(
-                    f"the parameter {name!r} must have one row for all hidden states {states}: "
-                    "a policy that tells them apart knows more than the log"
+                    f"the parameter {name!r} must have one row for all hidden states "
+                    f"{states}: a policy that distinguishes them uses information that is "
+                    "not in the log"
                 )
         vars(self).update(hidden=tuple(states))
 
@@ -321,7 +322,7 @@ def _entries(table: Floats, cell: Ints) -> Floats:
     return table.ravel().take(cell)
 
 
-# Arguments, checked: each function returns what it was given, made regular
+# Checks of arguments: each function returns its argument in regular form
 
 
 def as_floats(parameter: str, value: ArrayLike) -> Floats:

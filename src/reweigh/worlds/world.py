@@ -1,4 +1,4 @@
-"""What every world has in common: its interface, its truth, and the episodes it makes."""
+"""The interface of all worlds: true values, and simulated episodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 
 
 class TrueValue(float):
-    """A policy's true value: a float that knows how well it is known.
+    """A policy's true value: a float with its standard error.
 
     `standard_error` is 0 where the value is exact, and the Monte-Carlo error where it is not.
     """
@@ -44,7 +44,7 @@ class TrueValue(float):
 
 @runtime_checkable
 class World(Protocol):
-    """A decision process whose truth is known, with a target and a behavior policy."""
+    """A decision process with known true values, a target and a behavior policy."""
 
     @property
     def horizon(self) -> int:
@@ -102,7 +102,7 @@ class Rollout:
         """The episodes as a log; `observed` replaces the states, masked where they are hidden."""
         states = self.states if observed is None else observed
         if self.lengths is not None:
-            # A log cannot say that an episode of H steps arrived at END, and a terminal state at H
+            # A log cannot show that an episode of H steps arrived at END, and a terminal state at H
             # would look like one to go on from: the state after the last step is left out.
             states = states[:, : self.rewards.shape[1]]
         return log_from_arrays(

@@ -21,7 +21,7 @@ from reweigh_studies.coverage.faults import FAULTS, Grid
 from reweigh_studies.coverage.measures import LEVEL, Measure
 from reweigh_studies.coverage.worlds import WORLDS, StudyWorld
 
-STUDY = 1  # of what is measured: a cell of another one is refused
+STUDY = 1  # version of the measurements: a cell of another one is refused
 CLEAN = "clean"
 CHEAP = Measure()
 
@@ -102,7 +102,7 @@ def equal_policies(policies: int) -> tuple[TabularMDP, dict[str, TablePolicy]]:
 
 @dataclass(frozen=True)
 class BestCell:
-    """The best of many equal policies on n episodes, by the estimator asked for: its own interval,
+    """The best of many equal policies on n episodes, by the requested estimator: its own interval,
     the simultaneous one, and that of the episodes held out."""
 
     n: int

@@ -15,7 +15,7 @@ from reweigh_studies.coverage.power import NO_TESTS, alarms, in_faulty_worlds, t
 from reweigh_studies.coverage.tables import DEFAULT, Row
 from reweigh_studies.coverage.worlds import WORLDS
 
-SHOWN = ("mis", "mis-plain", "mis-state", "dm", "is", "wis", "mdr", "behaviour")
+SHOWN = ("mis", "mis-plain", "mis-state", "dm", "is", "wis", "mdr", "behavior")
 SHADES = ["#FFFFFF", "#0072B2"]
 
 
@@ -70,7 +70,7 @@ def green_chart(rows: Sequence[Row]) -> Any:
 
 def faults_chart(gates: Sequence[Row], n: int) -> Any:
     """How often each gate notices each fault, mean over the worlds. A gate that the main estimator
-    has not is told of the first that has it."""
+    lacks is shown for the first that has it."""
     rows = pick(in_faulty_worlds(gates), n=n)
     faults = [name for name in FAULTS if pick(rows, fault=name)]
     told = {gate: name for gate, name in tellers(rows).items() if gate not in NO_TESTS}
@@ -83,7 +83,7 @@ def faults_chart(gates: Sequence[Row], n: int) -> Any:
                 shown.append({"fault": fault, "gate": named, "alarm": round(100 * share)})
     return _grid(
         shown, ("gate", None), ("fault", None), "alarm", faults,
-        f"How often gates speak up, %: n = {n}",
+        f"How often gates are amber or red, %: n = {n}",
         f"{MAIN}, or the estimator in brackets; mean over worlds; clean: false alarms", step=33,
     )  # fmt: skip
 

@@ -30,8 +30,8 @@ LOWEST = 0.01  # the smallest logarithm of a probability is mapped to this
 @dataclass(frozen=True, eq=False)
 class Grid:
     """A log as arrays. states (n, H) or (n, H+1) codes, HIDDEN where not shown; the others (n, H);
-    lengths (n,), and truncated (n,), which episodes were cut off there rather than ended. What is
-    past an episode's length means nothing."""
+    lengths (n,), and truncated (n,), the episodes that were cut off there instead of ended. Values
+    past an episode's length have no meaning."""
 
     states: Ints
     actions: Ints
@@ -125,7 +125,7 @@ def propensities_noisy(grid: Grid, rng: np.random.Generator) -> Grid:
 
 
 def swapped(grid: Grid, rng: np.random.Generator) -> Grid:
-    """The target's probabilities stand where the behaviour's should, and the reverse."""
+    """The target's and the behavior's probabilities are swapped."""
     return replace(grid, behavior_prob=grid.target_prob, target_prob=grid.behavior_prob)
 
 
@@ -183,7 +183,7 @@ def selection(grid: Grid, rng: np.random.Generator) -> Grid:
 
 
 def cut_off(grid: Grid, rng: np.random.Generator) -> Grid:
-    """One in five episodes is cut off after some of its steps, before a state that is not told."""
+    """One in five episodes is cut off after some of its steps, before an unknown state."""
     cut = (rng.random(len(grid.lengths)) < SHARE) & (grid.lengths > 1)
     shorter = rng.integers(1, np.maximum(grid.lengths, 2))
     lengths = np.where(cut, shorter, grid.lengths)
@@ -191,8 +191,8 @@ def cut_off(grid: Grid, rng: np.random.Generator) -> Grid:
 
 
 def fate(grid: Grid, rng: np.random.Generator) -> Grid:
-    """Every episode has a luck of its own, which no column tells, in all of its rewards: as large
-    as these spread, and 0 on average, so that no value moves."""
+    """Every episode has a random shift of all its rewards, which is in no column: as large as their
+    standard deviation, and 0 on average, so no value changes."""
     spread = float(grid.rewards[grid.inside].std())
     return replace(grid, rewards=grid.rewards + spread * rng.normal(size=(len(grid.rewards), 1)))
 
@@ -247,7 +247,7 @@ FAULTS: dict[str, Callable[[Grid, np.random.Generator], Grid]] = {
 
 
 def _naive(log: EpisodeLog) -> EpisodeLog:
-    """The hidden state taken for a state like any other."""
+    """The hidden state treated as a state like any other."""
     grid = Grid.of(log)
     return replace(grid, states=np.where(grid.states < 0, len(log.states), grid.states)).log()
 

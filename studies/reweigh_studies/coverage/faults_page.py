@@ -24,7 +24,7 @@ FAULT_WORDS = {
     "clean": "nothing (false alarms)",
     "propensities-low": "all propensities 10 % too low",
     "propensities-noisy": "propensities 10 % off, up or down by (state, action)",
-    "swapped": "target and behaviour swapped",
+    "swapped": "target and behavior swapped",
     "logarithms": "logarithms for probabilities",
     "rows-shuffled": "rows of an episode in another order",
     "states-shuffled": "states of other episodes",
@@ -32,14 +32,14 @@ FAULT_WORDS = {
     "drift": "rewards halved in the second half",
     "duplicates": "one in five episodes twice",
     "selection": "the fifth with the lowest returns left out",
-    "action-missing": "no episode begins with the target's favourite action",
+    "action-missing": "no episode begins with the target's favorite action",
     "states-lost": "one in five states not shown",
     "cut-off": "one in five episodes cut off, beside others that end",
-    "fate": "a luck of its own in all rewards of an episode",
-    "states-renamed": "states named otherwise from the middle of an episode on",
+    "fate": "shared random luck in all rewards of an episode",
+    "states-renamed": "states renamed from the middle of an episode on",
     "outlier": "one reward in another unit, a thousand times the largest",
 }
-LEAST = 0.02  # of the logs: what speaks up less often is not said to notice
+LEAST = 0.02  # share of logs: a gate that reacts less often does not count as detecting
 
 
 def faults(study: Study) -> str:
@@ -75,13 +75,15 @@ def _by_fault(rows: Sequence[Row], sizes: Sequence[int]) -> str:
             )
         )
     head = ("fault", "worlds", *(f"n = {n:,}" for n in sizes), f"red, n = {last:,}",
-            f"loudest gate, n = {last:,}", f"covers the truth, n = {last:,}")  # fmt: skip
+            f"strongest gate, n = {last:,}", f"covers the truth, n = {last:,}")  # fmt: skip
     return (
-        f"How often the verdict on `{MAIN}` is amber or red, mean over the worlds that a fault was "
-        "put into. Small logs are amber for their size alone. The last column is how often the "
-        "interval still covers what is true without the fault: where it is far below 95 % and no "
-        "gate speaks, the fault is harmful and unseen; where it is near 95 %, it does this "
-        "estimator no harm.\n\n" + table(head, made) + "\n![](faults.svg)\n"
+        f"How often the verdict on `{MAIN}` is amber or red, mean over the worlds that have "
+        "a fault. Small logs are amber because of their size alone. The last column is how "
+        "often the interval still covers the true value without the fault: if it is far "
+        "below 95 % and no gate reacts, the fault is harmful and undetected; if it is near "
+        "95 %, the fault does not harm this estimator.\n\n"
+        + table(head, made)
+        + "\n![](faults.svg)\n"
     )
 
 
@@ -101,24 +103,25 @@ def _by_gate(study: Study) -> str:
         for power in found
     ]
     by_size = f"n = {listed(sizes)}"
-    head = ("gate", "of", f"clean logs, {by_size}", "the fault it is loudest for", "worlds",
+    head = ("gate", "of", f"clean logs, {by_size}", "the fault it reacts to most", "worlds",
             f"with it, {by_size}", f"red, n = {last:,}: clean, with it")  # fmt: skip
     text = (
-        "Every gate by itself: how often it is amber or red, in percent, with the fault that it is "
-        "loudest for (its power), and on clean logs of the same worlds (false alarms). The loudest "
-        "is the one that adds the most to these, in the largest logs in which faults differ. A "
-        f"gate is told of `{MAIN}`, or of the first estimator that has it. `{SUMS}` is `{MAIN}` "
-        "where only the sums of the log are at hand, as from a stream or a database; `mis-pooled` "
-        "and `ssd-is` were asked in worlds that are the same at every step, for in others they are "
-        "the fault.\n\n" + table(head, made)
+        "Every gate separately: how often it is amber or red, in percent, with the fault "
+        "that it reacts to most (its power), and on clean logs of the same worlds (false "
+        "alarms). The strongest is the one that adds the most to these, in the largest logs "
+        f"in which faults differ. A gate is reported for `{MAIN}`, or for the first "
+        f"estimator that has it. `{SUMS}` is `{MAIN}` if only the sums of the log are "
+        "available, as from a stream or a database; `mis-pooled` and `ssd-is` were used in "
+        "worlds that are the same at every step, because in others they are themselves the "
+        "fault.\n\n" + table(head, made)
     )
     text += "\nNo fault is made for gates that tell what is known: "
     text += "; ".join(f"*{name}* ({what})" for name, what in NO_TESTS.items()) + ".\n"
     if any(power.gate == "stationarity" for power in found):
         text += (
-            "\n*stationarity* is never green, and its false alarms are not told here: the world in "
-            "which `ssd-is` was asked does not begin in its long run, so that what it assumes does "
-            "not hold in clean logs either.\n"
+            "\n*stationarity* is never green, and its false alarms are not listed: the world "
+            "used for `ssd-is` does not start in its long-run distribution, so the "
+            "assumption does not hold in clean logs either.\n"
         )
     return text
 
@@ -140,11 +143,11 @@ def sparse(study: Study) -> str:
     worst = max(clean, key=lambda row: row["red"])
     head = ("setting", "clean", *(FAULT_WORDS[name] for name in faults))
     return (
-        "How often the gate *propensities* is red (p < 0.01) in logs with mostly one to five rows "
-        f"per step and state. On {logs:,} clean logs of {len(clean)} settings it is red in "
-        f"{percent(red)} (Monte-Carlo error {percent(error)}), in {percent(worst['red'])} where it "
-        "is so most often. `studies/scripts/propensity_alarms.py` runs it again.\n\n"
-        + table(head, made)
+        "How often the gate *propensities* is red (p < 0.01) in logs with mostly one to five "
+        f"rows per step and state. On {logs:,} clean logs of {len(clean)} settings it is red "
+        f"in {percent(red)} (Monte-Carlo error {percent(error)}), and in the worst setting "
+        f"in {percent(worst['red'])}. `studies/scripts/propensity_alarms.py` runs it "
+        "again.\n\n" + table(head, made)
     )
 
 

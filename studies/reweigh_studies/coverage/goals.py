@@ -14,14 +14,14 @@ from reweigh_studies.coverage.tables import DEFAULT, Row
 
 LOW, HIGH, LEAST_AMBER, LEAST_BEST = 0.93, 0.97, 0.90, 0.94
 ERRORS = 2  # Monte-Carlo errors that a goal is given
-ENOUGH = 50  # replicates of a colour before its coverage is judged
+ENOUGH = 50  # replicates of a color before its coverage is judged
 TEXTS = {
     "world", "group", "half", "estimator", "method", "gate", "fault", "interval", "description",
-    "setting",
+    "setting", "worst",
 }  # fmt: skip
 COUNTS = {
     "n", "replicates", "green_replicates", "amber_replicates", "policies", "horizon", "hits",
-    "logs",
+    "logs", "memory",
 }  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def pick(rows: Iterable[Row], **wanted: Any) -> list[Row]:
-    """The rows with these values; a tuple stands for any of its values."""
+    """The rows with these values; a tuple matches any of its values."""
     return [
         row
         for row in rows
@@ -53,7 +53,7 @@ def pick(rows: Iterable[Row], **wanted: Any) -> list[Row]:
 
 @dataclass(frozen=True)
 class Goal:
-    """A promise, what was found, and where it is missed."""
+    """A goal, the result, and the cells that miss it."""
 
     text: str
     found: str
@@ -91,8 +91,7 @@ def _green(rows: Sequence[Row], half: str) -> Goal:
     judged = [row for row in rows if (row["green_replicates"] or 0) >= ENOUGH]
     missed = [row for row in judged if green_misses(row)]
     return Goal(
-        f"where the verdict is green, {LOW:.0%} to {HIGH:.0%} of the intervals cover "
-        f"({half} worlds)",
+        f"if the verdict is green, {LOW:.0%} to {HIGH:.0%} of the intervals cover ({half} worlds)",
         f"{len(judged) - len(missed)} of {len(judged)} cells",
         not missed,
         tuple(_place(row, "green") for row in missed),
@@ -103,18 +102,18 @@ def _amber(rows: Sequence[Row], half: str) -> Goal:
     judged = [row for row in rows if (row["amber_replicates"] or 0) >= ENOUGH]
     missed = [row for row in judged if amber_misses(row)]
     return Goal(
-        f"where it is amber, at least {LEAST_AMBER:.0%} do ({half} worlds)",
+        f"if it is amber, at least {LEAST_AMBER:.0%} do ({half} worlds)",
         f"{len(judged) - len(missed)} of {len(judged)} cells",
         not missed,
         tuple(_place(row, "amber") for row in missed),
     )
 
 
-def _place(row: Row, colour: str) -> str:
-    coverage, error = row[f"coverage_{colour}"], row[f"mc_{colour}"]
+def _place(row: Row, color: str) -> str:
+    coverage, error = row[f"coverage_{color}"], row[f"mc_{color}"]
     return (
         f"{row['world']}, n = {row['n']}, {row['estimator']}: {coverage:.1%} ± {error:.1%} of "
-        f"{row[f'{colour}_replicates']}"
+        f"{row[f'{color}_replicates']}"
     )
 
 

@@ -1,9 +1,9 @@
 """What the coverage study measures in one log: values, intervals, gates and verdicts.
 
-This is the only module of the study that asks the library questions. A row's columns are named by
-the estimator and a part: "mis/value", "mis/analytic low", "mis/gate support", "mis/level". Gates
-that belong to the log and not to an estimator stand under "log". What MIS says where only the
-log's sums are at hand, as from a stream or a database, stands under "mis-sums".
+This is the only module of the study that calls the library. A row's columns are named by the
+estimator and a part: "mis/value", "mis/analytic low", "mis/gate support", "mis/level". Gates of the
+log instead of an estimator are under "log". The results of MIS from the log's sums alone, as from a
+stream or a database, are under "mis-sums".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reweigh.errors import RefusedError
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import behavior_values
 from reweigh.estimate.presets import as_recipe
-from reweigh.estimate.standard_error import error_of_blocks, t_interval
+from reweigh.estimate.standard_error import error_of_blocks, same, t_interval
 from reweigh.evaluation.evaluate import evaluate_in_study
 from reweigh.evaluation.resampling import delete_blocks, resample
 from reweigh.evaluation.result import Estimate, Interval, Refusal
@@ -30,15 +30,14 @@ from reweigh.policy import Policy, RowsPolicy
 from reweigh.sums.engines import ArraysEngine
 from reweigh.sums.moments import Moments
 from reweigh.trust.gates import Context, GateResult, Verdict, measured, tables_needed
-from reweigh.trust.gates.states import errors_apart
 from reweigh.trust.intervals import IntervalRequest, bootstrap_t, from_error, percentile
 
 LEVEL = 0.95
-LOG, BEHAVIOR = "log", "behaviour"  # asked for beside estimators
+LOG, BEHAVIOR = "log", "behavior"  # columns beside estimators
 MAIN, WIS = (
     "mis",
     "wis",
-)  # the estimator that is used unless another is asked for; one for histories
+)  # the default estimator; one for histories
 SUMS = "mis-sums"  # MIS from the sums of the log
 ONE_BY_ONE = ("auto", "analytic", "cluster")
 JACKKNIFE = "jackknife"
@@ -48,9 +47,11 @@ LOG_GATES = (
     "estimated propensities", "propensities", "policies", "hidden policies", "fitted values",
     "history", "steadiness", "drift", "marginal size", "marginal support", "Pareto k",
 )  # fmt: skip
-CUT, DEPENDENCE = "cut-off episodes", "dependence"  # gates that are there only where they speak
+CUT, DEPENDENCE = "cut-off episodes", "dependence"  # gates that exist only if they react
 VALUE, ERROR, SIZE, VERDICT, GATE = "value", "error", "effective size", "level", "gate"
 APART = "apart from wis"  # in errors of the difference
+# An earlier history test was excused within so many; published cells hold its p-values.
+AGREES = 1.0
 
 
 def column(asked: str, *parts: str) -> str:
@@ -95,7 +96,7 @@ class Measure:
             found |= self._resampling(log, target, from_rows, seed)
         if BEHAVIOR in asked:
             found |= _logged_mean(log)
-        return {name: _plain(value) for name, value in found.items()}
+        return {name: number(value) for name, value in found.items()}
 
     def _of(self, name: str, result: Estimate | Refusal) -> dict[str, Any]:
         if isinstance(result, Refusal):
@@ -105,7 +106,7 @@ class Measure:
         for method in self.methods:
             if method in ONE_BY_ONE:
                 try:
-                    found |= _ends(name, method, result.interval(LEVEL, method))
+                    found |= interval_columns(name, method, result.interval(LEVEL, method))
                 except RefusedError as why:
                     found[column(name, method, "low")] = _refused(result, why)
         return found
@@ -130,7 +131,7 @@ class Measure:
                 continue
             df = len(deleted.sizes) - 1
             interval = from_error(estimate.value, error, df, IntervalRequest(LEVEL), JACKKNIFE)
-            found |= _ends(name, JACKKNIFE, interval)
+            found |= interval_columns(name, JACKKNIFE, interval)
         return found
 
     def _resampling(
@@ -156,7 +157,7 @@ class Measure:
                             estimate.value, estimate.standard_error, values, drawn.errors[:, j],
                             seed, reasons, IntervalRequest(LEVEL),
                         )  # fmt: skip
-                    found |= _ends(name, method, interval)
+                    found |= interval_columns(name, method, interval)
                 except RefusedError as error:
                     found[column(name, method, "low")] = _refused(estimate, error)
         return found
@@ -166,7 +167,7 @@ def _pairs(target: Policy, estimates: dict[str, Estimate]) -> list[tuple[Policy,
     return [(target, as_recipe(name)) for name in estimates]
 
 
-def _ends(name: str, method: str, interval: Interval | None) -> dict[str, Any]:
+def interval_columns(name: str, method: str, interval: Interval | None) -> dict[str, Any]:
     if interval is None:
         return {}
     found = {"low": interval.low, "high": interval.high, "df": interval.df}
@@ -181,7 +182,7 @@ def _judged(
     sums: Moments, answered: dict[str, Estimate], other: Estimate | Refusal, *, tell_log: bool
 ) -> dict[str, Any]:
     """Gates and verdicts; what gates compute from the sums alone is computed once for all
-    estimators. `other` is WIS, which a verdict asks for."""
+    estimators. `other` is WIS, which a verdict needs."""
     of_sums = Context(sums)
     found: dict[str, Any] = {}
     if tell_log:
@@ -189,7 +190,7 @@ def _judged(
         found = {column(LOG, GATE, g.name): g.value for g in results if g.name in LOG_GATES}
     for name, estimate in answered.items():
         apart = _apart(estimate, other)
-        judged = _measured(estimate, of_sums, apart)
+        judged = _measured(estimate, of_sums)
         level = LEVELS.index(Verdict(judged).level)
         found |= {
             column(name, SIZE): estimate.diagnostics.worst_ess,
@@ -204,13 +205,12 @@ def _judged(
     return found
 
 
-def _measured(estimate: Estimate, of_sums: Context, apart: float | None) -> tuple[GateResult, ...]:
+def _measured(estimate: Estimate, of_sums: Context) -> tuple[GateResult, ...]:
     """The gates of `Estimate.verdict`, but for that of the interval, which the cells hold."""
     context = replace(
         estimate.context(),
         sums=of_sums.sums,
         shared=of_sums.shared,
-        apart_from_wis=lambda: apart,
         has_interval=True,
     )
     return (*estimate.gates, *measured("sums", context))
@@ -227,11 +227,13 @@ def _apart(estimate: Estimate, other: Estimate | Refusal) -> float | None:
         return None
     m = estimate.n_episodes
     error = math.sqrt(float(np.mean(psi**2)) / len(psi) * m / (m - 1))
-    return errors_apart(estimate.value, other.value, error)
+    if same(estimate.value, other.value):
+        return 0.0
+    return abs(estimate.value - other.value) / error if error > 0 else None
 
 
 def _logged_mean(log: EpisodeLog) -> dict[str, Any]:
-    """The plain mean of the logged returns, as if the target were the behaviour."""
+    """The plain mean of the logged returns, as if the target were the behavior."""
     n, psi = log.n_episodes, behavior_values(log)
     powers = log.discount ** log.steps.step.astype(np.float64)
     value = float(tally(log.steps.episode_index, powers * log.steps.reward, n).mean())
@@ -240,10 +242,10 @@ def _logged_mean(log: EpisodeLog) -> dict[str, Any]:
     assert ends is not None
     interval = Interval(*ends, LEVEL, "t", error, n - 1.0)
     found = {column(BEHAVIOR, VALUE): value, column(BEHAVIOR, ERROR): error}
-    return found | _ends(BEHAVIOR, "auto", interval)
+    return found | interval_columns(BEHAVIOR, "auto", interval)
 
 
-def _plain(value: Any) -> float | Refusal | None:
+def number(value: Any) -> float | Refusal | None:
     if value is None or isinstance(value, Refusal):
         return value
     return float(value) if math.isfinite(value) else None

@@ -28,29 +28,29 @@ from reweigh_studies.coverage.worlds import GROUPS
 
 MOST_MISSES = 12
 SCOPE = """\
-The promise is that of these estimators, on rows in memory, in worlds like these: no episode is cut
-off, and a hidden stretch is a few steps long. Elsewhere the verdict is the more cautious one:
-cut-off beside ended episodes are amber or red, SSD-IS is never green, a long hidden stretch has the
-limits of running products, and from sums (streams, databases, moments) there is no default interval
-where the returns spread more than the states explain, or where that cannot be told. How often these
-gates notice is told [below](#which-faults-are-noticed). The other estimators (trajectory-wise,
-cross-fitted, split) pass the same gates, and were not measured.
+The results are for these estimators, on rows in memory, in worlds like these: no episode is cut
+off, and a hidden stretch is a few steps long. Elsewhere the verdict is more cautious: cut-off
+beside ended episodes are amber or red, SSD-IS is never green, a long hidden stretch has the limits
+of running products, and from sums (streams, databases, moments) there is no default interval if the
+returns vary more than the states explain, or if that is unknown. How often these gates detect
+faults is shown [below](#which-faults-are-noticed). The other estimators (trajectory-wise,
+cross-fitted, split) have the same gates, and were not measured.
 """
 UNSEEN = """\
-- **Episodes selected by their return.** If bad outcomes are missing from the log, every number is
-  too high. A test may notice that ratios no longer average to 1, in large logs and by luck; none
-  is made for it. Ask how the log was made.
+- **Episodes selected by their return.** If bad outcomes are missing from the log, every value is
+  too high. In large logs a test may detect by chance that ratios no longer average to 1; no test is
+  made for it. Find out how the log was collected.
 - **A propensity that belongs to another action.** Ratios still average to 1.
 - **Duplicated episodes.** They look like more data: intervals get too narrow, and tests that count
-  episodes become nervous without a reason that they could tell. `reweigh check`
-  counts episodes that are equal row by row; near-copies it cannot see.
+  episodes raise false alarms. `reweigh check` counts episodes that are equal row by row, but cannot
+  detect near-copies.
 - **Symmetric rounding of propensities**, or errors that cancel within a state.
-- **An event that the log has not seen.** Where the rows of an action that the target likes earned
-  nothing, and the event is rarer than they are many, no spread tells what is missing.
+- **An event that is not in the log.** If all logged rows of an action that the target prefers
+  earned nothing because the event is too rare, no variance shows what is missing.
 - **A change within the log that leaves the mean return as it was.** Drift compares means:
-  `modelwin-10`, where the behaviour earns 0, can halve its rewards unnoticed.
-- **A confounder** that moved both the logged actions and the rewards and is in no column.
-- **A world that has changed since the log ended.** Drift within the log can be seen, after it not.
+  `modelwin-10`, where the behavior earns 0, can halve its rewards unnoticed.
+- **A confounder** that affected both the logged actions and the rewards and is in no column.
+- **A world that has changed since the log ended.** Drift can be detected only within the log.
 """
 
 
@@ -65,12 +65,14 @@ def page(study: Study) -> str:
     if fewest < replicates:
         error += f" (of {fewest:,}: {100 * widest:.1f})"
     parts = [
-        "# When may the number be believed?\n",
-        f"Simulated logs of {len(there)} worlds whose truth is known, at {listed(study.sizes)} "
-        f"episodes, up to {replicates:,} logs each: how often a 95 % interval covers the truth, "
-        "what the verdicts are worth, and which faults the gates notice. With that many logs a "
-        f"coverage of 95 % has a Monte-Carlo error of {error} percentage points. "
-        "`make study` runs it all again; [what is in the tables](#the-tables).\n",
+        "# When is the value reliable?\n",
+        f"Simulated logs of {len(there)} worlds with known true values, at "
+        f"{listed(study.sizes)} episodes, up to {replicates:,} logs each: how often a 95 % "
+        "interval covers the true value, how good the verdicts are, and which faults the "
+        "gates detect. With that many logs a coverage of 95 % has a Monte-Carlo error of "
+        f"{error} percentage points. `make study` runs it all again; [what is in the "
+        "tables](#the-tables). How much an estimate should remember has [a study of its "
+        "own](memory.md).\n",
     ]
     missing = _missing(study)
     if missing:
@@ -117,10 +119,10 @@ def _goals(held: Sequence[Goal]) -> str:
         ((goal.text, goal.found, "yes" if goal.met else "**no**") for goal in held),
     )
     text += (
-        f"\nA goal is missed where coverage is outside by more than {ERRORS} Monte-Carlo errors "
-        "(of a share that is exactly at the limit), in cells (a world at a size, by one estimator) "
-        "with at least 50 replicates of the colour. Of cells that are exactly at a limit one in 44 "
-        "is missed by chance.\n"
+        f"\nA goal is missed where coverage is outside by more than {ERRORS} Monte-Carlo "
+        "errors (of a share exactly at the limit), in cells (a world at a size, by one "
+        "estimator) with at least 50 replicates of the color. Of cells exactly at a limit "
+        "one in 44 is missed by chance.\n"
     )
     for goal in held:
         if goal.misses:
@@ -176,10 +178,10 @@ def _by_method(rows: list[Row]) -> str:
 def _intervals(study: Study) -> str:
     well = pick(study.coverage, group="well")
     parts = [
-        "Median coverage over the well-overlapped worlds, and in how many of them it is within "
-        f"{LOW:.0%} to {HIGH:.0%} (give or take {ERRORS} Monte-Carlo errors), any verdict; "
-        f"the default interval (`{DEFAULT}`). `behaviour` is the plain mean of the logged returns, "
-        "taken for the target's value:\n",
+        "Median coverage over the well-overlapped worlds, and in how many of them it is "
+        f"within {LOW:.0%} to {HIGH:.0%} (give or take {ERRORS} Monte-Carlo errors), any "
+        f"verdict; the default interval (`{DEFAULT}`). `behavior` uses the plain mean of the "
+        "logged returns as an estimate of the target's value:\n",
         _by_size(study, pick(well, method=DEFAULT), "estimator", "estimator"),
         "![](coverage.svg)\n",
         f"The methods, for `{MAIN}` and for `wis`, and at one size for all estimators (bootstraps "
@@ -187,10 +189,10 @@ def _intervals(study: Study) -> str:
         _by_size(study, pick(well, estimator=MAIN), "method", f"{MAIN}, method"),
         _by_size(study, pick(well, estimator="wis"), "method", "wis, method"),
         _by_method(well),
-        f"Mean reported error over the real spread of the estimates (`{DEFAULT}`; 1 is right), "
-        "median over the well-overlapped worlds:\n",
+        f"Mean reported error over the actual spread of the estimates (`{DEFAULT}`; 1 is "
+        "right), median over the well-overlapped worlds:\n",
         _errors(study, pick(well, method=DEFAULT)),
-        "By kind of world, the default estimator and interval, whatever the verdict:\n",
+        "By kind of world, the default estimator and interval, any verdict:\n",
         _by_size(study, pick(study.usual, estimator=MAIN), "group", "kind"),
         "".join(f"- `{group}`: {text}\n" for group, text in GROUPS.items()),
     ]
@@ -210,14 +212,12 @@ def _errors(study: Study, rows: list[Row]) -> str:
     )
 
 
-def _pooled(rows: Sequence[Row], colour: str) -> str:
-    """Coverage over all replicates of a colour, and the worst cell with enough of them."""
-    many = sum(row[f"{colour}_replicates"] or 0 for row in rows)
+def _pooled(rows: Sequence[Row], color: str) -> str:
+    """Coverage over all replicates of a color, and the worst cell with enough of them."""
+    many = sum(row[f"{color}_replicates"] or 0 for row in rows)
     if not many:
         return "none"
-    hits = sum(
-        (row[f"{colour}_replicates"] or 0) * (row[f"coverage_{colour}"] or 0) for row in rows
-    )
+    hits = sum((row[f"{color}_replicates"] or 0) * (row[f"coverage_{color}"] or 0) for row in rows)
     return f"{percent(hits / many)} of {many:,}"
 
 
@@ -240,17 +240,20 @@ def _verdicts(study: Study) -> str:
     head = ("estimator", "green", "amber", "red", "refused", "coverage, green", "coverage, amber")
     limits = "; ".join(f"{name}: {limit}" for name, limit in LIMITS.items())
     return (
-        "Over all worlds and sizes, and coverage of the default interval within a colour:\n\n"
+        "Over all worlds and sizes, and coverage of the default interval within a color:\n\n"
         + table(head, rows)
-        + f"\nThe limits in force: {limits}. `bins.csv` holds the coverage by the value of every "
-        "gate, for the worlds that limits were set on and for the others. Two limits do not come "
-        "from the setting half: a checking world without overlap, whose answers were amber, showed "
-        "that a placebo must be able to be red (a round number that was not tuned; outside of this "
-        f"study red also asks for a placebo that is off by {percent(MATERIAL, 0)} of what it "
-        "should be), and a checking world with a rare action that a model needs an effective size "
-        "too (the limit of mis). Such a world also showed that `mdr` needs a gate of unseen "
-        "actions, whose limits are of the setting half. By these three the checking half is not "
-        "untouched.\n"
+        + (
+            f"\nThe limits in force: {limits}. `bins.csv` has the coverage by the value of "
+            "every gate, for the worlds used to set limits and for the others. Two limits do "
+            "not come from the setting half: a checking world without overlap had amber "
+            "results, so the placebo got a red limit (a round number that was not tuned; "
+            "outside of this study red also needs a placebo that is off by "
+            f"{percent(MATERIAL, 0)} of its known value), and a checking world with a rare "
+            "action showed that a model needs an effective size too (the limit of mis). Such "
+            "a world also showed that `mdr` needs a gate of unseen actions, whose limits "
+            "come from the setting half. Because of these three the checking half is not "
+            "entirely independent.\n"
+        )
     )
 
 
@@ -262,7 +265,7 @@ def _best(study: Study) -> str:
     if not study.best:
         return "Not run yet.\n"
     words = {
-        "plain": "its own 95 % interval, as if it had been the only one",
+        "plain": "its own 95 % interval, as if it were the only one",
         "corrected": "the simultaneous interval of `rw.compare`",
         "held out": "chosen on half of the episodes, interval from the other half",
     }
@@ -272,7 +275,7 @@ def _best(study: Study) -> str:
         for row in study.best
     ]  # fmt: skip
     return (
-        "Fifty policies that are worth exactly the same, on one log; the one with the highest "
+        "Fifty policies with exactly the same value, on one log; the one with the highest "
         "estimate is reported:\n\n" + table(("interval", "n", "coverage", "mean width"), rows)
     )
 
@@ -286,7 +289,7 @@ def _worlds(study: Study) -> str:
             continue
         green = {row["n"]: row["green"] for row in pick(mine, estimator=MAIN)}
         shares = [percent(green.get(n), 0) for n in study.sizes]
-        logged = pick(mine, estimator="behaviour", n=largest)
+        logged = pick(mine, estimator="behavior", n=largest)
         plain = percent(logged[0]["coverage"], 0) if logged else ""
         rows.append(
             (world["world"], world["group"], world["half"], f"{world['v_target']:.3f}",
@@ -295,9 +298,9 @@ def _worlds(study: Study) -> str:
     head = ("world", "kind", "half", "v_π", "v_μ", *(f"green, n = {n:,}" for n in study.sizes),
             f"logged mean covers v_π, n = {largest:,}")  # fmt: skip
     return (
-        f"v_π is the target's value, v_μ the behaviour's; green is the share of green verdicts on "
-        f"`{MAIN}`. Where v_π and v_μ are close even the plain mean of the logged returns covers "
-        "v_π, so that half of the random worlds have a target that is really better.\n\n"
+        "v_π is the target's value, v_μ the behavior's; green is the share of green verdicts "
+        f"on `{MAIN}`. If v_π and v_μ are close, even the plain mean of the logged returns "
+        "covers v_π, so half of the random worlds have a target that is clearly better.\n\n"
         + table(head, rows)
     )
 
@@ -312,8 +315,8 @@ TABLES = """\
   with few rows per step and state
 - [`best_of_many.csv`](best_of_many.csv): the best of 50 equal policies
 - [`bins.csv`](bins.csv): coverage of the default interval by the value of each gate
-- [`worlds.csv`](worlds.csv): the worlds with all that they are made from
-- [`study.json`](study.json): the seed and the limits that all rows have in common
+- [`worlds.csv`](worlds.csv): the worlds with all their parameters
+- [`study.json`](study.json): the seed and the limits, common to all rows
 
 `studies/scripts/trust.py` makes tables, charts and this page from the cells in `build/study`; its
 options run a part or a small version of the study.

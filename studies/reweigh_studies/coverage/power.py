@@ -1,4 +1,4 @@
-"""How often gates speak up: on clean logs, and with each fault; means over the worlds."""
+"""How often gates are amber or red: on clean logs, and with each fault; means over the worlds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reweigh_studies.coverage.measures import MAIN
 from reweigh_studies.coverage.tables import Row
 
 GATES = tuple(dict.fromkeys(name.partition(",")[0] for name in LIMITS))
-# Gates that say what is known rather than test it: no fault of a log could be noticed by them.
+# Gates that report a known fact instead of testing it: they detect no fault of a log.
 NO_TESTS = {
     "estimated propensities": "where the propensities came from: it is amber wherever they were "
     "estimated, as in the worlds of that kind",
@@ -34,7 +34,7 @@ class Alarms:
 @dataclass(frozen=True)
 class Power:
     """A gate of an estimator against a fault, by n: on logs that have it, and on clean logs of the
-    same worlds, so many. `unknown` is the share of the faulty logs that it cannot tell of."""
+    same worlds, so many. `unknown` is the share of faulty logs on which it cannot be computed."""
 
     gate: str
     estimator: str
@@ -46,7 +46,7 @@ class Power:
 
     @property
     def loudness(self) -> tuple[float, ...]:
-        """How much more often it speaks up than on clean logs, and is red, to a tenth: at the
+        """How much more often it is amber or red, and red, than on clean logs, to a tenth: at the
         largest size, and where that is the same, at the next one."""
         each: list[float] = []
         for n in sorted(self.faulty, reverse=True):
@@ -72,7 +72,7 @@ def alarms(rows: Sequence[Row]) -> Alarms:
 
 
 def tellers(gates: Sequence[Row]) -> dict[str, str]:
-    """By gate the estimator that it is told of: the main one, or the first that has the gate on
+    """By gate the estimator it is reported for: the main one, or the first that has the gate on
     clean logs and on faulty ones."""
     found = {}
     for name in GATES:

@@ -16,16 +16,15 @@ from typing import Any, BinaryIO
 from reweigh.errors import UsageError
 from reweigh.system.files import parse_object, write_atomically
 from reweigh.trust.gates import LIMITS
-from reweigh.trust.gates.states import AGREES
 from reweigh_studies.coverage.cells import CLEAN, STUDY, TrustCell
 from reweigh_studies.coverage.goals import pick, read_csv
-from reweigh_studies.coverage.measures import BOOTSTRAPS, JACKKNIFE, LEVEL, MAIN, WIS
+from reweigh_studies.coverage.measures import AGREES, BOOTSTRAPS, JACKKNIFE, LEVEL, MAIN, WIS
 from reweigh_studies.coverage.study import ALSO, PARTS, AnyTrust, Part, Tables
 from reweigh_studies.coverage.tables import DEFAULT, VERDICT, Row
 
 ABOUT = "study.json"
 SPARSE = "sparse.csv"  # by studies/scripts/propensity_alarms.py
-ANEW = "Where all cells are at hand, --tables --write --overwrite makes the tables anew"
+ANEW = "With all cells, --tables --write --overwrite makes the tables again"
 Key = tuple[str | None, int, str | None]  # world, n, fault
 ROW_KEYS = {
     "coverage": ("world", "n", "estimator", "method"),
@@ -36,7 +35,7 @@ ROW_KEYS = {
 
 @dataclass(frozen=True)
 class Study:
-    """The tables, read back, and what else is to be said of them."""
+    """The tables, read back, with their description."""
 
     coverage: list[Row]
     gates: list[Row]
@@ -55,7 +54,7 @@ class Study:
             gates,
             best,
             worlds,
-            tuple(_told(folder).get("remarks", ())),
+            tuple(_about(folder).get("remarks", ())),
             read_csv(sparse) if sparse.exists() else (),
         )
 
@@ -65,7 +64,7 @@ class Study:
 
     @property
     def usual(self) -> list[Row]:
-        """The rows of the interval that is given unless another is asked for."""
+        """The rows of the default interval."""
         return pick(self.coverage, method=DEFAULT)
 
     def logs(self, part: str) -> dict[Key, int]:
@@ -80,7 +79,7 @@ class Study:
         return {_key(r.get("world"), r["n"], r.get("fault", CLEAN)): r["replicates"] for r in rows}
 
 
-def _told(folder: Path) -> dict[str, Any]:
+def _about(folder: Path) -> dict[str, Any]:
     path = folder / ABOUT
     if not path.exists():
         return {}
@@ -114,12 +113,12 @@ def write_about(folder: Path, seed: int, remarks: Sequence[str] = ()) -> None:
 
 def check_alike(folder: Path, seed: int) -> None:
     """Refuse a folder whose tables are of another study."""
-    told, now = _told(folder), about(seed)
+    told, now = _about(folder), about(seed)
     other = [name for name in now if told.get(name) != now[name]]
     if other:
         raise UsageError(
-            f"the published tables are of another study ({', '.join(other)} differ): cells cannot "
-            f"be put beside them. {ANEW}"
+            f"the published tables are of another study ({', '.join(other)} differ), so its "
+            f"cells cannot be combined with them. {ANEW}"
         )
 
 
@@ -141,8 +140,8 @@ def lacking(parts: Iterable[Part], folder: Path, seed: int) -> list[Part]:
 
 
 def joined(found: Tables, folder: Path, seed: int) -> Tables:
-    """The published tables with what was found in place of their own rows of the same cells,
-    unless these rest on more logs."""
+    """The published tables with new rows in place of those of the same cells, unless the published
+    ones have more logs."""
     check_alike(folder, seed)
     study = Study.read(folder)
     logs = study.logs("coverage")
@@ -151,9 +150,9 @@ def joined(found: Tables, folder: Path, seed: int) -> Tables:
     for key, many in here.items():
         if logs.get(key, many) != many:
             raise UsageError(
-                f"{key[0]} at {key[1]:,} episodes is published with {logs[key]:,} logs and here "
-                f"with {many:,}: the counts of bins.csv cannot tell them apart. Run the cell with "
-                f"{logs[key]:,} logs. {ANEW}"
+                f"{key[0]} at {key[1]:,} episodes is published with {logs[key]:,} logs and "
+                f"here with {many:,}: the counts of bins.csv cannot separate them. Run the "
+                f"cell with {logs[key]:,} logs. {ANEW}"
             )
     known = {row["gate"] for row in bins}  # of another gate no counts are there yet
     bins += [

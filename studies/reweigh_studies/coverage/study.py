@@ -41,8 +41,8 @@ ESTIMATORS = (
     "mis", "mis-plain", "mis-state", "mis-pooled", "dm", "is", "wis", "dr", "wdr", "mdr",
 )  # fmt: skip
 QUICK = Measure().quick
-JUDGED = ("mis", "dm", "wis")  # one of each kind: whose gates are told
-# Of others the verdict is told, and the gates that those have not: with faults, and on clean logs.
+JUDGED = ("mis", "dm", "wis")  # one of each kind: their gates are in the tables
+# For others, the verdict and the gates that those lack: with faults, and on clean logs.
 ALSO = {
     "dr": ("fitted values", "hidden policies", DecisiveEpisodes.name),
     "mdr": ("unseen actions",),
@@ -105,7 +105,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class Part:
-    """Cells with what is asked of each, replicates, and what is made of a finished cell."""
+    """Cells with their estimators, replicates, and the result made from a finished cell."""
 
     name: str
     cells: Mapping[AnyTrust, Sequence[str]]
@@ -134,7 +134,7 @@ def plan(
     sizes = tuple(SMALL_SIZES if small else SIZES) if sizes is None else tuple(sizes)
     unknown = [n for n in sizes if n not in SIZES]
     if unknown:
-        raise UsageError(f"the study has no logs of {unknown[0]} episodes (they have {SIZES})")
+        raise UsageError(f"the study has no logs of {unknown[0]} episodes (only of {SIZES})")
     if isinstance(replicates, Mapping):
         _chosen("part", replicates, PARTS, ())
         counts = {**PARTS, **replicates}
@@ -154,7 +154,7 @@ def cells_of(
     sizes: Iterable[int] = SIZES,
     faults: Iterable[str] = tuple(FAULTS),
 ) -> dict[str, dict[AnyTrust, Sequence[str]]]:
-    """The cells of every part, with what is asked of each."""
+    """The cells of every part, with their estimators."""
     chosen, sizes, faults = tuple(chosen), tuple(sizes), tuple(faults)
     others = tuple(name for name in ESTIMATORS if name not in QUICK)
     jackknife = Measure((JACKKNIFE,), quick=(), gates=False)
@@ -175,7 +175,7 @@ def cells_of(
             if n in BOOTSTRAP_SIZES
         },
         "faults": {
-            TrustCell(world, n, fault, bare): _asked(world, fault)
+            TrustCell(world, n, fault, bare): _estimators_for(world, fault)
             for world in chosen
             for n in sizes
             for fault in faults
@@ -192,9 +192,9 @@ def _worlds_of(fault: str) -> set[str]:
     return set(PUT_INTO.get(fault, FAULTY_WORLDS))
 
 
-def _asked(world: str, fault: str) -> tuple[str, ...]:
-    """What is asked of a log of the part `faults`: what the part `coverage` tells of clean logs is
-    not asked again."""
+def _estimators_for(world: str, fault: str) -> tuple[str, ...]:
+    """The estimators for a log of the part `faults`; those that the part `coverage` has on clean
+    logs are not repeated."""
     judged = () if fault == CLEAN else JUDGED
     pooling = [name for name in POOLING if world in POOLED_IN[name] and fault in (CLEAN, RENAMED)]
     return (*judged, *ALSO, *pooling, LOG)
@@ -207,7 +207,7 @@ def _chosen(
     for name in listed:
         if name not in known:
             raise UsageError(
-                f"there is no {what} {name!r}{nearest(name, known)} (they are {', '.join(known)})"
+                f"there is no {what} {name!r}{nearest(name, known)} (known: {', '.join(known)})"
             )
     return listed
 
@@ -266,7 +266,7 @@ def run(
     overwrite: bool = False,
     report: Callable[[sweep.Progress], None] = lambda progress: None,
 ) -> tuple[Tables, dict[str, str]]:
-    """Run what is not there yet; the tables, and the cells that failed with the reason."""
+    """Run the missing cells; returns the tables, and the failed cells with the reason."""
     found = Tables()
     failed: dict[str, str] = {}
     for part in parts:
@@ -288,7 +288,7 @@ def run(
 
 
 def finished(parts: Iterable[Part], folder: Path, *, seed: int = 0) -> tuple[Tables, int, int]:
-    """The tables of what is there, how many cells that is, and of how many."""
+    """The tables of the existing cells, their number, and the total number."""
     found, there, all_cells = Tables(), 0, 0
     for part in parts:
         for cell in part.cells:

@@ -95,7 +95,7 @@ def coverage_rows(
         for method in METHODS:
             low = columns.get(column(name, method, "low"))
             if low is None and (method != cell.measure.methods[0] or np.any(np.isfinite(value))):
-                continue  # not asked for; one that always refused has a row all the same
+                continue  # not requested; one that always refused still has a row
             none = np.full(len(value), math.nan)
             low = none if low is None else low
             high, df = (columns.get(column(name, method, part), none) for part in ("high", "df"))
@@ -170,7 +170,7 @@ def gate_rows(
     cell: TrustCell, result: CellResult, limits: Mapping[str, Limit] = LIMITS
 ) -> list[Row]:
     """How often each gate is amber or red, and the verdict as a whole, by estimator; of one that
-    always refuses the verdict alone. With it, how often the default interval covers what is true
+    always refuses the verdict alone. With it, how often the default interval covers the true value
     without the fault."""
     columns, n = columns_of(result), cell.n
     found: list[Row] = []

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.trust.gates import GATES, LIMITS, Limit
-from reweigh.trust.gates.states import AGREES
 from reweigh_studies.coverage.measures import (
+    AGREES,
     APART,
     DEPENDENCE,
     GATE,
@@ -89,7 +89,7 @@ def gate_levels(
         unknown = np.isnan(values[DEPENDENCE]) & np.isfinite(columns[column(name, VALUE)])
         depends = found[DEPENDENCE] = np.where(unknown, AMBER, found[DEPENDENCE])
     low = columns.get(column(name, "auto", "low"))
-    if low is not None:  # without an interval it is amber, unless dependence says why
+    if low is not None:  # without an interval it is amber, unless dependence has the reason
         found["interval"] = np.where(np.isnan(low) & (depends == GREEN), AMBER, GREEN)
     return found
 
@@ -104,7 +104,7 @@ def verdicts(columns: Columns, name: str, n: int, limits: Mapping[str, Limit] = 
 
 
 def _column(columns: Columns, name: str, part: str) -> Floats:
-    """nan throughout for an estimator that never answered."""
+    """all nan for an estimator that always refused."""
     none = np.full(len(columns[column(name, VALUE)]), np.nan)
     return columns.get(column(name, part), none)
 

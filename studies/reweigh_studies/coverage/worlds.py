@@ -1,7 +1,7 @@
 """The worlds of the coverage study: each has a name, a description, a group and a half.
 
-Thresholds are set on the worlds of one half and checked on those of the other. Which half a world
-is in follows from its name, so that nobody chooses.
+Thresholds are set on the worlds of one half and checked on those of the other. The half of a world
+follows from its name, so it is not chosen.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from reweigh_studies.theorems import tilted_world
 
 Half = Literal["setting", "checking"]
 GROUPS = {
-    "well": "overlapped well, with a Markov state and known propensities",
-    "rare": "an action that the target takes often is rare in the log",
-    "none": "the target takes actions that the log cannot show",
-    "hidden": "some states are not shown, and the log says where",
-    "misspecified": "the state in the log leaves something out, and the log does not say so",
-    "estimated": "overlapped well; the propensities are estimated from the log",
+    "well": "good overlap, with a Markov state and known propensities",
+    "rare": "an action that the target often takes is rare in the log",
+    "none": "the target takes actions that are not in the log",
+    "hidden": "some states are hidden, and the log marks them",
+    "misspecified": "the state is incomplete, and the log does not mark it",
+    "estimated": "good overlap; the propensities are estimated from the log",
 }
 MAKERS: dict[str, Callable[..., World]] = {
     "modelwin": worlds.ModelWin,
@@ -54,7 +54,7 @@ class Named:
         return MAKERS[self.kind](**self.arguments)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StudyWorld:
     """A world as the study logs it.
 
@@ -78,15 +78,15 @@ class StudyWorld:
 
     def world(self) -> World:
         """The world, made once per process."""
-        return _built(self.name)
+        return _built(self)
 
     @property
     def horizon(self) -> int:
-        return _horizon(self.name)
+        return _horizon(self)
 
     def truth(self) -> tuple[float, float]:
         """v^π and v^μ."""
-        return _truth(self.name)
+        return _truth(self)
 
     def log(self, n: int, rng: np.random.Generator) -> tuple[EpisodeLog, Policy]:
         """n episodes as the study reads them, and the target to evaluate."""
@@ -94,25 +94,25 @@ class StudyWorld:
         log, target = world.simulate(n, rng), world.target
         if self.reading == "fitted":
             return log.with_behavior(fit_behavior(log)), target
-        if self.reading != "logged":  # the target knows the true state, and logged what it would do
+        if self.reading != "logged":  # the target uses the true state, and is logged
             return READINGS[self.reading](log), ColumnPolicy("target_prob")
         return log, target
 
 
 @lru_cache(maxsize=4)
-def _built(name: str) -> World:
-    return WORLDS[name].base.build()
+def _built(world: StudyWorld) -> World:
+    return world.base.build()
 
 
 @cache
-def _truth(name: str) -> tuple[float, float]:
-    world = _built(name)
+def _truth(of: StudyWorld) -> tuple[float, float]:
+    world = _built(of)
     return float(world.value()), float(world.behavior_value())
 
 
 @cache
-def _horizon(name: str) -> int:
-    return _built(name).horizon
+def _horizon(world: StudyWorld) -> int:
+    return _built(world).horizon
 
 
 def _drawn(name: str, seed: int, group: str = "well", **options: Any) -> StudyWorld:
@@ -138,7 +138,7 @@ LIST = (
     _named("timevarying-64", "well", "timevarying", horizon=64, seed=0),
     _named("modelfail-10", "hidden", "modelfail", horizon=10),
     _named("mountaincar", "misspecified", "mountaincar"),
-    # random worlds with a drawn target, on average no better than the behaviour
+    # random worlds with a drawn target, on average no better than the behavior
     _drawn("default", 1),
     _drawn("tiny", 2, **_shape(2, 2, 3)),
     _drawn("noisy", 3, reward_sd=1.0),
@@ -184,9 +184,9 @@ LIST = (
     _drawn("coarse-better", 72, "misspecified", **_shape(6, 2, 8), tilt=4.0, time_varying=False,
            reading="coarse"),
     _named("modelfail-naive", "misspecified", "modelfail", "naive", horizon=10),
-    # episodes that are good or bad throughout, which no column tells: no bias, but dependence
+    # episodes that are good or bad as a whole, which is in no column: no bias, but dependence
     _named("fate", "misspecified", "fate", "blind", horizon=4, fate=1.0),
-    # estimated propensities, where the behaviour does not change with time
+    # estimated propensities, where the behavior does not change with time
     _drawn("fitted", 81, "estimated", **_shape(4, 3, 6), time_varying=False, reading="fitted"),
     _drawn("fitted-better", 82, "estimated", **_shape(4, 3, 6), time_varying=False, tilt=4.0,
            reading="fitted"),

@@ -17,7 +17,7 @@ from reweigh.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from reweigh.cli.init.columns import Look
-    from reweigh.cli.init.propose import Choice, Proposal
+    from reweigh.cli.init.proposal import Choice, Proposal
 
 MANY = ("state", "next_state")  # roles that several columns may share
 
@@ -38,6 +38,12 @@ def init(
     decimal: Annotated[
         str | None, typer.Option(help="Decimal sign of a CSV file. (default: found out)")
     ] = None,
+    bandit: Annotated[
+        bool,
+        typer.Option(
+            "--bandit", help="Every row is an episode of its own, of one step, as an ad shown once."
+        ),
+    ] = False,
     tidy: Annotated[
         Path | None,
         typer.Option(
@@ -54,6 +60,9 @@ def init(
     Example: reweigh init episodes.csv -o reweigh.toml
 
     Example: reweigh init export.csv --tidy log.parquet
+
+    Timestamps become the time, which orders the rows of an episode; columns of measurements become
+    the state, in bins; an id that is different in every row makes a log of single decisions.
     """
     from reweigh.cli.init.columns import look_at, write_tidy
     from reweigh.cli.init.propose import propose
@@ -69,7 +78,7 @@ def init(
     terminal = Terminal(quiet, as_json)
     with terminal.working("looking"):
         look = look_at(paths, delimiter, decimal)
-        proposal = propose(look)
+        proposal = propose(look, bandit=bandit)
     if tidy is not None:
         with terminal.working("writing the copy"):
             write_tidy(look, paths, proposal.repairs, tidy, overwrite=overwrite)
@@ -110,7 +119,10 @@ class Description:
             "",
             setting_line("log", [self._from_folder(path) for path in files]),
             *(line for answer in proposal.by_role() for line in _role_lines(*answer)),
-            *(setting_line(key, value) for key, value in proposal.settings.items()),
+            *(
+                setting_line(key, value, self.edges if key == "bins" else "")
+                for key, value in proposal.settings.items()
+            ),
         ]
         if csv.delimiter != "," and self.tidy is None:
             lines.append(setting_line("delimiter", csv.delimiter))
@@ -119,14 +131,18 @@ class Description:
         if any("short_episodes" in text for text in proposal.missing):
             why = "or truncated: why short episodes end"
             lines.append(setting_line("short_episodes", "terminal", why, off=True))
-        if any("round or grid" in text for text in proposal.missing):
-            how = "round = [10.0]  to tenths; or grid = ['60,90,120'], by edges"
-            lines.append(comment_line(how))
         if "target_prob" not in proposal.roles:
             lines.append(setting_line("target", "policy.csv", "state, action, prob", off=True))
         copy = [f"a copy that is right: {self._tidy_command}"] if self.to_mend else []
         comments = (*self.to_mend, *copy, *proposal.missing, *proposal.doubts)
         return "".join(f"{line}\n" for line in [*lines, *map(comment_line, comments)])
+
+    @property
+    def edges(self) -> str:
+        """The edges of the bins, of the rows that were looked at."""
+        about = "edges" if self.look.whole else "edges about"
+        listed = "; ".join(f"{name} {edges}" for name, edges in self.proposal.bins.items())
+        return f"{about}: {listed}; or give your own: grid = ['60,90,120']"
 
     def _from_folder(self, path: Path) -> str:
         """The path as seen from the folder of the configuration."""
@@ -148,7 +164,7 @@ class Description:
         columns = ("role", "column", "why")
         rows = [_role_row(*answer) for answer in proposal.by_role()]
         terminal.table(columns, rows, left=columns)
-        terminal.say("")
+        terminal.say("", *self._settings())
         if terminal.quiet:
             terminal.warn(f"? undecided: {r}: {_names(c)}" for r, c in proposal.open.items())
         terminal.warn(remarks)
@@ -165,13 +181,24 @@ class Description:
         config = f"--config {quote(str(self.output))}"
         policy, target = "", ""
         if "target_prob" not in proposal.roles:
-            policy = " --write-policy policy.csv   (then change its shares)"
-            target = " --target policy.csv"
-        terminal.say(
-            f"Written: {self.output}. Look at it, then:",
-            f"  reweigh check {config}{policy}",
-            f"  reweigh evaluate {config}{target} --report report.html",
+            policy, target = " --write-policy policy.csv", " --target policy.csv"
+        terminal.say(f"Written: {self.output}. Look at it, then:")
+        terminal.command(
+            f"reweigh check {config}{policy}",
+            f"reweigh evaluate {config}{target} --report report.html",
         )
+        if policy:
+            terminal.say("policy.csv will hold today's policy: change its probabilities.")
+
+    def _settings(self) -> list[str]:
+        """What else is written down, in lines."""
+        settings, lines = self.proposal.settings, []
+        if settings.get("bandit"):
+            lines.append("bandit: every row is an episode of one step")
+        if self.proposal.bins:
+            lines.append("bins, of about as many rows each (the state is the bin's number):")
+            lines += [f"  {name}: split at {edges}" for name, edges in self.proposal.bins.items()]
+        return [*lines, ""] if lines else []
 
     def _file_line(self) -> str:
         look = self.look
@@ -199,6 +226,7 @@ class Description:
             "doubts": proposal.doubts,
             "unused": proposal.unused,
             "settings": proposal.settings,
+            "bins": proposal.bins,
             "repairs": {repair.column: repair.wrong for repair in proposal.repairs},
             "tidy": None if self.tidy is None else str(self.tidy),
         }

@@ -24,9 +24,11 @@ from pyarrow import csv as pacsv
 from reweigh.errors import Fault, InputError, Place, input_error
 from reweigh.log import csv_files as csvfile
 from reweigh.log.csv_files import BLOCK, CsvFormat, TextStream, open_stream
+from reweigh.log.json_files import JsonSource
 from reweigh.log.parquet_files import parquet_parts
 from reweigh.log.sources import FileSource, TableSource, open_source
 from reweigh.log.states import encode_arrow, floats, is_number, is_text, plain_column, texts
+from reweigh.log.times import ISO, is_temporal, time_values
 from reweigh.system.files import write_atomically
 
 ROWS = 100_000  # looked at; roles show in far fewer
@@ -46,15 +48,25 @@ class Column:
 
     @cached_property
     def kind(self) -> str:
-        """whole, number, truth, text, empty (nulls alone) or other."""
+        """whole, number, truth, time, text, empty (nulls alone) or other."""
         of_type = self.cells.type
         if self.nulls == self.rows:
             return "empty"
         if is_number(of_type):
             return "whole" if pa.types.is_integer(of_type) else "number"
+        if is_temporal(of_type) or (is_text(of_type) and self._is_iso):
+            return "time"
         if csvfile.truth(self.cells) is not None:
             return "truth"
         return "text" if is_text(of_type) else "other"
+
+    @property
+    def _is_iso(self) -> bool:
+        """Whether all texts are times in ISO 8601 (the first ones are looked at first)."""
+        for cells in (self.cells.slice(0, 100), self.cells):
+            if not pc.all(pc.match_substring_regex(cells, ISO)).as_py():
+                return False
+        return True
 
     @property
     def rows(self) -> int:
@@ -68,7 +80,8 @@ class Column:
     def codes(self) -> npt.NDArray[np.int64]:
         """(N,) a number for each value, -1 for null."""
         cells = self.cells
-        if pa.types.is_floating(cells.type) or pa.types.is_decimal(cells.type):
+        floating = pa.types.is_floating(cells.type) or pa.types.is_decimal(cells.type)
+        if floating or is_temporal(cells.type):
             cells = pc.cast(cells, pa.string())
         return encode_arrow(cells)[0]
 
@@ -78,8 +91,11 @@ class Column:
 
     @cached_property
     def values(self) -> npt.NDArray[np.float64]:
-        """(N,) numbers, NaN where null; only of numbers and truths."""
+        """(N,) numbers, NaN where null; only of numbers, truths and times."""
         cells = self.cells
+        if self.kind == "time":
+            values, known, _ = time_values(cells)
+            return np.where(known, values, np.nan)
         if self.kind == "truth":
             cells = pc.cast(csvfile.truth(cells), pa.int8())
         return np.asarray(floats(cells).fill_null(np.nan).to_numpy(zero_copy_only=False), float)
@@ -127,7 +143,7 @@ class Look:
 
 
 def look_at(paths: list[Path], delimiter: str | None, decimal: str | None) -> Look:
-    """The first rows of the first file. How a CSV is written is found out where it is not told."""
+    """The first rows of the first file. The form of a CSV is detected unless it is given."""
     source = open_source([str(path) for path in paths], CsvFormat())
     form = CsvFormat()
     if source.kind != "csv":
@@ -168,6 +184,10 @@ def _batches(source: FileSource | TableSource, form: CsvFormat) -> Iterator[pa.R
     path = source.paths[0]
     if isinstance(source, TableSource):
         yield from source.table.to_batches()
+    elif isinstance(source, JsonSource):
+        plain = [name for name, field in source.fields.items() if not pa.types.is_list(field.kind)]
+        for table in source.batches(path, plain):
+            yield from table.to_batches()
     elif source.kind == "csv":
         names = csvfile.header(path, form)
         try:

@@ -1,4 +1,4 @@
-"""The roles of columns: the names that speak for each, what a column must hold to play it, and
+"""The roles of columns: the names that suggest each, what a column must hold to play it, and
 what could put it right. A new role, or another usual name, is an entry of `ROLES`."""
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def _no_flag(c: Column, order: Order | None) -> str:
 def _share_of_percent(c: Column) -> Repair | None:
     """For percentages: texts with the sign, or numbers of which some are too large for shares that
     were written carelessly, in a column whose name speaks of probabilities or of percentages."""
-    percent = "%" in c.name or {"percent", "pct", "percentage"} & set(words(c.name))
-    named = percent or any(rating(role, c.name) for role in PROBABILITIES)
+    percent = {"percent", "pct", "percentage"} & set(words(c.name))
+    named = bool(percent) or any(rating(role, c.name) for role in PROBABILITIES)
     large = c.within(0.0, 100.0) and c.values.max() > 2
     return percent_to_share(c.name) if is_percent(c) or (large and named) else None
 
@@ -115,34 +115,36 @@ ROLES = {
         "subject_id session session_id user user_id stay stay_id icustay icustay_id encounter "
         "encounter_id rollout run run_id case case_id ticket ticket_id ticket_no customer "
         "customer_id admission admission_id hadm_id conversation conversation_id game game_id "
-        "journey",
+        "journey impression impression_id request request_id decision_id auction auction_id id",
         "episode trajectory patient subject session stay encounter",
         "step prob reward",
         absent="no column holds an episode's id: add one; if every row is one, number the rows",
     ),
     "step": Role(
-        "t time timestep time_step ts step_id step_index turn stage bloc block_index k round move "
+        "t time timestep time_step ts step_id step_index turn stage bloc block_index k round "
         "visit seq",
         "step timestep time",
         "limit out prob",
-        absent="no column counts the steps of an episode 0, 1, 2, …: add one; if every row is an "
-        "episode of its own, it holds zeros",
+        absent="no column counts the steps of an episode 0, 1, 2, … or tells when its rows were "
+        "logged: add one; if every row is an episode of its own, run init with --bandit",
     ),
     "state": Role(
-        "s state_id obs observation context cluster cluster_id",
+        "s state_id obs observation context cluster cluster_id task",
         "state obs observation context feature",
         "next new prime prev previous prob",
         absent="no column was found for the state",
     ),
     "action": Role(
-        "a act action_id treatment arm decision intervention choice routed_to assigned_to",
+        "a act action_id treatment arm decision intervention choice routed_to assigned_to chosen "
+        "route ad ad_id banner banner_id offer variant item_id",
         "action treatment",
         "prob probability propensity next prev previous",
         _no_action,
         absent="no column was found for the action",
     ),
     "reward": Role(
-        "r rew rewards outcome payoff utility click return score points profit revenue",
+        "r rew rewards outcome payoff utility click clicks clicked return score points profit "
+        "revenue",
         "reward outcome",
         "prob",
         _no_reward,
@@ -172,9 +174,11 @@ ROLES = {
         "action reward prob",
     ),
     "terminated": Role(
-        "terminal terminals is_terminal done dones end is_done absorbed ended closed",
-        "terminated terminal done",
-        "",
+        "terminal terminals is_terminal done dones end is_done absorbed ended closed died dead "
+        "death deceased expired discharged discharge churned churn cancelled canceled unsubscribed "
+        "game_over gameover finished completed",
+        "terminated terminal done died death discharged churned",
+        "prob time date",
         _no_flag,
         _truth_of_words,
     ),
@@ -185,21 +189,39 @@ ROLES = {
         _no_flag,
         _truth_of_words,
     ),
+    "time": Role(
+        "timestamp datetime date charttime chart_time time ts created_at logged_at served_at "
+        "shown_at played_at observed_at event_time start_time utc epoch",
+        "timestamp datetime date charttime time at",
+        "limit out prob step next timestep",
+    ),
 }
-EXPECTED = 6  # roles, from the first on, that every log should have
+EXPECTED = ("episode", "step", "state", "action", "reward", "behavior_prob")  # in every log
+EPOCH = 1e8  # seconds: numbers from here on may be seconds or less since 1970
 FLAGS = ("terminated", "truncated")
 PROBABILITIES = ("behavior_prob", "target_prob")
 CHOSEN_BY_NAME = (*PROBABILITIES, "reward", "action", *FLAGS)
 
 
+def is_clock(c: Column) -> bool:
+    """Whether a column tells when its rows were logged: times as they are written, or numbers that
+    are named so and count no steps."""
+    if c.kind == "time":
+        return not c.nulls
+    if not c.is_numeric or c.nulls or not rating("time", c.name):
+        return False
+    known = rating("time", c.name) > PART
+    return (known and c.has_fractions) or bool(c.values.min() >= EPOCH)
+
+
 def words(name: str) -> list[str]:
     """The words of a name: patientID, patient-id and patient_id are the same two."""
-    plain = unicodedata.normalize("NFKC", name).replace("'", "_prime")
+    plain = unicodedata.normalize("NFKC", name).replace("'", "_prime").replace("%", " percent")
     return [word.casefold() for word in WORD.findall(plain)]
 
 
 def rating(role: str, name: str) -> int:
-    """How strongly a column's name speaks for a role; 0 if it does not."""
+    """How strongly a column's name suggests a role; 0 if it does not."""
     known, parts = ROLES[role], words(name)
     whole = "_".join(parts)
     if whole == role:

@@ -1,8 +1,8 @@
 """What all charts share: one look per estimator, one style, their questions, one way to save.
 
-Colours are told apart by colour-blind readers (Okabe and Ito's, Tol's), and no colour is the only
-signal: every estimator also has its own marker and its own dashes, for print in grey. A colour
-stands for the same thing everywhere: an estimator's own, grey for the log.
+Color-blind readers can distinguish the colors (Okabe and Ito's, Tol's), and no color is the only
+signal: every estimator also has its own marker and its own dashes, for print in gray. A color
+stands for the same thing everywhere: an estimator's own, gray for the log.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ LOOKS: dict[str, Look] = {
     "mis-plain": _look("#332288", "circle", DOTTED),
     "mis-state": _look("#AA4499", "cross", DASHED),
     "mis-pooled": _look("#44AA99", "triangle-right", MIXED),
+    "mis-hajek": _look("#117733", "triangle-left", MIXED),
     "dr": _look("#D55E00", "triangle-up", DOTTED),
     "dr-split": _look("#A04000", "triangle-left", DASHED),
     "dr-crossfit": _look("#F28E2B", "triangle-left", MIXED),
@@ -81,13 +82,13 @@ POINTS_UP_TO = 40  # steps: beyond, points would hide the line
 TITLES = {
     "forest": "What do the estimators say?",
     "targets": "What would each policy earn?",
-    "over_log": "Which policies are better than the one that made the log?",
+    "over_log": "Which policies are better than today's?",
     "to_best": "How much better is the best one than each of the others?",
-    "gains": "Is the target better than the policy that made the log?",
-    "ess": "How many episodes speak for the target at each step?",
+    "gains": "Is the new policy better than today's?",
+    "ess": "On how many episodes does each step effectively rest?",
     "largest": "How heavy does a single episode get?",
-    "difference": "Where would the target go more, or less, often than the log did?",
-    "target": "Where would the target go?",
+    "difference": "Which states would the new policy visit more often, or less?",
+    "target": "Where would the new policy go?",
     "log": "Where did the log go?",
     "value_steps": "When is the value earned?",
     "value_states": "Where is the value earned?",

@@ -42,13 +42,13 @@ def values(
     """Every estimator's value and interval, beside the log's own value (and the truth). With a
     `look`, that of an estimator, the rows are targets, and all of them look like it."""
     bars = [(e.label, e.value, e.around, e.error, e.level) for e in rows]
-    return forest(bars, [(behavior, "the log's policy"), (truth, TRUTH)], "value per episode", look)
+    return forest(bars, [(behavior, "today's policy"), (truth, TRUTH)], "value per episode", look)
 
 
 def gains(rows: Sequence[Evaluation], *, look: str | None = None) -> Any:
-    """Target - behaviour, each with its interval."""
+    """Target - behavior, each with its interval."""
     bars = [(e.label, e.gain, e.gain_interval, e.gain_error, e.level) for e in rows]
-    return forest(bars, [(0.0, "no difference")], "target − behaviour, per episode", look)
+    return forest(bars, [(0.0, "no difference")], "new policy − today's, per episode", look)
 
 
 def forest(

@@ -16,15 +16,22 @@ from typing import Any, BinaryIO, Literal
 import jinja2
 
 from reweigh.show.charts import ON_DARK, PALETTE, TITLES, steps
-from reweigh.show.record import Facts
-from reweigh.show.text import display_names, plain
+from reweigh.show.first_screen import Reason, one_of
+from reweigh.show.record import PER_EPISODE, Facts
+from reweigh.show.text import display_names, plain, sentence
 from reweigh.system.files import write_atomically
 from reweigh.trust.breakdown import Heat
-from reweigh.trust.gates import GateResult
 
 DIGITS = 4  # of the shares in the heat map
 LONGEST_SEARCHED = 120  # characters of a state's name
 LONGEST_LABEL = 180  # pixels of a state's name
+OPEN_SECTIONS = 2  # the others open when asked to
+BADGES = {
+    "green": "Reliable",
+    "amber": "Use with caution",
+    "red": "Not reliable",
+    "refused": "No answer",
+}
 MARKS = {"green": "✓", "amber": "!", "red": "✕", "unknown": "?"}
 Cells = tuple[str, ...]
 
@@ -33,22 +40,31 @@ Cells = tuple[str, ...]
 class Answer:
     """The top of a page, in words.
 
+    question   what was asked, and of how much data
+    sentence   the answer, made by `answer_sentence`; more: what else to say of it
     verdict    "refused" where no estimator answered
-    reasons    why the verdict is what it is
-    unchecked  what the verdict cannot speak of, each with the reason
-    better     what would make the answer better
+    table      the estimators or policies, five at most
+    reasons    the most important ones; hidden: how many more there are
+    help       who else can answer, or what would help where nobody can
+    unchecked  what the verdict knows nothing about, each with the reason
+    better     what would make the answer more precise
     """
 
     question: str
-    headline: str
-    interval: str
-    gain: str
+    sentence: str
     verdict: Literal["green", "amber", "red", "refused"]
-    meaning: str
-    reasons: tuple[GateResult, ...]
-    unchecked: tuple[str, ...]
-    better: tuple[str, ...]
-    warnings: tuple[str, ...]
+    more: tuple[str, ...] = ()
+    table: Table | None = None
+    reasons: tuple[Reason, ...] = ()
+    hidden: int = 0
+    help: str = ""
+    unchecked: tuple[str, ...] = ()
+    better: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def badge(self) -> str:
+        return BADGES[self.verdict]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,28 +113,37 @@ class Section:
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """What stands on a page. `simulated`: the truth is known, and shown."""
+    """What stands on a page. `simulated`: the truth is known, and shown; `unit` is what values are
+    per, in the reader's words."""
 
     title: str
     answer: Answer
     sections: tuple[Section, ...]
     remarks: tuple[str, ...]
     simulated: bool = False
+    unit: str = PER_EPISODE
 
     def html(self, words: Callable[[str], str] = str) -> str:
         """The page as text. Messages are written for Python; `words` puts them into those of the
         reader."""
         code, library = _resource("page.js"), _library()
+        per = f"per {one_of(self.unit)}"
+
+        def say(text: str) -> str:
+            return words(text).replace(PER_EPISODE, per)
+
         return _template().render(
             page=self,
             sections=self.sections,
             style=_colors() + _resource("page.css"),
             library=library,
             code=code,
-            data=_json(_data(self.sections)),
+            data=_json(_said(_data(self.sections), say)),
             policy=_policy_of([library, code]),
             marks=MARKS,
-            say=words,
+            open_sections=OPEN_SECTIONS,
+            say=say,
+            sentence=sentence,
         )
 
     def write(
@@ -173,7 +198,7 @@ def _heat(heat: Heat) -> dict[str, Any]:
 
 
 def spec_of(chart: Any) -> dict[str, Any]:
-    """A chart as the page draws it: as wide as there is room, in the page's own colours."""
+    """A chart as the page draws it: as wide as there is room, in the page's own colors."""
     spec: dict[str, Any] = chart.to_dict()
     for name in ("config", "$schema"):
         spec.pop(name, None)
@@ -184,7 +209,7 @@ def spec_of(chart: Any) -> dict[str, Any]:
 
 
 def _painted(value: Any) -> Any:
-    """Colours become variables of the style sheet, so that light, dark and print are its matter;
+    """Colors become variables of the style sheet, so that light, dark and print are its matter;
     what is no finite number becomes null."""
     if isinstance(value, str):
         return f"var({_variable(value)})" if value in PALETTE else value
@@ -193,6 +218,16 @@ def _painted(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _painted(item) for key, item in value.items()}
     return [_painted(item) for item in value] if isinstance(value, list) else value
+
+
+def _said(value: Any, say: Callable[[str], str]) -> Any:
+    """The titles of axes and tooltips in the reader's words."""
+    if isinstance(value, Mapping):
+        return {
+            key: say(item) if key == "title" and isinstance(item, str) else _said(item, say)
+            for key, item in value.items()
+        }
+    return [_said(item, say) for item in value] if isinstance(value, list) else value
 
 
 def _variable(color: str) -> str:

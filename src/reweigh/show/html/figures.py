@@ -29,11 +29,12 @@ def _right(columns: Cells, *left: int) -> frozenset[int]:
 def values(report: Report) -> Figure:
     rows = [row for row in report.rows if row.value is not None]
     behavior = None if report.main is None else report.main.behavior_value
-    text = f"{rows[0].estimator}, the answer: {_value(rows[0])}.{_agreement(rows)}"
+    which = "the answer" if rows[0].reliable else "not reliable"
+    text = f"{rows[0].estimator}, {which}: {_value(rows[0])}.{_agreement(rows)}"
     if behavior is not None:
-        text += f" The log's own policy earned {number(behavior)}."
+        text += f" Today's policy earned {number(behavior)}."
     if report.truth is not None:
-        text += f" The truth, known here from the simulation, is {number(report.truth)}."
+        text += f" The true value, known because the log is simulated, is {number(report.truth)}."
     refused = [row.label for row in report.rows if row.refused]
     if refused:
         text += f" Refused: {', '.join(refused)}."
@@ -50,14 +51,34 @@ def _agreement(rows: list[Evaluation]) -> str:
         low, high = number(min(fine)), number(max(fine))
         between = f"at {low}" if low == high else f"between {low} and {high}"
         count, lie = (f"The {len(fine)} others", "lie") if len(fine) > 1 else ("The other", "is")
-        text = f" {count} without a red verdict {lie} {between}."
+        text = f" {count} that can be relied on {lie} {between}."
     if red:
-        text += f" {red} {'has' if red == 1 else 'have'} a red verdict (✕) and should not count."
+        text += f" {red} {'is' if red == 1 else 'are'} not reliable (✕) and should not count."
     return text
 
 
 def _value(row: Evaluation) -> str:
     return row.text if row.around is None else f"{row.text} ({span(row.around)})"
+
+
+def first_table(report: Report, most: int) -> Table:
+    """The first ones in short."""
+    columns = ("estimator", "verdict", "value", "interval", "fewest effective episodes")
+    rows = tuple(
+        (row.label, "refused", "", "", "")
+        if row.refused is not None
+        else (
+            row.label,
+            row.level or "",
+            row.text,
+            interval_cell(row),
+            "" if row.ess is None else f"{row.ess:,.0f}",
+        )
+        for row in report.rows[:most]
+    )
+    hidden = len(report.rows) - len(rows)
+    caption = f"The first estimators; {hidden} more below" if hidden else "The answers in short"
+    return Table(caption, columns, rows, frozenset({2, 3, 4}), folded=False)
 
 
 def estimates_table(report: Report) -> Table:
@@ -70,14 +91,14 @@ def estimates_table(report: Report) -> Table:
             row.label,
             row.text,
             interval_cell(row),
-            two_digits(row.error),
+            two_digits(row.error) if row.trusted else "",
             "" if row.ess is None else f"{row.ess:,.0f}",
             row.level or "",
             ", ".join(row.reasons) or row.no_interval,
         )
         for row in report.rows
     )
-    return Table("The estimators", columns, rows, frozenset({1, 2, 3, 4}), folded=False)
+    return Table("The estimators", columns, rows, frozenset({1, 2, 3, 4}))
 
 
 def gain_cells(rows: Sequence[Evaluation]) -> list[Cells]:
@@ -94,15 +115,15 @@ def gains(report: Report) -> Figure | None:
     rows = [row for row in report.rows if row.gain_interval is not None]
     if not rows:
         return None
-    columns = ("estimator", "target − behaviour", "interval", "one-sided p")
+    columns = ("estimator", "new − today", "interval", "one-sided p")
     cells = tuple((*cell, row.better) for cell, row in zip(gain_cells(rows), rows, strict=True))
     name, gain, around, p = cells[0]
     why = "Both values come from the same episodes, so what they have in common cancels"
     if rows[0].tested_gain is not None and rows[0].tested_gain.at_most:
         why = "Sums hold no episodes: the error of the difference is at most that of both values"
     text = (
-        f"{name}: {gain} ({around}), one-sided {p} of no gain. {why}; an interval without 0 tells "
-        "them apart."
+        f"{name}: {gain} ({around}), one-sided {p} of no gain. {why}; an interval "
+        "without 0 shows a clear difference."
     )
     # Cut-off episodes may have been left out by some.
     whole = None if report.main is None else report.main.behavior_value
@@ -113,7 +134,7 @@ def gains(report: Report) -> Figure | None:
     if other:
         earned = number(behavior[other[0]])
         text += f" {', '.join(other)}: over {earned}, earned in the episodes that are used there."
-    table = Table("Target − behaviour", columns, cells, _right(columns, 0))
+    table = Table("New policy − today's", columns, cells, _right(columns, 0))
     return Figure("gains", text, table, lambda: forest.gains(rows))
 
 
@@ -126,9 +147,9 @@ def sensitivity(report: Report, changes: tuple[Change, ...]) -> Figure | None:
     cells = tuple(change_cells(change, row.error) for change in changes)
     most = max(known, key=lambda change: abs(change.moved or 0.0))
     text = (
-        f"The answer is {_value(row)}. It moves most with “{most.change}”: by "
-        f"{change_cells(most, row.error)[2]}. Fewer steps earn less by themselves; the other "
-        "changes should move it by little more than its interval."
+        f"The {'answer' if row.reliable else 'number'} is {_value(row)}. It moves most with "
+        f"“{most.change}”: by {change_cells(most, row.error)[2]}. Fewer steps earn less by "
+        "themselves; the other changes should move it by little more than its interval."
     )
     table = Table("The answer under other choices", columns, cells, frozenset({1, 2}))
     return Figure("sensitivity", text, table, lambda: forest.sensitivity(known, row))

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from typing import Any, TypeVar
 
 from reweigh import __version__
+from reweigh.errors import RefusedError
 from reweigh.estimate.estimator import Recipe
-from reweigh.show.html import MARKS, Cells, Figure, Page, Section, Table, figures
-from reweigh.show.html.answer import answer_of
-from reweigh.show.record import Change, Facts, Report
-from reweigh.show.text import plain_value
+from reweigh.show.first_screen import (
+    MOST_REASONS,
+    MOST_ROWS,
+    Reason,
+    answer_sentence,
+    help_after,
+    one_of,
+    reason_text,
+    several,
+    told_reasons,
+)
+from reweigh.show.html import MARKS, Answer, Cells, Figure, Page, Section, Table, figures
+from reweigh.show.html.figures import first_table
+from reweigh.show.record import PER_EPISODE, Change, Evaluation, Facts, GroupTable, Report
+from reweigh.show.text import by_text, plain_value, warning_lines
 from reweigh.trust.breakdown import Decomposition, Heat, Missing, ValueParts
 from reweigh.trust.gates import Verdict
 from reweigh.trust.overlap import Unlogged, Weights
@@ -36,28 +48,27 @@ Part = TypeVar("Part")
 def page_of(report: Report) -> Page:
     """The page; what was not computed says so in its place."""
     recipes = [(e.estimator, e.recipe) for e in report.results]
-    curse = Section("weights", "The curse of horizon on this log", CURSE)
-    states = Section("marginals", "Where the target goes, and where the log went")
-    lacks = Section("holes", "What the target wants and the log lacks")
-    error = Section("variance", "Where the uncertainty comes from")
+    units = several(report.unit)
+    curse = Section("weights", f"How many {units} is this based on?", CURSE)
+    states = Section("marginals", "Which states does the new policy visit more often, or less?")
+    lacks = Section("holes", "What would the new policy do that the log never shows?")
+    error = Section("variance", "Where does the uncertainty come from?")
+    choices = Section("sensitivity", "How much do other choices change the answer?")
     sections = (
         _estimates(report),
+        *_groups(report.groups),
         _part(curse, report.weights, _weights),
         _part(states, report.heat, _marginals),
-        _part(Section("value", "Where the value comes from"), report.value, _value),
+        _part(Section("value", "Where is the value earned?"), report.value, _value),
         _part(error, report.variance, _variance),
         _part(lacks, report.unlogged, _unlogged),
         _checks(report),
-        _part(
-            Section("sensitivity", "Sensitivity"),
-            report.changes,
-            lambda section, changes: _sensitivity(section, report, changes),
-        ),
+        _part(choices, report.changes, lambda section, c: _sensitivity(section, report, c)),
         log_section(report.log),
         computed_section(computation(report), recipes, report.command),
     )
     simulated = report.truth is not None
-    return Page(report.title, answer_of(report), sections, report.remarks, simulated)
+    return Page(report.title, answer_of(report), sections, report.remarks, simulated, report.unit)
 
 
 def _part(
@@ -82,25 +93,37 @@ def checks_table(whose: str, verdicts: list[tuple[str, Verdict]], *, folded: boo
     return Table(CHECKS.format(whose), columns, tuple(rows), folded=folded, marks=True)
 
 
+def _groups(groups: GroupTable | None) -> list[Section]:
+    """The answer by groups of episodes, where it was asked for."""
+    if groups is None:
+        return []
+    caption = f"The answer by {groups.column}"
+    numbers = frozenset(range(1, len(groups.columns) - 1))
+    table = Table(caption, groups.columns, groups.rows, numbers, folded=False)
+    title = f"Does it differ by {groups.column}?"
+    return [Section("groups", title, tables=(table,), notes=groups.lines)]
+
+
 def _some(*maybe: Figure | None) -> tuple[Figure, ...]:
     return tuple(figure for figure in maybe if figure is not None)
 
 
 def _estimates(report: Report) -> Section:
-    title = "All estimators, and target against log"
+    title = "Do the estimators agree, and is the new policy better?"
     table = figures.estimates_table(report)
     if report.main is None:
         return Section("estimates", title, "Every estimator refused.", tables=(table,))
     intro = (
         f"The answer above is that of {report.main.estimator}. Different estimators make different "
-        "mistakes: that they agree is a good sign; one whose verdict is red should not count."
+        "mistakes, so agreement is a good sign. One whose verdict is red should not count."
     )
     notes = []
     if any(row.value is not None for row in report.rows):
         notes.append(ARROWS)
     gains = figures.gains(report)
-    lacking = {row.gain_why for row in report.rows if row.value is not None and row.gain_why}
-    missing = tuple(f"Target − behaviour: {why}." for why in sorted(lacking))
+    known = [row for row in report.rows if row.value is not None and row.trusted]
+    lacking = {row.gain_why for row in known if row.gain_why}
+    missing = tuple(f"New policy − today's: {why}." for why in sorted(lacking))
     return Section(
         "estimates", title, intro, _some(figures.values(report), gains), notes=tuple(notes),
         missing=missing, wide=True,
@@ -206,11 +229,11 @@ def _small(mass: float) -> str:
 
 
 def _checks(report: Report) -> Section:
-    name, title, main = "checks", "Checks", report.main
+    name, title, main = "checks", "Which checks passed?", report.main
     if main is None or main.verdict is None:
         return Section(name, title, missing=("Not computed: there is no estimate to check.",))
     intro = (
-        f"Every check of {main.estimator}, on numbers before any normalisation. What no check can "
+        f"Every check of {main.estimator}, on numbers before any normalization. What no check can "
         "see: episodes selected by their outcome, a propensity that belongs to another action, "
         "duplicated episodes."
     )
@@ -219,7 +242,7 @@ def _checks(report: Report) -> Section:
         (
             gate.name,
             f"{MARKS[gate.level]} {'not checked' if gate.level == 'unknown' else gate.level}",
-            gate.text,
+            reason_text(main, gate),
             gate.limit,
             gate.advice,
         )
@@ -258,7 +281,7 @@ def log_section(log: Mapping[str, Any]) -> Section:
         for name, value in log.items()
         if value != []
     )
-    return Section("log", "The log", "What the numbers rest on.", facts=facts)
+    return Section("log", "What is in the log?", facts=facts)
 
 
 def computed_section(
@@ -273,7 +296,7 @@ def computed_section(
     formulas = tuple((name, recipe.formula, recipe.description) for name, recipe in recipes)
     columns = ("estimator", "formula", "variant")
     table = Table("Estimators and their formulas", columns, formulas)
-    title = "How it was computed"
+    title = "How was it computed?"
     return Section("computed", title, tables=(table,), facts=(*facts, *versions, *again))
 
 
@@ -299,3 +322,114 @@ def computation(report: Report) -> Facts:
 
 def _range(value: Any) -> str:
     return "none" if value is None else f"{plain_value(value[0])} to {plain_value(value[1])}"
+
+
+def answer_of(report: Report) -> Answer:
+    """The answer of an evaluation."""
+    main, rows = report.main, report.rows
+    table = first_table(report, MOST_ROWS)
+    if main is None:
+        return no_answer(
+            _question(report),
+            [(e.label, e.refused) for e in rows],
+            help=help_after(rows, report.tried),
+            table=table,
+        )
+    reasons = told_reasons(rows[:MOST_ROWS], [*rows, *report.tried])
+    return judged(
+        main,
+        reasons,
+        question=_question(report),
+        sentence=answer_sentence(main, report.unit),
+        table=table,
+        help=help_after(rows, report.tried),
+        better=_better(report, main),
+        warnings=warning_lines(main),
+    )
+
+
+def judged(
+    e: Evaluation,
+    reasons: Sequence[Reason],
+    *,
+    question: str,
+    sentence: str,
+    table: Table | None = None,
+    more: Iterable[str] = (),
+    help: str = "",
+    better: Iterable[str] = (),
+    warnings: Iterable[object] = (),
+) -> Answer:
+    """An answer with its verdict."""
+    assert e.verdict is not None
+    level = e.verdict.level
+    assert level != "unknown"
+    return Answer(
+        question=question,
+        sentence=sentence,
+        verdict=level,
+        more=tuple(more),
+        table=table,
+        reasons=tuple(reasons[:MOST_REASONS]),
+        hidden=max(len(reasons) - MOST_REASONS, 0),
+        help=help,
+        unchecked=tuple(e.verdict.unchecked_lines()),
+        better=tuple(better),
+        warnings=tuple(dict.fromkeys(map(str, warnings))),
+    )
+
+
+def no_answer(
+    question: str,
+    refusals: Iterable[tuple[str, RefusedError | None]],
+    *,
+    help: str,
+    table: Table | None = None,
+    warnings: tuple[str, ...] = (),
+) -> Answer:
+    """Why nothing is answered: the reasons, each with the names of those that gave it."""
+    why = by_text((name, error.reason) for name, error in refusals if error is not None)
+    reasons = [Reason(tuple(names), "refused", reason) for reason, names in why.items()]
+    return Answer(
+        question=question,
+        sentence="No answer: this log cannot answer the question.",
+        verdict="refused",
+        table=table,
+        reasons=tuple(reasons[:MOST_REASONS]),
+        hidden=max(len(reasons) - MOST_REASONS, 0),
+        help=help,
+        warnings=warnings,
+    )
+
+
+def based_on(n_episodes: int, horizon: int, unit: str = PER_EPISODE) -> str:
+    """How much the log has."""
+    steps = "one step" if horizon == 1 else f"up to {horizon:,} steps"
+    return f"Based on {n_episodes:,} logged {several(unit)} of {steps}"
+
+
+def _question(report: Report) -> str:
+    gamma, less = report.discount, ""
+    if gamma != 1:
+        less = f"; rewards are discounted by {gamma:g} per step"
+    basis = based_on(report.n_episodes, report.horizon, report.unit)
+    return (
+        f"If {report.target} had chosen the actions, what would the average {one_of(report.unit)} "
+        f"have earned? {basis}{less}."
+    )
+
+
+def _better(report: Report, main: Evaluation) -> list[str]:
+    """What would narrow the interval."""
+    if not main.reliable:
+        return []
+    n, spread, lines, units = main.n_episodes, report.variance, [], several(report.unit)
+    if main.around is not None:
+        lines.append(f"An interval half as wide needs about four times as many {units}: {4 * n:,}.")
+    states = [] if isinstance(spread, Missing) else spread.states()
+    if not states:
+        return lines
+    top = states[0]
+    few = f"State {top.state} causes {top.amount:.0%} of the error (variance): more data there "
+    any_kind = f"No single state dominates the error: more {units} of any kind help."
+    return [*lines, any_kind if top.amount < 0.05 else f"{few}helps most."]

@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("report-data").textContent);
   const text = { labelColor: "var(--ink)", titleColor: "var(--soft)" };
-  // Colours are variables of the style sheet: light, dark and print need no second drawing.
+  // Colors are variables of the style sheet: light, dark and print need no second drawing.
   const config = {
     background: "transparent", font: "system-ui, sans-serif", padding: 4, aria: false,
     view: { stroke: null },
@@ -19,9 +19,44 @@
   const silent = (element) => element.querySelector("svg").setAttribute("aria-hidden", "true");
   const embed = (element, spec) => vegaEmbed(element, spec, options).then(() => silent(element));
   const draw = (element, spec) => embed(element, spec).catch((error) => {
-    element.textContent = "This chart could not be drawn; its data stand in the table below.";
+    element.textContent = "This chart could not be drawn; its data are in the table below.";
     element.setAttribute("data-failed", String(error));
   });
+
+  // A closed fold has no width to draw in: all are open until everything is drawn.
+  const folds = [...document.querySelectorAll("details.fold")];
+  const root = document.documentElement;
+  root.classList.add("drawing");
+  for (const fold of folds) fold.open = true;
+  const again = () => window.dispatchEvent(new Event("resize"));
+  const opened = () => {
+    const place = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
+    const fold = place && place.querySelector("details.fold");
+    if (fold) fold.open = true;
+  };
+  const drawn = () => {
+    root.classList.remove("drawing");
+    for (const fold of folds) fold.open = false;
+    opened();
+    for (const fold of folds) fold.addEventListener("toggle", () => fold.open && again());
+    window.addEventListener("hashchange", () => { opened(); again(); });
+    // On paper everything is open.
+    const paper = window.matchMedia("print");
+    let before = null;
+    const unfold = () => {
+      if (before === null) before = folds.map((fold) => fold.open);
+      for (const fold of folds) fold.open = true;
+      again();
+    };
+    const back = () => {
+      if (before !== null) folds.forEach((fold, k) => { fold.open = before[k]; });
+      before = null;
+    };
+    window.addEventListener("beforeprint", unfold);
+    window.addEventListener("afterprint", back);
+    paper.addEventListener("change", () => (paper.matches ? unfold() : back()));
+    root.setAttribute("data-drawn", "yes");
+  };
 
   const rest = [];
   for (const element of document.querySelectorAll("[data-chart]")) {
@@ -34,7 +69,7 @@
   const heat = data.heat;
   const form = document.getElementById("heat-controls");
   const all = heat ? heatMap() : Promise.resolve();
-  Promise.all([...rest, all]).then(() => document.documentElement.setAttribute("data-drawn", "yes"));
+  Promise.all([...rest, all]).then(drawn);
 
   function heatMap() {
     const element = document.querySelector('[data-chart="difference"]');

@@ -1,4 +1,4 @@
-"""What an engine is: the only code that sees rows. It answers requests for sums, and names them.
+"""Engines: the only code that reads rows. An engine computes the requested sums, and names them.
 
 The in-memory engine is here too: a log is one batch of the compiled scan, or goes through the NumPy
 scan. The tables hold the observed cells only; beyond them a row takes a few dozen bytes while its
@@ -8,7 +8,7 @@ table is made. Sums are taken in the order of the rows, the same for any chunkin
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,14 +40,14 @@ SPARE_CELLS = 1 << 20
 
 @dataclass(frozen=True)
 class Request:
-    """Which sums an estimator asks for. Requests merge with `|`: one scan serves all of them."""
+    """The sums that an estimator needs. Requests merge with `|`: one scan serves all of them."""
 
     # of "transitions", "model", "trajectories", "lagged", "ordered", "paced", "largest"
     kinds: frozenset[str] = frozenset()
     blocks: int = 1
     max_ratio: float | None = None
     control: str | None = None
-    policy: bool = False  # with "model": for all actions, where the target can be asked for them
+    policy: bool = False  # with "model": for all actions, if the target has their probabilities
     named: bool = True  # False: the sums' source is not named, since that reads the whole log
     # kinds that a scan of a large log may leave out where they would take more than SPARE_CELLS
     spare: frozenset[str] = frozenset()
@@ -57,7 +57,7 @@ class Request:
         names = [table.name for table in self.tables]
         for table in self.tables:
             if table.name in (*BUILT_IN, "trajectories") or names.count(table.name) > 1:
-                raise UsageError(f"there is another table {table.name!r}; choose another name")
+                raise UsageError(f"there is already a table {table.name!r}; choose another name")
             if table.rows not in OWN_KINDS or "bucket" in table.keys or table.merge != "sum":
                 raise UsageError(
                     f"the table {table.name!r} must add up over rows, stretches or episodes, and "
@@ -82,25 +82,12 @@ class Request:
             | self.spare & other.spare,
         )
 
-    def without_spare(self) -> Request:
-        return replace(self, kinds=self.kinds - self.spare, spare=frozenset())
-
     def left_out(self) -> dict[str, str]:
-        """What is said of spare kinds that are too large."""
+        """The reason for leaving out optional kinds that are too large."""
         return dict.fromkeys(
             sorted(self.spare),
-            f"they would take more than {SPARE_CELLS:,} cells, and no estimator asked for them",
+            f"they would take more than {SPARE_CELLS:,} cells, and no estimator needs them",
         )
-
-
-class Engine(Protocol):
-    """Produces the sums of a log. Nothing above an engine knows which one it was."""
-
-    name: str
-
-    def moments(self, log: EpisodeLog, target: Policy, request: Request) -> Moments:
-        """All sums of the request, in one scan."""
-        ...
 
 
 def about(log: EpisodeLog, target: Policy, request: Request) -> About:
@@ -119,14 +106,15 @@ def about(log: EpisodeLog, target: Policy, request: Request) -> About:
         control=request.control,
         blocks=request.blocks,
         sources=(),
+        ordered_by=log.columns.ordered_by,
     )
 
 
 def named(moments: Moments, identity: Identity) -> Moments:
-    """The sums of one log with the name of what they are of: sums of the same episodes must not be
+    """The sums of one log with the log's identity: sums of the same episodes must not be
     added twice.
 
-    The name is made of which rows these are (`log/steps.py`) and of how often the log shows each
+    The name is made of the identity of the rows (`log/steps.py`) and of the counts of each
     state at each step. Both are whole numbers on which all engines agree, whatever the order of the
     rows, their format and their division into files.
     """
@@ -142,7 +130,7 @@ def _visits(moments: Moments) -> bytes:
         t = np.zeros(len(s), np.int64)
     else:
         block, t, s, n = cells.block, cells.t, cells.s, cells.n
-    # cells of one state stand together: add up the runs before anything is sorted
+    # cells of one state are adjacent: add up the runs before anything is sorted
     changes = (block[1:] != block[:-1]) | (t[1:] != t[:-1]) | (s[1:] != s[:-1])
     begins = np.flatnonzero(np.concatenate([[True], changes]))[: len(s)]
     block, t, s = block[begins], t[begins], s[begins]
@@ -163,7 +151,7 @@ def propensities(log: EpisodeLog) -> Floats:
     """(N,) μ(a|s)."""
     if log.steps.behavior_prob is None:
         raise UsageError(
-            "the log has no behaviour probabilities; name their column with behavior_prob=…, or "
+            "the log has no behavior probabilities; name their column with behavior_prob=…, or "
             "estimate them: log.with_behavior(fit_behavior(log))"
         )
     return log.steps.behavior_prob
@@ -188,7 +176,7 @@ class ArraysEngine:
         propensities(log)  # a log without any is refused first
         pi = target.probabilities(log)
         block = log.steps.blocks(request.blocks) if block is None else block
-        # The hidden state is a state of its own in the model's cells.
+        # The hidden state is a separate state in the model's cells.
         states = Labels((*log.states.values, None)) if log.has_hidden else log.states
         scan, kinds = NumpyScan(log, pi, request.max_ratio, block), request.kinds
         left_out = too_long(log.horizon) if "paced" in kinds else {}
@@ -276,15 +264,15 @@ def as_batch(log: EpisodeLog, pi: Floats, block: Ints, ids: Ints | None) -> Batc
 
 
 def mean_return(log: EpisodeLog) -> float:
-    """What the behaviour itself earned, of a log without cut-off episodes."""
+    """What the behavior itself earned, of a log without cut-off episodes."""
     steps = log.steps
     earned = [float(steps.reward[steps.rows(t)].sum()) for t in range(steps.horizon)]
     return float(log.discount ** np.arange(steps.horizon) @ np.array(earned)) / log.n_episodes
 
 
 def bare_moments(log: EpisodeLog, target: Policy, request: Request) -> Moments:
-    """Moments that hold no sums but the starts: what an estimate says of its log. Their sources
-    are not named, since that reads the whole log; they are not for adding."""
+    """Moments with only the starts: an estimate's description of its log. They have no sources,
+    because naming them reads the whole log; do not add them."""
     states = Labels((*log.states.values, None)) if log.has_hidden else log.states
     state = log.steps.first_states()
     if log.has_hidden:

@@ -1,8 +1,8 @@
 """Logs that stay where they are, scanned again: as small logs of whole episodes, one by one.
 
-A stream is read in its order where episodes stand together. Rows in any other order are sorted by
-DuckDB first, which spills to disk what memory does not hold; so are those of the engine duckdb.
-Spark and warehouses keep their rows: there is no second scan of them.
+A stream is read in its order if the rows of an episode are adjacent. Rows in any other order are
+sorted by DuckDB first, which uses the disk if memory is too small; so are those of the engine
+duckdb. Spark and warehouses keep their rows: there is no second scan of them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reweigh.errors import Place, RefusedError
+from reweigh.kernels import Ints
 from reweigh.log.log import EpisodeLog
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import Labels
+from reweigh.log.times import is_temporal
 from reweigh.policy import Policy
 from reweigh.sums.engines.stream_chunks import RowOrderError, Visit, scan
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import Reading, ScannedLog
 
-Floats = npt.NDArray[np.float64]
 BATCH = 1 << 18  # rows
 
 
@@ -38,15 +39,16 @@ def can_scan_again(log: ScannedLog) -> bool:
 def visit_episodes(
     log: ScannedLog, target: Policy, sums: Moments, begin: Callable[[], Visit]
 ) -> None:
-    """Show all episodes, as small logs with the codes of these sums, to what `begin` gives; where
-    the rows turn out to stand in no order, it is asked for a second time."""
+    """Pass all episodes, as small logs with the codes of these sums, to the result of `begin`; if
+    the rows turn out to be unordered, it is called a second time."""
 
     def recoded(visit: Visit) -> Visit:
         return lambda part: visit(with_codes_of(part, sums))
 
     horizon = sums.about.horizon
     with np.errstate(over="ignore", invalid="ignore"):
-        if isinstance(log.data, TableSource | FileSource) and can_scan_again(log):
+        in_files = isinstance(log.data, TableSource | FileSource) and can_scan_again(log)
+        if in_files and log.reading.only is None:
             try:  # rows in order need no sort, whichever engine summed them
                 _visit_stream(log, target, horizon, lambda _: recoded(begin()))
             except RowOrderError:
@@ -71,7 +73,7 @@ def with_codes_of(log: EpisodeLog, sums: Moments) -> EpisodeLog:
     return replace(log, steps=steps, states=states, actions=sums.actions, _cache={})
 
 
-def _coded(codes: npt.NDArray[np.int32], table: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+def _coded(codes: npt.NDArray[np.int32], table: Ints) -> npt.NDArray[np.int32]:
     seen = codes >= 0
     recoded = codes.copy()
     recoded[seen] = table[codes[seen]]
@@ -97,12 +99,12 @@ def _visit_sorted(
     begin: Callable[[bool], Visit],
 ) -> None:
     from reweigh.sums.engines.sql_connect import open_home
-    from reweigh.sums.engines.sql_log import policy_column
+    from reweigh.sums.engines.sql_log import policy_columns
     from reweigh.sums.engines.sql_rows import wanted_columns
 
-    reading, column = log.reading, policy_column(target)
-    with open_home(engine, log.data, reading, column) as home:
-        named = [name for _, name in wanted_columns(reading.columns, column)]
+    reading, policy = log.reading, policy_columns(target)
+    with open_home(engine, log.data, reading, policy) as home:
+        named = [name for _, name in wanted_columns(reading.columns, policy)]
         names = list(dict.fromkeys(named))
         rows = SortedRows.of(home, names, reading)
         found = scan(rows, rows, reading, horizon, begin, fast=False)  # type: ignore[arg-type]
@@ -116,8 +118,8 @@ def _refuse_change(broken: bool) -> None:
 
 @dataclass(frozen=True, eq=False)
 class SortedRows:
-    """The columns of a log in DuckDB, sorted by episode and step. Has the faces of an opened log
-    and of its rows, as `scan` knows them."""
+    """The columns of a log in DuckDB, sorted by episode and step. Has the interfaces of an opened
+    log and of its rows that `scan` uses."""
 
     home: Any
     names: list[str]
@@ -128,10 +130,13 @@ class SortedRows:
 
     @classmethod
     def of(cls, home: Any, names: list[str], reading: Reading) -> SortedRows:
-        table, kinds = home.open(tuple(names))
-        by = [f"c{names.index(name)}" for name in (reading.columns.episode, reading.columns.step)]
+        from reweigh.sums.engines.sql_log import open_rows
+
+        table, kinds = open_rows(home, reading, names)
+        by = [f"c{names.index(name)}" for name in reading.columns.order]
         query = home.sql(table.order_by([table[name] for name in by]))
         plain = [k.value_type if pa.types.is_dictionary(k) else k for k in kinds]
+        plain = [pa.int64() if is_temporal(k) else k for k in plain]  # as they are held there
         return cls(home, names, pa.schema(list(zip(names, plain, strict=True))), query)
 
     def batches(self, names: list[str] | None = None) -> Iterator[pa.Table]:

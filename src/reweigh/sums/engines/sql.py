@@ -8,8 +8,7 @@ per declared table is run (`sql_tables.py`).
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,11 +18,12 @@ import ibis
 import numpy as np
 import pyarrow as pa
 
-from reweigh.errors import InputError, InputWarning, ReweighError, UsageError, input_error
+from reweigh.errors import InputError, UsageError
 from reweigh.kernels import group_by
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import HIDDEN, START, UNKNOWN, Labels
 from reweigh.policy import Policy
+from reweigh.policy.rule import RulePolicy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums import diagnostic_tables as diagnostic
 from reweigh.sums.diagnostic_tables import (
@@ -42,10 +42,13 @@ from reweigh.sums.engines.sql_log import (
     check_column,
     look,
     open_log,
-    policy_column,
+    policy_columns,
+    refuse_broken,
     refuse_unknown_states,
+    state_values,
 )
-from reweigh.sums.engines.sql_tables import floats, ints, read_products
+from reweigh.sums.engines.sql_rules import check_branches, policy_sums, with_branches, with_rule
+from reweigh.sums.engines.sql_tables import floats, ints, read_products, starts_of
 from reweigh.sums.keyed import (
     ACTION_KEYS,
     NO_ACTION,
@@ -56,12 +59,12 @@ from reweigh.sums.keyed import (
     own_keys,
 )
 from reweigh.sums.moments import Moments
-from reweigh.sums.read import Reading
+from reweigh.sums.read import Reading, StateValues
 from reweigh.sums.tables import BUILT_IN, CHOICES, Table
 from reweigh.system.process import Report, each, require_steps, watching
 
 ROWS = "reweigh_rows"  # the coded rows, where a home holds tables
-HELD_STATES = "reweigh_held"  # the (t, s) of which cells by what came before are held
+HELD_STATES = "reweigh_held"  # the (t, s) whose cells by history are stored
 CELLS = ("model", "transitions", "choices")
 Answer = TypeVar("Answer")
 
@@ -71,23 +74,23 @@ class IbisEngine:
     """Sums of a log in DuckDB, Spark, or wherever an Ibis table is. It implements `Scanner`.
 
     `engine` is "duckdb", a Spark master ("local[2]", "spark://host:port"), a Spark Connect server
-    ("sc://host:port"), or None for an Ibis table, which knows its own backend.
+    ("sc://host:port"), or None for an Ibis table, which has its own backend.
     """
 
     engine: str | None
-    report: Report | None = None  # is told the rows that a round of queries has read, of how many
+    report: Report | None = None  # gets the rows that a round of queries has read, and their total
 
     @property
     def name(self) -> str:
         return "ibis" if self.engine is None else self.engine
 
     @property
-    def tells_rows(self) -> bool:
-        """Whether a query says how far it is; of others is only known that they are done."""
+    def reports_rows(self) -> bool:
+        """Whether a query reports its progress; others only report that they are done."""
         return self.engine == "duckdb"
 
     def moments(self, data: Any, reading: Reading, target: Policy, request: Request) -> Moments:
-        with open_home(self.engine, data, reading, policy_column(target)) as home:
+        with open_home(self.engine, data, reading, policy_columns(target)) as home:
 
             def sums() -> Moments:
                 query = self._query(home, reading, target, request)
@@ -96,24 +99,37 @@ class IbisEngine:
 
             return self._naming_rows(home, data, reading, sums, target)
 
+    def state_values(self, data: Any, reading: Reading) -> StateValues:
+        with open_home(self.engine, data, reading, {}) as home:
+            return state_values(home, reading)
+
     def sql(self, data: Any, reading: Reading, target: Policy, request: Request) -> str:
         """The queries that make the sums of the request, as they are sent."""
-        with open_home(self.engine, data, reading, policy_column(target)) as home:
-            return self._naming_rows(
-                home, data, reading, lambda: self._query(home, reading, target, request).text
-            )
+        with open_home(self.engine, data, reading, policy_columns(target)) as home:
+
+            def text() -> str:
+                query = self._query(home, reading, target, request)
+                query.check(query.rows)
+                return query.text
+
+            return self._naming_rows(home, data, reading, text)
 
     def describe(self, data: Any, reading: Reading) -> dict[str, Any]:
         """What the log is, as plain values."""
-        with open_home(self.engine, data, reading, None) as home:
-            _, facts = self._naming_rows(
-                home, data, reading, lambda: self._scan(home, reading, None)
-            )
-            return facts.describe(home.source, reading)
+        with open_home(self.engine, data, reading, {}) as home:
 
-    def _scan(self, home: Home, reading: Reading, column: str | None) -> tuple[Log, Facts]:
+            def facts() -> Facts:
+                log, facts = self._scan(home, reading, {})
+                rows = sql_tables.coded(home, log, facts, False)
+                rows = sql_tables.in_order(rows, reading, facts.horizon, 1, home.dialect, ())
+                refuse_broken(home, log, reading, rows)
+                return facts
+
+            return self._naming_rows(home, data, reading, facts).describe(home.source, reading)
+
+    def _scan(self, home: Home, reading: Reading, policy: Mapping[str, str]) -> tuple[Log, Facts]:
         """The rows of a log that keeps the contract, and what the log is."""
-        log = open_log(home, reading, column)
+        log = open_log(home, reading, policy)
         with self._counted(home.rows, CHECKS):
             facts = look(home, log, reading)
         require_steps(facts.horizon)
@@ -121,18 +137,18 @@ class IbisEngine:
 
     def _query(self, home: Home, reading: Reading, target: Policy, request: Request) -> Query:
         """The queries of the request on a log and a target that keep the contract."""
-        log, facts = self._scan(home, reading, policy_column(target))
+        if isinstance(target, RulePolicy):
+            target.refuse_unknown_columns(home.names)
+        log, facts = self._scan(home, reading, policy_columns(target))
+        if isinstance(target, RulePolicy):
+            target.refuse_unknown_actions(facts.actions)
+            log = with_branches(log, target)
         if "trajectories" in request.kinds:
             require_steps(facts.horizon, request.blocks)
-        if "behavior_prob" in log.layout and "policy" in log.layout:
-            check_column(home, log, reading, facts.horizon)
-        query = Query(home, log, reading, target, request, facts)
-        if isinstance(target, TablePolicy):
-            refuse_unknown_states(home, query.rows, reading, target, facts)
-        return query
+        return Query(home, log, reading, target, request, facts)
 
     def _counted(self, rows: int | None, queries: int) -> AbstractContextManager[None]:
-        """Tell `report` of the queries inside, each of which reads all rows."""
+        """Report the queries inside to `report`; each reads all rows."""
         if self.report is None or rows is None:
             return nullcontext()
         report, total = self.report, rows * queries
@@ -146,7 +162,7 @@ class IbisEngine:
         work: Callable[[], Answer],
         target: Policy | None = None,
     ) -> Answer:
-        """What `work` answers. Where it refuses the log, its rows have no numbers in SQL: a log in
+        """The result of `work`. If it refuses the log: rows have no numbers in SQL, so a log in
         this process is read once more as a stream, which names them."""
         try:
             return work()
@@ -154,46 +170,24 @@ class IbisEngine:
             if not any(fault.places for fault in error.faults):
                 raise
             if self.engine == "duckdb" and isinstance(data, TableSource | FileSource):
-                raise _with_rows(error, data, reading, target) from error
+                from reweigh.sums.engines.sql_rows import with_rows
+
+                raise with_rows(error, data, reading, target) from error
             note = f"the rows of the {home.source} have no numbers: find them by episode and step"
             raise InputError(f"{error}\n  {note}", error.faults) from error
 
 
-def _with_rows(
-    error: InputError, data: TableSource | FileSource, reading: Reading, target: Policy | None
-) -> InputError:
-    """The same faults, at the places that the stream finds for them."""
-    from reweigh.sums.engines.stream import StreamEngine
-
-    engine = StreamEngine(fast=False)
-    places = {}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", InputWarning)  # that rows in no order were sorted
-            if target is None:
-                engine.describe(data, reading)
-            else:
-                engine.moments(data, reading, target, Request(frozenset({"transitions"})))
-    except InputError as found:
-        places = {(fault.code, fault.rule): fault.places for fault in found.faults}
-    except ReweighError:
-        return error
-    what, _, _ = str(error).partition(f": {len(error.faults)} broken rule")
-    faults = [replace(f, places=places.get((f.code, f.rule), f.places)) for f in error.faults]
-    return input_error(what, faults)
-
-
-# ---- what is asked -----------------------------------------------------------------------------
+# ---- the queries -----------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class Query:
     """One expression per table of sums, over coded rows. Where a home holds tables, the rows are
-    put into order once and the others read what came of it.
+    sorted once and the other queries read the result.
 
-    What follows from another table is not asked for: cells without the action from those with it,
-    where no state is hidden, and first states from cells. Of kinds that are too large `left_out`
-    says why they are not made.
+    Tables that follow from another one are not queried: cells without the action from those with
+    it, where no state is hidden, and first states from cells. For kinds that are too large,
+    `left_out` has the reason.
     """
 
     home: Home
@@ -209,7 +203,7 @@ class Query:
         facts, request, reading, home = self.facts, self.request, self.reading, self.home
         if "behavior_prob" not in self.log.layout:
             raise UsageError(
-                "the log has no behaviour probabilities; name their column with behavior_prob=…, "
+                "the log has no behavior probabilities; name their column with behavior_prob=…, "
                 "or estimate them: read the log with engine='arrays' and use fit_behavior(log)"
             )
         long = diagnostic.too_long(facts.horizon)
@@ -223,14 +217,21 @@ class Query:
         self.tables = self._tables()
         products = "trajectories" in self.kinds and not facts.truncated
         names = {name for table in self.tables for name in (*table.keys, *table.names_used)}
-        if products or names & {"weighted_return", "running_product"}:
+        if products or any(map(sql_tables.multiplies, self.tables)):
             names |= {"cum", "zeros", "final"}
         if "observed_before" in names:
             names.add("s_before")
+        self.by_branch = (
+            request.policy and "model" in self.kinds and isinstance(self.target, RulePolicy)
+        )
+        names |= {"branch"} if self.by_branch else set()
         with_id = "bucket" in names and facts.ids is not None
         names |= {"id"} if with_id else set()
         rows = sql_tables.coded(home, self.log, facts, with_id)
-        rows = sql_tables.with_target(home, rows, self.target, facts)
+        if isinstance(self.target, RulePolicy):
+            rows = with_rule(home, rows, self.target, facts)
+        else:
+            rows = sql_tables.with_target(home, rows, self.target, facts)
         if "cum" in names:
             rows = sql_tables.with_ratio(rows, request.max_ratio)
         rows = sql_tables.in_order(
@@ -266,23 +267,26 @@ class Query:
         if products:  # those of cut-off episodes mean nothing
             self.expressions["steps"] = sql_tables.step_products(source, self.facts.horizon)
             self.expressions["episodes"] = sql_tables.episode_products(source, gamma)
+        if self.by_branch:
+            keys = [source[key] for key in ("block", "t", "s", "branch")]
+            self.expressions["policy"] = source.group_by(keys).aggregate(n=source.count())
         further = [table for table in self.tables if table not in cells]
         self.expressions |= {table.name: self._sums_of(table) for table in further}
         if "largest" in self.kinds:
             self.expressions["largest"] = sql_tables.largest(source, self.facts.episodes, gamma)
 
     def _sums_of(self, table: Table, t: Any = (), s: Any = ()) -> Any:
-        """`t`, `s`: of which (t, s) cells by what came before are summed."""
-        source, gamma = self.source, self.reading.discount
+        """`t`, `s`: the (t, s) whose cells by history are summed."""
+        source, of = self.source, (self.reading.discount, self.facts.horizon)
         keys = own_keys(table) if table in self.request.tables else table.keys
         if table is not BUILT_IN["lagged"]:
             shift = 0 if self.facts.ids is None else self._shift(table.name)
-            return sql_tables.aggregate(source, table, keys, gamma, shift)
+            return sql_tables.aggregate(source, table, keys, *of, shift)
         # and of -1, which is none: Spark takes no empty table
         columns = {"ht": np.append(t, -1).astype(np.int32), "hs": np.append(s, -1).astype(np.int32)}
         held = self.home.put(HELD_STATES, pa.table(columns))
         chosen = source.semi_join(held, [source["t"] == held["ht"], source["s"] == held["hs"]])
-        return sql_tables.aggregate(chosen, table, keys, gamma).limit(diagnostic.MOST_LAGGED + 1)
+        return sql_tables.aggregate(chosen, table, keys, *of).limit(diagnostic.MOST_LAGGED + 1)
 
     def _shift(self, kind: str) -> int:
         """That of the buckets of ids."""
@@ -302,10 +306,22 @@ class Query:
         """All queries as one text, in which each is named."""
         return "\n\n".join(f"-- {name}\n{query};" for name, query in self.queries.items())
 
-    # ---- what comes back -----------------------------------------------------------------------
+    def check(self, rows: Any) -> None:
+        """Refuse a log whose coded and ordered rows break a rule that spans rows, and a target that
+        the log cannot evaluate."""
+        home, log, reading, facts = self.home, self.log, self.reading, self.facts
+        refuse_broken(home, log, reading, rows)
+        if "policy" in log.layout:
+            check_column(home, log, reading, facts.horizon)
+        if isinstance(self.target, RulePolicy):
+            check_branches(home, log, self.target, facts.horizon)
+        elif isinstance(self.target, TablePolicy):
+            refuse_unknown_states(home, rows, reading, self.target, facts)
+
+    # ---- the results -----------------------------------------------------------------------
 
     def sums(self) -> Moments:
-        """Run the queries, and make moments of their answers."""
+        """Run the queries, and make moments of their results."""
         answers: dict[str, Any] = {}
 
         def run(name: str) -> None:
@@ -314,11 +330,14 @@ class Query:
             else:
                 answers[name] = self.home.run(self.expressions[name], self.queries[name])
 
-        each("queries", list(self.queries), run)
+        if self.home.holds:
+            run("rows")
+        self.check(self.source)
+        each("queries", [name for name in self.queries if name != "rows"], run)
         facts, request, known = self.facts, self.request, self.facts.states
         sums = Moments(
             about=self.reading.about(self.target, request, facts.horizon),
-            # the hidden state is a state of its own in the model's cells
+            # the hidden state is a separate state in the model's cells
             states=Labels((*known.values, None)) if facts.hidden_rows else known,
             actions=facts.actions,
             truncated=facts.truncated,
@@ -346,7 +365,7 @@ class Query:
             arrays.setdefault("s_next", np.full(len(arrays["n"]), UNKNOWN))
             cells[table.name] = TransitionMoments(**arrays).summed()
         if "model" in cells:
-            parts["start_model"] = parts["start"] = _starts(cells["model"])
+            parts["start_model"] = parts["start"] = starts_of(cells["model"])
             if facts.hidden_rows:
                 s = parts["start"].s
                 s = np.where(s == len(facts.states), START, s)
@@ -354,10 +373,13 @@ class Query:
             if "transitions" not in cells:
                 cells["transitions"] = cells["model"].forget("a")
         elif "transitions" in cells:
-            parts["start"] = _starts(cells["transitions"])
+            parts["start"] = starts_of(cells["transitions"])
         else:
             parts["start"] = StartMoments(**self._arrays(answers, BUILT_IN["start"])).summed()
         parts |= {name: table for name, table in cells.items() if name in kinds}
+        if "policy" in answers:
+            assert isinstance(self.target, RulePolicy)
+            parts["policy"] = policy_sums(answers["policy"], self.target, facts)
         if "steps" in answers:
             parts["trajectories"] = read_products(
                 answers["steps"], answers["episodes"], facts.horizon
@@ -376,9 +398,9 @@ class Query:
         return parts
 
     def _lagged(self, answers: dict[str, Any]) -> LaggedMoments:
-        """The cells by what came before of as many (t, s) as `thinned` would hold: of few of them
-        first, and of twice as many while their cells fit. How few is known from the rows of (t, s)
-        and from how many cells one of them can have."""
+        """The cells by history of as many (t, s) as `thinned` would keep: a few of them first, then
+        twice as many while their cells fit. The start follows from the rows of (t, s) and the
+        largest number of cells of one."""
         facts, table = self.facts, BUILT_IN["lagged"]
         cells = answers["model"] if "model" in answers else answers["transitions"]
         t, s = ints(cells, "t"), ints(cells, "s")
@@ -403,7 +425,7 @@ class Query:
         return found
 
     def _arrays(self, answers: dict[str, Any], table: Table) -> dict[str, Any]:
-        """Keys, n and sums of a table. A hidden state has the code of a state of its own, or a
+        """Keys, n and sums of a table. A hidden state has the code of a separate state, or a
         special one."""
         answer, arrays = answers[table.name], {}
         as_state = len(self.facts.states) if self.facts.hidden_rows else HIDDEN
@@ -413,9 +435,9 @@ class Query:
             arrays[key] = ints(answer, key)
             if np.any(arrays[key] == UNLISTED) and key in (*STATE_KEYS, *ACTION_KEYS):
                 raise InputError(
-                    f"{self.home.source}: the log gives a state or action in one query and not in "
-                    "another: it changed meanwhile, or its statistics contradict its rows; export "
-                    "it again"
+                    f"{self.home.source}: the log contains a state or action in one query "
+                    "and not in another: it changed in between, or its statistics contradict "
+                    "its rows; export it again"
                 )
             if key in STATE_KEYS:
                 arrays[key] = np.where(arrays[key] == HIDDEN, codes[key], arrays[key])
@@ -423,10 +445,3 @@ class Query:
             arrays["bucket"] = arrays["bucket"] >> self._shift(table.name)
         sums = {name: floats(answer, name) for name in table.columns}
         return arrays | {"n": ints(answer, "n")} | sums
-
-
-def _starts(cells: TransitionMoments) -> StartMoments:
-    """First states from cells, of which every episode fills one at step 0."""
-    first = cells.where(cells.t == 0)
-    nothing = np.zeros(len(first))
-    return StartMoments(first.block, first.s, first.n, nothing, nothing).summed()

@@ -1,4 +1,4 @@
-"""The first look at a log in a database: the contract's rules as queries, and what the log is.
+"""The first pass over a log in a database: the contract's rules as queries, and its description.
 
 A rule is a condition on rows. All rules of one table are counted in one query; only where a count
 is not 0 are a few of its rows fetched, to be shown by episode and step: rows of a database have no
@@ -19,17 +19,22 @@ import pyarrow as pa
 
 from reweigh.errors import KEPT_PLACES, Fault, Place
 from reweigh.log import rules
+from reweigh.log.quantiles import makes_labels
 from reweigh.log.rules import column_fault
 from reweigh.log.states import is_number, is_text
+from reweigh.log.times import is_time_kind
 from reweigh.sums.engines import sql_rows as expr
 from reweigh.sums.engines.sql_connect import Home
 from reweigh.sums.engines.sql_rows import Layout, Role, finite, is_null, one_if, only_if, within
 from reweigh.sums.read import Reading
-from reweigh.system.process import stage
 
-CHECKS = 4  # queries of the first look at a log without faults
+CHECKS = 3  # queries of the first pass over a log without faults
 SEQUENCE = (rules.STEP_START, rules.DUPLICATE_STEP, rules.MISSING_STEP)
-CODES = [rule.code for rule in SEQUENCE]  # of what breaks an episode's order
+BY_ORDER = (  # what is wrong where no column counts the steps, and the column that says so
+    (rules.MIXED_TIMES, "time", "mixed"),
+    (rules.TIED_TIMES, "time", "tied"),
+    (rules.REPEATED_EPISODE, "episode", "again"),
+)
 FLAGS = {"terminated": "ended", "truncated": "cut"}
 Answer = dict[str, Any]
 
@@ -38,9 +43,9 @@ Answer = dict[str, Any]
 class Check:
     """A rule of the contract, with its condition on the columns of a table.
 
-    value, more  what is fetched of the rows that break it, for the message and its `note`
-    sums         what is added up beside the count, on which `fix` may depend
-    otherwise    what is wrong if no row meets the condition
+    value, more  values of the rows that break it, for the message and its `note`
+    sums         sums beside the count, on which `fix` may depend
+    otherwise    the fault if no row meets the condition
     """
 
     rule: rules.Rule
@@ -72,7 +77,7 @@ class Check:
         fix = self.fix(answer) if callable(self.fix) else self.fix or self.rule.fix
         if self.rule is rules.NOT_A_NUMBER and any("," in str(place.value) for place in places):
             fix = rules.DECIMAL_COMMA
-        sentence = self.rule.says(self.column, **self.words)
+        sentence = self.rule.message(self.column, **self.words)
         return Fault(self.rule.code, sentence, fix, places, count, int(answer["total"]))
 
 
@@ -84,14 +89,16 @@ def find(home: Home, rows: Any, checks: list[Check], **sums: Any) -> tuple[list[
     [answer] = home.run(rows.aggregate(total=rows.count(), **counts, **sums)).to_pylist()
     faults = []
     for i, check in enumerate(checks):
-        if answer[f"k{i}"]:
+        if answer[f"k{i}"] and check.rule.of == "column":
+            faults.append(column_fault(check.rule, check.column))
+        elif answer[f"k{i}"]:
             faults.append(check.fault(home, rows, int(answer[f"k{i}"]), answer))
         elif check.otherwise is not None:
             faults.append(check.otherwise)
     return faults, answer
 
 
-# ---- what is wrong with a row by itself --------------------------------------------------------
+# ---- faults of single rows --------------------------------------------------------
 
 
 @dataclass
@@ -109,6 +116,8 @@ class RowChecks:
     def every_role(self) -> RowChecks:
         layout = self.layout
         self.labels("episode")
+        if "time" in layout:
+            self.times()
         self.steps()
         for role in (*expr.parts_of(layout, "state"), *expr.parts_of(layout, "next_state")):
             self.state(role)
@@ -126,7 +135,7 @@ class RowChecks:
                 self.probability(role, self.rows[short])
         for role in [role for role in FLAGS if role in layout]:
             self.null(role)
-            self.sums[f"no_truth_{role}"] = self._no_truths(layout[role]).sum()
+            self.add(rules.NOT_TRUTHS, role, self._no_truth(layout[role]))
         return self
 
     def add(self, rule: rules.Rule, role: str, bad: Any, value: Any = None, **more: Any) -> None:
@@ -148,7 +157,24 @@ class RowChecks:
         fix = rules.type_fix(role, pa.types.is_floating(kind))
         return column_fault(rules.TYPE, name, fix=fix, role=role, kind=kind)
 
+    def times(self) -> None:
+        """When rows were logged."""
+        column, _, kind = self.layout["time"]
+        self.null("time")
+        if is_time_kind(kind):
+            known = ~is_null(self.rows[column])
+            bad = rules.NOT_A_TIME.broken(known, self.rows["timed"] == 1)
+            self.add(rules.NOT_A_TIME, "time", bad, self.rows[column])
+        elif not pa.types.is_null(kind):
+            self.faults.append(self._wrong_type("time"))
+
     def steps(self) -> None:
+        for rule, role, flag in BY_ORDER:
+            if flag in self.rows.columns:
+                value = self.rows[self.layout[role].column]
+                self.add(rule, role, self.rows[flag] == 1, value)
+        if "step" not in self.layout:
+            return
         name, _, kind = self.layout["step"]
         column = self.rows[name]
         if is_text(kind):
@@ -165,7 +191,8 @@ class RowChecks:
 
     def state(self, role: str) -> None:
         column, _, kind = self.layout[role]
-        if self.reading.abstraction is not None:
+        part = int(role.rpartition("state")[2])
+        if not makes_labels(self.reading.abstraction, part):
             if not is_number(kind) and not pa.types.is_boolean(kind) and not pa.types.is_null(kind):
                 self.texts(role)
                 return
@@ -225,71 +252,163 @@ class RowChecks:
         bad = column.notnull() & ~written
         self.add(rules.NOT_A_NUMBER, role, bad, column, otherwise=no_numbers)
 
-    def _no_truths(self, role: Role) -> Any:
-        """1 where a flag is no truth value."""
+    def _no_truth(self, role: Role) -> Any:
+        """Rows whose flag is not a truth value."""
         column = self.rows[role.column]
         fine: Any = ibis.literal(pa.types.is_boolean(role.kind) or pa.types.is_null(role.kind))
         if is_text(role.kind):
             fine = column.lower().isin(["true", "false", "1", "0"])
         elif pa.types.is_integer(role.kind) or pa.types.is_floating(role.kind):
             fine = column.isin([0, 1])
-        return one_if(~is_null(column) & ~fine)
+        return ~is_null(column) & ~fine
 
-    def column_faults(self, answer: Answer) -> list[Fault]:
-        """Flags that are no truth values; and floats, of which nearly every one would be a state of
-        its own."""
+    def float_states(self, answer: Answer) -> list[Fault]:
+        """Floats: nearly every value would be a separate state."""
         faults = []
-        for role, (_, name, _) in self.layout.items():
-            if answer.get(f"no_truth_{role}"):
-                faults.append(column_fault(rules.NOT_TRUTHS, name))
-            if f"unique_{role}" in answer:
-                unique, values = (int(answer[f"{of}_{role}"] or 0) for of in ("unique", "values"))
-                continuous = rules.continuous(unique, values)
-                rule = rules.CONTINUOUS_STATE if continuous else rules.FLOAT_STATE
-                fix = rule.fix.replace(", Grid(edges) or any callable", " or Grid(edges)")
-                faults.append(column_fault(rule, name, fix=fix, unique=unique, values=values))
+        for role in [role for role in self.layout if f"unique_{role}" in answer]:
+            unique, values = (int(answer[f"{of}_{role}"] or 0) for of in ("unique", "values"))
+            continuous = rules.continuous(unique, values)
+            rule = rules.CONTINUOUS_STATE if continuous else rules.FLOAT_STATE
+            fix = rule.fix.replace(", Grid(edges) or any callable", " or Grid(edges)")
+            name = self.layout[role].name
+            faults.append(column_fault(rule, name, fix=fix, unique=unique, values=values))
         return faults
 
 
 # ---- what spans rows ---------------------------------------------------------------------------
 
 
-def in_sequence(rows: Any, layout: Layout) -> tuple[Any, list[Check]]:
-    """Rows with `due`, one more than the step before, and the next row's state; and the checks that
-    within an episode the steps are 0, 1, 2, …
+def count_episodes(home: Home, rows: Any) -> list[Answer]:
+    """How many episodes there are by length and flags. `broken` of them start after 0, lack a step,
+    or go on after an end."""
+    episodes = rows.group_by([rows["e"]]).aggregate(
+        length=rows.count(),
+        ended=one_if(rows["ended"]).max(),
+        cut=one_if(rows["cut"]).max(),
+        first=rows["t"].min(),
+        last=rows["t"].max(),
+        ended_at=only_if(rows["ended"], rows["t"]).min(),
+        cut_at=only_if(rows["cut"], rows["t"]).min(),
+    )
+    last = episodes["last"]
+    broken = [last > episodes[end] for end in ("ended_at", "cut_at")]
+    broken += [episodes["first"] != 0, last != episodes["length"] - 1]
+    table = episodes.group_by([episodes[name] for name in ("length", "ended", "cut")]).aggregate(
+        n=episodes.count(), broken=one_if(expr.any_of(broken)).sum()
+    )
+    return [{name: int(v) for name, v in row.items()} for row in home.run(table).to_pylist()]
 
-    `rows` are those of episodes without a fault of their own in id or step.
+
+def all_explained(reading: Reading, episodes: list[Answer]) -> bool:
+    """Whether no episode is broken, and every short one has its reason."""
+    horizon = reading.horizon or max(row["length"] for row in episodes)
+    unexplained = [row["length"] < horizon and not (row["ended"] or row["cut"]) for row in episodes]
+    if reading.short_episodes == "error" and any(unexplained):
+        return False
+    return not any(row["broken"] for row in episodes)
+
+
+def check_episodes(
+    home: Home, rows: Any, layout: Layout, reading: Reading, ends_known: bool
+) -> list[Fault]:
+    """The faults that span rows. An episode with an unknown id or step already has its fault; later
+    rules use the episodes whose steps are 0, 1, 2, …"""
+    rows, steps = _in_sequence(_with_episodes(rows, layout), reading.columns.clock)
+    fine = rows["fine"] == 1
+    chosen = rows.filter(fine)
+    [answer] = home.run(chosen.aggregate(longest=chosen["length"].max())).to_pylist()
+    horizon = reading.horizon or int(answer["longest"] or 1)
+    checks = [*steps, *_after_end(rows, layout), *_next_states(rows, layout, reading, fine)]
+    if reading.short_episodes == "error" and ends_known:
+        last = fine & (rows["t"] == rows["length"] - 1) & (rows["length"] < horizon)
+        for role in [role for role in FLAGS if role in layout]:
+            last = last & rows[layout[role].column].notnull()
+        ended, cut = rows["end_ended"].notnull(), rows["end_cut"].notnull()
+        bad = rules.SHORT_EPISODE.broken(last, ended, cut)
+        fix = rules.short_episode_fix(home.names, *(role.name for role in layout.values()))
+        checks.append(Check(rules.SHORT_EPISODE, reading.columns.clock, bad, rows["t"], fix))
+    return find(home, rows, checks)[0]
+
+
+def _with_episodes(rows: Any, layout: Layout) -> Any:
+    """With columns of a row's neighbors and of its episode:
+
+    known, sound  1 where id and step are known: of the row, of all rows of the episode
+    due           one more than the step before           lt, l0, l1, …  the next row's step, state
+    length        the episode's rows                      end_ended, …   the first step of the flag
     """
-    window = expr.neighbors(rows)
-    # where there is no row before, some engines give null and some 0
+    rows = rows.mutate(known=one_if(rows["e"].notnull() & rows["t"].notnull() & (rows["t"] >= 0)))
+    t = rows["t"]
+    window, whole = expr.neighbors(rows), within(rows)
+    # without a previous row, some engines give null and some 0
     last = ibis.literal(2**63 - 1, "int64")  # after which no step could be numbered
-    columns = {"due": (ibis.ifelse(rows["t"] < last, rows["t"], last - 1) + 1).lag().over(window)}
-    if "next_state0" in layout:
-        for j in range(len(expr.parts_of(layout, "state"))):
-            columns[f"l{j}"] = rows[f"s{j}"].lead().over(window)
-        columns["lt"] = rows["t"].lead().over(window)
-    rows = rows.mutate(**columns)
-    t, due, name = rows["t"], rows["due"], layout["step"].name
-    first = due.isnull() | (due == 0)
-
-    def missing(row: Answer) -> str:
-        return f" (step {int(row['due'])} is missing)"
-
-    notes = {rules.MISSING_STEP: missing}
-    return rows, [
-        Check(
-            rule, name, rule.broken(t, due - 1, first), t, more={"due": due}, note=notes.get(rule)
-        )
-        for rule in SEQUENCE
-    ]
+    columns = {
+        "sound": rows["known"].min().over(whole),
+        "due": (ibis.ifelse(t < last, t, last - 1) + 1).lag().over(window),
+        "lt": t.lead().over(window),
+        "length": t.count().over(whole),
+    }
+    for flag in FLAGS.values():
+        ends = only_if(rows[flag] & (rows["known"] == 1), t)
+        columns[f"end_{flag}"] = ends.min().over(whole)
+    for j in range(len(expr.parts_of(layout, "state"))):
+        columns[f"l{j}"] = rows[f"s{j}"].lead().over(window)
+    return rows.mutate(**columns)
 
 
-def next_state_checks(rows: Any, layout: Layout, reading: Reading) -> list[Check]:
-    """Of rows with `lt` and l0, l1, …: next_state(t) must be state(t+1), where both are known."""
+def _in_sequence(rows: Any, name: str) -> tuple[Any, list[Check]]:
+    """With `fine`, 1 where the steps of the episode are 0, 1, 2, …; and the checks of that."""
+
+    def checks(rows: Any) -> list[Check]:
+        t, due = rows["t"], rows["due"]
+        first, sound = due.isnull() | (due == 0), rows["sound"] == 1
+        notes = {rules.MISSING_STEP: lambda row: f" (step {int(row['due'])} is missing)"}
+        return [
+            Check(
+                rule,
+                name,
+                sound & rule.broken(t, due - 1, first),
+                t,
+                more={"due": due},
+                note=notes.get(rule),
+            )
+            for rule in SEQUENCE
+        ]
+
+    rows = rows.mutate(wrong=one_if(expr.any_of([check.bad for check in checks(rows)])))
+    worst = rows["wrong"].max().over(within(rows))
+    rows = rows.mutate(fine=ibis.ifelse(worst == 0, rows["sound"], 0))
+    return rows, checks(rows)
+
+
+def _after_end(rows: Any, layout: Layout) -> list[Check]:
+    """No row may follow the row where the episode ended."""
+    checks = []
+    for role, flag in FLAGS.items():
+        if role in layout:
+            end = rows[f"end_{flag}"]
+            bad = (rows["known"] == 1) & rules.ROWS_AFTER_END.broken(rows["t"], end)
+            checks.append(
+                Check(
+                    rules.ROWS_AFTER_END,
+                    layout[role].name,
+                    bad,
+                    rows["t"],
+                    more={"end": end},
+                    note=lambda row: (
+                        f" (a row at this step; the episode ended at step {int(row['end'])})"
+                    ),
+                )
+            )
+    return checks
+
+
+def _next_states(rows: Any, layout: Layout, reading: Reading, fine: Any) -> list[Check]:
+    """next_state(t) must be state(t+1), where both are known."""
     if "next_state0" not in layout:
         return []
     parts, name = range(len(reading.columns.state)), layout["next_state0"].name
-    goes_on = (rows["lt"] - 1 == rows["t"]).fill_null(False)
+    goes_on = fine & (rows["lt"] - 1 == rows["t"]).fill_null(False)
     differ = expr.any_of([rows[f"n{j}"] != rows[f"l{j}"] for j in parts])
     both = rows["n0"].notnull() & rows["l0"].notnull()
 
@@ -304,97 +423,3 @@ def next_state_checks(rows: Any, layout: Layout, reading: Reading) -> list[Check
         bad = rules.NULL_NEXT_STATE.broken(goes_on, rows["n0"].isnull())
         checks.append(Check(rules.NULL_NEXT_STATE, name, bad))
     return checks
-
-
-def check_episodes(
-    home: Home, rows: Any, layout: Layout, reading: Reading, some_unknown: bool
-) -> tuple[list[Fault], list[Answer]]:
-    """What spans rows: its faults, and how many episodes there are by length and flags.
-
-    `some_unknown`: an id or a step is not known, which is a fault of its own; whole episodes
-    without such a row are looked at.
-    """
-    known = sound = rows
-    if some_unknown:
-        known = rows.filter(rows["e"].notnull() & (rows["t"] >= 0))
-        all_known = one_if(rows["e"].notnull() & rows["t"].notnull() & (rows["t"] >= 0))
-        sound = rows.mutate(sound=all_known.min().over(within(rows)))
-        sound = sound.filter((sound["sound"] == 1) & rows["e"].notnull())
-    ordered, steps = in_sequence(sound, layout)
-    with stage(1, CHECKS, "checks"):
-        found, _ = find(home, ordered, [*steps, *next_state_checks(ordered, layout, reading)])
-    faults = [fault for fault in found if fault.code in CODES]
-    after = [fault for fault in found if fault.code not in CODES]
-    if faults:  # later rules look at the other episodes only
-        wrong = one_if(expr.any_of([check.bad for check in steps]))
-        sound = ordered.mutate(wrong=wrong)
-        sound = sound.mutate(worst=sound["wrong"].max().over(within(sound)))
-        sound = sound.filter(sound["worst"] == 0)
-        after, _ = find(home, sound, next_state_checks(sound, layout, reading))
-    with stage(2, CHECKS, "checks"):
-        histogram = _histogram(home, known, layout)
-    for role, flag in FLAGS.items():
-        if sum(row[f"after_{flag}"] for row in histogram):
-            faults += _after_end(home, known, layout[role].name, flag)
-    if faults or some_unknown:
-        histogram = _histogram(home, sound, layout)
-    return [*faults, *after, *_short(home, sound, layout, reading, histogram)], histogram
-
-
-def _histogram(home: Home, rows: Any, layout: Layout) -> list[Answer]:
-    """Episodes by length, flags and whether one is not known; and those with rows after an end."""
-    unsure = [rows[layout[role].column].isnull() for role in FLAGS if role in layout]
-    episodes = rows.group_by([rows["e"]]).aggregate(
-        length=rows.count(),
-        ended=one_if(rows["ended"]).max(),
-        cut=one_if(rows["cut"]).max(),
-        unsure=one_if(expr.any_of([rows["e"].isnull(), *unsure])).max(),
-        last=rows["t"].max(),
-        ended_at=only_if(rows["ended"], rows["t"]).min(),
-        cut_at=only_if(rows["cut"], rows["t"]).min(),
-    )
-    keys = [episodes[name] for name in ("length", "ended", "cut", "unsure")]
-    table = episodes.group_by(keys).aggregate(
-        n=episodes.count(),
-        after_ended=one_if(episodes["last"] > episodes["ended_at"]).sum(),
-        after_cut=one_if(episodes["last"] > episodes["cut_at"]).sum(),
-    )
-    return [{name: int(v) for name, v in row.items()} for row in home.run(table).to_pylist()]
-
-
-def _after_end(home: Home, rows: Any, column: str, flag: str) -> list[Fault]:
-    """No row may follow the one that says the episode has ended."""
-    ends = only_if(rows[flag], rows["t"]).min().over(within(rows))
-    rows = rows.mutate(end_at=ends)
-
-    def ended(row: Answer) -> str:
-        return f" (a row at this step; the episode ended at step {int(row['end_at'])})"
-
-    bad = rules.ROWS_AFTER_END.broken(rows["t"], rows["end_at"])
-    more = {"end_at": rows["end_at"]}
-    check = Check(rules.ROWS_AFTER_END, column, bad, rows["t"], more=more, note=ended)
-    return find(home, rows, [check])[0]
-
-
-def _short(
-    home: Home, rows: Any, layout: Layout, reading: Reading, histogram: list[Answer]
-) -> list[Fault]:
-    """The last row of a short episode must say why it is the last."""
-    horizon = reading.horizon or max((row["length"] for row in histogram), default=1)
-    unexplained = [
-        row
-        for row in histogram
-        if row["length"] < horizon and not (row["ended"] or row["cut"] or row["unsure"])
-    ]
-    if reading.short_episodes != "error" or not unexplained:
-        return []
-    rows = rows.mutate(
-        length=rows["t"].count().over(within(rows)),
-        ends=one_if(rows["ended"] | rows["cut"]).max().over(within(rows)),
-    )
-    bad = (rows["t"] == rows["length"] - 1) & (rows["length"] < horizon) & (rows["ends"] == 0)
-    for role in [role for role in FLAGS if role in layout]:
-        bad = bad & rows[layout[role].column].notnull()
-    fix = rules.short_episode_fix(home.names, *(role.name for role in layout.values()))
-    check = Check(rules.SHORT_EPISODE, layout["step"].name, bad, rows["t"], fix)
-    return find(home, rows, [check])[0]

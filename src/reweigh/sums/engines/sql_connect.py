@@ -1,16 +1,16 @@
 """Where the rows of a log are for SQL: an Ibis table of the user's, DuckDB or Spark.
 
-A home gives the log as an Ibis table whose columns are c0, c1, … by position, so that the names
-a user gave to columns never reach a query; it takes small tables (a policy), and it runs
-expressions. Ibis writes the SQL; the engine's own connection runs it and answers in Arrow, so that
-plain Ibis is enough, without the packages that its own backends ask for.
+A home gives the log as an Ibis table whose columns are c0, c1, … by position, so that the names a
+user gave to columns never reach a query; it takes small tables (a policy), and it runs expressions.
+Ibis writes the SQL; the engine's own connection runs it and returns Arrow tables, so plain Ibis is
+enough, without the packages that its backends need.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +21,7 @@ from reweigh.errors import InputError, UsageError
 from reweigh.log.parquet_files import ParquetSource
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import is_text
+from reweigh.log.times import days_since_1970, is_temporal, microseconds, plain_times
 from reweigh.sums.read import Reading
 from reweigh.system.process import wait_for
 
@@ -32,8 +33,8 @@ IBIS_NAMES = {"bool": "boolean", "halffloat": "float16", "float": "float32", "do
 
 @dataclass(eq=False)
 class Home:
-    """Where rows are, and who answers questions about them. This one writes SQL and runs none, for
-    a log of which only the columns are known.
+    """The place of the rows, which runs queries on them. This one writes SQL and runs none, for a
+    log with only its columns known.
 
     source   where the rows are, in words
     names    all columns of the log
@@ -66,21 +67,22 @@ class Home:
         return to_sql(expression, self.dialect)
 
     def run(self, expression: Any, sql: str | None = None) -> pa.Table:
-        """The answer; `sql` is the expression's, where it has been written already, or what makes
-        a table of it."""
+        """The result of a query; `sql` is the SQL of the expression, if it has been written
+        already, or the one that makes a table of it."""
         return self.answer(sql or self.sql(expression))
 
     def answer(self, query: str) -> pa.Table:
-        raise UsageError(f"SQL for {self.dialect} is written here, not run")
+        raise UsageError(f"SQL for {self.dialect} can be written here, but not run")
 
 
 @contextlib.contextmanager
 def open_home(
-    engine: str | None, data: Any, reading: Reading, policy: str | None
+    engine: str | None, data: Any, reading: Reading, policy: Mapping[str, str]
 ) -> Iterator[Home]:
-    """Connect to where the rows are; what was made there for the time is removed at the end.
+    """Connect to the database; temporary tables are removed at the end.
 
-    `policy` is a column that the target reads, beside those that play a role.
+    `policy` are the columns that the target reads, by the names of their roles, beside those of
+    the log's own roles.
     """
     if isinstance(data, FileSource):
         data.refuse_change()
@@ -103,7 +105,7 @@ def open_home(
 def quoted(name: str) -> str:
     """A name as an SQL identifier: the one place where a name becomes SQL."""
     if "\0" in name:
-        raise UsageError("a name must not hold a NUL character")
+        raise UsageError("a name must not contain a NUL character")
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -115,7 +117,7 @@ def to_sql(expression: Any, dialect: str) -> str:
     try:
         compiler = importlib.import_module(f"ibis.backends.sql.compilers.{name}").compiler
     except ImportError as error:
-        raise UsageError(f"Ibis writes no SQL for {dialect!r}") from error
+        raise UsageError(f"Ibis has no SQL for {dialect!r}") from error
     with _unfused():
         return str(compiler.to_sqlglot(expression).sql(dialect=compiler.dialect, pretty=True))
 
@@ -123,7 +125,7 @@ def to_sql(expression: Any, dialect: str) -> str:
 @contextlib.contextmanager
 def _unfused() -> Iterator[None]:
     """One subquery per step of an expression: merged into each other, they repeat what they use,
-    and the text of a query grows beyond measure. Databases merge them without repeating."""
+    and the text of a query grows without limit. Databases merge them without repeating."""
     import ibis
 
     before = ibis.options.sql.fuse_selects
@@ -153,16 +155,20 @@ def ibis_kind(kind: pa.DataType) -> str:
         return "string"
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision}, {kind.scale})"
+    if is_temporal(kind):
+        return "int64"  # held as microseconds since 1970
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return IBIS_NAMES.get(str(kind), str(kind))
     return "binary"
 
 
 def judged(given: Sequence[pa.DataType], held: Sequence[pa.DataType]) -> list[pa.DataType]:
-    """The types by which the log's contract judges columns: what the database holds, unless Arrow
-    says that there is nothing, or what reweigh does not read. Of such types databases hold what is
-    inside, such as the integers of a duration."""
-    refused = [pa.types.is_null(kind) or ibis_kind(kind) == "binary" for kind in given]
+    """The types by which the log's contract judges columns: the database's types, unless Arrow has
+    null or a type that reweigh does not read. Databases store such types by their content, such as
+    the integers of a duration."""
+    refused = [
+        pa.types.is_null(kind) or is_temporal(kind) or ibis_kind(kind) == "binary" for kind in given
+    ]
     return [g if no else h for g, h, no in zip(given, held, refused, strict=True)]
 
 
@@ -173,23 +179,24 @@ def refuse_twins(names: Sequence[str], where: str, who: str, otherwise: str = ""
         first = known.setdefault(name.lower(), name)
         if first != name:
             raise InputError(
-                f"{where} holds the columns {first!r} and {name!r}, whose names differ in case "
-                f"alone: {who} takes them for one; rename one of them{otherwise}"
+                f"{where} has the columns {first!r} and {name!r}, which differ only in case: "
+                f"{who} treats them as one; rename one of them{otherwise}"
             )
 
 
 # ---- rows of files and of tables in memory -----------------------------------------------------
 
 
-def needed(reading: Reading, policy: str | None, known: Sequence[str]) -> list[str]:
+def needed(reading: Reading, policy: Mapping[str, str], known: Sequence[str]) -> list[str]:
     """The columns that are read, of those that there are."""
     wanted = [name for _, name in reading.columns.by_role()]
-    wanted += [] if policy is None else [policy]
+    wanted += policy.values()
+    wanted += [] if reading.only is None else [reading.only.column]
     return [name for name in dict.fromkeys(wanted) if name in known]
 
 
 def files_alike(
-    data: ParquetSource, reading: Reading, policy: str | None
+    data: ParquetSource, reading: Reading, policy: Mapping[str, str]
 ) -> tuple[pa.Schema, list[tuple[tuple[str, ...], list[Path]]]]:
     """The types of the needed columns over all Parquet files; and the files that have the same
     columns, of the same types, with the names of these: an engine reads such files together."""
@@ -202,8 +209,10 @@ def files_alike(
     return united, [(names, paths) for (names, _), paths in alike.items()]
 
 
-def arrow_rows(data: TableSource | FileSource, reading: Reading, policy: str | None) -> pa.Table:
-    """The needed columns of a log that is in memory, or in CSV files.
+def arrow_rows(
+    data: TableSource | FileSource, reading: Reading, policy: Mapping[str, str]
+) -> pa.Table:
+    """The needed columns of a log that is in memory, or in CSV or JSON files.
 
     A CSV file is read by reweigh's own reader on every engine: three parsers would be three
     contracts about quotes, empty cells and numbers.
@@ -212,16 +221,16 @@ def arrow_rows(data: TableSource | FileSource, reading: Reading, policy: str | N
     if isinstance(data, TableSource):
         return data.table.select(names)
     from reweigh.log.csv_files import floats_if_most
-    from reweigh.log.read import TEXT_ROLES
+    from reweigh.log.read import id_columns
 
-    numeric = {"action"} if reading.continuous_actions else set()
-    if reading.abstraction is not None:
-        numeric |= {"state", "next_state"}
-    words = {n: r for r, n in reading.columns.by_role() if r in TEXT_ROLES and r not in numeric}
+    words = id_columns(reading.columns, reading.abstraction, reading.continuous_actions)
     table = data.read(names, list(words))
     for at, name in enumerate(names):
-        if words.get(name) in ("state", "next_state"):
+        if data.kind == "csv" and words.get(name) in ("state", "next_state"):
             column = floats_if_most(table.column(name), reading.csv.decimal)
+            table = table.set_column(at, name, column)
+        if words.get(name) == "time":
+            column = plain_times(table.column(name), reading.csv.decimal)
             table = table.set_column(at, name, column)
     return table
 
@@ -238,7 +247,7 @@ class TableHome(Home):
         super().__init__(f"Ibis table of {dialect}", list(table.columns), [], [], dialect, "")
 
     def open(self, names: Sequence[str]) -> tuple[Any, list[pa.DataType]]:
-        # Ibis quotes identifiers; the names stand once in the query, inside this projection
+        # Ibis quotes identifiers; the names occur once in the query, inside this projection
         for name in names:
             quoted(name)
         if self.dialect in CASELESS:
@@ -247,22 +256,45 @@ class TableHome(Home):
             refuse_twins(twins, f"the {self.source}", self.dialect)
         cells = [self._plain(self.table[name]) for name in names]
         chosen = self.table.select(**{f"c{i}": column for i, column in enumerate(cells)})
-        kinds = [column.type() for column in cells]
+        kinds = [self.table[name].type() for name in names]
+        kinds = [column.type() if kind.is_uuid() else kind
+                 for kind, column in zip(kinds, cells, strict=True)]  # fmt: skip
         read = [
-            kind.is_string() or kind.is_boolean() or kind.is_numeric() or kind.is_null()
+            kind.is_string()
+            or kind.is_boolean()
+            or kind.is_numeric()
+            or kind.is_null()
+            or self._is_time(kind)
             for kind in kinds
         ]
         arrow = [k.to_pyarrow() if ok else pa.binary() for k, ok in zip(kinds, read, strict=True)]
         return chosen, arrow
 
     def _plain(self, column: Any) -> Any:
-        """A UUID as its text. In DuckDB a text may have a collation, which its bytes have not."""
+        """A UUID as its text, a time as microseconds since 1970. In DuckDB a text may have a
+        collation, which its bytes have not."""
         if column.type().is_uuid():
             column = column.cast("string")
-        from reweigh.sums.engines.sql_rows import decode, encode
+        from reweigh.sums.engines.sql_rows import decode, encode, epoch_us
 
+        if self._is_time(column.type()):
+            if self.dialect == "duckdb":
+                return epoch_us(column)
+            moment = column.cast("timestamp")
+            names = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+            year, month, day, hour, minute, second, fraction = (
+                getattr(moment, name)().cast("int64") for name in names
+            )
+            days = days_since_1970(year, month, day)
+            return microseconds(days, hour, minute, second, fraction, 0)
         collates = column.type().is_string() and self.dialect == "duckdb"
         return decode(encode(column)) if collates else column
+
+    def _is_time(self, kind: Any) -> bool:
+        """A date or a time without a zone; with one only where the backend tells its instant."""
+        zoned = kind.is_timestamp() and kind.timezone is not None
+        plain = kind.is_date() or (kind.is_timestamp() and not zoned)
+        return bool(plain or (zoned and self.dialect == "duckdb"))
 
     def put(self, name: str, table: pa.Table) -> Any:
         if self.dialect == "duckdb":

@@ -11,7 +11,7 @@ import re
 import socket
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +23,7 @@ from reweigh.errors import InputError, ResourceError, UsageError, nearest
 from reweigh.log.parquet_files import ParquetSource
 from reweigh.log.sources import FileSource, TableSource, is_duckdb
 from reweigh.log.states import is_text, plain_schema, plain_table
+from reweigh.log.times import is_temporal, time_values
 from reweigh.sums.engines.sql_connect import (
     Home,
     arrow_rows,
@@ -98,28 +99,31 @@ def duckdb_errors(source: str, files: FileSource | None) -> Iterator[None]:
 def _out_of_memory(error: Exception) -> ResourceError:
     """Without DuckDB's further lines, which advise settings of its own connection."""
     return ResourceError(
-        "DuckDB needs more memory than its limit, or more disk for what it spills; raise "
-        f"{MEMORY_LIMIT}, or name a larger disk in {TEMP_DIRECTORY}: {str(error).splitlines()[0]}"
+        "DuckDB needs more memory than its limit, or more disk space for temporary files; "
+        f"raise {MEMORY_LIMIT}, or name a larger disk in {TEMP_DIRECTORY}: "
+        f"{str(error).splitlines()[0]}"
     )
 
 
 def memory_limit() -> str | None:
-    """The limit that was asked for; DuckDB takes a negative one for none at all."""
+    """The requested limit; DuckDB reads a negative one as no limit."""
     limit = os.environ.get(MEMORY_LIMIT)
     if not limit:
         most, there = process.allowed(), process.physical()
-        # DuckDB knows the machine's memory and its control group, not the limit of its addresses
+        # DuckDB reads the machine's memory and its control group, not the address-space limit
         if most is None or there is None or most >= there:
             return None
         return f"{int(SHARE * most)} bytes"
     size = SIZE.fullmatch(limit.strip())
     if size is None or float(size[1]) <= 0:
-        raise UsageError(f"{MEMORY_LIMIT}={limit!r} is no size; write one such as 4GB, 512MiB, 60%")
+        raise UsageError(
+            f"{MEMORY_LIMIT}={limit!r} is not a size; write one such as 4GB, 512MiB, 60%"
+        )
     return limit
 
 
 def open_duckdb(
-    data: Any, reading: Reading, policy: str | None, stack: contextlib.ExitStack
+    data: Any, reading: Reading, policy: Mapping[str, str], stack: contextlib.ExitStack
 ) -> DuckHome:
     """Connect, and make a view of the log in which columns have numbers for names."""
     in_process = isinstance(data, TableSource | FileSource)
@@ -129,7 +133,7 @@ def open_duckdb(
     allowed: list[str] = []
     files = data if isinstance(data, FileSource) else None
     with duckdb_errors(source, files):
-        # a query tells how far it is only with DuckDB's own bar, which would be among our output
+        # a query reports progress only with DuckDB's own bar, which would be in our output
         connection.execute("SET enable_progress_bar_print = false")
         connection.execute("SET enable_progress_bar = true")
         if isinstance(files, ParquetSource):
@@ -145,7 +149,7 @@ def open_duckdb(
             given = connection.sql(f"SELECT * FROM {name} LIMIT 0").to_arrow_table().schema
             view = _select(name, given.names, given)
         connection.execute(f"CREATE TEMP VIEW {LOG} AS {view}")
-        # from here on the connection reads these files and no others, whatever it is told
+        # from here on the connection can read only these files
         connection.execute("SET allowed_paths = ?", [allowed])
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
@@ -167,7 +171,7 @@ def _connect(path: str | None, reading: Reading, stack: contextlib.ExitStack) ->
     process.require(LEAST, "DuckDB", "raise its limit, or read the log with engine='stream'")
     spill = os.environ.get(TEMP_DIRECTORY) or tempfile.gettempdir()
     if not Path(spill).is_dir():
-        raise ResourceError(f"{TEMP_DIRECTORY}={spill!r} is no directory")
+        raise ResourceError(f"{TEMP_DIRECTORY}={spill!r} is not a directory")
     config = {
         "temp_directory": stack.enter_context(
             tempfile.TemporaryDirectory(prefix="reweigh-", dir=spill)
@@ -182,8 +186,8 @@ def _connect(path: str | None, reading: Reading, stack: contextlib.ExitStack) ->
         raise ResourceError(f"there is no DuckDB database {path!r}")
     if path is not None and not is_duckdb(Path(path)):
         raise UsageError(
-            f"{path!r} is no DuckDB database, and table={reading.table!r} names a table of a "
-            "DuckDB database or of Spark; a file of rows is read without it"
+            f"{path!r} is not a DuckDB database, and table={reading.table!r} names a table "
+            "of a DuckDB database or of Spark; read a file of rows without it"
         )
     try:
         connection = duckdb.connect(path or ":memory:", read_only=path is not None, config=config)
@@ -197,12 +201,12 @@ def _connect(path: str | None, reading: Reading, stack: contextlib.ExitStack) ->
 
 
 def _parquet_view(
-    connection: Any, data: ParquetSource, reading: Reading, policy: str | None
+    connection: Any, data: ParquetSource, reading: Reading, policy: Mapping[str, str]
 ) -> tuple[pa.Schema, str, list[str]]:
     """The types of the needed columns over all files, their query, and what it may read.
 
     Columns are taken by position, from files that have the same ones: DuckDB finds columns of
-    several files by name, and tells names that differ in upper and lower case alone not apart.
+    several files by name, and treats names that differ only in case as equal.
     """
     united, alike = files_alike(data, reading, policy)
     given, selects, allowed = plain_schema(united), [], set()
@@ -223,7 +227,7 @@ def _select(table: str, names: Sequence[str], given: pa.Schema) -> str:
         f"{_as_kind(f'c{names.index(field.name)}', field.type)} AS c{i}"
         for i, field in enumerate(given)
     ]
-    listed = ", ".join(chosen) or "NULL"  # columns that are not there are told later
+    listed = ", ".join(chosen) or "NULL"  # missing columns are reported later
     return f"SELECT {listed} FROM {table} AS raw({', '.join(numbered(len(names)))})"
 
 
@@ -236,8 +240,11 @@ def _as_kind(column: str, kind: pa.DataType) -> str:
     if pa.types.is_integer(kind):
         unsigned = "U" if pa.types.is_unsigned_integer(kind) else ""
         return f"CAST({column} AS {unsigned}{WHOLE[kind.bit_width]})"
+    if is_temporal(kind):  # where there is no zone it is that of UTC
+        zoned = pa.types.is_timestamp(kind) and kind.tz is not None
+        return f"epoch_us({column if zoned else f'CAST({column} AS TIMESTAMP)'})"
     if is_text(kind) or pa.types.is_null(kind):
-        # UUIDs are texts for Arrow; a collation might take two texts for one
+        # UUIDs are texts for Arrow; a collation might treat two texts as equal
         return f'CAST({column} AS VARCHAR) COLLATE "binary"'
     return column
 
@@ -250,7 +257,7 @@ def _table_name(connection: Any, wanted: str) -> str:
     if len(matches) == 1:
         return ".".join(quoted(part) for part in matches[0])
     if matches:
-        raise UsageError(f"several tables are called {wanted!r}: say which, as schema.table")
+        raise UsageError(f"several tables are called {wanted!r}: name one as schema.table")
     known = [name for _, name in tables]
     listed = ", ".join(map(repr, known)) or "none"
     raise UsageError(f"there is no table {wanted!r}{nearest(wanted, known)} (tables: {listed})")
@@ -287,13 +294,13 @@ def _spark_errors() -> Iterator[None]:
     try:
         yield
     except AnalysisException as error:
-        raise UsageError(f"Spark does not understand what it was asked: {error}") from error
+        raise UsageError(f"Spark cannot understand the query: {error}") from error
     except PySparkException as error:
         raise ResourceError(f"Spark could not finish: {error}") from error
 
 
 def open_spark(
-    engine: str, data: Any, reading: Reading, policy: str | None, stack: contextlib.ExitStack
+    engine: str, data: Any, reading: Reading, policy: Mapping[str, str], stack: contextlib.ExitStack
 ) -> SparkHome:
     """The log as a view of a Spark session, with numbers for names."""
     is_parquet = isinstance(data, ParquetSource)
@@ -303,7 +310,7 @@ def open_spark(
             otherwise = ", or read the log with engine='stream' or 'arrays'"
             refuse_twins(held, paths[0].name, "Spark", otherwise)
     session = spark_session(engine)
-    given: pa.Schema | None = None  # as Arrow tells it
+    given: pa.Schema | None = None  # as Arrow has it
     if is_parquet:
         with _spark_errors():
             frames = [
@@ -350,9 +357,12 @@ def _literal(path: Path) -> str:
 
 
 def _for_spark(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Spark knows no categories, no unsigned numbers and no column without a type. Of what reweigh
-    does not read, only which cells are null counts."""
+    """Spark has no categories, no unsigned numbers and no column without a type. For types that
+    reweigh does not read, only the nulls count."""
     kind = column.type
+    if is_temporal(kind):
+        values, known, _ = time_values(column)
+        return pa.chunked_array([pa.array(values, mask=~known)])
     if ibis_kind(kind) == "binary":
         return pc.if_else(column.is_valid(), True, None)
     if is_text(kind) or pa.types.is_null(kind):
@@ -361,17 +371,17 @@ def _for_spark(column: pa.ChunkedArray) -> pa.ChunkedArray:
         try:
             return column.cast(pa.int64())
         except pa.ArrowInvalid as error:
-            raise InputError(f"Spark holds no unsigned numbers of 64 bits: {error}") from error
+            raise InputError(f"Spark has no unsigned numbers of 64 bits: {error}") from error
     return column
 
 
 def _refuse_absent(engine: str) -> None:
-    """Spark tries for minutes to reach a server that is not there; this tells at once."""
+    """Spark tries for minutes to reach a missing server; this reports it at once."""
     scheme, found, rest = engine.partition("://")
     if not found:
         return
     errors = []
-    for address in rest.partition("/")[0].split(","):  # several masters may stand by
+    for address in rest.partition("/")[0].split(","):  # there may be several masters
         host, _, port = address.rpartition(":") if ":" in address else (address, "", "15002")
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
@@ -402,12 +412,12 @@ def spark_session(engine: str) -> Any:
         if master != engine:
             raise UsageError(
                 f"this process already uses the Spark master {master!r}; stop that session "
-                f"before asking for {engine!r}"
+                f"before you use {engine!r}"
             )
         return active
     builder = SparkSession.builder.master(engine).appName("reweigh")
     builder = builder.config("spark.ui.enabled", "false")
-    if engine.startswith(LOCAL):  # nobody outside needs to reach the driver
+    if engine.startswith(LOCAL):  # nothing outside needs to reach the driver
         builder = builder.config("spark.driver.host", "127.0.0.1")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
     try:

@@ -1,31 +1,40 @@
-"""A log in a database: opened, checked, and what it is; and the target policy beside it."""
+"""A log in a database: opened, checked and described; and the target policy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import ibis
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import KEPT_PLACES, Fault, Place, RefusedError, UsageError, input_error, nearest
+from reweigh.errors import Fault, Place, RefusedError, UsageError, input_error, nearest
 from reweigh.log import rules
 from reweigh.log.abstractions import Grid, Rounding, describe_abstraction
-from reweigh.log.log import SHOWN_LABELS
-from reweigh.log.read import missing_column
+from reweigh.log.quantiles import Quantiles, bin_notes, makes_labels, sample_level
+from reweigh.log.read import log_description, missing_column
 from reweigh.log.rules import Faults, column_fault
-from reweigh.log.states import HIDDEN, Labels, is_number, unite
+from reweigh.log.states import HIDDEN, Labels, is_number, is_text, unite
 from reweigh.log.steps import Identity
 from reweigh.policy import ColumnPolicy, Policy
+from reweigh.policy.rule import RulePolicy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.engines import sql_rows as expr
-from reweigh.sums.engines.sql_checks import CHECKS, FLAGS, Answer, RowChecks, check_episodes, find
+from reweigh.sums.engines.sql_checks import (
+    CHECKS,
+    Answer,
+    RowChecks,
+    all_explained,
+    check_episodes,
+    count_episodes,
+    find,
+)
 from reweigh.sums.engines.sql_connect import Home
 from reweigh.sums.engines.sql_rows import Layout, Role, finite, one_if, only_if
-from reweigh.sums.read import Reading
+from reweigh.sums.read import Reading, StateValues
 from reweigh.system.process import stage
 
 UNLISTED = -9  # the code of a label that the query for all labels did not give
@@ -33,24 +42,26 @@ UNLISTED = -9  # the code of a label that the query for all labels did not give
 
 @dataclass(frozen=True, eq=False)
 class Log:
-    """The typed rows of a log, and which column plays which role. `checked` are those of which
-    every float is looked at, which checks need; `rows`, for sums, cost less."""
+    """The typed rows of a log, and which column plays which role. `checked` reads every float, as
+    checks need; `rows`, for sums, cost less."""
 
     rows: Any
     checked: Any
     layout: Layout
 
 
-def open_log(home: Home, reading: Reading, policy: str | None) -> Log:
+def open_log(home: Home, reading: Reading, policy: Mapping[str, str]) -> Log:
     """Every role's column must be there, and the one that the target reads."""
     abstraction = reading.abstraction
-    if not isinstance(abstraction, Rounding | Grid | None):
+    if not isinstance(abstraction, Rounding | Grid | Quantiles | None):
         raise RefusedError(
             "rows-needed",
-            "an abstraction that is a function needs the rows in Python, and a database keeps its "
-            "rows: use Rounding or Grid, or read the log with engine='stream' or 'arrays'",
+            "an abstraction that is a function needs the rows in Python, which a database "
+            "does not give: use Rounding, Grid or Quantiles, or read the log with "
+            "engine='stream' or "
+            "'arrays'",
         )
-    if abstraction is not None:
+    if isinstance(abstraction, Rounding | Grid):
         abstraction(np.zeros((1, len(reading.columns.state))))  # the number of columns must fit
     wanted = expr.wanted_columns(reading.columns, policy)
     listed = ", ".join(map(repr, home.names))
@@ -58,15 +69,15 @@ def open_log(home: Home, reading: Reading, policy: str | None) -> Log:
     faults = [
         missing_column(role.rstrip("0123456789"), name, home.names)
         for role, name in absent
-        if role != "policy"
+        if role not in policy
     ]
     if faults:
         raise input_error(f"{home.source} with the columns {listed}", faults)
-    for _, name in absent:  # a column of the policy alone is no part of the log's contract
+    for _, name in absent:  # a column used only by the policy is not part of the log's contract
         raise UsageError(
             f"the log has no column {name!r}{nearest(name, home.names)} (columns: {listed})"
         )
-    log, kinds = home.open([name for _, name in wanted])
+    log, kinds = open_rows(home, reading, [name for _, name in wanted])
     plain = [k.value_type if pa.types.is_dictionary(k) else k for k in kinds]
     layout = {
         role: Role(f"c{i}", name, kind)
@@ -76,9 +87,81 @@ def open_log(home: Home, reading: Reading, policy: str | None) -> Log:
     return Log(expr.typed(log, layout, reading), checked, layout)
 
 
+def state_values(home: Home, reading: Reading) -> StateValues:
+    """The numbers of the state columns from which quantiles are taken."""
+    log = open_log(home, replace(reading, abstraction=None), {})
+    rows, parts = log.rows, expr.parts_of(log.layout, "state")
+    level = sample_level(home.rows or home.run(rows.aggregate(n=rows.count()))["n"][0].as_py())
+    kinds = [log.layout[part].kind for part in parts]
+    if level:
+        hashed = expr.hex_digits(rows["e"].cast("string"), 0, home.dialect).cast("int64")
+        rows = rows.filter((hashed % (1 << level)) == 0)
+    columns = {
+        f"x{j}": expr.number(rows[log.layout[part].column], kinds[j])
+        for j, part in enumerate(parts)
+        if is_number(kinds[j])
+    }
+    if not columns:
+        return kinds, [None] * len(parts), 0
+    table = home.run(rows.select(**columns))
+    values = [
+        table.column(f"x{j}").fill_null(np.nan).to_numpy() if f"x{j}" in columns else None
+        for j in range(len(parts))
+    ]
+    return kinds, values, level
+
+
+def open_rows(home: Home, reading: Reading, names: Sequence[str]) -> tuple[Any, list[pa.DataType]]:
+    """These columns of the log, called c0, c1, …, and their types; of one group of the episodes
+    where the reading is of one."""
+    if reading.only is None:
+        return home.open(names)
+    ids, only = reading.columns.episode, reading.only
+    every = list(dict.fromkeys([*names, *reading.columns.order, only.column]))
+    rows, kinds = home.open(every)
+    group, episode = (rows[f"c{every.index(name)}"] for name in (only.column, ids))
+    own = _missing(group) if only.value is None else group == only.value
+    first = rows.filter(_is_first(rows, every, kinds, reading) & own)
+    chosen = first.select(chosen=first[episode.get_name()]).distinct()
+    rows = rows.semi_join(chosen, [episode == chosen["chosen"]])
+    # a name may occur twice: as a state and as a column of the policy
+    wanted = {f"c{i}": rows[f"c{every.index(name)}"] for i, name in enumerate(names)}
+    return rows.select(**wanted), [kinds[every.index(name)] for name in names]
+
+
+def first_values(home: Home, reading: Reading, column: str) -> list[tuple[Any, int]]:
+    """The values of a column in the first rows of the episodes, and how many have each."""
+    if column not in home.names:
+        listed = ", ".join(map(repr, home.names))
+        raise UsageError(
+            f"the log has no column {column!r}{nearest(column, home.names)} (columns: {listed})"
+        )
+    every = list(dict.fromkeys([column, *reading.columns.order]))
+    rows, kinds = home.open(every)
+    plain = kinds[0].value_type if pa.types.is_dictionary(kinds[0]) else kinds[0]
+    if not (is_text(plain) or is_number(plain) or pa.types.is_boolean(plain)):
+        raise UsageError(f"the column {column!r} holds {plain}: groups are by texts or numbers")
+    first = rows.filter(_is_first(rows, every, kinds, reading))
+    counted = first.group_by(value=first["c0"]).aggregate(n=first.count())
+    answer = home.run(counted).to_pydict()
+    return list(zip(answer["value"], answer["n"], strict=True))
+
+
+def _is_first(rows: Any, names: list[str], kinds: list[pa.DataType], reading: Reading) -> Any:
+    columns = reading.columns
+    at, episode = (names.index(name) for name in (columns.clock, columns.episode))
+    if columns.step is not None:
+        return expr.step(rows[f"c{at}"], kinds[at]) == 0
+    return rows[f"c{at}"] == rows[f"c{at}"].min().over(group_by=rows[f"c{episode}"])
+
+
+def _missing(column: Any) -> Any:
+    return column.isnull() | column.isnan() if column.type().is_floating() else column.isnull()
+
+
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What the first look told about a log without faults. Rows are those before the horizon."""
+    """The result of the first pass over a log without faults. Rows are those before the horizon."""
 
     horizon: int
     episodes: int
@@ -93,56 +176,25 @@ class Facts:
     behavior_range: tuple[float, float] | None
     total_return: float
     identity: Identity
-    ids: tuple[int, int] | None  # the least and the largest; None where one is no whole number
+    # the least and the largest by which episodes are ordered; None where one is no whole number
+    ids: tuple[int, int] | None
 
     def describe(self, source: str, reading: Reading) -> dict[str, Any]:
         """As plain values: those of `EpisodeLog.describe`."""
-        notes = []
-        if self.beyond:
-            notes.append(
-                f"cut at the horizon {self.horizon}: {self.beyond:,} later rows are not used"
-            )
-        if 2 * len(self.states) > self.rows:
-            notes.append(
-                f"{len(self.states):,} states for {self.rows:,} rows: most are seen once; "
-                "bin them (abstraction=Rounding or Grid)"
-            )
-        if self.truncated:
-            notes.append(
-                f"mean_return counts only what was logged of the {self.truncated:,} cut-off "
-                f"episode{'s' if self.truncated != 1 else ''}"
-            )
-        behavior, actions = self.behavior_range, self.actions
-        return {
-            "source": source,
-            "episodes": self.episodes,
-            "rows": self.rows,
-            "horizon": self.horizon,
-            "discount": reading.discount,
-            "states": len(self.states),
-            "state_examples": _examples(self.states),
-            "state_columns": list(reading.columns.state),
-            "abstraction": describe_abstraction(reading.abstraction),
-            "actions": None if actions is None else len(actions),
-            "action_examples": None if actions is None else _examples(actions),
-            "continuous_actions": reading.continuous_actions,
-            "hidden_rows": self.hidden_rows,
-            "terminated_early": self.terminated_early,
-            "truncated": self.truncated,
-            "reward_range": list(self.reward_range),
-            "behavior_prob_range": None if behavior is None else list(behavior),
-            "behavior_prob_from": None if behavior is None else "logged",
-            "mean_return": self.total_return / self.episodes,
-            "notes": notes,
-        }
-
-
-def _examples(labels: Labels) -> list[str]:
-    return [labels.name(code) for code in range(min(SHOWN_LABELS, len(labels)))]
+        counts = {k: v for k, v in vars(self).items() if k not in ("identity", "ids")}
+        return log_description(
+            source,
+            reading.columns,
+            describe_abstraction(reading.abstraction),
+            visited=len(self.states),
+            discount=reading.discount,
+            notes=bin_notes(reading.abstraction, reading.columns.state),
+            **counts,
+        )
 
 
 def look(home: Home, log: Log, reading: Reading) -> Facts:
-    """Check the whole contract, and tell what the log is."""
+    """Check the whole contract, and describe the log."""
     rows, layout = log.checked, log.layout
     marked = expr.with_marks(rows, layout, home.dialect)
     checks = RowChecks(marked, layout, reading).every_role()
@@ -151,27 +203,36 @@ def look(home: Home, log: Log, reading: Reading) -> Facts:
         found, told = find(home, marked, checks.checks, **sums)
     if not told["total"]:
         raise input_error(home.source, [column_fault(rules.NO_ROWS, None)])
-    faults = [*checks.faults, *checks.column_faults(told), *found]
-    histogram: list[Answer] = []
-    if told["unknown"] < told["total"]:
-        found, histogram = check_episodes(home, rows, layout, reading, bool(told["unknown"]))
-        if any(told.get(f"no_truth_{role}") for role in FLAGS):  # how an episode ends is not known
-            found = [fault for fault in found if fault.code != rules.SHORT_EPISODE.code]
-        faults += [replace(fault, total=int(told["total"])) for fault in found]
-    Faults(lambda row: Place(None), 0, faults).raise_if_any(home.source)
+    faults = [*checks.faults, *checks.float_states(told), *found]
+    episodes: list[Answer] = []
+    if not faults:
+        with stage(1, CHECKS, "checks"):
+            episodes = count_episodes(home, rows)
+    if faults or not all_explained(reading, episodes):
+        refuse(home, log, reading, faults)
     if told.get("too_large"):
         raise UsageError(
-            "the state abstraction returned numbers that are not whole, not finite or too large "
-            "for 64 bits; a state is an integer or a text: round them or give the cell's number"
+            "the state abstraction returned numbers that are fractions, not finite or too "
+            "large for 64 bits; a state is an integer or a text: round them, or return the "
+            "number of the cell"
         )
-    with stage(3, CHECKS, "checks"):
+    with stage(2, CHECKS, "checks"):
         states, actions = _labels(home, rows, layout, reading)
-    return _facts(reading, told, histogram, states, actions)
+    return _facts(reading, told, episodes, states, actions)
+
+
+def refuse(home: Home, log: Log, reading: Reading, row_faults: Sequence[Fault] = ()) -> NoReturn:
+    """Raise the faults of single rows, and those that span rows."""
+    no_truths = {rules.NOT_TRUTHS.message(role.name) for role in log.layout.values()}
+    ends_known = no_truths.isdisjoint(fault.rule for fault in row_faults)
+    spanning = check_episodes(home, log.checked, log.layout, reading, ends_known)
+    Faults(lambda row: Place(None), 0, [*row_faults, *spanning]).raise_if_any(home.source)
+    raise AssertionError("no rule is broken")
 
 
 def _row_sums(rows: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
-    """What is added up beside the faults: ranges, the return, and which rows these are."""
-    e, t, mu = rows["e"], rows["t"], rows["mu"] if "mu" in rows.columns else ibis.null("float64")
+    """The sums beside the faults: ranges, the return, and the identity of the rows."""
+    t, mu = rows["t"], rows["mu"] if "mu" in rows.columns else ibis.null("float64")
     inside = t >= 0
     if reading.horizon is not None:
         inside = inside & (t < reading.horizon)
@@ -186,7 +247,6 @@ def _row_sums(rows: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
                 conditions.append(finite(x) & ~(scaled.abs() < float(expr.INT64)))
         large["too_large"] = one_if(expr.any_of(conditions)).sum()
     return {
-        "unknown": one_if(e.isnull() | t.isnull() | (t < 0)).sum(),
         "used": one_if(inside).sum(),
         "hidden": one_if(inside & (rows["hid"] == 1)).sum(),
         "y_low": y.min(),
@@ -194,9 +254,9 @@ def _row_sums(rows: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
         "mu_low": mu.min(),
         "mu_high": mu.max(),
         "y_sum": (expr.discounting(reading.discount, t) * y.fill_null(0.0)).sum(),
-        "id_low": rows["id"].min(),
-        "id_high": rows["id"].max(),
-        "id_texts": one_if((t == 0).fill_null(False) & rows["id"].isnull()).sum(),
+        "id_low": rows["began"].min(),
+        "id_high": rows["began"].max(),
+        "id_texts": one_if((t == 0).fill_null(False) & rows["began"].isnull()).sum(),
         **large,
         **expr.mark_sums(rows, inside),
     }
@@ -236,7 +296,7 @@ def _facts(
 def _labels(
     home: Home, rows: Any, layout: Layout, reading: Reading
 ) -> tuple[Labels, Labels | None]:
-    """States, those that only stand in next_state last, and actions (None: they are numbers)."""
+    """States, those that occur only in next_state last, and actions (None: they are numbers)."""
     parts = range(len(reading.columns.state))
     groups = {"state": [f"s{j}" for j in parts]}
     if reading.columns.next_state is not None:
@@ -250,7 +310,7 @@ def _labels(
         columns = []
         for j in range(len(names)):
             texts = shown.column(f"l{j}").to_pylist()
-            binned = role != "action" and reading.abstraction is not None
+            binned = role != "action" and not makes_labels(reading.abstraction, j)
             kind = layout[role if role == "action" else f"{role}{j}"].kind
             columns.append(list(map(int, texts)) if binned or expr.is_whole(kind) else texts)
         # in the order that they have in memory
@@ -277,17 +337,19 @@ def _distinct(rows: Any, groups: Sequence[Sequence[str]]) -> Any:
 # ---- the target policy -------------------------------------------------------------------------
 
 
-def policy_column(target: Policy) -> str | None:
-    """The column that a policy reads; what needs rows in Python is refused."""
+def policy_columns(target: Policy) -> dict[str, str]:
+    """The columns that a policy reads, by their roles; what needs rows in Python is refused."""
     if isinstance(target, ColumnPolicy):
-        return target.column
+        return {"policy": target.column}
     if isinstance(target, TablePolicy):
-        return None
+        return {}
+    if isinstance(target, RulePolicy):
+        return {f"rule{j}": name for j, name in enumerate(target.reads)}
     raise RefusedError(
         "rows-needed",
-        f"the policy {target.name} is a function of rows in Python, and a database keeps its rows: "
-        "give the target as a table or a logged column, or read the log with engine='stream' or "
-        "'arrays'",
+        f"the policy {target.name} is a Python function and needs the rows in Python, which "
+        "a database does not give: give the target as a table, a rule or a logged column, or read "
+        "the log with engine='stream' or 'arrays'",
     )
 
 
@@ -315,6 +377,13 @@ def policy_states(target: TablePolicy, states: Labels) -> npt.NDArray[np.int64]:
     return np.asarray(codes[e.state], np.int64)
 
 
+def refuse_broken(home: Home, log: Log, reading: Reading, rows: Any) -> None:
+    """Rows in order must lack no step, and agree about states."""
+    [answer] = home.run(rows.aggregate(broken=rows["broken"].max())).to_pylist()
+    if answer["broken"]:
+        refuse(home, log, reading)
+
+
 def refuse_unknown_states(
     home: Home, rows: Any, reading: Reading, target: TablePolicy, facts: Facts
 ) -> None:
@@ -335,23 +404,10 @@ def refuse_unknown_states(
     order = ibis.window(group_by=[lost["s"]], order_by=[lost["t"], lost["e"]])
     lost = lost.mutate(nth=ibis.row_number().over(order))
     lost = home.run(lost.filter(lost["nth"] == 0).select("s", "e", "t")).sort_by("s").to_pylist()
-    if not lost:
-        return
-    fix = "add rows for these states to the policy"
-    fix += nearest(states.name(lost[-1]["s"]), [str(value) for value in e.states.values])
-    if lost[0]["s"] == HIDDEN:
-        fix += "; the hidden state needs a row too (state None, an empty cell in a CSV)"
-    column = ", ".join(reading.columns.state)
-    places = tuple(
-        Place(
-            None if row["s"] == HIDDEN else states.values[row["s"]],
-            column,
-            episode=row["e"],
-            step=int(row["t"]),
+    if lost:
+        target.refuse_states(
+            states,
+            reading.columns.state,
+            {row["s"]: row for row in lost},
+            lambda row: Place(None, episode=row["e"], step=int(row["t"])),
         )
-        for row in lost[:KEPT_PLACES]
-    )
-    what = "state and step" if steps else "state"
-    rule = f"the policy {target.name!r} must know every {what} of the log"
-    fault = Fault("unknown-state", rule, fix, places, len(lost), count, "states")
-    raise input_error("the target policy", [fault])

@@ -2,7 +2,7 @@
 
 Columns of the tables here:
 
-    e, t        episode and step                      s0, s1, …   parts of the state, null if hidden
+    e, t        episode and step (`sql_times.py`)     s0, s1, …   parts of the state, null if hidden
     hid         1 where the state is hidden           n0, n1, …   parts of the logged next state
     a           action                                y, mu       reward, μ(a|s)
     ended, cut  the flags                             q           the target's column
@@ -10,7 +10,9 @@ Columns of the tables here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from operator import or_
 from typing import Any, NamedTuple
@@ -18,11 +20,16 @@ from typing import Any, NamedTuple
 import ibis
 import pyarrow as pa
 
+from reweigh.errors import InputError, InputWarning, ReweighError, input_error
 from reweigh.kernels import FOLD, LARGE, MARKS, MIX, SPREAD
 from reweigh.log.abstractions import Grid, Rounding
 from reweigh.log.log import Columns
+from reweigh.log.quantiles import Quantiles, makes_labels
+from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import is_number, is_text
 from reweigh.log.steps import NUMBER
+from reweigh.policy import Policy
+from reweigh.sums.engines import Request
 from reweigh.sums.read import Reading
 
 LARGEST = 1.7976931348623157e308
@@ -31,7 +38,7 @@ MOST_STEPS = 2**40  # no log has more, and a product with a larger step might no
 
 
 class Role(NamedTuple):
-    """A column that plays a role: what it is called here (c0, c1, …) and in the log, its type."""
+    """A column with a role: its name here (c0, c1, …) and in the log, and its type."""
 
     column: str
     name: str
@@ -41,12 +48,12 @@ class Role(NamedTuple):
 Layout = dict[str, Role]  # by role: "state0", "state1" for the parts of a state
 
 
-def wanted_columns(columns: Columns, policy: str | None) -> list[tuple[str, str]]:
-    """(role, name) of the columns to read."""
+def wanted_columns(columns: Columns, policy: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(role, name) of the columns to read; `policy` are the target's own."""
     parts = {name: f"state{j}" for j, name in enumerate(columns.state)}
     parts |= {name: f"next_state{j}" for j, name in enumerate(columns.next_state or ())}
     roles = [(parts.get(name, role), name) for role, name in columns.by_role()]
-    return roles if policy is None else [*roles, ("policy", policy)]
+    return [*roles, *policy.items()]
 
 
 def parts_of(layout: Layout, role: str) -> list[str]:
@@ -65,6 +72,10 @@ def database_function(function: Callable[..., Any], name: str | None = None) -> 
 
 @database_function
 def list_min(numbers: list[float]) -> float: ...  # type: ignore[empty-body]
+
+
+@database_function
+def epoch_us(moment) -> int: ...  # type: ignore[no-untyped-def, empty-body]
 
 
 @database_function
@@ -115,7 +126,7 @@ def finite(x: Any) -> Any:
 
 
 def is_null(x: Any) -> Any:
-    """Null alone: of a float, Ibis asks Spark for null or NaN. A comparison with NaN has an answer,
+    """Null alone: of a float, Ibis asks Spark for null or NaN. A comparison with NaN has a result,
     one with null has none."""
     return (x < 0).isnull() if x.type().is_floating() else x.isnull()
 
@@ -168,8 +179,8 @@ def neighbors(rows: Any) -> Any:
 def read_each(log: Any, kinds: Sequence[pa.DataType], dialect: str) -> Any:
     """The log with its columns c0, c1, … such that DuckDB looks at every float.
 
-    The statistics of Parquet leave NaN out, and DuckDB answers from them, without a look at the
-    rows, whether a number is finite. It keeps none of the least number of a list.
+    The statistics of Parquet leave NaN out, and DuckDB uses them instead of the rows to decide
+    whether a number is finite. It keeps none of the least number of a list.
     """
     if dialect != "duckdb":
         return log
@@ -228,7 +239,9 @@ def typed(log: Any, layout: Layout, reading: Reading) -> Any:
 
     if reading.abstraction is not None:
         log = with_cells(log, layout, reading.abstraction)
-    columns = {"e": of("episode", label), "t": of("step", step)}
+    columns = {"e": of("episode", label)}
+    if "step" in layout:
+        columns["t"] = of("step", step)
     columns |= _states(log, layout, reading)
     hidden = [columns[f"s{j}"].isnull() for j in range(len(reading.columns.state))]
     columns["hid"] = one_if(any_of(hidden))
@@ -239,7 +252,12 @@ def typed(log: Any, layout: Layout, reading: Reading) -> Any:
             columns[short] = of(role, number)
     for role, short in (("terminated", "ended"), ("truncated", "cut")):
         columns[short] = of(role, truth) if role in layout else ibis.literal(False)
-    return log.mutate(**columns)
+    if layout.keys() >= {"step"} and "time" not in layout:
+        return log.mutate(**columns)
+    from reweigh.sums.engines.sql_times import with_steps, with_times
+
+    log = log.mutate(**columns)
+    return with_steps(with_times(log, layout["time"]) if "time" in layout else log, reading)
 
 
 def _states(log: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
@@ -250,7 +268,7 @@ def _states(log: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
     for j in range(width):
         roles = [layout[f"{role}{j}"] for role in ("state", "next_state")[: len(shorts)]]
         values = [label(log[role.column], role.kind) for role in roles]
-        if reading.abstraction is not None:
+        if not makes_labels(reading.abstraction, j):
             values = [log[f"cell_{role.column}"] for role in roles]
         elif any(value.type().is_string() for value in values):  # columns of different types
             values = [value.cast("string") for value in values]
@@ -262,15 +280,17 @@ def _states(log: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
 
 
 def with_cells(log: Any, layout: Layout, abstraction: Any) -> Any:
-    """With the Rounding or Grid of every part of a state as a column `cell_…`; null where it is
-    null, not finite, or does not fit. In steps, because SQL has no names for the parts of an
-    expression."""
+    """With the Rounding, Grid or Quantiles of every part of a state as a column `cell_…`; null
+    where it is null, not finite, or does not fit. In steps, because SQL has no names for the parts
+    of an expression."""
     parts = [(layout[f"{r}{j}"], j) for r in ("state", "next_state")
              for j in range(len(parts_of(layout, r)))]  # fmt: skip
-    if isinstance(abstraction, Grid):
+    if isinstance(abstraction, Grid | Quantiles):
         edges: Any = abstraction.edges
         cells = {}
         for role, j in parts:
+            if edges[j] is None:  # a label as it is
+                continue
             x = number(log[role.column], role.kind)
             cell = ibis.literal(0)
             for edge in edges[j]:  # the number of edges at or below x
@@ -309,8 +329,9 @@ def id_number(rows: Any, layout: Layout) -> Any:
 
 def with_marks(rows: Any, layout: Layout, dialect: str) -> Any:
     """Rows with `md` and `mg`, from which the marks of a row and of the episode that begins with it
-    are made, and `id` of a first row, a whole number or null. In steps, because SQL has no names
-    for the parts of an expression."""
+    are made, and of a first row `id`, a whole number or null, and `began`, when its episode began
+    (the id where the log has no times). In steps, because SQL has no names for the parts of an
+    expression."""
 
     def known(x: Any) -> Any:  # a log with other numbers is refused, and its marks with it
         return ibis.ifelse(finite(x), x, 0.0)
@@ -318,7 +339,7 @@ def with_marks(rows: Any, layout: Layout, dialect: str) -> Any:
     mu = rows["mu"] if "behavior_prob" in layout else ibis.literal(0.0)
     first = (rows["t"] == 0).fill_null(False)
     column, _, kind = layout["episode"]
-    halves: dict[str, Any] = {}  # of 64 bits: where an id is no whole number, or exceeds them
+    halves: dict[str, Any] = {}  # of 64 bits: if an id is not a whole number, or exceeds them
     if pa.types.is_uint64(kind):
         bits = only_if(first, rows[column])
         halves = {"high": (bits >> 32).cast("float64"), "low": (bits & 0xFFFFFFFF).cast("float64")}
@@ -326,7 +347,8 @@ def with_marks(rows: Any, layout: Layout, dialect: str) -> Any:
         text = only_if(first, rows["e"].cast("string"))
         halves = {"high": hex_digits(text, 0, dialect), "low": hex_digits(text, 8, dialect)}
     id_first = only_if(first, id_number(rows, layout))
-    rows = rows.mutate(my=known(rows["y"]), mm=known(mu), id=id_first, **halves)
+    began = only_if(first, rows["began"]) if "began" in rows.columns else id_first
+    rows = rows.mutate(my=known(rows["y"]), mm=known(mu), id=id_first, began=began, **halves)
     me = rows["id"].cast("float64")
     if halves:  # the bits of a signed number: each half is exact, their sum is rounded once
         high = ibis.ifelse(rows["high"] < 2.0**31, rows["high"], rows["high"] - 2.0**32)
@@ -365,3 +387,27 @@ def _folded(x: Any) -> Any:
         else_=0.0,
     )
     return _fraction(small * SPREAD)
+
+
+def with_rows(
+    error: InputError, data: TableSource | FileSource, reading: Reading, target: Policy | None
+) -> InputError:
+    """The same faults, at the places that the stream finds for them."""
+    from reweigh.sums.engines.stream import StreamEngine
+
+    engine = StreamEngine(fast=False)
+    places = {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InputWarning)  # that rows in no order were sorted
+            if target is None:
+                engine.describe(data, reading)
+            else:
+                engine.moments(data, reading, target, Request(frozenset({"transitions"})))
+    except InputError as found:
+        places = {(fault.code, fault.rule): fault.places for fault in found.faults}
+    except ReweighError:
+        return error
+    what, _, _ = str(error).partition(f": {len(error.faults)} broken rule")
+    faults = [replace(f, places=places.get((f.code, f.rule), f.places)) for f in error.faults]
+    return input_error(what, faults)

@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reweigh.errors import UsageError
+from reweigh.log import rules
 from reweigh.log.states import END, HIDDEN, START, UNKNOWN, Labels, label_text
 from reweigh.policy import Policy
 from reweigh.policy.table import TablePolicy
@@ -42,7 +43,15 @@ from reweigh.sums.engines.sql_rows import (
     only_if,
     up_to,
 )
-from reweigh.sums.keyed import NO_ACTION, NO_SCALE, EpisodeSums, StepMoments, StepSums
+from reweigh.sums.keyed import (
+    NO_ACTION,
+    NO_SCALE,
+    EpisodeSums,
+    StartMoments,
+    StepMoments,
+    StepSums,
+    TransitionMoments,
+)
 from reweigh.sums.read import Reading
 from reweigh.sums.tables import BUILT_IN, Operations, Table, evaluated
 
@@ -60,7 +69,10 @@ def coded(home: Home, log: Log, facts: Facts, with_id: bool) -> Any:
     rows, parts = log.rows, range(sum(role.startswith("state") for role in log.layout))
     is_number = rows["e"].type().is_integer()  # then it is the id's number
     more = {"id": id_number(rows, log.layout)} if with_id and not is_number else {}
-    plain = [n for n in ("e", "t", "y", "mu", "q", "ended", "cut") if n in rows.columns]
+    if with_id and "time" in log.layout:
+        more = {"id": rows["began"]}
+    named = ("e", "t", "y", "mu", "q", "branch", "ended", "cut")
+    plain = [name for name in named if name in rows.columns]
     labels = [f"{x}{j}" for x in "sn" for j in parts if f"{x}{j}" in rows.columns]
     rows = rows.select(*plain, *labels, action=rows["a"], **more)
     rows = _with_code(home, rows, [f"s{j}" for j in parts], facts.states, "s")
@@ -99,7 +111,7 @@ def with_target(home: Home, rows: Any, target: Policy, facts: Facts) -> Any:
         return rows.rename(pi="q")
     if facts.actions is None:
         raise UsageError(
-            "a table has no densities: for continuous actions give the target as a logged "
+            "a table has no densities; for continuous actions give the target as a logged "
             "column (ColumnPolicy) or a function (FunctionPolicy)"
         )
     e, state = target._entries, policy_states(target, facts.states)
@@ -129,8 +141,9 @@ def with_ratio(rows: Any, max_ratio: float | None) -> Any:
 def in_order(
     rows: Any, reading: Reading, horizon: int, blocks: int, dialect: str, names: Collection[str]
 ) -> Any:
-    """Rows before the horizon with what follows each, and of `names` what windows tell: all from
-    one order of the rows by episode and step, and no more columns than are needed."""
+    """Rows before the horizon with their successors, and the window columns in `names`: all from
+    one order of the rows by episode and step, and no more columns than are needed. `broken` is 1
+    where a step is missing, or next_state is not the next row's state: no such log is summed."""
     beside, so_far = neighbors(rows), up_to(rows)
     of_window: dict[str, Any] = {
         "ls": rows["s"].lead().over(beside),
@@ -150,13 +163,23 @@ def in_order(
         digits = hex_digits(rows["e"].cast("string"), 0, dialect).cast("int64")
         at_first = only_if(rows["t"] == 0, (digits % blocks).cast("int32"))
         of_window["block"] = at_first.max().over(so_far)
-    rows = rows.mutate(**of_window).filter(rows["t"] < horizon)
-    t, code = rows["t"], rows["s"].type()
+    rows = rows.mutate(**of_window)
     # where no row follows, some engines give null and some 0; neither is t + 1
+    goes_on = (rows["lt"] == rows["t"] + 1).fill_null(False)
+    broken = rules.MISSING_STEP.broken(rows["lt"], rows["t"], ibis.literal(False)).fill_null(False)
+    if "n" in rows.columns:
+        known, follows = rows["n"] != HIDDEN, rows["ls"]
+        differ = rules.NEXT_STATE.broken(goes_on, known & (follows != HIDDEN), rows["n"] != follows)
+        broken = broken | differ
+        if not reading.hidden:
+            broken = broken | rules.NULL_NEXT_STATE.broken(goes_on, ~known)
+    rows = rows.mutate(broken=one_if(broken).cast("int8"))
+    rows = rows.filter((rows["t"] < horizon) | (rows["broken"] == 1))
+    t, code = rows["t"], rows["s"].type()
     goes_on = (rows["lt"] == t + 1).fill_null(False)
     last = ~goes_on | (t == horizon - 1)
     ends = (t < horizon - 1) & ~rows["cut"] & (reading.short_episodes == "terminal")
-    # an episode cut at the horizon goes on in the log: its next row is known
+    # an episode cut at the horizon continues in the log: its next row is known
     cases = [(last & (rows["ended"] | ends), END), (goes_on & (rows["ls"] != HIDDEN), rows["ls"])]
     if "n" in rows.columns:
         cases.append((last & (rows["n"] != HIDDEN), rows["n"]))
@@ -168,13 +191,13 @@ def in_order(
         "final": one_if(last).cast("int8"),
     }
     columns = {n: v for n, v in columns.items() if n in {*names, "t", "s_next"}}
-    wanted = dict.fromkeys(("e", "y", "mu", "pi", "s", "block", *names))
+    wanted = dict.fromkeys(("e", "y", "mu", "pi", "s", "block", "broken", *names))
     kept = [rows[name] for name in wanted if name in rows.columns and name not in columns]
     return rows.select(*kept, **columns)
 
 
 def completed(rows: Any, max_ratio: float | None, with_id: bool) -> Any:
-    """With what follows from the columns of a row by itself."""
+    """With the columns that follow from a single row."""
     more = {"t_next": rows["t"] + 1}
     if "block" not in rows.columns:
         more["block"] = ibis.literal(0, "int32")
@@ -186,10 +209,22 @@ def completed(rows: Any, max_ratio: float | None, with_id: bool) -> Any:
 # ---- sums --------------------------------------------------------------------------------------
 
 
-def aggregate(rows: Any, table: Table, keys: tuple[str, ...], gamma: float, shift: int = 0) -> Any:
+def multiplies(table: Table) -> bool:
+    """Whether its sums need products of ratios over the rows of an episode."""
+    used = {"weighted_return", "running_product"} & {*table.keys, *table.names_used}
+    return bool(used) or table.memory is not None
+
+
+def aggregate(
+    rows: Any, table: Table, keys: tuple[str, ...], gamma: float, horizon: int, shift: int = 0
+) -> Any:
     """The sums of a table; `shift` is that of its buckets, which are named by their least id."""
     if table.rows == "stretch":
         rows = stretches(rows, gamma)
+    elif table.memory is not None:
+        from reweigh.sums.engines.sql_windows import windows
+
+        rows = windows(rows, table.memory, horizon)
     elif table.rows == "episode":
         rows = episodes(rows, gamma, "weighted_return" in table.names_used)
     if table.where is not None:
@@ -319,7 +354,7 @@ def largest(rows: Any, count: int, gamma: float) -> Any:
     return whole.order_by(ibis.desc("log_w")).limit(LargestWeights.kept(count) + 1)
 
 
-# ---- what comes back ---------------------------------------------------------------------------
+# ---- the results ---------------------------------------------------------------------------
 
 
 def floats(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
@@ -338,7 +373,7 @@ def read_products(steps: pa.Table, whole: pa.Table, horizon: int) -> StepMoments
 
 
 def _relative(record: Any, answer: pa.Table, which: str) -> Any:
-    """Sums relative to the largest product of each row of an answer."""
+    """Sums relative to the largest product of each row of a result."""
     k, n = ints(answer, "k"), ints(answer, f"n{which}")
     none = (k == NO_PRODUCT) | (n == 0)
     scale = np.where(none, NO_SCALE, floats(answer, f"top{which}"))
@@ -352,7 +387,7 @@ def _relative(record: Any, answer: pa.Table, which: str) -> Any:
     }
     t = ints(answer, "t") if "t" in answer.column_names else np.zeros(len(n), np.int64)
     relative = record(block=ints(answer, "block"), t=t, n=n, log_scale=scale, **sums)
-    return relative.where(relative.n > 0)
+    return relative.select(relative.n > 0)
 
 
 def _carried(ended: StepSums, horizon: int) -> StepSums:
@@ -379,3 +414,10 @@ def _carried(ended: StepSums, horizon: int) -> StepSums:
     return StepSums(
         blocks[which].astype(np.int64), step, n[step, which], scale[step, which], **some
     )
+
+
+def starts_of(cells: TransitionMoments) -> StartMoments:
+    """First states from cells, of which every episode fills one at step 0."""
+    first = cells.select(cells.t == 0)
+    nothing = np.zeros(len(first))
+    return StartMoments(first.block, first.s, first.n, nothing, nothing).summed()

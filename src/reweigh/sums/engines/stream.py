@@ -1,9 +1,9 @@
 """The streaming engine: files larger than memory, batch after batch, into sums that add up.
 
 Chunks of whole episodes become small logs (`stream_chunks.py`; of simple logs by compiled loops,
-`stream_simple.py`), whose sums add up. Episodes must stand together, with their steps in order.
-Rows in another order are sorted by DuckDB first (`RowSource.sorted_by`), and the user is warned
-that this took its time.
+`stream_simple.py`), whose sums add up. Rows of an episode must be adjacent, with their steps in
+order. Rows in another order are sorted by DuckDB first (`RowSource.sorted_by`), and the user is
+warned about the time.
 
 Every break of the log's contract is collected to the end of the log and then refused at once, in
 the words of the log in memory. Two things are known of a part of the log only: how many values of a
@@ -15,9 +15,9 @@ Batches are read in a thread of their own. Each table of sums is added up by one
 order of the rows: the number of threads does not change a bit of it.
 
 The same rows in another order, format or division into files, or read by another engine, are
-noticed when moments are added (`log/steps.py`); a part of a log among the whole is not.
-An episode id that comes back is noticed as long as there are fewer than 2^24 runs of ids; beyond
-that, the sums say that it was not looked for (`Moments.unchecked`).
+noticed when moments are added (`log/steps.py`); a part of a log among the whole is not. A repeated
+episode id is detected with fewer than 2^24 runs of ids; with more, the sums note that this was not
+checked (`Moments.unchecked`).
 """
 
 from __future__ import annotations
@@ -30,36 +30,51 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from reweigh import kernels
 from reweigh.errors import Fault, InputWarning, UsageError, input_error
 from reweigh.log.abstractions import describe_abstraction
-from reweigh.log.log import SHOWN_LABELS, EpisodeLog
-from reweigh.log.read import read_roles
+from reweigh.log.log import EpisodeLog
+from reweigh.log.quantiles import bin_notes, in_sample, sample_level
+from reweigh.log.read import log_description, read_roles
 from reweigh.log.rules import Faults
-from reweigh.log.states import HIDDEN
-from reweigh.policy import ColumnPolicy, Policy, RememberedPolicy
+from reweigh.log.states import (
+    HIDDEN,
+    Label,
+    Labels,
+    float_rows,
+    is_label,
+    is_number,
+    plain_label,
+    texts,
+)
+from reweigh.policy import Policy, RememberedPolicy, columns_read, scope_of
 from reweigh.sums.engines import Request, named
 from reweigh.sums.engines.stream_chunks import (
     Findings,
     RowOrderError,
     Visit,
+    cell_codes,
+    id_texts,
+    run_starts,
     scan,
     settle,
 )
 from reweigh.sums.engines.stream_rows import Data, Opened, RowSource
 from reweigh.sums.engines.stream_sums import ChunkSums, in_order
 from reweigh.sums.moments import About, Moments
-from reweigh.sums.read import Reading
+from reweigh.sums.read import Reading, StateValues
 from reweigh.system.process import Report, require_compiled, require_steps
 
 Result = TypeVar("Result")
 Sink = TypeVar("Sink", "ChunkSums", "Tally")
 BATCH = 1 << 19  # rows
 SORTED = (
-    "the rows of an episode do not stand together in the order of their steps: DuckDB sorted the "
-    "log for this scan, which takes several times as long as reading it. Sort it once by episode "
-    "and step if it is read again"
+    "the rows of an episode are not consecutive and ordered by step: DuckDB sorted the log "
+    "for this scan, which takes several times as long as reading it. Sort the log once by "
+    "episode and step before reading it again"
 )
 
 
@@ -77,7 +92,7 @@ class StreamEngine:
     fast: bool | None = None
     threads: int | None = None
     name: str = "stream"
-    tells_rows: ClassVar[bool] = True
+    reports_rows: ClassVar[bool] = True
 
     def moments(self, data: Data, reading: Reading, target: Policy, request: Request) -> Moments:
         if request.control is not None:
@@ -96,9 +111,12 @@ class StreamEngine:
     ) -> Moments:
         """The sums of chunks of whole episodes, added up."""
         once = RememberedPolicy(target)
+        actions = None
+        if request.policy and scope_of(target) == "row" and not reading.continuous_actions:
+            actions = _actions(rows, reading.columns.action)
         parts, horizon, found = self._scanned(
             opened, rows, reading,
-            lambda shared: ChunkSums(request, once, rows.rows, shared, rows.threads),
+            lambda shared: ChunkSums(request, once, rows.rows, shared, rows.threads, actions),
         )  # fmt: skip
         if found.target_faults:
             raise input_error(found.target_error, settle(found.target_faults, found.rows))
@@ -110,11 +128,10 @@ class StreamEngine:
         self, opened: Opened, rows: RowSource, reading: Reading, begin: Callable[[bool], Sink]
     ) -> tuple[Sink, int, Findings]:
         """Scan the log into what `begin` makes; refuse what breaks a rule. Also the horizon, and
-        what was found.
+        the result of the checks.
 
         The largest step may be the fault of one row: then the longest episode without a fault is
-        the horizon, as it is in memory, and the log is looked at again, so that the faults are the
-        same.
+        the horizon, as it is in memory, and the log is checked again, so the faults are the same.
         """
         horizon, sinks = _horizon(rows, reading), [begin(False)]
 
@@ -146,30 +163,61 @@ class StreamEngine:
 
         return _in_order(rows, reading, described)
 
+    def state_values(self, data: Data, reading: Reading) -> StateValues:
+        """The numbers of the state columns from which quantiles are taken."""
+        _, rows = self._open(data, reading, None)
+        level, names = sample_level(rows.rows), reading.columns.state
+        kinds = [rows.schema.field(name).type for name in names]
+        parts: list[list[np.ndarray[Any, Any]]] = [[] for _ in names]
+        for table in rows.batches([reading.columns.episode, *names]):
+            if level:
+                ids = table.column(reading.columns.episode)
+                _, first, place = np.unique(cell_codes(ids), return_index=True, return_inverse=True)
+                held = in_sample(id_texts(ids, first), level)[place]
+                table = table.filter(pa.array(held))
+            for part, name, kind in zip(parts, names, kinds, strict=True):
+                if is_number(kind):
+                    part.append(float_rows(table.column(name).chunks, table.num_rows)[0])
+        values = [np.concatenate(part) if part else None for part in parts]
+        return kinds, values, level
+
     def _open(
         self, data: Data, reading: Reading, target: Policy | None
     ) -> tuple[Opened, RowSource]:
         if not isinstance(data, Data):
             raise UsageError(
-                "engine='stream' reads files and tables in memory; a table of a database is read "
-                "with engine='duckdb' or 'spark://…'"
+                "engine='stream' reads files and tables in memory; read a table of a "
+                "database with engine='duckdb' or 'spark://…'"
             )
         columns = reading.columns
-        wanted = (target.column,) if isinstance(target, ColumnPolicy) else ()
+        wanted = () if target is None else columns_read(target)
         states = (*columns.state, *(columns.next_state or ()))
         threads = self.threads or os.cpu_count() or 1
-        opened = Opened(data, self.batch, wanted, states, self.report, threads)
-        read_roles(opened, columns, reading.abstraction is not None, reading.continuous_actions)  # type: ignore[arg-type]
-        return opened, opened.made[0]
+        opened = Opened(data, self.batch, wanted, states, self.report, threads, time=columns.time)
+        read_roles(opened, columns, reading.abstraction, reading.continuous_actions)  # type: ignore[arg-type]
+        return opened, opened.row_sources[0]
 
 
 def _in_order(rows: RowSource, reading: Reading, run: Callable[[RowSource], Result]) -> Result:
-    """What `run` makes of the rows, which are sorted where their episodes do not stand together."""
+    """The result of `run` on the rows, which are sorted if the rows of an episode are not
+    adjacent."""
     try:
         return run(rows)
     except RowOrderError:
         warnings.warn(InputWarning(SORTED), stacklevel=4)
-        return run(rows.sorted_by(reading.columns.episode, reading.columns.step))
+        return run(rows.sorted_by(*reading.columns.order))
+
+
+def _actions(rows: RowSource, name: str) -> Labels | None:
+    """All actions of the log, which a policy that sees more than the state is asked for in every
+    row; None where the column holds no labels, which is refused later."""
+    if not is_label(rows.schema.field(name).type):
+        return None
+    found: set[Label] = set()
+    for table in rows.batches([name]):
+        cells = pc.unique(texts(table.column(name))).to_pylist()
+        found.update(plain_label(cell) for cell in cells if cell is not None)
+    return Labels(tuple(sorted(found)))  # type: ignore[type-var]
 
 
 def _horizon(rows: RowSource, reading: Reading) -> int:
@@ -180,13 +228,30 @@ def _horizon(rows: RowSource, reading: Reading) -> int:
     if reading.horizon is not None:
         require_steps(reading.horizon)
         return reading.horizon
-    span = rows.range_of(reading.columns.step)
+    name = reading.columns.step
+    if name is None:
+        return 1 if reading.columns.bandit else _longest_run(rows, reading.columns.episode)
+    span = rows.range_of(name)
     return 1 if span is None else max(min(span[1] + 1, rows.rows), 1)
+
+
+def _longest_run(rows: RowSource, name: str) -> int:
+    """Rows with the same id that follow each other: the longest episode, where episodes stand
+    together. The scan finds it where they do not."""
+    longest, held, last = 1, 0, None
+    for table in rows.batches([name]):
+        ids = table.column(name)
+        keys = cell_codes(ids)
+        lengths = np.diff(np.append(run_starts(keys), len(keys)))
+        lengths[0] += held if ids[0].as_py() == last else 0
+        longest = max(longest, int(lengths.max()))
+        held, last = int(lengths[-1]), ids[-1].as_py()
+    return longest
 
 
 def _refuse(opened: Opened, faults: list[Fault]) -> None:
     collected = Faults(opened.place, 0)
-    collected.found.extend(faults)
+    collected.faults.extend(faults)
     collected.raise_if_any(opened.describe())
 
 
@@ -205,6 +270,7 @@ def what(reading: Reading, target: Policy, request: Request, horizon: int) -> Ab
         control=request.control,
         blocks=request.blocks,
         sources=(),
+        ordered_by=reading.columns.ordered_by,
     )
 
 
@@ -232,45 +298,25 @@ class Tally:
 
     def described(self, source: str, horizon: int, found: Findings) -> dict[str, Any]:
         reading = self.reading
-        states = found.ordered_labels()
-        actions = sorted(found.actions)  # type: ignore[type-var]
-        discrete = not reading.continuous_actions
-        notes = []
-        if found.rows > self.rows:
-            later = found.rows - self.rows
-            notes.append(f"cut at the horizon {horizon}: {later:,} later rows are not used")
-        if 2 * len(found.own) > self.rows:
-            notes.append(
-                f"{len(found.own):,} states for {self.rows:,} rows: most are seen once; "
-                "bin them (abstraction=Rounding or Grid)"
-            )
-        if self.truncated:
-            ending = "s" if self.truncated != 1 else ""
-            notes.append(
-                f"mean_return counts only what was logged of the {self.truncated:,} cut-off "
-                f"episode{ending}"
-            )
-        notes += found.seen.unchecked
-        logged = reading.columns.behavior_prob is not None
-        return {
-            "source": source,
-            "episodes": self.episodes,
-            "rows": self.rows,
-            "horizon": horizon,
-            "discount": reading.discount,
-            "states": len(states),
-            "state_examples": [str(label) for label in states[:SHOWN_LABELS]],
-            "state_columns": list(reading.columns.state),
-            "abstraction": describe_abstraction(reading.abstraction),
-            "actions": len(actions) if discrete else None,
-            "action_examples": [str(a) for a in actions[:SHOWN_LABELS]] if discrete else None,
-            "continuous_actions": reading.continuous_actions,
-            "hidden_rows": self.hidden,
-            "terminated_early": self.ended_early,
-            "truncated": self.truncated,
-            "reward_range": self.reward,
-            "behavior_prob_range": self.behavior if logged else None,
-            "behavior_prob_from": "logged" if logged else None,
-            "mean_return": self.discounted / self.episodes,
-            "notes": notes,
-        }
+        actions = Labels(tuple(sorted(found.actions)))  # type: ignore[type-var]
+        about = log_description(
+            source,
+            reading.columns,
+            describe_abstraction(reading.abstraction),
+            Labels(tuple(found.ordered_labels())),
+            None if reading.continuous_actions else actions,
+            visited=len(found.own),
+            horizon=horizon,
+            discount=reading.discount,
+            episodes=self.episodes,
+            rows=self.rows,
+            hidden_rows=self.hidden,
+            terminated_early=self.ended_early,
+            truncated=self.truncated,
+            reward_range=self.reward,
+            behavior_range=None if reading.columns.behavior_prob is None else self.behavior,
+            total_return=self.discounted,
+            beyond=found.rows - self.rows,
+        )
+        bins = bin_notes(reading.abstraction, reading.columns.state)
+        return about | {"notes": [*bins, *about["notes"], *found.seen.unchecked]}

@@ -1,4 +1,4 @@
-"""Logs whose episodes stand together: cut into chunks of whole episodes, each of them a small log.
+"""Logs with adjacent rows of each episode: cut into chunks of whole episodes, each a small log.
 
 Simple logs are read by compiled loops (`stream_simple.py`). Of any other log, and of one that
 breaks a rule, every chunk goes through the code that reads a log into memory, so the rules and the
@@ -23,8 +23,9 @@ from reweigh.log.read import assemble
 from reweigh.log.roles import RoleReader
 from reweigh.log.states import Codes, Label, Labels, is_label
 from reweigh.log.steps import key_of
-from reweigh.sums.engines.stream_rows import ROW, Opened, RowSource, read_ahead
+from reweigh.sums.engines.stream_rows import ROW, Opened, RowSource
 from reweigh.sums.read import Reading
+from reweigh.system.process import read_ahead
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -36,7 +37,7 @@ SIGN = np.uint64(1 << 63)  # so that the keys of -1, 0, 1 count up
 
 
 class RowOrderError(Exception):
-    """The rows of an episode do not stand together in the order of their steps."""
+    """The rows of an episode are not adjacent in the order of their steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +58,8 @@ class ChunkSource:
     def column(self, name: str) -> pa.ChunkedArray:
         if name not in self.table.column_names:
             raise UsageError(
-                f"engine='stream' reads the columns that have a role and the one of a "
-                f"ColumnPolicy, not {name!r}; read the log with engine='arrays'"
+                "engine='stream' reads only columns with a role and those that the target "
+                f"names, not {name!r}; read the log with engine='arrays'"
             )
         return self.table.column(name)
 
@@ -69,9 +70,18 @@ class ChunkSource:
 
 
 class ChunkReader(RoleReader):
-    """Remembers which labels stand in the state column itself."""
+    """Remembers which labels stand in the state column itself, and where no column counts steps,
+    how long the longest episode without a fault is."""
 
     own: Labels = Labels(())
+    longest: int = 1
+
+    def steps(self, episode: Codes) -> Codes:
+        steps = super().steps(episode)
+        if self.columns.step is None and self.count:
+            rows = ~np.isin(episode, episode[steps < 0]) & (episode >= 0)
+            self.longest = max(int(np.bincount(episode[rows], minlength=1).max()), 1)
+        return steps
 
     def states(self, names: tuple[str, ...], null_allowed: bool = False) -> tuple[Codes, Labels]:
         codes, labels = super().states(names, null_allowed)
@@ -84,8 +94,8 @@ class ChunkReader(RoleReader):
 class SeenIds:
     """The ids of episodes that are over, as runs of consecutive keys.
 
-    Ids that count up take no room. Others take 16 bytes each, up to 2^24 of them: beyond that, an
-    id that comes back is no longer noticed (`full`), which the sums then say (`unchecked`).
+    Increasing ids need no memory. Others need 16 bytes each, up to 2^24 of them: beyond that, a
+    repeated id is no longer detected (`full`), and the sums note it (`unchecked`).
     """
 
     starts: list[Words] = field(default_factory=list)
@@ -116,9 +126,10 @@ class SeenIds:
         if not self.full:
             return ()
         rule = (
-            f"of more than {KEPT_IDS:,} episode ids that do not count up, only the first were kept "
-            "in mind: whether a later one is used for two episodes was not checked. "
-            "engine='duckdb' checks all of them; ids that count up take no room"
+            f"the log has more than {KEPT_IDS:,} episode ids that are not in increasing "
+            "order, and only the first ones were kept in memory: a later id used for two "
+            "episodes would not be noticed. engine='duckdb' checks all ids; increasing ids "
+            "need no memory"
         )
         return (rule,)
 
@@ -147,7 +158,7 @@ class Findings:
     longest: int = 1
 
     def ordered_labels(self) -> list[Label]:
-        """First those of the state column, then those that only stand in next_state."""
+        """First those of the state column, then those that occur only in next_state."""
         return [*sorted(self.own), *sorted(self.labels - self.own)]  # type: ignore[type-var]
 
 
@@ -159,8 +170,8 @@ def scan(
     begin: Callable[[bool], Visit],
     fast: bool,
 ) -> Findings:
-    """Check the whole log. What `begin` gives sees every chunk as a log, as long as no rule is
-    broken; where the code that reads logs must begin anew, it is asked for again. Its argument is
+    """Check the whole log. The result of `begin` gets every chunk as a log, as long as no rule is
+    broken; if the code that reads logs must start again, `begin` is called again. Its argument is
     whether chunks share their codes: one code is one label, as long as no new ones come up."""
     if fast:
         from reweigh.sums.engines.stream_simple import UnusualRowsError
@@ -206,7 +217,8 @@ def _checked_scan(
         found.rows += table.num_rows
         if are_ids:
             keys = id_keys(table.column(reading.columns.episode))
-            step = _steps(table.column(reading.columns.step))
+            name = reading.columns.step
+            step = None if name is None else _steps(table.column(name))
             _check_order(found, keys, run_starts(keys), step)
         source = ChunkSource(opened, table, first)
         reader = ChunkReader(
@@ -221,8 +233,10 @@ def _checked_scan(
         try:
             log = assemble(reader, horizon, reading.discount, reading.short_episodes)
         except (InputError, RefusedError):
-            gather(found.faults, reader.faults.found)
+            gather(found.faults, reader.faults.faults)
             continue
+        finally:
+            found.longest = max(found.longest, reader.longest)
         found.own.update(reader.own.values)
         found.labels.update(log.states.values)
         found.actions.update(() if log.actions is None else log.actions.values)
@@ -254,18 +268,18 @@ def whole_episodes(batches: Iterator[pa.Table], name: str) -> Iterator[tuple[int
     for table in batches:
         if held is None:
             held = table.slice(0, 0)
-        # with the id before, which says whether the batch begins in the middle of an episode
+        # with the previous id, which shows whether the batch begins in the middle of an episode
         known = held.column(name).drop_null()
         before = known.slice(max(len(known) - 1, 0))
         ids = pa.chunked_array([*before.chunks, *table.column(name).chunks], before.type)
-        cut = int(run_starts(_codes(ids))[-1]) - len(before)
+        cut = int(run_starts(cell_codes(ids))[-1]) - len(before)
         if cut < 0 or held.num_rows + cut == 0:
             held = pa.concat_tables([held, table])
             if held.num_rows > LONGEST_EPISODE:
                 raise RefusedError(
                     "long-episode",
-                    f"an episode has more than {LONGEST_EPISODE:,} rows, and one episode at a time "
-                    "is held in memory. Check the episode column",
+                    f"an episode has more than {LONGEST_EPISODE:,} rows, and each episode "
+                    "must fit in memory. Check the episode column",
                 )
             continue
         yield first, pa.concat_tables([held, table.slice(0, cut)])
@@ -279,10 +293,10 @@ def run_starts(keys: npt.NDArray[Any]) -> Ints:
     return np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
 
 
-def _codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+def cell_codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     """Numbers that are equal where the cells are, within this column.
 
-    A null stands for the cell before: it is a fault of its own, and does not part an episode.
+    A null repeats the previous cell: it is a separate fault, and does not split an episode.
     """
     if pa.types.is_integer(column.type) and column.null_count == 0:
         return np.asarray(column.to_numpy())
@@ -300,7 +314,7 @@ def _codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:
 def id_keys(column: pa.ChunkedArray) -> Words:
     """(rows,) one number per id, the same in every chunk: the integer (also of a text that is one's
     digits), or 8 bytes of the MD5."""
-    codes = _codes(column)
+    codes = cell_codes(column)
     if pa.types.is_integer(column.type) and column.null_count == 0:
         return codes.astype(np.int64, copy=False).view(np.uint64)
     _, first, place = np.unique(codes, return_index=True, return_inverse=True)
@@ -321,7 +335,8 @@ def _steps(column: pa.ChunkedArray) -> Ints | None:
 
 
 def _check_order(found: Findings, keys: Words, starts: Ints, step: Ints | None) -> None:
-    """Episodes stand together, with their steps in order; faulty steps are left to the contract."""
+    """Rows of an episode are adjacent, with their steps in order; faulty steps are left to the
+    contract."""
     if len(np.unique(keys[starts])) < len(starts):
         raise RowOrderError
     found.seen.add(keys[starts])
@@ -378,7 +393,7 @@ def settle(found: list[Fault], rows: int) -> list[Fault]:
         # in a part without the bad cell, a column of texts looks as if it held nothing but texts
         if fault.code == "type":
             return any(f"column {name!r}" in fault.rule for name in bad)
-        # and a flag looks as if it could be believed
+        # and a flag seems right
         if fault.code == "rows-after-end":
             return any(f"column {fault.places[0].column!r}" in rule for rule in flags)
         return fault.code == "short-episode" and bool(flags)

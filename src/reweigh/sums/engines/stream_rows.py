@@ -1,8 +1,8 @@
-"""The rows of a log, batch after batch: Parquet and CSV files, and tables in memory.
+"""The rows of a log, batch after batch: Parquet, CSV and JSON files, and tables in memory.
 
-A batch has the same columns and types throughout, as if all had been read at once. Parquet says
-its types itself. A CSV is read twice: first to see what its columns are (one word among the numbers
-makes all of a column's ids texts) and how many rows each file has, then for the rows.
+A batch has the same columns and types throughout, as if all had been read at once. Parquet has its
+types in the file. A CSV is read twice: first to see what its columns are (one word among the
+numbers makes all of a column's ids texts) and how many rows each file has, then for the rows.
 
 A thread of its own reads the next batches while one is in use. Rows whose episodes do not stand
 together are sorted by DuckDB, on disk where they exceed its memory.
@@ -13,10 +13,9 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,13 +26,13 @@ from pyarrow import csv as pacsv
 from reweigh.errors import InputError, Place, input_error
 from reweigh.log import csv_files as csvfile
 from reweigh.log.csv_files import CsvPart, TextStream, bad_byte, open_stream
+from reweigh.log.json_files import JsonSource
 from reweigh.log.parquet_files import ParquetSource, file_errors
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import is_text, plain_table
 from reweigh.system.process import Report
 
 Data = FileSource | TableSource
-Part = TypeVar("Part")
 CSV_BLOCK = 1 << 22
 UNREAD = {b"cells": b"numbers, but for some"}  # the log's contract then names the bad ones
 PARQUET_BUFFER = 1 << 18
@@ -44,7 +43,7 @@ ROW = "row of the log"  # a column of sorted rows: the place where each stood be
 class RowSource:
     """The named columns of a log, in batches of at most `size` rows.
 
-    threads  1: all is read when it is asked for; 2: the next rows are read meanwhile; more: and
+    threads  1: each batch is read on demand; 2: the next rows are read meanwhile; more: and
              several columns at a time
     order    the columns by which the rows are sorted, if any; with ROW among them they have that
              column, too
@@ -109,7 +108,7 @@ class RowSource:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A log before its rows are read. Has the face of a source, as the reading code knows it."""
+    """A log before its rows are read. Has the interface of a source that the reading code uses."""
 
     data: Data
     size: int
@@ -117,7 +116,8 @@ class Opened:
     states: tuple[str, ...] = ()  # columns in which a CSV's fractions are floats, not names
     report: Report | None = None
     threads: int = 1
-    made: list[RowSource] = field(default_factory=list)
+    time: str | None = None
+    row_sources: list[RowSource] = field(default_factory=list)
 
     @property
     def names(self) -> list[str]:
@@ -134,9 +134,9 @@ class Opened:
         extra = [name for name in self.wanted if name in self.names]
         listed = list(dict.fromkeys([*names, *extra]))
         floats = [name for name in self.states if name in ids]
-        rows = open_rows(self.data, listed, ids, floats, self.size, self.report)
-        self.made[:] = [replace(rows, threads=self.threads)]
-        return self.made[0]
+        rows = open_rows(self.data, listed, ids, floats, self.size, self.report, self.time)
+        self.row_sources[:] = [replace(rows, threads=self.threads)]
+        return self.row_sources[0]
 
 
 def open_rows(
@@ -146,14 +146,18 @@ def open_rows(
     floats: Sequence[str],
     size: int,
     report: Report | None,
+    time: str | None = None,
 ) -> RowSource:
     """Find the types of the columns and the number of rows."""
     if isinstance(data, TableSource):
         schema = plain_table(data.table.select(names).slice(0, 0)).schema
         return RowSource(data, names, schema, data.table.num_rows, size, report)
     if data.kind == "csv":
-        columns = {n: _Survey(n in ids, n in floats, data.csv.decimal) for n in names}
+        decimal = data.csv.decimal
+        columns = {n: _Survey(n in ids, n in floats, decimal, is_time=n == time) for n in names}
         return _survey_csv(data, columns, size, report)
+    if isinstance(data, JsonSource):
+        return RowSource(data, names, data.schema_of(names), data.num_rows, size, report)
     assert isinstance(data, ParquetSource)
     schema = data.unite(data.schemas(), names)
     return RowSource(data, names, schema, sum(rows for rows, _ in data.parts), size, report)
@@ -161,7 +165,7 @@ def open_rows(
 
 def _parquet(path: Path) -> pq.ParquetFile:
     """Without a memory map and without buffering whole row groups: memory stays small."""
-    with file_errors(path, "is not a whole Parquet file"):
+    with file_errors(path, "is not a complete Parquet file"):
         return pq.ParquetFile(
             path,
             memory_map=False,
@@ -169,30 +173,6 @@ def _parquet(path: Path) -> pq.ParquetFile:
             buffer_size=PARQUET_BUFFER,
             page_checksum_verification=True,
         )
-
-
-def read_ahead(parts: Iterator[Part], threads: int) -> Iterator[Part]:
-    """The same, the next one being read by a thread of its own while one is in use.
-
-    That thread also lets go of those that were used: memory that one thread takes and another one
-    gives back is not soon taken again.
-    """
-    if threads == 1:
-        yield from parts
-        return
-    used: list[Part] = []
-
-    def read() -> Part | None:
-        used.clear()
-        return next(parts, None)
-
-    with ThreadPoolExecutor(1) as reader:
-        following = reader.submit(read)
-        while (part := following.result()) is not None:
-            following = reader.submit(read)
-            yield part
-            used.append(part)
-            del part
 
 
 def sorted_rows(
@@ -218,7 +198,7 @@ def sorted_rows(
                 with file_errors(Path(rows.data.describe()), "contradicts its own statistics"):
                     table = table.cast(narrow)
                 yield from table.to_batches()
-        except Exception as error:  # DuckDB would put it into words of its own
+        except Exception as error:  # DuckDB would reword it
             errors.append(error)
             raise
 
@@ -260,6 +240,9 @@ def _read(data: Data, schema: pa.Schema, size: int, threads: bool = False) -> It
     for path in data.paths:
         if data.kind == "csv":
             yield from _read_csv(data, path, schema, size)
+        elif isinstance(data, JsonSource):
+            for table in data.batches(path, schema.names):
+                yield from (table.slice(at, size) for at in range(0, table.num_rows, size))
         else:
             yield from _read_parquet(path, schema, size, threads)
     data.refuse_change()
@@ -274,7 +257,7 @@ def _read_parquet(path: Path, schema: pa.Schema, size: int, threads: bool) -> It
                 batch = next(batches, None)
                 if batch is None:
                     return
-                batch.validate(full=True)  # a damaged page may hold bytes that are no text
+                batch.validate(full=True)  # a damaged page may contain bytes that are not text
                 table = pa.Table.from_batches([batch])
                 if as_it_is is None:
                     kept = plain_table(table.slice(0, 0)).schema
@@ -290,7 +273,7 @@ def _read_parquet(path: Path, schema: pa.Schema, size: int, threads: bool) -> It
 
 def _parquet_range(data: Data, name: str) -> tuple[int, int] | None:
     """From the statistics of the row groups; None where one has none, or some that cannot be."""
-    if isinstance(data, TableSource) or data.kind == "csv":
+    if not isinstance(data, ParquetSource):
         return None
     lows, highs = [], []
     for path in data.paths:
@@ -359,15 +342,17 @@ class _Survey:
     may_be_floats: bool
     decimal: str
     integers: bool = True  # of an id: all are written as integers
-    numbers: bool = True  # of a number: all can be read
+    numbers: bool = True  # of a number, or a time: all can be read
+    is_time: bool = False
     words: set[str] = field(default_factory=set)
     low: int | None = None
     high: int | None = None
 
     def look(self, cells: pa.Array) -> None:
-        if not self.is_id:
-            dotted = self._dotted(cells)
+        if self.is_time or not self.is_id:
+            dotted = pc.replace_substring(cells, self.decimal, ".")
             self.numbers = self.numbers and not is_text(csvfile.numbers_if_all(dotted).type)
+        if not self.is_id:
             return
         words = pc.unique(cells).drop_null()
         if self.may_be_floats:
@@ -380,9 +365,6 @@ class _Survey:
             self.low = found["min"] if self.low is None else min(self.low, found["min"])
             self.high = found["max"] if self.high is None else max(self.high, found["max"])
 
-    def _dotted(self, cells: Any) -> Any:
-        return cells if self.decimal == "." else pc.replace_substring(cells, self.decimal, ".")
-
     def field(self, name: str) -> pa.Field:
         if not self.is_id:
             return (
@@ -392,6 +374,8 @@ class _Survey:
             )
         if self.integers and self.low is not None:
             return pa.field(name, pa.int64())
+        if self.is_time and self.numbers:
+            return pa.field(name, pa.float64())
         if self.may_be_floats and self.words:
             column = pa.chunked_array([pa.array(sorted(self.words)).dictionary_encode()])
             if pa.types.is_floating(csvfile.floats_if_most(column, self.decimal).type):
@@ -415,11 +399,11 @@ def _survey_csv(
 
 
 def _look_through(path: Path, data: FileSource, columns: dict[str, _Survey]) -> tuple[int, bool]:
-    """Rows of a file, and whether each stands in a line of its own."""
+    """Rows of a file, and whether each is on its own line."""
     known = csvfile.header(path, data.csv)
     absent = [name for name in columns if name not in known]
     if absent:
-        raise InputError(f"{path.name} lacks the column {absent[0]!r} that other files have")
+        raise InputError(f"{path.name} has no column {absent[0]!r}, but other files have it")
     ragged: list[Any] = []
     rows = 0
 
@@ -438,7 +422,7 @@ def _look_through(path: Path, data: FileSource, columns: dict[str, _Survey]) -> 
         found = bad_byte(path) or f"{str(path)!r} cannot be read as CSV: {error}"
         raise InputError(found) from error
     if watched.has_nul:
-        raise InputError(bad_byte(path) or f"{str(path)!r} holds a NUL byte")
+        raise InputError(bad_byte(path) or f"{str(path)!r} contains a NUL byte")
     part = CsvPart(pa.table({"row": pa.nulls(rows)}), watched.line_ends)
     if ragged:
         raise input_error(str(path), [csvfile._ragged_fault(ragged, part)])

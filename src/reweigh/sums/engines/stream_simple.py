@@ -1,10 +1,9 @@
 """Simple logs as chunks of whole episodes, by compiled loops.
 
-Simple are columns of integers or texts, with few states and actions, logged probabilities and
-steps in order. A thread of its own reads the columns of the next chunk into flat arrays, as codes;
-then its episodes are checked and put time-major, as in a log in memory. Anything else, faults
-included, raises `UnusualRowsError`: the code that reads logs then begins anew, and says what there
-is to say.
+Simple are columns of integers or texts, with few states and actions, logged probabilities and steps
+in order. A thread of its own reads the columns of the next chunk into flat arrays, as codes; then
+its episodes are checked and put time-major, as in a log in memory. Anything else, faults included,
+raises `UnusualRowsError`: the code that reads logs then starts again, and reports the faults.
 """
 
 from __future__ import annotations
@@ -19,8 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reweigh.errors import Place
+from reweigh.kernels import rows as kernels
 from reweigh.log.csv_files import truth
 from reweigh.log.log import EpisodeLog
+from reweigh.log.rules import REWARDS, probability_range
 from reweigh.log.states import (
     END,
     HIDDEN,
@@ -34,10 +35,10 @@ from reweigh.log.states import (
     label_array,
 )
 from reweigh.log.steps import Steps
-from reweigh.sums.engines import stream_kernels as kernels
-from reweigh.sums.engines.stream_chunks import Findings, id_keys, id_texts, run_starts
-from reweigh.sums.engines.stream_rows import RowSource, read_ahead
+from reweigh.sums.engines.stream_chunks import Findings, id_keys, id_texts
+from reweigh.sums.engines.stream_rows import RowSource
 from reweigh.sums.read import Reading
+from reweigh.system.process import read_ahead
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -46,10 +47,14 @@ MOST_STEPS = 1 << 31
 PAGES = 60_000  # rows of a batch: writers make pages of 20,000, and whole ones are not copied again
 LONGEST = 1 << 22  # rows of an episode
 CODED = ("episode", "step", "state", "action")
+NO_LIMITS = (-np.inf, np.inf)
+RANGES = {"reward": REWARDS} | {
+    role: probability_range(role, density=False) for role in ("behavior_prob", "target_prob")
+}
 
 
 class UnusualRowsError(Exception):
-    """The code that reads logs must look at the rows."""
+    """The code that reads logs must handle these rows."""
 
 
 def require(fine: Any) -> None:
@@ -110,11 +115,14 @@ class FlatRows:
     """The rows of whole episodes in the order of the log.
 
     columns           by role; those of numbers as "column " and their name
+    starts, ids       (n,) the first rows of the episodes, and their keys
     states, actions   labels of the codes
     id_texts          of the episodes' keys, where ids are texts
     """
 
     columns: dict[str, Array]
+    starts: Ints
+    ids: Ints
     states: Labels
     actions: Labels
     id_texts: dict[int, str]
@@ -122,7 +130,8 @@ class FlatRows:
 
 @dataclass(frozen=True, eq=False)
 class ChunkColumns:
-    """The source of a chunk. Who asks it for a column or a place has something to say of a row."""
+    """The source of a chunk. Code that reads a column or a place needs it for a message about a
+    row."""
 
     names: list[str]
 
@@ -141,6 +150,7 @@ class SimpleLog:
 
     found    gets what they show
     present  by role: whether each code occurs
+    last     the episode and the step of the last row that was read
     time_major  memory for the columns of a chunk, which the next one takes again
     """
 
@@ -153,6 +163,8 @@ class SimpleLog:
             and len(columns.state) == 1
             and columns.behavior_prob is not None
             and horizon < MOST_STEPS
+            and columns.step is not None
+            and columns.time is None
             and pa.types.is_integer(self._kind(columns.step))
             and is_label(self._kind(columns.episode))
         )
@@ -161,6 +173,12 @@ class SimpleLog:
         coded = {self.roles[role] for role in (*CODED, *self.optional)}
         self.numbers = [name for name in rows.names if name not in coded]  # also a target's column
         require(all(is_number(self._kind(name)) for name in self.numbers))
+        self.last = np.array([0, -1])
+        self.limits: dict[str, tuple[float, float]] = {}
+        for role in RANGES.keys() & self.roles.keys():
+            low, high = self.limits.get(self.roles[role], NO_LIMITS)
+            limits = max(low, RANGES[role].low), min(high, RANGES[role].high)
+            self.limits[self.roles[role]] = limits
         self.states = self._coder([*columns.state, *(columns.next_state or ())])
         self.actions = self._coder([columns.action])
         self.whole_ids = pa.types.is_integer(self._kind(columns.episode))
@@ -191,49 +209,57 @@ class SimpleLog:
 
     def _read(self) -> Iterator[FlatRows]:
         """Whole episodes, of as many rows as a chunk has. Two pieces of memory are used in turns:
-        while one is looked at, the other one is filled."""
+        while one is read, the other one is filled."""
         size, page, done = self.rows.size, min(self.rows.size, PAGES), 0
         room, spare = self._room(size + page), self._room(size + page)
+        starts, ids = np.zeros((2, 0), np.int64)
         for table in self.rows.batches(size=page):
             many = table.num_rows
-            if done + many > len(room["step"]):  # an episode is longer than a chunk
+            if done + many > len(room["state"]):  # an episode is longer than a chunk
                 require(done < LONGEST)
-                room, spare = _moved(room, 0, done, self._room(2 * done + page)), {}
-            self._put(table, {name: values[done : done + many] for name, values in room.items()})
+                room, spare = _copy_rows(room, 0, done, self._room(2 * done + page)), {}
+            keys, first = self._put(
+                table, {n: values[done : done + many] for n, values in room.items()}
+            )
+            starts, ids = np.append(starts, first + done), np.append(ids, keys[first])
             done += many
-            begin = done - 1 - int(room["step"][done - 1])  # of the last episode
-            require(begin >= 0)
+            begin = int(starts[-1])  # of the last episode
             if done >= size and begin > 0:
-                yield self._flat(room, begin, {int(room["episode"][begin])})
-                spare = spare or self._room(len(room["step"]))  # no longer looked at
-                room, spare, done = _moved(room, begin, done, spare), room, done - begin
+                yield self._flat(room, begin, starts[:-1], ids[:-1], {int(ids[-1])})
+                spare = spare or self._room(len(room["state"]))  # no longer read
+                room, spare, done = _copy_rows(room, begin, done, spare), room, done - begin
+                starts, ids = starts[-1:] - begin, ids[-1:]
         if done:
-            yield self._flat(room, done, set())
+            yield self._flat(room, done, starts, ids, set())
 
-    def _flat(self, room: dict[str, Array], rows: int, after: set[int]) -> FlatRows:
+    def _flat(
+        self, room: dict[str, Array], rows: int, starts: Ints, ids: Ints, after: set[int]
+    ) -> FlatRows:
         """The first rows; `after` are the keys of those that go on after them."""
         texts = self.id_texts
         self.id_texts = {key: texts[key] for key in after & texts.keys()}
         columns = {name: values[:rows] for name, values in room.items()}
-        return FlatRows(columns, self.states.labels, self.actions.labels, texts)
+        return FlatRows(columns, starts, ids, self.states.labels, self.actions.labels, texts)
 
     def _room(self, rows: int) -> dict[str, Array]:
-        kinds: dict[str, Any] = {"episode": np.int64} | dict.fromkeys(CODED[1:], np.int32)
+        kinds: dict[str, Any] = {"first": bool, "state": np.int32, "action": np.int32}
         kinds |= {role: np.int32 if role == "next_state" else bool for role in self.optional}
         kinds |= {f"column {name}": np.float64 for name in self.numbers}
         return {name: np.empty(rows, kind) for name, kind in kinds.items()}
 
-    def _put(self, table: pa.Table, to: dict[str, Array]) -> None:
-        """The columns of a batch as numbers and codes; nulls are for the code that reads logs."""
+    def _put(self, table: pa.Table, to: dict[str, Array]) -> tuple[Ints, Ints]:
+        """The columns of a batch as numbers and codes; nulls are for the code that reads logs.
+        Also the rows' episodes, and which rows are the first of theirs."""
         column = {role: table.column(self.roles[role]) for role in (*CODED, *self.optional)}
         require(not any(column[role].null_count for role in column if role != "next_state"))
-        keys = id_keys(column["episode"])
-        to["episode"][:] = keys.view(np.int64)
+        keys = _unwritable(id_keys(column["episode"]).view(np.int64))
+        step = _integers(column["step"])
+        require(kernels.in_sequence(keys, step, self.last, to["first"]))
+        self.last[:] = keys[-1], step[-1]
+        first = np.flatnonzero(to["first"])
         if not self.whole_ids:
-            begins = run_starts(keys)
-            texts = id_texts(column["episode"], begins)
-            self.id_texts |= zip(to["episode"][begins].tolist(), texts, strict=True)
-        require(kernels.narrow(_integers(column["step"]), 0, MOST_STEPS, to["step"]))
+            texts = id_texts(column["episode"], first)
+            self.id_texts |= zip(keys[first].tolist(), texts, strict=True)
         self.states.put(column["state"], to["state"])
         self.actions.put(column["action"], to["action"])
         for role in self.optional:
@@ -244,32 +270,30 @@ class SimpleLog:
         for name in self.numbers:
             values = table.column(name)
             require(not values.null_count)
-            to[f"column {name}"][:] = floats(values).to_numpy()
+            numbers = _unwritable(floats(values).to_numpy())
+            limits = self.limits.get(name, NO_LIMITS)
+            fine = kernels.copied(numbers, *limits, to[f"column {name}"])
+            require(fine or name not in self.limits)  # a policy refuses what it cannot take
+        return keys, first
 
     # --- episodes, time-major ----------------------------------------------------------------
 
     def _log(self, flat: FlatRows) -> EpisodeLog:
         rows, horizon = flat.columns, self.horizon
-        episode, step, state = rows["episode"], rows["step"], rows["state"]
+        state, columns = rows["state"], self.reading.columns
         links = [rows.get(role, np.zeros(0, bool)) for role in ("terminated", "truncated")]
         next_state = rows.get("next_state", np.zeros(0, np.int32))
-        columns = self.reading.columns
-        reward, mu = rows[f"column {columns.reward}"], rows[f"column {columns.behavior_prob}"]
-        require(kernels.in_sequence(episode, step) and kernels.in_range(reward, mu))
-        require(kernels.links_hold(step, state, next_state, *links))
-        if columns.target_prob is not None:
-            pi = rows[f"column {columns.target_prob}"]
-            require(np.all((pi >= 0) & (pi <= 1)))
+        require(kernels.links_hold(rows["first"], state, next_state, *links))
         self._note_labels(flat)
-        starts = np.flatnonzero(step == 0)
-        lengths = np.diff(np.append(starts, len(step)))
+        starts = flat.starts
+        lengths = np.diff(np.append(starts, len(state)))
         found = self.found
-        found.rows += len(step)
+        found.rows += len(state)
         found.longest = max(found.longest, int(lengths.max()))
-        found.seen.add(episode[starts].view(np.uint64))
+        found.seen.add(flat.ids.view(np.uint64))
         used = np.minimum(lengths, horizon)
         order = np.argsort(-used, kind="stable")
-        ids = self._ids(flat, episode[starts[order]])
+        ids = self._ids(flat, flat.ids[order])
         ending, truncated = self._endings(flat, starts, lengths)
         starts, used = starts[order], used[order]
         alive = len(used) - np.cumsum(np.bincount(used, minlength=horizon))[:horizon]
@@ -309,14 +333,14 @@ class SimpleLog:
         return keys.view(np.uint64) if unsigned else keys
 
     def _endings(self, flat: FlatRows, starts: Ints, lengths: Ints) -> tuple[Array, Array]:
-        """(n,) what follows each episode's last row that is used, and whether it was cut off."""
+        """(n,) the state after each episode's last row in use, and whether it was cut off."""
         rows, horizon, short = flat.columns, self.horizon, self.reading.short_episodes
         last = starts + np.minimum(lengths, horizon) - 1
         none = np.zeros(len(last), bool)
         ended = rows["terminated"][last] if "terminated" in rows else none
         cut = rows["truncated"][last] if "truncated" in rows else none
         known = rows["next_state"][last] if "next_state" in rows else np.full(len(last), HIDDEN)
-        # an episode that goes on after the horizon says itself where
+        # an episode that continues after the horizon has its next state in the log
         beyond = lengths > horizon
         known = np.where(beyond, rows["state"][np.where(beyond, last + 1, 0)], known)
         early = lengths < horizon
@@ -339,7 +363,9 @@ class SimpleLog:
         return {values[code] for code in np.flatnonzero(self.present[role]).tolist()}
 
 
-def _moved(room: dict[str, Array], begin: int, end: int, to: dict[str, Array]) -> dict[str, Array]:
+def _copy_rows(
+    room: dict[str, Array], begin: int, end: int, to: dict[str, Array]
+) -> dict[str, Array]:
     """The same rows at the beginning of another piece of memory."""
     for name, values in room.items():
         to[name][: end - begin] = values[begin:end]
@@ -354,7 +380,12 @@ def _flags(column: pa.ChunkedArray) -> Array:
 
 
 def _integers(column: pa.ChunkedArray) -> Ints:
-    """In 64 bits, for which alone the loops are compiled; read-only, as Arrow's arrays are."""
-    values = np.asarray(column.to_numpy()).astype(np.int64, copy=False).view()
+    """In 64 bits, for which alone the loops are compiled."""
+    return _unwritable(np.asarray(column.to_numpy()).astype(np.int64, copy=False))
+
+
+def _unwritable(values: Array) -> Array:
+    """Read-only, as Arrow's arrays are: of others the loops would be compiled once more."""
+    values = values.view()
     values.flags.writeable = False
     return values

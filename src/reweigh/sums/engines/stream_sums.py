@@ -20,7 +20,7 @@ from reweigh.sums.diagnostic_tables import LargestWeights, too_long
 from reweigh.sums.engines import SCANNED, SPARE_CELLS, ArraysEngine, Request, as_batch, ratios
 from reweigh.sums.engines.stream_chunks import Findings
 from reweigh.sums.moments import Moments, together
-from reweigh.sums.numpy_scan import log_weights, whole_numbers
+from reweigh.sums.numpy_scan import log_weights, order_of
 from reweigh.sums.scan import CompiledScan, Shape, TooManyCells, log_products
 
 Floats = npt.NDArray[np.float64]
@@ -33,12 +33,20 @@ class ChunkSums:
 
     Chunks that share their codes go through one compiled scan, whose cells stay where they are
     (`scan`), as long as there is room for them and no new labels come up. Of others the engine in
-    memory makes the sums, which are then added up.
+    memory makes the sums, which are then added up: with the codes of `actions`, where these are
+    all that the log has, since the sums of a policy are over all of them.
     """
 
     def __init__(
-        self, request: Request, target: Policy, rows: int, same_codes: bool, threads: int = 1
+        self,
+        request: Request,
+        target: Policy,
+        rows: int,
+        same_codes: bool,
+        threads: int = 1,
+        actions: Labels | None = None,
     ) -> None:
+        self.actions = actions
         self.request, self.target, self.rows, self.threads = request, target, rows, threads
         self.parts, self.largest = Parts(request), LargestSoFar(rows)
         self.same_codes = same_codes and not (request.policy and scope_of(target) == "row")
@@ -51,6 +59,8 @@ class ChunkSums:
                 self._put_aside()
             if self.scan is None:
                 self.same_codes = self._open(log)
+        if self.actions is not None and log.actions not in (None, self.actions):
+            log = _with_actions(log, self.actions)
         kinds = self.request.kinds - {"largest"} - (self.parts.left_out.keys() - {"model"})
         if self.scan is not None:
             self._scan(log, self.scan, kinds - SCANNED)
@@ -63,7 +73,7 @@ class ChunkSums:
 
     def _scan(self, log: EpisodeLog, scan: CompiledScan, others: frozenset[str]) -> None:
         """The chunk's tables side by side, and the other kinds of sums."""
-        ids, steps = whole_numbers(log.steps.episode), log.steps
+        ids, steps = order_of(log.steps), log.steps
         pi = self.target.probabilities(log)
         batch = as_batch(log, pi, steps.blocks(self.request.blocks), ids)
 
@@ -129,6 +139,14 @@ class ChunkSums:
         return replace(total, largest=self.largest.total()) if self.largest.n else total
 
 
+def _with_actions(log: EpisodeLog, actions: Labels) -> EpisodeLog:
+    """The same log with these codes of its actions."""
+    assert log.actions is not None
+    action = actions.translate(log.actions)[log.steps.action].astype(log.steps.action.dtype)
+    steps = replace(log.steps, action=action)
+    return replace(log, steps=steps, actions=actions, _cache=dict(log._cache))
+
+
 def side_by_side(tasks: Iterable[Callable[[], None]], threads: int) -> None:
     """Do the tasks, which share nothing that they change, as many at a time as there are threads;
     this one is the first of them."""
@@ -157,7 +175,7 @@ class LargestSoFar:
     would give, whatever the parts in which they come."""
 
     def __init__(self, episodes: int) -> None:
-        # one more than may be kept, which says where the list ends
+        # one more than may be kept, to know where the list ends
         self.room = LargestWeights.kept(episodes) + 1
         self.held: list[Floats] = []
         self.waiting = self.n = 0
@@ -218,9 +236,9 @@ def cells_of(part: Moments) -> int:
 
 
 def add_up(parts: list[Moments]) -> Moments:
-    """The sum of parts of one log (the parts share what they are of)."""
+    """The sum of parts of one log (all parts describe the same log)."""
     if len({frozenset(part.actions.values) for part in parts if part.actions is not None}) > 1:
-        # no part knows what the policy does with another's actions
+        # no part has the policy's probabilities of another's actions
         parts = [replace(part, policy=None) for part in parts]
     return together(parts)
 

@@ -1,7 +1,7 @@
-"""Gates: what must hold before an estimate is to be believed. The table has one line for each, in
-the order in which a verdict tells them.
+"""Gates: the checks behind a verdict. `GATES` has one line for each, in the order of the verdict's
+reasons.
 
-Also what an estimate's own numbers give rise to: warnings, and questions that no data answers."""
+Also the warnings that follow from an estimate, and the questions that no estimator can answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from reweigh.policy import Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.engines import Request
 from reweigh.sums.moments import Moments, visits_of
-from reweigh.system.entry_points import added, declared
+from reweigh.system import added, declared
 from reweigh.trust.gates.episodes import (
     CutOff,
     Dependence,
@@ -47,12 +47,10 @@ from reweigh.trust.gates.gate import (
     limits_by,
     place_in_words,
 )
-from reweigh.trust.gates.propensities import Propensities
+from reweigh.trust.gates.propensities import HiddenPolicies, Policies, Propensities
 from reweigh.trust.gates.states import (
     FittedValues,
-    HiddenPolicies,
     History,
-    Policies,
     Stationarity,
     Steadiness,
 )
@@ -135,16 +133,16 @@ LIMITS: dict[str, Limit] = {
 
 
 def all_gates() -> tuple[Gate, ...]:
-    """These gates, and those that other packages offer as entry points of `reweigh.gates`."""
+    """`GATES`, and the gates that other packages add as entry points of `reweigh.gates`."""
     gates = {gate.name: gate for gate in GATES}
     for name, point in sorted(declared("gates").items()):
         gate = added("gates", name)
         if not isinstance(gate, Gate):
-            where = f"the entry point {point.value} of reweigh.gates"
-            raise UsageError(f"{where} is no Gate: {gate!r}")
+            name = f"the entry point {point.value} of reweigh.gates"
+            raise UsageError(f"{name} is not a Gate: {gate!r}")
         if gate.name in gates:
             raise UsageError(
-                f"the entry point {point.value}: there is a gate {gate.name!r} already"
+                f"the entry point {point.value}: a gate named {gate.name!r} exists already"
             )
         gates[gate.name] = gate
     return tuple(gates.values())
@@ -153,7 +151,7 @@ def all_gates() -> tuple[Gate, ...]:
 def measured(
     reads: Reads, context: Context, gates: Sequence[Gate] | None = None
 ) -> tuple[GateResult, ...]:
-    """The answers of the gates that read this and concern the estimator, if there is one."""
+    """The results of the gates that read `reads` and apply to the estimator, if there is one."""
     results = []
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no number: unknown
         for gate in all_gates() if gates is None else gates:
@@ -164,15 +162,15 @@ def measured(
 
 
 def tables_needed(max_ratio: float | None) -> Request:
-    """The sums that gates read when a verdict is asked for, whatever the estimator."""
+    """The sums that gates read for a verdict, for any estimator."""
     kinds = (gate.needs for gate in all_gates() if gate.reads == "sums")
     wanted = frozenset().union(*kinds) - {"choices", "state values"}
     return Request(wanted | {"model", "transitions"}, max_ratio=max_ratio, named=False)
 
 
 def tables_for(recipes: Sequence[Recipe], *, values_from_rows: bool) -> frozenset[str]:
-    """The kinds of sums that the gates of these estimators read, of a log in memory; where its rows
-    give the values of states, these need no table."""
+    """The tables that the gates of these estimators read for a log in memory; state values that
+    come from the rows need no table."""
     kinds: set[str] = set()
     for gate in all_gates():
         concerned = any(gate.concerns(recipe.traits) for recipe in recipes)
@@ -185,12 +183,15 @@ def tables_for(recipes: Sequence[Recipe], *, values_from_rows: bool) -> frozense
 
 
 def unlogged_actions(log: EpisodeLog, target: Policy) -> list[Warning]:
-    """A target that takes actions which no episode shows: a misspelled name, or no support."""
+    """Warns of target actions that the log does not contain: a misspelled name, or no support."""
     return _unlogged_remark(target.unlogged_actions(log), log.actions)
 
 
 def unlogged_in_sums(moments: Moments, target: Policy) -> list[Warning]:
-    """The same from sums, whose states the target knows; only a table lists its actions."""
+    """The same from sums; only a table policy lists its actions."""
+    refuse = getattr(target, "refuse_unknown_actions", None)
+    if refuse is not None:
+        refuse(moments.actions)
     visits = visits_of(moments)
     if visits is None or moments.actions is None or not isinstance(target, TablePolicy):
         return []
@@ -203,19 +204,20 @@ def unlogged_in_sums(moments: Moments, target: Policy) -> list[Warning]:
     return _unlogged_remark({a: share for a, share in shares.items() if share > 0}, moments.actions)
 
 
-def _unlogged_remark(found: dict[str, float], actions: Labels | None) -> list[Warning]:
-    """`found` tells how often the target takes an action that is none of `actions`."""
-    if not found or actions is None:
+def _unlogged_remark(shares: dict[str, float], actions: Labels | None) -> list[Warning]:
+    """`shares`: how often the target takes each action that is not in `actions`."""
+    if not shares or actions is None:
         return []
-    shown = [str(value) for value in actions.values]
+    logged = [str(value) for value in actions.values]
     listed = ", ".join(
-        f"{action!r} ({share:.0%} of the time{nearest(action, shown)})"
-        for action, share in list(found.items())[:5]
+        f"{action!r} ({share:.0%} of the time{nearest(action, logged)})"
+        for action, share in list(shares.items())[:5]
     )
     return [
         LowOverlapWarning(
-            f"the target takes actions that the log never shows: {listed}; the log's actions are "
-            f"{', '.join(map(repr, shown[:10]))}{', …' if len(shown) > 10 else ''}"
+            f"the target takes actions that are not in the log: {listed}; the log's actions "
+            f"are {', '.join(map(repr, logged[:10]))}{', …' if len(logged) > 10 else ''}. "
+            "Check the spelling, or give the target no probability for them"
         )
     ]
 
@@ -225,13 +227,13 @@ def unanswerable(log: EpisodeLog, target: Policy) -> RefusedError | None:
     rows = log.steps.n_rows
     if log.n_episodes == 1 and rows > LONG_SINGLE_EPISODE:
         return _one_episode(rows)
-    if log.continuous_actions or not log.steps.surely_taken():
+    if log.continuous_actions or not log.steps.always_probability_one():
         return None
     return None if np.all(target.probabilities(log) == 1.0) else _deterministic()
 
 
 def unanswerable_by_sums(moments: Moments) -> RefusedError | None:
-    """The same from sums: no probability exceeds 1, so a mean of 1 says that all are."""
+    """The same from sums: no probability exceeds 1, so a mean of 1 means that all are 1."""
     cells = moments.model if moments.model is not None else moments.transitions
     if cells is None:
         return None
@@ -246,23 +248,22 @@ def unanswerable_by_sums(moments: Moments) -> RefusedError | None:
 def _one_episode(rows: int) -> RefusedError:
     return RefusedError(
         "one-episode",
-        f"1 episode of {rows:,} rows: episodes are the sample, and there is one. Check the "
-        "episode column",
+        f"the log has 1 episode of {rows:,} rows. The episodes are the sample, so one "
+        "episode gives no estimate. Check the episode column",
     )
 
 
 def _deterministic() -> RefusedError:
     return RefusedError(
         "deterministic-log",
-        "behavior_prob is 1 in every row: the log was made by a deterministic policy, or the "
+        "behavior_prob is 1 in every row: either the logged policy is deterministic, or the "
         "propensities were not logged. Log them, or estimate them with fit_behavior(log)",
     )
 
 
 def remarks(solution: Solution, used: Moments, results: Sequence[GateResult]) -> list[Warning]:
-    """Warnings for those who do not read verdicts: about the log, and the gates of the solution
-    whose value is beyond the red limit, or the amber one where the answer may be another one
-    altogether."""
+    """Warnings for users who do not read verdicts: about the log, and about gates of the solution
+    beyond the red limit, or beyond the amber one if the estimate may be completely wrong."""
     rules = {gate.name: gate for gate in all_gates()}
     few = used.n_episodes < FEW_EPISODES  # then the other gates mean little
     beyond = {result.name: _beyond(result, rules[result.name], solution) for result in results}
@@ -274,7 +275,7 @@ def remarks(solution: Solution, used: Moments, results: Sequence[GateResult]) ->
         if gate.name == "placebo" and beyond["effective size"] == "red":
             continue  # its own error means nothing then
         if gate.name == "placebo" and solution.from_model and beyond["support"] != "green":
-            continue  # the same mass, told once
+            continue  # the same mass: one warning is enough
         if level == "red" or (level == "amber" and gate.warns_if_amber):
             warnings.append(gate.warning(result.sentence))
     return warnings
@@ -291,22 +292,24 @@ def _about_the_log(solution: Solution, used: Moments, ends_too: bool) -> list[Wa
     found: list[Warning] = [InputWarning(rule) for rule in used.unchecked]
     if used.truncated:
         text = (
-            f"{used.truncated:,} of {used.n_episodes:,} episodes were cut off and are used up to "
-            "there, which is right only if being cut off does not depend on what would have "
-            "followed"
+            f"{used.truncated:,} of {used.n_episodes:,} episodes were cut off; their rows "
+            "before the cut are used. This is right only if the cut does not depend on what "
+            "would have followed"
         )
         if ends_too:
             text += (
-                ". Others ended, and what followed a cut is not known: the chance of ending is "
-                "overestimated. Give next_state, the state after the last row too"
+                ". Other episodes ended, and the state after a cut is unknown: the "
+                "probability of ending is overestimated. Give next_state, the state after "
+                "the last row too"
             )
         found.append(SelectionWarning(text))
     at = solution.normalized_at
     if at is not None and not at.all():
         found.append(
             InputWarning(
-                f"states are hidden: the target's distribution is normalised at {int(at.sum())} of "
-                f"{len(at)} steps, where every living episode is observed"
+                "states are hidden: the target's state distribution is normalized at "
+                f"{int(at.sum())} of {len(at)} steps, those where every active episode has an "
+                "observed state"
             )
         )
     return found

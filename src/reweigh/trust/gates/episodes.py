@@ -1,8 +1,8 @@
-"""Gates of the log as a whole: are there enough episodes, whole ones, that are alike?
+"""Gates of the log as a whole: are there enough episodes, are they complete, and are they alike?
 
-**Dependence.** Whole episodes may turn out good or bad for a reason that no state tells. The
-returns then spread more than the recursion says of the logged policy itself, where every ratio is
-1. Where influence values can be computed there is an error that does not mind.
+**Dependence.** Whole episodes can turn out good or bad for a reason that is not in any state. The
+returns then vary more than the recursion predicts for the logged policy, where every ratio is 1.
+The standard error from influence values is right all the same.
 """
 
 from __future__ import annotations
@@ -38,19 +38,17 @@ from reweigh.trust.gates.gate import (
 
 HALF = 10  # episodes in each half of the log
 UNEVEN = (
-    "the ids are so uneven that one range of them holds nearly all episodes: number the episodes "
+    "the ids are so uneven that nearly all episodes fall into one range: number the episodes "
     "in their order"
 )
-NO_NUMBERS = (
-    "the ids of its episodes are no whole numbers (in texts: 18 digits at most, no leading 0)"
-)
+NO_NUMBERS = "the episode ids are not whole numbers (as text: 18 digits at most, no leading 0)"
 NO_SPREAD = 1e-12  # of a sum of squares
 TINY = np.finfo(np.float64).tiny
-LUCK = 3.0  # errors of a standard deviation, 1/√(2n) of it each
-STATE_IS_ALL = "an error from sums takes the state for all that matters"
+CHANCE = 3.0  # standard errors of a standard deviation, each 1/√(2n) of it
+STATE_IS_ALL = "the standard error from sums assumes that the state explains all of it"
 BY_BLOCKS = (
-    "an interval by deleting blocks of episodes allows for it (jackknife), as does one from the "
-    "log in memory (engine='arrays')"
+    "use a jackknife interval, which deletes blocks of episodes (method='jackknife'), or "
+    "keep the log in memory (engine='arrays'); both allow for this"
 )
 
 
@@ -62,7 +60,7 @@ class Episodes(
     reads="solution",
     limits=limits_by(
         Limit(30, 2, above=False),
-        within_states=Limit(300, 2, above=False),  # its bias is one of few rows by state
+        within_states=Limit(300, 2, above=False),  # few rows in a state bias it
     ),
     warning=SmallSampleWarning,
     warns_if_amber=True,
@@ -72,7 +70,7 @@ class Episodes(
         return self.judge(
             float(n),
             f"{n:,} episodes" if n != 1 else "one episode",
-            "an interval from so few is not to be trusted: log more episodes",
+            "too few episodes for a reliable interval: log more",
             limit=self.limit(context.limits),
         )
 
@@ -85,29 +83,30 @@ class EstimatedPropensities(
     limits=limits_by(Limit(0.0, None)),
     of={"ratios"},
 ):
-    """Errors take estimated propensities for the truth."""
+    """Standard errors ignore that propensities were estimated."""
 
     def measure(self, context: Context) -> GateResult:
         estimated = context.sums.about.behavior != "logged"
         return self.judge(
             float(estimated),
-            "the propensities were estimated from this log, and the error takes them for the truth"
+            "the propensities were estimated from this log; the standard error ignores that"
             if estimated
             else "the propensities were logged",
-            "log the propensities; until then the interval can be off, mostly too wide",
+            "log the propensities; the interval is mostly too wide if the state holds all that the "
+            "decisions depended on, and wrong if it does not",
         )
 
 
 class CutOff(
     Gate,
     name="cut-off episodes",
-    question="Were episodes cut off before an unknown state while others ended?",
+    question="Were some episodes cut off before an unknown state while others ended?",
     fault="cut-off",
     reads="solution",
     limits=limits_by(Limit(0.0, 0.05)),
     of={"states"},
 ):
-    """Episodes cut off before a state that is not known, while others end: these are overrated."""
+    """Episodes cut off before an unknown state while others end: ends are overestimated."""
 
     def measure(self, context: Context) -> GateResult | None:
         share = cut_beside_ends(context.whole)
@@ -115,16 +114,15 @@ class CutOff(
             return None
         return self.judge(
             share,
-            f"{share:.1%} of the episodes were cut off, nobody knows before which state, and "
-            "others ended: the chance of ending is overestimated",
+            f"{share:.1%} of the episodes were cut off before an unknown state while others "
+            "ended: the probability of ending is overestimated",
             "give next_state, the state after the last row too",
         )
 
 
 def cut_beside_ends(data: EpisodeLog | Moments) -> float:
-    """The share of the episodes that were cut off before a state that is not known while others
-    ended: a move that is not known is left out although it was no end, so that ends are
-    overestimated."""
+    """The share of the episodes that were cut off before an unknown state while others ended. The
+    unknown transition is left out although it was not an end, so ends are overestimated."""
     if isinstance(data, EpisodeLog):
         steps = data.steps
         return steps.unknown_before_horizon() / data.n_episodes if steps.ends_early else 0.0
@@ -140,24 +138,24 @@ def cut_beside_ends(data: EpisodeLog | Moments) -> float:
 class HiddenStates(
     Gate,
     name="hidden states",
-    question="Are states hidden that a model takes for one?",
+    question="Are there hidden states that a model treats as one state?",
     fault="states-lost",
     reads="solution",
     limits=limits_by(Limit(None, 0.0)),
     warning=InputWarning,
     of={"model", "stationary"},
 ):
-    """A model takes the hidden state for a state like any other; MIS and running products do not
-    look at it."""
+    """A model treats the hidden state as a state like any other; MIS and running products do not
+    use it."""
 
     def measure(self, context: Context) -> GateResult:
         hidden = context.sums.hidden
         return self.judge(
             float(hidden),
-            "some states are hidden, and a model takes them for one state"
+            "some states are hidden, and a model treats them all as one state"
             if hidden
             else "no state is hidden",
-            "use mis, which sees a hidden stretch as one long step",
+            "use mis, which treats a hidden stretch as one long step, or log the hidden states",
         )
 
 
@@ -168,7 +166,7 @@ class HasInterval(
     fault="no-spread",
     limits=limits_by(Limit(0.0, None)),
 ):
-    """Without one nobody can say how sure the value is; a refusal says itself what to do."""
+    """Without an interval the uncertainty is unknown; a refusal brings its own advice."""
 
     def measure(self, context: Context) -> GateResult | None:
         why = context.refused
@@ -176,7 +174,9 @@ class HasInterval(
             why = context.error_method
         if why is None:
             return None
-        advice = "do not take the value for exact: what was not seen has no spread"
+        advice = (
+            "do not read the value as exact: the log shows no variation to compute an interval from"
+        )
         if context.refused is not None:
             advice = ""
         return self.judge(1.0, f"there is no interval: {why}", advice)
@@ -185,15 +185,24 @@ class HasInterval(
 class Drift(
     AssumptionGate,
     name="drift",
-    question="Did both halves of the log, by id, earn the same?",
+    question="Did the first and the second half of the log (by id) earn the same?",
     fault="drift",
     needs={"ordered", "paced"},
     limits=limits_by(Limit(0.01, None, above=False)),
-    holds="both halves of the log, by id, earned the same",
-    fails="the two halves of the log, by id, earned differently",
-    advice="evaluate recent episodes alone, or each period apart",
+    holds="both halves of the log (by id) earned the same",
+    fails="the two halves of the log (by id) earned differently",
+    advice="evaluate recent episodes alone, or each period separately",
     most="strongest",
 ):
+    """The halves are those of the episodes' ids, or of their first rows' times where a log has
+    times."""
+
+    def measure(self, context: Context) -> GateResult:
+        result = super().measure(context)
+        if context.sums.about.ordered_by == "id":
+            return result
+        return replace(result, text=result.text.replace("by id", "by time"))
+
     def test(self, context: Context) -> Outcome:
         sums = context.sums
         if sums.ordered is None:
@@ -209,10 +218,10 @@ class Drift(
 
 
 def drift_test(ordered: OrderedMoments) -> Outcome:
-    """Is the logged return the same in the first and in the second half of the log?
+    """Is the mean logged return the same in both halves of the log?
 
-    The episodes are in the order of their ids; the halves are split at the bucket that comes
-    nearest to the middle. Welch's test of the two means.
+    The episodes are ordered by id and split at the bucket nearest to the middle. Welch's test of
+    the two means.
     """
     cut, why = _middle(ordered.n)
     if why:
@@ -220,14 +229,14 @@ def drift_test(ordered: OrderedMoments) -> Outcome:
     late = np.arange(len(ordered)) >= cut
     n, g, g2 = (tally(late, values, 2) for values in (ordered.n, ordered.g, ordered.g2))
     if np.sum(g2 - g * g / n) <= NO_SPREAD * g2.sum():
-        return Outcome(None, "the returns of each half are all the same")
+        return Outcome(None, "all returns within a half are equal")
     return Outcome(float(_welch(n, g[:, None], g2[:, None])[1][0]))
 
 
 def drift_by_step(paced: PacedMoments, horizon: int) -> Outcome:
-    """The same of the logged rewards, step by step: an episode that is over earns 0, and every one
-    counts at every step. The halves are split at the same rule's bucket, but buckets by step are
-    wider. p is None: what is judged is the return, and so many tests at once find something."""
+    """The same for the logged rewards, step by step: an episode that is over earns 0, and every
+    episode counts at every step. The halves are split by the same rule, but buckets by step are
+    wider. p is None: the verdict tests the return, because many tests at once find something."""
     first = paced.t == 0  # every episode has a row there
     bucket, n = paced.bucket[first], paced.n[first]
     cut, why = _middle(n)
@@ -242,17 +251,17 @@ def drift_by_step(paced: PacedMoments, horizon: int) -> Outcome:
     t, p = _welch(sizes, y, y2)
     known = np.isfinite(p)
     if not known.any():
-        return Outcome(None, "the rewards of each step are all the same")
-    # Where p is too small for a number, t still tells which is the smallest.
+        return Outcome(None, "all rewards within a step are equal")
+    # Where p underflows, t still shows which one is the smallest.
     score = np.where(p >= TINY, -np.log(np.maximum(p, TINY)), 1000 + np.abs(t))
     return Outcome(None, per_step=p, step=largest(np.where(known, score, 0.0)))
 
 
 def _middle(n: Ints) -> tuple[int, str]:
-    """Of buckets with so many episodes, the first of the second half; or why there is none."""
+    """The first bucket of the second half, from the episodes by bucket; or why there is none."""
     below = np.cumsum(n)
     if len(below) < 2:
-        return 0, "the episodes' ids do not tell an order"
+        return 0, "the episode ids (or times) do not define an order"
     cut = int(np.argmin(np.abs(below[:-1] - below[-1] / 2))) + 1
     if below[-1] < 2 * HALF:
         return 0, f"a half of the log has fewer than {HALF} episodes"
@@ -272,7 +281,7 @@ def _welch(n: Floats, first: Floats, second: Floats) -> tuple[Floats, Floats]:
     noise = NO_SPREAD * second.sum(axis=0)  # sums of squares carry no digits below this
     off, spreads = mean[1] - mean[0], spread.sum(axis=0) > noise
     known = spreads | (off**2 * n.prod() / n.sum() > noise)
-    # Without any spread within the halves a difference between them is beyond doubt.
+    # Without any spread within the halves, any difference between them is significant.
     each = np.where(spreads, spread, noise)[:, known] / (n - 1) / n
     error = np.sqrt(each.sum(axis=0))
     t, p = np.full((2, len(off)), np.nan)
@@ -286,14 +295,13 @@ def _welch(n: Floats, first: Floats, second: Floats) -> tuple[Floats, Floats]:
 class Dependence(
     Gate,
     name="dependence",
-    question="Do episodes depend on more than their states, where only sums are at hand?",
+    question="Are episodes dependent beyond their states, if only sums are available?",
     fault="fate",
     needs={"ordered", "transitions"},
     limits=limits_by(Limit(0.05, None)),
     of={"states"},
 ):
-    """Where it cannot be told it is amber, as if it were so: then there is no interval but by
-    deleting blocks."""
+    """Amber also if it cannot be computed: then only deleting blocks gives an interval."""
 
     of_sums_alone = True
 
@@ -302,17 +310,17 @@ class Dependence(
             return None
         excess = context.once(self.name, lambda: excess_spread(context.sums))
         if isinstance(excess, str):
-            text = f"whether returns spread more than the states explain cannot be told ({excess})"
-            return self.result("amber", None, f"{text}, and {STATE_IS_ALL}", advice=BY_BLOCKS)
+            text = f"it is unknown whether returns vary more than the states explain ({excess})"
+            return self.result("amber", None, f"{text}; {STATE_IS_ALL}", advice=BY_BLOCKS)
         if self.limit().judge(excess) == "green":
             return None
-        text = f"returns spread {excess:.0%} more than the states explain, luck allowed for"
-        return self.judge(excess, f"{text}, and {STATE_IS_ALL}", BY_BLOCKS)
+        text = f"returns vary {excess:.0%} more than the states explain, after allowing for chance"
+        return self.judge(excess, f"{text}; {STATE_IS_ALL}", BY_BLOCKS)
 
 
 def excess_spread(sums: Moments) -> float | str:
-    """By how much the returns spread more than the states explain, luck allowed for, as a share of
-    that; or why it cannot be told."""
+    """How much more the returns vary than the states explain, relative to that and after allowing
+    for chance; or why it cannot be computed."""
     ordered, n, about = sums.ordered, sums.n_episodes, sums.about
     if ordered is None:
         return no_returns(sums)
@@ -336,4 +344,4 @@ def excess_spread(sums: Moments) -> float | str:
         return OVERFLOW
     if explained.lost or not spread > 0:
         return 0.0
-    return max(math.sqrt(spread / explained.total) - 1 - LUCK / math.sqrt(2 * n), 0.0)
+    return max(math.sqrt(spread / explained.total) - 1 - CHANCE / math.sqrt(2 * n), 0.0)

@@ -1,13 +1,13 @@
-"""What a gate is: one question about an estimate, with all that belongs to it. What it answers, and
-the verdict, which is the worst of the answers.
+"""Gates, their results and the verdict. A gate is one question about an estimate together with its
+limits and texts; the verdict is the worst result.
 
-Every gate is computed on un-normalised quantities, because normalising hides missing overlap. The
-limits are those of `docs/trust`, set on one half of the study's worlds and checked on the other.
-Two were not: a checking world without overlap showed that a placebo must be able to be red (a round
-number, not tuned), and one with a rare action that a model needs an effective size too (the limit
-of MIS). Such a world also showed the need of the gate of unseen actions, whose limits are of the
-setting half. What the study has no world for (cut-off episodes, stationarity, dependence in sums,
-no interval) is judged by what must be so.
+Every gate is computed on un-normalized quantities, because normalizing hides missing overlap. The
+limits come from the study in `docs/trust`: they were set on one half of its worlds and checked on
+the other half. Two limits were added after that check: the red limit of the placebo (a round
+number, not tuned) for a world without overlap, and the effective size of models (the limit of MIS)
+for a world with a rare action. The latter also led to the gate of unseen actions, whose limits were
+set on the first half. The study has no world for cut-off episodes, stationarity, dependence in
+sums, or a missing interval; their limits follow from the definition.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from reweigh.estimate.estimator import Place, Recipe, Solution
 from reweigh.estimate.influence import Spread
+from reweigh.estimate.memory_rows import Comparison
 from reweigh.estimate.operators import OneStep, marginal_operator
 from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.log.log import EpisodeLog
@@ -34,13 +35,14 @@ Level = Literal["green", "amber", "red", "unknown"]
 ORDER: tuple[Level, ...] = ("unknown", "green", "amber", "red")  # by how much they matter
 Reads = Literal["solution", "sums"]
 Result = TypeVar("Result")
-NO_TRANSITIONS = "these sums hold no transitions"
-ROUNDING = 1e-6  # what it leaves of a spread, which is a difference of sums of squares
+NO_TRANSITIONS = "the sums have no transitions"
+NO_EPISODES = "sums alone do not show how the episodes continue"
+ROUNDING = 1e-6  # of a spread, which is a difference of sums of squares
 
 
 @dataclass(frozen=True)
 class Limit:
-    """From where on a value is amber, and red (None: it never is). `above`: large is bad."""
+    """The values beyond which a result is amber and red (None: never). `above`: large is bad."""
 
     amber: float | None
     red: float | None
@@ -66,19 +68,21 @@ def limits_by(usual: Limit, **others: Limit) -> Mapping[str, Limit]:
 
 @dataclass(frozen=True, eq=False)
 class GateResult:
-    """A gate's answer for one estimate.
+    """A gate's result for one estimate.
 
-    value     what was judged, None where it could not be computed (level "unknown", `text` why)
-    per_step  (H,) the same step by step, where that has a meaning
+    value     the number compared with the limit; None if it could not be computed (level
+              "unknown", and `text` says why)
+    per_step  (H,) the same number by step, for gates that have one
     step, state, action  where it is worst
-    limit     from where on it is amber or red
-    text      what was found, in words; advice: what to do about it
+    limit     the values beyond which it is amber or red
+    text      the finding in words
+    advice    what to do about it
     hint, assumption  as the gate declares them
 
-    What is asked of the log or of the estimate as a whole belongs to no step: episodes, hidden
-    states, cut-off episodes, estimated propensities, dependence, decisive episodes, interval, and
-    steadiness, which compares the steps. Drift is judged by whole returns, and told of the rewards
-    of each step. Pareto k is of the whole products, which the last step completes.
+    Gates of the log or of the whole estimate have no step: episodes, hidden states, cut-off
+    episodes, estimated propensities, dependence, decisive episodes, interval, and steadiness, which
+    compares the steps. Drift tests whole returns and reports the rewards of each step. Pareto k is
+    about complete running products, so it names the last step.
     """
 
     name: str
@@ -96,7 +100,7 @@ class GateResult:
 
     @property
     def sentence(self) -> str:
-        """What was found, and what to do about it."""
+        """The finding, then the advice."""
         return f"{self.text}; {self.advice}" if self.advice else self.text
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,16 +118,29 @@ class GateResult:
             "step",
             "state",
             "action",
+            "hint",
         ]
         return {name: getattr(self, name) for name in names} | {"per_step": per_step}
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """green: no gate speaks against the estimate; amber: use it with the reasons at hand; red: do
-    not decide on it. Gates that could not be computed are told, and never make a verdict better."""
+    """green: every check passed; amber: use the estimate with care and read the reasons; red: do
+    not base a decision on it. Gates that could not be computed are listed as "unknown" and never
+    improve a verdict.
+
+    A verdict equals its level (`verdict == "green"`), and another verdict of that level.
+    """
 
     gates: tuple[GateResult, ...]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Verdict):
+            return self.level == other.level
+        return self.level == other if isinstance(other, str) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.level)
 
     @property
     def level(self) -> Level:
@@ -131,9 +148,9 @@ class Verdict:
 
     @property
     def reasons(self) -> tuple[GateResult, ...]:
-        """The gates that speak against the estimate, the worst first."""
-        against = [g for g in self.gates if g.level in ("amber", "red") and not g.hint]
-        return tuple(sorted(against, key=lambda gate: -ORDER.index(gate.level)))
+        """The amber and red gates, worst first; hints are left out."""
+        failed = [g for g in self.gates if g.level in ("amber", "red") and not g.hint]
+        return tuple(sorted(failed, key=lambda gate: -ORDER.index(gate.level)))
 
     @property
     def unchecked(self) -> tuple[GateResult, ...]:
@@ -141,7 +158,7 @@ class Verdict:
         return tuple(g for g in self.gates if g.level == "unknown" and g.assumption)
 
     def unchecked_lines(self) -> list[str]:
-        """These, each with the reason: a green verdict rests on what was checked."""
+        """The same with the reason for each: a green verdict covers only what was checked."""
         return [f"{gate.name} ({gate.text})" for gate in self.unchecked]
 
     def __str__(self) -> str:
@@ -158,30 +175,30 @@ class Verdict:
 
 
 def place_in_words(step: int | None, state: str | None = None, action: str | None = None) -> str:
-    """A place in words, as far as it is known."""
+    """Step, state and action as text, as far as they are known."""
     text = f"step {step}" if state is None else f"step {step} in state {state}"
     return text if action is None else f"{text}, action {action}"
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What gates may look at.
+    """What a gate can read.
 
-    sums            of a gate that reads the solution: those that it was solved from; of others:
-                    those that hold the tables which the gates need
-    estimator       None where a log and a target are judged before any estimate
+    sums            the sums the estimate was solved from, for a gate that reads the solution; for
+                    others the sums with the tables that the gates need
+    estimator       None if a log and a target are judged before any estimate
     solution        for gates that read it
-    data            see `log` and `whole`; None where `sums` are all that there is
-    error           the standard error, None where there is none, and `error_method` why
-    within_rewards  whether a value that the logged rewards do not allow is refused
-    has_interval    False where more than one episode has no default interval
-    refused         why the interval that was asked for is not there
-    spread          tells how the influence values of the episodes spread, or refuses; None where
-                    there are no episodes to tell them of
-    apart_from_wis  tells how far the value is from that of WIS, in errors of their difference; None
-                    where it cannot be told
-    state_values    (H+1, S) V_t(s) by MIS, and whether (t, s) was reached, where rows give them
-    shared          what was computed from these sums before, whatever the estimator
+    data            see `log` and `whole`; None if only `sums` are available
+    error           the standard error; None if there is none, then `error_method` says why
+    within_rewards  whether to refuse a value outside the range that the logged rewards allow
+    has_interval    False if more than one episode has no default interval
+    refused         why the requested interval is missing
+    spread          computes the spread of the episodes' influence values, or refuses; None without
+                    individual episodes
+    beside_longer_memories  computes how far the estimate is from those that remember more, or says
+                    why that is not known
+    state_values    (H+1, S) V_t(s) by MIS, and whether (t, s) was reached, if computed from rows
+    shared          results computed earlier from these sums, for any estimator
     """
 
     sums: Moments
@@ -194,7 +211,7 @@ class Context:
     has_interval: bool = True
     refused: str | None = None
     spread: Callable[[], Spread] | None = None
-    apart_from_wis: Callable[[], float | None] = lambda: None
+    beside_longer_memories: Callable[[], Comparison | str] = lambda: NO_EPISODES
     state_values: Callable[[], tuple[Floats, npt.NDArray[np.bool_]]] | None = None
     shared: dict[str, Any] = field(default_factory=dict)
 
@@ -204,7 +221,7 @@ class Context:
 
     @property
     def log(self) -> EpisodeLog | None:
-        """The log in memory, None where only sums are at hand."""
+        """The log in memory; None if only sums are available."""
         return self.data if isinstance(self.data, EpisodeLog) else None
 
     @property
@@ -218,7 +235,7 @@ class Context:
 
     @property
     def limits(self) -> str:
-        """Whose limits the estimator has."""
+        """The key of the estimator's limits."""
         return "" if self.estimator is None else self.estimator.limits
 
     @property
@@ -228,7 +245,7 @@ class Context:
         return self.solution
 
     def once(self, name: str, compute: Callable[[], Result]) -> Result:
-        """What depends on the sums alone is computed once for all estimators."""
+        """A result that depends on the sums alone, computed once for all estimators."""
         if name not in self.shared:
             self.shared[name] = compute()
         result: Result = self.shared[name]
@@ -239,7 +256,7 @@ class Context:
         return None if self.sums.transitions is None else marginal_operator(self.sums)
 
     def place(self, place: Place | None) -> dict[str, Any]:
-        """The `step`, `state` and `action` of a result; END is no state."""
+        """The `step`, `state` and `action` of a result; END is not a state."""
         if place is None:
             return {}
         sums, action = self.sums, None
@@ -249,29 +266,29 @@ class Context:
             action = sums.actions.name(place.action)
         return {"step": place.step, "state": state, "action": action}
 
-    def lacking(self, table: str, what: str, why: str = "not asked for") -> str:
-        """Why the sums do not hold a table."""
-        reason = self.sums.left_out.get(table, f"{why}, or an older version made them")
-        return f"these sums do not hold {what}: {reason}"
+    def lacking(self, table: str, what: str, why: str = "not requested") -> str:
+        """Why a table is missing from the sums."""
+        reason = self.sums.left_out.get(table, f"{why}, or the sums come from an older version")
+        return f"the sums do not include {what}: {reason}"
 
 
 class Gate:
-    """One question about an estimate: a subclass declares it, an instance stands in a table.
+    """One question about an estimate: a subclass declares it, the table `GATES` lists an instance.
 
-    name, question  what is asked
-    fault           what it is meant to notice
+    name, question  what the gate checks
+    fault           the fault it must detect
     reads           "solution": measured with the estimate, whose numbers it reads; "sums": measured
-                    when the verdict is asked for
+                    when the verdict is requested
     needs           tables of sums that it reads ("transitions", "model", "choices", "lagged",
                     "ordered", "paced", "largest"), or "state values"
-    of_sums_alone   it has nothing to say where the log is in memory
+    of_sums_alone   it applies only if the log is not in memory
     limits          by `Recipe.limits`; "" is for all others (`limits_by`)
-    of, unless      traits of estimators that it concerns, one of these, and that it does not
-                    (`Recipe.traits`); without them it concerns all
-    softened        in which case its level is below that of its limit
+    of, unless      it applies to estimators with any trait in `of` and none in `unless`
+                    (`Recipe.traits`); an empty `of` means all estimators
+    softened        when the level is milder than the limit says
     hint            shown, but never a reason of a verdict
-    assumption      named beside the verdict where it could not be checked
-    warning         the class of the warning for those who read no verdict, where it is red or, with
+    assumption      listed beside the verdict if it could not be checked
+    warning         the class of the Python warning raised if the gate is red or, with
                     `warns_if_amber`, amber
     """
 
@@ -298,11 +315,11 @@ class Gate:
             setattr(cls, name, frozenset(value) if isinstance(value, set) else value)
 
     def concerns(self, traits: frozenset[str]) -> bool:
-        """Whether it is asked of an estimator with these traits."""
+        """Whether the gate applies to an estimator with these traits."""
         return bool(not self.of or self.of & traits) and not self.unless & traits
 
     def measure(self, context: Context) -> GateResult | None:
-        """The answer; None where there is nothing to say."""
+        """The result; None if the gate does not apply."""
         raise NotImplementedError
 
     def limit(self, limits: str = "") -> Limit:
@@ -328,18 +345,18 @@ class Gate:
         most: str = "",
         **place: Any,
     ) -> GateResult:
-        """The result by the limit; a value that is no number is unknown. `at_most` is the worst
-        level that is told; with `most` the place is told where it speaks against the estimate."""
+        """The result by the limit; a value that is not a number is unknown. `at_most` caps the
+        level; with `most` the text of an amber or red result names the place."""
         if value is None or not math.isfinite(value):
             return self.unknown(text)
         limit = limit or self.limit()
         level = min(limit.judge(value), at_most, key=ORDER.index)
-        against = level != "green"
-        if against and most and place.get("step") is not None:
+        failed = level != "green"
+        if failed and most and place.get("step") is not None:
             at = place_in_words(place["step"], place.get("state"), place.get("action"))
             text = f"{text}, {most} at {at}"
         return self.result(
-            level, value, text, advice=advice if against else "", limit=str(limit), **place
+            level, value, text, advice=advice if failed else "", limit=str(limit), **place
         )
 
 
@@ -347,7 +364,7 @@ class Gate:
 class Outcome:
     """A test's outcome.
 
-    p         None where the test cannot be made
+    p         None if the test is not possible
     why       why there is none, or none by step
     per_step  (H,) p-values step by step, nan where a step has none
     step, state  where the sums are furthest from what they should be (codes)
@@ -363,8 +380,8 @@ class Outcome:
 
 
 class AssumptionGate(Gate):
-    """A gate of a p-value: what it says where the assumption holds and where it fails, what to do
-    then, and the word before its place, where that is told.
+    """A gate of a p-value: its text if the assumption holds and if it fails, the advice, and the
+    word before the place, if it names one.
 
     The test works on sums, so that it is the same on every engine and for merged sites. It can be
     wrong both ways: a small p-value is a reason to look, and a large one proves nothing.
@@ -383,7 +400,8 @@ class AssumptionGate(Gate):
         return self.of_outcome(*self.outcome(context))
 
     def outcome(self, context: Context) -> tuple[Outcome, str | None]:
-        """The test's outcome, without a p-value where that is no number, and its state's name."""
+        """The test's outcome, without a p-value if that is not a number, and the name of its
+        state."""
         outcome = context.once(self.name, lambda: self.test(context))
         if outcome.p is not None and math.isnan(outcome.p):
             outcome = Outcome(None, OVERFLOW)
@@ -393,15 +411,15 @@ class AssumptionGate(Gate):
     def of_outcome(self, outcome: Outcome, state: str | None = None, **more: Any) -> GateResult:
         if outcome.p is None:
             return self.unknown(outcome.why)
-        said = self.holds if self.limit().judge(outcome.p) == "green" else self.fails
+        text = self.holds if self.limit().judge(outcome.p) == "green" else self.fails
         p = f"p = {outcome.p:.2g}" if outcome.p >= 1e-16 else "p < 1e-16"
-        by_step = f"; by step it is not told: {outcome.why}" if outcome.why else ""
+        by_step = f"; not available by step: {outcome.why}" if outcome.why else ""
         if outcome.share < 1:
             one_in = f"1 of {1 / outcome.share:,.0f}"
-            by_step += f"; tested at {one_in} (step, state) pairs, chosen by their hash"
+            by_step += f"; tested on {one_in} (step, state) pairs, sampled by hash"
         return self.judge(
             outcome.p,
-            f"{said} ({p}{by_step})",
+            f"{text} ({p}{by_step})",
             self.advice,
             most=self.most,
             per_step=outcome.per_step,

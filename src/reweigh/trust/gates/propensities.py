@@ -1,38 +1,49 @@
-"""Are the propensities those of the logged actions?
+"""Do the propensities match the logged actions?
 
-Within states the ratios ρ = π/μ must then average to 1, which is tested from sums alone. Which way
-the rows are compared with their propensities depends on what the whole log shows, never on single
-cells: in sparse logs a cell looks constant, or complete, by luck, and choosing cells by what was
-drawn in them makes right propensities look wrong.
+If they do, the ratios ρ = π/μ average to 1 within states, which is tested from sums alone. How rows
+are compared with their propensities depends on the whole log, never on single cells: in sparse logs
+a cell looks constant, or complete, by chance, and selecting cells by their data would make correct
+propensities look wrong.
 
 counts    π and μ follow from (t, s, a): how often was each action taken, against N μ(a|s)?
 averages  elsewhere: how far is Σ(ρ - 1) from 0?
 
-Both are summed over groups of at least 100 rows, which are chosen without a look at the ratios.
+Both are summed over groups of at least 100 rows, which are chosen without using the ratios.
+
+**Policies.** If the policies use more than the state, the ratio varies within a (t, s, a). The
+value is sqrt(Σ(ρ - ρ̄)²/Σρ²), with deviations within (t, s, a), for each step and overall. The
+place has the largest Σ(ρ - ρ̄)². "hidden policies" is the same for rows with a hidden state, which a
+fitted Q treats as one state.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
 
+from reweigh.estimate.estimator import Place
 from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.kernels import group_by, tally
 from reweigh.log.states import Labels, label_text
-from reweigh.sums.keyed import TransitionMoments, is_constant, is_one_number
+from reweigh.sums.keyed import DIFFERS, TransitionMoments, is_constant, is_one_number
 from reweigh.system import divided
 from reweigh.trust.gates.gate import (
     NO_TRANSITIONS,
+    ROUNDING,
     AssumptionGate,
     Context,
     Floats,
+    Gate,
     GateResult,
     Ints,
     Limit,
     Outcome,
     limits_by,
+    place_in_words,
 )
 
 GROUP_ROWS = 100  # of a state before its sums are near normal; smaller states are merged
@@ -46,22 +57,22 @@ TINY = np.finfo(np.float64).tiny
 class Propensities(
     AssumptionGate,
     name="propensities",
-    question="Are the propensities those of the logged actions?",
+    question="Do the propensities match the logged actions?",
     fault="propensities-low",
     needs={"choices"},
     limits=limits_by(
         Limit(None, 0.01, above=False),
-        model=Limit(1e-6, None, above=False),  # it has no ratios: denied beyond doubt
+        model=Limit(1e-6, None, above=False),  # it uses no ratios: only for an obvious mismatch
     ),
-    holds="the ratios of each state average to 1",
+    holds="the ratios average to 1 in each state",
     fails="the ratios do not average to 1 within states",
     advice=(
-        "check that the propensities are those of the logged actions (not swapped, not "
+        "check that the propensities belong to the logged actions (not swapped, not "
         "logarithms, not rounded), and that the target's actions are in the log"
     ),
 ):
-    """A model has no ratios, but where the logged actions deny their propensities altogether, the
-    target's probabilities may be those of the behaviour."""
+    """A model uses no ratios. But if the logged actions contradict their propensities altogether,
+    the columns of target and behavior may be swapped."""
 
     def test(self, context: Context) -> Outcome:
         sums = context.sums
@@ -69,15 +80,17 @@ class Propensities(
         if cells is None or (sums.transitions is None and context.log is None):
             return Outcome(None, NO_TRANSITIONS)
         if sums.about.max_ratio is not None:
-            return Outcome(None, "the ratios were clipped, and clipped ones need not average to 1")
+            return Outcome(
+                None, ("the ratios were clipped, and clipped ratios need not average to 1")
+            )
         if sums.about.behavior != "logged":
-            return Outcome(None, "the propensities were estimated from this log: they fit it")
+            return Outcome(None, "the propensities were estimated from this log, so they fit it")
         return ratio_test(cells, sums.about.horizon, sums.states)
 
     def measure(self, context: Context) -> GateResult:
         result = self.of_outcome(*self.outcome(context), limit=self.limit(context.limits))
         if context.limits == "model" and result.level == "amber":
-            text = f"{result.text}: a model needs no propensities, but the columns may have been "
+            text = f"{result.text}: a model uses no propensities, but the columns may have been "
             return replace(result, text=f"{text}swapped")
         return result
 
@@ -90,8 +103,8 @@ def ratio_test(cells: TransitionMoments, horizon: int, states: Labels) -> Outcom
     up. A group is a state, or several rare ones. The overall mean of each part, which alone sees a
     small common factor, counts as well: the smaller of both p-values, doubled.
 
-    Rows whose state is hidden are a part of their own, because policies may follow from every
-    state that is shown and not from this one.
+    Rows with a hidden state are a separate part, because policies may be functions of every
+    observed state but not of this one.
     """
     from scipy.special import chdtrc, ndtr
 
@@ -99,11 +112,11 @@ def ratio_test(cells: TransitionMoments, horizon: int, states: Labels) -> Outcom
         return Outcome(None, OVERFLOW)
     hidden = np.array([value is None for value in states.values], bool)
     at_hidden = (cells.s >= 0) & hidden[np.maximum(cells.s, 0)]
-    parts = [_compare(cells.where(keep), states) for keep in (~at_hidden, at_hidden) if keep.any()]
+    parts = [_compare(cells.select(keep), states) for keep in (~at_hidden, at_hidden) if keep.any()]
     parts = [part for part in parts if part.df > 0]
     if not parts:
         return Outcome(
-            None, f"fewer than {GROUP_ROWS} rows can be compared, or all ratios are the same"
+            None, f"fewer than {GROUP_ROWS} rows are comparable, or all ratios are equal"
         )
     by_groups = chdtrc(sum(part.df for part in parts), sum(part.chi2 for part in parts))
     by_means = chdtrc(len(parts), sum(part.overall() for part in parts))
@@ -167,7 +180,9 @@ class _Part:
 
 
 def _compare(cells: TransitionMoments, states: Labels) -> _Part:
-    if cells.has_action:
+    # What the ratios spread within cells they spread within all groups of cells.
+    within = float((cells.rho2 - cells.rho**2 / cells.n).sum())
+    if cells.has_action and not within > 2 * DIFFERS * float(cells.rho2.sum()):
         if _follows(cells, cells.s):
             return _counts(cells, states, steps_alike=True)
         if _follows(cells, group_by([cells.t, cells.s]).index()):
@@ -198,11 +213,11 @@ def _counts(cells: TransitionMoments, states: Labels, *, steps_alike: bool) -> _
         D = Σ_a ρ_a (n_a - N μ_a / P_a)
         V = N (Σ_a ρ_a² μ_a (1 - μ_a) f_a / P_a + Σ_a x_a² - (Σ_a x_a)²),  x_a = ρ_a μ_a f_a / P_a
 
-    over the known actions. f_a = 1 - N μ_a (1 - μ_a)^(N-1) / P_a is the share of the variance
-    N μ_a (1 - μ_a) that is left given that a was seen, and dividing by P_a stands for the actions
-    that might have been; the covariances in V are approximate. With many rows D = Σ(ρ - 1) and
-    V = N (Σ π²/μ - 1). Actions that the group's rows should show fewer than EXPECTED times are left
-    out, since their sum is far from normal; what is missing of them is for `support`.
+    over the known actions. f_a = 1 - N μ_a (1 - μ_a)^(N-1) / P_a is the share of the variance N μ_a
+    (1 - μ_a) that is left given that a was seen, and dividing by P_a accounts for the actions that
+    could have been drawn; the covariances in V are approximate. With many rows D = Σ(ρ - 1) and V =
+    N (Σ π²/μ - 1). Actions expected fewer than EXPECTED times in the group's rows are left out,
+    because their sum is far from normal; `support` checks the ones that are missing.
     """
     by_action = group_by([cells.t, cells.s, cells.a])
     t, s, a = by_action.keys
@@ -215,20 +230,23 @@ def _counts(cells: TransitionMoments, states: Labels, *, steps_alike: bool) -> _
     rho = np.where(promised >= EXPECTED, divided(pi, mu), 0.0)
     here = np.ones(len(t), bool)  # known because it was seen in this (t, s)
     if steps_alike:
-        state_actions, by_state = group_by([s, a]), group_by([s])
+        state_actions, by_state = group_by([s, a]), group_by([nodes.keys[1]])
         first = t == -state_actions.max(-t)[state_actions.index()]
-        certain = by_state.sum(n)[by_state.index()] * mu >= EXPECTED
+        certain = by_state.sum(N)[by_state.index()][at] * mu >= EXPECTED
         here = first & ~certain
-    unseen = np.where(here, (1 - mu) ** N[at], 0.0)
+    seen = np.flatnonzero(here)
+    of, mu_seen, N_seen = at[seen], mu[seen], N[at[seen]]
+    unseen = (1 - mu_seen) ** N_seen
     likely = 1 - unseen >= LIKELY
     P = np.where(likely, 1 - unseen, 1.0)
-    f = 1 - divided(N[at] * mu * unseen, (1 - mu) * P)
-    told = np.where(likely, rho, 0.0)
-    own = np.where(here, told, 0.0)
-    x = own * mu * f / P
-    D = tally(at, told * n - own * N[at] * mu / P, len(N))
-    squares = tally(at, own**2 * mu * (1 - mu) * f / P + x**2, len(N))
-    X, total_mu = tally(at, x, len(N)), tally(at, np.where(here, mu, 0.0), len(N))
+    f = 1 - divided(N_seen * mu_seen * unseen, (1 - mu_seen) * P)
+    rho_seen = np.where(likely, rho[seen], 0.0)
+    x = rho_seen * mu_seen * f / P
+    counted = rho * n
+    counted[seen] = rho_seen * (n[seen] - N_seen * mu_seen / P)
+    D, nodes_of = tally(at, counted, len(N)), partial(tally, of, size=len(N))
+    squares = nodes_of(rho_seen**2 * mu_seen * (1 - mu_seen) * f / P + x**2)
+    X, total_mu = nodes_of(x), nodes_of(mu_seen)
     if steps_alike:  # and those that are known beforehand
         since = np.where(certain, -1, t)[first]
         known = _Known.of(since, s[first], nodes.keys[0], nodes.keys[1])
@@ -239,7 +257,7 @@ def _counts(cells: TransitionMoments, states: Labels, *, steps_alike: bool) -> _
         total_mu += known.sum(mu[first])
     # Propensities that add up to more than 1 leave (Σ ρ μ)² ≤ Σ ρ² μ Σ μ.
     V = N * (squares - X**2 / np.maximum(total_mu, 1.0))
-    return _standardised(_Nodes(nodes.keys[0], nodes.keys[1], N, D, V, group))
+    return _standardized(_Nodes(nodes.keys[0], nodes.keys[1], N, D, V, group))
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +285,7 @@ class _Known:
         return np.asarray(below[self.stop] - below[self.start])
 
 
-def _standardised(nodes: _Nodes) -> _Part:
+def _standardized(nodes: _Nodes) -> _Part:
     """D²/V of the groups. Without a variance only rounding could be luck."""
     rows, D, V = nodes.by_group()
     least = NO_VARIANCE * rows
@@ -306,9 +324,9 @@ def _averages(cells: TransitionMoments, states: Labels) -> _Part:
 
 def _groups(s: Ints, N: Floats, states: Labels) -> Ints:
     """The group of each (t, s): its state, where that has GROUP_ROWS rows. The others are merged
-    until they have as many, in the order of their names. That says nothing of the ratios, and is
-    the same for merged sites in any order; the number of a state's rows would say something, since
-    the actions decide how long an episode stays. What is left over is a group of fewer rows."""
+    until they have as many, in the order of their names. This is independent of the ratios and the
+    same for merged sites in any order; the number of a state's rows is not, because actions decide
+    how long an episode stays. The rest is a group of fewer rows."""
     by_state = group_by([s])
     code, rows = by_state.keys[0], by_state.sum(N)
     number = np.arange(len(code))
@@ -328,3 +346,88 @@ def _groups(s: Ints, N: Floats, states: Labels) -> Ints:
 
 def _name(states: Labels, code: int) -> str:
     return str(label_text(states.values[code])) if code >= 0 else states.name(code)
+
+
+class Policies(
+    Gate,
+    name="policies",
+    question="Do the policies use information that is not in the state?",
+    fault="states-shuffled",
+    needs={"choices"},
+    limits=limits_by(Limit(0.01, 0.10)),
+    assumption=True,
+    # A fitted V(s) = Σ_a π(a|s) Q(s,a) is only right where π follows from the state.
+    of={"states", "fitted control"},
+):
+    at_hidden = False
+    keys = "step, state and action,"
+    advice = (
+        "the policies use information that is not in the state: add it to the state, or "
+        "compare with wis, which uses no state"
+    )
+
+    def measure(self, context: Context) -> GateResult:
+        return context.once(self.name, lambda: self.of_ratios(context))
+
+    def of_ratios(self, context: Context) -> GateResult:
+        sums, no_rows = context.sums, self.unknown("no state is observed")
+        if self.at_hidden:
+            no_rows = self.judge(0.0, "no state is hidden")
+            if not sums.hidden:
+                return no_rows
+        if sums.about.continuous_actions:
+            return self.unknown("actions are continuous, so no two rows share one")
+        cells = sums.by_action
+        if cells is None:
+            return self.unknown(context.lacking("model", "the actions"))
+        hidden = np.array([value is None for value in sums.states.values], bool)
+        cells = cells.select(hidden[cells.s] == self.at_hidden)
+        if not len(cells):
+            return no_rows
+        groups = group_by([cells.t, cells.s, cells.a])
+        n, rho, rho2 = (groups.sum(values) for values in (cells.n, cells.rho, cells.rho2))
+        total = float(rho2.sum())
+        if not total > 0:
+            return self.unknown("no ratio is above 0")
+        if not math.isfinite(total):
+            return self.unknown(OVERFLOW)
+        within = np.maximum(rho2 - rho**2 / n, 0.0)
+        by_step = np.zeros((2, sums.about.horizon))
+        steps = group_by([groups.keys[0]])
+        by_step[:, steps.keys[0]] = steps.sum(within), steps.sum(rho2)
+        per_step, spread = np.sqrt(divided(*by_step)), math.sqrt(float(within.sum()) / total)
+        if spread <= ROUNDING:
+            none = np.where(per_step <= ROUNDING, 0.0, per_step)
+            text = f"the ratios depend only on {self.keys.rstrip(',')}"
+            return self.judge(0.0, text, per_step=none)
+        worst = int(np.argmax(within))
+        place = context.place(Place(*(int(key[worst]) for key in groups.keys)))
+        if self.at_hidden:
+            place["state"] = None
+        return self.judge(
+            spread,
+            f"the ratios differ by {spread:.1%} (root mean square) at the same {self.keys} "
+            f"most at {place_in_words(place['step'], place['state'])}",
+            self.advice,
+            per_step=per_step,
+            **place,
+        )
+
+
+class HiddenPolicies(
+    Policies,
+    name="hidden policies",
+    question="Do the policies use information that is hidden from the state?",
+    fault="states-lost",
+    needs={"choices"},
+    limits=limits_by(Limit(None, 0.01)),  # beyond it a fitted Q is wrong at hidden states
+    assumption=True,
+    # Other estimators do not use hidden states, or have a gate that is red for them.
+    of={"fitted control"},
+):
+    at_hidden = True
+    keys = "step and action in hidden states,"
+    advice = (
+        "Q treats all hidden states as one state, the policies do not: use mis, which fits "
+        "no Q, or log the hidden states"
+    )

@@ -1,22 +1,17 @@
-"""Gates of the state: is it Markov, is it all that the policies see, is what is fitted to it known?
-
-**Policies.** Where the policies look at more than the state the ratio is not the same within a
-(t, s, a): sqrt(Σ(ρ - ρ̄)²/Σρ²), the deviations being those within the (t, s, a), of the steps by
-themselves and of all. The place is that of the largest Σ(ρ - ρ̄)². "hidden policies" is the same of
-the rows whose state is hidden, which a fitted Q takes for one state.
-"""
+"""Gates of the state: is it Markov, are the steps alike, are there rows enough?"""
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from reweigh.errors import SupportError
 from reweigh.estimate.estimator import Place
+from reweigh.estimate.memory_rows import Comparison, Distance
 from reweigh.estimate.operators import cells_of, importance_operator
 from reweigh.estimate.recursion import backward, forward
 from reweigh.estimate.solution import (
@@ -27,14 +22,12 @@ from reweigh.estimate.solution import (
     rare_share,
     worst_node,
 )
-from reweigh.estimate.standard_error import OVERFLOW, same
+from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.kernels import Groups, group_by, tally
 from reweigh.sums.diagnostic_tables import LaggedMoments
 from reweigh.sums.keyed import TransitionMoments
-from reweigh.system import divided
 from reweigh.trust.gates.gate import (
     NO_TRANSITIONS,
-    ROUNDING,
     AssumptionGate,
     Context,
     Floats,
@@ -44,16 +37,12 @@ from reweigh.trust.gates.gate import (
     Limit,
     Outcome,
     limits_by,
-    place_in_words,
 )
 
 SPARE_ROWS = 10  # rows of a (t, s) beyond its groups before its spread is known
 PLACES_PER_NODE = 8  # up to so many possible (t, s) have a place each
 LEAST_LOG_P = -1000.0  # one state must not make a sum of logarithms infinite
-# Errors of the difference between an estimate and WIS. The study's Mountain Car, whose state leaves
-# something out, is biased by two of them: what chance would allow is no agreement yet.
-AGREES = 1.0
-SURE = 0.999  # of logs: a larger share is printed as this one, after "more than"
+SURE = 0.999  # share of logs: larger ones are printed as this one, after "more than"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +55,13 @@ class StateValues:
 
     def at(self, t: Ints, s: Ints) -> Floats:
         width = int(max(self.s.max(initial=0), s.max(initial=0))) + 1
-        real = self.s >= 0  # others have no key of their own
+        real = self.s >= 0  # others have no key
         places = (int(max(self.t.max(initial=0), t.max(initial=0))) + 1) * width
         if places <= PLACES_PER_NODE * len(self.v):
             by_place = np.zeros(places)
             by_place[(self.t * width + self.s)[real]] = self.v[real]
             return np.where(s >= 0, by_place[t * width + np.maximum(s, 0)], 0.0)
-        # A last key that none asks for: there may be no other, where every state is hidden.
+        # A last key that matches nothing: if every state is hidden there is no other key.
         keys = np.append((self.t * width + self.s)[real], np.iinfo(np.int64).max)
         v, wanted = np.append(self.v[real], 0.0), t * width + s
         place = np.searchsorted(keys, wanted)
@@ -111,7 +100,8 @@ class Split:
 
 
 def split_test(cells: Split, horizon: int, why: str) -> Outcome:
-    """Do the groups of a stratum have the same mean of q? `why` says that no stratum can tell.
+    """Do the groups of a stratum have the same mean of q? `why` is the text if no stratum has
+    enough rows.
 
     F = (Σ_g N_g (q̄_g - q̄)²/(K-1)) / (Σ_g Σ(q - q̄_g)²/(N-K)); the strata add up by Fisher's method.
     """
@@ -123,10 +113,11 @@ def split_test(cells: Split, horizon: int, why: str) -> Outcome:
     if not np.isfinite(second).all():
         return Outcome(None, OVERFLOW)
 
-    def total(of_groups: Floats) -> Floats:
-        return tally(groups.keys[0], of_groups, len(strata))
-
-    N, K, squares = total(n), total(np.ones(len(groups))), total(second)
+    # Groups stand in the order of their strata.
+    begins = np.searchsorted(groups.keys[0], np.arange(len(strata)))
+    total = partial(np.add.reduceat, indices=begins)
+    K = np.diff(begins, append=len(groups)).astype(np.float64)
+    N, squares = total(n).astype(np.float64), total(second)
     means = total(first**2 / n)
     between = means - total(first) ** 2 / N
     within = squares - means
@@ -134,7 +125,7 @@ def split_test(cells: Split, horizon: int, why: str) -> Outcome:
     use = (K >= 2) & (N - K >= SPARE_ROWS) & ((within > noise) | (between > noise))
     if not use.any():
         return Outcome(None, why)
-    # Without any spread within the groups a difference between them is beyond doubt.
+    # Without any spread within the groups, any difference between them is significant.
     within = np.maximum(within, noise)
     f = (between[use] / (K[use] - 1)) / (within[use] / (N[use] - K[use]))
     with np.errstate(divide="ignore"):
@@ -153,54 +144,101 @@ def split_test(cells: Split, horizon: int, why: str) -> Outcome:
 class History(
     AssumptionGate,
     name="history",
-    question="Is the state Markov, so that earlier steps predict nothing more?",
+    question="Is the state enough: does the estimate stay when it remembers more of the past?",
     fault="rows-shuffled",
     needs={"state values", "lagged"},
     limits=limits_by(Limit(0.01, 0.001, above=False)),
-    softened="amber at most where wis, which needs no state, gives the same within one error",
-    holds="what came before a state adds nothing",
-    fails="what came before a state still predicts what follows it",
+    softened="at most amber if only single states depend on what came before them",
+    holds="longer memories give the same",
+    fails="the state is not Markov: earlier steps still predict the outcome",
     advice=(
-        "the state leaves something out: add what came before to it (the previous state or "
-        "action), or use wis, which needs no state"
+        "add the previous state or action to the state, or use mis(memory='auto'), which "
+        "remembers as much as the log needs and bears"
     ),
     of={"states"},
 ):
-    """A history that matters to nothing is not red: where WIS, which needs no state, agrees."""
+    """First the estimate beside those with longer memories, then, for one without a memory, whether
+    the previous state or action still predicts what follows a state. The second alone is amber, and
+    only beyond its red limit, for the difference to the estimate is too small to be seen. Where no
+    longer memory can be compared with, it is judged as any other test, but never green."""
 
     def test(self, context: Context) -> Outcome:
         sums, values = context.sums, state_values(context)
         if values is None:
             return Outcome(None, NO_TRANSITIONS)
         if sums.lagged is None:
-            what = "what came before a state"
-            return Outcome(None, context.lacking("lagged", what, "they were not asked for"))
+            what = "the previous states and actions"
+            return Outcome(None, context.lacking("lagged", what, "they were not requested"))
         if not len(sums.lagged):
             if sums.lagged.level:
-                return Outcome(None, "a (step, state) has too many cells by what came before it")
-            return Outcome(None, "no state has one before it")
+                return Outcome(
+                    None, ("a (step, state) has too many combinations of previous state and action")
+                )
+            return Outcome(None, "no state has a previous one")
         return history_test(sums.lagged, values, sums.about.horizon, sums.about.discount)
 
-    def measure(self, context: Context) -> GateResult:
-        result = super().measure(context)
-        if result.level != "red" or context.estimator is None:
-            return result
-        apart = context.apart_from_wis()
-        if apart is not None and apart <= AGREES:
-            text = f"{result.text}, but wis, which needs no state, gives the same within one error"
-            return replace(result, level="amber", text=text)
-        if context.spread is not None:
-            return result
-        advice = f"{result.advice}; evaluated in memory it is amber if wis gives the same"
-        return replace(result, advice=advice)
+    def measure(  # type: ignore[override]
+        self, context: Context
+    ) -> GateResult | None:
+        own = 0 if context.estimator is None else context.estimator.weights.remembers
+        longest = context.sums.about.horizon - 1
+        if own and own >= longest:
+            return None  # it does not use the state
+        if not longest:
+            return self.unknown("an episode of one step has no past")
+        compared = context.beside_longer_memories()
+        why = (
+            compared if isinstance(compared, str) else f"the log bears no memory longer than {own}"
+        )
+        if isinstance(compared, Comparison) and compared.longer:
+            result = self.of_comparison(compared)
+            if result.level != "green" or own:
+                return result
+            outcome, state = self.outcome(context)
+            if outcome.p is None or self.limit().judge(outcome.p) != "red":
+                return result
+            alone = self.of_outcome(outcome, state)
+            text = f"{alone.text}, but {result.text}"
+            return replace(alone, level="amber", text=text)
+        if own:
+            return self.unknown(why)
+        outcome, state = self.outcome(context)
+        alone = self.of_outcome(outcome, state)
+        if alone.level != "green":
+            return alone
+        return self.unknown(f"{why}; the previous state and action alone predict nothing more")
+
+    def of_comparison(self, compared: Comparison) -> GateResult:
+        p, worst = moved(compared)
+        some = f", on {compared.share:.1%} of the episodes" if compared.share < 1 else ""
+        p_text = f"p = {p:.2g}" if p >= 1e-16 else "p < 1e-16"
+        if self.limit().judge(p) == "green":
+            most = compared.longer[-1].memory
+            steps = (
+                f"memories of up to {most} steps give" if most > 1 else "a memory of 1 step gives"
+            )
+            return self.judge(p, f"{steps} the same within chance ({p_text}{some})")
+        text = (
+            f"the estimate moves when it remembers more: from {compared.value:.4g} to "
+            f"{worst.value:.4g} with mis(memory={worst.memory}), {worst.apart:.1f} errors of the "
+            f"difference ({p_text}{some})"
+        )
+        k = compared.agreeing
+        agrees = "which agrees with longer memories"
+        if k == compared.longer[-1].memory:
+            agrees = "the longest that the log bears, so that nothing shows whether it is enough"
+        return self.judge(p, text, f"use mis(memory={k}), {agrees}, or add what the state lacks")
 
 
-def errors_apart(value: float, other: float, error: float) -> float | None:
-    """How far two estimates are apart, in errors of their difference; 0 where they are the same
-    number but for rounding, as those of the behaviour itself are, None without an error."""
-    if same(value, other):
-        return 0.0
-    return abs(value - other) / error if error > 0 else None
+def moved(compared: Comparison) -> tuple[float, Distance]:
+    """p of "the estimate is the same with every longer memory", and the memory that it is furthest
+    from: Student's t with the effective episodes of the memory less 1, times the number of memories
+    (Bonferroni)."""
+    from scipy.special import stdtr
+
+    p = [2 * float(stdtr(each.size - 1, -each.apart)) for each in compared.longer]
+    worst = int(np.argmin(p))
+    return min(len(p) * p[worst], 1.0), compared.longer[worst]
 
 
 def history_test(
@@ -208,9 +246,9 @@ def history_test(
 ) -> Outcome:
     """Does the previous state or action still predict, given s?
 
-    With q = ρ (y + γ V_{t+1}(s')), a Markov state makes E[q | s_t, the past] = V_t(s_t), however
-    the behaviour chose. Within a (t, s) the rows are split by what came before (`split_test`), once
-    by the previous state and once by the previous action; the smaller of both p-values, doubled.
+    With q = ρ (y + γ V_{t+1}(s')), a Markov state makes E[q | s_t, the past] = V_t(s_t), whatever
+    the behavior policy. Within a (t, s) the rows are split by their history (`split_test`), once by
+    the previous state and once by the previous action; the smaller of both p-values, doubled.
     """
     q, q2 = sums_of_q(lagged, discount * values.at(lagged.t + 1, lagged.s_next))
     outcomes, strata = [], group_by([lagged.t, lagged.s])
@@ -229,15 +267,15 @@ def history_test(
 class Steadiness(
     AssumptionGate,
     name="steadiness",
-    question="Is the world the same at every step, as pooling takes it to be?",
+    question="Do the transitions and rewards stay the same at every step, as pooling assumes?",
     fault="states-renamed",
     needs={"transitions"},
     limits=limits_by(Limit(0.5, 0.8)),  # of little power, so no p-value; mis costs little more
     of={"pooled steps"},
 ):
-    """Whether steps differ, for estimators that pool them. The test has little power, so it speaks
-    up long before a p-value would be small; the value is the share of logs of a steady world whose
-    steps differ less than these, 1 - p, which nobody compares with 0.05."""
+    """Whether steps differ, for estimators that pool them. The test has little power, so its limits
+    are far from the usual ones for a p-value. The value is 1 - p: the share of logs from a world
+    without step effects whose steps differ less than these."""
 
     def test(self, context: Context) -> Outcome:
         cells, values, about = context.sums.transitions, state_values(context), context.sums.about
@@ -250,12 +288,12 @@ class Steadiness(
         if outcome.p is None:
             return self.unknown(outcome.why)
         share = 1 - outcome.p
-        shown = f"{SURE:.1%}" if share > SURE else f"{share:.0%}"
+        share_text = f"{SURE:.1%}" if share > SURE else f"{share:.0%}"
         return self.judge(
             share,
-            f"what follows a state differs between steps more than in {shown} of logs where the "
-            "step does not matter; this estimator pools all steps",
-            "use mis, which does not pool",
+            f"what follows a state differs between steps, more than in {share_text} of logs "
+            "where the step does not matter; this estimator pools all steps",
+            "use mis, which does not pool the steps",
             state=state,
         )
 
@@ -263,7 +301,7 @@ class Steadiness(
 def steadiness_test(
     cells: TransitionMoments, values: StateValues, horizon: int, discount: float
 ) -> Outcome:
-    """Is the step of no matter, as estimators that pool all steps assume?
+    """Does the step have no effect, as estimators that pool all steps assume?
 
     With q = ρ (y + γ V(s')) and a V that does not depend on the step, E[q | s] is then the same at
     every step. The rows of a state are split by their step. V(s) is the mean of V_t(s) over the
@@ -281,99 +319,19 @@ def steadiness_test(
     return Outcome(outcome.p, outcome.why, state=outcome.state)
 
 
-class Policies(
-    Gate,
-    name="policies",
-    question="Do the policies look at more than the state?",
-    fault="states-shuffled",
-    needs={"choices"},
-    limits=limits_by(Limit(0.01, 0.10)),
-    assumption=True,
-    # A fitted V(s) = Σ_a π(a|s) Q(s,a) is only right where π follows from the state.
-    of={"states", "fitted control"},
-):
-    at_hidden = False
-    keys = "step, state and action"
-    advice = (
-        "the policies look at something that the state leaves out: add it to the state, or use "
-        "wis, which needs no state"
-    )
-
-    def measure(self, context: Context) -> GateResult:
-        return context.once(self.name, lambda: self.of_ratios(context))
-
-    def of_ratios(self, context: Context) -> GateResult:
-        sums, no_rows = context.sums, self.unknown("no state is observed")
-        if self.at_hidden:
-            no_rows = self.judge(0.0, "no state is hidden")
-            if not sums.hidden:
-                return no_rows
-        if sums.about.continuous_actions:
-            return self.unknown("actions are numbers: no two are alike")
-        cells = sums.by_action
-        if cells is None:
-            return self.unknown(context.lacking("model", "the actions"))
-        hidden = np.array([value is None for value in sums.states.values], bool)
-        cells = cells.where(hidden[cells.s] == self.at_hidden)
-        if not len(cells):
-            return no_rows
-        groups = group_by([cells.t, cells.s, cells.a])
-        n, rho, rho2 = (groups.sum(values) for values in (cells.n, cells.rho, cells.rho2))
-        total = float(rho2.sum())
-        if not total > 0:
-            return self.unknown("no ratio is above 0")
-        if not math.isfinite(total):
-            return self.unknown(OVERFLOW)
-        within = np.maximum(rho2 - rho**2 / n, 0.0)
-        by_step = [tally(groups.keys[0], v, sums.about.horizon) for v in (within, rho2)]
-        per_step, spread = np.sqrt(divided(*by_step)), math.sqrt(float(within.sum()) / total)
-        if spread <= ROUNDING:
-            none = np.where(per_step <= ROUNDING, 0.0, per_step)
-            text = f"the ratios follow from {self.keys.rstrip(',')}"
-            return self.judge(0.0, text, per_step=none)
-        worst = int(np.argmax(within))
-        place = context.place(Place(*(int(key[worst]) for key in groups.keys)))
-        if self.at_hidden:
-            place["state"] = None
-        return self.judge(
-            spread,
-            f"the ratios differ by {spread:.1%} (root mean square) where {self.keys} are the same, "
-            f"most at {place_in_words(place['step'], place['state'])}",
-            self.advice,
-            per_step=per_step,
-            **place,
-        )
-
-
-class HiddenPolicies(
-    Policies,
-    name="hidden policies",
-    question="Do the policies see what is hidden from the state?",
-    fault="states-lost",
-    needs={"choices"},
-    limits=limits_by(Limit(None, 0.01)),  # what a fitted Q says of hidden states is wrong then
-    assumption=True,
-    # Others do not look at a hidden state, or have a gate that is red there.
-    of={"fitted control"},
-):
-    at_hidden = True
-    keys = "step and action, the state being hidden,"
-    advice = "Q takes all hidden states for one, the policies do not: use mis, which fits no Q"
-
-
 class Stationarity(
     Gate,
     name="stationarity",
-    question="Do all steps have one distribution of states?",
+    question="Is the state distribution the same at every step?",
     fault="states-renamed",
     reads="solution",
     needs={"choices"},
     limits=limits_by(Limit(0.0, 0.02)),  # not in the study: never green
     of={"stationary"},
 ):
-    """SSD-IS gives every step the distribution of the long run. By how much those of the steps
-    differ MIS tells, luck included: without a great many episodes this is red. In total variation,
-    averaged over the steps."""
+    """SSD-IS uses the long-run state distribution at every step. MIS measures how much the steps
+    differ from it (total variation, averaged over the steps). The estimate includes noise: without
+    very many episodes this is red."""
 
     def measure(self, context: Context) -> GateResult:
         if context.sums.model is None or context.sums.start_model is None:
@@ -399,9 +357,10 @@ class Stationarity(
     def _judge(self, gap: float, **where: Any) -> GateResult:
         return self.judge(
             gap,
-            "every step is taken to have the same distribution of states, and by mis they are "
-            f"{gap:.1%} from their mean (total variation, on average over the steps)",
-            "use mis, which needs no such assumption",
+            "the estimator assumes the same state distribution at every step; by mis the "
+            f"steps differ by {gap:.1%} from their mean (total variation, average over the "
+            "steps)",
+            "use mis, which does not assume this",
             most="most",
             **where,
         )
@@ -410,15 +369,15 @@ class Stationarity(
 class FittedValues(
     Gate,
     name="fitted values",
-    question="Is Q fitted to few rows, of the episodes that it is subtracted from?",
+    question="Does Q rest on few rows, from the same episodes it corrects?",
     fault="action-missing",
     needs={"model"},
     limits=limits_by(Limit(0.01, 0.05)),
     of={"fitted in sample"},
 ):
-    """How much of what a model would say rests on few rows: the target's mass, as the model has it,
-    on (t, s, a) that were seen fewer than 10 times (on average over the steps) or never (all that
-    is lost). Per step what it adds to that."""
+    """How much of a model's estimate rests on few rows: the target's mass under the model on
+    (t, s, a) seen fewer than 10 times (average over the steps) or never (total). Per step: its
+    contribution."""
 
     def measure(self, context: Context) -> GateResult:
         return context.once(self.name, lambda: self.of_model(context))
@@ -426,7 +385,7 @@ class FittedValues(
     def of_model(self, context: Context) -> GateResult:
         sums = context.sums
         if sums.about.continuous_actions or sums.model is None or sums.start_model is None:
-            return self.unknown("these sums hold no model of the actions")
+            return self.unknown("the sums have no model of the actions")
         from reweigh.estimate.model import model_of
 
         op = model_of(sums)
@@ -438,9 +397,10 @@ class FittedValues(
             where = {"per_step": per_step, **context.place(worst)}
         return self.judge(
             share,
-            f"Q is fitted on the same episodes, and {share:.1%} of the target's mass is on (step, "
-            "state, action) seen fewer than 10 times",
-            "use the cross-fitted variant (dr-crossfit, wdr-crossfit, mdr-crossfit), or mis",
+            f"Q is fitted on the same episodes, and {share:.1%} of the target's mass is on "
+            "(step, state, action) cells seen fewer than 10 times",
+            "use the cross-fitted variant (dr-crossfit, wdr-crossfit, mdr-crossfit), a "
+            "coarser state, or mis",
             most="most",
             **where,
         )

@@ -1,22 +1,21 @@
-"""Gates of the support: does the log show what the target does, and is no mass lost or gained?
+"""Gates of the support: does the log cover the target's behavior, and is no mass lost or gained?
 
-Target mass that reaches what the log never shows is summed over the steps. Running products cannot
-tell it of themselves: "marginal support" is that of the marginal weights on the same log, as
-"marginal size" is their effective number of episodes.
+Target mass without logged data is summed over the steps. Running products cannot measure it:
+"marginal support" is that of the marginal weights on the same log, as "marginal size" is their
+effective number of episodes.
 
 **Unseen actions.** DR, WDR and MDR with Q of other episodes are right on average: rows of a rare
-action make up for it in the logs that have some. A log without them says too little, and cannot see
-it in its own spread. With π's probability ℓ_t(s) of the actions that (t, s)
-does not show, the mean ratio ρ̄, and d and V of the model over the actions seen, what is missing is
-about
+action make up for it in the logs that have some. A log without them gives too small a value, and
+its own variance does not show it. With π's probability ℓ_t(s) of the actions that (t, s) does not
+show, the mean ratio ρ̄, and d and V of the model over the actions seen, what is missing is about
 
     Σ_t γ^t Σ_s d_t(s) V_t(s) min(max(1 - ρ̄_t(s), -ℓ_t(s)), ℓ_t(s)).
 
-ρ̄ says how much of ℓ the rows of other actions leave open: with many actions of a few rows each
+1 - ρ̄ measures how much of ℓ is really missing: with many actions of a few rows each
 some are always missing, others are there too often, and nothing is lost.
 
-**Reward range.** A policy that never leaves what was logged earns at each step a reward between the
-smallest and the largest one, or 0 once an episode is over. An average over such episodes lies
+**Reward range.** A policy that stays within the logged behavior earns at each step a reward between
+the smallest and the largest one, or 0 once an episode is over. An average over such episodes lies
 between
 
     low Σγ^t  and  high Σγ^t,   low = min(r) and high = max(r), with 0 where episodes end early.
@@ -53,41 +52,44 @@ from reweigh.trust.gates.gate import (
 from reweigh.trust.gates.weights import EffectiveSize, marginal_weights
 
 SAME = 1e-9  # relative: numbers that differ by less differ by rounding
-MATERIAL = 0.01  # of what the placebo should be: by less it is amber, however small its error
-ABSURD = 1e3  # times what it should be: no luck, whatever its error is
+MATERIAL = 0.01  # of the known value: a smaller difference is at most amber
+ABSURD = 1e3  # times the known value: not chance, whatever the error
 LOST = (
-    "check that the log shows what the target does, and that the propensities are not too large; "
-    "clipped ratios lose mass too"
+    "check that the log contains what the target does, and that the propensities are not too "
+    "large; clipped ratios lose mass too"
 )
-GAINED = "check that the propensities are those of the logged actions: some are too small"
-LOST_BY_MODEL = "the target takes actions that the log never shows there: log them, or use mis"
+GAINED = "check that the propensities belong to the logged actions: some are too small"
+LOST_BY_MODEL = (
+    "the target takes actions that the log does not have there: log them, restrict the "
+    "target, or use mis"
+)
 Range = tuple[float, float]
 REFUSED = 4.0  # standard errors outside
-NOT_CHECKED = "these sums do not hold the smallest and the largest reward"
+NOT_CHECKED = "the sums do not include the smallest and the largest reward"
 
 
 class _LostMass(Gate):
-    """A gate of the mass that reaches what the log does not show."""
+    """A gate of the target's mass that reaches states or actions without data."""
 
     def of_mass(self, unseen: Floats, context: Context, **place: Any) -> GateResult:
-        """By the (H,) mass that is lost, and the place that loses the most at the worst step."""
+        """From the (H,) lost mass, and the place that loses the most at the worst step."""
         total = float(unseen.sum())
         if total <= 0:
-            text = "the log shows all that the target does"
+            text = "the log covers all of the target's behavior"
             return self.judge(0.0, text, per_step=unseen)
         place |= {"step": int(np.argmax(unseen))}
-        why = "the log does not show what it would do there"
+        why = "no data there"
         if context.limits != "model":
             why += ", or the propensities are too large"
             if context.sums.about.max_ratio is not None:
-                clipped = f"the clipping of ratios at {context.sums.about.max_ratio:g}"
-                why += f", or {clipped} has cut it away"
+                clipped = f"ratios are clipped at {context.sums.about.max_ratio:g}"
+                why += f", or {clipped}"
         return self.judge(
             total,
-            f"{total:.1%} of the target's mass is lost, most of it at "
+            f"the log does not cover {total:.1%} of the target's behavior, most of it at "
             f"{place_in_words(**place)} ({why})",
-            "the value cannot speak for that part; ask for a target nearer to the behaviour, a "
-            "coarser state, or log more there",
+            "the estimate does not cover that share: choose a target closer to the logged "
+            "policy or a coarser state, or log more there",
             limit=self.limit(context.limits),
             per_step=unseen,
             **place,
@@ -97,7 +99,7 @@ class _LostMass(Gate):
 class Support(
     _LostMass,
     name="support",
-    question="Does the log show what the target does?",
+    question="Does the log cover what the target does?",
     fault="action-missing",
     reads="solution",
     limits=limits_by(
@@ -117,12 +119,12 @@ class Support(
 class MarginalSupport(
     _LostMass,
     name="marginal support",
-    question="Does the log show what the target does, by the marginal weights?",
+    question="Does the log cover what the target does, by marginal weights?",
     fault="action-missing",
     reads="sums",
     needs={"transitions"},
     limits=limits_by(Limit(0.01, 0.10)),
-    of={"products"},
+    of={"products", "memory"},
 ):
     def measure(self, context: Context) -> GateResult:
         weights = context.once("marginal weights", lambda: marginal_weights(context))
@@ -138,12 +140,14 @@ class RareStates(
     fault="fine-states",
     reads="solution",
     limits=limits_by(Limit(0.01, 0.05), model=Limit(0.01, 0.20)),
-    softened="amber at most with enough effective episodes, but for models and weights that are "
-    "normalised within states",
+    softened=(
+        "at most amber with enough effective episodes, except for models and weights that "
+        "are normalized within states"
+    ),
     warning=LowOverlapWarning,
 ):
     """Target mass on (t, s), of a model on (t, s, a), seen fewer than 10 times: the mean over the
-    steps. Without a model, and without weights that are normalised within a state, which few rows
+    steps. Without a model, and without weights that are normalized within a state, which few rows
     bias, it is red only with few effective episodes."""
 
     def measure(self, context: Context) -> GateResult:
@@ -159,7 +163,7 @@ class RareStates(
         return self.judge(
             share,
             f"{share:.1%} of the target's mass is on {what} seen fewer than 10 times at their step",
-            "a coarser state would help",
+            "use a coarser state, or log more episodes",
             limit=self.limit(context.limits),
             at_most="red" if strict else "amber",
             most="most",
@@ -179,33 +183,33 @@ class LeftOut:
 class UnseenActions(
     Gate,
     name="unseen actions",
-    question="How much value is missing for want of actions?",
+    question="How much value is missing because actions were never logged?",
     fault="action-missing",
     needs={"model"},
-    limits=limits_by(Limit(0.5, 1.0)),  # in errors: what is missing moves the whole interval
+    limits=limits_by(Limit(0.5, 1.0)),  # in errors: the missing value moves the whole interval
     of={"fitted control"},
     unless={"fitted in sample"},
 ):
-    """What a Q of other episodes leaves out, in errors of the estimate. Of the same episodes it has
-    a gate of its own, "fitted values", and a model "support"."""
+    """The value that a Q fitted on other episodes leaves out, in standard errors of the estimate.
+    For a Q of the same episodes see "fitted values", for a model "support"."""
 
     def measure(self, context: Context) -> GateResult:
         missing = context.once(self.name, lambda: left_out(context.sums))
         if missing is None:
             return self.unknown(
-                "these sums hold no model of the actions, or one that ends before the horizon"
+                "the sums have no model of the actions, or one that ends before the horizon"
             )
         value, error = abs(float(missing.per_step.sum())), context.error
         if not value > 0:
-            text = "no value is missing for want of actions"
+            text = "no value is missing because of unlogged actions"
             return self.judge(0.0, text, per_step=missing.per_step)
         if error is None or not error > 0:
-            return self.unknown("the estimate has no error to compare with")
+            return self.unknown("the estimate has no standard error to compare with")
         return self.judge(
             value / error,
-            f"actions that the log never shows there would earn about {value:.3g}, "
-            f"{value / error:.1f} standard errors, which the fitted Q counts as 0",
-            "use mis, which fits no Q, or log more of these actions",
+            f"actions that were never logged there would earn about {value:.3g} "
+            f"({value / error:.1f} standard errors), which the fitted Q counts as 0",
+            "log more of these actions, or use mis, which fits no Q",
             most="most",
             per_step=missing.per_step / error,
             **context.place(missing.place),
@@ -238,16 +242,16 @@ def left_out(sums: Moments) -> LeftOut | None:
 class TotalMass(
     Gate,
     name="total mass",
-    question="Is the target's mass 1 before it is normalised?",
+    question="Is the target's mass 1 before normalizing?",
     fault="propensities-low",
     reads="solution",
     limits=limits_by(Limit(0.10, 0.50)),
-    softened="amber at most: it fires on clean logs with large weights",
+    softened="at most amber: large weights trigger it on clean logs too",
     hint=True,
     unless={"products", "model"},
 ):
-    """Σ_s d_t(s) of the un-normalised recursion, which should be 1: a hint, never more, since it
-    fires on clean logs with large weights."""
+    """Σ_s d_t(s) of the un-normalized recursion, which should be 1. Only a hint, because large
+    weights trigger it on clean logs."""
 
     def measure(self, context: Context) -> GateResult:
         mass = context.solved.total_mass
@@ -256,16 +260,14 @@ class TotalMass(
         off = np.abs(mass - 1)
         step = int(np.nanargmax(off))
         if not math.isfinite(off[step]):
-            return self.unknown(
-                f"the target's mass at step {step} is beyond what a number can hold"
-            )
-        if off[step] <= ROUNDING:  # that of a recursion that is normalised within states
+            return self.unknown(f"the target's mass at step {step} overflows floating point")
+        if off[step] <= ROUNDING:  # that of a recursion that is normalized within states
             return self.judge(0.0, "the target's mass is 1 at every step", per_step=mass)
         return self.judge(
             float(off[step]),
-            f"before normalising, the target's mass at step {step} is {mass[step]:.3g} instead of "
+            f"before normalizing, the target's mass at step {step} is {mass[step]:.3g} instead of "
             "1",
-            "large weights, or propensities that are not those of the log",
+            "the weights are large, or the propensities do not belong to the log",
             at_most="amber",
             per_step=mass,
             step=step,
@@ -275,16 +277,16 @@ class TotalMass(
 class Placebo(
     Gate,
     name="placebo",
-    question="Does a constant reward of 1 give what it must?",
+    question="Does a constant reward of 1 give its known value?",
     fault="swapped",
     reads="solution",
-    limits=limits_by(Limit(3.0, 6.0)),  # six errors from a number that is known are no luck
-    softened="amber at most where it is off by less than 1 % of what it should be",
+    limits=limits_by(Limit(3.0, 6.0)),  # six errors from a known number are not chance
+    softened="at most amber if it is off by less than 1 % of its known value",
     warning=PlaceboWarning,
     warns_if_amber=True,
 ):
-    """The value if every reward were 1, END included, which is known: off by how many errors? Per
-    step what it adds to that value, which should be γ^t."""
+    """The value if every reward were 1, END included, is known. By how many standard errors is the
+    estimate of it off? Per step: its contribution, which should be γ^t."""
 
     def measure(self, context: Context) -> GateResult:
         about, solution = context.sums.about, context.solved
@@ -294,21 +296,24 @@ class Placebo(
         off, lost = abs(value - expected), value < expected
         if error is None or not math.isfinite(value) or not math.isfinite(error):
             if not off > ABSURD * expected:
-                return self.unknown("the placebo has no error here")
-            number = "a number beyond all measure" if not math.isfinite(value) else f"{value:.2g}"
-            text = f"the target gains mass: a constant reward of 1 gives {number} instead of "
+                return self.unknown("the placebo has no standard error here")
+            number = (
+                ("a number beyond floating point") if not math.isfinite(value) else f"{value:.2g}"
+            )
+            text = f"the target's total mass is too large: a constant reward of 1 gives {number} "
+            text += "instead of "
             limit = str(self.limit())
             return self.result("red", None, f"{text}{expected:g}", advice=GAINED, limit=limit)
-        # What a model has not seen is known to be missing, without luck: "support" judges it.
+        # Mass missing from a model is known without noise, and "support" judges it.
         fine = Support().limit("model").amber if from_model else None
         if off <= max(fine or 0.0, SAME) * expected:
-            text = f"a constant reward of 1 gives {value:.4g}, as it must"
+            text = f"a constant reward of 1 gives {value:.4g}, as it should"
             return self.judge(0.0, text, per_step=per_step)
         errors = off / max(error, SAME * expected)  # without any spread only rounding is luck
         text = f"a constant reward of 1 gives {value:.4g} instead of {expected:g} "
         text += f"(error {error:.2g})"
         if self.limit().judge(errors) != "green":
-            text = f"the target {'loses' if lost else 'gains'} mass: {text}"
+            text = f"the target's total mass is too {'small' if lost else 'large'}: {text}"
         return self.judge(
             errors,
             text,
@@ -339,7 +344,7 @@ def value_range(rewards: Range, ends_early: bool, horizon: int, discount: float)
 
 
 def allowed_by(data: EpisodeLog | Moments) -> Allowed | None:
-    """None where sums do not tell."""
+    """None if the sums do not include them."""
     if isinstance(data, EpisodeLog):
         rewards, horizon, discount = data.reward_range, data.horizon, data.discount
         ends = data.steps.ends_early
@@ -355,7 +360,7 @@ def allowed_by(data: EpisodeLog | Moments) -> Allowed | None:
 class RewardRange(
     Gate,
     name="reward range",
-    question="Do the logged rewards allow the value?",
+    question="Is the value in the range that the logged rewards allow?",
     fault="constant-reward",
     reads="solution",
 ):
@@ -385,17 +390,20 @@ class RewardRange(
         by = "" if errors is None else f" by {errors:.1f} standard errors"
         least, most = allowed.rewards
         why = (
-            f"{value:.6g} is {side} what the logged rewards allow{by}: with rewards from "
-            f"{number(least)} to {number(most)} over {allowed.horizon} steps"
-            f"{' (0 after an early end)' if allowed.ends_early else ''} every policy earns "
-            f"{between}"
+            f"{value:.6g} is {side} the range that the logged rewards allow{by}: with "
+            f"rewards from {number(least)} to {number(most)} over {allowed.horizon} "
+            f"steps{' (0 after an early end)' if allowed.ends_early else ''} every policy "
+            f"earns {between}"
         )
         name = "the estimate" if estimator is None else estimator.name
         if estimator is not None and estimator.may_exceed_rewards:
-            text = f"{why}; the weights of {name} are not normalised, so it may be outside"
+            text = f"{why}; the weights of {name} are not normalized, so it can leave the range"
             return self.result("green", errors, text)
         if errors is None or errors > REFUSED:
-            raise RefusedError("out-of-range", f"{name} says {why}. {_cause(context)}")
+            raise RefusedError(
+                "out-of-range",
+                (f"{name}: {why}. {_cause(context)}"),
+            )
         advice = "the weights do not quite average to 1; wis and mis-state cannot leave the range"
         return self.result("amber", errors, why, advice=advice)
 

@@ -1,17 +1,18 @@
 """Gates of the weights: on how many episodes do the estimate and its error rest?
 
-**Pareto k** is the shape of a generalised Pareto law, from the largest weights, fitted as in
+**Pareto k** is the shape of a generalized Pareto distribution fitted to the largest weights, as in
 Pareto-smoothed importance sampling (Vehtari, Simpson, Gelman, Yao and Gabry, "Pareto smoothed
-importance sampling", JMLR 2024): to what the largest M = min(n/5, 3√n) weights exceed the next one
-by, with the estimator of Zhang and Stephens (Technometrics 2009) and a prior at 1/2 worth ten
+importance sampling", JMLR 2024): to the excess of the largest M = min(n/5, 3√n) weights over the
+next one, with the estimator of Zhang and Stephens (Technometrics 2009) and a prior at 1/2 worth ten
 weights. Moments of order up to 1/k exist: with k > 1/2 the weights have no variance, with k > 1 no
-mean that an average could find. arviz-stats gives the same number, and the tests hold this code to
-it. Its fit asks for all n weights, and where weights are equal it divides 0 by 0 and gives a number
-all the same; here the largest ones suffice, which is what sums of several logs hold.
+mean. The tests compare with arviz-stats, which gives the same number but needs all n weights, and
+divides 0 by 0 where weights are equal. Here the largest weights are enough, so sums of several logs
+can be fitted too.
 
-**Decisive episodes.** An interval takes the sum of the influence values ψ_i for normal. It is not
-where a few of them on one side make up most of it: one reward out of scale, or an event that the
-log has seen twice. Of k equal ones among zeros the skewness of the sum, Σψ³/(Σψ²)^(3/2), is 1/√k.
+**Decisive episodes.** An interval assumes that the sum of the influence values ψ_i is normal. It is
+not if a few of them on one side make up most of it: one reward out of scale, or an event that
+occurs twice in the log. For k equal values among zeros the skewness of the sum, Σψ³/(Σψ²)^(3/2), is
+1/√k.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ class EffectiveSize(
     reads="solution",
     limits=limits_by(
         Limit(100, 30, above=False),
-        products=Limit(1000, 600, above=False),  # a log may lack their tail by luck
-        plain=Limit(300, 100, above=False),  # their mass is noise too
-        model=Limit(100, None, above=False),  # by luck a rare action is no rare one
-        pooled=Limit(300, 200, above=False),  # below, no test sees steps differ
+        products=Limit(1000, 600, above=False),  # a log may lack their tail by chance
+        plain=Limit(300, 100, above=False),  # their total mass is noisy too
+        model=Limit(100, None, above=False),  # a rare action may look common by chance
+        pooled=Limit(300, 200, above=False),  # with fewer, no test detects that steps differ
     ),
     warning=LowOverlapWarning,
 ):
@@ -65,18 +66,20 @@ class EffectiveSize(
     def measure(self, context: Context) -> GateResult:
         ess, sums, n = context.solved.ess, context.sums, context.n_episodes
         if not np.any(np.isfinite(ess)):
-            return self.unknown("no step has weights to judge")
+            return self.unknown("no step has weights to check")
         limits = context.limits
         if sums.hidden and limits != "model" and _mean_stretch(sums) > LONG_STRETCH:
             limits = "products"
         step = int(np.nanargmin(ess))
         return self.judge(
             float(ess[step]),
-            f"{ess[step]:,.0f} of {n:,} episodes speak for the target at step {step}",
+            f"at step {step} the estimate effectively rests on {ess[step]:,.0f} of {n:,} episodes",
             "log more episodes"
             if ess[step] > NEARLY_ALL * n
-            else "log more episodes, shorten the horizon, or ask for a target nearer to the "
-            "behaviour",
+            else (
+                "log more episodes, shorten the horizon, or choose a target closer to the "
+                "logged policy"
+            ),
             limit=self.limit(limits),
             per_step=ess,
             step=step,
@@ -94,14 +97,14 @@ def _mean_stretch(sums: Moments) -> float:
 class MarginalSize(
     Gate,
     name="marginal size",
-    question="On how many episodes would marginal weights rest?",
+    question="On how many episodes would marginal weights effectively rest?",
     fault="logarithms",
     needs={"transitions"},
     limits=limits_by(Limit(300, 100, above=False)),
-    of={"products"},
+    of={"products", "memory"},
 ):
-    """Products vary more than marginal weights, so that a larger size of theirs only says that the
-    log does not show their tail."""
+    """Products vary more than marginal weights. If their effective size is larger, the log lacks
+    their tail."""
 
     def measure(self, context: Context) -> GateResult:
         weights = context.once("marginal weights", lambda: marginal_weights(context))
@@ -109,21 +112,22 @@ class MarginalSize(
             return self.unknown(weights)
         ess = weights[0]
         if not np.any(np.isfinite(ess)):
-            return self.unknown("no step has weights to judge")
+            return self.unknown("no step has weights to check")
         step = int(np.nanargmin(ess))
         return self.judge(
             float(ess[step]),
-            f"with marginal weights {ess[step]:,.0f} of {context.n_episodes:,} episodes speak for "
-            f"the target at step {step}",
-            "running products cannot have more: log more episodes, or use mis",
+            f"at step {step} even marginal weights effectively rest on {ess[step]:,.0f} of "
+            f"{context.n_episodes:,} episodes",
+            "running products cannot do better: log more episodes, or choose a target closer "
+            "to the logged policy",
             per_step=ess,
             step=step,
         )
 
 
 def marginal_weights(context: Context) -> tuple[Floats, Floats, dict[str, Any]] | str:
-    """Of the marginal weights: (H,) effective sizes, (H,) mass that is lost, and the place that
-    loses the most; or why there are none."""
+    """Marginal weights: (H,) effective sizes, (H,) lost mass, and the place that loses the most; or
+    why there are none."""
     op = context.marginal_operator()
     if op is None:
         return NO_TRANSITIONS
@@ -139,24 +143,25 @@ def marginal_weights(context: Context) -> tuple[Floats, Floats, dict[str, Any]] 
 class HeaviestEpisode(
     Gate,
     name="heaviest episode",
-    question="How much of the weight does one episode hold?",
+    question="How much of the weight does one episode carry?",
     fault="logarithms",
     reads="solution",
     limits=limits_by(Limit(None, 0.05)),
     warning=LowOverlapWarning,
     of={"products"},
 ):
-    """Of estimators with running products, at the step with the fewest effective episodes."""
+    """The largest share of one episode, at the step with the fewest effective episodes."""
 
     def measure(self, context: Context) -> GateResult:
         share, ess = context.solved.heaviest, context.solved.ess
         if share is None or not np.any(np.isfinite(ess)):
-            return self.unknown("no episode has a weight of its own here")
+            return self.unknown("no episode has its own weight here")
         step = int(np.nanargmin(ess))
         return self.judge(
             float(share[step]),
-            f"one episode holds {share[step]:.1%} of the weight at the worst step, {step}",
-            "the interval is not to be trusted: use mis, or certify() for a bound that holds",
+            f"one episode carries {share[step]:.1%} of the weight at the worst step, {step}",
+            "the interval is not reliable: use mis, log more episodes, or use certify() for a "
+            "bound that holds",
             per_step=share,
             step=step,
         )
@@ -172,8 +177,7 @@ class ParetoK(
     assumption=True,
     of={"products"},
 ):
-    """The tail of the whole products: above min(1 - 1/log10 n, 0.7) their mean is slow to
-    settle."""
+    """Complete products: above min(1 - 1/log10 n, 0.7) their mean converges slowly."""
 
     def measure(self, context: Context) -> GateResult:
         largest = context.sums.largest
@@ -185,8 +189,9 @@ class ParetoK(
         amber = min(1 - 1 / math.log10(max(largest.n, 11)), 0.7)
         return self.judge(
             k,
-            f"the weights' tail has the shape k = {k:.2f}",
-            "their mean is slow to settle: use mis, or log more episodes",
+            f"{'heavy-tailed weights' if k > amber else 'weights without a heavy tail'} "
+            f"(Pareto k = {k:.2f}){': the estimate is unstable' if k > amber else ''}",
+            "log more episodes, choose a target closer to the logged policy, or use mis",
             limit=Limit(amber, self.limit().red),
             step=context.sums.about.horizon - 1,
         )
@@ -208,8 +213,8 @@ def shape(largest: LargestWeights) -> tuple[float | None, str]:
     wanted = tail_length(n)
     if wanted < LEAST:
         return None, (
-            f"{n:,} episodes: the tail of the weights is its largest fifth, and a fit needs "
-            f"{LEAST} weights in it, so {5 * LEAST} episodes"
+            f"{n:,} episodes are too few: a fit of the tail needs {LEAST} weights in the "
+            f"largest fifth, so {5 * LEAST} episodes"
         )
     cutoff = largest.floor  # -inf where all positive weights are listed: the rest is 0
     if len(log_w) > wanted:
@@ -217,11 +222,11 @@ def shape(largest: LargestWeights) -> tuple[float | None, str]:
     tail = log_w[log_w > cutoff]
     if len(tail) < LEAST:
         return None, (
-            f"{len(tail)} of the {n:,} weights stand above the others, which are equal, 0 or not "
-            f"kept: a fit of the tail needs {LEAST}"
+            f"only {len(tail)} of the {n:,} weights exceed the rest, which are equal, 0 or "
+            f"not kept: a fit of the tail needs {LEAST}"
         )
     if tail[0] == tail[-1]:
-        return None, f"the {len(tail):,} largest weights are equal: there is no tail to fit"
+        return None, f"the {len(tail):,} largest weights are equal, so there is no tail to fit"
     return pareto_shape(log_excess(tail, cutoff)), f"from the {len(tail):,} largest weights"
 
 
@@ -231,9 +236,9 @@ def log_excess(log_w: Floats, cutoff: float) -> Floats:
 
 
 def pareto_shape(log_x: Floats) -> float:
-    """The shape k of a generalised Pareto law from the logarithms of what it gave, falling.
+    """The shape k of a generalized Pareto distribution from the falling logarithms of a sample.
 
-    With θ = -k/σ the law's density is (-θ/k)(1 - θx)^{-1-1/k}; given θ the likelihood is largest
+    With θ = -k/σ the density is (-θ/k)(1 - θx)^{-1-1/k}; given θ the likelihood is largest
     at k(θ), so that it is a function of θ alone, and θ̂ is its mean over a grid of m:
 
         θ_j = 1/x_max + (1 - √(m/(j - ½)))/(3 x_¼)        k(θ) = mean log(1 - θx)
@@ -248,7 +253,7 @@ def pareto_shape(log_x: Floats) -> float:
     x = np.exp(np.clip(log_x - quartile, -FAR, FAR))
     m = 30 + math.isqrt(count)
     theta = 1 / x[0] + (1 - np.sqrt(m / (np.arange(1, m + 1) - 0.5))) / 3
-    theta[theta == 0] = np.finfo(float).eps  # an exponential law, the limit: no 0/0 there
+    theta[theta == 0] = np.finfo(float).eps  # the exponential limit, without 0/0
     k = np.log1p(-theta[:, None] * x).mean(axis=1)
     likelihood = count * (np.log(-theta / k) - k - 1)
     weight = np.exp(likelihood - likelihood.max())
@@ -259,7 +264,7 @@ def pareto_shape(log_x: Floats) -> float:
 class DecisiveEpisodes(
     Gate,
     name="decisive episodes",
-    question="On how many episodes does the error rest?",
+    question="On how many episodes does the standard error rest?",
     fault="outlier",
     limits=limits_by(Limit(20, 5, above=False)),  # a sum of so few is skewed
     assumption=True,
@@ -268,7 +273,7 @@ class DecisiveEpisodes(
         if context.error is None:
             return None
         if context.spread is None:
-            return self.unknown("sums hold no episodes: evaluated in memory it is told")
+            return self.unknown("needs individual episodes; rerun with engine='arrays'")
         try:
             decisive = heaviest(context.spread())
         except RefusedError as error:
@@ -276,31 +281,34 @@ class DecisiveEpisodes(
         if decisive is None:
             return None
         size = decisive.size
-        share = f"episode {decisive.episode} has {decisive.share:.0%} of it"
-        text = f"the error rests on many episodes: {share}"
+        share = f"episode {decisive.episode} contributes {decisive.share:.0%} of it"
+        text = f"the standard error rests on many episodes: {share}"
         if self.limit().judge(size) != "green":
             few = f"{size:.0f} episode{'' if round(size) == 1 else 's'}"
-            text = f"the error rests on about {few}: {share}, and without it the value would move "
-            text += f"by about {decisive.moved:+.3g}"
+            text = (
+                f"the standard error rests on about {few}: {share}, and without it the value "
+                "would change "
+            )
+            text += f"by about {decisive.change:+.3g}"
         return self.judge(
             size,
             text,
-            "an interval from so few is not to be trusted: check the rewards of that episode, or "
-            "log more of what is rare",
+            "too few episodes for a reliable interval: check the rewards of that episode, or "
+            "log more of the rare events",
         )
 
 
 @dataclass(frozen=True)
 class Decisive:
-    """size     (Σψ²)³/(Σψ³)², at most n: as many equal values would be as skewed
+    """size     (Σψ²)³/(Σψ³)², at most n: this many equal values would be as skewed
     episode, share  the one with the largest ψ², and its share of Σψ²
-    moved    by how much the value moves, about, without that episode
+    change   the approximate change of the value without that episode
     """
 
     size: float
     episode: str
     share: float
-    moved: float
+    change: float
 
 
 def heaviest(psi: Spread) -> Decisive | None:

@@ -1,0 +1,98 @@
+"""What a user gives `evaluate` as the log and as the target, made a log and a policy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reweigh.errors import ResourceError, UsageError, must_be, refuse_unknown
+from reweigh.estimate.estimator import Recipe
+from reweigh.estimate.presets import is_preset
+from reweigh.log.log import EpisodeLog
+from reweigh.policy import ColumnPolicy, FunctionPolicy, Policy, policy_from
+from reweigh.sums.moments import Moments
+from reweigh.sums.read import ScannedLog, is_moments_file, read_log
+
+Data = EpisodeLog | ScannedLog | Moments
+KNOWN = (EpisodeLog, ScannedLog, Moments)
+
+
+@cache
+def reading_options() -> tuple[str, ...]:
+    """The arguments of `read_log` beside the log."""
+    code = read_log.__wrapped__.__code__  # type: ignore[attr-defined]
+    return tuple(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
+
+
+def data_of(given: Any, options: Mapping[str, Any], own: Sequence[str]) -> Data:
+    """The log, or the sums. A path or a frame is read with these options, which are those of
+    `read_log`; `own` are the other arguments of the function that was called."""
+    refuse_unknown("evaluate", options, [*reading_options(), *own])
+    if isinstance(given, KNOWN):
+        for name in options:
+            raise UsageError(
+                f"{name}= says how rows are read, and this log has been read: give it to "
+                f"read_log(…, {name}=…), or give evaluate the file or the frame"
+            )
+        return given
+    if (
+        isinstance(given, str | os.PathLike)
+        and Path(given).is_file()
+        and is_moments_file(Path(given))
+    ):
+        if options:
+            raise UsageError(
+                f"{Path(given).name} holds moments, which know how their log was read: leave "
+                f"{next(iter(options))}= out"
+            )
+        from reweigh.sums.store import load_moments
+
+        return load_moments(Path(given))
+    rows = isinstance(given, str | os.PathLike | list | tuple) or (
+        hasattr(given, "columns")
+        or hasattr(given, "__arrow_c_stream__")
+        or hasattr(given, "schema")
+    )
+    if not rows:
+        what = "a log (read_log, log_from_arrays), moments, a path or a frame"
+        raise must_be("data", what, type(given).__name__)
+    return read_log(given, **options)
+
+
+def target_of(given: Any, data: Data, options: Mapping[str, Any]) -> Policy | None:
+    """The policy: a file, a frame, a mapping and an array are tables of it, a function is called
+    for all rows. Without one the log's column `target_prob`, where that was named."""
+    column = options.get("target_prob")
+    if given is None and column is not None:
+        return ColumnPolicy(column)
+    if given is None or isinstance(given, Policy):
+        return given
+    if isinstance(given, Recipe) or is_preset(given):
+        raise UsageError(
+            "the second argument is the target policy, the third the estimator: "
+            "evaluate(log, target, rw.mis())"
+        )
+    if isinstance(given, Mapping | np.ndarray | list | tuple):
+        from reweigh.policy.table import TablePolicy
+
+        return TablePolicy(given)
+    if callable(given):
+        return FunctionPolicy(given)
+    if isinstance(given, str | os.PathLike) and not Path(given).exists():
+        name = str(given)
+        raise ResourceError(
+            f"there is no policy file {name!r} (resolved: {Path(given).resolve()}); a column of "
+            f"the log that holds the target's probabilities is ColumnPolicy({name!r})"
+        )
+    if isinstance(given, str | os.PathLike) or hasattr(given, "columns"):
+        if isinstance(data, Moments):
+            return policy_from(given, ["state"], "action")
+        columns = data.columns if isinstance(data, EpisodeLog) else data.reading.columns
+        return policy_from(given, columns.state, columns.action)
+    what = "a policy: TablePolicy, ColumnPolicy, FunctionPolicy or read_policy(…)"
+    raise must_be("target", what, type(given).__name__)

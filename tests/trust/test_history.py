@@ -1,0 +1,162 @@
+"""The gate of the history: does the estimate move when it remembers more?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import reweigh as rw
+from reweigh.estimate import memory_rows
+from reweigh.estimate.influence import influence_values
+from reweigh.estimate.memory_rows import (
+    Comparison,
+    Distance,
+    PaddedEpisodes,
+    comparison,
+    memories,
+    remembered,
+    sampled,
+)
+from reweigh.policy import Policy
+from reweigh.sums.engines import ratios
+from reweigh.trust.gates import GateResult
+from reweigh.trust.gates.states import History, moved
+from reweigh.worlds import random_mdp
+
+pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
+H, PAY = 8, 2
+COIN = rw.TablePolicy([[0.3, 0.7]] * 2)
+
+
+def delayed(n: int = 600, seed: int = 1) -> rw.EpisodeLog:
+    """An action pays two steps later, and the state is noise."""
+    rng = np.random.default_rng(seed)
+    action = rng.integers(0, 2, (n, H))
+    paid = np.hstack([np.zeros((n, PAY)), action[:, :-PAY]])
+    reward = paid + 0.1 * rng.normal(size=(n, H))
+    state = rng.integers(0, 2, (n, H + 1))
+    return rw.log_from_arrays(state, action, reward, np.full((n, H), 0.5))
+
+
+def padded(log: rw.EpisodeLog, target: Policy) -> PaddedEpisodes:
+    rho = ratios(log, target, None)[1]
+    return PaddedEpisodes.of(log.steps, rho, len(log.states), np.arange(log.n_episodes))
+
+
+def history(data: object, name: rw.Recipe | str = "mis", target: Policy = COIN) -> GateResult:
+    found = rw.evaluate(data, target, name)  # type: ignore[arg-type]
+    [gate] = [gate for gate in found.verdict.gates if gate.name == "history"]
+    return gate
+
+
+@pytest.mark.parametrize("max_ratio", [None, 1.2])
+@pytest.mark.parametrize("terminal", [0, 1])
+def test_values_from_the_rows_are_those_of_the_estimators(
+    terminal: int, max_ratio: float | None
+) -> None:
+    """Value and influence values of every memory, also where episodes end early."""
+    world = random_mdp(2, 4, 3, 6, terminal=terminal)
+    log = world.simulate(400, 3)
+    every = range(log.horizon)
+    found = list(remembered(padded(log, world.target), every, log.discount, max_ratio))
+    assert [each.memory for each in found] == list(every)
+    for each in found:
+        recipe = rw.mis(memory=each.memory, max_ratio=max_ratio)
+        value = rw.evaluate(log, world.target, recipe).value
+        assert each.value == pytest.approx(value, rel=1e-12)
+        psi = influence_values(log, world.target, recipe)
+        np.testing.assert_allclose(each.psi, psi, rtol=1e-9, atol=1e-11)
+
+
+def test_a_memory_that_the_log_cannot_bear_ends_the_list() -> None:
+    log = delayed(150)
+    found = list(remembered(padded(log, COIN), memories(H), 1.0, None))
+    assert [each.memory for each in found] == [0, 1]
+    assert all(each.size >= memory_rows.LEAST_SIZE for each in found)
+
+
+@pytest.mark.parametrize("name", ["mis", "mis-hajek", "mis-state", "mis-plain", "dm", "mdr"])
+def test_an_estimate_that_moves_with_the_memory_is_red(name: str) -> None:
+    gate = history(delayed(), name)
+    assert gate.level == "red"
+    assert "the estimate moves when it remembers more" in gate.text
+    assert "use mis(memory=2), which agrees with longer memories" in gate.advice
+
+
+def test_the_memory_that_it_names_is_green() -> None:
+    for memory in (PAY, "auto"):
+        gate = history(delayed(), rw.mis(memory=memory))  # type: ignore[arg-type]
+        assert gate.level == "green"
+        assert "memories of up to 7 steps give the same" in gate.text
+    assert history(delayed(), rw.mis(memory=1)).level == "red"
+
+
+def test_an_estimate_of_whole_episodes_is_not_asked() -> None:
+    found = rw.evaluate(delayed(), COIN, rw.mis(memory=H - 1))
+    assert "history" not in {gate.name for gate in found.verdict.gates}
+
+
+def test_p_is_students_times_the_number_of_memories() -> None:
+    far = (Distance(1, 2.0, 1.0, 400.0), Distance(2, 2.5, 3.5, 150.0), Distance(3, 2.4, 2.0, 120.0))
+    p, worst = moved(Comparison(1.0, far, 2, 1.0))
+    assert worst.memory == 2
+    assert p == pytest.approx(3 * 2 * stats.t.sf(3.5, 149))
+    gate = History().of_comparison(Comparison(1.0, far, 2, 1.0))
+    assert gate.level == "amber"
+    assert gate.value == p
+    none = (Distance(1, 1.0, 0.0, 400.0),)
+    assert moved(Comparison(1.0, none, 1, 1.0))[0] == 1.0
+
+
+def test_the_difference_is_paired_by_episode() -> None:
+    log = delayed(300)
+    x = padded(log, COIN)
+    first, second = rw.mis(), rw.mis(memory=3)
+    x.psi[first] = influence_values(log, COIN, first)
+    value = rw.evaluate(log, COIN, first).value
+    longer = list(remembered(x, [3], 1.0, None))
+    [found] = comparison(x, first, value, 0, longer).longer
+    psi = x.psi[first] - influence_values(log, COIN, second)
+    error = np.sqrt(np.sum(psi**2) / (300 * 299))
+    assert found.apart == pytest.approx(abs(value - longer[0].value) / error, rel=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["arrays", "stream", "duckdb"])
+def test_a_large_log_is_sampled_alike_by_every_engine(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_rows, "MOST_ROWS", 2400)
+    expected = history(delayed(900))
+    assert "on 33.3% of the episodes" in expected.text
+    found = history(rw.read_log(delayed(900).to_table(), engine=engine))
+    assert (found.level, found.text) == (expected.level, expected.text)
+    which = sampled(delayed(900).steps, 1 / 3)
+    assert 200 < len(which) < 400
+    assert found.level == "red"
+
+
+def test_on_a_sample_the_estimate_moves_with_its_episodes() -> None:
+    """To first order the estimate on the sample is that of the log and their mean influence."""
+    log = delayed(3000)
+    which = sampled(log.steps, 0.5)
+    keep = np.isin(np.arange(3000), which)
+    whole = rw.evaluate(log, COIN, "mis")
+    psi = influence_values(log, COIN, rw.mis())
+    half = rw.evaluate(log.select(keep), COIN, "mis")
+    assert half.standard_error is not None
+    first_order = whole.value + float(psi[which].mean())
+    assert abs(half.value - first_order) < 0.1 * half.standard_error
+    assert abs(half.value - first_order) < 0.5 * abs(half.value - whole.value)
+
+
+def test_where_it_cannot_compare_it_is_not_green() -> None:
+    log = delayed(300)
+    of_sums = history(rw.moments(log, COIN))
+    assert of_sums.level == "unknown"
+    assert "sums alone do not show how the episodes continue" in of_sums.text
+    few = history(delayed(110, seed=2))
+    assert few.level == "unknown"
+    assert "the log bears no memory longer than 0" in few.text
+    alone = rw.evaluate(delayed(110, seed=2), COIN, "mis")
+    assert "history" in {gate.name for gate in alone.verdict.unchecked}
