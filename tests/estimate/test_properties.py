@@ -134,7 +134,8 @@ def test_split_and_merged_is_the_same(slow, part) -> None:
     mask = np.isin(log.steps.episode, list(part))
     whole = rw.moments(log, TARGET)
     merged = rw.moments(log.select(mask), TARGET) + rw.moments(log.select(~mask), TARGET)
-    names = [n for n in PLAIN if n not in ("dr", "wdr")]
+    # sums of windows are made for those who ask: without estimators there are none for mis-hajek
+    names = [n for n in PLAIN if n not in ("dr", "wdr", "mis-hajek")]
 
     def from_sums(sums: rw.Moments) -> dict:
         found = {}

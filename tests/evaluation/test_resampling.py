@@ -531,7 +531,7 @@ def test_refused_replicates_are_counted_with_their_reasons() -> None:
 
 def test_what_it_refuses() -> None:
     log = rw.log_from_arrays(**arrays(30, 2, cut=0.0))
-    with pytest.raises(rw.RefusedError, match="ssd-is has no standard error of its own"):
+    with pytest.raises(rw.RefusedError, match="ssd-is has only that of its jackknife"):
         resample(log, [(TARGET, rw.ssd_is())], 5, errors=True)
     for options in ({"replicates": 0}, {"seed": -1}, {"threads": 0}, {"threads": 1.5}):
         with pytest.raises(rw.UsageError, match=next(iter(options))):

@@ -289,7 +289,7 @@ def test_an_ibis_table_with_such_names_is_refused(twin, tmp_path) -> None:
     if twin == "Note":
         assert rw.read_log(rows).describe()["rows"] == 4
         return
-    with pytest.raises(rw.InputError, match=r"'Reward' and 'reward'.*duckdb takes them for one"):
+    with pytest.raises(rw.InputError, match=r"'Reward' and 'reward'.*duckdb treats them as one"):
         rw.read_log(rows).describe()
 
 

@@ -143,7 +143,7 @@ def test_so_many_steps_that_rewards_are_not_told_by_step(monkeypatch, fast_answe
     assert sums.left_out.keys() == {"paced"}
     assert sums.ordered is not None
     [gate] = [gate for gate in rw.evaluate(sums).verdict.gates if gate.name == "drift"]
-    assert "do not hold the rewards by step: the log has more than 4 steps" in gate.text
+    assert "do not include the rewards by step: the log has more than 4 steps" in gate.text
     assert gate.value is not None
     assert fast_answers == [True]
 

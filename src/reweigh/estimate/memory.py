@@ -32,6 +32,7 @@ from reweigh.estimate.estimator import (
     Nodes,
     Place,
     Recipe,
+    Replicated,
     Solution,
     cut_off,
     no_support,
@@ -45,6 +46,7 @@ from reweigh.estimate.standard_error import LOST, Freedom
 from reweigh.estimate.table_weights import TableSums, TableWeights
 from reweigh.estimate.window_sums import (
     Flow,
+    SquaredError,
     WindowSums,
     backward,
     earned,
@@ -131,6 +133,15 @@ class Memory(TableWeights):
         windows = self.windows(sums)
         return effective_sizes(windows, forward(windows)).T
 
+    def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
+        windows = self.windows(self.read(sums))
+        flow = forward(windows)
+        values = earned(windows, flow).sum(axis=0)
+        square = error_by_cells(windows, flow) if errors else None
+        return Replicated.of(
+            values, None if square is None else square.errors, ("no-overlap", np.isnan(values))
+        )
+
     def derivatives(self, sums: TableSums) -> dict[str, dict[str, Floats]]:
         windows = self.windows(sums)
         flow = forward(windows)
@@ -157,6 +168,13 @@ class Memory(TableWeights):
             return solution(windows, flow, per_step, sums)
 
 
+def error_by_cells(x: WindowSums, flow: Flow) -> SquaredError | None:
+    """SE² where cells tell it: with k = 0, and no stretch longer than a row."""
+    if x.memory or x.late:
+        return None
+    return squared_error(x, backward(x, flow, *value_slopes(x, flow)))
+
+
 # ---- values by step and state ------------------------------------------------------------------
 
 
@@ -166,14 +184,13 @@ def solution(x: WindowSums, flow: Flow, per_step: Floats, sums: Moments) -> Solu
     count, visits, nodes = ended_by(x)[:, 0], x.visits[:, 0], x.nodes
     d = flow.d[:, 0]
     error, method, variance, start, freedom = None, "delta", None, None, None
-    if memory == 0 and not x.late:
-        slopes = backward(x, flow, *value_slopes(x, flow))
-        square = squared_error(x, slopes)
-        variance, start = square.by_node, square.start
-        method = LOST if square.lost else "analytic"
-        error = None if square.lost else float(np.sqrt(variance.sum() + start))
+    square = error_by_cells(x, flow)
+    if square is not None:
+        variance, start = square.by_node[:, 0], float(square.start[0])
+        method = LOST if square.lost[0] else "analytic"
+        error = None if square.lost[0] else float(square.errors[0])
         freedom = Freedom.of(
-            np.append(variance, start), np.append(square.rows, float(x.sums.n[0, 0]))
+            np.append(variance, start), np.append(square.rows[:, 0], float(x.sums.n[0, 0]))
         )
     of_group = np.unique(x.group, return_index=True)[1]  # a cell of each (a, s, t)
     step, begin = x.t_next[of_group] - 1, x.source[of_group]

@@ -302,7 +302,8 @@ def solve_units(recipe: Recipe, units: UnitSums, draws: Draws, *, errors: bool) 
         sums = shape_moments(recipe, sums, errors=errors)
     reasons.append((AGAIN, _pooled_otherwise(recipe, sums)))
     solved = recipe.weights.solve_replicates(recipe, sums, errors=errors)
-    if errors and isinstance(recipe.weights, TableWeights):
+    if errors and solved.errors is None:
+        assert isinstance(recipe.weights, TableWeights)
         solved = replace(solved, errors=_unit_errors(recipe.weights, units, sums, draws))
     return solved.but(*reasons)
 

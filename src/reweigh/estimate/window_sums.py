@@ -341,12 +341,18 @@ def ended_by(x: WindowSums) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class SquaredError:
-    """SE² with k = 0: (V,) of the nodes with the rows behind each, and of the start."""
+    """SE² with k = 0: (V, m) of the nodes with the rows behind each, (m,) of the start, and whether
+    rounding has destroyed it."""
 
     by_node: Floats
     rows: Floats
-    start: float
-    lost: bool
+    start: Floats
+    lost: Bools
+
+    @property
+    def errors(self) -> Floats:
+        """(m,) nan where rounding has destroyed it."""
+        return np.sqrt(np.where(self.lost, np.nan, self.by_node.sum(axis=0) + self.start))
 
 
 def squared_error(x: WindowSums, slopes: Slopes) -> SquaredError:
@@ -355,20 +361,18 @@ def squared_error(x: WindowSums, slopes: Slopes) -> SquaredError:
     The terms of a (t, s) add up to 0, and where the state is Markov no two of an episode depend on
     each other. Of a placebo Σwr has no part.
     """
-    a, b, c = slopes.n[:, 0], slopes.w[:, 0], slopes.wy[:, 0]
-    n, w, w2 = x.n[:, 0], x.w[:, 0], x.column("w2")[:, 0]
-    each, sizes = n * a**2 + b**2 * w2, n * a**2 + b**2 * w2
-    each = each + 2 * a * b * w
+    a, b, c, n = slopes.n, slopes.w, slopes.wy, x.n
+    sizes = n * a**2 + b**2 * x.column("w2")
+    each = sizes + 2 * a * b * x.w
     if np.any(c):
-        w2y, w2y2 = x.column("w2y")[:, 0], x.column("w2y2")[:, 0]
-        each = each + 2 * a * c * x.wy[:, 0] + 2 * b * c * w2y + c**2 * w2y2
-        sizes = sizes + c**2 * w2y2
+        w2y2 = c**2 * x.column("w2y2")
+        each = each + 2 * a * c * x.wy + 2 * b * c * x.column("w2y") + w2y2
+        sizes = sizes + w2y2
     size = len(x.nodes[0])
     by_node, largest = tally(x.source, each, size), tally(x.source, sizes, size)
     by_node = np.where(lost_in_rounding(by_node, largest), 0.0, by_node)
-    start = float(np.sum(n * slopes.start[:, 0] ** 2))
-    total = float(by_node.sum()) + start
-    lost = bool(lost_in_rounding(total, float(largest.sum()) + start))
+    start = (n * slopes.start**2).sum(axis=0)
+    lost = lost_in_rounding(by_node.sum(axis=0) + start, largest.sum(axis=0) + start)
     return SquaredError(by_node, tally(x.source, n, size), start, lost)
 
 

@@ -282,7 +282,8 @@ def moments(
 ) -> Moments:
     """The sums from which estimators and their verdicts follow: they add up, and save to Parquet.
 
-    Without `estimators` all kinds of sums are made that the log allows. `blocks` splits the
+    Without `estimators` all kinds of sums are made that the log allows, but those of windows, which
+    `mis(memory=k)` needs (`mis-hajek` too): name these. `blocks` splits the
     episodes by the hash of their ids, for the jackknife (10 or more) and for split and cross-fit
     (an even number). `gates=False` leaves out what only the gates of a verdict read, which are
     then not checked. `tables` are your own sums (`reweigh.Table`); they come back by name, as
