@@ -1,5 +1,6 @@
 """Logs for the gate of the history: worlds in which the state forgets what matters, and worlds in
-which it tells all. Any other gate is asked beside it, so that the share of green logs can be estimated.
+which it tells all. Any other gate is asked beside it, so that the share of green logs can be
+estimated.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ class Weights:
         return self.descriptions[recipe.normalize]
 
     def may_exceed_rewards(self, recipe: Recipe) -> bool:
-        """Whether its value can lie outside of the range that the logged rewards allow and be right:
+        """Whether its value can lie outside of the range of the logged rewards and yet be right:
         nothing normalizes the weights, so that their sum is random."""
         return len(self.normalizations) > 1 and recipe.normalize == "none"
 
