@@ -26,7 +26,7 @@ TORCH ?= torch==2.13.0
 APART := build/d3rlpy
 APART_PIP := $(APART)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install java browser d3rlpy test lint format types test-slow test-all readme docs notebooks paper study study-memory bench bench-billion bench-peers bench-check clean
+.PHONY: install java browser d3rlpy test lint format types test-slow test-all readme docs notebooks paper study study-memory study-verdicts bench bench-billion bench-peers bench-check clean
 
 install: $(STAMP)
 
@@ -133,6 +133,12 @@ study: $(STAMP)
 STUDY_MEMORY ?= --write
 study-memory: $(STAMP)
 	$(BIN)/python -W ignore studies/scripts/memory_study.py $(STUDY_MEMORY)
+
+# docs/trust/verdicts.md: are green verdicts right, and right ones green? The same options:
+# make study-verdicts STUDY_VERDICTS=--small
+STUDY_VERDICTS ?= --write
+study-verdicts: $(STAMP)
+	$(BIN)/python -W ignore studies/scripts/verdict_study.py $(STUDY_VERDICTS)
 
 # What everything costs, as ratios, into docs/benchmarks.md and .json; 5 GB of files go to build/.
 bench: $(STAMP)

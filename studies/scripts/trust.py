@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
 
+from reweigh_studies.by_world.progress import Telling, names, numbers
 from reweigh_studies.coverage import study as coverage
 from reweigh_studies.coverage.charts import coverage_chart, faults_chart, green_chart
 from reweigh_studies.coverage.page import page
@@ -36,12 +36,11 @@ from reweigh_studies.coverage.published import (
 )
 
 from reweigh.errors import ReweighError
-from reweigh.paper.sweep import Backend, Progress
+from reweigh.paper.sweep import Backend
 from reweigh.show.charts import save
 
 DOCS = Path(__file__).parents[2] / "docs" / "trust"
 PAGE = "README.md"
-TOLD_EVERY = 30.0  # seconds
 
 
 def main(arguments: list[str]) -> int:
@@ -121,14 +120,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def numbers(text: str) -> list[int]:
-    return [int(name) for name in names(text)]
-
-
 def _replicates(text: str) -> int | dict[str, int]:
     if "=" not in text:
         return int(text)
@@ -156,30 +147,6 @@ def _check() -> int:
         return 0
     print(f"{PAGE} does not match the tables; run studies/scripts/trust.py --tables --write")
     return 1
-
-
-class Telling:
-    """A line now and then, with the time left at the pace so far."""
-
-    def __init__(self) -> None:
-        self._began, self._told, self._first = time.monotonic(), 0.0, 0.0
-
-    def __call__(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if progress.work_done < self._first or not self._first:  # a part begins
-            self._began, self._first = now, progress.work_done
-        if now - self._told < TOLD_EVERY and progress.finished < progress.cells:
-            return
-        self._told, done = now, progress.work_done - self._first
-        left = ""
-        if done > 0:
-            hours = (now - self._began) / done * (progress.work - progress.work_done) / 3600
-            left = f", about {hours:.1f} h of this part left"
-        print(
-            f"{progress.finished}/{progress.cells} cells, {progress.cell.name}{left}",
-            file=sys.stderr,
-            flush=True,
-        )
 
 
 if __name__ == "__main__":

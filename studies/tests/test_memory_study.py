@@ -9,16 +9,18 @@ from pathlib import Path
 import memory_study
 import numpy as np
 import pytest
+from reweigh_studies.by_world.study import HALVES
 from reweigh_studies.coverage.goals import pick
 from reweigh_studies.coverage.measures import VALUE, column
 from reweigh_studies.coverage.tables import columns_of
 from reweigh_studies.coverage.worlds import installed
-from reweigh_studies.memory import study, worlds
+from reweigh_studies.memory import worlds
 from reweigh_studies.memory.cells import APART, SIZE, MemoryCell, name_of
 from reweigh_studies.memory.page import MemoryStudy, goals, page
 from reweigh_studies.memory.rule import Tried, chosen, ratio_of_rmse, taken_of
+from reweigh_studies.memory.study import MEMORY
 from reweigh_studies.memory.tables import AUTO, rows_of
-from reweigh_studies.memory.worlds import HALVES, KINDS, WORLDS, half_of
+from reweigh_studies.memory.worlds import KINDS, WORLDS, half_of
 
 import reweigh as rw
 from reweigh.errors import UsageError
@@ -147,14 +149,14 @@ def test_limits_are_the_most_cautious_of_those_that_are_about_the_best() -> None
 
 def test_a_small_study_runs_goes_on_and_makes_its_page(tmp_path: Path) -> None:
     options = ["--small", "--backend", "sequential", "--folder", str(tmp_path)]
-    assert memory_study.main([*options, "--worlds", "random", "--replicates", "2"]) == 0
+    assert memory_study.STUDY.main([*options, "--worlds", "random", "--replicates", "2"]) == 0
     first = MemoryStudy.read(tmp_path / "tables")
-    assert memory_study.main([*options, "--replicates", "4"]) == 0
+    assert memory_study.STUDY.main([*options, "--replicates", "4"]) == 0
     found = MemoryStudy.read(tmp_path / "tables")
     assert {row["world"]: row["replicates"] for row in found.cells} == {"delayed-3": 4, "random": 4}
     assert [row["replicates"] for row in first.cells] == [2]
     again: list[object] = []
-    study.run(study.plan(small=True, replicates=4), tmp_path, report=again.append)
+    MEMORY.run(MEMORY.plan(small=True, replicates=4), tmp_path, report=again.append)
     assert not again  # what is there is not run again
     text = (tmp_path / "tables" / "memory.md").read_text(encoding="utf-8")
     assert text == page(found)
@@ -217,23 +219,23 @@ def test_goals_follow_from_the_rows() -> None:
 
 
 def test_the_published_page_matches_its_tables() -> None:
-    assert memory_study.main(["--check"]) == 0
+    assert memory_study.STUDY.main(["--check"]) == 0
 
 
 def test_published_cells_are_not_replaced_by_fewer_logs(tmp_path: Path) -> None:
     options = ["--small", "--worlds", "random", "--replicates", "2", "--backend", "sequential"]
     before = (DOCS / "memory.csv").read_bytes()
     with pytest.raises(UsageError, match=r"is published with \d+ logs, and the folder has"):
-        memory_study.main([*options, "--folder", str(tmp_path), "--write"])
+        memory_study.STUDY.main([*options, "--folder", str(tmp_path), "--write"])
     assert (DOCS / "memory.csv").read_bytes() == before
 
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(UsageError, match="no world 'delayed-9'"):
-        study.plan(["delayed-9"])
+        MEMORY.plan(["delayed-9"])
     with pytest.raises(UsageError, match="no half 'checking'"):
-        study.plan(half="checking")
+        MEMORY.plan(half="checking")
     with pytest.raises(UsageError, match="no logs of 50 episodes"):
-        study.plan(sizes=[50])
-    every = {cell.world for cell in study.plan(half="setting").cells}
+        MEMORY.plan(sizes=[50])
+    every = {cell.world for cell in MEMORY.plan(half="setting").cells}
     assert every == {w for w in WORLDS if half_of(w) == HALVES[0] and installed(WORLDS[w])}

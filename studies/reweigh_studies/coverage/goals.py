@@ -20,8 +20,8 @@ TEXTS = {
     "setting", "worst",
 }  # fmt: skip
 COUNTS = {
-    "n", "replicates", "green_replicates", "amber_replicates", "policies", "horizon", "hits",
-    "logs", "memory",
+    "n", "replicates", "green_replicates", "amber_replicates", "red_replicates", "policies",
+    "horizon", "hits", "logs", "memory",
 }  # fmt: skip
 
 

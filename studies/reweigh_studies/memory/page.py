@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reweigh.system.files import parse_object
-from reweigh_studies.coverage.goals import ERRORS, HIGH, LOW, Goal, pick, read_csv, within
+from reweigh_studies.by_world.page import ENOUGH as ENOUGH_LOGS
+from reweigh_studies.by_world.page import NOTHING, covers, goals_table, not_run
+from reweigh_studies.by_world.study import HALVES
+from reweigh_studies.coverage.goals import ERRORS, HIGH, LOW, Goal, pick, read_csv
 from reweigh_studies.coverage.markdown import listed, percent, table
 from reweigh_studies.coverage.tables import Row
 from reweigh_studies.memory.cells import MIS, WIS, name_of
 from reweigh_studies.memory.rule import ALIKE, ENOUGH, OF_BEST, OF_MIS, TIED, Tried, taken_of
-from reweigh_studies.memory.study import REPLICATES, whole_plan
+from reweigh_studies.memory.study import MEMORY
 from reweigh_studies.memory.tables import AUTO
-from reweigh_studies.memory.worlds import HALVES, KINDS, MARKOV, WORLDS, half_of
+from reweigh_studies.memory.worlds import KINDS, MARKOV, WORLDS, half_of
 
 TABLE, RULE_TABLE, ABOUT, PAGE = "memory.csv", "memory_rule.csv", "memory.json", "memory.md"
 JUDGED = (MIS, name_of(0), AUTO, WIS)
 LEAST_GREEN = 0.90
-ENOUGH_GREEN = 10  # green logs before their coverage is judged
-NOTHING = "no cell with enough logs"
 MOST_COLUMNS = 17  # a longer memory has a column only as the whole episode
 
 
@@ -54,11 +55,6 @@ class MemoryStudy:
     def of(self, cell: Row, **wanted: Any) -> list[Row]:
         return pick(self.rows, world=cell["world"], n=cell["n"], **wanted)
 
-    @property
-    def missing(self) -> list[tuple[str, int]]:
-        there = {(row["world"], row["n"]) for row in self.cells}
-        return [key for c in whole_plan().cells if (key := (c.world, c.n)) not in there]
-
 
 def page(study: MemoryStudy) -> str:
     rule = study.about["rule"]
@@ -75,9 +71,11 @@ def page(study: MemoryStudy) -> str:
         f"longer one by more than {rule['apart']:g} errors of the difference.\n",
         "`make study-memory` runs it again and goes on where it was ended.\n",
         *(f"{remark}\n" for remark in study.about["remarks"]),
-        _not_run(study),
+        not_run(MEMORY, study.cells),
         "## What the study is held to\n",
-        _goals(goals(study)),
+        goals_table(
+            goals(study), "An error meets its goal only where it is within the limit itself. "
+        ),
         "## How the two limits were set\n",
         _rule(study),
         "## Root mean squared errors\n",
@@ -88,7 +86,7 @@ def page(study: MemoryStudy) -> str:
         "## Coverage and verdicts\n",
         "Coverage of the default 95 % interval, whatever the verdict; the share of green verdicts, "
         f"with the gates of the time ({', '.join(study.about['gates'])}); and coverage in the "
-        f"green ones, where there are at least {ENOUGH_GREEN}.\n",
+        f"green ones, where there are at least {ENOUGH_LOGS}.\n",
         *(_colors(study, n) for n in study.sizes),
         "## Which memory was chosen\n",
         _chosen(study),
@@ -109,45 +107,6 @@ TABLES = """\
 """
 
 
-def _not_run(study: MemoryStudy) -> str:
-    design = len(whole_plan().cells)
-    measured = {(row["world"], row["n"]): row["seconds"] for row in study.cells}
-    ran = sum(row["replicates"] * row["seconds"] for row in study.cells) / 3600
-    of_measured = sum(measured.values()) * REPLICATES / 3600
-    lacking = [row for row in study.cells if row["replicates"] < REPLICATES]
-    text = (
-        f"**The full design** has {REPLICATES:,} logs in each of {design} cells (a world at a "
-        f"size). The {len(measured)} cells here took {ran:.2g} CPU hours; with {REPLICATES:,} logs "
-        f"each, at the measured seconds of a log, they would take {of_measured:.1f}."
-    )
-    by_size: dict[int, list[str]] = {}
-    for world, n in study.missing:
-        by_size.setdefault(n, []).append(world)
-    more, unknown = 0.0, 0
-    for world, n in study.missing:
-        known = [(m, s) for (w, m), s in measured.items() if w == world]
-        unknown += not known
-        more += max((s * max(n / m, 1) for m, s in known), default=0.0) * REPLICATES / 3600
-    if study.missing:
-        text += (
-            f" The others would add at most {more:.1f}, if time grows as the episodes do"
-            + (f" (without {unknown} cells of worlds that were not run at all)" if unknown else "")
-            + "."
-        )
-    text += "\n"
-    if lacking:
-        fewest = min(row["replicates"] for row in lacking)
-        text += (
-            f"\n**{len(lacking)} of the {len(measured)} cells have fewer logs than that**, at "
-            f"least {fewest:,}: what is said of them is as rough as their Monte-Carlo errors.\n"
-        )
-    for n, worlds in sorted(by_size.items()):
-        every = len(worlds) == len(WORLDS)
-        named = "all worlds" if every else ", ".join(worlds)
-        text += f"\n**Not run** at n = {n:,}: {named}.\n"
-    return text
-
-
 # ---- goals -------------------------------------------------------------------------------------
 
 
@@ -165,7 +124,7 @@ def goals(study: MemoryStudy) -> list[Goal]:
                 pick(cells, group=MARKOV), "of_mis", OF_MIS, "where the state is Markov, it is at "
                 f"most {OF_MIS} times that of `mis` ({half} worlds)",
             ),
-            _covers(
+            covers(
                 cells, LOW, HIGH, f"if `auto` is green, {LOW:.0%} to {HIGH:.0%} of its intervals "
                 f"cover ({half} worlds)",
             ),
@@ -175,7 +134,7 @@ def goals(study: MemoryStudy) -> list[Goal]:
         f"no green intervals cover less than {LEAST_GREEN:.0%}, of {', '.join(JUDGED)} "
         "(reporting worlds)"
     )
-    return [*found, _covers(rows, LEAST_GREEN, 1.0, text)]
+    return [*found, covers(rows, LEAST_GREEN, 1.0, text)]
 
 
 def _at_most(rows: Iterable[Row], what: str, most: float, text: str) -> Goal:
@@ -195,57 +154,6 @@ def _at_most(rows: Iterable[Row], what: str, most: float, text: str) -> Goal:
             for row in sorted(over, key=lambda row: -row[what])
         ),
     )
-
-
-def _covers(rows: Iterable[Row], low: float, high: float, text: str) -> Goal:
-    some = [row for row in rows if row["green_replicates"]]
-    judged = [row for row in some if row["green_replicates"] >= ENOUGH_GREEN]
-    missed = [
-        row
-        for row in judged
-        if not within(row["coverage_green"], row["green_replicates"], low, high)
-    ]
-    if not judged:
-        return Goal(text, NOTHING, False)
-    many = sum(row["green_replicates"] for row in some)
-    hits = sum(row["green_replicates"] * row["coverage_green"] for row in some)
-    return Goal(
-        text,
-        f"{len(judged) - len(missed)} of {len(judged)} cells; {percent(hits / many)} of all "
-        f"{many:,} green intervals",
-        not missed,
-        tuple(
-            f"{row['world']}, n = {row['n']:,}, {row['estimator']}: "
-            f"{percent(row['coverage_green'])} ± {percent(row['mc_green'])} of "
-            f"{row['green_replicates']}"
-            for row in missed
-        ),
-    )
-
-
-def _goals(held: Sequence[Goal]) -> str:
-    text = table(
-        ("goal", "found", "met"),
-        (
-            (
-                goal.text,
-                goal.found,
-                "yes" if goal.met else "?" if goal.found == NOTHING else "**no**",
-            )
-            for goal in held
-        ),
-    )
-    text += (
-        "\nAn error meets its goal only where it is within the limit itself. Coverage misses it "
-        f"where it is outside by more than {ERRORS} Monte-Carlo errors (of a share exactly at the "
-        f"limit), in cells with at least {ENOUGH_GREEN} green logs; with as few a miss has to be "
-        "large to be seen.\n"
-    )
-    for goal in held:
-        if goal.misses:
-            text += f"\nMissed: *{goal.text}*\n\n"
-            text += "".join(f"- {miss}\n" for miss in goal.misses)
-    return text
 
 
 # ---- tables ------------------------------------------------------------------------------------
@@ -321,7 +229,7 @@ def _colors(study: MemoryStudy, n: int) -> str:
         row += [percent(by_name[name]["green"], 0) for name in JUDGED]
         for name in JUDGED:
             of = by_name[name]
-            many = of["green_replicates"] >= ENOUGH_GREEN
+            many = of["green_replicates"] >= ENOUGH_LOGS
             row.append(
                 f"{percent(of['coverage_green'], 0)} ± {percent(of['mc_green'], 0)}" if many else ""
             )

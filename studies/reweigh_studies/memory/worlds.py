@@ -17,9 +17,9 @@ from reweigh.policy import ColumnPolicy
 from reweigh.worlds import RandomWorld
 from reweigh.worlds.tabular import TabularMDP
 from reweigh.worlds.world import Ints
+from reweigh_studies.by_world import study as by_world
 from reweigh_studies.coverage.worlds import MAKERS, Named, StudyWorld
 
-HALVES = ("setting", "reporting")
 KINDS = {
     "delayed": "an action pays some steps later, and the state does not show it",
     "second-order": "the next state follows from the state and the one before it, which is not "
@@ -183,6 +183,5 @@ SIZES = (200, 1000, 5000)
 
 
 def half_of(name: str) -> str:
-    """The half of the study that a world belongs to: by turns within its kind."""
-    alike = [world.name for world in LIST if world.group == WORLDS[name].group]
-    return HALVES[alike.index(name) % 2]
+    """The half of the study that a world belongs to."""
+    return by_world.half_of(WORLDS, name)

@@ -1,0 +1,1 @@
+"""The study of verdicts: are green ones right, and right ones green, in hard worlds?"""
