@@ -6,11 +6,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
 MOST_MODULES = 61
 HEAVY = ("numba", "ibis", "duckdb", "altair", "jinja2", "joblib", "pandas", "scipy.stats")
 
 
-def test_a_small_evaluation_passes_few_modules(log: Path, policy: Path) -> None:
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_small_evaluation_passes_few_modules(log: Path, policy: Path, kind: str) -> None:
+    if kind == "parquet":
+        for path in (log, policy):
+            pq.write_table(pacsv.read_csv(path), path.with_suffix(".parquet"))
+        log, policy = log.with_suffix(".parquet"), policy.with_suffix(".parquet")
     code = (
         "import sys\n"
         "from reweigh.cli.app import run\n"
@@ -24,4 +34,18 @@ def test_a_small_evaluation_passes_few_modules(log: Path, policy: Path) -> None:
     )  # fmt: skip
     *_, heavy, ours = ran.stdout.splitlines()
     assert heavy == "heavy"
-    assert int(ours.split()[1]) <= MOST_MODULES
+    assert int(ours.split()[1]) <= MOST_MODULES + (kind == "parquet")
+
+
+def test_reading_by_the_stream_does_not_load_pandas(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"episode": [0, 0, 1, 1], "step": [0, 1, 0, 1], "state": [1, 2, 1, 1],
+                             "action": [0, 1, 1, 0], "reward": [0.5, 1.0, 2.0, 0.0],
+                             "behavior_prob": [0.5] * 4}), tmp_path / "log.parquet")  # fmt: skip
+    code = (
+        "import sys\n"
+        "import reweigh as rw\n"
+        "log = rw.read_log(sys.argv[1], engine='stream')\n"
+        "assert log.describe()['rows'] == 4\n"
+        "assert 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "log.parquet")], check=True)

@@ -324,14 +324,20 @@ def test_flags_may_stand_at_the_last_row_only(fast_answers) -> None:
     assert fast_answers == [True] * 3
 
 
-def test_too_many_cells_are_summed_chunk_by_chunk(monkeypatch, fast_answers) -> None:
-    monkeypatch.setattr(scan, "MOST_CELLS", 100)
+@pytest.mark.parametrize("limit", ["MOST_CELLS", "FEW_LINES"])
+def test_too_many_cells_are_summed_chunk_by_chunk(monkeypatch, fast_answers, limit) -> None:
+    """Whatever the log, or for its number of rows."""
+    monkeypatch.setattr(scan, limit, 100)
+    in_lines: list[Any] = []
+    lines_of = scan.lines_of
+    monkeypatch.setattr(scan, "lines_of", lambda *a: in_lines.append(a) or lines_of(*a))
     table = ragged()
     for names in (["dm"], ["is"]):
         made = rw.moments(streamed(table, 50, **ENDED), POLICIES["table"], names, gates=False)
         whole = rw.moments(rw.read_log(table, **ENDED), POLICIES["table"], names, gates=False)
         fixture.assert_same(made, whole)
     assert fast_answers == [True, True]
+    assert not in_lines
 
 
 # --- the machine's own words ---------------------------------------------------------------------

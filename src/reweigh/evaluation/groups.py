@@ -20,7 +20,7 @@ from reweigh.errors import RefusedError, UsageError, check_fraction, nearest
 from reweigh.evaluation.data import RowsData
 from reweigh.evaluation.result import Estimate, Interval, Refusal
 from reweigh.log.log import EpisodeLog
-from reweigh.log.states import label_array
+from reweigh.log.states import label_array, plain_numbers
 from reweigh.policy import Policy
 from reweigh.show import text
 from reweigh.show.record import Evaluation, GroupTable
@@ -283,7 +283,7 @@ def _first_values(log: EpisodeLog, column: str) -> tuple[list[Value], npt.NDArra
     encoded = first.dictionary_encode()
     values = [_plain(value) for value in encoded.dictionary.to_pylist()]
     missing = len(values)
-    codes = encoded.indices.fill_null(missing).to_numpy(zero_copy_only=False).astype(np.int64)
+    codes = plain_numbers(encoded.indices.fill_null(missing)).astype(np.int64)
     nan = [k for k, value in enumerate(values) if value is None]  # NaN of a float column
     return [*values, None], np.where(np.isin(codes, nan), missing, codes)
 

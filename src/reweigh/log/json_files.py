@@ -80,7 +80,9 @@ class JsonSource(FileSource):
     def read(self, names: Sequence[str], ids: Sequence[str]) -> pa.Table:
         names = list(dict.fromkeys(names))
         batches = [batch for path in self.paths for batch in self.batches(path, names)]
-        return plain_table(pa.concat_tables([self.schema_of(names).empty_table(), *batches]))
+        return plain_table(
+            pa.concat_tables([pa.Table.from_batches([], self.schema_of(names)), *batches])
+        )
 
     def batches(self, path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
         """The named fields of a file, block after block."""

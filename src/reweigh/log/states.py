@@ -281,7 +281,7 @@ def plain_table(table: pa.Table) -> pa.Table:
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """The types that `plain_table` gives to the columns of a table."""
-    return plain_table(schema.empty_table()).schema
+    return plain_table(pa.Table.from_batches([], schema)).schema  # empty_table imports pandas
 
 
 def texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -325,20 +325,22 @@ def _rows(
         row = rows.stop
         if piece.null_count:
             nulls = np.zeros(len(values), bool) if nulls is None else nulls
-            nulls[rows] = _numpy(piece.is_null())
+            nulls[rows] = plain_numbers(piece.is_null())
             none = np.nan if pa.types.is_floating(piece.type) else 0
             piece = piece.fill_null(pa.scalar(none).cast(piece.type))
-        numbers = _numpy(piece)
+        numbers = plain_numbers(piece)
         if values.dtype == np.int32 and not _fits(numbers):
             values = values.astype(np.uint64 if numbers.dtype == np.uint64 else np.int64)
         values[rows] = numbers
     return values, nulls
 
 
-def _numpy(piece: pa.Array) -> npt.NDArray[Any]:
+def plain_numbers(piece: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
     """Numbers or truth values, none of them null. (pyarrow's own way would import pandas.)"""
+    if isinstance(piece, pa.ChunkedArray):
+        piece = piece.chunk(0) if piece.num_chunks == 1 else piece.combine_chunks()
     if pa.types.is_boolean(piece.type):
-        return _numpy(piece.cast(pa.uint8())).view(bool)
+        return plain_numbers(piece.cast(pa.uint8())).view(bool)
     kind = np.dtype(piece.type.to_pandas_dtype())
     if len(piece) == 0:
         return np.zeros(0, kind)

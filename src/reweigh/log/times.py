@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reweigh.log.csv_files import integers_if_all, numbers_if_all
-from reweigh.log.states import floats, is_number, is_text, texts
+from reweigh.log.states import floats, is_number, is_text, plain_numbers, texts
 
 # year, month, day, then perhaps hour, minute, second, its fraction, and the offset
 PARTS = {
@@ -127,8 +127,8 @@ def time_values(
     else:
         column = floats(column)
         column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, pa.float64()))
-    known = np.asarray(column.is_valid().to_numpy(), bool)
-    return np.asarray(column.fill_null(0).to_numpy()), known, none
+    known = plain_numbers(column.is_valid())
+    return plain_numbers(column.fill_null(0)), known, none
 
 
 def _of_texts(
@@ -139,11 +139,11 @@ def _of_texts(
 
     def number(name: str) -> npt.NDArray[np.int64]:
         written = pc.if_else(pc.equal(part[name], ""), None, part[name])
-        return np.asarray(pc.cast(written, pa.int64()).fill_null(0).to_numpy(), np.int64)
+        return plain_numbers(pc.cast(written, pa.int64()).fill_null(0))
 
     part["fraction"] = pc.utf8_slice_codeunits(pc.utf8_rpad(part["fraction"], 6, "0"), 0, 6)
     year, month, day = number("year"), number("month"), number("day")
-    known = np.asarray(found.is_valid().to_numpy(zero_copy_only=False), bool)
+    known = plain_numbers(found.is_valid())
     known = known & ~impossible_day(year, month, day)
     sign = np.where(np.asarray(pc.equal(part["sign"], "-").fill_null(False)), -1, 1)
     offset = sign * (number("ahead") * 60 + number("ahead_minutes"))

@@ -17,7 +17,16 @@ from reweigh.errors import InputWarning, Place, UsageError, must_be, nearest
 from reweigh.log import rules
 from reweigh.log.log import EpisodeLog
 from reweigh.log.rules import Faults
-from reweigh.log.states import Label, Labels, floats, is_number, is_text, label_text, texts
+from reweigh.log.states import (
+    Label,
+    Labels,
+    floats,
+    is_number,
+    is_text,
+    label_text,
+    plain_numbers,
+    texts,
+)
 from reweigh.policy import Floats, Scope
 from reweigh.policy.rule_text import Branch, Compared, Condition, IsMissing, Kind, Not, parse
 from reweigh.system.files import digest_of
@@ -242,17 +251,17 @@ class Cells:
 
     @classmethod
     def of(cls, column: pa.ChunkedArray, kind: Kind) -> Cells:
-        known = np.asarray(column.is_valid().to_numpy())
+        known = plain_numbers(column.is_valid())
         if kind == "any":
             return cls(np.zeros(len(known)), known, None)
         if kind == "text":
             coded = pc.dictionary_encode(texts(column).cast(pa.large_string())).combine_chunks()
             coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded
-            codes = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
-            return cls(np.asarray(codes), known, coded.dictionary.to_pylist())
+            codes = plain_numbers(coded.indices.fill_null(0))
+            return cls(codes, known, coded.dictionary.to_pylist())
         if pa.types.is_boolean(column.type):
             column = column.cast(pa.uint8())
-        numbers = floats(column).fill_null(np.nan).to_numpy()
+        numbers = plain_numbers(floats(column).fill_null(np.nan))
         return cls(numbers, np.isfinite(numbers), None)
 
     def take(self, rows: npt.NDArray[Any]) -> Cells:

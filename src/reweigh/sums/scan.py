@@ -53,7 +53,8 @@ WIDTH = 12  # numbers of a cell, as in kernels/scan.py
 LINE = 8  # numbers in a line of the cache
 SUMS = ("rho", "rho2", "z", "rhoz", "z2", "y", "y2", "pi", "pi2", "mu")
 CELLS_PER_ROW, FEW_CELLS = 4, 1 << 12  # of a step: where more are possible, keys are ranked
-MOST_CELLS = 1 << 24  # of all steps, where there are several batches
+MOST_CELLS = 1 << 24  # of all steps, where there are several batches: 96 bytes each
+FEW_LINES = 1 << 21  # of them even of a log with few rows
 MOST_WAITING = 1 << 16  # buckets of returns: those of many batches are added up now and then
 NODES_PER_ROW, FEW_NODES = 2, 1 << 16  # (step, state) pairs
 LOG_UNIT = 256 * math.log(2.0)  # of an exponent of running products
@@ -77,6 +78,7 @@ class Shape:
     discount: float
     blocks: int = 1
     max_ratio: float | None = None
+    rows: int = 1 << 62  # of all batches, at most
 
     @property
     def limit(self) -> float:
@@ -200,7 +202,7 @@ class Cells:
         self.size = shape.blocks * math.prod(self.sizes)
         self.lines: Floats | None = None
         if batches:
-            if self.size * shape.horizon > MOST_CELLS:
+            if self.size * shape.horizon > min(MOST_CELLS, max(shape.rows, FEW_LINES)):
                 raise TooManyCells
             self.lines = lines_of(shape.horizon, self.size * WIDTH)
 

@@ -21,7 +21,7 @@ from reweigh.errors import KEPT_PLACES, Fault, InputError, Place, RefusedError, 
 from reweigh.log.log import EpisodeLog
 from reweigh.log.read import assemble
 from reweigh.log.roles import RoleReader
-from reweigh.log.states import Codes, Label, Labels, is_label
+from reweigh.log.states import Codes, Label, Labels, is_label, plain_numbers
 from reweigh.log.steps import key_of
 from reweigh.sums.engines.stream_rows import ROW, Opened, RowSource
 from reweigh.sums.read import Reading
@@ -299,14 +299,14 @@ def cell_codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     A null repeats the previous cell: it is a separate fault, and does not split an episode.
     """
     if pa.types.is_integer(column.type) and column.null_count == 0:
-        return np.asarray(column.to_numpy())
+        return plain_numbers(column)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     coded = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
     coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded
-    codes = np.asarray(coded.indices.to_numpy(zero_copy_only=False))
+    codes = plain_numbers(coded.indices)
     if column.null_count:
-        known = column.is_valid().to_numpy()
+        known = plain_numbers(column.is_valid())
         codes = codes[np.maximum.accumulate(np.where(known, np.arange(len(codes)), 0))]
     return codes
 
@@ -331,7 +331,7 @@ def id_texts(column: pa.ChunkedArray, rows: Ints) -> list[str]:
 def _steps(column: pa.ChunkedArray) -> Ints | None:
     if not pa.types.is_integer(column.type) or column.null_count:
         return None
-    return np.asarray(column.to_numpy()).astype(np.int64)
+    return plain_numbers(column).astype(np.int64)
 
 
 def _check_order(found: Findings, keys: Words, starts: Ints, step: Ints | None) -> None:

@@ -33,6 +33,7 @@ from reweigh.log.states import (
     is_number,
     is_text,
     label_array,
+    plain_numbers,
 )
 from reweigh.log.steps import Steps
 from reweigh.sums.engines.stream_chunks import Findings, id_keys, id_texts
@@ -96,7 +97,7 @@ class TextCodes:
     def _translate(self, chunk: pa.DictionaryArray) -> Ints:
         """Only words that occur get a code; -1 for none."""
         none = len(chunk.dictionary)
-        place = np.asarray(chunk.indices.fill_null(none).to_numpy(zero_copy_only=False))
+        place = plain_numbers(chunk.indices.fill_null(none))
         occurs = np.zeros(none + 1, bool)
         occurs[place] = True
         used = np.flatnonzero(occurs[:none])
@@ -270,7 +271,7 @@ class SimpleLog:
         for name in self.numbers:
             values = table.column(name)
             require(not values.null_count)
-            numbers = _unwritable(floats(values).to_numpy())
+            numbers = _unwritable(plain_numbers(floats(values)))
             limits = self.limits.get(name, NO_LIMITS)
             fine = kernels.copied(numbers, *limits, to[f"column {name}"])
             require(fine or name not in self.limits)  # a policy refuses what it cannot take
@@ -376,12 +377,12 @@ def _flags(column: pa.ChunkedArray) -> Array:
     flags = truth(column)
     if flags is None:
         raise UnusualRowsError
-    return np.asarray(flags.to_numpy(), bool)
+    return plain_numbers(flags)
 
 
 def _integers(column: pa.ChunkedArray) -> Ints:
     """In 64 bits, for which alone the loops are compiled."""
-    return _unwritable(np.asarray(column.to_numpy()).astype(np.int64, copy=False))
+    return _unwritable(plain_numbers(column).astype(np.int64, copy=False))
 
 
 def _unwritable(values: Array) -> Array:

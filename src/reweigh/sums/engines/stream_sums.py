@@ -108,7 +108,7 @@ class ChunkSums:
             self.left_out |= request.left_out()
         shape = Shape(
             kinds - self.left_out.keys(), log.states, n_actions, log.horizon, log.discount,
-            request.blocks, request.max_ratio,
+            request.blocks, request.max_ratio, self.rows,
         )  # fmt: skip
         try:
             self.scan = CompiledScan(shape, batches=True)
