@@ -31,7 +31,8 @@ from reweigh.evaluation.evaluate import evaluate_in_study
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.evaluation.uncertainty import EstimateUncertainty
 from reweigh.paper.cells import CellResult, run_replicates
-from reweigh.trust.intervals import Analytic, Cluster, Replicates, Uncertainty
+from reweigh.trust.bootstrap import Replicates
+from reweigh.trust.intervals import Analytic, Cluster, Uncertainty
 from reweigh.worlds import TabularMDP
 
 ESTIMATORS = ("mis", "mis-plain", "mis-state", "dm", "is", "wis", "dr", "wdr", "mdr")

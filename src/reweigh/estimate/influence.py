@@ -271,3 +271,8 @@ class Spread:
     def square(self) -> float:
         """mean(ψ²)/n, infinite where it is beyond what a number can hold."""
         return self.top * self.top * self.second / (self.n * self.n) if self.n else 0.0
+
+    @property
+    def skewness(self) -> float:
+        """Of the sum, a = Σψ³/(Σψ²)^(3/2); 0 without spread."""
+        return self.third / self.second**1.5 if self.second > 0 else 0.0

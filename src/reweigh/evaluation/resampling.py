@@ -46,7 +46,8 @@ from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
 from reweigh.policy import Policy, RowsPolicy
 from reweigh.system.process import each
-from reweigh.trust.intervals import REPLICATES, Replicates
+from reweigh.trust.bootstrap import Replicates
+from reweigh.trust.intervals import REPLICATES
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

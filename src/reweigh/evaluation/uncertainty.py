@@ -55,10 +55,11 @@ from reweigh.sums.engines import ratios
 from reweigh.sums.gather import gathered
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
+from reweigh.trust.bootstrap import Replicates
 from reweigh.trust.gates import Context, measured
 from reweigh.trust.gates.episodes import Dependence
 from reweigh.trust.gates.gate import NO_EPISODES
-from reweigh.trust.intervals import IntervalRequest, Replicates, Uncertainty
+from reweigh.trust.intervals import IntervalRequest, Uncertainty
 
 Floats = npt.NDArray[np.float64]
 BEHAVIOR = "the behavior"
@@ -295,6 +296,9 @@ class EstimateUncertainty(Uncertainty):
         if nothing_left(error, self.value):
             raise RefusedError("no-error", "all episodes have the same influence")
         return error
+
+    def skewness(self) -> float:
+        return self.spread().skewness
 
     def _clustered(self, psi: Spread) -> float:
         """SE² = mean(ψ²)/n, times m/(m - 1) with m the episodes that are summed: all, or those

@@ -29,8 +29,9 @@ from reweigh.paper.cells import PART, Row
 from reweigh.policy import Policy, RowsPolicy
 from reweigh.sums.engines import ArraysEngine
 from reweigh.sums.moments import Moments
+from reweigh.trust.bootstrap import bootstrap_t, percentile
 from reweigh.trust.gates import Context, GateResult, Verdict, measured, tables_needed
-from reweigh.trust.intervals import IntervalRequest, bootstrap_t, from_error, percentile
+from reweigh.trust.intervals import IntervalRequest, from_error
 
 LEVEL = 0.95
 LOG, BEHAVIOR = "log", "behavior"  # columns beside estimators
