@@ -24,7 +24,7 @@ from reweigh.evaluation import resampling
 from reweigh.evaluation.evaluate import point_values
 from reweigh.evaluation.resampling import BLOCK, THRESHOLDS
 from reweigh.kernels import draw
-from reweigh.trust import intervals
+from reweigh.trust import bootstrap, intervals
 from reweigh.trust.intervals import METHODS, Auto, IntervalRequest
 from reweigh.worlds import ModelFail, TabularMDP, random_mdp
 
@@ -272,15 +272,15 @@ def test_a_seed_is_drawn_once_and_told() -> None:
 
 def test_missing_replicates_count_as_beyond_both_ends() -> None:
     values = np.arange(1.0, 400.0)
-    whole = intervals.percentile(values, 0, {}, IntervalRequest(0.95))
+    whole = bootstrap.percentile(values, 0, {}, IntervalRequest(0.95))
     assert ends(whole) == (10, 390)
     values[[100, 200]] = np.nan
-    missing = intervals.percentile(values, 0, {"no-overlap": 2}, IntervalRequest(0.95))
+    missing = bootstrap.percentile(values, 0, {"no-overlap": 2}, IntervalRequest(0.95))
     assert ends(missing) == (8, 392)
     assert "(2 without a result)" in missing.method
     errors = np.ones(399)
     errors[300] = np.nan
-    t = intervals.bootstrap_t(
+    t = bootstrap.bootstrap_t(
         200.0, 2.0, values, errors, 0, {"no-overlap": 2}, IntervalRequest(0.95)
     )
     # t* = v* - 200, of which three are missing: the 7th from either end
@@ -291,13 +291,13 @@ def test_too_many_missing_replicates_are_refused() -> None:
     values = np.arange(399.0)
     values[:5] = np.nan  # 1 % of 399 may be missing at 95 %
     with pytest.raises(rw.RefusedError, match="5 of 399 resampled logs have no estimate") as caught:
-        intervals.percentile(values, 0, {"no-overlap": 5}, IntervalRequest(0.95))
+        bootstrap.percentile(values, 0, {"no-overlap": 5}, IntervalRequest(0.95))
     assert "no-overlap: 5" in caught.value.reason
-    assert intervals.percentile(values, 0, {"no-overlap": 5}, IntervalRequest(0.9)).low == 19
+    assert bootstrap.percentile(values, 0, {"no-overlap": 5}, IntervalRequest(0.9)).low == 19
     errors = np.ones(399)
     errors[5:10] = 0.0
     with pytest.raises(rw.RefusedError, match="no-error: 5"):
-        intervals.bootstrap_t(0.0, 1.0, np.arange(399.0), errors, 0, {}, IntervalRequest(0.95))
+        bootstrap.bootstrap_t(0.0, 1.0, np.arange(399.0), errors, 0, {}, IntervalRequest(0.95))
 
 
 def test_a_log_of_few_episodes_is_refused_by_its_replicates() -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from reweigh.errors import MOST_REPLICATES, RefusedError, UsageError, check_whol
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.standard_error import Freedom, range_interval, skewed_quantile, t_interval
 from reweigh.system import finite_or_none, number, rounded
-from reweigh.trust.bootstrap import Replicates, bootstrap_t, percentile
+
+if TYPE_CHECKING:
+    from reweigh.trust.bootstrap import Replicates
 
 Side = Literal["both", "lower", "upper"]
 Range = tuple[float, float]
@@ -154,10 +156,11 @@ def from_error(
     method: str,
     skewness: float = 0.0,
 ) -> Interval:
-    """v̂ ± t SE, by the declared range on the logit scale or cut to it; with skewness, cut."""
+    """v̂ ± t SE, by the declared range on the logit scale, which itself leans to the side with
+    room, or cut to it; elsewhere with skewness."""
     level = 1 - 2 * wanted.tail
     text = f"{method}, t with {f'{df:,.0f}' if df >= 10 else f'{df:.1f}'} df"
-    if skewness:
+    if skewness and (wanted.value_range is None or wanted.scale == "cut"):
         low, high = (
             value - skewed_quantile(p, df, skewness) * error for p in (1 - wanted.tail, wanted.tail)
         )
@@ -298,6 +301,8 @@ class Percentile(IntervalMethod):
     resamples = True
 
     def interval(self, of: Uncertainty, wanted: IntervalRequest) -> Interval:
+        from reweigh.trust.bootstrap import percentile
+
         made = of.replicates(wanted, errors=False)
         return percentile(made.values[:, 0], made.seed, made.reasons[0], wanted)
 
@@ -309,6 +314,8 @@ class BootstrapT(IntervalMethod):
     resamples = True
 
     def interval(self, of: Uncertainty, wanted: IntervalRequest) -> Interval:
+        from reweigh.trust.bootstrap import bootstrap_t
+
         if of.error is None:
             raise of.no_error()
         made = of.replicates(wanted, errors=True)

@@ -329,11 +329,12 @@ class Query:
                 answers[name] = self._lagged(answers)
             else:
                 answers[name] = self.home.run(self.expressions[name], self.queries[name])
+            if name == "rows":
+                self.check(self.source)
 
-        if self.home.holds:
-            run("rows")
-        self.check(self.source)
-        each("queries", [name for name in self.queries if name != "rows"], run)
+        if "rows" not in self.queries:
+            self.check(self.source)
+        each("queries", sorted(self.queries, key=lambda name: name != "rows"), run)
         facts, request, known = self.facts, self.request, self.facts.states
         sums = Moments(
             about=self.reading.about(self.target, request, facts.horizon),
