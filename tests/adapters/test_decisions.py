@@ -159,10 +159,22 @@ def test_uniform_choices_are_accepted(seed: int, tmp_path: Path) -> None:
 
 def test_lines_that_were_kept_by_sampling(tmp_path: Path) -> None:
     content = lines(40)
-    with pytest.raises(rw.RefusedError, match="rates from 1 to 10: they need weights"):
-        read(
-            tmp_path, [x | {"meta": {"SampleRate": 1 if k else 10}} for k, x in enumerate(content)]
+    with pytest.warns(rw.InputWarning, match="rates from 0.1 to 1"):
+        log = read(
+            tmp_path, [x | {"meta": {"SampleRate": 1 if x["session"] else 10}} for x in content]
         )
+    assert sorted(log.steps.weight.tolist()) == [*[1.0] * (log.n_episodes - 1), 10.0]
+    two = [x | {"meta": {"SampleRate": 1 if k else 10}} for k, x in enumerate(content)]
+    with (
+        pytest.warns(rw.InputWarning),
+        pytest.raises(rw.InputError, match=r"two-weights: .*'1 over meta.SampleRate'"),
+    ):
+        read(tmp_path, two)
+    for rate in (0.0, 4.0):
+        with pytest.raises(rw.InputError, match="probabilities in"):
+            read(
+                tmp_path, [x | {"sampling_rate": 0.5 if k else rate} for k, x in enumerate(content)]
+            )
     with pytest.warns(rw.InputWarning, match="whole sessions were kept"):
         read(tmp_path, [x | {"sampling_rate": 0.1} for x in content])
 

@@ -23,7 +23,7 @@ from log.test_contract import BROKEN
 from population import TARGET, population_log, random_world
 
 import reweigh as rw
-from reweigh.evaluation.data import scanned_sql
+from reweigh.evaluation.scans import scanned_sql
 from reweigh.sums.engines import ArraysEngine, Request
 from reweigh.sums.engines.sql import IbisEngine
 from reweigh.sums.engines.sql_connect import open_home, quoted

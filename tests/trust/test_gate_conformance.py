@@ -36,6 +36,13 @@ def few_episodes(rng: Rng) -> Made:
     return from_world("default", "clean", 20)(rng)
 
 
+def few_clusters(rng: Rng) -> Made:
+    log, target = from_world("default", "clean", 200)(rng)
+    site = log.steps.episode % 5
+    steps = replace(log.steps, cluster=site)
+    return replace(log, steps=steps, columns=replace(log.columns, cluster="site")), target
+
+
 def no_spread(rng: Rng) -> Made:
     log, target = from_world("default", "clean", 100)(rng)
     return log.with_rewards(np.zeros(log.steps.n_rows), None), target
@@ -63,6 +70,7 @@ def constant_reward(rng: Rng) -> Made:
 # Faults that the study does not have, by the names that gates declare.
 OTHERS: dict[str, Callable[[Rng], Made]] = {
     "few-episodes": few_episodes,
+    "few-clusters": few_clusters,
     "no-spread": no_spread,
     "fitted-behavior": fitted_behavior,
     "fine-states": fine_states,

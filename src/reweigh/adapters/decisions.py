@@ -61,6 +61,14 @@ COUNT = Rule(
     "column {column} must be a count between 1 and the number of samples",
     "a route that was chosen was drawn at least once: count the draw that decided, too",
 )
+RATE = Rule(
+    "probability-range",
+    "row",
+    (),
+    "column {column} must hold probabilities in (0, 1], or of how many lines one was kept (1 or "
+    "more), not both",
+    "log the probability with which the line was kept",
+)
 NO_MASS = Rule(
     "no-candidate",
     "row",
@@ -83,6 +91,7 @@ def read_decisions(
     reward: str = "reward",
     candidates: str | None = "candidates",
     keep: Sequence[str] = (),
+    cluster: str | None = None,
     horizon: int | None = None,
     discount: float = 1.0,
     abstraction: AnyAbstraction | None = None,
@@ -95,10 +104,11 @@ def read_decisions(
     number), and `propensity` is left out. `candidates` is a list of the routes that could be taken;
     where it differs between lines it becomes part of the state, as the column `candidate set`, and
     `restrict_to_candidates` holds a target to it. `keep` names further fields, such as a latency,
-    which `log.column` and rules then find.
+    which `log.column` and rules then find. `cluster` is what sessions share, such as the user.
+    Where a field such as `sample_rate` differs between sessions, they get weights by it.
 
     A session ends with its last line. Refused by name: a choice that is no candidate, propensities
-    of 1 only, uniform ones that the choices contradict, lines that were kept by sampling.
+    of 1 only, uniform ones that the choices contradict, two rates in one session.
     """
     source = open_source(path, CsvFormat())
     if not isinstance(source, JsonSource):
@@ -111,10 +121,10 @@ def read_decisions(
     sampled = [name for name in source.names if _plain(name) in SAMPLING]
     drawn = samples if isinstance(samples, str) else None
     named = (session, turn, *states, chosen, propensity, count, drawn, reward, candidates, *keep)
-    names = list(dict.fromkeys(name for name in (*named, *sampled) if name is not None))
+    names = [name for name in dict.fromkeys((*named, cluster, *sampled)) if name is not None]
     _refuse_absent(source, names)
     lines = Lines(source, source.read(names, ()))
-    _refuse_sampled(lines, sampled)
+    weights = _weights(lines, sampled)
     episode = np.arange(lines.count) if session is None else lines.codes(session)
     columns = {name: lines.table.column(name) for name in (*states, reward, *keep)}
     columns |= {
@@ -123,32 +133,30 @@ def read_decisions(
         "chosen": lines.table.column(chosen),
         "propensity": pa.array(_propensities(lines, propensity, count, samples)),
     }
+    columns |= weights | ({} if cluster is None else {"cluster": lines.table.column(cluster)})
     offered = None if candidates is None else _offered(lines, chosen, candidates)
-    if offered is not None:
-        columns |= {"candidates": lines.table.column(str(candidates))}
-        if len(pc.unique(offered)) > 1:
-            columns |= {"candidate set": offered}
-            states = (*states, "candidate set")
-    if not states:
-        columns |= {"state": pa.array(["any"] * lines.count)}
+    columns |= _of_candidates(lines, candidates, offered)
+    if "candidate set" in columns:
+        states = (*states, "candidate set")
+    columns |= {} if states else {"state": pa.array(["any"] * lines.count)}
     _refuse_certain(columns["propensity"])
     _refuse_uniform(columns["propensity"], columns["chosen"], offered)
-    log = read_log(
+    return read_log(  # type: ignore[return-value]
         pa.table(columns),
         episode="session",
         step="turn",
-        state=states or "state",
         action="chosen",
         reward=reward,
+        state=states or "state",
         behavior_prob="propensity",
         horizon=horizon,
         discount=discount,
         short_episodes="terminal",
         abstraction=abstraction,
+        cluster=None if cluster is None else "cluster",
+        weight=next(iter(weights), None),
         engine="arrays",
     )
-    assert isinstance(log, EpisodeLog)
-    return log
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,6 +282,14 @@ def _offered(lines: Lines, chosen: str, name: str) -> pa.Array:
     return pa.array(texts).take(sets.indices)
 
 
+def _of_candidates(lines: Lines, name: str | None, offered: pa.Array | None) -> dict[str, Any]:
+    """The columns of candidates; their set is one where it differs between lines."""
+    if offered is None:
+        return {}
+    columns: dict[str, Any] = {"candidates": lines.table.column(str(name))}
+    return columns | ({"candidate set": offered} if len(pc.unique(offered)) > 1 else {})
+
+
 def _members(lists: pa.Array) -> tuple[pa.Array, npt.NDArray[Any]]:
     """All members of the lists as texts, and (M,) the number of the list of each."""
     return pc.list_flatten(lists).cast(pa.string()), pc.list_parent_indices(lists).to_numpy()
@@ -282,27 +298,27 @@ def _members(lists: pa.Array) -> tuple[pa.Array, npt.NDArray[Any]]:
 # ---- logs that cannot answer -------------------------------------------------------------------
 
 
-def _refuse_sampled(lines: Lines, names: list[str]) -> None:
-    """Lines that were kept with different probabilities stand for different numbers of lines."""
+def _weights(lines: Lines, names: list[str]) -> dict[str, pa.Array]:
+    """The column of 1 over the probability with which each line was kept, unless all are alike."""
+    product = np.ones(lines.count)
     for name in names:
         rates = lines.numbers(name)
-        if np.any(rates != rates[0]):
-            raise RefusedError(
-                "sampled",
-                f"the field {name!r} says that lines were kept by sampling at rates from "
-                f"{rates.min():g} to {rates.max():g}: they need weights, which reweigh does not "
-                "have yet. Log every decision, or sample whole sessions at one rate",
-            )
-        if rates[0] != 1:
-            import warnings
+        # OpenTelemetry's probability, or one line in N as others count it
+        bad = ~(np.isfinite(rates) & (rates > 0)) | ((rates > 1) & np.any(rates < 1))
+        lines.refuse(RATE, name, bad, lines.table.column(name))
+        product *= np.where(rates > 1, 1 / rates, rates)
+    if not np.all(product == 1):
+        import warnings
 
-            warnings.warn(
-                f"the field {name!r} is {rates[0]:g} in every line: fine where whole sessions were "
-                "kept or dropped at random. Where single lines were, sessions lack turns, and "
-                "the answer is wrong",
-                InputWarning,
-                stacklevel=3,
-            )
+        warnings.warn(
+            f"{' and '.join(map(repr, names))}: lines were kept by sampling (rates from "
+            f"{product.min():g} to {product.max():g}). That is fine where whole sessions were kept "
+            "or dropped. Where single lines were, sessions lack turns, and the answer is wrong",
+            InputWarning,
+            stacklevel=3,
+        )
+    alike = bool(np.all(product == product[0]))
+    return {} if alike else {f"1 over {' and '.join(names)}": pa.array(1 / product)}
 
 
 def _refuse_certain(propensity: pa.Array) -> None:

@@ -106,7 +106,7 @@ def print_groups(groups: Groups, terminal: Terminal) -> None:
 
 def sql_of(inputs: Inputs, recipes: list[Any]) -> str:
     """The SQL that the estimators would run."""
-    from reweigh.evaluation.data import scanned_sql
+    from reweigh.evaluation.scans import scanned_sql
     from reweigh.sums.read import ScannedLog
 
     if not isinstance(inputs.data, ScannedLog):

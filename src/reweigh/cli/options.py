@@ -97,10 +97,7 @@ class LogOptions:
     step: Annotated[str | None, _option("Column of the step (0, 1, 2, …). (default: step)")] = None
     time: Annotated[
         str | None,
-        _option(
-            "Column of timestamps, dates or numbers that orders the steps of an episode; no step "
-            "column is needed then."
-        ),
+        _option("Column of timestamps, dates or numbers that orders an episode's steps."),
     ] = None
     bandit: Annotated[
         bool,
@@ -123,6 +120,11 @@ class LogOptions:
         ),
     ] = None
     next_state: Annotated[list[str] | None, _option("Column of the next state.")] = None
+    cluster: Annotated[
+        str | None,
+        _option("Column of what several episodes share (site, patient): errors are by cluster."),
+    ] = None
+    weight: Annotated[str | None, _option("Column of the episode's sampling weight.")] = None
     terminated: Annotated[str | None, _option("Column that is true where an episode ended.")] = None
     truncated: Annotated[
         str | None, _option("Column that is true where an episode was cut off.")
@@ -141,22 +143,20 @@ class LogOptions:
     round: Annotated[
         list[float] | None,
         _option(
-            "Bin the state: multiply the state columns by this and round. 0.1 rounds to "
-            "tens, 10 to tenths. Once, or once per column."
+            "Bin the state: multiply by this and round (0.1: to tens). Once, or once per column."
         ),
     ] = None
     grid: Annotated[
         list[str] | None,
         _option(
-            "Bin the state: count the edges at or below the value, such as 60,90,120. Once "
-            "per state column."
+            "Bin the state: count the edges at or below it (60,90,120). Once per state column."
         ),
     ] = None
     bins: Annotated[
         list[int] | None,
         _option(
             "Make states: put every float state column into this many bins of about as many rows "
-            "each. Given once per state column it counts for that column; 0 leaves it as it is."
+            "each, or each its own number; 0 leaves it as it is."
         ),
     ] = None
     delimiter: Annotated[str, _option("Delimiter of a CSV file.")] = ","

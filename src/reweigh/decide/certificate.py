@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import Fault, RefusedError, check_fraction, input_error, must_be
+from reweigh.estimate.influence import refuse_weights
 from reweigh.evaluation.data import check_target
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
@@ -261,6 +262,13 @@ def _refuse_others(log: EpisodeLog) -> None:
             "needs-log",
             "a certificate needs individual episodes: keep the log in memory "
             "(engine='arrays'), not sums",
+        )
+    refuse_weights(log, "a certificate")
+    if log.steps.cluster is not None:
+        raise RefusedError(
+            "clusters",
+            f"a certificate needs independent episodes, and those of a cluster "
+            f"({log.columns.cluster}) are not: use an interval, whose errors are by cluster",
         )
     if log.n_truncated:
         raise RefusedError(

@@ -219,7 +219,8 @@ class _Task:
         beyond: list[Difference] = []
         known = [values for values in psi if values is not None]
         if behavior is not None and known:
-            joint = Joint.of(np.stack([behavior_values(log), *known], axis=1), DRAWS, self.seed)
+            every = np.stack([behavior_values(log), *known], axis=1)
+            joint = Joint.of(every, DRAWS, self.seed, log)
             at = [i for i, values in enumerate(psi) if values is not None]
             pairs, beyond = self._judged(contenders, behavior, at, joint)
         warnings = [
@@ -357,10 +358,16 @@ class Joint:
     n: int
 
     @classmethod
-    def of(cls, psi: Floats, draws: int, seed: int) -> Joint:
-        """n/(n-1) corrects for the means that ψ was centered with."""
+    def of(cls, psi: Floats, draws: int, seed: int, log: EpisodeLog | None = None) -> Joint:
+        """n/(n-1) corrects for the means that ψ was centered with. Of a log with clusters these are
+        what n counts (`estimate/clusters.py`)."""
         n = len(psi)
         centered = (psi - psi.mean(axis=0)) / math.sqrt(n * max(n - 1, 1))
+        if log is not None and log.steps.cluster is not None:
+            from reweigh.estimate.clusters import Clustering, deviations
+
+            of = Clustering.of(log)
+            centered, n = deviations(of.sums(psi), of.sizes), len(of.names)
         root = np.linalg.qr(centered, mode="r")  # (min(n, k), k)
         made = np.random.default_rng(seed).standard_normal((draws, len(root))) @ root
         return cls(centered.T @ centered, made, n)

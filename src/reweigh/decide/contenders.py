@@ -336,7 +336,7 @@ def disagreement(results: Sequence[Estimate | Refusal]) -> str | None:
     if len(estimates) < 2 or estimates[0].n_episodes < 2:
         return None
     first, *others = estimates
-    critical = float(stdtrit(first.n_episodes - 1, 1 - BY_CHANCE / 2 / len(others)))
+    critical = float(stdtrit(first.uncertainty.n_draws - 1, 1 - BY_CHANCE / 2 / len(others)))
     apart = []
     for other in others:
         difference, words = other.value - first.value, "joint error"

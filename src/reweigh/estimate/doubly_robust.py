@@ -14,7 +14,7 @@ import numpy as np
 
 from reweigh.errors import RefusedError, UsageError
 from reweigh.estimate.estimator import ModelControl, Recipe, cut_off, lacking, needs_discrete
-from reweigh.estimate.influence import finite, plain_values, sums_for
+from reweigh.estimate.influence import finite, plain_values, sums_for, weighed
 from reweigh.estimate.marginal import marginal_gradient
 from reweigh.estimate.model import FittedModel, TabularQ, fit_q
 from reweigh.estimate.operators import start_term
@@ -327,7 +327,7 @@ def shaped_gradient(recipe: Recipe, sums: Moments) -> CellGradient:
         "start": plain.start[edge] + start_term(cells, shape.start_value),
     }
     if by_half:  # of a split only n_0 episodes are summed: each counts n/n_0 times
-        times = sums.n_episodes / int(shape.starts.n.sum())
+        times = sums.n_episodes / shape.starts.n.sum().item()
         scaled = {name: times * values for name, values in columns.items()}
         return CellGradient("actions", replace(cells, block=cells.block % 2), **scaled, halves=True)
     through = FittedModel.of(sums).through_q(plain.z[edge] * cells.rho)
@@ -389,6 +389,7 @@ def _through_q(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments) ->
         of_marginal = marginal_gradient(plain, sums_for(log, target, plain)).gradient
         moves = moves_of(log, rho, of_marginal.moves)
         weight = moves.within * moves.by_row(of_marginal.z[of_marginal.cell_of(moves)])
+    weight = weight * weighed(log, np.ones(log.n_episodes))[log.steps.episode_index]
     model = FittedModel.of(fit)
     table = model.gradient(np.zeros(len(model.Q)), np.zeros(len(model.V)))
     cell = table.cell_of(moves_of(log, rho, "actions"))
@@ -397,4 +398,4 @@ def _through_q(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments) ->
         through = model.through_rows(log, target, cell, weight)
     else:
         through = model.through_q(by_cell)
-    return gathered(through, log, target, rho)
+    return weighed(log, gathered(through, log, target, rho))

@@ -31,7 +31,7 @@ Normalize = Literal["none", "simplex", "state", "step"]
 Reward = Literal["logged", "averaged", "pooled"]
 LogAndTarget = tuple[EpisodeLog, Policy]
 OwnQ = Array | Callable[..., Any]
-JACKKNIFE_BLOCKS = 50
+JACKKNIFE_BLOCKS, CLUSTER_BLOCKS = 50, 100  # few clusters are to have a block each
 NOT_IN_SUMS = ("delta", "jackknife")  # methods of errors that take the rows again, or blocks
 
 

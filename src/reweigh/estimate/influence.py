@@ -84,9 +84,10 @@ def behavior_values(log: EpisodeLog) -> Floats:
     its influence.
     """
     if log.n_truncated:
+        refuse_weights(log, "the behavior's own value where episodes were cut off")
         return behavior_parts(log).values()
     returns = returns_of(log)
-    return np.asarray(returns - returns.mean(), np.float64)
+    return weighed(log, np.asarray(returns - _mean(log, returns), np.float64))
 
 
 def returns_of(log: EpisodeLog) -> Floats:
@@ -113,7 +114,29 @@ def plain_values(
     gradient = gradient_of(recipe, sums)
     psi = gathered(gradient, log, target, ratios(log, target, recipe.max_ratio)[1])
     g = log.steps.start_value
-    return psi if g is None or isinstance(gradient, ProductGradient) else psi + g - g.mean()
+    if g is not None and not isinstance(gradient, ProductGradient):
+        psi = psi + g - _mean(log, g)
+    return weighed(log, psi)
+
+
+def weighed(log: EpisodeLog, psi: Floats) -> Floats:
+    """(n,) n ∂v̂/∂ω_i of episodes with the relative weights ω: what they add is ω_i x_i."""
+    omega = log.steps.relative_weight
+    return psi if omega is None else omega * psi
+
+
+def refuse_weights(log: EpisodeLog, what: str) -> None:
+    """RefusedError if a log has sampling weights, which `what` does not take."""
+    if log.steps.weight is not None:
+        raise RefusedError(
+            "weights",
+            f"{what} cannot be computed with sampling weights ({log.columns.weight}): read the log "
+            "without weight= if its episodes are to count alike",
+        )
+
+
+def _mean(log: EpisodeLog, values: Floats) -> float:
+    return float(np.average(values, weights=log.steps.weight))
 
 
 def with_estimated_error(
@@ -187,6 +210,7 @@ def influence_parts(log: EpisodeLog, target: Policy, recipe: Recipe) -> Parts:
             f"{recipe.name} has no influence values by step and state; use mis, mis-plain or "
             "mis-state",
         )
+    refuse_weights(log, "the parts of the variance")
     rho = ratios(log, target, recipe.max_ratio)[1]
     with np.errstate(over="ignore", invalid="ignore"):
         marginal = marginal_gradient(recipe, sums_for(log, target, recipe))

@@ -139,9 +139,9 @@ class Marginal(OperatorWeights):
 
 def from_rows(log: EpisodeLog) -> bool:
     """Whether the recursions of MIS run over the rows of this log (`direct.py`): not of small logs,
-    with hidden states, cut-off episodes, no behavior probabilities, or far fewer rows than (step,
-    state) pairs. They are solved on the sums."""
-    large = log.steps.n_rows >= kernels.COMPILED_FROM
+    with weights, hidden states, cut-off episodes, no behavior probabilities, or far fewer rows than
+    (step, state) pairs. They are solved on the sums."""
+    large = log.steps.n_rows >= kernels.COMPILED_FROM and log.steps.weight is None
     return large and observed(log) and _dense(log) and not log.steps.unknown_before_horizon()
 
 

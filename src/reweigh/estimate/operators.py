@@ -166,7 +166,7 @@ class OneStep:
     def n_episodes(self) -> Any:
         """How many there are; of replicates (m,)."""
         n = self.start.n.sum(axis=0)
-        return int(n) if n.ndim == 0 else n
+        return n.item() if n.ndim == 0 else n
 
 
 def cells_of(

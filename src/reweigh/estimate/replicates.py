@@ -20,7 +20,7 @@ import numpy.typing as npt
 from reweigh.errors import RefusedError
 from reweigh.estimate.doubly_robust import halves, shape_moments
 from reweigh.estimate.estimator import Recipe, Replicated, overflow
-from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks, too_few
+from reweigh.estimate.standard_error import error_of_blocks, least_blocks, too_few
 from reweigh.estimate.table_weights import TableWeights
 from reweigh.kernels import Floats, Groups, Ints, group_by, tally
 from reweigh.log.states import UNKNOWN
@@ -350,12 +350,13 @@ def values_without_blocks(recipe: Recipe, moments: Moments) -> Floats:
 def jackknife_error(recipe: Recipe, moments: Moments, value: float) -> tuple[float | None, str]:
     """(error, method), or (None, why there is none), from sums by blocks."""
     blocks, sizes = moments.block_sizes()
-    if len(blocks) < LEAST_BLOCKS:
-        return None, too_few(len(blocks))
+    cluster = moments.about.cluster
+    if len(blocks) < least_blocks(cluster):
+        return None, too_few(len(blocks), cluster)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         # of other kinds of sums every block would be a copy
         without, reasons = _without_each(recipe, moments.only(recipe.needs.all_kinds), blocks)
-    return error_of_blocks(value, without, sizes, reasons)
+    return error_of_blocks(value, without, sizes, reasons, cluster)
 
 
 def _without_each(recipe: Recipe, moments: Moments, blocks: Ints) -> tuple[Floats, dict[str, int]]:

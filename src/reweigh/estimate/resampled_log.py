@@ -68,6 +68,8 @@ class ResampledLog:
         log, largest = self.log, 1
         if not (log.steps.has_propensities and recipe.weights.solves_replicates):
             return 0
+        if log.steps.weight is not None:
+            return 0
         if COUNT * log.n_episodes > MOST_KEPT:
             return 0
         if isinstance(recipe.weights, Products) and (log.n_truncated or self.products is None):

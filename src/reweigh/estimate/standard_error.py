@@ -262,16 +262,26 @@ def _all(values: Floats, fine: Bools, name: str, rule: str) -> None:
 
 
 def error_of_blocks(
-    value: float, without: Floats, sizes: Ints, reasons: Mapping[str, int]
+    value: float,
+    without: Floats,
+    sizes: Ints,
+    reasons: Mapping[str, int],
+    cluster: str | None = None,
 ) -> tuple[float | None, str]:
-    """(error, method), or (None, why there is none), from the values (g,) without each block."""
-    if len(sizes) < LEAST_BLOCKS:
-        return None, too_few(len(sizes))
+    """(error, method), or (None, why there is none), from the values (g,) without each block; of
+    clusters, where the log has a column of them."""
+    if len(sizes) < least_blocks(cluster):
+        return None, too_few(len(sizes), cluster)
     if not np.all(np.isfinite(without)):
         code = next(iter(reasons), "overflow")
         return None, f"{GONE} ({code})"
     with np.errstate(over="ignore"):
-        error = block_error(value, without, sizes)
+        if cluster is None:
+            error = block_error(value, without, sizes)
+        else:
+            from reweigh.estimate.clusters import error_without
+
+            error = error_without(value, without)
     if not np.isfinite(error):
         return None, OVERFLOW
     if nothing_left(error, value):
@@ -291,7 +301,17 @@ def block_error(value: float, without: Floats, sizes: Ints) -> float:
     return float(np.sqrt(np.mean((pseudo - center) ** 2 / (h - 1))))
 
 
-def too_few(blocks: int) -> str:
+def least_blocks(cluster: str | None) -> int:
+    """Of few clusters a gate warns."""
+    return LEAST_BLOCKS if cluster is None else 2
+
+
+def too_few(blocks: int, cluster: str | None = None) -> str:
+    if cluster is not None:
+        return (
+            f"{TOO_FEW} 2 blocks of clusters ({cluster}), and there is {blocks}; make the moments "
+            "with blocks=100, more than there are clusters, or evaluate the log itself"
+        )
     return (
         f"{TOO_FEW} {LEAST_BLOCKS} blocks of episodes, there are {blocks}; make the moments "
         "with blocks=20"

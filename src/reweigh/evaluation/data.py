@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from reweigh import kernels
 from reweigh.errors import RefusedError, UsageError, must_be
-from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, Solution
+from reweigh.estimate.estimator import CLUSTER_BLOCKS, JACKKNIFE_BLOCKS, Recipe, Solution
+from reweigh.estimate.influence import refuse_weights
 from reweigh.estimate.marginal import behavior_value, from_rows
 from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy, RememberedPolicy, scope_of
 from reweigh.sums.engines import ArraysEngine, Request, bare_moments, mean_return, named
-from reweigh.sums.keyed import StepMoments
 from reweigh.sums.moments import Moments
 from reweigh.system.files import files_behind
 from reweigh.trust.gates import tables_for, tables_needed, unanswerable_by_sums, unlogged_in_sums
@@ -41,7 +41,7 @@ TABLES = (*ESTIMATED, "start_model", "policy", "lagged", "ordered", "paced", "la
 
 @dataclass(eq=False)
 class EvaluationData:
-    """The common interface of rows and sums.
+    """The interface of rows and sums.
 
     size            episodes and horizon of all the data
     certifiable     whether the log, in memory, can have a certificate (`certify` refuses others)
@@ -85,8 +85,7 @@ class RowsData(EvaluationData):
 
     recipes   the estimators of the evaluation
     requests  the tables they need, by the clipping of the ratios
-    sums      those made so far; sums by other blocks would add up to other last bits, and no answer
-              may depend on which other estimators there are
+    sums      those made so far, by blocks: other blocks would add up to other last bits
     """
 
     truncated: Truncated = "refuse"
@@ -108,7 +107,7 @@ class RowsData(EvaluationData):
         return cls(
             RememberedPolicy(target) if again else target,
             (log.n_episodes, log.horizon),
-            not log.n_truncated and log.behavior_source == "logged",
+            not (log.n_truncated or log.columns.cluster) and log.behavior_source == "logged",
             files_behind(log, target),
             log=log,
             truncated=truncated,
@@ -131,8 +130,18 @@ class RowsData(EvaluationData):
     def for_gates(self, recipe: Recipe, dropped: bool = False) -> Moments:
         """The sums that the gates of the log and target read."""
         log, _ = self.rows(dropped)
+        if log.steps.weight is not None:
+            return self.unweighted().for_gates(recipe, dropped)
         kinds = tables_for(self.recipes or [recipe], values_from_rows=from_rows(log))
         return self.with_kinds(kinds, (dropped, recipe.max_ratio, 1))
+
+    def unweighted(self) -> RowsData:
+        """The same rows without sampling weights: gates count rows."""
+        from reweigh.sums.weights import unweighted
+
+        log, target = self.rows()
+        of = unweighted(log), target, self.recipes, self.truncated
+        return self.once("unweighted", lambda: RowsData.of(*of))
 
     def state_values(self, recipe: Recipe, dropped: bool) -> StateValues | None:
         """V_t(s) from the rows, where the recursions of MIS run over them."""
@@ -144,7 +153,7 @@ class RowsData(EvaluationData):
         return partial(state_values, *rows, recipe.max_ratio)
 
     def all_moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
-        """The sums that all these estimators need together, for the user to keep."""
+        refuse_weights(self.rows()[0], "moments")
         request = self.requests[recipe.max_ratio]
         sums = self.with_kinds(request.all_kinds, (dropped, recipe.max_ratio, request.blocks))
         return named(sums.only(request.all_kinds), self.rows(dropped)[0].identity())
@@ -181,13 +190,12 @@ class RowsData(EvaluationData):
         return self.sums[key]
 
     def jackknife(self, recipe: Recipe, value: float, dropped: bool) -> Jackknife:
-        """The error by deleting blocks of episodes."""
         from reweigh.evaluation.resampling import delete_blocks
 
         log, target = self.rows(dropped)
-        deleted = delete_blocks(log, [(target, recipe)])
-        without, sizes = deleted.values[:, 0], deleted.sizes
-        return *error_of_blocks(value, without, sizes, deleted.reasons[0]), len(sizes)
+        made = delete_blocks(log, [(target, recipe)])
+        of = made.values[:, 0], made.sizes, made.reasons[0], log.columns.cluster
+        return *error_of_blocks(value, *of), len(made.sizes)
 
     def drops_cut_ones(self, recipe: Recipe) -> bool:
         """Whether cut-off episodes must be left out, and may be. MIS and DM use their rows."""
@@ -224,8 +232,8 @@ class RowsData(EvaluationData):
 class SumsData(EvaluationData):
     """Sums alone.
 
-    scanned     the log that they are of, where it can be scanned again for sums by blocks
-    influences  of its episodes, by a second scan, where it can be scanned for them
+    scanned, influences  the log that they are of, where it can be scanned again: for sums by
+                         blocks, and for the influence values of its episodes
     """
 
     stored: Moments = field(kw_only=True)
@@ -240,7 +248,7 @@ class SumsData(EvaluationData):
         return cls(
             target,
             (sums.n_episodes, sums.about.horizon),
-            not sums.truncated and sums.about.behavior == "logged",
+            not (sums.truncated or sums.about.cluster) and sums.about.behavior == "logged",
             files_behind(sums),
             unanswerable_by_sums(sums),
             warnings,
@@ -271,14 +279,19 @@ class SumsData(EvaluationData):
         return self.stored
 
     def jackknife(self, recipe: Recipe, value: float, dropped: bool) -> Jackknife:
-        sums = self.moments(recipe)
-        if self.scanned is not None and len(sums.block_sizes()[0]) < LEAST_BLOCKS:
-            assert self.target is not None
-            request = replace(recipe.needs, blocks=JACKKNIFE_BLOCKS)
-            sums = self.scanned.moments(self.target, request)
+        sums = self.by_blocks(recipe)
         from reweigh.estimate.replicates import jackknife_error
 
         return *jackknife_error(recipe, sums, value), len(sums.block_sizes()[0])
+
+    def by_blocks(self, recipe: Recipe) -> Moments:
+        """Sums by blocks of episodes or clusters, as far as they can be had."""
+        sums, clustered = self.moments(recipe), self.stored.about.cluster is not None
+        if self.scanned is None or len(sums.block_sizes()[0]) >= LEAST_BLOCKS:
+            return sums
+        assert self.target is not None
+        blocks = CLUSTER_BLOCKS if clustered else JACKKNIFE_BLOCKS
+        return self.scanned.moments(self.target, replace(recipe.needs, blocks=blocks))
 
     def drops_cut_ones(self, recipe: Recipe) -> bool:
         if self.stored.truncated and recipe.uses_trajectories:
@@ -316,7 +329,7 @@ def merged(recipes: Sequence[Recipe]) -> dict[float | None, Request]:
 
 
 def with_gates(request: Request) -> Request:
-    """With the sums that only gates read; the cells with actions, which can be many, are spare."""
+    """With the sums that only gates read; the many cells with actions are spare."""
     needed = tables_needed(request.max_ratio)
     return request | replace(needed, spare=needed.kinds & {"model"})
 
@@ -331,60 +344,10 @@ def check_target(target: object) -> Policy:
     )
 
 
-def scanned_sums(log: ScannedLog, target: Policy, recipes: Sequence[Recipe]) -> list[Moments]:
-    """The sums that each of these estimators, its error and its gates need. One scan per clipping
-    of the ratios is for all of them, since a log that is scanned may be large. Without rows in
-    memory the error of WIS comes from the jackknife: its products are scanned apart, by blocks,
-    since cells by blocks might not fit into memory."""
-    whole, by_blocks = {}, {}
-    for ratio, (request, apart) in _scans(recipes).items():
-        sums = log.moments(target, request)
-        whole[ratio] = by_blocks[ratio] = sums
-        # questions that no estimator can answer need no second scan, which takes memory by steps
-        # and blocks
-        if apart is not None and unanswerable_by_sums(sums) is None:
-            products = log.moments(target, apart)
-            if sums.sql is not None and products.sql is not None:
-                sums = replace(sums, sql=f"{sums.sql}\n\n{products.sql}")
-            split = products.trajectories  # None where the log was cut off
-            together = split and StepMoments(split.steps.total(), split.episodes.total())
-            whole[ratio] = replace(sums, trajectories=together)
-            by_blocks[ratio] = replace(
-                sums,
-                about=replace(sums.about, blocks=products.about.blocks),
-                start=products.start,
-                trajectories=split,
-            )
-    return [(by_blocks if _products_by_blocks(r) else whole)[r.max_ratio] for r in recipes]
-
-
-def scanned_sql(log: ScannedLog, target: Policy, recipes: Sequence[Recipe]) -> str:
-    """The queries of `scanned_sums`, without running them: those in `Moments.sql` of its sums."""
-    requests = [request for scans in _scans(recipes).values() for request in scans if request]
-    return "\n\n".join(log.sql(target, request) for request in requests)
-
-
-def _scans(recipes: Sequence[Recipe]) -> dict[float | None, tuple[Request, Request | None]]:
-    """By the clipping of the ratios: the scan for all, and that of products by blocks, if any."""
-    split = [recipe for recipe in recipes if _products_by_blocks(recipe)]
-    apart = {r.max_ratio: replace(r.needs, blocks=JACKKNIFE_BLOCKS) for r in split}
-    scans: dict[float | None, tuple[Request, Request | None]] = {}
-    for ratio, request in merged(recipes).items():
-        if ratio in apart:
-            request = replace(request, kinds=request.kinds - {"trajectories"})
-        scans[ratio] = with_gates(request), apart.get(ratio)
-    return scans
-
-
-def _products_by_blocks(recipe: Recipe) -> bool:
-    return "trajectories" in recipe.needs.kinds and recipe.weights.error_by_blocks(recipe)
-
-
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """A solution and the sums behind it: `used` are those it was solved on (shaped, or of one
-    half), `base` those of the whole log. If neither was summed they contain only the description of
-    the log, and `log` is the one whose rows were read."""
+    """A solution and the sums behind it: `used` (shaped, or of one half) and `base`, of the whole
+    log. If neither was summed they only describe the log, and `log` is whose rows were read."""
 
     solution: Solution
     used: Moments

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings as python_warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -23,6 +24,7 @@ from reweigh.errors import (
 )
 from reweigh.estimate import presets
 from reweigh.estimate.estimator import Recipe, overflow
+from reweigh.estimate.influence import refuse_weights
 from reweigh.estimate.presets import Estimators, MemoryChoice, as_recipe, estimator_list
 from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.evaluation.data import (
@@ -31,7 +33,6 @@ from reweigh.evaluation.data import (
     SumsData,
     Truncated,
     check_target,
-    scanned_sums,
     solve,
     with_gates,
 )
@@ -173,14 +174,19 @@ def _log_data(
         rows.unanswerable = unanswerable(data, target)
         rows.warnings = unlogged_actions(data, target)
         return [rows] * len(recipes)
+    from reweigh.evaluation.scans import scanned_sums
     from reweigh.sums.engines.second_scan import can_scan_again
 
     if truncated == "drop":
         raise UsageError("truncated='drop' needs the log in memory: read it with engine='arrays'")
     of_recipes = [SumsData.of(sums, target) for sums in scanned_sums(data, target, recipes)]
     scan = ScanInfluence(data, target) if can_scan_again(data) else None
-    for log_data in of_recipes:
+    for recipe, log_data in zip(recipes, of_recipes, strict=True):
         log_data.scanned, log_data.influences = data, scan
+        if scan is not None and data.reading.columns.cluster is not None:
+            with suppress(RefusedError):  # errors by cluster take the scan: one for all of them
+                log_data.drops_cut_ones(recipe)
+                scan.sums[recipe] = solve(log_data, recipe, False).base
     return of_recipes
 
 
@@ -310,6 +316,8 @@ def moments(
     if gates:
         request = with_gates(request)
     request = replace(request, tables=(*request.tables, *tables))
+    if isinstance(log, EpisodeLog):
+        refuse_weights(log, "moments")
     if isinstance(log, ScannedLog):
         made = log.moments(target, request)
         for rule in made.unchecked:
@@ -367,17 +375,6 @@ def _estimate(data: LogData, recipe: Recipe) -> Estimate:
         error, method = None, "one episode shows no variation"
     elif error is not None and base.about.behavior != "logged":
         note = "; ignores that the behavior was estimated"
-    gates = measured(
-        "solution",
-        Context(
-            used,
-            recipe,
-            solution,
-            data=data.log_used(dropped) or base,
-            error=error,
-            within_rewards=data.within_rewards,
-        ),
-    )
     known = {"n_episodes": n, "error": error, "error_method": method, "note": note}
     logged = solved.behavior_value
     if logged is None and data.log is not None and not data.log.n_truncated:
@@ -385,10 +382,20 @@ def _estimate(data: LogData, recipe: Recipe) -> Estimate:
     if isinstance(data, SumsData) and data.influences is not None:
         data.influences.sums[recipe] = base
     nodes, about = solution.by_node, base.about
+    kind, weighted = EstimateUncertainty, data.log is not None and data.log.columns.weight
+    if about.cluster is not None or weighted:
+        from reweigh.evaluation.clustered import ClusteredUncertainty as kind
+    sure = kind.of(data, recipe, solution, dropped, behavior_value=logged, **known)
+    context = Context(used, recipe, solution, data=data.log_used(dropped) or base, error=sure.error)
+    gates = measured("solution", replace(context, within_rewards=data.within_rewards))
+    if weighted and isinstance(data, RowsData):
+        from reweigh.evaluation.clustered import counted_gates
+
+        gates = counted_gates(data, recipe, dropped, sure.error, gates)
     return Estimate(
         value=solution.value,
-        standard_error=error,
-        error_method=method + note,
+        standard_error=sure.error,
+        error_method=sure.error_method + sure.note,
         recipe=recipe,
         n_episodes=n,
         horizon=about.horizon,
@@ -406,9 +413,7 @@ def _estimate(data: LogData, recipe: Recipe) -> Estimate:
             total_mass=solution.total_mass,
             variance_by_step=solution.variance_by_step,
         ),
-        uncertainty=EstimateUncertainty.of(
-            data, recipe, solution, dropped, behavior_value=logged, **known
-        ),
+        uncertainty=sure,
         gates=gates,
         warnings=(
             *(_left_out(data) if dropped else ()),

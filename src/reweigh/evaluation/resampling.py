@@ -1,12 +1,12 @@
 """Running estimators again on other mixtures of the same episodes: the bootstrap, and deleting
 blocks of episodes.
 
-Episodes are independent, so episodes are drawn, never rows. In a replicate of the Poisson
-bootstrap episode i occurs c_i ~ Poisson(1) times, for large n the same as drawing n episodes with
-replacement. The draws are a function of (seed, episode, replicate): a replicate is the same
-whatever the number of replicates or threads, and for every estimator and target, so that
-differences between them are paired. The whole estimator is run again: a control variate's Q is
-fitted to the drawn episodes, and copies of an episode stay in one fold.
+Episodes are independent, so episodes are drawn, never rows; where a log has clusters of episodes,
+clusters are. In a replicate of the Poisson bootstrap episode i occurs c_i ~ Poisson(1) times, for
+large n the same as drawing n episodes with replacement. The draws are a function of (seed, episode,
+replicate): a replicate is the same whatever the number of replicates or threads, and for every
+estimator and target, so that differences between them are paired. The whole estimator is run again:
+a control variate's Q is fitted to the drawn episodes, and copies of an episode stay in one fold.
 
 Cost: the sums of 64 replicates, or of as many as fit into half a gigabyte, are made and solved
 together (`estimate/resampled_log.py`), their errors included. MIS on observed states of large logs
@@ -22,11 +22,11 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,9 @@ from reweigh.system.process import each
 from reweigh.trust.bootstrap import Replicates
 from reweigh.trust.intervals import REPLICATES
 
+if TYPE_CHECKING:
+    from reweigh.estimate.clusters import Clustering
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[Any]  # of refusals, as text
@@ -66,23 +69,32 @@ def resample(
     seed: int | None = None,
     errors: bool = False,
     threads: int = 1,
+    drawn_errors: Callable[[Codes, Floats], Floats] | None = None,
 ) -> Replicates:
     """The values (and errors) of (target, estimator) pairs on common resampled episodes.
 
     The seed is drawn if none is given, and kept. Leave out estimators that refuse the log itself;
-    refused replicates are counted.
+    refused replicates are counted. Where the log has clusters these are drawn, and `drawn_errors`
+    makes the errors, from the counts (G, m) of the clusters and the values (m,) of the first pair.
     """
     replicates = check_whole("replicates", replicates, 1, MOST_REPLICATES)
     threads = check_threads(threads)
     seed = new_seed() if seed is None else check_whole("seed", seed, 0)
-    resampler = Resampler.of(log, pairs, errors=errors, runs=replicates)
+    own_errors = errors and drawn_errors is None
+    resampler = Resampler.of(log, pairs, errors=own_errors, runs=replicates)
     _ = resampler.by_kernel, resampler.by_sums  # before threads need them
-    draw = pick("resample.draw", log.n_episodes * replicates, draw_few)
+    of = _clusters(log)
+    units = log.n_episodes if of is None else len(of.names)
+    draw = pick("resample.draw", units * replicates, draw_few)
 
     def block(number: int) -> Run:
-        counts = np.empty((log.n_episodes, BLOCK), np.uint8)
+        counts, many = np.empty((units, BLOCK), np.uint8), min(BLOCK, replicates - number * BLOCK)
         draw(seed, number, THRESHOLDS, counts)
-        return resampler.run(Draws(counts), min(BLOCK, replicates - number * BLOCK))
+        run = resampler.run(Draws(counts if of is None else counts[of.code]), many)
+        if errors and drawn_errors is not None:
+            made = drawn_errors(counts[:, :many], run.values[:, 0])
+            run = replace(run, errors=made[:, None])
+        return run
 
     blocks = range(-(-replicates // BLOCK))
     if threads == 1:
@@ -96,6 +108,15 @@ def resample(
         seed,
         _all_reasons(made, len(pairs)),
     )
+
+
+def _clusters(log: EpisodeLog) -> Clustering | None:
+    """What is drawn, or deleted, in place of episodes."""
+    if log.steps.cluster is None and log.steps.weight is None:
+        return None
+    from reweigh.estimate.clusters import Clustering
+
+    return Clustering.of(log)
 
 
 def _all_reasons(made: Sequence[Run], pairs: int) -> tuple[dict[str, int], ...]:
@@ -116,8 +137,10 @@ class Deleted:
 def delete_blocks(
     log: EpisodeLog, pairs: Sequence[Pair], blocks: int = JACKKNIFE_BLOCKS
 ) -> Deleted:
-    """The values without each block of episodes in turn: the blocks are those of the moments."""
-    of = log.steps.blocks(blocks)
+    """The values without each block of episodes in turn: the blocks are those of the moments, or
+    the clusters."""
+    of, clusters = log.steps.blocks(blocks), _clusters(log)
+    of = of if clusters is None else clusters.blocks(of)
     names, sizes = np.unique(of, return_counts=True)
     resampler = Resampler.of(log, pairs, errors=False, runs=len(names))
     made = []
@@ -189,7 +212,8 @@ class Resampler:
     def _fits_kernel(self, log: EpisodeLog, recipe: Recipe) -> bool:
         many = log.steps.n_rows * self.runs >= LOADED_IN_VAIN * kernels.COMPILED_FROM
         plain = recipe.weights == Marginal() and recipe.reward == "logged"
-        if not (many and plain and recipe.control is None and observed(log)):
+        counted = log.steps.weight is None
+        if not (many and plain and counted and recipe.control is None and observed(log)):
             return False
         if not self.errors:
             return True

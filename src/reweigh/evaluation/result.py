@@ -169,6 +169,7 @@ class Estimate(Card):
             has_interval=self.n_episodes < 2 or Auto().choice(of) is not None,
             refused=self.no_interval,
             spread=of.spread if of.has_influence else None,
+            clusters=of.clusters,
             beside_longer_memories=of.beside_longer_memories,
             state_values=of.data.state_values(self.recipe, of.dropped),
             shared=of.data.once(("gates", id(sums)), dict[str, Any]),

@@ -1,9 +1,8 @@
 """How sure an estimate is: the influence values of its episodes, its errors, replicates and gain.
 
 Influence values come from the rows in memory, or from a second scan of a log that stays where it
-is. Sums alone, such as moments from a file, have none. A second scan is made once for all
-estimators of an evaluation, when the first one needs it. It keeps no ψ, but a `Spread` for every
-estimator and every pair of them.
+is; sums alone have none. A second scan is made once for all estimators of an evaluation, when the
+first one needs it. It keeps no ψ, but a `Spread` for every estimator and every pair of them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -61,12 +60,16 @@ from reweigh.trust.gates.gate import NO_EPISODES
 from reweigh.trust.intervals import IntervalRequest, Uncertainty
 
 if TYPE_CHECKING:
+    from reweigh.estimate.clusters import Count
     from reweigh.trust.bootstrap import Replicates
 
 Floats = npt.NDArray[np.float64]
 BEHAVIOR = "the behavior"
 Column = Recipe | str  # an estimator of the evaluation, or BEHAVIOR
 Pair = tuple[Column, Column | None]
+ByCluster = tuple[Floats, Floats, Any]
+DrawnErrors = Callable[[npt.NDArray[Any], Floats], Floats]
+NO_INFLUENCE = "influence values need individual episodes"
 OTHER_METHODS = ", or use method='analytic' or method='jackknife'"
 
 
@@ -103,6 +106,14 @@ class RowsInfluence:
             psi = psi if minus is None else psi - self.values(minus)
             return Spread.of(psi, self.data.rows(self.dropped)[0].steps.episode)
 
+    def by_cluster(self, column: Column, minus: Column | None = None) -> ByCluster:
+        """Ψ of ψ, or of the difference of two; the sizes and the names of the clusters."""
+        from reweigh.estimate.clusters import Clustering
+
+        psi, of = self.values(column), Clustering.of(self.data.rows(self.dropped)[0])
+        psi = psi if minus is None else psi - self.values(minus)
+        return of.sums(psi), of.sizes, of.names
+
     def sample(self, recipe: Recipe) -> PaddedEpisodes:
         """Of the episodes, with the influence values of this estimator."""
         x = self.data.once(("padded", self.dropped), self._padded)
@@ -129,6 +140,13 @@ class ScanInfluence:
     _refused: dict[Column, RefusedError] = field(default_factory=dict, repr=False)
     _parts: list[PaddedEpisodes] = field(default_factory=list, repr=False)
     _sample: PaddedEpisodes | None = field(default=None, repr=False)
+    _clusters: Any = field(default=None, repr=False)
+
+    def by_cluster(self, column: Column, minus: Column | None = None) -> ByCluster:
+        self.spread(column, minus)
+        of = self._clusters
+        sums = of.sums[column] if minus is None else of.sums[column] - of.sums[minus]
+        return sums, of.sizes, of.names
 
     def spread(self, column: Column, minus: Column | None = None) -> Spread:
         wanted = [column] if minus is None else [column, minus]
@@ -179,6 +197,8 @@ class ScanInfluence:
             for pair, values in differences.items():
                 spread = Spread.of(values, part.steps.episode)
                 spreads[pair] = spreads[pair] + spread if pair in spreads else spread
+            if part.steps.cluster is not None:
+                self._clusters.add(part, psi)
             if bears_padding(first):
                 which = sampled(part.steps, self._share(first))
                 rho = ratios(part, once, None)[1]
@@ -189,6 +209,10 @@ class ScanInfluence:
         def begin() -> Callable[[EpisodeLog], None]:
             spreads.clear()
             self._parts.clear()
+            if first.about.cluster is not None:
+                from reweigh.estimate.clusters import ScannedClusters
+
+                self._clusters = ScannedClusters()
             return visit
 
         second_scan.visit_episodes(self.log, self.target, first, begin)
@@ -238,8 +262,7 @@ def influences_of(data: LogData, dropped: bool) -> RowsInfluence | ScanInfluence
 
 @dataclass(frozen=True, eq=False)
 class EstimateUncertainty(Uncertainty):
-    """The uncertainty of an estimate, from its data. Results are kept: another level costs
-    nothing."""
+    """The uncertainty of an estimate, from its data. Results are kept."""
 
     data: LogData
     dropped: bool
@@ -270,14 +293,14 @@ class EstimateUncertainty(Uncertainty):
         """Of the estimate's influence values, or of their difference to others."""
         influences = influences_of(self.data, self.dropped)
         if influences is None:
-            raise self._needs_rows("influence values need individual episodes", OTHER_METHODS)
+            raise self._needs_rows(NO_INFLUENCE, OTHER_METHODS)
         return influences.spread(self.recipe, minus)
 
     def influence(self) -> Floats:
         """(n,) ψ of the estimate, of a log in memory."""
         influences = influences_of(self.data, self.dropped)
         if not isinstance(influences, RowsInfluence):
-            raise self._needs_rows("influence values need individual episodes", OTHER_METHODS)
+            raise self._needs_rows(NO_INFLUENCE, OTHER_METHODS)
         return influences.values(self.recipe)
 
     def rows(self, why: str, otherwise: str = "") -> tuple[EpisodeLog, Policy]:
@@ -293,40 +316,46 @@ class EstimateUncertainty(Uncertainty):
             f"(engine='arrays'){otherwise}",
         )
 
+    clusters: ClassVar[Count | None] = None
+
     def cluster_error(self) -> float:
-        error = self._clustered(self.spread())
+        error = self._clustered(self.draws())
         if nothing_left(error, self.value):
             raise RefusedError("no-error", "all episodes have the same influence")
         return error
 
     def skewness(self) -> float:
-        return self.spread().skewness
+        return self.draws().skewness
+
+    def draws(self, minus: Column | None = None) -> Spread:
+        """The spread that errors are made of: of the episodes, which are independent."""
+        return self.spread(minus)
+
+    def _widened(self, square: float, n: int) -> float:
+        return square * n / (n - 1)
 
     def _clustered(self, psi: Spread) -> float:
-        """SE² = mean(ψ²)/n, times m/(m - 1) with m the episodes that are summed: all, or those
-        that a split leaves, the others having ψ = 0."""
-        m = self.n_episodes
+        """SE² = mean(ψ²)/n m/(m - 1), m the episodes that a split leaves; others have ψ = 0."""
         if not math.isfinite(psi.square):
             raise RefusedError("no-error", OVERFLOW)
-        return math.sqrt(psi.square * m / (m - 1))
+        return math.sqrt(self._widened(psi.square, self.n_episodes))
 
     def joint_error(self, other: EstimateUncertainty) -> float | None:
-        """The standard error of the difference to another estimate on the same log: 0 if only
-        rounding is left, nan for different episodes, None if it is unknown."""
+        """That of the difference to another estimate on the same log: 0 if only rounding is left,
+        nan for different episodes, None if it is unknown."""
         try:
-            own, others = self.spread(), other.spread()
+            own, others = self.draws(), other.draws()
             if own.n != others.n:
                 return math.nan
-            apart = self.spread(other.recipe)
+            apart = self.draws(other.recipe)
         except RefusedError:
             return None
         if not apart.square > 1e-14 * (own.square + others.square):
             return 0.0
-        return math.sqrt(apart.square * own.n / (own.n - 1))
+        return math.sqrt(self._widened(apart.square, own.n))
 
     def beside_longer_memories(self) -> Comparison | str:
-        """How far the estimate is from those that remember more of each episode; or why that is
-        not known."""
+        """How far the estimate is from those that remember more, or why that is not known."""
         influences, key = influences_of(self.data, self.dropped), "longer memories"
         if influences is None:
             return NO_EPISODES
@@ -374,14 +403,19 @@ class EstimateUncertainty(Uncertainty):
         same = kept is not None and (kept.seed, len(kept)) == (seed, count)
         if kept is None or not same or (errors and kept.errors is None):
             pairs, threads = [(target, self.recipe)], wanted.threads
-            kept = resample(log, pairs, count, seed=seed, errors=errors, threads=threads)
+            kept = resample(
+                log, pairs, count, seed=seed, errors=errors, threads=threads,
+                drawn_errors=self.drawn_errors() if errors else None,
+            )  # fmt: skip
             self._kept["replicates"] = kept
         return kept
 
+    def drawn_errors(self) -> DrawnErrors | None:
+        return None  # replicates have those of the estimator
+
     def gain(self) -> Gain:
-        """How much more than the behavior the target earns. By the difference of the influence
-        values, since both are estimated from the same episodes; from sums with the most that the
-        error of the difference can be."""
+        """How much more than the behavior the target earns: by the difference of the influence
+        values, or from sums with the most that the error of the difference can be."""
         if self.n_episodes < 2:
             raise RefusedError("no-error", "one episode shows no variation")
         if self.behavior_value is None:
@@ -389,8 +423,8 @@ class EstimateUncertainty(Uncertainty):
                 "no-behavior", "the behavior's value cannot be computed from this log"
             )
         if self.has_influence:
-            error = self._clustered(self.spread(BEHAVIOR))
-            return paired(self.value, self.behavior_value, error, self.n_episodes)
+            error = self._clustered(self.draws(BEHAVIOR))
+            return paired(self.value, self.behavior_value, error, self.n_draws)
         returns = error_of_returns(self.data.for_gates(self.recipe))
         own = self.interval("auto", IntervalRequest())
         if own is None and "jackknife" in self._kept:  # requested, while the default has none
@@ -404,9 +438,8 @@ class EstimateUncertainty(Uncertainty):
 
 def _freedom_of(recipe: Recipe, solution: Solution, n: int, in_memory: bool) -> Freedom | None:
     """The analytic error's: of the solution, or for means over episodes (IS, WIS, DR, WDR) the
-    variance over n - 1, and as many degrees of freedom as the worst step has effective episodes,
-    less 1 (at least 1). n - 1 of them would assume equal weights. None where the
-    error is the jackknife's."""
+    variance over n - 1, with the effective episodes of the worst step less 1 (at least 1) as
+    degrees of freedom. None where the error is the jackknife's."""
     error = solution.standard_error
     if solution.freedom is not None or error is None or n < 2:
         return solution.freedom

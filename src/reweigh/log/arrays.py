@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +26,7 @@ from reweigh.log.states import (
     combine,
     encode_array,
     exact_array,
+    label_array,
 )
 from reweigh.log.steps import LazySteps, Steps
 
@@ -152,6 +153,8 @@ def log_from_arrays(
     discount: float = 1.0,
     threads: int | None = None,
     copy: bool = True,
+    cluster: npt.ArrayLike | None = None,
+    weight: npt.ArrayLike | None = None,
 ) -> EpisodeLog:
     """Make a log of n episodes from arrays; the episodes get the ids 0..n-1.
 
@@ -161,6 +164,9 @@ def log_from_arrays(
     ignored), and `truncated` (n,) marks the shorter episodes that were cut off rather than ended.
     `target_prob` becomes the column "target_prob". `threads` read large arrays of 64-bit numbers
     side by side (one below ten million rows, unless chosen); the log does not depend on them.
+
+    `cluster` (n,) names what several episodes share, such as the site: errors are then by cluster.
+    `weight` (n,) are sampling weights, above 0.
 
     With `copy=False` rewards and probabilities stay where they are, which may be a file
     (`np.load(..., mmap_mode="r")`), and must not change while the log is in use. `mis` with
@@ -185,7 +191,36 @@ def log_from_arrays(
                 f"rewards and probabilities as float64; got {', '.join(map(_kind, given))}. "
                 "Convert them, or omit copy=False"
             )
-    return log
+    return log if cluster is None and weight is None else _with_shared(log, cluster, weight)
+
+
+def _with_shared(log: EpisodeLog, cluster: Any, weight: Any) -> EpisodeLog:
+    """The log, which is new, with the clusters and weights of its episodes."""
+    from reweigh.log.of_episodes import WEIGHT_RANGE
+
+    steps, faults = log.steps, rules.Faults(log.source.place, log.n_episodes)
+    for role, given in (("cluster", cluster), ("weight", weight)):
+        if given is None:
+            continue
+        values, nulls = _values(role, given) if role == "cluster" else _numbers(role, given)
+        if values.shape != (log.n_episodes,):
+            raise must_be(role, f"an array of shape ({log.n_episodes},)", values.shape)
+        values = values[steps.episode]
+        known = np.ones(len(values), bool) if nulls is None else ~nulls[steps.episode]
+        faults.rows(rules.NULL, role, ~known)
+        if role == "weight":
+            finite = np.isfinite(values)
+            faults.rows(rules.NOT_FINITE, role, rules.NOT_FINITE.broken(known, finite), values)
+            bad = WEIGHT_RANGE.broken(values, known & finite)
+            faults.rows(WEIGHT_RANGE, role, bad, values)
+        elif known.all():
+            codes, labels = encode_array(role, values)
+            values = label_array(labels.values)[codes]
+        vars(steps)[role] = values
+    faults.raise_if_any("the arrays")
+    names = {"cluster": None if cluster is None else "cluster"}
+    names["weight"] = None if weight is None else "weight"
+    return replace(log, columns=replace(log.columns, **names))  # type: ignore[arg-type]
 
 
 def _log_from_any_arrays(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Names = str | Sequence[str]
 ROLES = (
     "episode", "step", "state", "action", "reward", "next_state",
-    "behavior_prob", "target_prob", "terminated", "truncated", "time",
+    "behavior_prob", "target_prob", "terminated", "truncated", "time", "cluster", "weight",
 )  # fmt: skip
 ShortEpisodes = Literal["error", "terminal", "truncated"]
 Value = TypeVar("Value")
@@ -45,6 +45,8 @@ class Columns:
     truncated: str | None = None
     time: str | None = None
     bandit: bool = False
+    cluster: str | None = None
+    weight: str | None = None
 
     @property
     def clock(self) -> str:
@@ -342,6 +344,8 @@ def columns_of(
     truncated: str | None,
     time: str | None = None,
     bandit: bool = False,
+    cluster: str | None = None,
+    weight: str | None = None,
 ) -> Columns:
     """Check the names that a user gave for the roles."""
     if bandit and step is not None:
@@ -366,6 +370,8 @@ def columns_of(
         truncated=truncated,
         time=time,
         bandit=bandit,
+        cluster=cluster,
+        weight=weight,
     )
     seen: dict[str, str] = {}
     for role, name in columns.by_role():

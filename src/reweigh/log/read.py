@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TEXT_ROLES = (
     "episode", "step", "state", "next_state", "action", "terminated", "truncated", "time",
+    "cluster",
 )  # fmt: skip
 Mask = npt.NDArray[np.bool_]
 SHOWN_LABELS = 5
@@ -98,6 +99,7 @@ def assemble(
     )
     reader.numbers("target_prob")
     ended, cut = reader.truths(columns.terminated), reader.truths(columns.truncated)
+    shared = reader.shared(episode, len(episodes))
     tell(0.8)
 
     linked = _Linked(episode, len(episodes), step, state, following, states, ended, cut)
@@ -113,12 +115,7 @@ def assemble(
     used = used.until(horizon, episode, step)
     known = np.full(len(last), HIDDEN) if following is None else following[last]
     if horizon < rows.longest:
-        # An episode cut at a given horizon continues in the log: its next row is known.
-        later = slice(*rows.offsets[horizon : horizon + 2])
-        at_horizon = np.full(len(episodes), HIDDEN)
-        at_horizon[rows.ranked[: later.stop - later.start]] = state[rows.order[later]]
-        at_horizon = at_horizon[used.ranked]
-        known = np.where(at_horizon >= 0, at_horizon, known)
+        known = _after_horizon(rows, used, horizon, state, known)
     over = ended[last] | (before & ~cut[last] & (short == "terminal"))
     ending = np.where(over, END, np.where(known < 0, UNKNOWN, known))
     beyond = len(episode) - len(used.order)
@@ -134,6 +131,7 @@ def assemble(
             episode=label_array(episodes.values)[used.ranked],
             source_rows=used.order,
             began=reader.began(used.first_rows),
+            **{role: values[used.ranked] for role, values in shared.items()},
         ),
         states=states,
         actions=actions,
@@ -146,6 +144,17 @@ def assemble(
             *reader.bin_notes(),
         ),
     )
+
+
+def _after_horizon(
+    rows: TimeMajor, used: TimeMajor, horizon: int, state: Codes, known: Codes
+) -> Codes:
+    """An episode cut at a given horizon continues in the log: its next row is known."""
+    later = slice(*rows.offsets[horizon : horizon + 2])
+    at_horizon = np.full(int(rows.ranked.max()) + 1, HIDDEN)
+    at_horizon[rows.ranked[: later.stop - later.start]] = state[rows.order[later]]
+    at_horizon = at_horizon[used.ranked]
+    return np.where(at_horizon >= 0, at_horizon, known)
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,6 +302,9 @@ def log_table(log: EpisodeLog) -> pa.Table:
         columns["behavior_prob"] = pa.array(steps.behavior_prob[order])
     if log.columns.target_prob is not None:
         columns["target_prob"] = pa.array(log.column(log.columns.target_prob)[order])
+    for role, values in (("cluster", steps.cluster), ("weight", steps.weight)):
+        if values is not None:
+            columns[role] = pa.array(values[steps.episode_index][order])
     following = np.where(steps.next_state < 0, HIDDEN, steps.next_state)
     if np.any(steps.ending >= 0):
         columns |= label_columns("next_state", log.states, following[order])

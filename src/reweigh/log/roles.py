@@ -387,6 +387,14 @@ class RoleReader:
         self.faults.numbers(role, name, values, nulls, density=self.continuous)
         return values
 
+    def shared(self, episode: Codes, count: int) -> dict[str, npt.NDArray[Any]]:
+        """By role (count,) the clusters and the weights of the episodes, where the log has them."""
+        if self.columns.cluster is None and self.columns.weight is None:
+            return {}
+        from reweigh.log.of_episodes import of_episodes
+
+        return of_episodes(self, episode, count)
+
     def truths(self, name: str | None) -> Mask:
         values = None
         if name is not None:

@@ -79,8 +79,8 @@ class Rule:
         return self.sentence.format(column=repr(column), **values)
 
 
-IDS = ("episode", "state", "next_state", "action")
-NUMBERS = ("reward", "behavior_prob", "target_prob")
+IDS = ("episode", "state", "next_state", "action", "cluster")
+NUMBERS = ("reward", "behavior_prob", "target_prob", "weight")
 FLAGS = ("terminated", "truncated")
 MENDED = "or leave this episode out"
 

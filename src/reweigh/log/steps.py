@@ -28,6 +28,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[Any]  # numbers of rows: int32 where they fit
 LAZY_COLUMNS = ("state", "action", "reward", "behavior_prob")
+OF_EPISODES = ("start_value", "began", "cluster", "weight")
 PART, IN_CACHE = 1 << 20, 1 << 16  # rows that are processed together
 SIDE_BY_SIDE = 1 << 13  # episodes: a line of the cache for each of them stays in it
 
@@ -49,6 +50,7 @@ class Steps:
     source_rows    (N,) row of the source that each row came from, None if it is the same
     start_value    (n,) g(s_0) of a control variate, None without one
     began          (n,) whole numbers that grow with the time of the first row, None without times
+    cluster, weight  (n,) the cluster's id, the sampling weight; None where the log has no such role
     """
 
     offsets: Ints
@@ -62,6 +64,8 @@ class Steps:
     source_rows: Rows | None
     start_value: Floats | None = None
     began: Ints | None = None
+    cluster: npt.NDArray[Any] | None = None
+    weight: Floats | None = None
 
     pairs: ClassVar[Pairs | None] = None  # the rows as codes of (state, action)
     borrowed: ClassVar[BorrowedArrays | None] = (
@@ -93,10 +97,6 @@ class Steps:
     def first_states(self) -> npt.NDArray[np.int32]:
         """(n,) code of the episodes' first states."""
         return self.state[: self.n_episodes]
-
-    def first_episodes(self) -> Ints:
-        """The episode (0..n-1) of each row of step 0."""
-        return np.arange(self.offsets[1])
 
     def rows(self, t: int) -> slice:
         """The rows of step t; row k of them belongs to episode k."""
@@ -138,9 +138,10 @@ class Steps:
 
     @cached_property
     def episode_hash(self) -> Ints:
-        """(n,) first 8 hex digits of the MD5 of the id's text: blocks and folds come from it."""
+        """(n,) first 8 hex digits of the MD5 of the id's or cluster's text: blocks and folds."""
         md5 = partial(hashlib.md5, usedforsecurity=False)
-        whole = b"".join([md5(_id_text(e)).digest() for e in self.episode.tolist()])
+        ids = self.episode if self.cluster is None else self.cluster
+        whole = b"".join([md5(_id_text(e)).digest() for e in ids.tolist()])
         return np.frombuffer(whole, ">u4")[::4].astype(np.int64)
 
     def blocks(self, count: int) -> Ints:
@@ -148,6 +149,10 @@ class Steps:
         if count == 1:
             return np.zeros(self.n_episodes, np.int64)
         return self.episode_hash % count
+
+    @property
+    def relative_weight(self) -> Floats | None:
+        return None if self.weight is None else self.weight / self.weight.mean()
 
     @property
     def has_hidden(self) -> bool:
@@ -169,7 +174,6 @@ class Steps:
         return bool(np.any(self.ending[self.n_complete :] == END))
 
     def select(self, keep: npt.NDArray[np.bool_]) -> Steps:
-        """The same steps with only some of the episodes."""
         return self.repeated(np.asarray(keep, np.int64))
 
     def repeated(self, counts: Ints) -> Steps:
@@ -190,8 +194,7 @@ class Steps:
             truncated=self.truncated[episodes],
             episode=self.episode[episodes],
             source_rows=self.source_row[rows],
-            start_value=None if self.start_value is None else self.start_value[episodes],
-            began=None if self.began is None else self.began[episodes],
+            **{k: v[episodes] for k in OF_EPISODES if (v := getattr(self, k)) is not None},
         )
         if "episode_hash" in vars(self):  # hashing ids is slow: keep the hashes
             vars(made)["episode_hash"] = self.episode_hash[episodes]
@@ -210,8 +213,7 @@ class Steps:
 
 
 class LazySteps(Steps):
-    """Steps with `pairs` or `borrowed` instead of some columns, which are computed on first read.
-    `dataclasses.replace` reads them: its result has its own columns."""
+    """Steps with `pairs` or `borrowed` for some columns; `dataclasses.replace` computes them."""
 
     @classmethod
     def of(cls, **columns: Any) -> Steps:
@@ -306,8 +308,8 @@ class TimeMajor:
 
 
 def in_order(values: npt.NDArray[Any], rows: TimeMajor | None) -> npt.NDArray[Any]:
-    """values[rows.order], empty without rows. In parts: all at once, NumPy would copy `order` in 64
-    bits. Where steps are wide, some episodes after the other: their rows are in the cache then."""
+    """values[rows.order], empty without rows. In parts, so that NumPy does not copy `order` in 64
+    bits; where steps are wide, some episodes after the other, whose rows are then in the cache."""
     if rows is None:
         return values[:0]
     order, taken, ends = rows.order, np.empty(len(rows.order), values.dtype), rows.offsets.tolist()
@@ -331,9 +333,8 @@ def time_major(episode: Rows, step: Rows, n_episodes: int) -> TimeMajor | None:
     """The order of the rows; None unless each episode that has rows has one for each of its steps
     0, 1, 2, …
 
-    Ties between episodes of one length go by their code, so the result does not depend on the
-    order in which the rows came. A row's place is known: its step's slice, at its episode's rank.
-    As many rows as places, each inside its step's slice, are in order if every place is taken.
+    Ties of length go by code, not by the order of the rows. A row's place is known: its step's
+    slice, at its episode's rank. All rows are in order if every place is taken.
     """
     if len(episode) == 0 or episode.min() < 0 or step.min() < 0:
         return None
@@ -365,19 +366,18 @@ class Identity:
     """The identity of a log: episodes and sums of marks, the same on every engine and in
     every order; those of parts of a log add up to those of the log.
 
-    A mark is made of the numbers of a row by multiplications and floors alone, which every engine
-    rounds alike, and the sums are whole numbers, so an engine in SQL, a kernel and NumPy compute
-    the same digits (`sums/engines/sql_rows.py` and `kernels/rows.py` are twins):
+    Marks are made by multiplications and floors alone, which every engine rounds alike, and sums
+    are whole numbers: SQL, kernels and NumPy compute the same digits (`sums/engines/sql_rows.py`
+    and `kernels/rows.py` are twins):
 
         [x] = x - floor(x),  f(x) = [c(x) · SPREAD],  c(x) = x, or x / 2^30, x / 2^60 if large
         d   = [(f(y) + 1) · (f(μ) + t + 2) · SPREAD]
         mark of a row       floor([d² · MIX] · 2^24)
         mark of an episode  floor([g² · MIX] · 2^24),  g = [(f(id) + 1) · (d_0 + 2) · SPREAD]
 
-    Squares, because sums linear in y would be the same for every log with the same Σy. The id of an
-    episode is its number, or 64 bits of the MD5 of its text; "7" is 7. A log whose rewards are all
-    equal, μ too, and whose ids are those of another log of the same shape cannot be distinguished
-    from it.
+    Squares, because sums linear in y are the same for every log with the same Σy. The id of an
+    episode is its number, or 64 bits of the MD5 of its text; "7" is 7. Two logs of one shape with
+    the same ids, and with one reward and one μ throughout, have the same marks.
     """
 
     episodes: int = 0
@@ -405,7 +405,7 @@ def identity_of(steps: Steps) -> Identity:
             t = np.repeat(np.arange(steps.horizon), ends[1:] - ends[:-1])
             total += int(marks(base(y[part], None if mu is None else mu[part], t)).sum())
     first = steps.rows(0)
-    ids = numbers_of(steps.episode)[steps.first_episodes()]
+    ids = numbers_of(steps.episode)[: int(offsets[1])]
     d = base(y[first], None if mu is None else mu[first], 0.0)
     g = fraction((folded(ids) + 1.0) * (d + 2.0) * SPREAD)
     return Identity(len(ids), total, int(marks(g).sum()))

@@ -101,6 +101,12 @@ def fit_behavior(
             "continuous-actions",
             "counts cannot estimate a density of continuous actions; log the densities",
         )
+    if log.steps.weight is not None:
+        raise RefusedError(
+            "weights",
+            f"counts do not take sampling weights ({log.columns.weight}): log the propensities, or "
+            "read the log without weight= if its episodes are to count alike",
+        )
     if not isinstance(smoothing, int | float) or not 0 <= smoothing < np.inf:
         raise must_be("smoothing", "a number from 0 on", smoothing)
     if not isinstance(cross_fit, int) or cross_fit < 1:

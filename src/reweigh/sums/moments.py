@@ -54,6 +54,7 @@ class About:
     blocks: int
     sources: tuple[str, ...]
     ordered_by: str = "id"  # or "time": in whose order the episodes are
+    cluster: str | None = None  # the column by whose values blocks are made, and not by episode
 
     def refuse_if_foreign(self, other: About) -> None:
         differing = [
@@ -118,7 +119,7 @@ class Moments:
 
     @cached_property
     def n_episodes(self) -> int:
-        return int(self.start.n.sum())
+        return round(float(self.start.n.sum()))  # weights add up to it but for rounding
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -230,7 +231,7 @@ class Moments:
     def block_sizes(self) -> tuple[Ints, Ints]:
         """Blocks that hold episodes, and how many."""
         blocks = np.unique(self.start.block)
-        sizes = np.array([int(self.start.n[self.start.block == b].sum()) for b in blocks])
+        sizes = np.array([self.start.n[self.start.block == b].sum() for b in blocks])
         return blocks, sizes
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:

@@ -78,6 +78,7 @@ class Reading:
             blocks=request.blocks,
             sources=(),
             ordered_by=self.columns.ordered_by,
+            cluster=self.columns.cluster,
         )
 
 
@@ -200,6 +201,8 @@ def read_log(
     truncated: str | None = None,
     time: str | None = None,
     bandit: bool = False,
+    cluster: str | None = None,
+    weight: str | None = None,
     horizon: int | None = None,
     discount: float = 1.0,
     short_episodes: ShortEpisodes = "error",
@@ -218,10 +221,10 @@ def read_log(
     is refused, or hidden with `hidden="allow"`. `step` counts the rows of an episode 0, 1, 2, …
     (default: the column "step"). Without it `time` names timestamps, dates or numbers that order
     them, or `bandit=True` says that every row is an episode of its own. A `time` is never a state.
-    Episodes shorter than the horizon need the columns
-    `terminated` or `truncated`, or `short_episodes`. `abstraction` makes states of the state
-    columns.
-    `behavior_prob=None` reads a log without propensities (see `fit_behavior`).
+    Episodes shorter than the horizon need the columns `terminated` or `truncated`, or
+    `short_episodes`. `abstraction` makes states of the state columns.
+    `behavior_prob=None` reads a log without propensities (see `fit_behavior`). Errors are made by
+    `cluster`: what episodes share (site, patient). `weight` is the episode's sampling weight.
 
     `engine` is where the rows are read: "arrays" (into memory, now), "stream" (from files with
     little memory, for every request of sums), "duckdb", "spark://host:port", "sc://host:port"
@@ -249,6 +252,8 @@ def read_log(
             truncated=truncated,
             time=time,
             bandit=bandit,
+            cluster=cluster,
+            weight=weight,
         ),
         horizon=horizon,
         discount=float(discount),
@@ -283,6 +288,11 @@ def _read(data: Any, reading: Reading, engine: str) -> EpisodeLog | ScannedLog:
             decimal=None if csv.decimal == usual.decimal else csv.decimal,
         )
     scanner = find_engine(engine, source, getattr(source, "paths", ()))
+    if scanner is not None and reading.columns.weight is not None:
+        raise UsageError(
+            f"weight={reading.columns.weight!r} needs the log in memory, and engine="
+            f"{scanner.name!r} reads it where it is: use engine='arrays'"
+        )
     if scanner is not None:
         return ScannedLog(source, _with_bins(source, reading, scanner), scanner)
     if in_database:

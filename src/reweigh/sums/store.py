@@ -281,6 +281,7 @@ ABOUT: dict[str, Rule] = {
     "blocks": _whole(1),
     "sources": TEXTS,
     "ordered_by": TEXT,
+    "cluster": TEXT.or_null(),
 }
 HEADER: dict[str, Rule] = {
     "about": Rule("an object", lambda value: isinstance(value, dict)),

@@ -35,11 +35,13 @@ from reweigh.estimate.influence import (
     has_parts,
     influence_parts,
     influence_values,
+    refuse_weights,
 )
 from reweigh.estimate.standard_error import nothing_left
-from reweigh.evaluation.data import check_target, scanned_sums
+from reweigh.evaluation.data import check_target
 from reweigh.evaluation.evaluate import evaluate_all
 from reweigh.evaluation.result import Estimate, Refusal
+from reweigh.evaluation.scans import scanned_sums
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.sums.moments import Moments
@@ -162,6 +164,16 @@ def _from_world(world: TabularMDP, goal: Goal, recipes: list[Recipe]) -> Plan:
 def _from_pilot(
     pilot: EpisodeLog | Moments, target: Policy | None, goal: Goal, recipes: list[Recipe]
 ) -> Plan:
+    if isinstance(pilot, EpisodeLog):
+        refuse_weights(pilot, "a plan")
+    columns = pilot.columns if isinstance(pilot, EpisodeLog) else pilot.about
+    if columns.cluster is not None:
+        raise RefusedError(
+            "clusters",
+            f"a plan counts independent episodes, and those of a cluster ({columns.cluster}) are "
+            "not: more episodes of the same clusters help little. Log more clusters; by how much "
+            "an interval narrows with G of them goes with 1/√G",
+        )
     results, n = evaluate_all(pilot, target, recipes), pilot.n_episodes
 
     def estimated(result: Estimate | Refusal) -> Answer:

@@ -196,6 +196,11 @@ class Uncertainty:
     has_influence: bool
     lacks_blocks: bool
 
+    @property
+    def n_draws(self) -> int:
+        """How many of them are independent: the episodes, or the clusters that hold them."""
+        return self.n_episodes
+
     def cluster_error(self) -> float:
         """The standard error by the episodes' influence values."""
         raise NotImplementedError
@@ -273,12 +278,12 @@ class Analytic(ErrorMethod):
 
 
 class Cluster(ErrorMethod):
-    """The influence values of the episodes, t with n - 1."""
+    """The influence values of the episodes, t with n - 1, or of G clusters, t with G - 1."""
 
     name = "cluster"
 
     def error(self, of: Uncertainty) -> Freedom:
-        return Freedom(of.cluster_error(), of.n_episodes - 1)
+        return Freedom(of.cluster_error(), of.n_draws - 1)
 
 
 class Jackknife(ErrorMethod):

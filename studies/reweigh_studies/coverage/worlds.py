@@ -42,6 +42,8 @@ MAKERS: dict[str, Callable[..., World]] = {
     "fate": lambda horizon, fate: tilted_world(np.ones(horizon), reward_sd=0.5, fate=fate),
 }
 
+WITH_WORLD: dict[str, Callable[[EpisodeLog, World], EpisodeLog]] = {}
+
 
 @dataclass(frozen=True)
 class Named:
@@ -59,7 +61,8 @@ class StudyWorld:
     """A world as the study logs it.
 
     reading  how its log is read: "logged" as it is; "fitted" with propensities estimated from it;
-             one of `coverage_faults.READINGS` with a state that leaves something out
+             one of WITH_WORLD with what the world knows of it; one of `coverage_faults.READINGS`
+             with a state that leaves something out
     """
 
     name: str
@@ -94,6 +97,8 @@ class StudyWorld:
         log, target = world.simulate(n, rng), world.target
         if self.reading == "fitted":
             return log.with_behavior(fit_behavior(log)), target
+        if self.reading in WITH_WORLD:
+            return WITH_WORLD[self.reading](log, world), target
         if self.reading != "logged":  # the target uses the true state, and is logged
             return READINGS[self.reading](log), ColumnPolicy("target_prob")
         return log, target

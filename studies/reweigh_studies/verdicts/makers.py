@@ -17,7 +17,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy import ColumnPolicy
 from reweigh.worlds import Bandit, MountainCar, TabularMDP, random_mdp
 from reweigh.worlds.improvement import advantage, epsilon_soft, tilted
-from reweigh.worlds.world import Floats, Ints, Rollout, TrueValue, as_generator
+from reweigh.worlds.world import Floats, Ints, Rollout, TrueValue, World, as_generator
 from reweigh_studies.memory.worlds import Seen
 
 TRUTH, BATCH = 400_000, 50_000  # episodes
@@ -116,6 +116,14 @@ class Sites(TabularMDP):
         effect = (self.spread * rng.standard_normal(self.sites))[site_of(n, self.sites)]
         where = of.actions == 1 if self.treated else np.ones_like(of.actions)
         return replace(of, rewards=of.rewards + where * effect[:, None])
+
+
+def with_sites(log: EpisodeLog, world: World) -> EpisodeLog:
+    """The log of `Sites` with the site of each episode as its cluster."""
+    assert isinstance(world, Sites)
+    site = site_of(log.n_episodes, world.sites)[log.steps.episode]
+    columns = replace(log.columns, cluster="site")
+    return replace(log, steps=replace(log.steps, cluster=site), columns=columns, _cache={})
 
 
 def site_of(n: int, sites: int) -> Ints:

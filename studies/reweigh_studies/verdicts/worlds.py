@@ -10,7 +10,7 @@ from typing import Any
 
 from reweigh.worlds import RandomWorld
 from reweigh_studies.by_world import study as by_world
-from reweigh_studies.coverage.worlds import MAKERS, Named, StudyWorld
+from reweigh_studies.coverage.worlds import MAKERS, WITH_WORLD, Named, StudyWorld
 from reweigh_studies.verdicts import makers
 
 KINDS = {
@@ -21,6 +21,7 @@ KINDS = {
     "heavy rewards": "rewards are lognormal",
     "clicks": "one step, and a reward of 1 that is rare",
     "sites": "episodes of a site share an effect, which is in no column",
+    "sites, named": "the same, and a column names the site: `cluster=`",
     "loggers": "several loggers, or one that adapts, recorded their own propensities",
     "games": "walks on ice and along a cliff, with the right propensities",
     "binned": "a continuous state, of which the log has cells; the propensities are right",
@@ -46,6 +47,7 @@ MAKERS |= {
     "car": makers.car,
     "confounded": makers.confounded,
 }
+WITH_WORLD["sites"] = makers.with_sites
 
 
 def _of(name: str, kind: str, maker: str, reading: str = "logged", **arguments: Any) -> StudyWorld:
@@ -83,6 +85,14 @@ LIST = (
         horizon=4),
     _of("sites-30", "sites", "sites", seed=3, sites=30, spread=0.5, treated=False, horizon=3),
     _of("sites-8", "sites", "sites", seed=4, sites=8, spread=0.3, treated=False, horizon=5),
+    _of("sites-12-named", "sites, named", "sites", "sites", seed=1, sites=12, spread=0.5,
+        treated=False, horizon=4),
+    _of("sites-12-treated-named", "sites, named", "sites", "sites", seed=2, sites=12, spread=1.0,
+        treated=True, horizon=4),
+    _of("sites-30-named", "sites, named", "sites", "sites", seed=3, sites=30, spread=0.5,
+        treated=False, horizon=3),
+    _of("sites-8-named", "sites, named", "sites", "sites", seed=4, sites=8, spread=0.3,
+        treated=False, horizon=5),
     _of("two-loggers", "loggers", "loggers", seed=1, how="mixed", horizon=4),
     _of("adaptive", "loggers", "loggers", seed=2, how="adaptive", horizon=4),
     _of("adaptive-long", "loggers", "loggers", seed=3, how="adaptive", horizon=8),

@@ -107,6 +107,7 @@ def about(log: EpisodeLog, target: Policy, request: Request) -> About:
         blocks=request.blocks,
         sources=(),
         ordered_by=log.columns.ordered_by,
+        cluster=log.columns.cluster,
     )
 
 
@@ -176,6 +177,10 @@ class ArraysEngine:
         propensities(log)  # a log without any is refused first
         pi = target.probabilities(log)
         block = log.steps.blocks(request.blocks) if block is None else block
+        if log.steps.weight is not None:
+            from reweigh.sums.weights import weighted_moments
+
+            return weighted_moments(self, log, target, request, block)
         # The hidden state is a separate state in the model's cells.
         states = Labels((*log.states.values, None)) if log.has_hidden else log.states
         scan, kinds = NumpyScan(log, pi, request.max_ratio, block), request.kinds
@@ -267,6 +272,10 @@ def mean_return(log: EpisodeLog) -> float:
     """What the behavior itself earned, of a log without cut-off episodes."""
     steps = log.steps
     earned = [float(steps.reward[steps.rows(t)].sum()) for t in range(steps.horizon)]
+    omega = steps.relative_weight
+    if omega is not None:
+        rows = map(steps.rows, range(steps.horizon))
+        earned = [float(steps.reward[r] @ omega[: r.stop - r.start]) for r in rows]
     return float(log.discount ** np.arange(steps.horizon) @ np.array(earned)) / log.n_episodes
 
 

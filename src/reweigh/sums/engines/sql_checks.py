@@ -8,7 +8,7 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import reduce
 from operator import and_
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from reweigh.errors import KEPT_PLACES, Fault, Place
 from reweigh.log import rules
+from reweigh.log.of_episodes import TWO_CLUSTERS
 from reweigh.log.quantiles import makes_labels
 from reweigh.log.rules import column_fault
 from reweigh.log.states import is_number, is_text
@@ -133,6 +134,8 @@ class RowChecks:
         for role, short in (("behavior_prob", "mu"), ("target_prob", "tp")):
             if role in layout and self.numbers(role, self.rows[short]):
                 self.probability(role, self.rows[short])
+        if "cluster" in layout:
+            self.labels("cluster")
         for role in [role for role in FLAGS if role in layout]:
             self.null(role)
             self.add(rules.NOT_TRUTHS, role, self._no_truth(layout[role]))
@@ -281,6 +284,7 @@ class RowChecks:
 def count_episodes(home: Home, rows: Any) -> list[Answer]:
     """How many episodes there are by length and flags. `broken` of them start after 0, lack a step,
     or go on after an end."""
+    shared = ["cl"] if "cl" in rows.columns else []
     episodes = rows.group_by([rows["e"]]).aggregate(
         length=rows.count(),
         ended=one_if(rows["ended"]).max(),
@@ -289,9 +293,13 @@ def count_episodes(home: Home, rows: Any) -> list[Answer]:
         last=rows["t"].max(),
         ended_at=only_if(rows["ended"], rows["t"]).min(),
         cut_at=only_if(rows["cut"], rows["t"]).min(),
+        **{f"low_{name}": rows[name].min() for name in shared},
+        **{f"high_{name}": rows[name].max() for name in shared},
     )
     last = episodes["last"]
-    broken = [last > episodes[end] for end in ("ended_at", "cut_at")]
+    # two clusters in one episode: the least and the largest differ
+    broken = [episodes[f"low_{name}"] != episodes[f"high_{name}"] for name in shared]
+    broken += [last > episodes[end] for end in ("ended_at", "cut_at")]
     broken += [episodes["first"] != 0, last != episodes["length"] - 1]
     table = episodes.group_by([episodes[name] for name in ("length", "ended", "cut")]).aggregate(
         n=episodes.count(), broken=one_if(expr.any_of(broken)).sum()
@@ -319,6 +327,7 @@ def check_episodes(
     [answer] = home.run(chosen.aggregate(longest=chosen["length"].max())).to_pylist()
     horizon = reading.horizon or int(answer["longest"] or 1)
     checks = [*steps, *_after_end(rows, layout), *_next_states(rows, layout, reading, fine)]
+    checks += _one_cluster(rows, layout)
     if reading.short_episodes == "error" and ends_known:
         last = fine & (rows["t"] == rows["length"] - 1) & (rows["length"] < horizon)
         for role in [role for role in FLAGS if role in layout]:
@@ -351,6 +360,8 @@ def _with_episodes(rows: Any, layout: Layout) -> Any:
     for flag in FLAGS.values():
         ends = only_if(rows[flag] & (rows["known"] == 1), t)
         columns[f"end_{flag}"] = ends.min().over(whole)
+    if "cluster" in layout:
+        columns["first_cl"] = rows["cl"].first().over(expr.up_to(rows))
     for j in range(len(expr.parts_of(layout, "state"))):
         columns[f"l{j}"] = rows[f"s{j}"].lead().over(window)
     return rows.mutate(**columns)
@@ -401,6 +412,16 @@ def _after_end(rows: Any, layout: Layout) -> list[Check]:
                 )
             )
     return checks
+
+
+def _one_cluster(rows: Any, layout: Layout) -> list[Check]:
+    """All rows of an episode have the cluster of its first one."""
+    if "cluster" not in layout:
+        return []
+    bad = TWO_CLUSTERS.broken(rows["cl"], rows["first_cl"]).fill_null(False)
+    more = {"first": rows["first_cl"]}
+    check = Check(TWO_CLUSTERS, layout["cluster"].name, bad, rows["cl"], more=more)
+    return [replace(check, note=lambda row: f" (its first row has {row['first']!r})")]
 
 
 def _next_states(rows: Any, layout: Layout, reading: Reading, fine: Any) -> list[Check]:

@@ -6,6 +6,7 @@ Columns of the tables here:
     hid         1 where the state is hidden           n0, n1, …   parts of the logged next state
     a           action                                y, mu       reward, μ(a|s)
     ended, cut  the flags                             q           the target's column
+    cl          cluster of the episode
 """
 
 from __future__ import annotations
@@ -250,6 +251,8 @@ def typed(log: Any, layout: Layout, reading: Reading) -> Any:
     for role, short in (("behavior_prob", "mu"), ("target_prob", "tp"), ("policy", "q")):
         if role in layout:
             columns[short] = of(role, number)
+    if "cluster" in layout:
+        columns["cl"] = of("cluster", label)
     for role, short in (("terminated", "ended"), ("truncated", "cut")):
         columns[short] = of(role, truth) if role in layout else ibis.literal(False)
     if layout.keys() >= {"step"} and "time" not in layout:

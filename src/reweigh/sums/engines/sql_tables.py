@@ -71,7 +71,7 @@ def coded(home: Home, log: Log, facts: Facts, with_id: bool) -> Any:
     more = {"id": id_number(rows, log.layout)} if with_id and not is_number else {}
     if with_id and "time" in log.layout:
         more = {"id": rows["began"]}
-    named = ("e", "t", "y", "mu", "q", "branch", "ended", "cut")
+    named = ("e", "t", "y", "mu", "q", "branch", "ended", "cut", "cl")
     plain = [name for name in named if name in rows.columns]
     labels = [f"{x}{j}" for x in "sn" for j in parts if f"{x}{j}" in rows.columns]
     rows = rows.select(*plain, *labels, action=rows["a"], **more)
@@ -160,7 +160,8 @@ def in_order(
         discounted = discounting(reading.discount, rows["t"]) * rows["y"]
         of_window["return_so_far"] = discounted.sum().over(so_far)
     if blocks > 1:  # the first 8 hex digits of the MD5 of an id, hashed once, at the first row
-        digits = hex_digits(rows["e"].cast("string"), 0, dialect).cast("int64")
+        unit = rows["cl" if "cl" in rows.columns else "e"]  # a cluster stays in one block
+        digits = hex_digits(unit.cast("string"), 0, dialect).cast("int64")
         at_first = only_if(rows["t"] == 0, (digits % blocks).cast("int32"))
         of_window["block"] = at_first.max().over(so_far)
     rows = rows.mutate(**of_window)

@@ -64,7 +64,7 @@ from reweigh.sums.engines.stream_chunks import (
 )
 from reweigh.sums.engines.stream_rows import Data, Opened, RowSource
 from reweigh.sums.engines.stream_sums import ChunkSums, in_order
-from reweigh.sums.moments import About, Moments
+from reweigh.sums.moments import Moments
 from reweigh.sums.read import Reading, StateValues
 from reweigh.system.process import Report, require_compiled, require_steps
 
@@ -121,7 +121,7 @@ class StreamEngine:
         if found.target_faults:
             raise input_error(found.target_error, settle(found.target_faults, found.rows))
         sums = in_order(parts.total(), found)
-        about = what(reading, target, request, horizon)
+        about = reading.about(target, request, horizon)
         return named(replace(sums, about=about, unchecked=found.seen.unchecked), parts.identity)
 
     def _scanned(
@@ -253,25 +253,6 @@ def _refuse(opened: Opened, faults: list[Fault]) -> None:
     collected = Faults(opened.place, 0)
     collected.faults.extend(faults)
     collected.raise_if_any(opened.describe())
-
-
-def what(reading: Reading, target: Policy, request: Request, horizon: int) -> About:
-    """What the sums are of, but for the name of the log."""
-    return About(
-        horizon=horizon,
-        discount=reading.discount,
-        target=target.fingerprint(),
-        target_has_steps=target.has_steps,
-        abstraction=describe_abstraction(reading.abstraction),
-        state_columns=reading.columns.state,
-        continuous_actions=reading.continuous_actions,
-        behavior="logged",
-        max_ratio=request.max_ratio,
-        control=request.control,
-        blocks=request.blocks,
-        sources=(),
-        ordered_by=reading.columns.ordered_by,
-    )
 
 
 class Tally:

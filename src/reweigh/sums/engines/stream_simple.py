@@ -166,6 +166,8 @@ class SimpleLog:
             and horizon < MOST_STEPS
             and columns.step is not None
             and columns.time is None
+            and columns.cluster is None
+            and columns.weight is None
             and pa.types.is_integer(self._kind(columns.step))
             and is_label(self._kind(columns.episode))
         )

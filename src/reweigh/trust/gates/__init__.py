@@ -26,6 +26,7 @@ from reweigh.sums.engines import Request
 from reweigh.sums.moments import Moments, visits_of
 from reweigh.system import added, declared
 from reweigh.trust.gates.episodes import (
+    Clusters,
     CutOff,
     Dependence,
     Drift,
@@ -96,9 +97,11 @@ __all__ = [
     "unlogged_in_sums",
 ]
 FEW_EPISODES = 30
+NO_WEIGHTS = "the log has sampling weights, which this test does not take"
 LONG_SINGLE_EPISODE = 1000  # rows
 GATES: tuple[Gate, ...] = (
     Episodes(),
+    Clusters(),
     Support(),
     EffectiveSize(),
     RareStates(),
@@ -157,8 +160,13 @@ def measured(
         for gate in all_gates() if gates is None else gates:
             concerned = context.estimator is None or gate.concerns(context.traits)
             if gate.reads == reads and concerned:
-                results.append(gate.measure(context))
+                tests = isinstance(gate, AssumptionGate | Placebo) and _is_weighted(context)
+                results.append(gate.unknown(NO_WEIGHTS) if tests else gate.measure(context))
     return tuple(result for result in results if result is not None)
+
+
+def _is_weighted(context: Context) -> bool:
+    return context.log is not None and context.log.columns.weight is not None
 
 
 def tables_needed(max_ratio: float | None) -> Request:

@@ -37,6 +37,7 @@ from reweigh.trust.gates.gate import (
 )
 
 HALF = 10  # episodes in each half of the log
+LIGHT = Limit(30, 2, above=False)  # of weighted episodes: that of "episodes"
 UNEVEN = (
     "the ids are so uneven that nearly all episodes fall into one range: number the episodes "
     "in their order"
@@ -72,6 +73,32 @@ class Episodes(
             f"{n:,} episodes" if n != 1 else "one episode",
             "too few episodes for a reliable interval: log more",
             limit=self.limit(context.limits),
+        )
+
+
+class Clusters(
+    Gate,
+    name="clusters",
+    question="Are there enough clusters (sites, patients, days) for an interval?",
+    fault="few-clusters",
+    limits=limits_by(Limit(10, 2, above=False)),
+):
+    """Only of logs with a column of clusters. Of unequal ones fewer count."""
+
+    def measure(self, context: Context) -> GateResult | None:
+        of = context.clusters
+        if of is None:
+            return None
+        like = f", which count for {of.effective:.1f} of equal size"
+        if not of.column:
+            like = f", which count for {of.effective:.1f} of equal weight"
+        what = "clusters" if of.column else "episodes"
+        return self.judge(
+            of.effective,
+            f"{of}{like if of.effective < of.number - 0.05 else ''}",
+            f"too few {what} for a reliable interval: log more of them"
+            + (", or make the sums with more blocks" if of.of_blocks else ""),
+            limit=self.limit() if of.column else LIGHT,
         )
 
 
@@ -306,7 +333,8 @@ class Dependence(
     of_sums_alone = True
 
     def measure(self, context: Context) -> GateResult | None:
-        if context.spread is not None or context.n_episodes < 2:
+        clustered = context.sums.about.cluster is not None  # blocks of them give the error
+        if context.spread is not None or context.n_episodes < 2 or clustered:
             return None
         excess = context.once(self.name, lambda: excess_spread(context.sums))
         if isinstance(excess, str):

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ from reweigh.estimate.operators import OneStep, marginal_operator
 from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.log.log import EpisodeLog
 from reweigh.sums.moments import Moments
+
+if TYPE_CHECKING:
+    from reweigh.estimate.clusters import Count
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -198,6 +201,7 @@ class Context:
     beside_longer_memories  computes how far the estimate is from those that remember more, or says
                     why that is not known
     state_values    (H+1, S) V_t(s) by MIS, and whether (t, s) was reached, if computed from rows
+    clusters        how many clusters the error is made of; None of a log without clusters
     shared          results computed earlier from these sums, for any estimator
     """
 
@@ -213,6 +217,7 @@ class Context:
     spread: Callable[[], Spread] | None = None
     beside_longer_memories: Callable[[], Comparison | str] = lambda: NO_EPISODES
     state_values: Callable[[], tuple[Floats, npt.NDArray[np.bool_]]] | None = None
+    clusters: Count | None = None
     shared: dict[str, Any] = field(default_factory=dict)
 
     @property
