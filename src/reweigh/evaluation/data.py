@@ -49,6 +49,7 @@ class EvaluationData:
     log             the rows, None if there are only sums
     errors          False: values are enough
     within_rewards  whether a value that the logged rewards do not allow is refused
+    reward_range    the smallest and largest reward that can occur, None if not declared
     unanswerable    why no estimator can answer
     warnings        about the log and the target
     kept            results computed once for all estimators
@@ -62,6 +63,7 @@ class EvaluationData:
     warnings: Sequence[Warning] = ()
     errors: bool = True
     within_rewards: bool = True
+    reward_range: tuple[float, float] | None = None
     log: EpisodeLog | None = None
     kept: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 

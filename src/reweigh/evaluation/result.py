@@ -155,6 +155,19 @@ class Estimate(Card):
         the verdict is first read. Never green without the requested interval."""
         return Verdict((*self.gates, *measured("sums", self.context())))
 
+    @cached_property
+    def value_range(self) -> tuple[float, float] | None:
+        """What the value can be if every reward is within the declared range; None without one."""
+        of = self.uncertainty
+        if of.data.reward_range is None:
+            return None
+        from reweigh.trust.gates.support import allowed_by, value_range
+
+        whole = of.data.log_used(of.dropped) or of.data.for_gates(self.recipe, of.dropped)
+        allowed = allowed_by(whole)
+        ends = allowed is None or allowed.ends_early  # then 0 belongs to what a step can earn
+        return value_range(of.data.reward_range, ends, self.horizon, self.discount)
+
     def context(self) -> Context:
         """The context of gates that read sums."""
         of = self.uncertainty
@@ -171,6 +184,8 @@ class Estimate(Card):
             spread=of.spread if of.has_influence else None,
             beside_longer_memories=of.beside_longer_memories,
             state_values=of.data.state_values(self.recipe, of.dropped),
+            nodes=None if self.marginals is None else self.marginals.by_node,
+            reward_range=of.data.reward_range,
             shared=of.data.once(("gates", id(sums)), dict[str, Any]),
         )
 
@@ -204,10 +219,11 @@ class Estimate(Card):
 
         `replicates` (at least 20/(1 - level), less 1) and `seed` are for resampling: they are kept,
         so another level costs nothing; without a seed one is drawn and named in the interval's
-        `method`. `value_range` is the known range of the value. Intervals are asymptotic;
+        `method`. `value_range` is the known range of the value (by default what a declared
+        `reward_range` allows). Intervals are asymptotic;
         `rw.certify` gives bounds that are not.
         """
-        ends = value_range, scale_for(self.recipe)
+        ends = value_range or self.value_range, scale_for(self.recipe)
         wanted = IntervalRequest(level, "both", *ends, replicates, seed, check_threads(threads))
         return self.uncertainty.interval(method, wanted)
 
@@ -223,7 +239,7 @@ class Estimate(Card):
         threads: int = 1,
     ) -> Interval | None:
         """A one-sided bound at this level, as an interval whose other end is infinite."""
-        ends = value_range, scale_for(self.recipe)
+        ends = value_range or self.value_range, scale_for(self.recipe)
         wanted = IntervalRequest(level, side, *ends, replicates, seed, check_threads(threads))
         return self.uncertainty.interval(method, wanted)
 

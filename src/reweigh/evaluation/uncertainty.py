@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,11 +55,13 @@ from reweigh.sums.engines import ratios
 from reweigh.sums.gather import gathered
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
-from reweigh.trust.bootstrap import Replicates
 from reweigh.trust.gates import Context, measured
 from reweigh.trust.gates.episodes import Dependence
 from reweigh.trust.gates.gate import NO_EPISODES
 from reweigh.trust.intervals import IntervalRequest, Uncertainty
+
+if TYPE_CHECKING:
+    from reweigh.trust.bootstrap import Replicates
 
 Floats = npt.NDArray[np.float64]
 BEHAVIOR = "the behavior"

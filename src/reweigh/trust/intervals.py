@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from reweigh.errors import MOST_REPLICATES, RefusedError, UsageError, check_whol
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.standard_error import Freedom, range_interval, skewed_quantile, t_interval
 from reweigh.system import finite_or_none, number, rounded
-from reweigh.trust.bootstrap import Replicates, bootstrap_t, percentile
+
+if TYPE_CHECKING:
+    from reweigh.trust.bootstrap import Replicates
 
 Side = Literal["both", "lower", "upper"]
 Range = tuple[float, float]
@@ -298,6 +300,8 @@ class Percentile(IntervalMethod):
     resamples = True
 
     def interval(self, of: Uncertainty, wanted: IntervalRequest) -> Interval:
+        from reweigh.trust.bootstrap import percentile
+
         made = of.replicates(wanted, errors=False)
         return percentile(made.values[:, 0], made.seed, made.reasons[0], wanted)
 
@@ -311,6 +315,8 @@ class BootstrapT(IntervalMethod):
     def interval(self, of: Uncertainty, wanted: IntervalRequest) -> Interval:
         if of.error is None:
             raise of.no_error()
+        from reweigh.trust.bootstrap import bootstrap_t
+
         made = of.replicates(wanted, errors=True)
         assert made.errors is not None
         drawn = made.values[:, 0], made.errors[:, 0], made.seed, made.reasons[0]

@@ -63,6 +63,7 @@ from reweigh.trust.gates.support import (
     TotalMass,
     UnseenActions,
 )
+from reweigh.trust.gates.unseen import IncompleteState, RareActions, UnseenEvents
 from reweigh.trust.gates.weights import (
     DecisiveEpisodes,
     EffectiveSize,
@@ -111,6 +112,8 @@ GATES: tuple[Gate, ...] = (
     RewardRange(),
     HasInterval(),
     Dependence(),
+    RareActions(),
+    UnseenEvents(),
     UnseenActions(),
     EstimatedPropensities(),
     Propensities(),
@@ -118,6 +121,7 @@ GATES: tuple[Gate, ...] = (
     HiddenPolicies(),
     FittedValues(),
     History(),
+    IncompleteState(),
     Steadiness(),
     Drift(),
     MarginalSize(),
