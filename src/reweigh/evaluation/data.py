@@ -47,11 +47,9 @@ class EvaluationData:
     certifiable     whether the log, in memory, can have a certificate (`certify` refuses others)
     files           the files it was read from
     log             the rows, None if there are only sums
-    errors          False: values are enough
-    within_rewards  whether a value that the logged rewards do not allow is refused
-    reward_range    the smallest and largest reward that can occur, None if not declared
-    unanswerable    why no estimator can answer
-    warnings        about the log and the target
+    errors, within_rewards  whether errors are needed, and values that rewards rule out refused
+    reward_range    of rewards that can occur, as declared
+    unanswerable    why no estimator can answer; warnings: about the log and the target
     kept            results computed once for all estimators
     """
 

@@ -155,7 +155,11 @@ def _evaluate_all(
     _check_truncated(truncated)
     listed = estimator_list(estimators)
     if AUTO in listed:
-        return _evaluate_chosen(data, target, listed, truncated, reward_range)
+        from reweigh.evaluation.auto import evaluate_chosen
+
+        every = partial(_evaluate_all, truncated=truncated, reward_range=reward_range)
+        blind = partial(evaluate_all, truncated=truncated)
+        return evaluate_chosen(data, target, listed, blind, every)
     recipes = [as_recipe(estimator) for estimator in listed]
     if any(isinstance(recipe.weights, MemoryChoice) for recipe in recipes):
         return _with_memories(data, target, recipes, truncated, reward_range, within_rewards)
@@ -204,33 +208,6 @@ def _log_data(
 def _check_truncated(truncated: str) -> None:
     if truncated not in ("refuse", "drop"):
         raise must_be("truncated", '"refuse" or "drop"', truncated)
-
-
-def _evaluate_chosen(
-    data: Data,
-    target: Policy | None,
-    estimators: list[Recipe | str],
-    truncated: Truncated,
-    reward_range: Range | None,
-) -> Evaluations:
-    """The same with "auto" among the estimators, whose result has the reason for the choice."""
-    if not isinstance(data, EpisodeLog):
-        raise UsageError(
-            "estimator='auto' needs the log in memory (engine='arrays'); name an estimator"
-        )
-    from reweigh.evaluation.auto import choose
-
-    choice = choose(data, check_target(target), partial(evaluate_all, truncated=truncated))
-    named = [choice.recipe if estimator == AUTO else estimator for estimator in estimators]
-    results = _evaluate_all(data, target, named, truncated, reward_range)
-    return Evaluations(
-        tuple(
-            replace(result, chosen=choice.why)
-            if estimator == AUTO and isinstance(result, Estimate)
-            else result
-            for estimator, result in zip(estimators, results, strict=True)
-        )
-    )
 
 
 def _with_memories(

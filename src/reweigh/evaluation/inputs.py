@@ -27,6 +27,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy import ColumnPolicy, FunctionPolicy, Policy, policy_from
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog, is_moments_file, read_log
+from reweigh.trust.gates.support import allowed_by, value_range
 
 Data = EpisodeLog | ScannedLog | Moments
 Range = tuple[float, float]
@@ -150,3 +151,14 @@ def checked_range(reward_range: Range, data: LogData) -> Range:
             f"from {seen[0]:g} to {seen[1]:g}; {OUTSIDE}"
         )
     return low, high
+
+
+def range_of_values(declared: Range, data: LogData, dropped: bool) -> Range:
+    """What the value can be if every reward lies within the declared range."""
+    whole = data.log_used(dropped) or (data.stored if isinstance(data, SumsData) else None)
+    assert whole is not None
+    allowed = allowed_by(whole)
+    ends = allowed is None or allowed.ends_early  # then 0 belongs to what a step can earn
+    if isinstance(whole, EpisodeLog):
+        return value_range(declared, ends, whole.horizon, whole.discount)
+    return value_range(declared, ends, whole.about.horizon, whole.about.discount)

@@ -137,7 +137,7 @@ class Estimate(Card):
 
     @cached_property
     def moments(self) -> Moments:
-        """The sums behind the estimate; where it was made without them, they are made now."""
+        """The sums behind the estimate, made now if it was made without them."""
         of = self.uncertainty
         return of.data.all_moments(self.recipe, of.dropped)
 
@@ -154,19 +154,6 @@ class Estimate(Card):
         log and target (propensities, history, drift, the weights' tail), which are computed when
         the verdict is first read. Never green without the requested interval."""
         return Verdict((*self.gates, *measured("sums", self.context())))
-
-    @cached_property
-    def value_range(self) -> tuple[float, float] | None:
-        """What the value can be if every reward is within the declared range; None without one."""
-        of = self.uncertainty
-        if of.data.reward_range is None:
-            return None
-        from reweigh.trust.gates.support import allowed_by, value_range
-
-        whole = of.data.log_used(of.dropped) or of.data.for_gates(self.recipe, of.dropped)
-        allowed = allowed_by(whole)
-        ends = allowed is None or allowed.ends_early  # then 0 belongs to what a step can earn
-        return value_range(of.data.reward_range, ends, self.horizon, self.discount)
 
     def context(self) -> Context:
         """The context of gates that read sums."""
@@ -219,11 +206,10 @@ class Estimate(Card):
 
         `replicates` (at least 20/(1 - level), less 1) and `seed` are for resampling: they are kept,
         so another level costs nothing; without a seed one is drawn and named in the interval's
-        `method`. `value_range` is the known range of the value (by default what a declared
-        `reward_range` allows). Intervals are asymptotic;
-        `rw.certify` gives bounds that are not.
+        `method`. `value_range` is that of the value (default: what `reward_range` allows);
+        intervals are asymptotic, the bounds of `rw.certify` are not.
         """
-        ends = value_range or self.value_range, scale_for(self.recipe)
+        ends = value_range or self.uncertainty.value_range, scale_for(self.recipe)
         wanted = IntervalRequest(level, "both", *ends, replicates, seed, check_threads(threads))
         return self.uncertainty.interval(method, wanted)
 
@@ -239,7 +225,7 @@ class Estimate(Card):
         threads: int = 1,
     ) -> Interval | None:
         """A one-sided bound at this level, as an interval whose other end is infinite."""
-        ends = value_range or self.value_range, scale_for(self.recipe)
+        ends = value_range or self.uncertainty.value_range, scale_for(self.recipe)
         wanted = IntervalRequest(level, side, *ends, replicates, seed, check_threads(threads))
         return self.uncertainty.interval(method, wanted)
 

@@ -113,7 +113,6 @@ GATES: tuple[Gate, ...] = (
     HasInterval(),
     Dependence(),
     RareActions(),
-    UnseenEvents(),
     UnseenActions(),
     EstimatedPropensities(),
     Propensities(),
@@ -128,6 +127,7 @@ GATES: tuple[Gate, ...] = (
     MarginalSupport(),
     ParetoK(),
     DecisiveEpisodes(),
+    UnseenEvents(),
 )
 LIMITS: dict[str, Limit] = {
     f"{gate.name}, {kind}" if kind else gate.name: limit

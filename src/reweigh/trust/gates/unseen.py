@@ -40,8 +40,7 @@ from reweigh.estimate.estimator import Place
 from reweigh.estimate.recursion import forward
 from reweigh.estimate.solution import worst_node
 from reweigh.kernels import Groups, group_by, tally
-from reweigh.sums.keyed import TransitionMoments, is_constant
-from reweigh.sums.policy import follows_state
+from reweigh.sums.keyed import TransitionMoments, is_constant, is_one_number
 from reweigh.system import divided, number
 from reweigh.trust.gates.gate import (
     NO_TRANSITIONS,
@@ -97,12 +96,13 @@ class Lacking:
 def lacking(cells: TransitionMoments, *, logged: bool) -> Lacking | None:
     """None if the target's probability of an action does not follow from step and state; `logged`:
     the propensities are not estimated."""
-    if not follows_state(cells):
-        return None
     actions = group_by([cells.t, cells.s, cells.a])
-    n, rho, rho2 = (actions.sum(values) for values in (cells.n, cells.rho, cells.rho2))
-    pi, mu = (divided(actions.sum(values), n) for values in (cells.pi, cells.mu))
     pairs = group_by([actions.keys[0], actions.keys[1]])
+    n, total, total2 = (actions.sum(values) for values in (cells.n, cells.pi, cells.pi2))
+    if not is_one_number(n, total, total2, pairs.sum):
+        return None
+    rho, rho2 = actions.sum(cells.rho), actions.sum(cells.rho2)
+    pi, mu = divided(total, n), divided(actions.sum(cells.mu), n)
     rows = pairs.sum(n)
     unseen = 1 - pairs.sum(pi)
     unseen = np.where(unseen > NOTHING, unseen, 0.0)
