@@ -259,17 +259,21 @@ def test_a_certificate_that_is_refused_says_why(
     assert refused["code"] == "estimated-behavior"
 
 
-def test_a_declared_range_needs_the_rows(
+def test_a_declared_range_without_the_rows_gives_all_but_a_certificate(
     command: Command, bounded: Path, policy: Path, tmp_path: Path
 ) -> None:
-    ran = command(
-        "evaluate", bounded, "--target", policy, "--engine", "stream", "--reward-range", 0, 2
-    )
-    assert ran.code == 2
-    assert "--reward-range needs the log in memory: use --engine arrays" in ran.err
     sums = tmp_path / "sums.parquet"
     command("moments", bounded, "--target", policy, "-o", sums)
-    assert command("evaluate", sums, "--reward-range", 0, 2).code == 2
+    streamed = ("evaluate", bounded, "--target", policy, "--engine", "stream")
+    for given in (streamed, ("evaluate", sums)):
+        found = command(*given, "--reward-range", 0, 2, "--json").json()
+        assert found["certificate"]["refused"]["code"] == "needs-log"
+        [entry] = found["estimates"]
+        assert "unseen events" not in entry["unchecked"]
+        assert entry["interval"]["low"] >= 0
+        ran = command(*given, "--reward-range", 0, 0.5)
+        assert ran.code == 3
+        assert "rewards must lie within the declared range [0, 0.5]" in ran.err
 
 
 def test_help_tells_the_options(command: Command) -> None:

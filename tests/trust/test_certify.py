@@ -16,7 +16,7 @@ import reference as ref
 
 import reweigh as rw
 from reweigh.decide import certificate
-from reweigh.decide.certificate import outward, value_range
+from reweigh.decide.certificate import outward
 from reweigh.trust.bounds import lower_bound
 from reweigh.worlds import ModelFail, TabularMDP, random_mdp
 
@@ -212,8 +212,9 @@ def test_a_reward_outside_the_declared_range_is_named(tmp_path: object) -> None:
     assert [place.value for place in fault.places] == [1.5, -0.5]
     assert fault.places[0].column == "reward"
     with pytest.raises(rw.InputError):
-        value_range(log, (0, 1))
-    assert value_range(log, (-1, 2)) == (-3, 6)
+        rw.evaluate(log, WORLD.target, reward_range=(0, 1))
+    allowed = rw.evaluate(log, WORLD.target, reward_range=(-1, 2)).uncertainty.value_range
+    assert allowed == (-3, 6)
 
 
 def test_what_it_refuses() -> None:

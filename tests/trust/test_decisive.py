@@ -67,7 +67,7 @@ def test_an_error_of_few_events_is_not_green(name: str) -> None:
         log = clicks(3000, rng)
         events = int(log.steps.reward[log.steps.action == 1].sum())
         level = gate_of(rw.evaluate(log, TARGET, name)).level
-        assert level == ("red" if 0 < events < 5 else "green" if events == 0 else "amber"), events
+        assert level == ("red" if events == 1 else "green" if events == 0 else "amber"), events
 
 
 def test_one_reward_in_another_unit_is_named_with_its_episode() -> None:

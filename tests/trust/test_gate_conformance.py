@@ -7,14 +7,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from reweigh_studies.coverage.faults import FAULTS, Grid
 from reweigh_studies.coverage.worlds import WORLDS
+from reweigh_studies.verdicts import makers
 
 import reweigh as rw
-from reweigh.policy import Policy
+from reweigh.policy import Policy, RowsPolicy
 from reweigh.testing.gates import Logs, check_declaration, check_gate, check_result
 from reweigh.trust.gates import GATES, Context, Gate, GateResult, Limit, limits_by
 
@@ -67,6 +69,16 @@ def constant_reward(rng: Rng) -> Made:
     return log.with_rewards(np.ones(log.steps.n_rows), None), target
 
 
+def of_world(world: Any, n: int) -> Logs:
+    """Logs of a world of the study of verdicts, and its target by its logged probabilities."""
+
+    def make(rng: Rng) -> Made:
+        log = world.simulate(n, rng)
+        return log, RowsPolicy(world.target, log)
+
+    return make
+
+
 # Faults that the study does not have, by the names that gates declare.
 OTHERS: dict[str, Callable[[Rng], Made]] = {
     "few-episodes": few_episodes,
@@ -75,7 +87,12 @@ OTHERS: dict[str, Callable[[Rng], Made]] = {
     "fitted-behavior": fitted_behavior,
     "fine-states": fine_states,
     "constant-reward": constant_reward,
+    "emergency": of_world(makers.emergency(0.02, 0.02, 0.9, 60.0, 3), 1000),
+    "side-effect": of_world(makers.event(-500, 500, 1.0, 1), 200),
+    "binned-states": of_world(makers.control("level", 20, 6, 2.0, 0.7), 1000),
 }
+# The range of rewards that evaluations declare.
+DECLARED = {"unseen events": (-506.0, 7.0)}
 # The worlds of those that the study has; its "default" where none is named.
 IN_WORLD = {
     "propensities": "long-better",
@@ -92,7 +109,10 @@ def test_every_gate_conforms(gate: Gate) -> None:
     world = IN_WORLD.get(gate.name, "default")
     n = 200 if gate.name == "effective size" else 1000
     faulty = OTHERS.get(gate.fault) or from_world(world, gate.fault, n)
-    check_gate(gate, faulty, clean=from_world(world, "clean", n), logs=4)
+    clean = from_world(world, "clean", n)
+    if gate.name in DECLARED:  # the effect is as large, and often seen
+        clean = of_world(makers.event(-500, 5, 1.0, 1), 200)
+    check_gate(gate, faulty, clean=clean, logs=4, reward_range=DECLARED.get(gate.name))
 
 
 def test_the_page_of_gates_says_what_they_declare() -> None:

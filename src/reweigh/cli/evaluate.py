@@ -120,8 +120,7 @@ def evaluate(
     check_choice("--cut-episodes", cut, "refuse", "drop")
     with collect_warnings() as warnings:
         with terminal.working("reading"):
-            rows_needed = cut != "refuse" or intervals.reward_range is not None
-            inputs = read_inputs(paths, log, target, for_logs_only=rows_needed)
+            inputs = read_inputs(paths, log, target, for_logs_only=cut != "refuse")
         if show_sql:
             from reweigh.cli.details import sql_of
 
@@ -277,13 +276,13 @@ def _evaluated(
     if sensitivity:
         from reweigh.cli.details import sensitivities_of
     data, policy = inputs.data, inputs.policy
-    if options.reward_range is not None:  # it is checked row by row
-        LogOptions.require_rows(data, "--reward-range")
     stages = 4 if sensitivity else 3
     with stage(0, stages):
-        results = _once(rw.evaluate_all(data, policy, recipes, truncated=cut))
+        results = _once(
+            rw.evaluate_all(data, policy, recipes, truncated=cut, reward_range=options.reward_range)
+        )
     with stage(1, stages):
-        seed, intervals, refused = _intervals(results, options, data)
+        seed, intervals, refused = _intervals(results, options)
         certificate = _certificate(options, data, policy)
     for k, result in enumerate(results):
         if isinstance(result, rw.Estimate) and result.estimator in refused:
@@ -312,7 +311,7 @@ def _once(results: Sequence[rw.Estimate | rw.Refusal]) -> list[rw.Estimate | rw.
 
 
 def _intervals(
-    results: Sequence[rw.Estimate | rw.Refusal], options: IntervalOptions, log: Any
+    results: Sequence[rw.Estimate | rw.Refusal], options: IntervalOptions
 ) -> tuple[int | None, list[rw.Interval | None], dict[str, RefusedError]]:
     """The seed, the intervals that were asked for, and why there is none, by estimator."""
     refused: dict[str, RefusedError] = {}
@@ -322,10 +321,6 @@ def _intervals(
 
         seed = new_seed() if seed is None else seed
         settings = {"replicates": options.resamples, "seed": seed}
-    if options.reward_range is not None:
-        from reweigh.decide.certificate import value_range
-
-        settings["value_range"] = value_range(log, options.reward_range)
 
     def interval_of(result: rw.Estimate | rw.Refusal) -> rw.Interval | None:
         if isinstance(result, rw.Refusal):
@@ -417,6 +412,8 @@ def _print(
             terminal.say(*(f"! {line}" for line in text.warning_lines(rows[0])))
         if any(e.around is not None for e in records):  # else each says why not
             terminal.say(*_interval_lines(outcome.seed, options))
+        if rows[0].unseen_events:
+            terminal.say(f"unseen events: {rows[0].unseen_events}")
         if isinstance(certificate, RefusedError):
             terminal.warn([f"no certificate: {certificate.reason}"])
     if outcome.groups is not None:

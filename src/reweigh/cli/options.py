@@ -307,8 +307,9 @@ class IntervalOptions:
     reward_range: Annotated[
         tuple[float, float] | None,
         _option(
-            "Smallest and largest reward that can occur. Intervals stay within this range, "
-            "and bounds valid for any number of episodes are shown too.",
+            "Smallest and largest reward that can occur. Intervals stay within this range, how "
+            "far an event that was never seen could move the value is said, and with the log in "
+            "memory bounds valid for any number of episodes are shown too.",
             INTERVALS,
         ),
     ] = None
@@ -329,7 +330,7 @@ class IntervalOptions:
         if self.resampled:
             check_replicates(self.resamples, self.level)
         if self.reward_range is not None:
-            from reweigh.decide.certificate import check_range
+            from reweigh.evaluation.inputs import check_range
 
             check_range(self.reward_range)
 

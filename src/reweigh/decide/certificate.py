@@ -28,6 +28,7 @@ import numpy.typing as npt
 from reweigh.errors import Fault, RefusedError, check_fraction, input_error, must_be
 from reweigh.estimate.influence import refuse_weights
 from reweigh.evaluation.data import check_target
+from reweigh.evaluation.inputs import check_range, check_rewards
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.show.text import aligned
@@ -40,11 +41,9 @@ from reweigh.trust.bounds import (
     p_value_at_most,
     weighted,
 )
-from reweigh.trust.gates.support import value_range as rewards_allow
 
 Floats = npt.NDArray[np.float64]
 Range = tuple[float, float]
-SHOWN = 5
 ROUNDING = 1e-9  # the share by which a ratio may exceed the declared largest one
 ASSUMED = (
     "the logged propensities are right",
@@ -217,43 +216,12 @@ def outward(value: float, *, down: bool) -> str:
     return number((math.floor if down else math.ceil)(value / unit) * unit)
 
 
-def check_range(reward_range: Range) -> Range:
-    fine = isinstance(reward_range, tuple | list) and len(reward_range) == 2
-    fine = fine and all(isinstance(end, int | float | np.number) for end in reward_range)
-    if not fine or not -math.inf < reward_range[0] < reward_range[1] < math.inf:
-        raise must_be("reward_range", "two numbers, the smaller first", reward_range)
-    return float(reward_range[0]), float(reward_range[1])
-
-
 def with_ends(log: EpisodeLog, reward_range: Range) -> Range:
     """The range of what a step earns: with 0 where episodes end early, END earning 0."""
     low, high = reward_range
     if log.steps.n_complete < log.n_episodes:
         return min(low, 0.0), max(high, 0.0)
     return low, high
-
-
-def value_range(log: EpisodeLog, reward_range: Range) -> Range:
-    """What the value can be if every reward lies within the range; the logged ones must."""
-    check_rewards(log, check_range(reward_range))
-    short = log.steps.n_complete < log.n_episodes
-    return rewards_allow(check_range(reward_range), short, log.horizon, log.discount)
-
-
-def check_rewards(log: EpisodeLog, reward_range: Range) -> None:
-    """InputError with the rows whose reward is outside the declared range."""
-    low, high = reward_range
-    reward = log.steps.reward
-    outside = np.flatnonzero(~((reward >= low) & (reward <= high)))
-    if not len(outside):
-        return
-    # the order of the source is the reader's
-    first = outside[np.argsort(log.steps.source_row[outside], kind="stable")][: SHOWN + 1]
-    rule = f"rewards must lie within the declared range [{low:g}, {high:g}]"
-    fix = "declare a range that holds for every reward that can occur"
-    places = tuple(log.place(int(row), log.columns.reward, float(reward[row])) for row in first)
-    fault = Fault("reward-range", rule, fix, places, len(outside), len(reward))
-    raise input_error("the log", [fault])
 
 
 def _refuse_others(log: EpisodeLog) -> None:

@@ -251,12 +251,23 @@ def finite(values: Floats) -> Floats:
     return values
 
 
-@dataclass(frozen=True)
+TAIL = 1000
+
+
+def largest(values: Floats) -> Floats:
+    """The TAIL largest, falling: that of parts is the same as that of the whole."""
+    if len(values) > TAIL:
+        values = np.partition(values, len(values) - TAIL)[-TAIL:]
+    return np.sort(values)[::-1]
+
+
+@dataclass(frozen=True, eq=False)
 class Spread:
     """Sums of ψ over n episodes, relative to the largest of them so that nothing overflows.
 
     top            the ψ with the largest |ψ|; `episode` is the id of its episode
     second, third  Σ(ψ/|top|)², Σ(ψ/|top|)³
+    up, down       the largest ψ, and the largest -ψ, falling: at most TAIL of each
     """
 
     n: int
@@ -264,18 +275,21 @@ class Spread:
     episode: str
     second: float
     third: float
+    up: Floats
+    down: Floats
 
     @classmethod
     def of(cls, psi: Floats, episodes: npt.NDArray[np.generic]) -> Spread:
         """Of (n,) influence values of these episodes."""
         if len(psi) == 0:
-            return cls(0, 0.0, "", 0.0, 0.0)
+            return cls(0, 0.0, "", 0.0, 0.0, psi, psi)
         most = int(np.argmax(np.abs(psi)))
         top = float(psi[most])
         scaled = psi / abs(top) if 0 < abs(top) < np.inf else np.zeros(len(psi))
         squares = scaled * scaled
         episode = str(episodes[most])
-        return cls(len(psi), top, episode, float(squares.sum()), float((squares * scaled).sum()))
+        sums = float(squares.sum()), float((squares * scaled).sum())
+        return cls(len(psi), top, episode, *sums, largest(psi), largest(-psi))
 
     def __add__(self, other: Spread) -> Spread:
         larger, smaller = (self, other) if abs(self.top) >= abs(other.top) else (other, self)
@@ -286,10 +300,12 @@ class Spread:
             larger.episode,
             larger.second + by**2 * smaller.second,
             larger.third + by**3 * smaller.third,
+            largest(np.concatenate([self.up, other.up])),
+            largest(np.concatenate([self.down, other.down])),
         )
 
     def __neg__(self) -> Spread:
-        return replace(self, top=-self.top, third=-self.third)
+        return replace(self, top=-self.top, third=-self.third, up=self.down, down=self.up)
 
     @property
     def square(self) -> float:

@@ -17,18 +17,22 @@ wis if the rule chooses wis for every target, else mis.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from reweigh.errors import UsageError
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.presets import is_, mis, wis
+from reweigh.evaluation.data import check_target
+from reweigh.evaluation.evaluations import Evaluations
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.show.text import by_text
 
+AUTO = "auto"
 RARE, ENOUGH = 0.05, 100.0
 Evaluate = Callable[[EpisodeLog, Policy, list[Recipe]], Sequence[Estimate | Refusal]]
 
@@ -112,4 +116,30 @@ def choose(log: EpisodeLog, target: Policy, evaluate_all: Evaluate) -> Choice:
         mis(),
         f"mis: {rare or 0:.0%} of the target's mass is on states seen fewer than 10 times, "
         "but wis, which uses no states, would keep too few effective episodes",
+    )
+
+
+def evaluate_chosen(
+    data: Any,
+    target: Policy | None,
+    estimators: list[Recipe | str],
+    blind: Evaluate,
+    evaluate_all: Callable[..., Evaluations],
+) -> Evaluations:
+    """Several estimators, "auto" among them, whose result has the reason for the choice; `blind`
+    evaluates without rewards."""
+    if not isinstance(data, EpisodeLog):
+        raise UsageError(
+            "estimator='auto' needs the log in memory (engine='arrays'); name an estimator"
+        )
+    choice = choose(data, check_target(target), blind)
+    named = [choice.recipe if estimator == AUTO else estimator for estimator in estimators]
+    results = evaluate_all(data, target, named)
+    return Evaluations(
+        tuple(
+            replace(result, chosen=choice.why)
+            if estimator == AUTO and isinstance(result, Estimate)
+            else result
+            for estimator, result in zip(estimators, results, strict=True)
+        )
     )

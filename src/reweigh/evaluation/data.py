@@ -47,10 +47,9 @@ class EvaluationData:
     certifiable     whether the log, in memory, can have a certificate (`certify` refuses others)
     files           the files it was read from
     log             the rows, None if there are only sums
-    errors          False: values are enough
-    within_rewards  whether a value that the logged rewards do not allow is refused
-    unanswerable    why no estimator can answer
-    warnings        about the log and the target
+    errors, within_rewards  whether errors are needed, and values that rewards rule out refused
+    reward_range    of rewards that can occur, as declared
+    unanswerable    why no estimator can answer; warnings: about the log and the target
     kept            results computed once for all estimators
     """
 
@@ -62,6 +61,7 @@ class EvaluationData:
     warnings: Sequence[Warning] = ()
     errors: bool = True
     within_rewards: bool = True
+    reward_range: tuple[float, float] | None = None
     log: EpisodeLog | None = None
     kept: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 

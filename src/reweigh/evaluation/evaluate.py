@@ -50,7 +50,8 @@ from reweigh.trust.gates import Context, measured, remarks, unanswerable, unlogg
 
 Data = EpisodeLog | ScannedLog | Moments
 AUTO = "auto"
-OWN_ARGUMENTS = ("data", "target", "estimator", "truncated")
+OWN_ARGUMENTS = ("data", "target", "estimator", "truncated", "reward_range")
+Range = tuple[float, float]
 Answer = TypeVar("Answer")
 
 
@@ -61,6 +62,7 @@ def evaluate(
     estimator: Recipe | str | None = None,
     *,
     truncated: Truncated = "refuse",
+    reward_range: Range | None = None,
     **reading: Any,
 ) -> Estimate: ...
 
@@ -72,6 +74,7 @@ def evaluate(
     estimator: Sequence[Recipe | str],
     *,
     truncated: Truncated = "refuse",
+    reward_range: Range | None = None,
     **reading: Any,
 ) -> Evaluations: ...
 
@@ -82,6 +85,7 @@ def evaluate(
     estimator: Estimators | None = None,
     *,
     truncated: Truncated = "refuse",
+    reward_range: Range | None = None,
     **reading: Any,
 ) -> Estimate | Evaluations:
     """Estimate what `target` would have earned on average per episode.
@@ -96,6 +100,10 @@ def evaluate(
     (`evaluation/auto.py`) and gives the reason in `Estimate.chosen`. Several estimators give
     `Evaluations`, see `evaluate_all`. Estimators with running products refuse logs with cut-off
     episodes unless `truncated="drop"` leaves these out, with a warning.
+
+    `reward_range` is the smallest and the largest reward that can occur: intervals keep within what
+    it allows, and the gate "unseen events" says how far an event that the log has not seen could
+    move the value. A logged reward outside of it is refused.
     """
     from reweigh.evaluation.inputs import data_of, target_of
 
@@ -103,7 +111,7 @@ def evaluate(
     target = target_of(target, data, reading)
     one = estimator is None or isinstance(estimator, Recipe | str)
     listed = [presets.mis()] if estimator is None else estimator_list(estimator)
-    results = _evaluate_all(data, target, listed, truncated, within_rewards=True)
+    results = _evaluate_all(data, target, listed, truncated, reward_range)
     if not one:
         return results
     [result] = results
@@ -121,16 +129,19 @@ def evaluate_all(
     estimators: Estimators,
     *,
     truncated: Truncated = "refuse",
+    reward_range: Range | None = None,
 ) -> Evaluations:
     """Several estimators on one log, or one; one that refuses is a Refusal in the sequence. So is
     one whose value the logged rewards do not allow (`trust/gates/support.py`)."""
-    return _evaluate_all(data, target, estimators, truncated, within_rewards=True)
+    return _evaluate_all(data, target, estimators, truncated, reward_range)
 
 
-def evaluate_in_study(data: Data, target: Policy | None, estimators: Estimators) -> Evaluations:
+def evaluate_in_study(
+    data: Data, target: Policy | None, estimators: Estimators, reward_range: Range | None = None
+) -> Evaluations:
     """The same without checking the range that the rewards allow: a study of an estimator's errors
     must not lose the largest of them."""
-    return _evaluate_all(data, target, estimators, "refuse", within_rewards=False)
+    return _evaluate_all(data, target, estimators, "refuse", reward_range, within_rewards=False)
 
 
 def _evaluate_all(
@@ -138,20 +149,30 @@ def _evaluate_all(
     target: Policy | None,
     estimators: Estimators,
     truncated: Truncated,
+    reward_range: Range | None = None,
     *,
-    within_rewards: bool,
+    within_rewards: bool = True,
 ) -> Evaluations:
     _check_truncated(truncated)
     listed = estimator_list(estimators)
     if AUTO in listed:
-        return _evaluate_chosen(data, target, listed, truncated)
+        from reweigh.evaluation.auto import evaluate_chosen
+
+        every = partial(_evaluate_all, truncated=truncated, reward_range=reward_range)
+        blind = partial(evaluate_all, truncated=truncated)
+        return evaluate_chosen(data, target, listed, blind, every)
     recipes = [as_recipe(estimator) for estimator in listed]
     if any(isinstance(recipe.weights, MemoryChoice) for recipe in recipes):
-        return _with_memories(data, target, recipes, truncated, within_rewards)
+        return _with_memories(data, target, recipes, truncated, reward_range, within_rewards)
     of_recipes = _log_data(data, target, recipes, truncated)
+    if reward_range is not None and of_recipes:
+        from reweigh.evaluation.inputs import checked_range
+
+        reward_range = checked_range(reward_range, of_recipes[0])
 
     def result(k: int) -> Estimate | Refusal:
         of_recipes[k].within_rewards = within_rewards
+        of_recipes[k].reward_range = reward_range
         return _try(of_recipes[k], recipes[k], _estimate)
 
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
@@ -195,34 +216,12 @@ def _check_truncated(truncated: str) -> None:
         raise must_be("truncated", '"refuse" or "drop"', truncated)
 
 
-def _evaluate_chosen(
-    data: Data, target: Policy | None, estimators: list[Recipe | str], truncated: Truncated
-) -> Evaluations:
-    """The same with "auto" among the estimators, whose result has the reason for the choice."""
-    if not isinstance(data, EpisodeLog):
-        raise UsageError(
-            "estimator='auto' needs the log in memory (engine='arrays'); name an estimator"
-        )
-    from reweigh.evaluation.auto import choose
-
-    choice = choose(data, check_target(target), partial(evaluate_all, truncated=truncated))
-    named = [choice.recipe if estimator == AUTO else estimator for estimator in estimators]
-    results = evaluate_all(data, target, named, truncated=truncated)
-    return Evaluations(
-        tuple(
-            replace(result, chosen=choice.why)
-            if estimator == AUTO and isinstance(result, Estimate)
-            else result
-            for estimator, result in zip(estimators, results, strict=True)
-        )
-    )
-
-
 def _with_memories(
     data: Data,
     target: Policy | None,
     recipes: list[Recipe],
     truncated: Truncated,
+    reward_range: Range | None,
     within_rewards: bool,
 ) -> Evaluations:
     """The same where the memory of some of them is chosen: all candidates are evaluated, so that
@@ -236,7 +235,9 @@ def _with_memories(
         these = places.get(place, [recipe])
         parts.append(slice(len(every), len(every) + len(these)))
         every += these
-    results = _evaluate_all(data, target, every, truncated, within_rewards=within_rewards)
+    results = _evaluate_all(
+        data, target, every, truncated, reward_range, within_rewards=within_rewards
+    )
     chosen = (
         choose(every[part], results[part]) if place in places else results[part.start]
         for place, part in enumerate(parts)

@@ -195,13 +195,13 @@ def by_groups(estimate: Estimate, column: str, level: float, evaluate_all: Evalu
             f"episodes, and at most {MOST} groups are compared: bin it first",
         )
     at, total = each_level(level, len(members)), sum(n for _, n, _ in members)
-    truncated = "drop" if of.dropped else "refuse"
+    truncated, declared = "drop" if of.dropped else "refuse", of.data.reward_range
 
     def group_of(member: Member) -> Group:
         value, n, log = member
         name = name_of(value)
         result = _result(estimate, n, lambda: evaluate_all(
-            log(), target, [estimate.recipe], truncated=truncated
+            log(), target, [estimate.recipe], truncated=truncated, reward_range=declared
         )[0])  # fmt: skip
         interval: Interval | None = None
         if isinstance(result, Estimate):

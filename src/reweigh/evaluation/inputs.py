@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -10,15 +11,28 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.errors import ResourceError, UsageError, must_be, refuse_unknown
+from reweigh.errors import (
+    Fault,
+    InputError,
+    ResourceError,
+    UsageError,
+    input_error,
+    must_be,
+    refuse_unknown,
+)
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.presets import is_preset
+from reweigh.evaluation.data import LogData, SumsData
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import ColumnPolicy, FunctionPolicy, Policy, policy_from
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog, is_moments_file, read_log
+from reweigh.trust.gates.support import allowed_by, value_range
 
 Data = EpisodeLog | ScannedLog | Moments
+Range = tuple[float, float]
+SHOWN = 5
+OUTSIDE = "declare a range that holds for every reward that can occur"
 KNOWN = (EpisodeLog, ScannedLog, Moments)
 
 
@@ -96,3 +110,55 @@ def target_of(given: Any, data: Data, options: Mapping[str, Any]) -> Policy | No
         return policy_from(given, columns.state, columns.action)
     what = "a policy: TablePolicy, ColumnPolicy, FunctionPolicy or read_policy(…)"
     raise must_be("target", what, type(given).__name__)
+
+
+# ---- the range of rewards
+
+
+def check_range(reward_range: Range) -> Range:
+    fine = isinstance(reward_range, tuple | list) and len(reward_range) == 2
+    fine = fine and all(isinstance(end, int | float | np.number) for end in reward_range)
+    if not fine or not -math.inf < reward_range[0] < reward_range[1] < math.inf:
+        raise must_be("reward_range", "two numbers, the smaller first", reward_range)
+    return float(reward_range[0]), float(reward_range[1])
+
+
+def check_rewards(log: EpisodeLog, reward_range: Range) -> None:
+    """InputError with the rows whose reward is outside the declared range."""
+    low, high = reward_range
+    reward = log.steps.reward
+    outside = np.flatnonzero(~((reward >= low) & (reward <= high)))
+    if not len(outside):
+        return
+    # the order of the source is the reader's
+    first = outside[np.argsort(log.steps.source_row[outside], kind="stable")][: SHOWN + 1]
+    rule = f"rewards must lie within the declared range [{low:g}, {high:g}]"
+    places = tuple(log.place(int(row), log.columns.reward, float(reward[row])) for row in first)
+    fault = Fault("reward-range", rule, OUTSIDE, places, len(outside), len(reward))
+    raise input_error("the log", [fault])
+
+
+def checked_range(reward_range: Range, data: LogData) -> Range:
+    """The declared range; InputError where the log has a reward outside of it."""
+    low, high = check_range(reward_range)
+    if data.log is not None:
+        check_rewards(data.log, (low, high))
+        return low, high
+    seen = data.stored.rewards if isinstance(data, SumsData) else None
+    if seen is not None and not low <= seen[0] <= seen[1] <= high:
+        raise InputError(
+            f"rewards must lie within the declared range [{low:g}, {high:g}], and the log has some "
+            f"from {seen[0]:g} to {seen[1]:g}; {OUTSIDE}"
+        )
+    return low, high
+
+
+def range_of_values(declared: Range, data: LogData, dropped: bool) -> Range:
+    """What the value can be if every reward lies within the declared range."""
+    whole = data.log_used(dropped) or (data.stored if isinstance(data, SumsData) else None)
+    assert whole is not None
+    allowed = allowed_by(whole)
+    ends = allowed is None or allowed.ends_early  # then 0 belongs to what a step can earn
+    if isinstance(whole, EpisodeLog):
+        return value_range(declared, ends, whole.horizon, whole.discount)
+    return value_range(declared, ends, whole.about.horizon, whole.about.discount)

@@ -137,7 +137,7 @@ class Estimate(Card):
 
     @cached_property
     def moments(self) -> Moments:
-        """The sums behind the estimate; where it was made without them, they are made now."""
+        """The sums behind the estimate, made now if it was made without them."""
         of = self.uncertainty
         return of.data.all_moments(self.recipe, of.dropped)
 
@@ -172,6 +172,8 @@ class Estimate(Card):
             clusters=of.clusters,
             beside_longer_memories=of.beside_longer_memories,
             state_values=of.data.state_values(self.recipe, of.dropped),
+            nodes=None if self.marginals is None else self.marginals.by_node,
+            reward_range=of.data.reward_range,
             shared=of.data.once(("gates", id(sums)), dict[str, Any]),
         )
 
@@ -205,10 +207,10 @@ class Estimate(Card):
 
         `replicates` (at least 20/(1 - level), less 1) and `seed` are for resampling: they are kept,
         so another level costs nothing; without a seed one is drawn and named in the interval's
-        `method`. `value_range` is the known range of the value. Intervals are asymptotic;
-        `rw.certify` gives bounds that are not.
+        `method`. `value_range` is that of the value (default: what `reward_range` allows);
+        intervals are asymptotic, the bounds of `rw.certify` are not.
         """
-        ends = value_range, scale_for(self.recipe)
+        ends = value_range or self.uncertainty.value_range, scale_for(self.recipe)
         wanted = IntervalRequest(level, "both", *ends, replicates, seed, check_threads(threads))
         return self.uncertainty.interval(method, wanted)
 
@@ -224,7 +226,7 @@ class Estimate(Card):
         threads: int = 1,
     ) -> Interval | None:
         """A one-sided bound at this level, as an interval whose other end is infinite."""
-        ends = value_range, scale_for(self.recipe)
+        ends = value_range or self.uncertainty.value_range, scale_for(self.recipe)
         wanted = IntervalRequest(level, side, *ends, replicates, seed, check_threads(threads))
         return self.uncertainty.interval(method, wanted)
 

@@ -289,6 +289,15 @@ class EstimateUncertainty(Uncertainty):
             **known,
         )
 
+    @property
+    def value_range(self) -> tuple[float, float] | None:
+        """What the value can be if every reward is within the declared range; None without one."""
+        if self.data.reward_range is None:
+            return None
+        from reweigh.evaluation.inputs import range_of_values
+
+        return range_of_values(self.data.reward_range, self.data, self.dropped)
+
     def spread(self, minus: Column | None = None) -> Spread:
         """Of the estimate's influence values, or of their difference to others."""
         influences = influences_of(self.data, self.dropped)

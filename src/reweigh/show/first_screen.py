@@ -159,7 +159,10 @@ def verdict_sentence(e: Evaluation) -> str:
     if e.verdict.reasons:
         how = "Not reliable" if e.level == "red" else "Use with caution"
         return f"{how}: {ended(reason_text(e, e.verdict.reasons[0]))}"
-    unchecked = [gate.name for gate in e.verdict.unchecked]
+    from reweigh.trust.gates.gate import NOT_DECLARED
+
+    # what only a declaration could answer is in the details: it is missing from most evaluations
+    unchecked = [gate.name for gate in e.verdict.unchecked if gate.text != NOT_DECLARED]
     if unchecked:
         return f"Reliable as far as it was checked; not checked: {', '.join(unchecked)}."
     return "Reliable: every check passed."

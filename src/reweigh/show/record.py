@@ -193,6 +193,15 @@ class Evaluation:
         return () if self.verdict is None else tuple(g.name for g in self.verdict.reasons)
 
     @property
+    def unseen_events(self) -> str:
+        """How far an event that the log has not seen could move the value, where a range of rewards
+        is declared; else empty."""
+        gates = () if self.verdict is None else self.verdict.gates
+        return next(
+            (g.text for g in gates if g.name == "unseen events" and g.value is not None), ""
+        )
+
+    @property
     def ess(self) -> float | None:
         return None if self.diagnostics is None else self.diagnostics.worst_ess
 

@@ -44,6 +44,7 @@ def evaluation_lines(e: Evaluation) -> list[tuple[str, str]]:
     lines = [
         ("value", e.text),
         ("95 % interval", around),
+        *([("unseen events", e.unseen_events)] if e.unseen_events else []),
         ("standard error", error if e.trusted else NOT_SHOWN),
         ("behavior's own value", number(e.behavior_value)),
         ("better than behavior", better),

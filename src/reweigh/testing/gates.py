@@ -52,20 +52,21 @@ def check_gate(
     estimator: Recipe | str | None = None,
     logs: int = 6,
     seed: int = 0,
+    reward_range: tuple[float, float] | None = None,
 ) -> None:
     """Check a gate's declaration, its results without its sums, equal results from the sums of
     every engine, and, if `faulty` makes logs with its fault, that it is amber or red more often on
     these than on clean ones.
 
     `estimator` is one that it concerns, else the first of the usual ones; `faulty` and `clean`
-    make a log and its target from a random generator.
+    make a log and its target from a random generator, and are evaluated with this `reward_range`.
     """
     check_declaration(gate)
     recipe = _estimator_for(gate, estimator)
     check_lacking(gate, recipe)
     check_engines(gate, recipe)
     if faulty is not None:
-        check_fault(gate, recipe, faulty, clean or clean_log, logs, seed)
+        check_fault(gate, recipe, faulty, clean or clean_log, logs, seed, reward_range)
 
 
 def table_row(gate: Gate) -> str:
@@ -166,14 +167,22 @@ def check_result(gate: Gate, result: GateResult) -> None:
 
 
 def check_fault(
-    gate: Gate, recipe: Recipe, faulty: Logs, clean: Logs, logs: int = 6, seed: int = 0
+    gate: Gate,
+    recipe: Recipe,
+    faulty: Logs,
+    clean: Logs,
+    logs: int = 6,
+    seed: int = 0,
+    reward_range: tuple[float, float] | None = None,
 ) -> None:
     """On logs with its fault it is amber or red more often than on clean ones, red counting more;
     if the levels are equal, its values are further beyond its limit."""
     loudness, values = {}, {}
     for kind, make in (("clean", clean), ("faulty", faulty)):
         streams = np.random.default_rng(seed).spawn(logs)
-        results = [r for r in (_worst(gate, *make(rng), recipe) for rng in streams) if r]
+        results = [
+            r for r in (_worst(gate, *make(rng), recipe, reward_range) for rng in streams) if r
+        ]
         for result in results:
             check_result(gate, result)
         loudness[kind] = sum(max(ORDER.index(result.level) - 1, 0) for result in results)
@@ -190,11 +199,15 @@ def check_fault(
 
 
 def measure(
-    gate: Gate, data: EpisodeLog | Moments, target: Policy | None, recipe: Recipe
+    gate: Gate,
+    data: EpisodeLog | Moments,
+    target: Policy | None,
+    recipe: Recipe,
+    reward_range: tuple[float, float] | None = None,
 ) -> GateResult | None:
     """The gate's result for one estimate, whether or not it is among the gates of a verdict. A
     value that the gate refuses is red."""
-    [estimate] = evaluate_in_study(data, target, [recipe])
+    [estimate] = evaluate_in_study(data, target, [recipe], reward_range)
     if isinstance(estimate, Refusal):
         return None
     context, of = estimate.context(), estimate.uncertainty
@@ -221,11 +234,17 @@ def clean_log(rng: np.random.Generator) -> tuple[EpisodeLog, Policy]:
     return world.simulate(EPISODES, rng), world.target
 
 
-def _worst(gate: Gate, log: EpisodeLog, target: Policy, recipe: Recipe) -> GateResult | None:
+def _worst(
+    gate: Gate,
+    log: EpisodeLog,
+    target: Policy,
+    recipe: Recipe,
+    reward_range: tuple[float, float] | None,
+) -> GateResult | None:
     """The worse of its results from rows and from sums: some gates apply to only one of them."""
-    of_rows = measure(gate, log, target, recipe)
-    sums = moments(log, target)
-    results = [r for r in (of_rows, measure(gate, sums, None, recipe)) if r is not None]
+    of_rows = measure(gate, log, target, recipe, reward_range)
+    of_sums = measure(gate, moments(log, target), None, recipe, reward_range)
+    results = [r for r in (of_rows, of_sums) if r is not None]
     return max(results, key=lambda result: ORDER.index(result.level), default=None)
 
 

@@ -323,6 +323,8 @@ class BootstrapT(IntervalMethod):
 
         if of.error is None:
             raise of.no_error()
+        from reweigh.trust.bootstrap import bootstrap_t
+
         made = of.replicates(wanted, errors=True)
         assert made.errors is not None
         drawn = made.values[:, 0], made.errors[:, 0], made.seed, made.reasons[0]

@@ -19,9 +19,9 @@ from reweigh.policy import RowsPolicy
 from reweigh.trust.gates.gate import ORDER
 from reweigh_studies.coverage.measures import LEVEL, LEVELS, VALUE, column, interval_columns, number
 from reweigh_studies.coverage.worlds import StudyWorld
-from reweigh_studies.verdicts.worlds import WORLDS
+from reweigh_studies.verdicts.worlds import WORLDS, declared
 
-STUDY = 1  # version of the measurements: a cell of another one is refused
+STUDY = 2  # version of the measurements: a cell of another one is refused
 ESTIMATORS = ("mis", "mis-hajek", "dm", "mdr", "wis", "is")
 COLOR, INTERVAL, GATE, FIRED, ERROR = "level", "auto", "gate", "fired", "error"
 LOG, SECONDS = "log", "seconds"
@@ -55,7 +55,8 @@ class VerdictCell:
         return self.of.horizon * (STEP_COST + self.n)
 
     def describe(self) -> dict[str, Any]:
-        return {"study": STUDY, "world": self.of.describe(), "n": self.n, "level": LEVEL}
+        known = {"study": STUDY, "world": self.of.describe(), "n": self.n, "level": LEVEL}
+        return known | {"reward_range": declared(self.world)}
 
     def replicate(self, estimators: Sequence[str], sequence: np.random.SeedSequence) -> Row:
         """All columns of one log: values of gates, so that limits can be changed afterwards, and
@@ -64,7 +65,12 @@ class VerdictCell:
         found: dict[str, Any] = {}
         with compiled():
             log, target = self.of.log(self.n, np.random.default_rng(sequence))
-            results = evaluate_all(log, RowsPolicy(target, log), list(estimators))
+            results = evaluate_all(
+                log,
+                RowsPolicy(target, log),
+                list(estimators),
+                reward_range=declared(self.world),
+            )
             for name, result in zip(estimators, results, strict=True):
                 if not isinstance(result, Estimate):
                     found[column(name, VALUE)] = result

@@ -21,7 +21,12 @@ NAME = "verdicts"
 TABLE, GATE_TABLE, ABOUT = f"{NAME}.csv", f"{NAME}_gates.csv", f"{NAME}.json"
 MAIN = "mis"
 LEAST, LEAST_GREEN = 0.90, 0.70
-UNSEEABLE = ("unseeable", "late effects", "sites")  # see docs/concepts/what-no-test-can-see.md
+UNSEEABLE = (
+    "unseeable",
+    "undeclared event",
+    "late effects",
+    "sites",
+)  # see docs/concepts/what-no-test-can-see.md
 OFTEN = 0.05  # of the logs: a gate that fires less often is not listed
 
 

@@ -17,7 +17,9 @@ KINDS = {
     "rare emergency": "a state that is rare, in which an action that is rare in the log is worth a "
     "lot",
     "rare action": "an action that is rare in the log is worth a lot in every state",
-    "unseen event": "a treatment has a large effect once in hundreds of times",
+    "unseen event": "a treatment has a large effect once in hundreds of times; the range of "
+    "rewards is declared",
+    "undeclared event": "the same without a declared range",
     "heavy rewards": "rewards are lognormal",
     "clicks": "one step, and a reward of 1 that is rare",
     "sites": "episodes of a site share an effect, which is in no column",
@@ -138,11 +140,25 @@ LIST = (
     _drawn("clean-20-actions", CLEAN, 117, n_states=6, n_actions=20, horizon=3, overlap=0.6),
     _of("delayed-2", "late effects", "delayed", delay=2, horizon=12),
     _of("delayed-3", "late effects", "delayed", delay=3, horizon=8),
+    _of("side-effect-open", "undeclared event", "event", size=-500, one_in=500, pays=1.0,
+        horizon=1),
+    _of("jackpot-open", "undeclared event", "event", size=300, one_in=1000, pays=-0.2, horizon=4),
     _of("confounded", "unseeable", "confounded", horizon=3, strength=0.2, effect=0.5),
     _of("confounded-weak", "unseeable", "confounded", horizon=5, strength=0.1, effect=0.3),
 )  # fmt: skip
 WORLDS: dict[str, StudyWorld] = {world.name: world for world in LIST}
 SIZES = (200, 1000, 5000)
+NOISE = 6.0  # standard deviations of 1 around the mean rewards of events
+
+
+def declared(name: str) -> tuple[float, float] | None:
+    """The range of rewards that the evaluation declares: that of the events, where it is known."""
+    world = WORLDS[name]
+    if world.group != "unseen event":
+        return None
+    assert isinstance(world.base, Named)
+    rewards = (0.0, float(world.base.arguments["size"]), float(world.base.arguments["pays"]))
+    return min(rewards) - NOISE, max(rewards) + NOISE
 
 
 def half_of(name: str) -> str:

@@ -64,6 +64,7 @@ from reweigh.trust.gates.support import (
     TotalMass,
     UnseenActions,
 )
+from reweigh.trust.gates.unseen import IncompleteState, RareActions, UnseenEvents
 from reweigh.trust.gates.weights import (
     DecisiveEpisodes,
     EffectiveSize,
@@ -114,6 +115,7 @@ GATES: tuple[Gate, ...] = (
     RewardRange(),
     HasInterval(),
     Dependence(),
+    RareActions(),
     UnseenActions(),
     EstimatedPropensities(),
     Propensities(),
@@ -121,12 +123,14 @@ GATES: tuple[Gate, ...] = (
     HiddenPolicies(),
     FittedValues(),
     History(),
+    IncompleteState(),
     Steadiness(),
     Drift(),
     MarginalSize(),
     MarginalSupport(),
     ParetoK(),
     DecisiveEpisodes(),
+    UnseenEvents(),
 )
 LIMITS: dict[str, Limit] = {
     f"{gate.name}, {kind}" if kind else gate.name: limit

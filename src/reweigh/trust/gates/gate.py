@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.estimate.estimator import Place, Recipe, Solution
+from reweigh.estimate.estimator import Nodes, Place, Recipe, Solution
 from reweigh.estimate.influence import Spread
 from reweigh.estimate.memory_rows import Comparison
 from reweigh.estimate.operators import OneStep, marginal_operator
+from reweigh.estimate.solution import DenseNodes
 from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.log.log import EpisodeLog
 from reweigh.sums.moments import Moments
@@ -40,6 +41,7 @@ Reads = Literal["solution", "sums"]
 Result = TypeVar("Result")
 NO_TRANSITIONS = "the sums have no transitions"
 NO_EPISODES = "sums alone do not show how the episodes continue"
+NOT_DECLARED = "no range of rewards is declared (reward_range)"
 ROUNDING = 1e-6  # of a spread, which is a difference of sums of squares
 
 
@@ -202,6 +204,8 @@ class Context:
                     why that is not known
     state_values    (H+1, S) V_t(s) by MIS, and whether (t, s) was reached, if computed from rows
     clusters        how many clusters the error is made of; None of a log without clusters
+    nodes           d_t(s) of the estimate, for gates that read sums; None without a distribution
+    reward_range    the smallest and largest reward that can occur, as declared
     shared          results computed earlier from these sums, for any estimator
     """
 
@@ -218,6 +222,8 @@ class Context:
     beside_longer_memories: Callable[[], Comparison | str] = lambda: NO_EPISODES
     state_values: Callable[[], tuple[Floats, npt.NDArray[np.bool_]]] | None = None
     clusters: Count | None = None
+    nodes: Nodes | DenseNodes | None = None
+    reward_range: tuple[float, float] | None = None
     shared: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -233,6 +239,12 @@ class Context:
     def whole(self) -> EpisodeLog | Moments:
         """The log in memory, or else the sums of all of it."""
         return self.sums if self.data is None else self.data
+
+    @property
+    def seen_rewards(self) -> tuple[float, float] | None:
+        """The smallest and the largest reward of the log, None if the sums do not hold them."""
+        whole = self.whole
+        return whole.reward_range if isinstance(whole, EpisodeLog) else whole.rewards
 
     @property
     def traits(self) -> frozenset[str]:

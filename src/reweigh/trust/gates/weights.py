@@ -12,7 +12,11 @@ can be fitted too.
 **Decisive episodes.** An interval assumes that the sum of the influence values ψ_i is normal. It is
 not if a few of them on one side make up most of it: one reward out of scale, or an event that
 occurs twice in the log. For k equal values among zeros the skewness of the sum, Σψ³/(Σψ²)^(3/2), is
-1/√k.
+1/√k. Intervals follow that skewness: what they miss is what the log does not show. By luck a log
+may lack the largest values of a heavy tail, and then looks well-behaved. The many values of medium
+size are in every log: a generalized Pareto distribution fitted to either tail of ψ, with a prior at
+0 worth ten values, shows the tail whether or not its largest values are there. Where its shape is
+above 0.3, more episodes are needed.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import LowOverlapWarning, RefusedError, SupportError
-from reweigh.estimate.influence import Spread
+from reweigh.estimate.influence import TAIL, Spread
 from reweigh.estimate.recursion import forward
 from reweigh.estimate.solution import effective_sizes, escaping, most_unseen
 from reweigh.sums.diagnostic_tables import LargestWeights
@@ -43,6 +47,8 @@ NEARLY_ALL = 0.9  # of the episodes: then it is not the target that is far
 LONG_STRETCH = 3  # hidden steps, from which on the limits are those of running products
 LEAST = 5  # weights in the tail, as in the paper
 PRIOR_SHAPE, PRIOR_WEIGHTS = 0.5, 10.0
+HEAVY_SIZE = 100.0  # episodes on which an error then must rest
+HEAVY = 0.3  # the shape of a tail whose largest values a log may lack by chance
 FAR = 600.0  # e^600: what lies further from the lower quartile is set to there
 
 
@@ -235,7 +241,7 @@ def log_excess(log_w: Floats, cutoff: float) -> Floats:
     return log_w + np.log(-np.expm1(cutoff - log_w))
 
 
-def pareto_shape(log_x: Floats) -> float:
+def pareto_shape(log_x: Floats, prior: float = PRIOR_SHAPE) -> float:
     """The shape k of a generalized Pareto distribution from the falling logarithms of a sample.
 
     With θ = -k/σ the density is (-θ/k)(1 - θx)^{-1-1/k}; given θ the likelihood is largest
@@ -258,7 +264,7 @@ def pareto_shape(log_x: Floats) -> float:
     likelihood = count * (np.log(-theta / k) - k - 1)
     weight = np.exp(likelihood - likelihood.max())
     k_hat = np.log1p(-x * (weight @ theta / weight.sum())).mean()
-    return float((count * k_hat + PRIOR_WEIGHTS * PRIOR_SHAPE) / (count + PRIOR_WEIGHTS))
+    return float((count * k_hat + PRIOR_WEIGHTS * prior) / (count + PRIOR_WEIGHTS))
 
 
 class DecisiveEpisodes(
@@ -266,7 +272,8 @@ class DecisiveEpisodes(
     name="decisive episodes",
     question="On how many episodes does the standard error rest?",
     fault="outlier",
-    limits=limits_by(Limit(20, 5, above=False)),  # a sum of so few is skewed
+    # a sum of so few is skewed; 100 where the tail is heavy
+    limits=limits_by(Limit(20, 2, above=False)),
     assumption=True,
 ):
     def measure(self, context: Context) -> GateResult | None:
@@ -275,27 +282,47 @@ class DecisiveEpisodes(
         if context.spread is None:
             return self.unknown("needs individual episodes; rerun with engine='arrays'")
         try:
-            decisive = heaviest(context.spread())
+            psi = context.spread()
         except RefusedError as error:
             return self.unknown(str(error))
+        decisive = heaviest(psi)
         if decisive is None:
             return None
-        size = decisive.size
+        size, k, limit = decisive.size, tail_shape(psi), self.limit()
+        if k is not None and k > HEAVY:
+            limit = Limit(HEAVY_SIZE, limit.red, above=False)
         share = f"episode {decisive.episode} contributes {decisive.share:.0%} of it"
         text = f"the standard error rests on many episodes: {share}"
-        if self.limit().judge(size) != "green":
+        if limit.judge(size) != "green":
             few = f"{size:.0f} episode{'' if round(size) == 1 else 's'}"
             text = (
                 f"the standard error rests on about {few}: {share}, and without it the value "
                 "would change "
             )
             text += f"by about {decisive.change:+.3g}"
+            if limit is not self.limit():
+                text += (
+                    f"; the contributions have a heavy tail (Pareto k = {k:.2f}), of which the log "
+                    "may lack the largest by chance"
+                )
         return self.judge(
             size,
             text,
             "too few episodes for a reliable interval: check the rewards of that episode, or "
             "log more of the rare events",
+            limit=limit,
         )
+
+
+def tail_shape(psi: Spread) -> float | None:
+    """The larger shape of both tails of ψ, with a prior at 0; None where neither can be fitted."""
+    wanted, found = min(tail_length(psi.n), TAIL - 1), []
+    for values in (psi.up, psi.down):
+        cutoff = max(float(values[wanted]) if len(values) > wanted else 0.0, 0.0)
+        tail = values[values > cutoff]
+        if len(tail) >= LEAST and tail[0] > tail[-1] and math.isfinite(tail[0]):
+            found.append(pareto_shape(np.log(tail - cutoff), prior=0.0))
+    return max(found, default=None)
 
 
 @dataclass(frozen=True)
