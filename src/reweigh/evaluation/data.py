@@ -128,10 +128,10 @@ class RowsData(EvaluationData):
         kinds = frozenset({"model"}) if recipe.fitted else recipe.needs.all_kinds
         return self.with_kinds(kinds, (dropped, recipe.max_ratio, recipe.needs.blocks))
 
-    def for_gates(self, recipe: Recipe, dropped: bool = False) -> Moments:
-        """The sums that the gates of the log and target read."""
+    def for_gates(self, recipe: Recipe, dropped: bool = False, *more: str) -> Moments:
+        """The sums that the gates of the log and target read, and `more` of them."""
         log, _ = self.rows(dropped)
-        kinds = tables_for(self.recipes or [recipe], values_from_rows=from_rows(log))
+        kinds = tables_for(self.recipes or [recipe], values_from_rows=from_rows(log)) | {*more}
         return self.with_kinds(kinds, (dropped, recipe.max_ratio, 1))
 
     def state_values(self, recipe: Recipe, dropped: bool) -> StateValues | None:
@@ -261,7 +261,7 @@ class SumsData(EvaluationData):
 
     all_moments = moments
 
-    def for_gates(self, recipe: Recipe, dropped: bool = False) -> Moments:
+    def for_gates(self, recipe: Recipe, dropped: bool = False, *more: str) -> Moments:
         return self.stored
 
     def state_values(self, recipe: Recipe, dropped: bool) -> None:

@@ -156,7 +156,7 @@ class Estimate(Card):
         return Verdict((*self.gates, *measured("sums", self.context())))
 
     def context(self) -> Context:
-        """The context of gates that read sums."""
+        """What gates that read sums read."""
         of = self.uncertainty
         with np.errstate(over="ignore", invalid="ignore"):  # gates report overflows
             sums = of.data.for_gates(self.recipe, of.dropped)
@@ -171,6 +171,7 @@ class Estimate(Card):
             spread=of.spread if of.has_influence else None,
             beside_longer_memories=of.beside_longer_memories,
             state_values=of.data.state_values(self.recipe, of.dropped),
+            with_model=lambda: of.data.for_gates(self.recipe, of.dropped, "model"),
             shared=of.data.once(("gates", id(sums)), dict[str, Any]),
         )
 

@@ -37,6 +37,7 @@ Reads = Literal["solution", "sums"]
 Result = TypeVar("Result")
 NO_TRANSITIONS = "the sums have no transitions"
 NO_EPISODES = "sums alone do not show how the episodes continue"
+ONE_STEP = "one step"  # the trait of `Context.one_step`
 ROUNDING = 1e-6  # of a spread, which is a difference of sums of squares
 
 
@@ -198,6 +199,7 @@ class Context:
     beside_longer_memories  computes how far the estimate is from those that remember more, or says
                     why that is not known
     state_values    (H+1, S) V_t(s) by MIS, and whether (t, s) was reached, if computed from rows
+    with_model      makes the sums with `model` too, of a log in memory
     shared          results computed earlier from these sums, for any estimator
     """
 
@@ -213,6 +215,7 @@ class Context:
     spread: Callable[[], Spread] | None = None
     beside_longer_memories: Callable[[], Comparison | str] = lambda: NO_EPISODES
     state_values: Callable[[], tuple[Floats, npt.NDArray[np.bool_]]] | None = None
+    with_model: Callable[[], Moments] | None = None
     shared: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -230,13 +233,24 @@ class Context:
         return self.sums if self.data is None else self.data
 
     @property
+    def one_step(self) -> bool:
+        """Whether the estimate is the mean of ρ y, of a log with one step: nothing is multiplied
+        or averaged by state, so `is` and `mis` are one number there, with one verdict."""
+        of = self.estimator
+        if of is None or self.sums.about.horizon > 1:
+            return False
+        return of.normalize in of.weights.means and of.reward == "logged" and of.control is None
+
+    @property
     def traits(self) -> frozenset[str]:
+        if self.one_step:
+            return frozenset({"ratios", ONE_STEP})
         return frozenset() if self.estimator is None else self.estimator.traits
 
     @property
     def limits(self) -> str:
         """The key of the estimator's limits."""
-        return "" if self.estimator is None else self.estimator.limits
+        return "" if self.estimator is None or self.one_step else self.estimator.limits
 
     @property
     def solved(self) -> Solution:
