@@ -7,9 +7,9 @@ what follows a state that the state does not say:
     E[ρ_{0:t-1} (q_t - V_t(s_t)) | s_t] = 0,   q_t = ρ_t (y_t + γ V_{t+1}(s_{t+1}))
 
 That holds if, given (t, s, a), the outcome f = y + γ V_{t+1}(s') is independent of ρ: then the
-state and the action hold all that matters for f, whoever chose the action. It fails if the policies
-look at something hidden that matters. So f and ρ are correlated within every (t, s, a). A Markov
-state makes the rows of an episode independent of each other there; nothing else is assumed.
+state and the action hold all that matters for f, no matter which logger chose the action. It fails
+if the policies look at something hidden that matters. So the correlation of f and ρ is tested
+within every (t, s, a). A Markov state makes the rows of an episode independent of each other there.
 """
 
 from __future__ import annotations
