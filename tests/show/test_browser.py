@@ -399,7 +399,7 @@ def test_light_dark_and_on_paper(open_page: Any, scheme: str, ink: str) -> None:
     page.emulate_media(media="print", color_scheme=scheme)
     page.set_viewport_size({"width": 720, "height": 1000})  # a sheet of A4
     charts = page.locator("[data-chart] svg")
-    assert charts.count() == 10
+    assert charts.count() == 11
     for width, height in charts.evaluate_all(SIZES):
         assert 100 < width <= 720
         assert height > 20

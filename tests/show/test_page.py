@@ -117,7 +117,7 @@ def test_every_chart_has_words_and_a_table(page: str) -> None:
     names = {a["data-chart"] for a in drawn}
     assert names == {
         "forest", "gains", "ess", "largest", "difference", "value_steps", "value_states",
-        "variance_steps", "variance_states", "sensitivity",
+        "variance_steps", "variance_states", "confounding", "sensitivity",
     }  # fmt: skip
     assert all(a["role"] == "img" and len(a["aria-label"] or "") > 40 for a in drawn)
     assert page.count("<figure") == len(drawn) == page.count("<summary>Data: ")
@@ -128,7 +128,7 @@ def test_every_section_is_there_and_linked(page: str) -> None:
     parsed = Page(page)
     wanted = {
         "estimates", "weights", "marginals", "value", "variance", "holes", "checks",
-        "sensitivity", "log", "computed",
+        "confounding", "sensitivity", "log", "computed",
     }  # fmt: skip
     assert {a["id"] for a in parsed.all("section")} == wanted | {"answer"}
     assert {a["href"] for a in parsed.all("a")} == {f"#{n}" for n in (*wanted, "answer")}

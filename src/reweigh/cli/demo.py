@@ -190,8 +190,8 @@ def demo(
 
 def _small_world(folder: Folder, terminal: Terminal) -> list[str]:
     """One target and every estimator; returns the commands that do the same on the files."""
+    from reweigh.evaluation.evaluations import main_of
     from reweigh.evaluation.report import write_report
-    from reweigh.evaluation.result import main_of
 
     with terminal.working("simulating"):
         world = demo_world()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import reweigh as rw
-from reweigh.cli.options import Inputs, ReportOptions
-from reweigh.cli.terminal import Terminal, cell, for_terminal, typed_command
+from reweigh.cli.options import Inputs, IntervalOptions, ReportOptions
+from reweigh.cli.terminal import Terminal, cell, collect_warnings, for_terminal, typed_command
 from reweigh.errors import RefusedError, UsageError
+from reweigh.evaluation.result import GAMMAS
 from reweigh.evaluation.sensitivity import Sensitivity
 from reweigh.show.text import answer_line
 from reweigh.system import rounded
@@ -18,6 +20,7 @@ from reweigh.system.process import each
 if TYPE_CHECKING:
     from reweigh.cli.evaluate import Outcome
     from reweigh.evaluation.groups import Groups
+    from reweigh.show.confounding import Confounding
 
 
 def with_settings(
@@ -94,6 +97,43 @@ def print_sensitivity(changes: Sensitivity, terminal: Terminal) -> None:
         terminal.answer(f"{changes.estimator} moves most by {moved}: {most.change}")
 
 
+def bounds_of(main: rw.Estimate, gammas: str | None) -> Confounding | RefusedError:
+    """The bounds if the log is confounded, or why there are none."""
+    if gammas is None:
+        factors: tuple[float, ...] = GAMMAS
+    else:
+        try:
+            factors = tuple(float(part) for part in gammas.split(","))
+        except ValueError as error:
+            raise UsageError(f"--gammas takes numbers such as 1.5,2,3, not {gammas!r}") from error
+    try:
+        return main.confounding(factors)
+    except RefusedError as error:
+        return error
+
+
+def print_bounds(bounds: Confounding | RefusedError, terminal: Terminal) -> None:
+    """The bounds by how wrong the log may be; --quiet leaves the sentence."""
+    if isinstance(bounds, RefusedError):
+        terminal.warn([f"no bounds for confounding: {bounds.reason}"])
+        return
+    terminal.say("", "If hidden causes change the odds of the logged actions by a factor up to Γ:")
+    terminal.table(("Γ", "at least", "at most"), bounds.rows(), left=[])
+    terminal.say(bounds.sentence, *bounds.notes)
+    terminal.answer(bounds.sentence)
+
+
+def count_trials(outcome: Outcome, ledger: Path, inputs: Inputs) -> None:
+    """Write down what was tried on this log, and take over how much that is by now."""
+    from reweigh.decide import ledger as ledgers
+
+    trials = [ledgers.trial(inputs.policy, result.recipe) for result in outcome.results]
+    with collect_warnings() as warnings:
+        tally = ledgers.noted(ledger, inputs.data.episodes_digest(), trials)
+    outcome.warnings += [*warnings, *tally.separate_warnings(len(trials))]
+    outcome.tried = tally.tried
+
+
 def print_groups(groups: Groups, terminal: Terminal) -> None:
     """A row per group of episodes; --quiet leaves its name, value, interval and verdict."""
     from reweigh.evaluation.groups import COLUMNS
@@ -102,6 +142,18 @@ def print_groups(groups: Groups, terminal: Terminal) -> None:
     terminal.table(COLUMNS, groups.cells(), left=["group"])
     terminal.say(*groups.lines())
     terminal.answer(*(answer_line(group.record) for group in groups))
+
+
+def certificate_of(
+    options: IntervalOptions, log: Any, policy: Any
+) -> rw.Certificate | RefusedError:
+    """The bounds for any number of episodes, with the declared range of rewards."""
+    assert options.reward_range is not None
+    side: Any = options.one_sided or "both"
+    try:
+        return rw.certify(log, policy, options.reward_range, options.level, side=side)
+    except RefusedError as error:
+        return error
 
 
 def sql_of(inputs: Inputs, recipes: list[Any]) -> str:

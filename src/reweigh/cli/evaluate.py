@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,6 +41,7 @@ from reweigh.system.process import each, stage
 if TYPE_CHECKING:
     from reweigh.evaluation.groups import Groups
     from reweigh.evaluation.sensitivity import Sensitivity
+    from reweigh.show.confounding import Confounding as Bounds
 
 SliceColumn = Annotated[
     str | None,
@@ -60,6 +60,21 @@ CutEpisodes = Annotated[
 ]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Take warnings and red verdicts for refusals (exit 4).")
+]
+Changes = Annotated[
+    bool,
+    typer.Option(
+        "--sensitivity",
+        help="How far the number moves with clipped ratios, without the heaviest episodes, "
+        "with fewer steps, coarser or finer states.",
+    ),
+]
+Confounding = Annotated[
+    bool, typer.Option("--confounding", help="Bounds on the value if hidden causes moved actions.")
+]
+Gammas = Annotated[
+    str | None,
+    typer.Option(help="How many times odds may be off, as 1.5,2,3: implies --confounding."),
 ]
 ShowSql = Annotated[
     bool, typer.Option("--show-sql", help="Print the queries of the engine, and stop.")
@@ -87,14 +102,9 @@ def evaluate(
     max_ratio: MaxRatio = None,
     cut: CutEpisodes = "refuse",
     strict: Strict = False,
-    sensitivity: Annotated[
-        bool,
-        typer.Option(
-            "--sensitivity",
-            help="How far the number moves with clipped ratios, without the heaviest episodes, "
-            "with fewer steps, coarser or finer states.",
-        ),
-    ] = False,
+    sensitivity: Changes = False,
+    confounding: Confounding = False,
+    gammas: Gammas = None,
     slice_: SliceColumn = None,
     ledger: Ledger = None,
     every: ShowAll = False,
@@ -132,8 +142,13 @@ def evaluate(
             outcome = _evaluated(replace(inputs, data=data), recipes, cut, intervals, sensitivity)
             if slice_ is not None and outcome.main is not None:
                 outcome.groups = outcome.main.by(slice_, intervals.level)
+            if confounding or gammas is not None:
+                outcome.bound(gammas)
     outcome.warnings += warnings
-    outcome.count_trials(ledger, inputs)
+    if ledger is not None:
+        from reweigh.cli.details import count_trials
+
+        count_trials(outcome, ledger, inputs)
     if report.report is not None:
         from reweigh.cli.details import write_outcome
 
@@ -180,6 +195,7 @@ class Outcome:
     sensitivities  by estimator
     disagreement   the sentence on estimators that disagree
     groups         the answer by groups of episodes
+    confounding    the bounds if the log is confounded, or why there are none
     tried          pairs of target and estimator tried on the log, where a ledger counts them
     """
 
@@ -193,11 +209,12 @@ class Outcome:
     warnings: list[str]
     tried: int | None = None
     groups: Groups | None = None
+    confounding: Bounds | RefusedError | None = None
 
     @property
     def main(self) -> rw.Estimate | None:
         """The one whose number is the answer."""
-        from reweigh.evaluation.result import main_of
+        from reweigh.evaluation.evaluations import main_of
 
         return main_of(self.results)
 
@@ -216,25 +233,14 @@ class Outcome:
         """Warnings of the log as a whole."""
         return [*self.warnings, *([self.disagreement] if self.disagreement else [])]
 
-    def count_trials(self, ledger: Path | None, inputs: Inputs) -> None:
-        """Write down what was tried on this log, and take over how much that is by now."""
-        if ledger is None:
-            return
-        from reweigh.decide import ledger as ledgers
+    def bound(self, gammas: str | None) -> None:
+        from reweigh.cli import details
 
-        trials = [ledgers.trial(inputs.policy, result.recipe) for result in self.results]
-        with collect_warnings() as warnings:
-            tally = ledgers.noted(ledger, inputs.data.episodes_digest(), trials)
-        self.warnings += [*warnings, *tally.separate_warnings(len(trials))]
-        self.tried = tally.tried
+        self.confounding = None if self.main is None else details.bounds_of(self.main, gammas)
 
     def to_dict(self, inputs: Inputs, report: ReportOptions) -> dict[str, Any]:
         """All of it as plain values."""
-        whole, certificate = text.whole_log(self.records), self.certificate
-        if isinstance(certificate, RefusedError):
-            certified: dict[str, Any] | None = refusal_json(certificate)
-        else:
-            certified = None if certificate is None else certificate.to_dict()
+        whole = text.whole_log(self.records)
         return {
             "estimates": [self._entry(e) for e in self.records],
             "behavior_value": None if whole is None else whole.behavior_value,
@@ -242,9 +248,10 @@ class Outcome:
             "seed": self.seed,
             # without a ledger: one target, so a pair for each
             "tried": len(self.results) if self.tried is None else self.tried,
-            "certificate": certified,
+            "certificate": _plain(self.certificate),
             "disagreement": self.disagreement,
-            "groups": None if self.groups is None else self.groups.to_dict(),
+            "groups": _plain(self.groups),
+            "confounding": _plain(self.confounding),
             "warnings": self.warnings,
             "report": report.path,
             "version": rw.__version__,
@@ -269,6 +276,11 @@ class Outcome:
             raise RefusedError("strict", "there are warnings, and --strict takes them for refusals")
 
 
+def _plain(part: Any) -> Any:
+    """Plain values, also of a refusal."""
+    return refusal_json(part) if isinstance(part, RefusedError) else part and part.to_dict()
+
+
 def _evaluated(
     inputs: Inputs, recipes: list[Any], cut: Any, options: IntervalOptions, sensitivity: bool
 ) -> Outcome:
@@ -283,7 +295,11 @@ def _evaluated(
         )
     with stage(1, stages):
         seed, intervals, refused = _intervals(results, options)
-        certificate = _certificate(options, data, policy)
+        certificate = None
+        if options.reward_range is not None:
+            from reweigh.cli.details import certificate_of
+
+            certificate = certificate_of(options, data, policy)
     for k, result in enumerate(results):
         if isinstance(result, rw.Estimate) and result.estimator in refused:
             results[k] = replace(result, no_interval=refused[result.estimator].reason)
@@ -335,18 +351,6 @@ def _intervals(
             return None
 
     return seed, each("intervals", results, interval_of), refused
-
-
-def _certificate(
-    options: IntervalOptions, log: Any, policy: Any
-) -> rw.Certificate | RefusedError | None:
-    if options.reward_range is None:
-        return None
-    side: Any = options.one_sided or "both"
-    try:
-        return rw.certify(log, policy, options.reward_range, options.level, side=side)
-    except RefusedError as error:
-        return error
 
 
 def print_estimates(
@@ -425,6 +429,10 @@ def _print(
 
         for changes in outcome.sensitivities.values():
             print_sensitivity(changes, terminal)
+    if outcome.confounding is not None:
+        from reweigh.cli.details import print_bounds
+
+        print_bounds(outcome.confounding, terminal)
     if certificate is not None and not isinstance(certificate, RefusedError):
         terminal.say(f"\n{certificate}")
         terminal.answer("certificate: " + certificate.rows()[0][1])

@@ -78,6 +78,21 @@ class Sensitivity(TypedDict):
     untried: str
 
 
+class Bounds(TypedDict):
+    gamma: Annotated[float, "How many times the odds of the logged actions may be off."]
+    low: Number
+    high: Number
+
+
+class Confounding(TypedDict):
+    value: Annotated[float, "Of dm, which Γ = 1 gives."]
+    behavior_value: Number
+    bounds: list[Bounds]
+    tipping: Annotated[Number, "The Γ from which there may be no gain, or no loss; null: none."]
+    most: Annotated[float, "The largest Γ that was tried for it."]
+    unseen: Annotated[float, "The share of the target's behavior that no bound covers."]
+
+
 class Memory(TypedDict):
     memory: Annotated[int, "How many past steps were used."]
     why: str
@@ -245,6 +260,7 @@ class Evaluate(Output):
     certificate: Certificate | Refused | None
     disagreement: Annotated[str | None, "Estimators that differ more than their errors explain."]
     groups: Annotated[Groups | None, "The answer by groups of episodes, with --slice."]
+    confounding: Annotated[Confounding | Refused | None, "With --confounding."]
     warnings: Texts
     report: Annotated[str | None, "The path of the report, with --report."]
     version: str

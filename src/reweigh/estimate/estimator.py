@@ -219,6 +219,7 @@ class Weights:
     has_operator     whether it is a recursion over a one-step operator (`operators`)
     blocks           of episodes that its sums are split into: an error by the jackknife needs them
     only_jackknife   whether its error is the jackknife's, even with the rows in memory
+    means            the normalizations with which it is the mean of ρ y if there is one step
     solves_replicates   whether the replicates of a log are solved together
     limit_group      the key of its gates' limits, if these differ between estimators
     own_traits       traits for gates beyond those derived from the rest; see `Recipe.traits`
@@ -236,6 +237,7 @@ class Weights:
     has_operator: ClassVar[bool] = False
     blocks: ClassVar[int] = 1
     only_jackknife: ClassVar[bool] = False
+    means: ClassVar[tuple[Normalize, ...]] = ()
     solves_replicates: ClassVar[bool] = True
     limit_group: ClassVar[str] = "states"
     own_traits: ClassVar[frozenset[str]] = frozenset()
@@ -354,9 +356,7 @@ class Recipe:
             )
         fits = self.reward in weights.rewards and (self.reward == "logged" or self.control is None)
         if not fits:
-            raise must_be(
-                "reward", ('"logged", except for MIS without a control variate'), self.reward
-            )
+            raise must_be("reward", '"logged", except for MIS without a control', self.reward)
         if self.control is not None and not weights.takes_control:
             raise must_be("control", f"None with {kind}", self.control.q)
 

@@ -56,6 +56,7 @@ class Marginal(OperatorWeights):
     pooled: bool = False
     kinds = frozenset({"transitions"})
     normalizations = ("none", "simplex", "state")
+    means = ("none", "simplex")
     rewards = ("logged", "averaged", "pooled")
     takes_control = True
     formula = (

@@ -46,6 +46,7 @@ class Products(Weights):
     stepwise: ClassVar[bool]
     kinds = frozenset({"trajectories"})
     normalizations = ("none", "step")
+    means = ("none",)
     multiplies = whole_episodes = True
     limit_group = "products"
 

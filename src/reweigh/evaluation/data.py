@@ -127,12 +127,12 @@ class RowsData(EvaluationData):
         kinds = frozenset({"model"}) if recipe.fitted else recipe.needs.all_kinds
         return self.with_kinds(kinds, (dropped, recipe.max_ratio, recipe.needs.blocks))
 
-    def for_gates(self, recipe: Recipe, dropped: bool = False) -> Moments:
-        """The sums that the gates of the log and target read."""
+    def for_gates(self, recipe: Recipe, dropped: bool = False, *more: str) -> Moments:
+        """The sums that the gates of the log and target read, and `more` of them."""
         log, _ = self.rows(dropped)
         if log.steps.weight is not None:
-            return self.unweighted().for_gates(recipe, dropped)
-        kinds = tables_for(self.recipes or [recipe], values_from_rows=from_rows(log))
+            return self.unweighted().for_gates(recipe, dropped, *more)
+        kinds = tables_for(self.recipes or [recipe], values_from_rows=from_rows(log)) | {*more}
         return self.with_kinds(kinds, (dropped, recipe.max_ratio, 1))
 
     def unweighted(self) -> RowsData:
@@ -269,7 +269,7 @@ class SumsData(EvaluationData):
 
     all_moments = moments
 
-    def for_gates(self, recipe: Recipe, dropped: bool = False) -> Moments:
+    def for_gates(self, recipe: Recipe, dropped: bool = False, *more: str) -> Moments:
         return self.stored
 
     def state_values(self, recipe: Recipe, dropped: bool) -> None:

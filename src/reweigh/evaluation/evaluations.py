@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from reweigh.errors import UsageError, nearest
-from reweigh.evaluation.result import Estimate, Refusal, main_of
+from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.show import text
 from reweigh.show.first_screen import COLUMNS, Card
 from reweigh.show.record import Evaluation, ranked
@@ -101,3 +101,14 @@ class Evaluations(Card, Sequence[Result]):
         return "\n".join([*lines, *([] if whole is None else [text.log_line(whole)]), *refused])
 
     __repr__ = __str__
+
+
+def main_of(results: Sequence[Estimate | Refusal]) -> Estimate | None:
+    """The one whose number is the answer: what "auto" chose, else MIS, the default, else the
+    first that answered. It is never chosen by its value."""
+    from reweigh.estimate.presets import mis
+
+    answered = [result for result in results if isinstance(result, Estimate)]
+    chosen = [result for result in answered if result.chosen is not None]
+    default = [result for result in answered if result.estimator == mis().name]
+    return next(iter([*chosen, *default, *answered]), None)

@@ -12,7 +12,8 @@ import numpy as np
 
 from reweigh.errors import RefusedError
 from reweigh.evaluation.data import RowsData
-from reweigh.evaluation.result import Estimate, Refusal, main_of
+from reweigh.evaluation.evaluations import main_of
+from reweigh.evaluation.result import GAMMAS, Estimate, Refusal
 from reweigh.log.abstractions import NamedLabels
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
@@ -92,6 +93,7 @@ def _gathered(
         "value": lambda: _value(sources, main),
         "unlogged": lambda: unlogged(sources),
         "changes": lambda: _changes(main, sources.log),
+        "confounding": lambda: _confounding(main),
     }
     with stage(0, len(makers) + 1):
         records = records_of(results, intervals)
@@ -194,6 +196,19 @@ def _changes(main: Estimate | None, log: EpisodeLog | None) -> tuple[Change, ...
     return _part(lambda: main.sensitivity().changes)
 
 
+def _confounding(main: Estimate | None) -> Any:
+    """The bounds if hidden causes moved the logged actions."""
+    if main is None:
+        return Missing("there is no estimate")
+    log = main.uncertainty.data.log
+    if log is not None and log.steps.n_rows > MOST_ROWS_CHANGED:
+        return Missing(
+            f"it sorts the rows about fifty times, which takes long with {log.steps.n_rows:,}; "
+            "call estimate.confounding() for it"
+        )
+    return main.confounding()
+
+
 @dataclass(frozen=True, eq=False)
 class Plots:
     """The charts of one estimate, for notebooks and files: `est.plot.forest()` shows itself, and
@@ -244,6 +259,11 @@ class Plots:
         """The value under other choices."""
         changes = self.estimate.sensitivity().changes
         return _titled("sensitivity", forest.sensitivity(changes, self._rows()[0]))
+
+    def confounding(self, gammas: Sequence[float] = GAMMAS) -> Any:
+        """The bounds on the value by how wrong the logged propensities may be."""
+        bounds = self.estimate.confounding(gammas)
+        return _titled("confounding", forest.confounding(bounds, self.estimate.estimator))
 
     def save(self, chart: Any, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write a chart in the format that the file's name ends in: .svg, .png, .pdf, .html or

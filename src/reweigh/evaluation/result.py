@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from reweigh.evaluation.sensitivity import Sensitivity
     from reweigh.evaluation.uncertainty import EstimateUncertainty
     from reweigh.log.states import Labels
+    from reweigh.show.confounding import Confounding
     from reweigh.sums.moments import Moments
     from reweigh.system.frames import FrameKind
     from reweigh.trust.gates import GateResult, Verdict
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 NOT_TO_TRUST = f"{NO_TRUST}; see certify() for a bound that holds"
 By = Literal["estimate", "step", "state", "gate"]
+GAMMAS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # by how much odds may be off
 MOST_ROWS_TRIED = 1_000_000  # beyond, another estimator and its verdict take their time
 __all__ = [
     "Diagnostics",
@@ -156,7 +158,7 @@ class Estimate(Card):
         return Verdict((*self.gates, *measured("sums", self.context())))
 
     def context(self) -> Context:
-        """The context of gates that read sums."""
+        """What gates that read sums read."""
         of = self.uncertainty
         with np.errstate(over="ignore", invalid="ignore"):  # gates report overflows
             sums = of.data.for_gates(self.recipe, of.dropped)
@@ -174,6 +176,7 @@ class Estimate(Card):
             state_values=of.data.state_values(self.recipe, of.dropped),
             nodes=None if self.marginals is None else self.marginals.by_node,
             reward_range=of.data.reward_range,
+            with_model=lambda: of.data.for_gates(self.recipe, of.dropped, "model"),
             shared=of.data.once(("gates", id(sums)), dict[str, Any]),
         )
 
@@ -287,10 +290,19 @@ class Estimate(Card):
         log, target = self.uncertainty.rows("sensitivity needs a log that can be changed")
         return of_log(log, target, self.recipe, evaluate_all)
 
+    def confounding(self, gammas: Sequence[float] = GAMMAS) -> Confounding:
+        """Bounds on the value if hidden causes moved the logged actions: for each Γ of `gammas`,
+        their true odds may be up to Γ times the logged ones, or as many times smaller. Also the Γ
+        from which a gain, or a loss, against the behavior may be none. The bounds are those of a
+        model (`dm`), which Γ = 1 gives."""
+        from reweigh.evaluation.confounding import of_estimate
+
+        return of_estimate(self.uncertainty, gammas)
+
     @cached_property
     def plot(self) -> Plots:
         """Charts: `est.plot.forest()`, `.gains()`, `.weights()`, `.marginals()`, `.value()`,
-        `.variance()`, `.sensitivity()`; `est.plot.save(chart, path)` writes one."""
+        `.variance()`, `.sensitivity()`, `.confounding()`. `est.plot.save(chart, path)` saves."""
         from reweigh.evaluation.report import Plots
 
         return Plots(self)
@@ -438,14 +450,3 @@ class Refusal(Card):
 
     def to_dict(self) -> dict[str, Any]:
         return self.record().to_dict()
-
-
-def main_of(results: Sequence[Estimate | Refusal]) -> Estimate | None:
-    """The one whose number is the answer: what "auto" chose, else MIS, the default, else the
-    first that answered. It is never chosen by its value."""
-    from reweigh.estimate.presets import mis
-
-    answered = [result for result in results if isinstance(result, Estimate)]
-    chosen = [result for result in answered if result.chosen is not None]
-    default = [result for result in answered if result.estimator == mis().name]
-    return next(iter([*chosen, *default, *answered]), None)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from reweigh.estimate.estimator import Recipe
     from reweigh.estimate.standard_error import Gain
+    from reweigh.show.confounding import Confounding
     from reweigh.system.frames import FrameKind
     from reweigh.trust.breakdown import Decomposition, Heat, Missing, ValueParts
     from reweigh.trust.gates import Level, Verdict
@@ -352,6 +353,7 @@ class Report:
     results    one per estimator, in the order asked for; `answer` is the place of the one whose
                number is the answer, None where every estimator refused
     changes    the answer under other choices
+    confounding  the bounds if hidden causes moved the logged actions
     truth      the true value where a simulation knows it
     log        the log, as it describes itself; hashes: of the log and of the target
     unit       what the value is per
@@ -371,6 +373,7 @@ class Report:
     variance: Decomposition | Missing
     unlogged: Unlogged | Missing
     changes: tuple[Change, ...] | Missing
+    confounding: Confounding | Missing
     log: Mapping[str, Any]
     hashes: Facts = ()
     truth: float | None = None

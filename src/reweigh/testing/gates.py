@@ -30,7 +30,7 @@ from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import read_log
 from reweigh.trust.gates import Context, Gate, GateResult, Limit, all_gates
-from reweigh.trust.gates.gate import ORDER
+from reweigh.trust.gates.gate import ONE_STEP, ORDER
 from reweigh.worlds import random_mdp
 
 Logs = Callable[[np.random.Generator], tuple[EpisodeLog, Policy]]
@@ -91,7 +91,7 @@ def check_declaration(gate: Gate) -> None:
     assert gate.name not in {other.name for other in others}, f"two gates are named {gate.name!r}"
     unknown = gate.needs - TABLES
     assert not unknown, f"{gate.name} needs tables that do not exist: {sorted(unknown)}"
-    traits = frozenset().union(*(recipe.traits for recipe in every))
+    traits = frozenset({ONE_STEP}).union(*(recipe.traits for recipe in every))
     unknown = (gate.of | gate.unless) - traits
     assert not unknown, f"{gate.name} names traits that no estimator has: {sorted(unknown)}"
     unknown = frozenset(gate.limits) - {"", *(recipe.limits for recipe in every)}

@@ -323,7 +323,6 @@ class BootstrapT(IntervalMethod):
 
         if of.error is None:
             raise of.no_error()
-        from reweigh.trust.bootstrap import bootstrap_t
 
         made = of.replicates(wanted, errors=True)
         assert made.errors is not None

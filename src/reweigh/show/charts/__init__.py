@@ -94,6 +94,7 @@ TITLES = {
     "value_states": "Where is the value earned?",
     "variance_steps": "Which steps make the answer uncertain?",
     "variance_states": "Which states make the answer uncertain?",
+    "confounding": "How wrong may the logged propensities be?",
     "sensitivity": "How far does the answer move with the choices behind it?",
 }
 

@@ -19,6 +19,7 @@ from reweigh.show.charts import (
     look_of,
     sized,
 )
+from reweigh.show.confounding import Confounding
 from reweigh.show.record import Change, Evaluation
 from reweigh.show.text import display_names, percent, plain, span
 from reweigh.system import rounded
@@ -174,6 +175,41 @@ def _rules(marks: Sequence[tuple[float, str]], low: float, high: float) -> list[
         layers.append(rule.encode(x="at:Q", tooltip=tooltip))
         layers.append(note.encode(x="at:Q", y=alt.value(0), text="what:N"))
     return layers
+
+
+def confounding(bounds: Confounding, label: str) -> Any:
+    """The bounds of the value by Γ, and what the behavior earned."""
+    color = look_of(label).color
+    gammas = bounds.gammas.tolist()
+    rows: list[dict[str, Any]] = [
+        {"gamma": float(g), "low": float(a), "high": float(b), "text": f"{a:.4g} to {b:.4g}"}
+        for g, a, b in zip(bounds.gammas, bounds.low, bounds.high, strict=True)
+    ]
+    x = alt.X(
+        "gamma:Q",
+        title="Γ: how many times the odds of the logged actions may be off",
+        scale=alt.Scale(type="log", nice=False),
+        axis=alt.Axis(values=gammas, format="~g", grid=False),
+    )
+    y = alt.Y("low:Q", title="value per episode", scale=alt.Scale(zero=False))
+    tooltip = [alt.Tooltip("gamma:Q", title="Γ"), alt.Tooltip("text:N", title="value")]
+    base = chart_of(rows).encode(x=x)
+    layers = [
+        base.mark_area(color=color, opacity=0.2).encode(y=y, y2="high:Q"),
+        base.mark_line(color=color, point={"color": color}).encode(y=y, tooltip=tooltip),
+        base.mark_line(color=color, point={"color": color}).encode(y="high:Q", tooltip=tooltip),
+    ]
+    if bounds.behavior_value is not None:
+        row = [{"at": bounds.behavior_value, "gamma": gammas[-1], "what": "today’s policy"}]
+        rule = chart_of(row).mark_rule(color=GREY, strokeDash=[5, 4], strokeWidth=1.5)
+        note = chart_of(row).mark_text(align="right", dx=-8, dy=-8, color=INK, fontSize=12)
+        layers += [rule.encode(y="at:Q"), note.encode(x=x, y="at:Q", text="what:N")]
+    if bounds.tipping is not None and bounds.tipping <= gammas[-1]:
+        row = [{"gamma": bounds.tipping}]
+        mark = chart_of(row).mark_rule(color=INK, strokeDash=[2, 2], strokeWidth=1.5)
+        tip = [alt.Tooltip("gamma:Q", title="from here on it may be none", format=".3g")]
+        layers.append(mark.encode(x=x, tooltip=tip))
+    return sized(alt.layer(*layers))
 
 
 def sensitivity(changes: Sequence[Change], row: Evaluation) -> Any:

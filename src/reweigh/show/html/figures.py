@@ -9,6 +9,7 @@ import numpy as np
 
 from reweigh.estimate.standard_error import same
 from reweigh.show.charts import forest, steps
+from reweigh.show.confounding import Confounding
 from reweigh.show.html import LONGEST_LABEL, Cells, Figure, Table
 from reweigh.show.record import Change, Evaluation, Report
 from reweigh.show.text import change_cells, interval_cell, signed, span
@@ -153,6 +154,14 @@ def sensitivity(report: Report, changes: tuple[Change, ...]) -> Figure | None:
     )
     table = Table("The answer under other choices", columns, cells, frozenset({1, 2}))
     return Figure("sensitivity", text, table, lambda: forest.sensitivity(known, row))
+
+
+def confounding(report: Report, bounds: Confounding) -> Figure:
+    """The bounds by Γ."""
+    table = Table("Bounds on the value", ("Γ", "at least", "at most"), tuple(bounds.rows()))
+    label = "dm" if report.main is None else report.main.label
+    text = " ".join([bounds.sentence, *bounds.notes])
+    return Figure("confounding", text, table, lambda: forest.confounding(bounds, label))
 
 
 # --- weights

@@ -34,6 +34,10 @@ CURSE = (
     "Ordinary importance sampling multiplies one ratio per step; soon a few episodes carry all "
     "of the weight. Marginalized weights compare state distributions step by step instead."
 )
+CONFOUNDED = (
+    "No check sees a hidden cause that moved both the decisions and what followed. Γ says how much "
+    "it may have changed the odds of a logged action: Γ = 2 doubles or halves them."
+)
 ARROWS = "An arrow (◂ ▸) at the edge of a chart: the interval goes on beyond it."
 CHECKS = "Checks of every {}: ✓ green, ! amber, ✕ red, ? not checked"
 LIBRARIES = ("numpy", "scipy", "numba", "pyarrow", "altair", "vl-convert-python")
@@ -53,6 +57,7 @@ def page_of(report: Report) -> Page:
     states = Section("marginals", "Which states does the new policy visit more often, or less?")
     lacks = Section("holes", "What would the new policy do that the log never shows?")
     error = Section("variance", "Where does the uncertainty come from?")
+    hidden = Section("confounding", "How wrong may the logged propensities be?", CONFOUNDED)
     choices = Section("sensitivity", "How much do other choices change the answer?")
     sections = (
         _estimates(report),
@@ -63,6 +68,13 @@ def page_of(report: Report) -> Page:
         _part(error, report.variance, _variance),
         _part(lacks, report.unlogged, _unlogged),
         _checks(report),
+        _part(
+            hidden,
+            report.confounding,
+            lambda section, bounds: replace(
+                section, figures=(figures.confounding(report, bounds),)
+            ),
+        ),
         _part(choices, report.changes, lambda section, c: _sensitivity(section, report, c)),
         log_section(report.log),
         computed_section(computation(report), recipes, report.command),

@@ -42,6 +42,7 @@ Result = TypeVar("Result")
 NO_TRANSITIONS = "the sums have no transitions"
 NO_EPISODES = "sums alone do not show how the episodes continue"
 NOT_DECLARED = "no range of rewards is declared (reward_range)"
+ONE_STEP = "one step"  # the trait of `Context.one_step`
 ROUNDING = 1e-6  # of a spread, which is a difference of sums of squares
 
 
@@ -206,6 +207,7 @@ class Context:
     clusters        how many clusters the error is made of; None of a log without clusters
     nodes           d_t(s) of the estimate, for gates that read sums; None without a distribution
     reward_range    the smallest and largest reward that can occur, as declared
+    with_model      makes the sums with `model` too, of a log in memory
     shared          results computed earlier from these sums, for any estimator
     """
 
@@ -224,6 +226,7 @@ class Context:
     clusters: Count | None = None
     nodes: Nodes | DenseNodes | None = None
     reward_range: tuple[float, float] | None = None
+    with_model: Callable[[], Moments] | None = None
     shared: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -247,13 +250,24 @@ class Context:
         return whole.reward_range if isinstance(whole, EpisodeLog) else whole.rewards
 
     @property
+    def one_step(self) -> bool:
+        """Whether the estimate is the mean of ρ y, of a log with one step: nothing is multiplied
+        or averaged by state, so `is` and `mis` are one number there, with one verdict."""
+        of = self.estimator
+        if of is None or self.sums.about.horizon > 1:
+            return False
+        return of.normalize in of.weights.means and of.reward == "logged" and of.control is None
+
+    @property
     def traits(self) -> frozenset[str]:
+        if self.one_step:
+            return frozenset({"ratios", ONE_STEP})
         return frozenset() if self.estimator is None else self.estimator.traits
 
     @property
     def limits(self) -> str:
         """The key of the estimator's limits."""
-        return "" if self.estimator is None else self.estimator.limits
+        return "" if self.estimator is None or self.one_step else self.estimator.limits
 
     @property
     def solved(self) -> Solution:

@@ -40,6 +40,7 @@ from reweigh.log.states import END
 from reweigh.sums.moments import Moments
 from reweigh.system import number
 from reweigh.trust.gates.gate import (
+    ONE_STEP,
     ROUNDING,
     Context,
     Floats,
@@ -124,9 +125,11 @@ class MarginalSupport(
     reads="sums",
     needs={"transitions"},
     limits=limits_by(Limit(0.01, 0.10)),
-    of={"products", "memory"},
+    of={"products", "memory", ONE_STEP},
 ):
-    def measure(self, context: Context) -> GateResult:
+    def measure(self, context: Context) -> GateResult | None:
+        if context.one_step and context.estimator and not context.estimator.uses_trajectories:
+            return None  # "support" says it
         weights = context.once("marginal weights", lambda: marginal_weights(context))
         if isinstance(weights, str):
             return self.unknown(weights)
@@ -145,6 +148,7 @@ class RareStates(
         "are normalized within states"
     ),
     warning=LowOverlapWarning,
+    unless={ONE_STEP},
 ):
     """Target mass on (t, s), of a model on (t, s, a), seen fewer than 10 times: the mean over the
     steps. Without a model, and without weights that are normalized within a state, which few rows
@@ -248,7 +252,7 @@ class TotalMass(
     limits=limits_by(Limit(0.10, 0.50)),
     softened="at most amber: large weights trigger it on clean logs too",
     hint=True,
-    unless={"products", "model"},
+    unless={"products", "model", ONE_STEP},
 ):
     """Σ_s d_t(s) of the un-normalized recursion, which should be 1. Only a hint, because large
     weights trigger it on clean logs."""
@@ -396,7 +400,7 @@ class RewardRange(
             f"earns {between}"
         )
         name = "the estimate" if estimator is None else estimator.name
-        if estimator is not None and estimator.may_exceed_rewards:
+        if estimator is not None and estimator.may_exceed_rewards and not context.one_step:
             text = f"{why}; the weights of {name} are not normalized, so it can leave the range"
             return self.result("green", errors, text)
         if errors is None or errors > REFUSED:
