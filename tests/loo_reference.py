@@ -71,10 +71,10 @@ def leave_one_out(log: Log, *, by_action: bool = True) -> Answer:
         prior = [_prior(here, rewards), _prior(known, going)]
         by_edge: dict[object, list[Fraction]] = {}
         for m in known:
-            key = (m.s, m.a if by_action else None, m.t_next, m.s_next)
+            key = (m.s, m.a, m.t_next, m.s_next) if by_action else m
             by_edge.setdefault(key, []).append(m.y + ahead[id(m)])  # type: ignore
         means = [sum(ys, ZERO) / len(ys) for ys in by_edge.values()]
-        V[t, None] = sum(prior, ZERO)
+        V[t, None] = _within(sum(prior, ZERO), means)
         for s in {m.s for m in here}:
             phi = [
                 {id(m): _phi(m, [o for o in rows if o.s == s], y, M, by_action)
@@ -83,9 +83,7 @@ def leave_one_out(log: Log, *, by_action: bool = True) -> Answer:
             ]  # fmt: skip
             mean = [sum(p.values(), ZERO) / len(p) if p else M
                     for p, M in zip(phi, prior, strict=True)]  # fmt: skip
-            V[t, s] = sum(mean, ZERO)
-            if means:
-                V[t, s] = min(max(V[t, s], min(means)), max(means))
+            V[t, s] = _within(sum(mean, ZERO), means)
             weight = log.discount**t * n * d[t].get(s, ZERO)
             for m in (m for m in here if m.s == s):
                 term = sum(
@@ -99,6 +97,10 @@ def leave_one_out(log: Log, *, by_action: bool = True) -> Answer:
     spread = sum(((v - value) ** 2 for v in first), ZERO)
     square = (spread + sum(terms.values(), ZERO)) / n**2
     return Answer(value, [p + v - value for p, v in zip(psi, first, strict=True)], square)
+
+
+def _within(value: Fraction, means: list[Fraction]) -> Fraction:
+    return min(max(value, min(means)), max(means)) if means else value
 
 
 def _ahead(log: Log, V: dict[tuple[int, State], Fraction], m: Move) -> Fraction | None:

@@ -58,3 +58,24 @@ def test_value_error_and_influence_are_those_of_the_definition(kind: str) -> Non
     rng = random.Random(kind)
     compared = sum(check(random_log(rng, **KINDS[kind]), by_action=True) for _ in range(LOGS))
     assert compared > LOGS // 3
+
+
+BY_ROWS = {
+    "ratios differ": ({"function_ratios": False}, True),
+    "ratios differ, cut off": (
+        {"function_ratios": False, "ends": ("terminated", "truncated"), "with_next": True},
+        True,
+    ),
+    "hidden": ({"hide": 0.4, "ends": ("complete", "terminated")}, False),
+    "larger": ({"n": 25, "horizon": 3, "function_ratios": False}, True),
+}
+
+
+@pytest.mark.parametrize("kind", BY_ROWS)
+def test_rows_tell_it_where_sums_do_not(kind: str) -> None:
+    arguments, by_action = BY_ROWS[kind]
+    rng, compared = random.Random(kind), 0
+    for _ in range(LOGS):
+        log = random_log(rng, **arguments)
+        compared += check(log, by_action=by_action or not log.hidden)
+    assert compared > LOGS // 3

@@ -220,6 +220,7 @@ class Weights:
     blocks           of episodes that its sums are split into: an error by the jackknife needs them
     only_jackknife   whether its error is the jackknife's, even with the rows in memory
     solves_replicates   whether the replicates of a log are solved together
+    holds_others   whether ψ takes what an episode learns from others as given: no derivative
     limit_group      the key of its gates' limits, if these differ between estimators
     own_traits       traits for gates beyond those derived from the rest; see `Recipe.traits`
     formula, descriptions   its formula, with {over} for its divisor, and the variant in words
@@ -237,6 +238,7 @@ class Weights:
     blocks: ClassVar[int] = 1
     only_jackknife: ClassVar[bool] = False
     solves_replicates: ClassVar[bool] = True
+    holds_others: ClassVar[bool] = False
     limit_group: ClassVar[str] = "states"
     own_traits: ClassVar[frozenset[str]] = frozenset()
     formula: ClassVar[str]
@@ -272,6 +274,15 @@ class Weights:
         """The solution on its sums; without `errors` the value is enough."""
         raise NotImplementedError
 
+    def solve_data(
+        self, recipe: Recipe, sums: Moments, rows: LogAndTarget | None, *, errors: bool = True
+    ) -> Solution:
+        """The same, for one that takes the rows where its sums are not enough."""
+        return self.solve(recipe, sums, errors=errors)
+
+    def check_sums(self, sums: Moments) -> None:
+        """Refuse sums that are not enough, though all tables are there."""
+
     def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
         """The same on sums that hold replicates, where it `solves_replicates`."""
         raise NotImplementedError
@@ -280,6 +291,12 @@ class Weights:
         self, recipe: Recipe, log: EpisodeLog, target: Policy, *, errors: bool = True
     ) -> Solution | None:
         """The same straight from the rows of a log in memory, where that is faster; else None."""
+        return None
+
+    def influence(
+        self, recipe: Recipe, sums: Moments, log: EpisodeLog, target: Policy
+    ) -> Floats | None:
+        """(n,) the influence values, where they are no gradient of sums; else None."""
         return None
 
     def gradient(self, recipe: Recipe, sums: Moments) -> Gradient:

@@ -21,7 +21,8 @@ step. A state without rows has the value M.
 with Y(a) = Σy over the rows of a: cells (t, s, a, s') hold all that the value takes, and with Σr²
 the squares Σ(φ - V)². An action of the target that the cell lacks has the value b. Where rows end
 before an unknown state, the rewards are averaged over all N rows and γV over the M that go on; φ is
-linear in y, so that it is the sum of both.
+linear in y, so that it is the sum of both. Elsewhere the rows are needed, in memory
+(`leave_one_out_rows.py`), and sums refuse.
 
 **Error.** φ_i is used as if the m of other rows were given, as with cross-fitting:
 
@@ -38,14 +39,24 @@ import numpy as np
 
 from reweigh.errors import RefusedError
 from reweigh.estimate import recursion
-from reweigh.estimate.estimator import Place, Recipe, Replicated, Solution, Weights, value_alone
+from reweigh.estimate.estimator import (
+    LogAndTarget,
+    Place,
+    Recipe,
+    Replicated,
+    Solution,
+    Weights,
+    value_alone,
+)
 from reweigh.estimate.marginal import Marginal
 from reweigh.estimate.operators import OneStep, cells_of, importance_operator, start_term
 from reweigh.estimate.recursion import Backward, Forward, Squared, forward, start_variance
 from reweigh.estimate.solution import largest, solve_operator
 from reweigh.estimate.standard_error import LOST, Freedom
 from reweigh.kernels import Bools, Floats, Ints, group_by, rowwise, tally
+from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
+from reweigh.policy import Policy
 from reweigh.sums.gather import CellGradient
 from reweigh.sums.keyed import is_constant
 from reweigh.sums.moments import Moments
@@ -61,6 +72,7 @@ class LeaveOneOut(Weights):
     """MDR with the Q of the other rows of the cell."""
 
     kinds = frozenset({"model"})
+    holds_others = True
     limit_group = "augmented"
     own_traits = frozenset({"augmented"})
     formula = (
@@ -77,23 +89,26 @@ class LeaveOneOut(Weights):
     def may_exceed_rewards(self, recipe: Recipe) -> bool:
         return False
 
-    def operator(self, recipe: Recipe, sums: Moments) -> OneStep:
+    def operator(self, sums: Moments) -> OneStep:
         """That of MIS on cells with the action, where these are enough."""
-        refuse_unless_by_cells(sums)
+        self.check_sums(sums)
         cells, start = cells_of(sums, "model")
         return importance_operator(cells, start, sums.about.horizon, sums.about.discount)
 
     def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
-        op = self.operator(recipe, sums)
+        op = self.operator(sums)
         flow = forward(op, simplex=True)  # refuses where no row is possible under the target
         values = LeftOut.of(op)
         if not errors:
             alone = value_alone(np.full(op.horizon, np.nan))
             return replace(alone, value=float(values.value), per_step=None)
-        return solution(recipe, op, flow, values)
+        square = squared(op, flow, values)
+        weights = with_weights(recipe, op, flow, float(values.value), square)
+        unseen, unseen_at = _unseen(op, flow, values.pairs, weights)
+        return replace(weights, unseen_mass=unseen, unseen_at=unseen_at)
 
     def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
-        op = self.operator(recipe, sums)
+        op = self.operator(sums)
         flow, values = forward(op, simplex=True), LeftOut.of(op)
         inside = flow.d[: op.offsets[-2]]
         return Replicated.of(
@@ -102,8 +117,35 @@ class LeaveOneOut(Weights):
             ("no-overlap", np.isnan(inside).any(axis=0)),
         )
 
+    def check_sums(self, sums: Moments) -> None:
+        why = _needs_rows(sums)
+        if why is not None:
+            raise RefusedError(
+                "needs-log",
+                "mdr-loo leaves out each row by itself, and sums do not tell what this does: "
+                f"{why}. Read the log into memory (engine='arrays'), or use mis()",
+            )
+
+    def solve_data(
+        self, recipe: Recipe, sums: Moments, rows: LogAndTarget | None, *, errors: bool = True
+    ) -> Solution:
+        if rows is None or _needs_rows(sums) is None:
+            return self.solve(recipe, sums, errors=errors)
+        from reweigh.estimate.leave_one_out_rows import solve_rows
+
+        return solve_rows(recipe, *rows, sums, errors=errors)
+
+    def influence(
+        self, recipe: Recipe, sums: Moments, log: EpisodeLog, target: Policy
+    ) -> Floats | None:
+        if _needs_rows(sums) is None:
+            return None
+        from reweigh.estimate.leave_one_out_rows import influence_of_rows
+
+        return influence_of_rows(recipe, log, target, sums)
+
     def gradient(self, recipe: Recipe, sums: Moments) -> CellGradient:
-        op = self.operator(recipe, sums)
+        op = self.operator(sums)
         values = LeftOut.of(op)
         one, y = values.slopes(forward(op, simplex=True))
         none, n = np.zeros(len(op.cells)), op.n_episodes
@@ -111,28 +153,23 @@ class LeaveOneOut(Weights):
         return CellGradient("actions", op.cells, n * one, none, none, n * y, start)
 
 
-def refuse_unless_by_cells(sums: Moments) -> None:
-    """Where a row's ratio, or what the target would do, does not follow from step, state and
-    action, the rows themselves are needed."""
-    why = None
+def _needs_rows(sums: Moments) -> str | None:
+    """Why its sums are not enough, if a row's ratio, or what the target would do, does not follow
+    from step, state and action."""
     if sums.hidden:
-        why = "some states are hidden"
-    elif sums.about.continuous_actions:
-        why = "actions are continuous"
-    elif sums.model is not None and sums.model.n.ndim == 1:
-        cells = sums.model
-        by_action = group_by([cells.t, cells.s, cells.a])
-        n, rho, rho2 = (by_action.sum(column) for column in (cells.n, cells.rho, cells.rho2))
-        if not is_constant(n, rho, rho2):
-            why = "the ratios differ between rows of the same step, state and action"
-        elif not follows_state(cells):
-            why = "the target's probabilities do not follow from step and state"
-    if why is not None:
-        raise RefusedError(
-            "needs-log",
-            f"mdr-loo leaves out each row by itself, and its sums do not tell how: {why}. Read the "
-            "log into memory (engine='arrays'), or use mis()",
-        )
+        return "some states are hidden"
+    if sums.about.continuous_actions:
+        return "actions are continuous"
+    if sums.model is None or sums.model.n.ndim > 1:  # replicates are of sums that were checked
+        return None
+    cells = sums.model
+    by_action = group_by([cells.t, cells.s, cells.a])
+    n, rho, rho2 = (by_action.sum(column) for column in (cells.n, cells.rho, cells.rho2))
+    if not is_constant(n, rho, rho2):
+        return "the ratios differ between rows of the same step, state and action"
+    if not follows_state(cells):
+        return "the target's probabilities do not follow from step and state"
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,22 +338,19 @@ def squared(op: OneStep, flow: Forward, values: LeftOut) -> Squared:
     return Squared(start + by_node.sum(axis=0), by_node, start, size + at_start)
 
 
-def solution(recipe: Recipe, op: OneStep, flow: Forward, values: LeftOut) -> Solution:
-    """With what MIS says of its weights on the same cells, and the target's mass on actions that
-    the log does not show."""
-    square = squared(op, flow, values)
+def with_weights(
+    recipe: Recipe, op: OneStep, flow: Forward, value: float, square: Squared
+) -> Solution:
+    """The solution, with what MIS says of its weights on the same cells."""
     mis = Recipe("mis", Marginal(), "simplex", max_ratio=recipe.max_ratio)
     weights = solve_operator(mis, lambda _: (op, op, recursion.logged_reward))
-    unseen, unseen_at = _unseen(op, flow, values.pairs, weights)
     assert weights.nodes is not None
     return replace(
         weights,
-        value=float(values.value),
+        value=value,
         standard_error=square.error,
         error_method=LOST if square.lost else "analytic",
         per_step=None,
-        unseen_mass=unseen,
-        unseen_at=unseen_at,
         by_node=replace(weights.nodes, variance=square.per_group),
         variance_of_start=float(square.start),
         freedom=Freedom.of(

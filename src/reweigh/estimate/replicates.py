@@ -296,6 +296,7 @@ def columns_for(recipe: Recipe, sums: Moments, errors: bool) -> set[str]:
 def solve_units(recipe: Recipe, units: UnitSums, draws: Draws, *, errors: bool) -> Replicated:
     """The estimator on replicates of the sums of these units; `AGAIN` is the reason of those that
     must be solved separately."""
+    recipe.weights.check_sums(units.moments)
     sums = units.mixed(draws, columns_for(recipe, units.moments, errors))
     reasons = refusals(recipe, sums)
     if recipe.control is not None:

@@ -446,5 +446,5 @@ def _solve_sums(
     data: LogData, recipe: Recipe, sums: Moments, rows: tuple[EpisodeLog, Policy] | None
 ) -> Solution:
     """The solution on these sums, with its error if requested."""
-    solution = recipe.weights.solve(recipe, sums, errors=data.errors)
+    solution = recipe.weights.solve_data(recipe, sums, rows, errors=data.errors)
     return recipe.weights.with_error(recipe, solution, sums, rows) if data.errors else solution

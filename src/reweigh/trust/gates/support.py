@@ -105,6 +105,7 @@ class Support(
     limits=limits_by(
         Limit(0.01, 0.10),
         model=Limit(0.0001, 0.001),  # what a model has not seen counts as 0
+        augmented=Limit(0.001, 0.10),  # what no row corrects counts as what the others earn
     ),
     warning=LowOverlapWarning,
     warns_if_amber=True,
