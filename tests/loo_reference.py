@@ -122,9 +122,7 @@ def _phi(
     m: Move, rows: list[Move], y: dict[int, tuple[Fraction, Fraction]], M: Fraction, actions: bool
 ) -> Fraction:
     others = [o for o in rows if o is not m]
-    b = (sum((y[id(o)][1] for o in others), ZERO) + M) / (
-        sum((o.rho for o in others), ZERO) + 1
-    )
+    b = (sum((y[id(o)][1] for o in others), ZERO) + M) / (sum((o.rho for o in others), ZERO) + 1)
     if not actions:
         return b + y[id(m)][1] - m.rho * b
 
@@ -136,4 +134,3 @@ def _phi(
     expected = sum((p * mean_of(a) for a, p in pi.items()), ZERO)
     expected += (1 - sum(pi.values(), ZERO)) * b
     return expected + m.rho * (y[id(m)][0] - mean_of(m.a))
-

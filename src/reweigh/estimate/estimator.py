@@ -168,12 +168,9 @@ class Replicated:
 
 
 def no_support(t: int) -> SupportError:
-    return SupportError(
-        "no-overlap",
-        f"from step {t} on, no logged episode is possible under the target policy, so the "
-        "log has no data on what it would earn. Restrict the target, shorten the horizon, or "
-        "log more",
-    )
+    text = f"from step {t} on, no logged episode is possible under the target policy, so the log "
+    text += "has no data on what it would earn. Restrict the target, shorten the horizon, or "
+    return SupportError("no-overlap", f"{text}log more")
 
 
 def overflow() -> SupportError:
@@ -181,26 +178,23 @@ def overflow() -> SupportError:
 
 
 def lacking(kind: str) -> RefusedError:
-    return RefusedError(
-        "missing-moments",
-        f"these moments have no sums of the kind {kind!r}; make them again for this estimator",
-    )
+    text = f"these moments have no sums of the kind {kind!r}; make them again for this estimator"
+    return RefusedError("missing-moments", text)
 
 
 def needs_discrete() -> RefusedError:
-    return RefusedError(
-        "continuous-actions",
-        "a model needs every action several times, but actions are continuous; use mis(), "
-        "which needs no model",
-    )
+    text = "a model needs every action several times, but actions are continuous; use mis(), "
+    return RefusedError("continuous-actions", f"{text}which needs no model")
 
 
 def cut_off(count: int) -> RefusedError:
-    return RefusedError(
-        "truncated",
-        f"{count:,} episodes were cut off, and running products need complete episodes; use "
-        "mis(), or leave these episodes out: log.drop_truncated()",
-    )
+    text = f"{count:,} episodes were cut off, and running products need complete episodes; use "
+    return RefusedError("truncated", f"{text}mis(), or leave these out: log.drop_truncated()")
+
+
+def needs_log(recipe: Recipe, why: str) -> RefusedError:
+    text = f"{recipe.name} needs the rows themselves, and not their sums: {why}. Read the log into "
+    return RefusedError("needs-log", f"{text}memory (engine='arrays'), or use mis()")
 
 
 # ---- the definition of an estimator
@@ -274,14 +268,9 @@ class Weights:
         """The solution on its sums; without `errors` the value is enough."""
         raise NotImplementedError
 
-    def solve_data(
-        self, recipe: Recipe, sums: Moments, rows: LogAndTarget | None, *, errors: bool = True
-    ) -> Solution:
-        """The same, for one that takes the rows where its sums are not enough."""
-        return self.solve(recipe, sums, errors=errors)
-
-    def check_sums(self, sums: Moments) -> None:
-        """Refuse sums that are not enough, though all tables are there."""
+    def needs_rows(self, sums: Moments) -> str | None:
+        """Why these sums are not enough, where all tables are there and the rows are needed."""
+        return None
 
     def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
         """The same on sums that hold replicates, where it `solves_replicates`."""
@@ -291,12 +280,6 @@ class Weights:
         self, recipe: Recipe, log: EpisodeLog, target: Policy, *, errors: bool = True
     ) -> Solution | None:
         """The same straight from the rows of a log in memory, where that is faster; else None."""
-        return None
-
-    def influence(
-        self, recipe: Recipe, sums: Moments, log: EpisodeLog, target: Policy
-    ) -> Floats | None:
-        """(n,) the influence values, where they are no gradient of sums; else None."""
         return None
 
     def gradient(self, recipe: Recipe, sums: Moments) -> Gradient:

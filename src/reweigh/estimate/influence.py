@@ -110,9 +110,10 @@ def plain_values(
     """(n,) ψ of an estimator without a control."""
     if sums is None or not recipe.finds_all_in(sums):
         sums = sums_for(log, target, recipe)
-    psi = recipe.weights.influence(recipe, sums, log, target)
-    if psi is not None:
-        return psi
+    if recipe.weights.needs_rows(sums):
+        from reweigh.estimate.leave_one_out_rows import influence_of_rows
+
+        return influence_of_rows(recipe, log, target, sums)
     gradient = gradient_of(recipe, sums)
     psi = gathered(gradient, log, target, ratios(log, target, recipe.max_ratio)[1])
     g = log.steps.start_value

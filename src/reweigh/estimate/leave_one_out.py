@@ -37,15 +37,14 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.errors import RefusedError
 from reweigh.estimate import recursion
 from reweigh.estimate.estimator import (
-    LogAndTarget,
     Place,
     Recipe,
     Replicated,
     Solution,
     Weights,
+    needs_log,
     value_alone,
 )
 from reweigh.estimate.marginal import Marginal
@@ -54,9 +53,7 @@ from reweigh.estimate.recursion import Backward, Forward, Squared, forward, star
 from reweigh.estimate.solution import largest, solve_operator
 from reweigh.estimate.standard_error import LOST, Freedom
 from reweigh.kernels import Bools, Floats, Ints, group_by, rowwise, tally
-from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END
-from reweigh.policy import Policy
 from reweigh.sums.gather import CellGradient
 from reweigh.sums.keyed import is_constant
 from reweigh.sums.moments import Moments
@@ -89,9 +86,29 @@ class LeaveOneOut(Weights):
     def may_exceed_rewards(self, recipe: Recipe) -> bool:
         return False
 
+    def needs_rows(self, sums: Moments) -> str | None:
+        """If a row's ratio, or what the target would do, does not follow
+        from step, state and action."""
+        if sums.hidden:
+            return "some states are hidden"
+        if sums.about.continuous_actions:
+            return "actions are continuous"
+        if sums.model is None or sums.model.n.ndim > 1:  # replicates are of sums that were checked
+            return None
+        cells = sums.model
+        by_action = group_by([cells.t, cells.s, cells.a])
+        n, rho, rho2 = (by_action.sum(column) for column in (cells.n, cells.rho, cells.rho2))
+        if not is_constant(n, rho, rho2):
+            return "the ratios differ between rows of the same step, state and action"
+        if not follows_state(cells):
+            return "the target's probabilities do not follow from step and state"
+        return None
+
     def operator(self, sums: Moments) -> OneStep:
         """That of MIS on cells with the action, where these are enough."""
-        self.check_sums(sums)
+        why = self.needs_rows(sums)
+        if why:
+            raise needs_log(Recipe("mdr-loo", self), why)
         cells, start = cells_of(sums, "model")
         return importance_operator(cells, start, sums.about.horizon, sums.about.discount)
 
@@ -117,33 +134,6 @@ class LeaveOneOut(Weights):
             ("no-overlap", np.isnan(inside).any(axis=0)),
         )
 
-    def check_sums(self, sums: Moments) -> None:
-        why = _needs_rows(sums)
-        if why is not None:
-            raise RefusedError(
-                "needs-log",
-                "mdr-loo leaves out each row by itself, and sums do not tell what this does: "
-                f"{why}. Read the log into memory (engine='arrays'), or use mis()",
-            )
-
-    def solve_data(
-        self, recipe: Recipe, sums: Moments, rows: LogAndTarget | None, *, errors: bool = True
-    ) -> Solution:
-        if rows is None or _needs_rows(sums) is None:
-            return self.solve(recipe, sums, errors=errors)
-        from reweigh.estimate.leave_one_out_rows import solve_rows
-
-        return solve_rows(recipe, *rows, sums, errors=errors)
-
-    def influence(
-        self, recipe: Recipe, sums: Moments, log: EpisodeLog, target: Policy
-    ) -> Floats | None:
-        if _needs_rows(sums) is None:
-            return None
-        from reweigh.estimate.leave_one_out_rows import influence_of_rows
-
-        return influence_of_rows(recipe, log, target, sums)
-
     def gradient(self, recipe: Recipe, sums: Moments) -> CellGradient:
         op = self.operator(sums)
         values = LeftOut.of(op)
@@ -151,25 +141,6 @@ class LeaveOneOut(Weights):
         none, n = np.zeros(len(op.cells)), op.n_episodes
         start = start_term(op.cells, values.V[op.src])
         return CellGradient("actions", op.cells, n * one, none, none, n * y, start)
-
-
-def _needs_rows(sums: Moments) -> str | None:
-    """Why its sums are not enough, if a row's ratio, or what the target would do, does not follow
-    from step, state and action."""
-    if sums.hidden:
-        return "some states are hidden"
-    if sums.about.continuous_actions:
-        return "actions are continuous"
-    if sums.model is None or sums.model.n.ndim > 1:  # replicates are of sums that were checked
-        return None
-    cells = sums.model
-    by_action = group_by([cells.t, cells.s, cells.a])
-    n, rho, rho2 = (by_action.sum(column) for column in (cells.n, cells.rho, cells.rho2))
-    if not is_constant(n, rho, rho2):
-        return "the ratios differ between rows of the same step, state and action"
-    if not follows_state(cells):
-        return "the target's probabilities do not follow from step and state"
-    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,5 +346,3 @@ def _unseen(
     here = op.nodes(worst)
     node = here.start + largest(lost[here])
     return unseen, Place(worst, int(op.node_s[node]))
-
-

@@ -7,8 +7,8 @@ does (`leave_one_out.py` has the formulas, and says when).
                                           φ_i = b_{-i} + ρ_i (y_i - b_{-i}): the cell's value alone
 
 The last is over moves from one observed state to the next: ρ_i is the product of the stretch, and
-ρ_i y_i its Σ_j γ^j ρ_{t:t+j} r_{t+j} + γ^{t'-t} ρ_i V_{t'}(s'). V is kept within the range of y, since
-means of y say nothing of single actions.
+ρ_i y_i its Σ_j γ^j ρ_{t:t+j} r_{t+j} + γ^{t'-t} ρ_i V_{t'}(s'). V is kept within the range of y,
+since means of y say nothing of single actions.
 """
 
 from __future__ import annotations
@@ -101,10 +101,7 @@ class Rows:
         R, S, n = (tally(node, values, size) for values in (rho, z, np.ones(len(which))))
         M = float(divided(S.sum(), R.sum()))
         b = (S[node] - z + PRIOR * M) / (R[node] - rho + PRIOR)
-        if self.action is None:
-            phi = b + z - rho * b
-        else:
-            phi = self._by_actions(which, node, y, b)
+        phi = b + z - rho * b if self.action is None else self._by_actions(which, node, y, b)
         mean = divided(tally(node, phi, size), n)
         return phi, np.where(n > 0, mean, M)
 
@@ -196,7 +193,8 @@ class RowValues:
         here = rows.order < n
         first[rows.order[here]] = self.V[rows.node[here]]
         psi = first - self.value
-        return psi + n * tally(rows.moves.episode[rows.order], self.terms(flow), n)
+        psi += n * tally(rows.moves.episode[rows.order], self.terms(flow), n)
+        return psi
 
 
 def of_rows(recipe: Recipe, log: EpisodeLog, target: Policy, sums: Moments) -> RowValues:
@@ -222,10 +220,6 @@ def solve_rows(
     return replace(solved, influence=lambda: values.influence(flow))
 
 
-def influence_of_rows(
-    recipe: Recipe, log: EpisodeLog, target: Policy, sums: Moments
-) -> Floats:
+def influence_of_rows(recipe: Recipe, log: EpisodeLog, target: Policy, sums: Moments) -> Floats:
     values = of_rows(recipe, log, target, sums)
     return values.influence(forward(values.rows.op, simplex=True))
-
-

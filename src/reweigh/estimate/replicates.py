@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError
 from reweigh.estimate.doubly_robust import halves, shape_moments
-from reweigh.estimate.estimator import Recipe, Replicated, overflow
+from reweigh.estimate.estimator import Recipe, Replicated, needs_log, overflow
 from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks, too_few
 from reweigh.estimate.table_weights import TableWeights
 from reweigh.kernels import Floats, Groups, Ints, group_by, tally
@@ -296,7 +296,9 @@ def columns_for(recipe: Recipe, sums: Moments, errors: bool) -> set[str]:
 def solve_units(recipe: Recipe, units: UnitSums, draws: Draws, *, errors: bool) -> Replicated:
     """The estimator on replicates of the sums of these units; `AGAIN` is the reason of those that
     must be solved separately."""
-    recipe.weights.check_sums(units.moments)
+    why = recipe.weights.needs_rows(units.moments)
+    if why:
+        raise needs_log(recipe, why)
     sums = units.mixed(draws, columns_for(recipe, units.moments, errors))
     reasons = refusals(recipe, sums)
     if recipe.control is not None:
