@@ -193,18 +193,17 @@ def _evaluate_chosen(
     data: Data, target: Policy | None, estimators: list[Recipe | str], truncated: Truncated
 ) -> Evaluations:
     """The same with "auto" among the estimators, whose result has the reason for the choice."""
-    if not isinstance(data, EpisodeLog):
-        raise UsageError(
-            "estimator='auto' needs the log in memory (engine='arrays'); name an estimator"
-        )
     from reweigh.evaluation.auto import choose
 
-    choice = choose(data, check_target(target), partial(evaluate_all, truncated=truncated))
+    if not isinstance(data, Moments):
+        target = check_target(target)
+    study = partial(_evaluate_all, truncated=truncated, within_rewards=False)
+    choice = choose(data, target, study)
     named = [choice.recipe if estimator == AUTO else estimator for estimator in estimators]
     results = evaluate_all(data, target, named, truncated=truncated)
     return Evaluations(
         tuple(
-            replace(result, chosen=choice.why)
+            replace(result, chosen=choice.why, memories=choice.memories)
             if estimator == AUTO and isinstance(result, Estimate)
             else result
             for estimator, result in zip(estimators, results, strict=True)
@@ -283,7 +282,8 @@ def moments(
     """The sums from which estimators and their verdicts follow: they add up, and save to Parquet.
 
     Without `estimators` all kinds of sums are made that the log allows, but those of windows, which
-    `mis(memory=k)` needs (`mis-hajek` too): name these. `blocks` splits the
+    `mis(memory=k)` needs (`mis-hajek` too): name these, or "auto" for all that its choice takes.
+    `blocks` splits the
     episodes by the hash of their ids, for the jackknife (10 or more) and for split and cross-fit
     (an even number). `gates=False` leaves out what only the gates of a verdict read, which are
     then not checked. `tables` are your own sums (`reweigh.Table`); they come back by name, as
@@ -295,8 +295,12 @@ def moments(
     kinds = frozenset({"transitions", "model", "trajectories"})
     request = Request(kinds, blocks, max_ratio, policy=True)
     if estimators is not None:
-        request = Request(frozenset(), blocks, max_ratio)
-        for recipe in _each_memory(map(as_recipe, estimator_list(estimators)), log):
+        request, listed = Request(frozenset(), blocks, max_ratio), estimator_list(estimators)
+        if AUTO in listed:
+            from reweigh.evaluation.auto import candidates
+
+            listed = [*(one for one in listed if one != AUTO), *candidates()]
+        for recipe in _each_memory(map(as_recipe, listed), log):
             wanted = recipe.needs
             if recipe.control is not None and recipe.uses_trajectories:
                 raise UsageError(f"{recipe.name} needs the log itself, not moments")
