@@ -134,7 +134,10 @@ def test_it_answers_beside_others_in_order() -> None:
 
 WORLDS = {
     "enough": (rw.worlds.random_mdp(3, 4, 3, 4, reward_sd=0.5, terminal=1), "mdr-loo"),
-    "rare": (rw.worlds.random_mdp(3, 4, 6, 4, reward_sd=0.5, terminal=1, overlap=0.05), "mis-hajek"),
+    "rare": (
+        rw.worlds.random_mdp(3, 4, 6, 4, reward_sd=0.5, terminal=1, overlap=0.05),
+        "mis-hajek",
+    ),
 }
 
 

@@ -31,7 +31,7 @@ Normalize = Literal["none", "simplex", "state", "step"]
 Reward = Literal["logged", "averaged", "pooled"]
 LogAndTarget = tuple[EpisodeLog, Policy]
 OwnQ = Array | Callable[..., Any]
-JACKKNIFE_BLOCKS = 50
+JACKKNIFE_BLOCKS, FOLDS = 50, 5
 NOT_IN_SUMS = ("delta", "jackknife")  # methods of errors that take the rows again, or blocks
 
 
@@ -326,8 +326,8 @@ class ModelControl:
 
     @property
     def blocks(self) -> int:
-        """Halves are blocks of even and of odd number."""
-        return 2 if isinstance(self.q, str) and self.q != "in-sample" else 1
+        """Folds of episodes, by the number of their block modulo this."""
+        return {"split": 2, "cross-fit": FOLDS}.get(self.q, 1) if isinstance(self.q, str) else 1
 
 
 @dataclass(frozen=True, eq=False)

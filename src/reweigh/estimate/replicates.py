@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.doubly_robust import halves, shape_moments
+from reweigh.estimate.doubly_robust import fold_of, shape_moments
 from reweigh.estimate.estimator import Recipe, Replicated, needs_log, overflow
 from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks, too_few
 from reweigh.estimate.table_weights import TableWeights
@@ -138,18 +138,18 @@ class UnitTable:
     """A table of sums by unit: R rows in K cells by its other keys.
 
     row_unit  (R,) the unit of each row
-    half      (n,) the block that the cells of a unit are to have, 0 without
+    fold      (n,) the block that the cells of a unit are to have, 0 without
     """
 
     table: Any
     row_unit: Ints
-    half: Ints | None = None
+    fold: Ints | None = None
 
     @cached_property
     def keys(self) -> dict[str, Ints]:
         keys = {name: getattr(self.table, name) for name in self.table.keys}
         unit = self.row_unit
-        return keys | {"block": np.zeros_like(unit) if self.half is None else self.half[unit]}
+        return keys | {"block": np.zeros_like(unit) if self.fold is None else self.fold[unit]}
 
     @cached_property
     def cells(self) -> Groups:
@@ -218,11 +218,11 @@ class UnitTable:
 @dataclass(frozen=True, eq=False)
 class UnitSums:
     """All sums of a log by unit, which is the `moments`' block; `blocks` are those that occur where
-    not all numbers do, `half` is as in UnitTable."""
+    not all numbers do, `fold` is as in UnitTable."""
 
     moments: Moments
     blocks: Ints | None = None
-    half: Ints | None = None
+    fold: Ints | None = None
 
     def _units(self, table: Any) -> Ints:
         """(R,) of the table's rows."""
@@ -236,7 +236,7 @@ class UnitSums:
             names.append("start")
         tables = {name: getattr(self.moments, name) for name in names} | self.moments.tables
         return {
-            name: UnitTable(table, self._units(table), self.half)
+            name: UnitTable(table, self._units(table), self.fold)
             for name, table in tables.items()
             if table is not None
         }
@@ -324,12 +324,13 @@ def _unit_errors(weights: TableWeights, units: UnitSums, sums: Moments, draws: D
 
 
 def refusals(recipe: Recipe, sums: Moments) -> list[tuple[str, Any]]:
-    """The replicates without episodes, or without any of a half that is needed."""
+    """The replicates without episodes, or without a second fold that is needed."""
     starts = sums.start
     reasons = [("no-episodes", starts.n.sum(axis=0) == 0)]
     if recipe.control is not None and recipe.control.blocks > 1:
-        counts = [starts.n[halves(starts.block) == half].sum(axis=0) for half in (0, 1)]
-        reasons.append(("empty-half", np.min(counts, axis=0) == 0))
+        control, fold = recipe.control, fold_of(recipe.control, starts.block)
+        counts = [starts.n[fold == k].sum(axis=0) > 0 for k in range(control.blocks)]
+        reasons.append(("empty-half", np.sum(counts, axis=0) < 2))
     return reasons
 
 
@@ -367,8 +368,8 @@ def _without_each(recipe: Recipe, moments: Moments, blocks: Ints) -> tuple[Float
     values, refused = np.full(len(blocks), np.nan), np.full(len(blocks), AGAIN, object)
     try:
         if recipe.weights.solves_replicates:
-            by_half = recipe.control is not None and recipe.control.blocks > 1
-            units = UnitSums(moments, blocks, halves(blocks) if by_half else None)
+            by_fold = recipe.control is not None and recipe.control.blocks > 1
+            units = UnitSums(moments, blocks, fold_of(recipe.control, blocks) if by_fold else None)
             together = solve_units(recipe, units, Draws.without_each(blocks, blocks), errors=False)
             values, refused = together.values, together.refused
     except RefusedError as error:
