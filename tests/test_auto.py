@@ -53,7 +53,7 @@ def test_the_rule(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_rewards_do_not_change_the_choice(case: str) -> None:
-    """Rewards that would make a rule by the size of errors choose otherwise: huge in the states that
+    """Rewards that make a rule by the size of errors choose otherwise: huge in the states that
     the target reaches, none elsewhere, and with a spread of their own."""
     n_states, n, tilt, expected, _ = CASES[case]
     log, target = steps_with(n_states, n, tilt)

@@ -288,6 +288,7 @@ def columns_for(recipe: Recipe, sums: Moments, errors: bool) -> set[str]:
     by_ratios = sums.model is not None and sums.shares.rule == "ratios"
     if "model" in recipe.needs.kinds:
         columns |= MODEL
+    by_ratios |= recipe.control is not None and recipe.control.blocks > 1  # Q of other episodes
     if by_ratios or (recipe.weights.uses_ratios and not recipe.uses_trajectories):
         columns |= RATIOS
     return columns.union(*(SQUARES[name] for name in columns)) if errors else columns

@@ -283,11 +283,10 @@ def moments(
 
     Without `estimators` all kinds of sums are made that the log allows, but those of windows, which
     `mis(memory=k)` needs (`mis-hajek` too): name these, or "auto" for all that its choice takes.
-    `blocks` splits the
-    episodes by the hash of their ids, for the jackknife (10 or more) and for split and cross-fit
-    (an even number). `gates=False` leaves out what only the gates of a verdict read, which are
-    then not checked. `tables` are your own sums (`reweigh.Table`); they come back by name, as
-    `moments.tables`.
+    `blocks` splits the episodes by the hash of their ids, for the jackknife (10 or more), for split
+    (an even number) and cross-fit (a multiple of 5). `gates=False` leaves out what only the gates
+    of a verdict read, which are then not checked. `tables` are your own sums (`reweigh.Table`);
+    they come back by name, as `moments.tables`.
     """
     blocks = check_whole("blocks", blocks, 1, MOST_BLOCKS)
     check_target(target)
