@@ -12,6 +12,7 @@ import numpy as np
 import reweigh as rw
 from reweigh.estimate.marginal import Marginal
 
+FOLDS = 10  # two and five of split and cross-fitted estimators divide it
 VARIANTS = {
     "mis-averaged": rw.mis(reward="averaged"),
     "mis-state-averaged": rw.mis("state", reward="averaged"),
@@ -28,7 +29,7 @@ VARIANTS = {
 
 
 def repeated(log: rw.EpisodeLog, counts: np.ndarray) -> rw.EpisodeLog:
-    """The log with episode i `counts[i]` times, each copy in the half (by its id) of the first."""
+    """The log with episode i `counts[i]` times, each copy in the fold (by its id) of the first."""
     steps = log.steps
     rows = np.concatenate(
         [
@@ -37,8 +38,8 @@ def repeated(log: rw.EpisodeLog, counts: np.ndarray) -> rw.EpisodeLog:
         ]
     )
     alive = [counts[: int(b - a)].sum() for a, b in itertools.pairwise(steps.offsets)]
-    half = steps.episode_hash % 2
-    ids = (_ids(0), _ids(1))
+    fold = steps.episode_hash % FOLDS
+    ids = [_ids(k) for k in range(FOLDS)]
     g = steps.start_value
     made = replace(
         steps,
@@ -49,16 +50,16 @@ def repeated(log: rw.EpisodeLog, counts: np.ndarray) -> rw.EpisodeLog:
         behavior_prob=None if steps.behavior_prob is None else steps.behavior_prob[rows],
         ending=np.repeat(steps.ending, counts),
         truncated=np.repeat(steps.truncated, counts),
-        episode=np.array([next(ids[h]) for h in np.repeat(half, counts)]),
+        episode=np.array([next(ids[k]) for k in np.repeat(fold, counts)]),
         source_rows=steps.source_row[rows],
         start_value=None if g is None else np.repeat(g, counts),
     )
     return replace(log, steps=made, _cache={})
 
 
-def _ids(half: int) -> Iterator[int]:
+def _ids(fold: int) -> Iterator[int]:
     for number in itertools.count():
-        if int(hashlib.md5(str(number).encode()).hexdigest()[:8], 16) % 2 == half:
+        if int(hashlib.md5(str(number).encode()).hexdigest()[:8], 16) % FOLDS == fold:
             yield number
 
 

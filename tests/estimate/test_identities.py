@@ -171,6 +171,6 @@ def test_own_exact_q_leaves_only_the_noise_of_the_rewards() -> None:
 def test_mdr_from_sums_equals_mdr_from_rows(q: str) -> None:
     log, world = log_of(2, n=300, terminal=1, discount=0.9)
     rows = rw.evaluate(log, world.target, rw.mdr(q))
-    sums = rw.evaluate(rw.moments(log, world.target, blocks=4), estimator=rw.mdr(q))
+    sums = rw.evaluate(rw.moments(log, world.target, blocks=10), estimator=rw.mdr(q))
     assert sums.value == pytest.approx(rows.value, rel=1e-11)
     assert sums.standard_error == pytest.approx(rows.standard_error, rel=1e-9)

@@ -91,11 +91,11 @@ def evaluate(
     estimators: Annotated[
         str,
         typer.Option(
-            help="Names with commas between them, all, or auto (chosen without a look at "
-            "rewards): is, wis, trajectory-is, trajectory-wis, "
+            help="Names with commas between them, all, or auto (chosen by a rule that never looks "
+            "at the size of errors): is, wis, trajectory-is, trajectory-wis, "
             "dm, dm-renorm, ssd-is, ssd-is-plugin, ssd-is-selfnorm, mis, mis-plain, mis-state, "
             "mis-pooled, mis-hajek, dr, dr-split, dr-crossfit, wdr, wdr-split, wdr-crossfit, mdr, "
-            "mdr-crossfit."
+            "mdr-crossfit, mdr-loo."
         ),
     ] = "mis",
     memory: Memory = None,

@@ -73,8 +73,8 @@ def moments(
     if blocks < LEAST_BLOCKS:
         terminal.say(
             f"with {blocks} block{'s' if blocks > 1 else ''} there will be no interval for "
-            "wis and ssd-is, and mdr needs an even number of blocks; --blocks 20 provides "
-            "both"
+            "wis and ssd-is, and mdr needs an even number of blocks, mdr-crossfit a multiple of "
+            "5; --blocks 20 provides all"
         )
 
 

@@ -30,7 +30,7 @@ from reweigh.estimate.presets import Estimators, MemoryChoice, as_recipe, estima
 from reweigh.estimate.standard_error import nothing_left
 from reweigh.evaluation.auto import CommonChoice, choose_common
 from reweigh.evaluation.data import Truncated, check_target
-from reweigh.evaluation.evaluate import AUTO, evaluate_all
+from reweigh.evaluation.evaluate import AUTO, evaluate_all, evaluate_in_study
 from reweigh.evaluation.result import Estimate, Interval, Refusal
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
@@ -63,9 +63,9 @@ def compare(
     whose episodes show no variation has none. The targets are ranked by the first of the
     estimators.
 
-    "auto" among the estimators is one for all targets, by the rule of `evaluation/auto.py`, which
-    uses no rewards: wis if the rule chooses wis for every target, else mis. `Comparison.auto` has
-    the reason.
+    "auto" among the estimators is one for all targets, by the rule of `evaluation/auto.py`: the one
+    that the rule chooses for every target, else mis with the longest memory that it chooses.
+    `Comparison.auto` has the reason.
 
     With `holdout` (a share) that part of the episodes is set aside, the best target is chosen on
     the others, and its value is reported on those set aside. With `truncated="drop"` cut-off
@@ -89,7 +89,7 @@ def compare(
             "one-episode", "one episode shows no variation, and a comparison needs standard errors"
         )
     choosing, aside = (used, None) if holdout is None else _parted(used, share)
-    auto = choose_common(choosing, policies, evaluate_all) if AUTO in listed else None
+    auto = choose_common(choosing, policies, evaluate_in_study) if AUTO in listed else None
     recipes = _recipes(listed, auto)
     trials = [trial(target, recipe) for target in policies.values() for recipe in recipes.values()]
     tally = tried(log, trials, share)

@@ -16,8 +16,9 @@ from reweigh.errors import RefusedError, UsageError
 from reweigh.estimate.estimator import ModelControl, Recipe, cut_off, lacking, needs_discrete
 from reweigh.estimate.influence import finite, plain_values, sums_for, weighed
 from reweigh.estimate.marginal import marginal_gradient
-from reweigh.estimate.model import FittedModel, TabularQ, fit_q
+from reweigh.estimate.model import FittedModel, fit_q
 from reweigh.estimate.operators import start_term
+from reweigh.estimate.tabular_q import TabularQ, shrunken_q
 from reweigh.kernels import Array, Floats, Ints, group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN
@@ -28,12 +29,12 @@ from reweigh.sums.keyed import NO_ACTION, StartMoments, TransitionMoments, summe
 from reweigh.sums.moments import Moments
 from reweigh.sums.products import running_weights
 
-IN_SAMPLE, SPLIT, CROSS_FIT = "in-sample Q", "Q of the odd blocks", "Q of the other half"
+IN_SAMPLE, SPLIT, CROSS_FIT = "in-sample Q", "Q of the odd blocks", "Q of the other folds"
 
 
-def halves(count: Ints) -> Ints:
-    """The half of a block (or of a hash): 0 sums, 1 fits Q when split."""
-    return count % 2
+def fold_of(control: ModelControl | None, count: Ints) -> Ints:
+    """The fold of a block (or of a hash); when split, 0 sums and 1 fits Q."""
+    return count % (1 if control is None else control.blocks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,14 +68,14 @@ def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | No
         return Shaped(log.with_rewards(y, g), "own Q")
     assert fit is not None
     seen = target if fit.policy is not None and recipe.uses_trajectories else None
-    half, name = np.zeros(log.n_episodes, np.int64), IN_SAMPLE
+    fold, name = np.zeros(log.n_episodes, np.int64), IN_SAMPLE
     if control.blocks > 1:
-        half, name = halves(log.steps.episode_hash), CROSS_FIT
-        refuse_empty_half(half)
-    tables = _fit_halves(fit) if control.blocks > 1 else [fit_q(fit)]
+        fold, name = fold_of(control, log.steps.episode_hash), CROSS_FIT
+        refuse_empty_fold(control, fold)
+    tables = _fit_folds(control, fit) if control.blocks > 1 else [fit_q(fit)]
     if control.q == "split":
-        log, half, name = log.select(half == 0), half[half == 0], SPLIT
-    y, g = _shape_tabular(log, tables, half, seen)
+        log, fold, name = log.select(fold == 0), fold[fold == 0], SPLIT
+    y, g = _shape_tabular(log, tables, fold, seen)
     return Shaped(log.with_rewards(y, g), name)
 
 
@@ -87,18 +88,25 @@ def _looked_up(find: Sequence[Callable[..., Floats]], which: Ints, *keys: Ints) 
     return values
 
 
-def _fit_halves(moments: Moments) -> list[TabularQ]:
-    """For the episodes of the even blocks the Q of the odd ones, and the reverse."""
-    even = moments.keep_blocks(lambda block: halves(block) == 0)
-    odd = moments.keep_blocks(lambda block: halves(block) == 1)
-    return [fit_q(odd).with_shares_of(even), fit_q(even).with_shares_of(odd)]
+def _fit_folds(control: ModelControl, moments: Moments) -> list[TabularQ]:
+    """For the episodes of each fold the Q of the others; when split, for the first one alone."""
+    first = 1 if control.q == "split" else control.blocks
+    return [_fit_others(control, moments, fold) for fold in range(first)]
 
 
-def refuse_empty_half(half: Ints) -> None:
-    if len(np.unique(half)) < 2:
+def _fit_others(control: ModelControl, moments: Moments, fold: int) -> TabularQ:
+    part = moments.keep_blocks(lambda block: fold_of(control, block) == fold)
+    others = moments.keep_blocks(lambda block: fold_of(control, block) != fold)
+    fitted = shrunken_q(others)
+    return fitted.with_shares_of(part) if len(part.start.n) else fitted
+
+
+def refuse_empty_fold(control: ModelControl, fold: Ints) -> None:
+    if len(np.unique(fold)) < 2:
+        where = "half" if control.blocks == 2 else "fold"
         raise RefusedError(
             "empty-half",
-            "all episodes fall into one half, so none is left to fit Q; use more episodes, "
+            f"all episodes fall into one {where}, so none is left to fit Q; use more episodes, "
             "or q='in-sample'",
         )
 
@@ -254,7 +262,7 @@ class Control:
 
 
 def fit_control(control: ModelControl, moments: Moments) -> Control:
-    """f and g with the Q of all episodes, or of the other half of the blocks."""
+    """f and g with the Q of all episodes, or of the other folds of the blocks."""
     cells, starts = moments.model, moments.start_model
     if cells is None or starts is None or not cells.has_action:
         raise lacking("model")
@@ -265,20 +273,19 @@ def fit_control(control: ModelControl, moments: Moments) -> Control:
     if moments.about.blocks % control.blocks:
         raise RefusedError(
             "blocks",
-            "the episodes are split by blocks; make the moments with an even number of "
-            "blocks, such as blocks=20",
+            "the episodes are split by blocks; make the moments with a multiple of "
+            f"{control.blocks} blocks, such as blocks=20",
         )
     if control.q == "in-sample":
         tables = [fit_q(moments)]
         which, start_which = np.zeros(len(cells), np.int64), np.zeros(len(starts.n), np.int64)
     else:
-        refuse_empty_half(halves(starts.block))
-        tables = _fit_halves(moments)
+        refuse_empty_fold(control, fold_of(control, starts.block))
+        tables = _fit_folds(control, moments)
         if control.q == "split":
-            cells = cells.select(halves(cells.block) == 0)
-            starts = starts.select(halves(starts.block) == 0)
-            tables = tables[:1]
-        which, start_which = halves(cells.block), halves(starts.block)
+            cells = cells.select(fold_of(control, cells.block) == 0)
+            starts = starts.select(fold_of(control, starts.block) == 0)
+        which, start_which = fold_of(control, cells.block), fold_of(control, starts.block)
     find_v = [table.v for table in tables]
     f = _looked_up(find_v, which, cells.t_next, cells.s_next)
     f[cells.t == moments.about.horizon - 1] = 0.0
@@ -318,7 +325,7 @@ def shaped_gradient(recipe: Recipe, sums: Moments) -> CellGradient:
     cells = shape.cells
     of, edges = group_by([cells.t, cells.s, cells.s_next]), plain.cells
     assert len(of) == len(edges)  # both in the order of their keys
-    edge, by_half = of.index(), recipe.control.blocks == 2
+    edge, by_fold = of.index(), recipe.control.blocks > 1
     columns: dict[str, Any] = {
         "one": plain.one[edge],
         "rho": plain.rho[edge] + plain.z[edge] * shape.f,
@@ -326,10 +333,11 @@ def shaped_gradient(recipe: Recipe, sums: Moments) -> CellGradient:
         "y": plain.y[edge],
         "start": plain.start[edge] + start_term(cells, shape.start_value),
     }
-    if by_half:  # of a split only n_0 episodes are summed: each counts n/n_0 times
+    if by_fold:  # of a split only n_0 episodes are summed: each counts n/n_0 times
         times = sums.n_episodes / shape.starts.n.sum().item()
         scaled = {name: times * values for name, values in columns.items()}
-        return CellGradient("actions", replace(cells, block=cells.block % 2), **scaled, halves=True)
+        keys = replace(cells, block=fold_of(recipe.control, cells.block))
+        return CellGradient("actions", keys, **scaled, folds=recipe.control.blocks)
     through = FittedModel.of(sums).through_q(plain.z[edge] * cells.rho)
     added = {name: values + getattr(through, name) for name, values in columns.items()}
     return replace(through, cells=cells, **added)
@@ -362,7 +370,7 @@ def fixed_q_values(
         return psi
     # v = (1/n_0) Σ over the n_0 episodes that sum: each counts n/n_0 times
     whole = np.zeros(log.n_episodes)
-    whole[halves(log.steps.episode_hash) == 0] = psi * (log.n_episodes / len(psi))
+    whole[fold_of(recipe.control, log.steps.episode_hash) == 0] = psi * (log.n_episodes / len(psi))
     return whole
 
 

@@ -32,6 +32,7 @@ Reward = Literal["logged", "averaged", "pooled"]
 LogAndTarget = tuple[EpisodeLog, Policy]
 OwnQ = Array | Callable[..., Any]
 JACKKNIFE_BLOCKS, CLUSTER_BLOCKS = 50, 100  # few clusters are to have a block each
+FOLDS = 5
 NOT_IN_SUMS = ("delta", "jackknife")  # methods of errors that take the rows again, or blocks
 
 
@@ -168,12 +169,9 @@ class Replicated:
 
 
 def no_support(t: int) -> SupportError:
-    return SupportError(
-        "no-overlap",
-        f"from step {t} on, no logged episode is possible under the target policy, so the "
-        "log has no data on what it would earn. Restrict the target, shorten the horizon, or "
-        "log more",
-    )
+    text = f"from step {t} on, no logged episode is possible under the target policy, so the log "
+    text += "has no data on what it would earn. Restrict the target, shorten the horizon, or "
+    return SupportError("no-overlap", f"{text}log more")
 
 
 def overflow() -> SupportError:
@@ -181,26 +179,23 @@ def overflow() -> SupportError:
 
 
 def lacking(kind: str) -> RefusedError:
-    return RefusedError(
-        "missing-moments",
-        f"these moments have no sums of the kind {kind!r}; make them again for this estimator",
-    )
+    text = f"these moments have no sums of the kind {kind!r}; make them again for this estimator"
+    return RefusedError("missing-moments", text)
 
 
 def needs_discrete() -> RefusedError:
-    return RefusedError(
-        "continuous-actions",
-        "a model needs every action several times, but actions are continuous; use mis(), "
-        "which needs no model",
-    )
+    text = "a model needs every action several times, but actions are continuous; use mis(), "
+    return RefusedError("continuous-actions", f"{text}which needs no model")
 
 
 def cut_off(count: int) -> RefusedError:
-    return RefusedError(
-        "truncated",
-        f"{count:,} episodes were cut off, and running products need complete episodes; use "
-        "mis(), or leave these episodes out: log.drop_truncated()",
-    )
+    text = f"{count:,} episodes were cut off, and running products need complete episodes; use "
+    return RefusedError("truncated", f"{text}mis(), or leave these out: log.drop_truncated()")
+
+
+def needs_log(recipe: Recipe, why: str) -> RefusedError:
+    text = f"{recipe.name} needs the rows themselves, and not their sums: {why}. Read the log into "
+    return RefusedError("needs-log", f"{text}memory (engine='arrays'), or use mis()")
 
 
 # ---- the definition of an estimator
@@ -221,6 +216,7 @@ class Weights:
     only_jackknife   whether its error is the jackknife's, even with the rows in memory
     means            the normalizations with which it is the mean of ρ y if there is one step
     solves_replicates   whether the replicates of a log are solved together
+    holds_others   whether ψ takes what an episode learns from others as given: no derivative
     limit_group      the key of its gates' limits, if these differ between estimators
     own_traits       traits for gates beyond those derived from the rest; see `Recipe.traits`
     formula, descriptions   its formula, with {over} for its divisor, and the variant in words
@@ -239,6 +235,7 @@ class Weights:
     only_jackknife: ClassVar[bool] = False
     means: ClassVar[tuple[Normalize, ...]] = ()
     solves_replicates: ClassVar[bool] = True
+    holds_others: ClassVar[bool] = False
     limit_group: ClassVar[str] = "states"
     own_traits: ClassVar[frozenset[str]] = frozenset()
     formula: ClassVar[str]
@@ -273,6 +270,10 @@ class Weights:
     def solve(self, recipe: Recipe, sums: Moments, *, errors: bool = True) -> Solution:
         """The solution on its sums; without `errors` the value is enough."""
         raise NotImplementedError
+
+    def needs_rows(self, sums: Moments) -> str | None:
+        """Why these sums are not enough, where all tables are there and the rows are needed."""
+        return None
 
     def solve_replicates(self, recipe: Recipe, sums: Moments, *, errors: bool) -> Replicated:
         """The same on sums that hold replicates, where it `solves_replicates`."""
@@ -328,8 +329,8 @@ class ModelControl:
 
     @property
     def blocks(self) -> int:
-        """Halves are blocks of even and of odd number."""
-        return 2 if isinstance(self.q, str) and self.q != "in-sample" else 1
+        """Folds of episodes, by the number of their block modulo this."""
+        return {"split": 2, "cross-fit": FOLDS}.get(self.q, 1) if isinstance(self.q, str) else 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -111,6 +111,10 @@ def plain_values(
     """(n,) ψ of an estimator without a control."""
     if sums is None or not recipe.finds_all_in(sums):
         sums = sums_for(log, target, recipe)
+    if recipe.weights.needs_rows(sums):
+        from reweigh.estimate.leave_one_out_rows import influence_of_rows
+
+        return influence_of_rows(recipe, log, target, sums)
     gradient = gradient_of(recipe, sums)
     psi = gathered(gradient, log, target, ratios(log, target, recipe.max_ratio)[1])
     g = log.steps.start_value

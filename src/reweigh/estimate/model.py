@@ -47,6 +47,7 @@ from reweigh.estimate.operators import (
 )
 from reweigh.estimate.recursion import backward, forward
 from reweigh.estimate.solution import Operators, OperatorWeights
+from reweigh.estimate.tabular_q import TabularQ
 from reweigh.kernels import Floats, Ints, group_by, rowwise, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
@@ -263,68 +264,15 @@ def _adjoint(op: OneStep, node: Ints, kappa_q: Floats, kappa_v: Floats) -> tuple
     return lam_q, lam_v
 
 
-@dataclass(frozen=True, eq=False)
-class TabularQ:
-    """Q by (t, s, a) and V by (t, s), from the direct method; 0 where nothing was seen."""
-
-    n_states: int
-    n_actions: int
-    q_key: Ints
-    q_value: Floats
-    v_key: Ints
-    v_value: Floats
-
-    def q(self, t: Ints, s: Ints, a: Ints) -> Floats:
-        return _find(self.q_key, self.q_value, (t * self.n_states + s) * self.n_actions + a)
-
-    def v(self, t: Ints, s: Ints) -> Floats:
-        """V_t(s); 0 for END and whatever is not a state."""
-        value = _find(self.v_key, self.v_value, t * self.n_states + s)
-        value[s < 0] = 0.0
-        return value
-
-    def with_shares_of(self, part: Moments) -> TabularQ:
-        """With V_t(s) = Σ_a π̄(a|t,s) Q_t(s,a), π̄ of the part of the log on which Q is used, where
-        it is an estimate: the part's own luck in it is then in both, ρ Q and V."""
-        shares, cells = part.shares, part.model
-        assert cells is not None
-        if shares.rule == "one number":
-            return self
-        of = cells if shares.policy is None else shares.policy
-        groups = group_by([of.t, of.s, of.a])
-        t, s, a = groups.keys
-        nodes = group_by([t, s])
-        key = nodes.keys[0] * self.n_states + nodes.keys[1]
-        value = nodes.sum(shares.of(groups, cells) * self.q(t, s, a))
-        if value.ndim > 1:  # a replicate may lack what the part shows
-            value = np.where(nodes.sum(groups.sum(of.n)) > 0, value, self.v(*nodes.keys))
-        others = ~np.isin(self.v_key, key)
-        keys = np.concatenate([self.v_key[others], key])
-        order = np.argsort(keys)
-        values = np.concatenate([self.v_value[others], value])
-        return replace(self, v_key=keys[order], v_value=values[order])
-
-
-def _find(keys: Ints, values: Floats, wanted: Ints) -> Floats:
-    if len(keys) == 0:
-        return np.zeros((len(wanted), *values.shape[1:]))
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    value = values[at]
-    value[keys[at] != wanted] = 0.0
-    return value
-
-
 def fit_q(moments: Moments) -> TabularQ:
-    """Q_t(s,a) = r̂_t(s,a) + γ Σ_{s'} T̂_t(s'|s,a) V_{t+1}(s'), V_t(s) = Σ_a π(a|s) Q_t(s,a)."""
+    """Q_t(s,a) = r̂_t(s,a) + γ Σ_{s'} T̂_t(s'|s,a) V_{t+1}(s'), V_t(s) = Σ_a π(a|s) Q_t(s,a); 0 where
+    nothing was seen."""
     if moments.actions is None:
         raise needs_discrete()
     model = FittedModel.of(moments)
     op, n_states, n_actions = model.op, len(moments.states), len(moments.actions)
     key = np.zeros(len(model.Q), np.int64)
     key[op.groups.of] = (op.cells.t * n_states + op.cells.s) * n_actions + op.cells.a
-    order, states = np.argsort(key), np.flatnonzero(op.node_s >= 0)
-    v_key = (op.node_t * n_states + op.node_s)[states]
-    states = states[np.argsort(v_key)]
-    return TabularQ(
-        n_states, n_actions, key[order], model.Q[order], np.sort(v_key), model.V[states]
-    )
+    order = np.argsort(key)
+    nodes = op.node_t, op.node_s
+    return TabularQ.of((n_states, n_actions), (key[order], model.Q[order]), nodes, model.V)

@@ -130,7 +130,12 @@ def wdr(q: str | OwnQ = "in-sample", *, max_ratio: float | None = None) -> Recip
 
 
 def mdr(q: str | OwnQ = "split", *, max_ratio: float | None = None) -> Recipe:
-    """Marginalized doubly robust: MIS on the shaped reward, plus V(s_0)."""
+    """Marginalized doubly robust: MIS on the shaped reward, plus V(s_0). "leave-one-out"
+    (`mdr-loo`) gives each row the Q of the other rows of its state."""
+    if isinstance(q, str) and q == "leave-one-out":
+        from reweigh.estimate.leave_one_out import LeaveOneOut
+
+        return Recipe("mdr-loo", LeaveOneOut(), max_ratio=max_ratio)
     control = ModelControl(q)
     name = _with_fit("mdr", control, default="split")
     return Recipe(name, Marginal(), "simplex", control=control, max_ratio=max_ratio)
@@ -167,6 +172,7 @@ ESTIMATORS: dict[str, Callable[[], Recipe]] = {
     "wdr-crossfit": lambda: wdr("cross-fit"),
     "mdr": mdr,
     "mdr-crossfit": lambda: mdr("cross-fit"),
+    "mdr-loo": lambda: mdr("leave-one-out"),
 }
 
 

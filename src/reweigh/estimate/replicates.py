@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.doubly_robust import halves, shape_moments
-from reweigh.estimate.estimator import Recipe, Replicated, overflow
+from reweigh.estimate.doubly_robust import fold_of, shape_moments
+from reweigh.estimate.estimator import Recipe, Replicated, needs_log, overflow
 from reweigh.estimate.standard_error import error_of_blocks, least_blocks, too_few
 from reweigh.estimate.table_weights import TableWeights
 from reweigh.kernels import Floats, Groups, Ints, group_by, tally
@@ -138,18 +138,18 @@ class UnitTable:
     """A table of sums by unit: R rows in K cells by its other keys.
 
     row_unit  (R,) the unit of each row
-    half      (n,) the block that the cells of a unit are to have, 0 without
+    fold      (n,) the block that the cells of a unit are to have, 0 without
     """
 
     table: Any
     row_unit: Ints
-    half: Ints | None = None
+    fold: Ints | None = None
 
     @cached_property
     def keys(self) -> dict[str, Ints]:
         keys = {name: getattr(self.table, name) for name in self.table.keys}
         unit = self.row_unit
-        return keys | {"block": np.zeros_like(unit) if self.half is None else self.half[unit]}
+        return keys | {"block": np.zeros_like(unit) if self.fold is None else self.fold[unit]}
 
     @cached_property
     def cells(self) -> Groups:
@@ -218,11 +218,11 @@ class UnitTable:
 @dataclass(frozen=True, eq=False)
 class UnitSums:
     """All sums of a log by unit, which is the `moments`' block; `blocks` are those that occur where
-    not all numbers do, `half` is as in UnitTable."""
+    not all numbers do, `fold` is as in UnitTable."""
 
     moments: Moments
     blocks: Ints | None = None
-    half: Ints | None = None
+    fold: Ints | None = None
 
     def _units(self, table: Any) -> Ints:
         """(R,) of the table's rows."""
@@ -236,7 +236,7 @@ class UnitSums:
             names.append("start")
         tables = {name: getattr(self.moments, name) for name in names} | self.moments.tables
         return {
-            name: UnitTable(table, self._units(table), self.half)
+            name: UnitTable(table, self._units(table), self.fold)
             for name, table in tables.items()
             if table is not None
         }
@@ -288,6 +288,7 @@ def columns_for(recipe: Recipe, sums: Moments, errors: bool) -> set[str]:
     by_ratios = sums.model is not None and sums.shares.rule == "ratios"
     if "model" in recipe.needs.kinds:
         columns |= MODEL
+    by_ratios |= recipe.control is not None and recipe.control.blocks > 1  # Q of other episodes
     if by_ratios or (recipe.weights.uses_ratios and not recipe.uses_trajectories):
         columns |= RATIOS
     return columns.union(*(SQUARES[name] for name in columns)) if errors else columns
@@ -296,6 +297,9 @@ def columns_for(recipe: Recipe, sums: Moments, errors: bool) -> set[str]:
 def solve_units(recipe: Recipe, units: UnitSums, draws: Draws, *, errors: bool) -> Replicated:
     """The estimator on replicates of the sums of these units; `AGAIN` is the reason of those that
     must be solved separately."""
+    why = recipe.weights.needs_rows(units.moments)
+    if why:
+        raise needs_log(recipe, why)
     sums = units.mixed(draws, columns_for(recipe, units.moments, errors))
     reasons = refusals(recipe, sums)
     if recipe.control is not None:
@@ -321,12 +325,13 @@ def _unit_errors(weights: TableWeights, units: UnitSums, sums: Moments, draws: D
 
 
 def refusals(recipe: Recipe, sums: Moments) -> list[tuple[str, Any]]:
-    """The replicates without episodes, or without any of a half that is needed."""
+    """The replicates without episodes, or without a second fold that is needed."""
     starts = sums.start
     reasons = [("no-episodes", starts.n.sum(axis=0) == 0)]
     if recipe.control is not None and recipe.control.blocks > 1:
-        counts = [starts.n[halves(starts.block) == half].sum(axis=0) for half in (0, 1)]
-        reasons.append(("empty-half", np.min(counts, axis=0) == 0))
+        control, fold = recipe.control, fold_of(recipe.control, starts.block)
+        counts = [starts.n[fold == k].sum(axis=0) > 0 for k in range(control.blocks)]
+        reasons.append(("empty-half", np.sum(counts, axis=0) < 2))
     return reasons
 
 
@@ -365,8 +370,8 @@ def _without_each(recipe: Recipe, moments: Moments, blocks: Ints) -> tuple[Float
     values, refused = np.full(len(blocks), np.nan), np.full(len(blocks), AGAIN, object)
     try:
         if recipe.weights.solves_replicates:
-            by_half = recipe.control is not None and recipe.control.blocks > 1
-            units = UnitSums(moments, blocks, halves(blocks) if by_half else None)
+            by_fold = recipe.control is not None and recipe.control.blocks > 1
+            units = UnitSums(moments, blocks, fold_of(recipe.control, blocks) if by_fold else None)
             together = solve_units(recipe, units, Draws.without_each(blocks, blocks), errors=False)
             values, refused = together.values, together.refused
     except RefusedError as error:

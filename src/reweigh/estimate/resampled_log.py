@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.doubly_robust import fit_control, halves
-from reweigh.estimate.estimator import Recipe, Replicated
+from reweigh.estimate.doubly_robust import fit_control, fold_of
+from reweigh.estimate.estimator import FOLDS, Recipe, Replicated
 from reweigh.estimate.products import Products
 from reweigh.estimate.replicates import (
     AGAIN,
@@ -91,19 +91,21 @@ class ResampledLog:
     def units(self, recipe: Recipe) -> UnitSums:
         """The sums by episode that the estimator needs."""
         kinds = frozenset({"model"}) if recipe.fitted else recipe.needs.kinds
-        split = recipe.control is not None and recipe.control.blocks > 1
+        folds = 1 if recipe.control is None else recipe.control.blocks
         policy, tables = recipe.needs.policy, recipe.needs.tables
-        whole, key = (kinds, policy, tables, False), (kinds, policy, tables, split)
+        whole, key = (kinds, policy, tables, 1), (kinds, policy, tables, folds)
         if whole not in self._kept:
-            request = Request(kinds, 2, self.max_ratio, policy=policy, named=False, tables=tables)
+            request = Request(
+                kinds, 2 * FOLDS, self.max_ratio, policy=policy, named=False, tables=tables
+            )
             each = np.arange(self.log.n_episodes)
             sums = ArraysEngine().moments(self.log, self.target, request, each)
             if scope_of(self.target) == "state":
                 sums = replace(sums, share_rule="one number")
             self._kept[whole] = UnitSums(sums)
         if key not in self._kept:
-            half = halves(self.log.steps.episode_hash)
-            self._kept[key] = UnitSums(self._kept[whole].moments, None, half)
+            fold = fold_of(recipe.control, self.log.steps.episode_hash)
+            self._kept[key] = UnitSums(self._kept[whole].moments, None, fold)
         return self._kept[key]
 
     def _other_shares(self, units: UnitSums, draws: Draws) -> Any:
@@ -219,15 +221,15 @@ class RunningProducts:
         split = recipe.control.q == "split"  # only the first half is summed
 
         def used(block: Ints) -> Bools:
-            return halves(block) == 0 if split else np.ones(len(block), bool)
+            return fold_of(recipe.control, block) == 0 if split else np.ones(len(block), bool)
 
         f, g = np.zeros((len(table), draws.many)), np.zeros((len(starts), draws.many))
         kept, t = used(table.cells.keys[0]), table.cells.keys[1]
         f[kept], g[used(starts.cells.keys[0])] = control.f, control.g
         at = table.row_unit, table.table.t
         w, wy = table.sums(draws, "w", self.w[at]), table.sums(draws, "wy", self.wy[at])
-        half = np.zeros(size, np.int64) if units.half is None else units.half
-        among = used(half).astype(np.float64)[:, None]
+        fold = np.zeros(size, np.int64) if units.fold is None else units.fold
+        among = used(fold).astype(np.float64)[:, None]
         mixture = Mixture(
             draws.counts * among,
             draws.of_units(among)[0],

@@ -1,17 +1,28 @@
-"""estimator="auto": a rule that looks at states, ratios and the horizon, and never at rewards.
+"""estimator="auto": a rule that looks at states, ratios and actions, never at the size of an error
+or the sign of a gain.
 
-    1. MIS needs the target's mass to be on states with enough rows. Where at
-       most RARE of it is on (step, state) pairs seen fewer than 10 times: mis.
-    2. Otherwise the states are too fine for this log. If the running products keep at least ENOUGH
-    effective episodes at every step: wis, which uses no state. 3. Otherwise mis, whose verdict
-    names the problem.
+    1. States too fine: more than RARE of the target's mass is on (step, state) pairs seen fewer
+       than 10 times. If the running products keep at least ENOUGH effective episodes at every step:
+       wis, which uses no state.
+    2. Otherwise the memory that `mis(memory="auto")` takes (`memories.py`). If it is more than 0,
+       the state is not enough: mis with that memory.
+    3. With a memory of 0: mdr-loo, which comes close to the least error that is possible, where
+       the gates HOLDS are green for it: the log covers what the target does, in every state that
+       it reaches and for nearly all of its actions, with enough effective episodes, and a constant
+       reward gives its known value. Its sums must be enough too, which needs observed states,
+       discrete actions, and ratios that follow from step, state and action: then every engine
+       answers the same.
+    4. Otherwise mis-hajek, which leans on no mean by action. Its verdict says what is missing.
 
-Hidden states, continuous actions and one-step logs need no special case: mis treats a hidden
-stretch as one long step, uses densities like probabilities, and is IS at H = 1.
-The rule was fixed before the coverage study was run. It never compares the widths of intervals.
+Rewards enter only where memories are compared, by values in errors of their differences: neither
+the sign of the rewards nor their scale, nor a constant added to them, changes the choice. No rule
+compares the widths of intervals. The rule was written down before its coverage was measured
+(docs/choosing.md has both). Of saved sums it takes what they hold: without windows there is no
+memory to choose, and mis stands for mis-hajek.
 
 Several targets are compared by one estimator, otherwise a ranking would also compare estimators:
-wis if the rule chooses wis for every target, else mis.
+the one that the rule chooses for each of them, else mis with the longest memory that it chooses for
+any.
 """
 
 from __future__ import annotations
@@ -20,29 +31,33 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from reweigh.errors import UsageError
+from reweigh.errors import RefusedError
 from reweigh.estimate.estimator import Recipe
-from reweigh.estimate.presets import is_, mis, wis
+from reweigh.estimate.presets import estimator, is_, mis, wis
 from reweigh.evaluation.data import check_target
 from reweigh.evaluation.evaluations import Evaluations
+from reweigh.evaluation.memories import Memories
 from reweigh.evaluation.result import Estimate, Refusal
-from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.show.text import by_text
+from reweigh.sums.moments import Moments
+from reweigh.trust.gates import Context
+from reweigh.trust.gates.states import FittedValues
 
 AUTO = "auto"
 RARE, ENOUGH = 0.05, 100.0
-Evaluate = Callable[[EpisodeLog, Policy, list[Recipe]], Sequence[Estimate | Refusal]]
+HOLDS = frozenset({"support", "effective size", "rare states", "placebo", "cut-off episodes"})
+SHARPEST = "mdr-loo"
+Evaluate = Callable[[Any, Policy | None, list[Recipe]], Sequence[Estimate | Refusal]]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An estimator, and why it was chosen."""
+    """An estimator, and why it was chosen; the memories that were tried, if any."""
 
     recipe: Recipe
     why: str
+    memories: Memories | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +87,11 @@ class CommonChoice:
         names = by_text((target, choice.why) for target, choice in self.by_target.items())
         if len(names) == 1:
             return [f"auto chose {why}" for why in names]
-        alike = ", because wis does not suit every target" if self.differs else ""
+        alike = ""
+        if self.differs:
+            others = {choice.recipe.name for choice in self.by_target.values()}
+            others -= {self.recipe.name}
+            alike = f", because {' and '.join(sorted(others))} does not suit every target"
         first = f"auto chose {self.recipe.name} for all targets{alike}:"
         return [first, *(f"  {', '.join(who)}: {why}" for why, who in names.items())]
 
@@ -83,63 +102,96 @@ class CommonChoice:
         }
 
 
-def choose_common(
-    log: EpisodeLog, targets: Mapping[str, Policy], evaluate_all: Evaluate
-) -> CommonChoice:
-    """The estimator for all of these targets: wis only if the rule chooses wis for each."""
+def candidates() -> list[Recipe]:
+    """The estimators whose sums the choice takes."""
+    return [mis(), is_(), estimator(SHARPEST), mis(memory="auto")]
+
+
+def choose_common(log: Any, targets: Mapping[str, Policy], evaluate_all: Evaluate) -> CommonChoice:
+    """The estimator for all of these targets."""
     found = {name: choose(log, target, evaluate_all) for name, target in targets.items()}
-    by_states = any(choice.recipe.name != wis().name for choice in found.values())
-    return CommonChoice(mis() if by_states else wis(), found)
+    recipes = {choice.recipe.name: choice.recipe for choice in found.values()}
+    if len(recipes) == 1:
+        return CommonChoice(next(iter(recipes.values())), found)
+    longest = max(recipe.weights.remembers for recipe in recipes.values())
+    return CommonChoice(mis(memory=longest), found)
 
 
-def choose(log: EpisodeLog, target: Policy, evaluate_all: Evaluate) -> Choice:
-    """The estimator for this log and target, by the rule above. The rewards are put away first, so
-    that the choice cannot depend on them."""
-    blind = log.with_rewards(np.zeros(log.steps.n_rows), np.zeros(log.n_episodes))
-    states, products = evaluate_all(blind, target, [mis(), is_()])
+def choose(data: Any, target: Policy | None, evaluate_all: Evaluate) -> Choice:
+    """The estimator for this log (or its sums) and target, by the rule above."""
+    states, products, sharpest = evaluate_all(data, target, [mis(), is_(), estimator(SHARPEST)])
     if isinstance(states, Refusal):
-        return Choice(mis(), f"mis: it refuses, and so does the only alternative ({states.error})")
-    rare = states.diagnostics.rare_mass
-    if rare is not None and rare <= RARE:
-        share = "none" if rare == 0 else f"{rare:.1%}"
+        return Choice(mis(), f"mis: it refuses, and so do the alternatives ({states.error})")
+    rare = states.diagnostics.rare_mass or 0.0
+    share = "none" if rare == 0 else f"{rare:.1%}"
+    seen = f"{share} of the target's mass is on states seen fewer than 10 times"
+    if rare > RARE:
+        size = None if isinstance(products, Refusal) else products.diagnostics.worst_ess
+        if size is not None and size >= ENOUGH:
+            keeps = f"wis, which uses no states, keeps {size:,.0f} effective episodes"
+            return Choice(wis(), f"wis: {seen}, and {keeps}")
+        seen += ", but wis, which uses no states, would keep too few effective episodes"
+    memories, lacking = _memory(data, target, evaluate_all)
+    if memories is not None and memories.memory:
+        taken = mis(memory=memories.memory)
+        return Choice(taken, f"{taken.name}: {memories.why}", memories)
+    missing = _missing(sharpest)
+    if missing is None:
         return Choice(
-            mis(), f"mis: {share} of the target's mass is on states seen fewer than 10 times"
+            estimator(SHARPEST),
+            f"{SHARPEST}: {seen}, and the log shows nearly all of the target's actions",
+            memories,
         )
-    size = None if isinstance(products, Refusal) else products.diagnostics.worst_ess
-    if size is not None and size >= ENOUGH:
-        return Choice(
-            wis(),
-            f"wis: {rare or 0:.0%} of the target's mass is on states seen fewer than 10 "
-            f"times, and wis, which uses no states, keeps {size:,.0f} effective episodes",
-        )
-    return Choice(
-        mis(),
-        f"mis: {rare or 0:.0%} of the target's mass is on states seen fewer than 10 times, "
-        "but wis, which uses no states, would keep too few effective episodes",
-    )
+    plain = mis() if memories is None else mis(memory=0)
+    why = f"{plain.name}: {seen}; {SHARPEST} is not used, because {missing}"
+    return Choice(plain, why if lacking is None else f"{why} ({lacking})", memories)
+
+
+def _memory(
+    data: Any, target: Policy | None, evaluate_all: Evaluate
+) -> tuple[Memories | None, str | None]:
+    """The choice of a memory, or why there is none."""
+    try:
+        [found] = evaluate_all(data, target, [mis(memory="auto")])
+    except RefusedError as error:  # these sums hold no windows
+        return None, error.reason
+    if isinstance(found, Refusal):
+        return None, found.error.reason
+    return found.memories, None
+
+
+def _missing(sharpest: Estimate | Refusal) -> str | None:
+    """Why the rule does not take mdr-loo, by gates that read no rewards; None where it does."""
+    if isinstance(sharpest, Refusal):
+        return sharpest.error.reason
+    of = sharpest.uncertainty
+    why = sharpest.recipe.weights.needs_rows(of.data.moments(sharpest.recipe, of.dropped))
+    if why is not None:
+        return why
+    sums = of.data.for_gates(sharpest.recipe, of.dropped)
+    actions = FittedValues().measure(Context(sums, sharpest.recipe))
+    gates = [gate for gate in sharpest.gates if gate.name in HOLDS]
+    failed = [gate.text for gate in (*gates, actions) if gate.level != "green"]
+    return failed[0] if failed else None
 
 
 def evaluate_chosen(
     data: Any,
     target: Policy | None,
     estimators: list[Recipe | str],
-    blind: Evaluate,
+    for_choice: Evaluate,
     evaluate_all: Callable[..., Evaluations],
 ) -> Evaluations:
-    """Several estimators, "auto" among them, whose result has the reason for the choice; `blind`
-    evaluates without rewards."""
-    if not isinstance(data, EpisodeLog):
-        raise UsageError(
-            "estimator='auto' needs the log in memory (engine='arrays'); name an estimator"
-        )
-    choice = choose(data, check_target(target), blind)
-    named = [choice.recipe if estimator == AUTO else estimator for estimator in estimators]
+    """Several estimators, "auto" among them, whose result has the reason for the choice;
+    `for_choice` evaluates candidates, also those whose value the rewards do not allow."""
+    choice = choose(data, target if isinstance(data, Moments) else check_target(target), for_choice)
+    named = [choice.recipe if each == AUTO else each for each in estimators]
     results = evaluate_all(data, target, named)
     return Evaluations(
         tuple(
-            replace(result, chosen=choice.why)
-            if estimator == AUTO and isinstance(result, Estimate)
+            replace(result, chosen=choice.why, memories=choice.memories)
+            if each == AUTO and isinstance(result, Estimate)
             else result
-            for estimator, result in zip(estimators, results, strict=True)
+            for each, result in zip(estimators, results, strict=True)
         )
     )

@@ -201,11 +201,11 @@ class RowsData(EvaluationData):
         """Whether cut-off episodes must be left out, and may be. MIS and DM use their rows."""
         log, _ = self.rows()
         cut, unknown = log.n_truncated, log.steps.unknown_before_horizon() > 0
-        over_stretches = "transitions" in recipe.needs.kinds and log.has_hidden
+        by_moves = "transitions" in recipe.needs.kinds or recipe.weights.holds_others
         needs_whole = (
             recipe.weights.whole_episodes
             or (recipe.control is not None and (unknown or recipe.control.own))
-            or (unknown and over_stretches)
+            or (unknown and by_moves and log.has_hidden)
         )
         if not cut or not needs_whole:
             return False
@@ -214,12 +214,10 @@ class RowsData(EvaluationData):
                 raise RefusedError("truncated", "every episode was cut off, so none is left")
             return True
         if recipe.uses_trajectories:
-            raise RefusedError(
-                "truncated",
-                f"{cut:,} episodes were cut off, and running products need complete "
-                "episodes; use mis() or dm(), or leave the cut ones out (truncated='drop')",
-            )
-        return False  # the solver reports what is missing
+            text = f"{cut:,} episodes were cut off, and running products need complete episodes; "
+            text += "use mis() or dm(), or leave the cut ones out (truncated='drop')"
+            raise RefusedError("truncated", text)
+        return False  # the solver says what is missing
 
     def forget_rows(self) -> None:
         """Drop the row data kept for the next estimator of a large log; sums stay."""
@@ -370,10 +368,8 @@ def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
     if isinstance(data, SumsData):
         base = used = data.moments(recipe)
         if recipe.control is not None and recipe.uses_trajectories:
-            raise RefusedError(
-                "needs-log",
-                "shaped rewards need the log itself, not its moments; mdr() does not need them",
-            )
+            text = "shaped rewards need the log itself, not its moments; mdr() does not need them"
+            raise RefusedError("needs-log", text)
         if recipe.control is not None:
             from reweigh.estimate.doubly_robust import shape_moments
 
@@ -409,5 +405,9 @@ def _solve_sums(
     data: LogData, recipe: Recipe, sums: Moments, rows: tuple[EpisodeLog, Policy] | None
 ) -> Solution:
     """The solution on these sums, with its error if requested."""
+    if rows is not None and recipe.weights.needs_rows(sums):
+        from reweigh.estimate.leave_one_out_rows import solve_rows
+
+        return solve_rows(recipe, *rows, sums, errors=data.errors)
     solution = recipe.weights.solve(recipe, sums, errors=data.errors)
     return recipe.weights.with_error(recipe, solution, sums, rows) if data.errors else solution

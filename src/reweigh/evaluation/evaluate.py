@@ -159,8 +159,8 @@ def _evaluate_all(
         from reweigh.evaluation.auto import evaluate_chosen
 
         every = partial(_evaluate_all, truncated=truncated, reward_range=reward_range)
-        blind = partial(evaluate_all, truncated=truncated)
-        return evaluate_chosen(data, target, listed, blind, every)
+        for_choice = partial(_evaluate_all, truncated=truncated, within_rewards=False)
+        return evaluate_chosen(data, target, listed, for_choice, every)
     recipes = [as_recipe(estimator) for estimator in listed]
     if any(isinstance(recipe.weights, MemoryChoice) for recipe in recipes):
         return _with_memories(data, target, recipes, truncated, reward_range, within_rewards)
@@ -290,11 +290,11 @@ def moments(
     """The sums from which estimators and their verdicts follow: they add up, and save to Parquet.
 
     Without `estimators` all kinds of sums are made that the log allows, but those of windows, which
-    `mis(memory=k)` needs (`mis-hajek` too): name these. `blocks` splits the
-    episodes by the hash of their ids, for the jackknife (10 or more) and for split and cross-fit
-    (an even number). `gates=False` leaves out what only the gates of a verdict read, which are
-    then not checked. `tables` are your own sums (`reweigh.Table`); they come back by name, as
-    `moments.tables`.
+    `mis(memory=k)` needs (`mis-hajek` too): name these, or "auto" for all that its choice takes.
+    `blocks` splits the episodes by the hash of their ids, for the jackknife (10 or more), for split
+    (an even number) and cross-fit (a multiple of 5). `gates=False` leaves out what only the gates
+    of a verdict read, which are then not checked. `tables` are your own sums (`reweigh.Table`);
+    they come back by name, as `moments.tables`.
     """
     blocks = check_whole("blocks", blocks, 1, MOST_BLOCKS)
     check_target(target)
@@ -302,8 +302,12 @@ def moments(
     kinds = frozenset({"transitions", "model", "trajectories"})
     request = Request(kinds, blocks, max_ratio, policy=True)
     if estimators is not None:
-        request = Request(frozenset(), blocks, max_ratio)
-        for recipe in _each_memory(map(as_recipe, estimator_list(estimators)), log):
+        request, listed = Request(frozenset(), blocks, max_ratio), estimator_list(estimators)
+        if AUTO in listed:
+            from reweigh.evaluation.auto import candidates
+
+            listed = [*(one for one in listed if one != AUTO), *candidates()]
+        for recipe in _each_memory(map(as_recipe, listed), log):
             wanted = recipe.needs
             if recipe.control is not None and recipe.uses_trajectories:
                 raise UsageError(f"{recipe.name} needs the log itself, not moments")

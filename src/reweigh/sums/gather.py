@@ -60,7 +60,7 @@ class CellGradient:
 
     moves  the unit of the cells' sums: "stretches" (no action), "rows" (no action, the hidden state
            is a state) or "actions" (the same with the action)
-    cells  their keys; `block` is the half of the episode with `halves`, else 0
+    cells  their keys; `block` is the fold of the episode with `folds`, else 0
     one, rho, z, y  (E,) by the count of the cell, Σρ, Σz and Σy
     start  (E,) by the count of the first state, for cells of step 0; else 0
     """
@@ -73,7 +73,7 @@ class CellGradient:
     y: Floats
     start: Floats
     policy: PolicyGradient | None = None
-    halves: bool = False
+    folds: int = 0
 
     @cached_property
     def has_stretches(self) -> bool:
@@ -117,7 +117,7 @@ class CellGradient:
 
     @cached_property
     def _sorted(self) -> tuple[Ints, Ints]:
-        keys = self._keys(self.cells, self.cells.block if self.halves else None)
+        keys = self._keys(self.cells, self.cells.block if self.folds else None)
         order = np.argsort(keys, kind="stable")
         return keys[order], order
 
@@ -133,7 +133,7 @@ class CellGradient:
 
     def cell_of(self, moves: Moves) -> Ints:
         """(L,) the cell of each move; E, beyond the last, where the table has none."""
-        keys = self._keys(moves, moves.half[moves.episode] if self.halves else None)
+        keys = self._keys(moves, moves.fold[moves.episode] if self.folds else None)
         if self._place is not None:
             inside = np.minimum(keys, len(self._place) - 1)
             return np.where(keys == inside, self._place[inside], len(self.cells))
@@ -192,12 +192,12 @@ Gradient = CellGradient | ProductGradient | TableGradient
 class Moves:
     """L moves (t, s) → (t', s'); ρ, z, y as in `TransitionMoments`, of one move each.
 
-    half        (n,) of the episodes
+    fold        (n,) of the episodes
     within, of  (N,) per row: ρ_{t:t+j} γ^j since its move began, and the move (None: row k is
                 move k, and within is ρ)
     """
 
-    half: Ints
+    fold: Ints
     episode: Ints
     t: Ints
     s: Array
@@ -215,11 +215,11 @@ class Moves:
         return values if self.of is None else values[self.of]
 
 
-def moves_of(log: EpisodeLog, rho: Floats, kind: MoveKind, *, halves: bool = False) -> Moves:
+def moves_of(log: EpisodeLog, rho: Floats, kind: MoveKind, *, folds: int = 0) -> Moves:
     """The moves of a log: one per row, or from each observed state to the next."""
-    half = log.steps.blocks(2) if halves else np.zeros(0, np.int64)
+    fold = log.steps.blocks(folds) if folds else np.zeros(0, np.int64)
     if kind == "stretches" and log.has_hidden:
-        return _stretch_moves(log, rho, half)
+        return _stretch_moves(log, rho, fold)
     steps, as_state = log.steps, len(log.states)
     state, after = steps.state, steps.next_state
     if log.has_hidden:  # the hidden state is a separate state, except after the horizon
@@ -229,7 +229,7 @@ def moves_of(log: EpisodeLog, rho: Floats, kind: MoveKind, *, halves: bool = Fal
     elif np.any(after[steps.rows(steps.horizon - 1)] == HIDDEN):
         after = np.where(after == HIDDEN, UNKNOWN, after)
     return Moves(
-        half=half,
+        fold=fold,
         episode=steps.episode_index,
         t=steps.step,
         s=state,
@@ -243,7 +243,7 @@ def moves_of(log: EpisodeLog, rho: Floats, kind: MoveKind, *, halves: bool = Fal
     )
 
 
-def _stretch_moves(log: EpisodeLog, rho: Floats, half: Ints) -> Moves:
+def _stretch_moves(log: EpisodeLog, rho: Floats, fold: Ints) -> Moves:
     """From each observed state to the next; a hidden first state is START.
 
     R = ρ_{t:t+j},   z = Σ_j γ^j ρ_{t:t+j} y_{t+j}
@@ -265,7 +265,7 @@ def _stretch_moves(log: EpisodeLog, rho: Floats, half: Ints) -> Moves:
     within = power * product
     state, after = steps.state[begin], steps.next_state[last]
     return Moves(
-        half=half,
+        fold=fold,
         episode=steps.episode_index[begin],
         t=steps.step[begin],
         s=np.where(state == HIDDEN, START, state),
@@ -288,7 +288,7 @@ def gathered(gradient: Gradient, log: EpisodeLog, target: Policy, rho: Floats) -
         return _of_tables(gradient, log, target)
     if _row_by_row(gradient, log):
         return _gathered_by_rows(gradient, log, rho)
-    moves = moves_of(log, rho, gradient.moves, halves=gradient.halves)
+    moves = moves_of(log, rho, gradient.moves, folds=gradient.folds)
     cell, n = gradient.cell_of(moves), log.n_episodes
     terms = gradient.terms(moves, cell)
     if gradient.policy is not None:
@@ -302,7 +302,7 @@ def _row_by_row(gradient: CellGradient, log: EpisodeLog) -> bool:
         log.steps.n_rows >= kernels.COMPILED_FROM
         and not log.has_hidden
         and gradient.policy is None
-        and not gradient.halves
+        and not gradient.folds
         and not gradient.has_stretches
         and gradient._place is not None
     )

@@ -50,7 +50,8 @@ def check_estimator(estimator: Recipe | str, *, mean_return: bool | None = None)
     agree with the jackknife; its bootstraps; and that it gives a reason where it refuses.
 
     `mean_return`: whether its value for the behavior policy is the mean return; without it
-    that is expected of estimators that weigh rows with ratios and neither pool steps nor fit a Q.
+    that is expected of estimators that weigh rows with ratios and neither pool steps nor learn a Q
+    from other episodes.
     """
     recipe = as_recipe(estimator)
     with warnings.catch_warnings():
@@ -60,7 +61,8 @@ def check_estimator(estimator: Recipe | str, *, mean_return: bool | None = None)
         value = _value(log, target, recipe)
         if mean_return is None:
             pools = recipe.weights.pools_steps or recipe.reward == "pooled"
-            plain = recipe.control is None and (recipe.max_ratio or 1.0) >= 1
+            plain = recipe.control is None and not recipe.weights.holds_others
+            plain &= (recipe.max_ratio or 1.0) >= 1
             mean_return = recipe.weights.uses_ratios and plain and not pools
         if mean_return:
             check_identity(recipe)
@@ -144,8 +146,8 @@ def check_influence(recipe: Recipe) -> None:
     assert psi.shape == (log.n_episodes,), f"{recipe.name} has {psi.shape} influence values"
     largest = float(np.abs(psi).max())
     assert abs(psi.mean()) <= 1e-8 * (1 + largest), f"{recipe.name}: ψ has the mean {psi.mean()}"
-    if recipe.control is not None and recipe.control.blocks > 1:
-        return  # the Q of the other half is held as it is
+    if recipe.weights.holds_others or (recipe.control is not None and recipe.control.blocks > 1):
+        return  # the Q of other episodes is held as it is
     by = np.arange(log.n_episodes) % 2
     moved = _derivative(lambda part: _value(part, target, recipe), log, by)
     total = float(by @ psi) / log.n_episodes

@@ -63,6 +63,7 @@ LOOKS: dict[str, Look] = {
     "wdr-crossfit": _look("#C7C74D", "cross", MIXED),
     "mdr": _look("#009E73", "diamond", DASHED),
     "mdr-crossfit": _look("#117733", "diamond", MIXED),
+    "mdr-loo": _look("#332288", "diamond"),
 }
 OTHER = _look("#777777", "stroke", DASHED)  # what is no estimator by name
 GREY, INK, MORE, LESS = "#777777", "#333333", "#0072B2", "#D55E00"

@@ -372,15 +372,19 @@ class FittedValues(
     question="Does Q rest on few rows, from the same episodes it corrects?",
     fault="action-missing",
     needs={"model"},
-    limits=limits_by(Limit(0.01, 0.05)),
-    of={"fitted in sample"},
+    limits=limits_by(
+        Limit(0.01, 0.05),
+        augmented=Limit(0.20, 0.50),  # no row corrects itself: only what no row corrects is off
+    ),
+    of={"fitted in sample", "augmented"},
 ):
     """How much of a model's estimate rests on few rows: the target's mass under the model on
     (t, s, a) seen fewer than 10 times (average over the steps) or never (total). Per step: its
     contribution."""
 
     def measure(self, context: Context) -> GateResult:
-        return context.once(self.name, lambda: self.of_model(context))
+        name = f"{self.name}, {context.limits}"
+        return context.once(name, lambda: self.of_model(context))
 
     def of_model(self, context: Context) -> GateResult:
         sums = context.sums
@@ -395,12 +399,16 @@ class FittedValues(
             share = min(rare_mass(op, flow, rare) + float(escaping(op, flow).sum()), 1.0)
             per_step, worst = most_unfounded(op, flow, rare)
             where = {"per_step": per_step, **context.place(worst)}
-        return self.judge(
-            share,
-            f"Q is fitted on the same episodes, and {share:.1%} of the target's mass is on "
-            "(step, state, action) cells seen fewer than 10 times",
-            "use the cross-fitted variant (dr-crossfit, wdr-crossfit, mdr-crossfit), a "
-            "coarser state, or mis",
-            most="most",
-            **where,
+        text = (
+            f"{share:.1%} of the target's mass is on (step, state, action) cells seen fewer than "
+            "10 times"
         )
+        advice = "a coarser state, or mis"
+        if "augmented" in context.traits:
+            text, advice = f"{text}, whose value is taken from the other actions", f"use {advice}"
+        else:
+            text = f"Q is fitted on the same episodes, and {text}"
+            crossfit = "dr-crossfit, wdr-crossfit, mdr-crossfit"
+            advice = f"use the cross-fitted variant ({crossfit}), {advice}"
+        limit = self.limit(context.limits)
+        return self.judge(share, text, advice, limit=limit, most="most", **where)

@@ -5,14 +5,15 @@ Target mass without logged data is summed over the steps. Running products canno
 effective number of episodes.
 
 **Unseen actions.** DR, WDR and MDR with Q of other episodes are right on average: rows of a rare
-action make up for it in the logs that have some. A log without them gives too small a value, and
+action make up for it in the logs that have some. A log without them does not know their value, and
 its own variance does not show it. With π's probability ℓ_t(s) of the actions that (t, s) does not
 show, the mean ratio ρ̄, and d and V of the model over the actions seen, what is missing is about
 
     Σ_t γ^t Σ_s d_t(s) V_t(s) min(max(1 - ρ̄_t(s), -ℓ_t(s)), ℓ_t(s)).
 
 1 - ρ̄ measures how much of ℓ is really missing: with many actions of a few rows each
-some are always missing, others are there too often, and nothing is lost.
+some are always missing, others are there too often, and nothing is lost. Q counts a missing
+action at the state's value (`estimate/tabular_q.py`): what is missing is what that would be worth.
 
 **Reward range.** A policy that stays within the logged behavior earns at each step a reward between
 the smallest and the largest one, or 0 once an episode is over. An average over such episodes lies
@@ -106,6 +107,7 @@ class Support(
     limits=limits_by(
         Limit(0.01, 0.10),
         model=Limit(0.0001, 0.001),  # what a model has not seen counts as 0
+        augmented=Limit(0.001, 0.10),  # what no row corrects counts as what the others earn
     ),
     warning=LowOverlapWarning,
     warns_if_amber=True,
@@ -212,7 +214,7 @@ class UnseenActions(
         return self.judge(
             value / error,
             f"actions that were never logged there would earn about {value:.3g} "
-            f"({value / error:.1f} standard errors), which the fitted Q counts as 0",
+            f"({value / error:.1f} standard errors), which the fitted Q takes from other actions",
             "log more of these actions, or use mis, which fits no Q",
             most="most",
             per_step=missing.per_step / error,
