@@ -223,6 +223,8 @@ def _diagnose(
 ) -> None:
     """Print every gate. The values are computed but not printed: decide whether an estimate is
     reliable before you see it."""
+    from reweigh.evaluation.result import main_of
+
     recipes = options.estimators_named(estimators, None)
     with collect_warnings() as warnings:
         with terminal.working("reading"):
@@ -230,6 +232,8 @@ def _diagnose(
         with terminal.working("diagnosing", inputs.data) as data:
             results = rw.evaluate_all(data, inputs.policy, recipes)
             verdicts = [r.verdict for r in results if isinstance(r, rw.Estimate)]
+            main = main_of(results)
+            tried = () if main is None else main.tried(results)
     if terminal.as_json:
         entries = [_entry(result) for result in results]
         beside = {"log": inputs.about, "warnings": warnings, "version": rw.__version__}
@@ -241,10 +245,10 @@ def _diagnose(
         lines = [_verdict_line(result) for result in results]
         terminal.say(*lines)
         terminal.answer(*lines)
-        reasons = [gate for verdict in verdicts for gate in verdict.reasons]
-        terminal.warn(dict.fromkeys(f"{gate.name}: {gate.advice}" for gate in reasons))
+        terminal.warn(first_screen.advice_lines(records, tried))
         terminal.warn(f"! {text}" for text in warnings)
-        terminal.say(*filter(None, [first_screen.nothing_answers(records)]))
+        if not any(e.reliable for e in records):
+            terminal.say(first_screen.help_after(records, tried))
     if not verdicts:
         raise RefusedError("refused", "no estimator has an answer for this target")
     if strict and any(verdict.level == "red" for verdict in verdicts):

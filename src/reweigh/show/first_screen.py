@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -57,12 +57,31 @@ FAR = (MORE, NEARER)
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a verdict is what it is, with what to do; `names` are the estimators concerned."""
+    """Why a verdict is what it is, with what to do; `names` are the estimators concerned, with
+    their `verdicts`."""
 
     names: tuple[str, ...]
     level: str
     text: str
     advice: str = ""
+    verdicts: tuple[str, ...] = ()
+
+    @property
+    def concerned(self) -> str:
+        """Whom it concerns, such as "wis, is (red)" or "mis (red), dm (amber)"."""
+        if len(set(self.verdicts)) <= 1:
+            return f"{', '.join(self.names)} ({self._verdict})"
+        pairs = zip(self.names, self.verdicts, strict=True)
+        return ", ".join(f"{name} ({verdict})" for name, verdict in pairs)
+
+    @property
+    def mark(self) -> str:
+        """Its own level, where that is not the verdict of those concerned."""
+        return "" if self.level == self._verdict else f"{self.level}: "
+
+    @property
+    def _verdict(self) -> str:
+        return {*self.verdicts}.pop() if len(set(self.verdicts)) == 1 else self.level
 
 
 def check_unit(unit: str) -> str:
@@ -223,23 +242,39 @@ def reasons_of(records: Sequence[Evaluation], tried: Sequence[Evaluation] = ()) 
     """The reasons against them, those of the first before all others, each once with the names of
     all whom it concerns. Advice that leads to an estimator which cannot answer either is left out;
     `tried` are estimators that were evaluated only to know that."""
-    every = [*records, *tried]
-    fine = {e.estimator for e in every if e.reliable}
-    dead = {e.estimator for e in every} - fine
     found: list[tuple[str, Reason]] = []
+    leads = leading([*records, *tried])
     for e in records:
         if e.refused is not None:
             found.append((e.label, Reason((), "refused", e.refused.reason)))
         for gate in () if e.verdict is None else e.verdict.reasons:
-            advised = estimators_in(gate.advice)
-            # nothing is known of others than mis, whose own advice would lead back
-            leads = all(n in fine or (n == "mis" and n not in dead) for n in advised)
-            advice = gate.advice if leads else ""
+            advice = gate.advice if leads(gate.advice) else ""
             found.append((e.label, Reason((), gate.level, reason_text(e, gate), advice)))
-    named = [replace(reason, names=tuple(names)) for reason, names in by_text(found).items()]
+    verdicts = {e.label: e.level or "refused" for e in records}
+    named = [
+        replace(reason, names=tuple(names), verdicts=tuple(verdicts[name] for name in names))
+        for reason, names in by_text(found).items()
+    ]
     first = records[0].label if records else ""
     rank = ("red", "amber", "refused")
     return sorted(named, key=lambda r: (first not in r.names, rank.index(r.level)))
+
+
+def leading(every: Sequence[Evaluation]) -> Callable[[str], bool]:
+    """Whether the estimators that an advice names can answer, as far as that is known. Nothing is
+    known of others than mis that were not evaluated, and their own advice would lead back."""
+    fine = {e.estimator for e in every if e.reliable}
+    dead = {e.estimator for e in every} - fine
+    return lambda advice: all(
+        name in fine or (name == "mis" and name not in dead) for name in estimators_in(advice)
+    )
+
+
+def advice_lines(records: Sequence[Evaluation], tried: Sequence[Evaluation]) -> list[str]:
+    """What to do against each gate, without advice that leads nowhere."""
+    leads = leading([*records, *tried])
+    gates = [gate for e in records if e.verdict for gate in e.verdict.reasons]
+    return [*dict.fromkeys(f"{g.name}: {g.advice}" for g in gates if leads(g.advice))]
 
 
 def estimators_in(text: str) -> tuple[str, ...]:
@@ -289,17 +324,25 @@ def reason_lines(reasons: Iterable[Reason], *, alone: bool = False) -> list[str]
     """Reasons as lines, the names of the estimators once above theirs; `alone`: there is one
     estimator, which needs no name."""
     lines: list[str] = []
-    groups: dict[tuple[str, ...], list[Reason]] = {}
-    for reason in reasons:
-        groups.setdefault(reason.names, []).append(reason)
-    for names, group in groups.items():
-        level = group[0].level
-        lines.append("Why:" if alone else f"{', '.join(names)} ({level}):")
+    for concerned, group in by_concerned(reasons).items():
+        lines.append("Why:" if alone else f"{concerned}:")
         for reason in group:
-            differs = "" if reason.level == level else f"{reason.level}: "
-            lines.append(f"- {differs}{sentence(reason.text)}")
+            lines.append(f"- {reason.mark}{sentence(reason.text)}")
             lines += [f"  What to do: {sentence(reason.advice)}"] if reason.advice else []
     return lines
+
+
+def by_concerned(reasons: Iterable[Reason]) -> dict[str, list[Reason]]:
+    """Reasons by whom they concern: the names stand once above theirs."""
+    groups: dict[str, list[Reason]] = {}
+    for reason in reasons:
+        groups.setdefault(reason.concerned, []).append(reason)
+    return groups
+
+
+def shown_by(rest: str, many: int) -> str:
+    """How to see the rest, such as "--all shows them", of so many."""
+    return rest.replace("them", "it") if many == 1 else rest
 
 
 def below_the_table(
@@ -317,7 +360,8 @@ def below_the_table(
     lines = reason_lines(listed, alone=len(rows) == 1)
     hidden = len(reasons) - len(listed)
     if hidden and rest:
-        lines.append(f"{hidden} more reason{'s' if hidden > 1 else ''}: {rest}")
+        noun = "reasons" if hidden > 1 else "reason"
+        lines.append(f"{hidden} more {noun}: {shown_by(rest, hidden)}")
     after = help_after(rows, tried)
     return [*lines, after] if after else lines
 
@@ -341,7 +385,7 @@ def more_rows(rest: Sequence[Evaluation], how: str) -> str:
         count["refused" if e.refused is not None else e.level or "red"] += 1
     levels = ", ".join(f"{n} {level}" for level, n in count.items() if n)
     noun = "estimator" if len(rest) == 1 else "estimators"
-    return f"{len(rest)} more {noun} ({levels}): {how}"
+    return f"{len(rest)} more {noun} ({levels}): {shown_by(how, len(rest))}"
 
 
 def policy_in_words(name: str) -> str:
