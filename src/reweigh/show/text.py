@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reweigh.errors import RefusedError
+from reweigh.errors import RefusedError, UsageError
 from reweigh.show.record import PER_EPISODE, Change, Evaluation
 from reweigh.system import number, rounded, two_digits
 
@@ -346,3 +346,26 @@ def _cut(text: str, end: int, longest: int = LONGEST_NAME) -> str:
     if len(text) <= longest:
         return text
     return f"{text[: longest - end - 1].rstrip()}…{text[-end:].lstrip()}"
+
+
+# --- what values are per
+
+
+def check_unit(unit: str) -> str:
+    """UsageError unless it is like "per patient" or "dollars per user"."""
+    if not re.fullmatch(r"(.* )?per \S.*", unit):
+        raise UsageError(f'the unit must be like "per patient"; got {unit!r}')
+    return unit
+
+
+def one_of(unit: str) -> str:
+    """ "patient" of "per patient"."""
+    return unit.rpartition("per ")[2]
+
+
+def several(unit: str) -> str:
+    """ "patients" of "per patient"."""
+    noun = one_of(unit)
+    if re.search(r"[^aeiou]y$", noun):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if re.search(r"(s|x|z|ch|sh)$", noun) else f"{noun}s"

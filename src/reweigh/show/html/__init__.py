@@ -16,9 +16,9 @@ from typing import Any, BinaryIO, Literal
 import jinja2
 
 from reweigh.show.charts import ON_DARK, PALETTE, TITLES, steps
-from reweigh.show.first_screen import Reason, by_concerned, one_of
+from reweigh.show.first_screen import Reason, by_concerned
 from reweigh.show.record import PER_EPISODE, Facts
-from reweigh.show.text import display_names, plain, sentence
+from reweigh.show.text import display_names, one_of, plain, sentence
 from reweigh.system.files import write_atomically
 from reweigh.trust.breakdown import Heat
 

@@ -17,15 +17,13 @@ from reweigh.show.first_screen import (
     Reason,
     answer_sentence,
     help_after,
-    one_of,
     reason_text,
-    several,
     told_reasons,
 )
 from reweigh.show.html import MARKS, Answer, Cells, Figure, Page, Section, Table, figures
 from reweigh.show.html.figures import first_table
 from reweigh.show.record import PER_EPISODE, Change, Evaluation, Facts, GroupTable, Report
-from reweigh.show.text import by_text, plain_value, warning_lines
+from reweigh.show.text import by_text, one_of, plain_value, several, warning_lines
 from reweigh.trust.breakdown import Decomposition, Heat, Missing, ValueParts
 from reweigh.trust.gates import Verdict
 from reweigh.trust.overlap import Unlogged, Weights
