@@ -16,7 +16,7 @@ from reweigh.cli.terminal import Terminal, cell, collect_warnings, draw
 from reweigh.errors import Fault, InputError, RefusedError, UsageError
 from reweigh.show import first_screen
 from reweigh.show.record import PER_EPISODE, Evaluation, refusal_json
-from reweigh.show.text import by_text, plain_value
+from reweigh.show.text import by_text, facts_in_words, plain_value
 from reweigh.system import number
 
 PARTS = 10_000  # shares of a policy are written with four decimals
@@ -144,16 +144,10 @@ def _print_facts(facts: Mapping[str, Any]) -> None:
     from rich import box
     from rich.table import Table
 
-    from reweigh.log.abstractions import state_in_words
-
     table = Table(box=box.SIMPLE, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
-    columns, abstraction = facts["state_columns"], facts["abstraction"]
-    examples = [state_in_words(name, columns, abstraction) for name in facts["state_examples"]]
-    if examples != facts["state_examples"]:
-        facts = {**facts, "state_examples": "; ".join(examples)}
-    for name, value in facts.items():
+    for name, value in facts_in_words(facts).items():
         table.add_row(name.replace("_", " "), cell(plain_value(value, "{:.6g}".format)))
     draw(table)
 

@@ -18,7 +18,7 @@ import jinja2
 from reweigh.show.charts import ON_DARK, PALETTE, TITLES, steps
 from reweigh.show.first_screen import Reason, by_concerned
 from reweigh.show.record import PER_EPISODE, Facts
-from reweigh.show.text import display_names, one_of, plain, sentence
+from reweigh.show.text import LONGEST_STATE, display_names, one_of, plain, sentence
 from reweigh.system.files import write_atomically
 from reweigh.trust.breakdown import Heat
 
@@ -186,7 +186,7 @@ def _data(sections: Iterable[Section]) -> dict[str, Any]:
 
 def _heat(heat: Heat) -> dict[str, Any]:
     """The heat map's table, by columns."""
-    labels = display_names(heat.names, plain)
+    labels = display_names(heat.names, plain, LONGEST_STATE)
     target, log = (
         [float(f"{value:.{DIGITS}g}") for value in shares.reshape(-1).tolist()]
         for shares in (heat.target, heat.behavior)

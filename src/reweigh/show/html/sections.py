@@ -23,7 +23,7 @@ from reweigh.show.first_screen import (
 from reweigh.show.html import MARKS, Answer, Cells, Figure, Page, Section, Table, figures
 from reweigh.show.html.figures import first_table
 from reweigh.show.record import PER_EPISODE, Change, Evaluation, Facts, GroupTable, Report
-from reweigh.show.text import by_text, one_of, plain_value, several, warning_lines
+from reweigh.show.text import by_text, facts_in_words, one_of, plain_value, several, warning_lines
 from reweigh.trust.breakdown import Decomposition, Heat, Missing, ValueParts
 from reweigh.trust.gates import Verdict
 from reweigh.trust.overlap import Unlogged, Weights
@@ -111,9 +111,12 @@ def _estimates(report: Report) -> Section:
     table = figures.estimates_table(report)
     if report.main is None:
         return Section("estimates", title, "Every estimator refused.", tables=(table,))
+    name = report.main.estimator
     intro = (
-        f"The answer above is that of {report.main.estimator}. Different estimators make different "
-        "mistakes, so agreement is a good sign. One whose verdict is red should not count."
+        f"The answer above is that of {name}." if report.main.reliable else f"{name} has no answer."
+    ) + (
+        " Different estimators make different mistakes, so agreement is a good sign. One whose "
+        "verdict is red should not count."
     )
     notes = []
     if any(row.value is not None for row in report.rows):
@@ -276,7 +279,7 @@ def log_section(log: Mapping[str, Any]) -> Section:
     """The log as it describes itself."""
     facts = tuple(
         (name.replace("_", " "), _range(value) if name.endswith("_range") else plain_value(value))
-        for name, value in log.items()
+        for name, value in (facts_in_words(log) if log else log).items()
         if value != []
     )
     return Section("log", "What is in the log?", facts=facts)
