@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import reweigh as rw
@@ -52,6 +54,34 @@ def test_estimators_and_levels(command: Command, tmp_path: Path, policy: Path) -
     ran = command(*asked, "--strict")
     assert ran.code == 4
     assert "a verdict is red" in ran.err
+
+
+def test_no_advice_of_diagnose_leads_to_what_cannot_answer(
+    command: Command, tmp_path: Path
+) -> None:
+    """The log's states say nothing of its rewards, and products of 40 ratios have no overlap."""
+    rng = np.random.default_rng(0)
+    n, horizon = 200, 40
+    action = rng.integers(0, 2, (n, horizon))
+    hidden = np.hstack([np.zeros((n, 1), int), action[:, :-1]])
+    table = pa.table(
+        {
+            "episode": np.repeat(np.arange(n), horizon),
+            "step": np.tile(np.arange(horizon), n),
+            "state": np.tile(np.arange(horizon) % 2, n),
+            "action": action.ravel(),
+            "reward": (2.0 * hidden - 1 + rng.normal(0, 0.1, (n, horizon))).ravel(),
+            "behavior_prob": np.full(n * horizon, 0.5),
+        }
+    )
+    pq.write_table(table, tmp_path / "log.parquet")
+    asked = ("check", tmp_path / "log.parquet", "--diagnose", "--rule", "0=0.05, 1=0.95")
+    ran = command(*asked)
+    assert ran.code == 0, ran.err
+    assert "None of the 3 estimators tried (mis, wis, dm) can answer" in " ".join(ran.out.split())
+    below = ran.out.partition("mis: red")[2]
+    assert "use mis" not in below
+    assert "use wis" not in below
 
 
 def test_moments_are_diagnosed(command: Command, tmp_path: Path, log: Path, policy: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reweigh.cli.command import comment_line, setting_line, toml_value
+from reweigh.cli.init import LONGEST_WORD, breakable
 from reweigh.cli.init.roles import KNOWN, OWN, PART, rating, words
 
 from .commands import POLICY, Command, log_table, write_log, write_policy
@@ -761,3 +762,102 @@ def test_the_own_policy_of_several_columns(command: Command, tmp_path: Path) -> 
     assert own.read_text().splitlines()[0] == '"state","ward","drug","prob"'
     ran = command("evaluate", log, *named, "--target", own, "--quiet")
     assert ran.code == 0, ran.err
+
+
+# --- ordinary logs ---------------------------------------------------------------------------
+
+
+def visits(dates: list[str], **more: Any) -> pa.Table:
+    """Two visits of each of 40 patients, at these dates (two for each)."""
+    n = 40
+    return pa.table(
+        {
+            "patient": np.repeat(np.arange(n), 2),
+            "charttime": dates,
+            "ward": np.tile(["icu", "er", "er", "icu"], n // 2),
+            "treatment": np.tile(["a", "b", "a"], n)[: 2 * n],
+            "outcome": np.arange(2.0 * n),
+            "propensity": np.full(2 * n, 0.5),
+            **more,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "first"),
+    [
+        ("{d:02}.{m:02}.2024 {h:02}:30", "2024-01-02 08:30"),
+        ("{d}/{m}/2024 {h:02}:30:05", "2024-01-02 08:30:05"),
+        ("{m}/{d}/2024", "2024-01-02"),
+    ],
+)
+def test_dates_that_are_not_iso_are_put_right(
+    pattern: str, first: str, command: Command, tmp_path: Path
+) -> None:
+    days = [(day, 1 + day % 3) for day in range(2, 22) for _ in range(2)]
+    dates = [pattern.format(d=d + k, m=m, h=8 + k) for d, m in days for k in range(2)]
+    dates[0] = pattern.format(d=2, m=1, h=8)
+    table = visits(dates)
+    told, _ = proposed(command, tmp_path, table)
+    assert told["roles"]["time"]["columns"] == ["charttime"]
+    assert "wants ISO" in told["repairs"]["charttime"]
+    told, _ = proposed(command, tmp_path, table, "--tidy", str(tmp_path / "tidy.parquet"))
+    assert pq.read_table(tmp_path / "tidy.parquet")["charttime"][0].as_py() == first
+
+
+def test_dates_that_cannot_be_told_apart_are_named(command: Command, tmp_path: Path) -> None:
+    told, _ = proposed(command, tmp_path, visits(["01/02/2024", "03/02/2024"] * 40))
+    assert "charttime" not in told["repairs"]
+    assert any("'charttime' is named like time, but" in text for text in told["doubts"])
+
+
+def test_an_id_of_its_own_in_every_row_is_never_the_state(command: Command, tmp_path: Path) -> None:
+    n = 60
+    clicks = pa.table(
+        {
+            "uuid": [f"{7919 * k:016x}" for k in range(n)],
+            "country": pa.array([None, "de", "fr"] * (n // 3)),
+            "segment": ["young", "old"] * (n // 2),
+            "ad": np.tile(["x", "y", "z"], n // 3),
+            "p": np.tile([0.5, 0.3, 0.2], n // 3),
+            "clicked": np.arange(n) % 7 == 0,
+        }
+    )
+    told, config = proposed(command, tmp_path, clicks)
+    assert config["bandit"] is True
+    assert told["roles"]["episode"]["columns"] == ["uuid"]
+    assert told["roles"]["state"]["columns"] == ["segment"]
+    assert told["roles"]["reward"]["columns"] == ["clicked"]
+    assert "wants numbers" in told["repairs"]["clicked"]
+    proposed(command, tmp_path, clicks, "--tidy", str(tmp_path / "tidy.parquet"))
+    assert pq.read_table(tmp_path / "tidy.parquet")["clicked"].to_pylist()[:8] == [1, *[0] * 6, 1]
+
+
+def test_what_is_known_after_the_action_is_no_state(command: Command, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    dates = [f"2024-01-{1 + k % 2:02} 08:00" for k in range(80)]
+    latency, pressure = rng.random(80), rng.normal(70, 5, 80)
+    told, _ = proposed(command, tmp_path, visits(dates, latency_ms=latency, map_bp=pressure))
+    assert told["roles"]["state"]["columns"] == ["ward", "map_bp"]
+    assert told["unused"] == ["latency_ms"]
+
+
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [
+        ("episode", "attributes.gen_ai.conversation.id"),
+        ("action", "attributes.gen_ai.response.model"),
+        ("reward", "metadata.requester_metadata.feedback"),
+        ("state", "attributes.router.task"),
+        ("behavior_prob", "attributes.router.propensity"),
+    ],
+)
+def test_the_last_parts_of_a_nested_name_count(role: str, name: str) -> None:
+    assert rating(role, name) == KNOWN
+
+
+def test_long_names_are_broken_behind_their_parts() -> None:
+    name = "metadata.requester_metadata.propensity"
+    assert breakable(f"x {name}").replace("\n", "") == f"x {name}"
+    assert all(line.endswith((".", "_")) for line in breakable(name).split("\n")[:-1])
+    assert max(map(len, breakable(name).split("\n"))) <= LONGEST_WORD

@@ -80,8 +80,10 @@ def test_several_estimators_are_a_sequence(results: Any) -> None:
     with pytest.raises(rw.UsageError, match="no result of 'mi'; did you mean 'mis'"):
         results["mi"]
     lines = str(results).splitlines()
-    assert lines[0].split()[:2] == ["estimator", "value"]
-    assert [line.split()[0] for line in lines[1:4]] == ["mis", "wis", "dm"]
+    at = lines.index("")
+    assert " ".join(lines[:at]) == results.sentence()
+    assert lines[at + 1].split()[:2] == ["estimator", "value"]
+    assert [line.split()[0] for line in lines[at + 2 : at + 5]] == ["mis", "wis", "dm"]
     assert [entry["estimator"] for entry in results.to_dict()] == ["mis", "wis", "dm"]
 
 

@@ -102,7 +102,7 @@ def test_a_memory_that_the_log_cannot_bear_is_not_taken() -> None:
         if not trial.borne:
             assert "effective episodes, fewer than 50" in trial.why
     assert found.memories.memory == 0
-    assert "the log bears no longer memory" in found.memories.why
+    assert "the log supports no longer memory" in found.memories.why
 
 
 @pytest.mark.parametrize("scale", [-3.0, 1e6])

@@ -350,6 +350,11 @@ def test_a_rule_of_the_state_is_the_table() -> None:
             "the column 'ward' holds text, and is compared with a num",
         ),
         ("if bp == 'x': a=1; else: b=1", "the column 'bp' holds numbers, and is compared with a t"),
+        (
+            "if bp < 60 and reward > 0: a=1; else: b=1",
+            "column 16: the column 'reward' is the log's reward, which is known only after the act",
+        ),
+        ("if action == 'a': a=1; else: b=1", "column 4: the column 'action' is the log's action"),
     ],
 )
 def test_unknown_names_and_wrong_kinds(engine: str, rule: str, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import replace
 from typing import Any
@@ -14,20 +15,17 @@ from reweigh.errors import RefusedError
 from reweigh.log.abstractions import state_in_words
 from reweigh.show.first_screen import (
     answer_sentence,
-    check_unit,
     help_after,
-    one_of,
     policy_in_words,
     reason_lines,
     reasons_of,
-    several,
 )
 from reweigh.show.record import Evaluation
-from reweigh.show.text import wrapped
+from reweigh.show.text import check_unit, one_of, several, wrapped
 from reweigh.trust.gates import GateResult, Verdict
 from reweigh.trust.intervals import Interval
 
-from .samples import sampled, without_overlap
+from .samples import compared_policies, sampled, without_overlap
 
 
 def gate(level: Any, text: str, advice: str = "", name: str = "effective size") -> GateResult:
@@ -156,6 +154,30 @@ def test_reasons_of_the_answer_come_first_and_names_stand_once(record: Evaluatio
         "  What to do: Log more.",
         "- amber: Heavy tail.",
     ]
+
+
+def test_names_stand_under_their_verdict_not_under_that_of_a_reason(record: Evaluation) -> None:
+    few = gate("amber", "few episodes", "log more")
+    mis = judged(record, "mis", gate("red", "history", "use wis"), few)
+    rows = [mis, judged(record, "dm", few)]
+    reasons = reasons_of(rows)
+    assert reason_lines(reasons) == [
+        "mis (red):",
+        "- History.",
+        "mis (red), dm (amber):",
+        "- amber: Few episodes.",
+        "  What to do: Log more.",
+    ]
+    assert reason_lines(reasons, alone=True)[0] == "Why:"
+
+
+def test_a_comparison_says_its_answer_first_too() -> None:
+    compared = compared_policies()
+    said = compared.sentence()
+    for text in (compared.summary(), str(compared)):
+        assert " ".join(text.split()).startswith(said)
+    assert html.escape(said) in compared._repr_html_()
+    assert compared._mime_() == ("text/html", compared._repr_html_())
 
 
 def test_lines_are_broken_between_words_and_hang() -> None:

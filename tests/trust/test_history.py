@@ -157,6 +157,6 @@ def test_where_it_cannot_compare_it_is_not_green() -> None:
     assert "sums alone do not show how the episodes continue" in of_sums.text
     few = history(delayed(110, seed=2))
     assert few.level == "unknown"
-    assert "the log bears no memory longer than 0" in few.text
+    assert "the log supports no memory longer than 0" in few.text
     alone = rw.evaluate(delayed(110, seed=2), COIN, "mis")
     assert "history" in {gate.name for gate in alone.verdict.unchecked}

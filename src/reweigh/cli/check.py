@@ -15,8 +15,9 @@ from reweigh.cli.command import command
 from reweigh.cli.terminal import Terminal, cell, collect_warnings, draw
 from reweigh.errors import Fault, InputError, RefusedError, UsageError
 from reweigh.show import first_screen
-from reweigh.show.record import Evaluation, refusal_json
-from reweigh.show.text import by_text, plain_value
+from reweigh.show.record import PER_EPISODE, Evaluation, refusal_json
+from reweigh.show.text import by_text, facts_in_words, plain_value
+from reweigh.system import number
 
 PARTS = 10_000  # shares of a policy are written with four decimals
 SAME_MU, NEAR_ONE = 1e-6, 1e-3  # propensities are rounded when they are logged
@@ -117,13 +118,13 @@ def _check(
             faults = error.faults or (Fault("file", str(error), "give a file that can be read"),)
             terminal.json({"ok": False, "faults": [_fault(fault) for fault in faults]})
         elif error.faults:
-            terminal.say(first_screen.faulty_sentence(len(error.faults)))
+            terminal.say(faulty_sentence(len(error.faults)))
         raise
     if terminal.as_json:
         terminal.json({"ok": True, "faults": [], "warnings": warnings, "log": facts})
         return
     if not terminal.silent:
-        terminal.say(first_screen.log_sentence(facts))
+        terminal.say(log_sentence(facts))
         _print_facts(facts)
     if policy_file is not None:
         terminal.say(f"the logged policy: {policy_file}")
@@ -143,16 +144,10 @@ def _print_facts(facts: Mapping[str, Any]) -> None:
     from rich import box
     from rich.table import Table
 
-    from reweigh.log.abstractions import state_in_words
-
     table = Table(box=box.SIMPLE, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
-    columns, abstraction = facts["state_columns"], facts["abstraction"]
-    examples = [state_in_words(name, columns, abstraction) for name in facts["state_examples"]]
-    if examples != facts["state_examples"]:
-        facts = {**facts, "state_examples": "; ".join(examples)}
-    for name, value in facts.items():
+    for name, value in facts_in_words(facts).items():
         table.add_row(name.replace("_", " "), cell(plain_value(value, "{:.6g}".format)))
     draw(table)
 
@@ -223,6 +218,8 @@ def _diagnose(
 ) -> None:
     """Print every gate. The values are computed but not printed: decide whether an estimate is
     reliable before you see it."""
+    from reweigh.evaluation.result import main_of
+
     recipes = options.estimators_named(estimators, None)
     with collect_warnings() as warnings:
         with terminal.working("reading"):
@@ -230,21 +227,23 @@ def _diagnose(
         with terminal.working("diagnosing", inputs.data) as data:
             results = rw.evaluate_all(data, inputs.policy, recipes)
             verdicts = [r.verdict for r in results if isinstance(r, rw.Estimate)]
+            main = main_of(results)
+            tried = () if main is None else main.tried(results)
     if terminal.as_json:
         entries = [_entry(result) for result in results]
         beside = {"log": inputs.about, "warnings": warnings, "version": rw.__version__}
         terminal.json({"diagnoses": entries, **beside})
     else:
         columns, records = ("gate", "level", "of", "found"), _judged(results, inputs.about)
-        terminal.say(first_screen.diagnosis_sentence(records), "")
+        terminal.say(diagnosis_sentence(records), "")
         terminal.table(columns, _gate_rows(records), left=columns, wrapped="found")
         lines = [_verdict_line(result) for result in results]
         terminal.say(*lines)
         terminal.answer(*lines)
-        reasons = [gate for verdict in verdicts for gate in verdict.reasons]
-        terminal.warn(dict.fromkeys(f"{gate.name}: {gate.advice}" for gate in reasons))
+        terminal.warn(advice_lines(records, tried))
         terminal.warn(f"! {text}" for text in warnings)
-        terminal.say(*filter(None, [first_screen.nothing_answers(records)]))
+        if not any(e.reliable for e in records):
+            terminal.say(first_screen.help_after(records, tried))
     if not verdicts:
         raise RefusedError("refused", "no estimator has an answer for this target")
     if strict and any(verdict.level == "red" for verdict in verdicts):
@@ -300,3 +299,48 @@ def _verdict_line(result: rw.Estimate | rw.Refusal) -> str:
     if isinstance(result, rw.Refusal):
         return f"{result.estimator}: refused ({result.error.code}): {result.error}"
     return f"{result.estimator}: {result.verdict}"
+
+
+# --- in words
+
+
+def log_sentence(facts: Mapping[str, Any], unit: str = PER_EPISODE) -> str:
+    """What a log that meets the contract holds, of its description."""
+    steps, rows = facts["horizon"], facts["rows"]
+    long = "one step each" if steps == 1 else f"up to {steps:,} steps"
+    earned = f"today's policy earned {number(facts['mean_return'])} {unit}"
+    return f"The log is fine: {facts['episodes']:,} episodes of {long}, {rows:,} rows; {earned}."
+
+
+def faulty_sentence(faults: int) -> str:
+    """What a log is called that breaks rules of the contract."""
+    rules = (
+        "1 rule is broken, with its fix"
+        if faults == 1
+        else f"{faults} rules are broken, each with its fix"
+    )
+    return f"The log cannot be used yet: {rules} below."
+
+
+def diagnosis_sentence(records: Sequence[Evaluation]) -> str:
+    """Whether the question can be answered, from the checks alone: by whom, or why not."""
+    rank = ("green", "amber", "red")
+    judged = [e for e in records if e.level in rank]
+    if not judged:
+        why = next((e.refused.reason for e in records if e.refused is not None), "")
+        return f"The log cannot answer this question: {first_screen.ended(why)}"
+    best = min(judged, key=lambda e: rank.index(e.level or "red"))
+    if best.level == "red":
+        assert best.verdict is not None
+        why = first_screen.ended(first_screen.reason_text(best, best.verdict.reasons[0]))
+        return f"The log cannot answer this question by {best.label}: {why}"
+    return (
+        f"The log can answer this question by {best.label}. {first_screen.verdict_sentence(best)}"
+    )
+
+
+def advice_lines(records: Sequence[Evaluation], tried: Sequence[Evaluation]) -> list[str]:
+    """What to do against each gate, without advice that leads nowhere."""
+    leads = first_screen.leading([*records, *tried])
+    gates = [gate for e in records if e.verdict for gate in e.verdict.reasons]
+    return [*dict.fromkeys(f"{g.name}: {g.advice}" for g in gates if leads(g.advice))]

@@ -20,7 +20,6 @@ from reweigh.cli.terminal import (
     typed_command,
 )
 from reweigh.errors import RefusedError, UsageError
-from reweigh.show.first_screen import MOST_REASONS, reason_lines
 from reweigh.show.record import PER_EPISODE
 from reweigh.show.text import by_text
 from reweigh.system import number, rounded
@@ -276,29 +275,23 @@ def print_answer(
     unless all are to be explained."""
     if terminal.silent:
         return
-    from reweigh.decide.report import best_sentence, reasons_and_help
+    from reweigh.decide.contenders import best_sentence, reasons_and_help
 
     terminal.say(best_sentence(comparison, unit), "")
     print_comparison(comparison, terminal)
     terminal.say(*comparison_remarks(comparison), "")
-    reasons, after = reasons_and_help(comparison)
     if explain:
         terminal.warn(comparison_warnings(comparison, warnings))
+        terminal.say(*filter(None, [reasons_and_help(comparison)[1]]))
     else:
-        terminal.say(*reason_lines(reasons[:MOST_REASONS]))
-        hidden = len(reasons) - MOST_REASONS
-        terminal.say(*([f"{hidden} more reasons: --explain shows them"] if hidden > 0 else []))
+        terminal.say(*comparison.reasons_below("--explain shows them"))
         terminal.warn(f"! {text}" for text in (*comparison.warnings, *warnings))
-    terminal.say(*([after] if after else []))
 
 
 def print_comparison(comparison: rw.Comparison, terminal: Terminal) -> None:
     """One row per target and estimator. Where that is too wide for the terminal, the only estimator
     stands in the heading, and the interval of a gain below it."""
-    interval = f"{100 * comparison.level:.4g} % interval"
-    columns: tuple[str, ...]
-    columns = ("target", "estimator", "value", interval, "more than today", "best", "verdict")
-    rows = [row if len(row) > 3 else (*row[:2], "refused", *[""] * 4) for row in comparison.rows()]
+    columns, rows = comparison.table()
     widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
     if sum(widths) + 2 * len(widths) > (screen_width() or WIDEST):
         rows = [(*row[:4], row[4].replace(" [", "\n["), *row[5:]) for row in rows]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from reweigh.cli.command import command
-from reweigh.cli.terminal import SCHEMA_VERSION, for_terminal, printable
+from reweigh.cli.terminal import SCHEMA_VERSION, for_terminal, printable, screen_width
 from reweigh.errors import InputError, ResourceError, UsageError, nearest
 
-NARROWEST, WIDEST = 40, 100
+WIDEST = 100  # columns
 
 
 @command()
@@ -54,9 +52,7 @@ def explain(
         listed = "; ".join(named)
         raise UsageError(f"--of {of!r} is not in the file, which has: {listed}{nearest(of, named)}")
     main = main_of(results) if of is None else named[of]
-    width = WIDEST
-    if sys.stdout.isatty():
-        width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
+    width = min(screen_width() or WIDEST, WIDEST)
     unit = content.get("unit", PER_EPISODE)
     print(for_terminal(explained(main, results, unit, width)))
     others = [f"{e.label} ({e.level or 'refused'})" for e in results if e is not main]

@@ -372,7 +372,7 @@ class ReportOptions:
         return None if self.report is None else str(self.report)
 
     def check(self) -> None:
-        from reweigh.show.first_screen import check_unit
+        from reweigh.show.text import check_unit
 
         if self.report is None and self.overwrite:
             raise UsageError("--overwrite needs --report")

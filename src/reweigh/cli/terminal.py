@@ -58,6 +58,7 @@ RENAMED = {
     "edges": "--grid",
 }
 PATTERNS = (  # Python's way to write an argument, and what stands for it ({} is the option)
+    (re.compile(r"\bmis\((memory)=(['\"]?)(?P<value>\w+)\2\)"), "{} {}"),
     (re.compile(r"\b([a-z_]+)=(['\"])(?P<value>[^'\"]*)\2"), "{} {}"),
     (re.compile(r"\b(blocks|smoothing|horizon)=(?P<value>[0-9.]+)"), "{} {}"),
     (re.compile(r"\b([a-z_]+)=(?P<value>…)"), "{} COLUMN"),

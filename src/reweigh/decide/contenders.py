@@ -12,8 +12,19 @@ from scipy.special import stdtrit
 
 from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate, Interval, Refusal
-from reweigh.show.record import Evaluation
-from reweigh.show.text import by_text, remark_lines
+from reweigh.show.first_screen import (
+    MOST_REASONS,
+    WIDTH,
+    Card,
+    Reason,
+    answer_sentence,
+    nothing_answers,
+    reason_lines,
+    reasons_of,
+    shown_by,
+)
+from reweigh.show.record import PER_EPISODE, Evaluation
+from reweigh.show.text import by_text, remark_lines, wrapped
 from reweigh.system import number, rounded, two_digits
 from reweigh.system.frames import FrameKind, rows_frame
 
@@ -169,7 +180,7 @@ class Contender:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(Card):
     """Several targets and estimators on one log.
 
     pairs      differences between the targets, by the first estimator
@@ -274,9 +285,31 @@ class Comparison:
             for c in self.contenders
         ]
 
+    def sentence(self) -> str:
+        return best_sentence(self)
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        interval = f"{100 * self.level:.4g} % interval"
+        columns = ("target", "estimator", "value", interval, "more than today", "best", "verdict")
+        refused = ("refused", *[""] * 4)
+        return columns, [row if len(row) > 3 else (*row[:2], *refused) for row in self.rows()]
+
+    def below(self) -> list[str]:
+        return self.reasons_below(".verdict.reasons")
+
+    def reasons_below(self, rest: str) -> list[str]:
+        """The reasons, three at most and how to see the `rest`, and what would help where none
+        answers."""
+        reasons, after = reasons_and_help(self)
+        hidden = len(reasons) - MOST_REASONS
+        noun = "reasons" if hidden > 1 else "reason"
+        more = [f"{hidden} more {noun}: {shown_by(rest, hidden)}"] if hidden > 0 else []
+        return [*reason_lines(reasons[:MOST_REASONS]), *more, *([after] if after else [])]
+
     def __str__(self) -> str:
         at_once = f" (simultaneous at level {self.level:.4g})"
-        lines = [f"{self.n_episodes:,} episodes, behavior {number(self.behavior_value)}"]
+        lines = [*wrapped(self.sentence(), WIDTH), ""]
+        lines.append(f"{self.n_episodes:,} episodes, behavior {number(self.behavior_value)}")
         for target, estimator, value, *rest in self.rows():
             lines.append(f"  {target}, {estimator}: {value}")
             if rest:
@@ -317,6 +350,42 @@ class Comparison:
 def chance(best: float | None) -> str:
     """A probability of being the best, in words."""
     return NOT_KNOWN if best is None else f"{best:.0%}"
+
+
+def ranked_rows(comparison: Comparison, estimator: str | None = None) -> list[Evaluation]:
+    """The policies of one estimator, best first, refused last; their intervals are simultaneous."""
+    name = estimator or comparison.contenders[0].estimator
+    rows = [c.evaluation for c in comparison.contenders if c.estimator == name]
+    return sorted(rows, key=lambda row: math.inf if row.value is None else -row.value)
+
+
+def reported_on(comparison: Comparison) -> Contender | None:
+    """The best policy as a decision would rest on it."""
+    return comparison.best if comparison.held_out is None else comparison.held_out
+
+
+def reasons_and_help(comparison: Comparison) -> tuple[list[Reason], str]:
+    """The reasons, the best policy's before all others, and what would help where none answers."""
+    rows, reported = ranked_rows(comparison), reported_on(comparison)
+    if reported is not None:
+        e = reported.evaluation
+        rows = [e, *(row for row in rows if row.label != e.label)]
+    return reasons_of(rows), nothing_answers(rows, what="policies")
+
+
+def best_sentence(comparison: Comparison, unit: str = PER_EPISODE) -> str:
+    """The answer of a comparison in one sentence."""
+    reported = reported_on(comparison)
+    if reported is None:
+        return "No answer: no target could be evaluated."
+    e, how, many = reported.evaluation, "", len(comparison.ranking)
+    if comparison.held_out is not None:
+        how = f" from {comparison.n_held_out:,} episodes set aside"
+    elif many > 1:
+        how = f", corrected for choosing the best of {many}"
+    elif len(comparison.answered) > 1:
+        how = ", corrected for asking several estimators"
+    return answer_sentence(replace(e, policy=f"the policy “{e.label}”"), unit, how)
 
 
 def _plain(record: Any) -> Any:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from reweigh.decide.contenders import Comparison, Contender, Difference, chance
+from reweigh.decide.contenders import (
+    Comparison,
+    Contender,
+    Difference,
+    best_sentence,
+    chance,
+    ranked_rows,
+    reasons_and_help,
+    reported_on,
+)
 from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate
 from reweigh.log.log import EpisodeLog
 from reweigh.show.charts import forest
-from reweigh.show.first_screen import (
-    Reason,
-    answer_sentence,
-    check_unit,
-    nothing_answers,
-    reasons_of,
-)
+from reweigh.show.first_screen import nothing_answers
 from reweigh.show.html import Answer, Cells, Figure, Page, Section, Table
 from reweigh.show.html.figures import gain_cells
 from reweigh.show.html.sections import (
@@ -32,7 +33,15 @@ from reweigh.show.html.sections import (
     no_answer,
 )
 from reweigh.show.record import PER_EPISODE, Evaluation, Facts
-from reweigh.show.text import display_names, interval_cell, percent, signed, span, warning_lines
+from reweigh.show.text import (
+    check_unit,
+    display_names,
+    interval_cell,
+    percent,
+    signed,
+    span,
+    warning_lines,
+)
 from reweigh.system import number
 from reweigh.system.files import files_behind
 
@@ -89,13 +98,6 @@ def comparison_page(
     return Page(title, answer, sections, tuple(remarks), unit=unit)
 
 
-def ranked_rows(comparison: Comparison, estimator: str | None = None) -> list[Evaluation]:
-    """The policies of one estimator, best first, refused last; their intervals are simultaneous."""
-    name = estimator or comparison.contenders[0].estimator
-    rows = [c.evaluation for c in comparison.contenders if c.estimator == name]
-    return sorted(rows, key=lambda row: math.inf if row.value is None else -row.value)
-
-
 def to_best(comparison: Comparison) -> Iterator[tuple[str, Difference]]:
     """(policy, the best less that policy) for the others, in the order of the ranking."""
     pairs = comparison.trusted_pairs
@@ -136,35 +138,6 @@ def answer_of(comparison: Comparison, unit: str = PER_EPISODE) -> Answer:
         better=_better(comparison),
         warnings=[*warning_lines(e), *comparison.warnings],
     )
-
-
-def reported_on(comparison: Comparison) -> Contender | None:
-    """The best policy as a decision would rest on it."""
-    return comparison.best if comparison.held_out is None else comparison.held_out
-
-
-def reasons_and_help(comparison: Comparison) -> tuple[list[Reason], str]:
-    """The reasons, the best policy's before all others, and what would help where none answers."""
-    rows, reported = ranked_rows(comparison), reported_on(comparison)
-    if reported is not None:
-        e = reported.evaluation
-        rows = [e, *(row for row in rows if row.label != e.label)]
-    return reasons_of(rows), nothing_answers(rows, what="policies")
-
-
-def best_sentence(comparison: Comparison, unit: str = PER_EPISODE) -> str:
-    """The answer of a comparison in one sentence."""
-    reported = reported_on(comparison)
-    if reported is None:
-        return "No answer: no target could be evaluated."
-    e, how, many = reported.evaluation, "", len(comparison.ranking)
-    if comparison.held_out is not None:
-        how = f" from {comparison.n_held_out:,} episodes set aside"
-    elif many > 1:
-        how = f", corrected for choosing the best of {many}"
-    elif len(comparison.answered) > 1:
-        how = ", corrected for asking several estimators"
-    return answer_sentence(replace(e, policy=f"the policy “{e.label}”"), unit, how)
 
 
 def _refused(comparison: Comparison, contenders: Sequence[Contender], unit: str) -> Answer:

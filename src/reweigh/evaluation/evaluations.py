@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from reweigh.errors import UsageError, nearest
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.show import text
-from reweigh.show.first_screen import COLUMNS, Card
+from reweigh.show.first_screen import COLUMNS, WIDTH, Estimated
 from reweigh.show.record import Evaluation, ranked
 
 if TYPE_CHECKING:
@@ -19,9 +19,10 @@ Result = Estimate | Refusal
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evaluations(Card, Sequence[Result]):
+class Evaluations(Estimated, Sequence[Result]):
     """Estimates and refusals in the order asked for. It is read like a list, also by the name of
-    an estimator (`results["mis"]`), equals a list of the same results, and prints as a table."""
+    an estimator (`results["mis"]`), equals a list of the same results, and prints as the
+    answer above a table."""
 
     results: tuple[Result, ...]
 
@@ -98,7 +99,9 @@ class Evaluations(Card, Sequence[Result]):
         lines = text.columns_of([COLUMNS, *text.estimate_rows(records)])
         refused = [f"{e.label} refused: {e.refused.reason}" for e in records if e.refused]
         whole = text.whole_log(records)
-        return "\n".join([*lines, *([] if whole is None else [text.log_line(whole)]), *refused])
+        said = [*text.wrapped(self.sentence(), WIDTH), ""]
+        below = [*([] if whole is None else [text.log_line(whole)]), *refused]
+        return "\n".join([*said, *lines, *below])
 
     __repr__ = __str__
 

@@ -231,5 +231,5 @@ def _reached_the_end(walk: Sequence[int], taken: int, trials: dict[int, Trial]) 
         if not longer:
             return "no other memory is possible"
         shortest = min(longer, key=lambda trial: trial.memory)
-        return f"the log bears no longer memory: with {shortest.memory}, {shortest.why}"
+        return f"the log supports no longer memory: with {shortest.memory}, {shortest.why}"
     return f"it gives what memories of up to {walk[0]} give, within {APART:g} errors"

@@ -19,10 +19,11 @@ from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.show import charts
 from reweigh.show.charts import forest, steps
-from reweigh.show.first_screen import check_unit, policy_in_words
+from reweigh.show.first_screen import policy_in_words
 from reweigh.show.html import LONGEST_LABEL, Figure, figures
 from reweigh.show.html.sections import page_of
 from reweigh.show.record import PER_EPISODE, Change, Evaluation, Report, ranked
+from reweigh.show.text import check_unit
 from reweigh.sums.moments import Moments
 from reweigh.system.files import files_behind
 from reweigh.system.process import stage

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from reweigh.errors import RefusedError, check_threads, hints, must_be
 from reweigh.estimate.standard_error import Gain, scale_for
 from reweigh.show.first_screen import (
-    Card,
+    Estimated,
     estimators_in,
     evaluation_text,
     policy_in_words,
@@ -116,7 +116,7 @@ class Marginals:
 
 
 @dataclass(frozen=True, eq=False)
-class Estimate(Card):
+class Estimate(Estimated):
     """The estimated value of the target policy, with its interval and verdict."""
 
     value: float
@@ -426,7 +426,7 @@ class Estimate(Card):
 
 
 @dataclass(frozen=True, eq=False)
-class Refusal(Card):
+class Refusal(Estimated):
     """An estimator that refused, and why."""
 
     recipe: Recipe

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import InputError, RefusedError, ResourceError, UsageError, must_be
-from reweigh.log.log import EpisodeLog
+from reweigh.log.log import Columns, EpisodeLog
 from reweigh.log.rules import Faults
 from reweigh.log.states import Label, Labels
 from reweigh.system.files import digest_of, files_behind
@@ -72,6 +72,16 @@ def columns_read(policy: Policy) -> tuple[str, ...]:
     """The columns of the log that a policy names itself, beside those that have a role."""
     names: tuple[str, ...] = getattr(policy, "reads", ())
     return names
+
+
+OUTCOMES = ("action", "reward", "behavior_prob", "next_state", "terminated", "truncated")
+
+
+def role_after_action(name: str, columns: Columns) -> str | None:
+    """The role of a column that is known only when the action was chosen: a policy that looks at it
+    would know the outcome. None of others."""
+    roles = [role for role, column in columns.by_role() if column == name]
+    return roles[0] if roles and all(role in OUTCOMES for role in roles) else None
 
 
 def dense_of(policy: Policy, log: EpisodeLog, actions: Labels) -> Floats | None:

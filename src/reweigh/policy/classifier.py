@@ -12,7 +12,7 @@ import numpy as np
 from reweigh.errors import InputError, ResourceError, UsageError, must_be, nearest
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Label, Labels, label_text, plain_label
-from reweigh.policy import Floats, check_rows
+from reweigh.policy import Floats, check_rows, role_after_action
 from reweigh.system import optional_module
 from reweigh.system.files import digest_of
 from reweigh.system.fingerprint import digest_of_callable
@@ -133,6 +133,12 @@ def features_of(log: EpisodeLog, names: Sequence[str] | None, *, by_name: bool =
             raise UsageError(
                 f"the classifier takes a column {name!r}, which the log does not have"
                 f"{nearest(name, known)} (columns: {', '.join(map(repr, known))})"
+            )
+        role = role_after_action(name, log.columns)
+        if role is not None:
+            raise UsageError(
+                f"the classifier takes the column {name!r}, the log's {role}, which is known only "
+                "after the action is chosen: a policy cannot use it"
             )
     rows = log.steps.source_row
     parts = [log.source.column(name).to_numpy(zero_copy_only=False)[rows] for name in names]

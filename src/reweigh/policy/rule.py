@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from reweigh.errors import InputWarning, Place, UsageError, must_be, nearest
 from reweigh.log import rules
-from reweigh.log.log import EpisodeLog
+from reweigh.log.log import Columns, EpisodeLog
 from reweigh.log.rules import Faults
 from reweigh.log.states import (
     Label,
@@ -27,7 +27,7 @@ from reweigh.log.states import (
     plain_numbers,
     texts,
 )
-from reweigh.policy import Floats, Scope
+from reweigh.policy import Floats, Scope, role_after_action
 from reweigh.policy.rule_text import Branch, Compared, Condition, IsMissing, Kind, Not, parse
 from reweigh.system.files import digest_of
 
@@ -176,7 +176,7 @@ class RulePolicy:
         return log._once(key, lambda: self._branch_of(log))
 
     def _branch_of(self, log: EpisodeLog) -> Codes:
-        self.refuse_unknown_columns(log.source.names)
+        self.refuse_columns(log.source.names, log.columns)
         cells = {name: self._cells(log, name) for name in self.reads}
         branch = np.full(log.steps.n_rows, UNCOVERED, np.int32)
         for code, one in enumerate(self.branches):
@@ -214,9 +214,17 @@ class RulePolicy:
         faults.raise_if_any("the target policy (a rule)")
         raise AssertionError("every row has a branch")
 
-    def refuse_unknown_columns(self, names: list[str]) -> None:
-        """UsageError where the rule names a column that is none of these."""
+    def refuse_columns(self, names: list[str], columns: Columns) -> None:
+        """UsageError where the rule names a column that is none of these, or one that is known only
+        after the action."""
         for name, (_, place) in self.text.columns.items():
+            role = role_after_action(name, columns)
+            if role is not None:
+                self.text.fail(
+                    place,
+                    f"the column {name!r} is the log's {role}, which is known only after the "
+                    "action is chosen: a policy cannot use it",
+                )
             if name not in names:
                 listed = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
                 self.text.fail(

@@ -8,12 +8,11 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from reweigh.errors import UsageError
 from reweigh.show.record import NEW_POLICY, PER_EPISODE, Evaluation
 from reweigh.show.text import (
     aligned,
@@ -57,32 +56,31 @@ FAR = (MORE, NEARER)
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a verdict is what it is, with what to do; `names` are the estimators concerned."""
+    """Why a verdict is what it is, with what to do; `names` are the estimators concerned, with
+    their `verdicts`."""
 
     names: tuple[str, ...]
     level: str
     text: str
     advice: str = ""
+    verdicts: tuple[str, ...] = ()
 
+    @property
+    def concerned(self) -> str:
+        """Whom it concerns, such as "wis, is (red)" or "mis (red), dm (amber)"."""
+        if len(self._levels) == 1:
+            return f"{', '.join(self.names)} ({', '.join(self._levels)})"
+        pairs = zip(self.names, self.verdicts, strict=True)
+        return ", ".join(f"{name} ({verdict})" for name, verdict in pairs)
 
-def check_unit(unit: str) -> str:
-    """UsageError unless it is like "per patient" or "dollars per user"."""
-    if not re.fullmatch(r"(.* )?per \S.*", unit):
-        raise UsageError(f'the unit must be like "per patient"; got {unit!r}')
-    return unit
+    @property
+    def mark(self) -> str:
+        """Its own level, where that is not the verdict of all those concerned."""
+        return "" if self._levels == {self.level} else f"{self.level}: "
 
-
-def one_of(unit: str) -> str:
-    """ "patient" of "per patient"."""
-    return unit.rpartition("per ")[2]
-
-
-def several(unit: str) -> str:
-    """ "patients" of "per patient"."""
-    noun = one_of(unit)
-    if re.search(r"[^aeiou]y$", noun):
-        return f"{noun[:-1]}ies"
-    return f"{noun}es" if re.search(r"(s|x|z|ch|sh)$", noun) else f"{noun}s"
+    @property
+    def _levels(self) -> set[str]:
+        return {*self.verdicts} or {self.level}
 
 
 # --- the sentence
@@ -176,39 +174,6 @@ def ended(text: str) -> str:
 # --- the reasons
 
 
-def log_sentence(facts: Mapping[str, Any], unit: str = PER_EPISODE) -> str:
-    """What a log that meets the contract holds, of its description."""
-    steps, rows = facts["horizon"], facts["rows"]
-    long = "one step each" if steps == 1 else f"up to {steps:,} steps"
-    earned = f"today's policy earned {number(facts['mean_return'])} {unit}"
-    return f"The log is fine: {facts['episodes']:,} episodes of {long}, {rows:,} rows; {earned}."
-
-
-def faulty_sentence(faults: int) -> str:
-    """What a log is called that breaks rules of the contract."""
-    rules = (
-        "1 rule is broken, with its fix"
-        if faults == 1
-        else f"{faults} rules are broken, each with its fix"
-    )
-    return f"The log cannot be used yet: {rules} below."
-
-
-def diagnosis_sentence(records: Sequence[Evaluation]) -> str:
-    """Whether the question can be answered, from the checks alone: by whom, or why not."""
-    rank = ("green", "amber", "red")
-    judged = [e for e in records if e.level in rank]
-    if not judged:
-        why = next((e.refused.reason for e in records if e.refused is not None), "")
-        return f"The log cannot answer this question: {ended(why)}"
-    best = min(judged, key=lambda e: rank.index(e.level or "red"))
-    if best.level == "red":
-        assert best.verdict is not None
-        why = ended(reason_text(best, best.verdict.reasons[0]))
-        return f"The log cannot answer this question by {best.label}: {why}"
-    return f"The log can answer this question by {best.label}. {verdict_sentence(best)}"
-
-
 def reason_text(e: Evaluation, gate: GateResult) -> str:
     """What a gate found, its state by columns and ranges where they are known."""
     if gate.state is None:
@@ -226,23 +191,32 @@ def reasons_of(records: Sequence[Evaluation], tried: Sequence[Evaluation] = ()) 
     """The reasons against them, those of the first before all others, each once with the names of
     all whom it concerns. Advice that leads to an estimator which cannot answer either is left out;
     `tried` are estimators that were evaluated only to know that."""
-    every = [*records, *tried]
-    fine = {e.estimator for e in every if e.reliable}
-    dead = {e.estimator for e in every} - fine
     found: list[tuple[str, Reason]] = []
+    leads = leading([*records, *tried])
     for e in records:
         if e.refused is not None:
             found.append((e.label, Reason((), "refused", e.refused.reason)))
         for gate in () if e.verdict is None else e.verdict.reasons:
-            advised = estimators_in(gate.advice)
-            # nothing is known of others than mis, whose own advice would lead back
-            leads = all(n in fine or (n == "mis" and n not in dead) for n in advised)
-            advice = gate.advice if leads else ""
+            advice = gate.advice if leads(gate.advice) else ""
             found.append((e.label, Reason((), gate.level, reason_text(e, gate), advice)))
-    named = [replace(reason, names=tuple(names)) for reason, names in by_text(found).items()]
+    verdicts = {e.label: e.level or "refused" for e in records}
+    named = [
+        replace(reason, names=tuple(names), verdicts=tuple(verdicts[name] for name in names))
+        for reason, names in by_text(found).items()
+    ]
     first = records[0].label if records else ""
     rank = ("red", "amber", "refused")
     return sorted(named, key=lambda r: (first not in r.names, rank.index(r.level)))
+
+
+def leading(every: Sequence[Evaluation]) -> Callable[[str], bool]:
+    """Whether the estimators that an advice names can answer, as far as that is known. Nothing is
+    known of others than mis that were not evaluated, and their own advice would lead back."""
+    fine = {e.estimator for e in every if e.reliable}
+    dead = {e.estimator for e in every} - fine
+    return lambda advice: all(
+        name in fine or (name == "mis" and name not in dead) for name in estimators_in(advice)
+    )
 
 
 def estimators_in(text: str) -> tuple[str, ...]:
@@ -292,17 +266,25 @@ def reason_lines(reasons: Iterable[Reason], *, alone: bool = False) -> list[str]
     """Reasons as lines, the names of the estimators once above theirs; `alone`: there is one
     estimator, which needs no name."""
     lines: list[str] = []
-    groups: dict[tuple[str, ...], list[Reason]] = {}
-    for reason in reasons:
-        groups.setdefault(reason.names, []).append(reason)
-    for names, group in groups.items():
-        level = group[0].level
-        lines.append("Why:" if alone else f"{', '.join(names)} ({level}):")
+    for concerned, group in by_concerned(reasons).items():
+        lines.append("Why:" if alone else f"{concerned}:")
         for reason in group:
-            differs = "" if reason.level == level else f"{reason.level}: "
-            lines.append(f"- {differs}{sentence(reason.text)}")
+            lines.append(f"- {reason.mark}{sentence(reason.text)}")
             lines += [f"  What to do: {sentence(reason.advice)}"] if reason.advice else []
     return lines
+
+
+def by_concerned(reasons: Iterable[Reason]) -> dict[str, list[Reason]]:
+    """Reasons by whom they concern: the names stand once above theirs."""
+    groups: dict[str, list[Reason]] = {}
+    for reason in reasons:
+        groups.setdefault(reason.concerned, []).append(reason)
+    return groups
+
+
+def shown_by(rest: str, many: int) -> str:
+    """How to see the rest, such as "--all shows them", of so many."""
+    return rest.replace("them", "it") if many == 1 else rest
 
 
 def below_the_table(
@@ -320,7 +302,8 @@ def below_the_table(
     lines = reason_lines(listed, alone=len(rows) == 1)
     hidden = len(reasons) - len(listed)
     if hidden and rest:
-        lines.append(f"{hidden} more reason{'s' if hidden > 1 else ''}: {rest}")
+        noun = "reasons" if hidden > 1 else "reason"
+        lines.append(f"{hidden} more {noun}: {shown_by(rest, hidden)}")
     after = help_after(rows, tried)
     return [*lines, after] if after else lines
 
@@ -344,7 +327,7 @@ def more_rows(rest: Sequence[Evaluation], how: str) -> str:
         count["refused" if e.refused is not None else e.level or "red"] += 1
     levels = ", ".join(f"{n} {level}" for level, n in count.items() if n)
     noun = "estimator" if len(rest) == 1 else "estimators"
-    return f"{len(rest)} more {noun} ({levels}): {how}"
+    return f"{len(rest)} more {noun} ({levels}): {shown_by(how, len(rest))}"
 
 
 def policy_in_words(name: str) -> str:
@@ -401,7 +384,39 @@ class Summary(str):
 
 class Card:
     """Results whose first screen notebooks show: Jupyter asks for `_repr_html_`, marimo for
-    `_mime_`."""
+    `_mime_`. Each says its sentence, its table and what stands below."""
+
+    def sentence(self) -> str:
+        """The answer."""
+        raise NotImplementedError
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """The columns and the rows of the table."""
+        raise NotImplementedError
+
+    def below(self) -> list[str]:
+        """The reasons with what to do."""
+        raise NotImplementedError
+
+    def summary(self) -> Summary:
+        """The answer in a few lines: what the target would earn, how that compares with the
+        behavior, whether it is reliable, and the reasons with what to do."""
+        columns, rows = self.table()
+        table = ["", *columns_of([columns, *rows]), ""] if len(rows) > 1 else []
+        lines = [*wrapped(self.sentence(), WIDTH), *table]
+        return Summary("\n".join(lines + [p for t in self.below() for p in wrapped(t, WIDTH)]))
+
+    def _repr_html_(self) -> str:
+        below = "".join(f"<div>{html.escape(line)}</div>" for line in self.below())
+        said, table = html.escape(self.sentence()), html_rows("", *self.table())
+        return f"<div><p><strong>{said}</strong></p>{table}{below}</div>"
+
+    def _mime_(self) -> tuple[str, str]:
+        return "text/html", self._repr_html_()
+
+
+class Estimated(Card):
+    """The card of estimates of one target."""
 
     def record(self) -> Evaluation:
         """What every face shows of it."""
@@ -415,32 +430,18 @@ class Card:
         """What was evaluated only to know whether an advice leads anywhere."""
         return ()
 
-    def summary(self) -> Summary:
-        """The answer in a few lines: what the target would earn, how that compares with the
-        behavior, whether it is reliable, and the reasons with what to do."""
-        records = self.shown()
-        lines = [answer_sentence(records[0]), *_table(records), *self._below(records)]
-        return Summary("\n".join(part for line in lines for part in wrapped(line, WIDTH)))
+    def sentence(self) -> str:
+        return answer_sentence(self.shown()[0])
 
-    def _below(self, records: Sequence[Evaluation]) -> list[str]:
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        return COLUMNS, estimate_rows(self.shown())
+
+    def below(self) -> list[str]:
         most, rest = MOST_REASONS, ".verdict.reasons"
-        return below_the_table(records, self.tried(), most=most, rest=rest)
+        return below_the_table(self.shown(), self.tried(), most=most, rest=rest)
 
     def _repr_html_(self) -> str:
         records = self.shown()
         if len(records) == 1 and records[0].refused is None:
             return evaluation_card(records[0], self.tried())
-        said = html.escape(answer_sentence(records[0]))
-        below = "".join(f"<div>{html.escape(line)}</div>" for line in self._below(records))
-        table = html_rows("", COLUMNS, estimate_rows(records))
-        return f"<div><p><strong>{said}</strong></p>{table}{below}</div>"
-
-    def _mime_(self) -> tuple[str, str]:
-        return "text/html", self._repr_html_()
-
-
-def _table(records: Sequence[Evaluation]) -> list[str]:
-    """The rows of several estimators."""
-    if len(records) == 1:
-        return []
-    return ["", *columns_of([COLUMNS, *estimate_rows(records)]), ""]
+        return super()._repr_html_()

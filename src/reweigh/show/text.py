@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reweigh.errors import RefusedError
+from reweigh.errors import RefusedError, UsageError
 from reweigh.show.record import PER_EPISODE, Change, Evaluation
 from reweigh.system import number, rounded, two_digits
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reweigh.trust.gates import Verdict
     from reweigh.trust.intervals import Interval
 
-LONGEST_NAME = 20
+LONGEST_NAME, LONGEST_STATE = 20, 28
 NOT_SHOWN = "not shown: the verdict is red"
 ENDS = (9, 14, 18, 4)  # characters that a cut name keeps of its end, in the order of trial
 Lines = Sequence[tuple[str, str]]
@@ -316,34 +316,85 @@ def plain_value(value: Any, number_text: Callable[[float], str] = number) -> str
     return str(value)
 
 
+def facts_in_words(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A log's description, its states by columns and ranges where they are known."""
+    from reweigh.log.abstractions import state_in_words
+
+    about = facts.get("state_columns", ()), facts.get("abstraction")
+    examples = facts.get("state_examples", [])
+    named = [state_in_words(str(name), *about) for name in examples]
+    return {**facts, "state_examples": examples if named == examples else "; ".join(named)}
+
+
 def plain(name: str) -> str:
     """A name from the data without characters that a terminal obeys."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
 
 
-def display_names(names: Iterable[str], safe: Callable[[str], str] = plain) -> dict[str, str]:
+def display_names(
+    names: Iterable[str], safe: Callable[[str], str] = plain, longest: int = LONGEST_NAME
+) -> dict[str, str]:
     """Names from the data as they are shown: harmless (`safe`), not too long, and distinct.
 
     Long ones are cut in the middle, since names of a kind differ at their end; where that makes
-    two of them alike, elsewhere; and where no place tells them apart they are numbered.
+    two of them alike, elsewhere. Where no place tells them apart, those that are called by the
+    same columns (ward icu, lactate < 2) leave these out (icu, < 2), and others are numbered.
     """
     texts = {name: safe(name) for name in names}
     for end in ENDS:
-        labels = {name: _cut(text, end) for name, text in texts.items()}
+        labels = {name: _cut(text, end, longest) for name, text in texts.items()}
         if len(set(labels.values())) == len(labels):
             return labels
+    values = _without_columns(texts)
+    if values != texts:
+        labels = display_names(values.values(), str, longest)
+        return {name: labels[text] for name, text in values.items()}
     numbered: dict[str, str] = {}
     for name, text in texts.items():
-        label, k = _cut(text, ENDS[0]), 1
+        label, k = _cut(text, ENDS[0], longest), 1
         while label in numbered.values():
             k += 1
             mark = f" #{k}"
-            label = _cut(text, ENDS[0], LONGEST_NAME - len(mark)) + mark
+            label = _cut(text, ENDS[0], longest - len(mark)) + mark
         numbered[name] = label
     return numbered
+
+
+def _without_columns(texts: Mapping[str, str]) -> dict[str, str]:
+    parts = {name: [p.partition(" ") for p in text.split(", ")] for name, text in texts.items()}
+    columns = {tuple(p[0] for p in each) for each in parts.values() if len(each) > 1}
+    if len(columns) != 1:
+        return dict(texts)
+    return {
+        name: ", ".join(value for *_, value in parts[name]) if len(parts[name]) > 1 else text
+        for name, text in texts.items()
+    }
 
 
 def _cut(text: str, end: int, longest: int = LONGEST_NAME) -> str:
     if len(text) <= longest:
         return text
     return f"{text[: longest - end - 1].rstrip()}…{text[-end:].lstrip()}"
+
+
+# --- what values are per
+
+
+def check_unit(unit: str) -> str:
+    """UsageError unless it is like "per patient" or "dollars per user"."""
+    if not re.fullmatch(r"(.* )?per \S.*", unit):
+        raise UsageError(f'the unit must be like "per patient"; got {unit!r}')
+    return unit
+
+
+def one_of(unit: str) -> str:
+    """ "patient" of "per patient"."""
+    return unit.rpartition("per ")[2]
+
+
+def several(unit: str) -> str:
+    """ "patients" of "per patient"."""
+    noun = one_of(unit)
+    if re.search(r"[^aeiou]y$", noun):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if re.search(r"(s|x|z|ch|sh)$", noun) else f"{noun}s"

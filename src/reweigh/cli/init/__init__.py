@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from reweigh.cli.init.columns import Look
     from reweigh.cli.init.proposal import Choice, Proposal
 
+LONGEST_WORD = 28  # characters in a table
 MANY = ("state", "next_state")  # roles that several columns may share
 
 
@@ -48,7 +50,8 @@ def init(
         Path | None,
         typer.Option(
             help="Write a copy of the log as Parquet in which steps count from 0, percentages are "
-            "shares, and yes and no are true and false; the configuration is for the copy."
+            "shares, dates are in ISO, and yes and no are true and false; the configuration is for "
+            "the copy."
         ),
         options.WRITES,
     ] = None,
@@ -182,13 +185,21 @@ class Description:
         policy, target = "", ""
         if "target_prob" not in proposal.roles:
             policy, target = " --write-policy policy.csv", " --target policy.csv"
-        terminal.say(f"Written: {self.output}. Look at it, then:")
+        terminal.say(f"Written: {self.output}. {self._next_step}, then:")
         terminal.command(
             f"reweigh check {config}{policy}",
             f"reweigh evaluate {config}{target} --report report.html",
         )
         if policy:
             terminal.say("policy.csv will hold today's policy: change its probabilities.")
+
+    @property
+    def _next_step(self) -> str:
+        """What to do before the commands below it run."""
+        open_roles = [*self.proposal.open]
+        if any("short_episodes" in text for text in self.proposal.missing):
+            open_roles.append("short_episodes")
+        return f"Decide in it: {', '.join(open_roles)}" if open_roles else "Look at it"
 
     def _settings(self) -> list[str]:
         """What else is written down, in lines."""
@@ -251,11 +262,27 @@ def _role_lines(role: str, choice: Choice | None, undecided: Choice | None) -> l
 def _role_row(role: str, choice: Choice | None, undecided: Choice | None) -> tuple[str, str, str]:
     """A role on the terminal."""
     if choice is not None:
-        return role, cell(_names(choice)), cell(choice.why)
+        return role, cell(breakable(_names(choice))), cell(breakable(choice.why))
     if undecided is None:
         return role, "-", "not found"
     choose = "choose one, or several" if role in MANY else "choose one"
-    return role, "?", cell(f"undecided ({undecided.why}): {_names(undecided)}; {choose}")
+    why = f"undecided ({undecided.why}): {_names(undecided)}; {choose}"
+    return role, "?", cell(breakable(why))
+
+
+def breakable(text: str) -> str:
+    """With a new line inside long names, behind a dot or a _: a column of a table is too narrow
+    for them, and would break them anywhere."""
+
+    def parts(word: str) -> str:
+        lines = [""]
+        for piece in re.split(r"(?<=[._])", word):
+            if len(lines[-1]) + len(piece) > LONGEST_WORD:
+                lines.append("")
+            lines[-1] += piece
+        return "\n".join(filter(None, lines))
+
+    return " ".join(parts(w) if len(w) > LONGEST_WORD else w for w in text.split(" "))
 
 
 def _names(choice: Choice) -> str:

@@ -1,7 +1,8 @@
 """A first look at a log: its first rows, what each column holds, and what would put it right.
 
-`reweigh init --tidy` writes a copy in which steps count from 0, percentages are shares, and yes
-and no are true and false. Everything else stays as it is; the log itself is not touched.
+`reweigh init --tidy` writes a copy in which steps count from 0, percentages are shares, dates are
+in ISO, and yes and no are true and false. Everything else stays as it is; the log itself is not
+touched.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ ROWS = 100_000  # looked at; roles show in far fewer
 MOST_PLACES = 20  # of cells that cannot be put right
 DELIMITERS = ",;\t|"
 WITH_COMMA = r"^[-+]?[0-9]*,[0-9]+$"
+DATE = r"^(?P<first>[0-9]{1,2})[./](?P<second>[0-9]{1,2})[./](?P<year>[0-9]{4})(?P<rest>.*)$"
 PERCENT = r"^\s*[0-9]+([.,][0-9]+)?\s*%\s*$"
-TRUE, FALSE = ("yes", "y", "t"), ("no", "n", "f")
+TRUE, FALSE = ("yes", "y", "t", "true", "1"), ("no", "n", "f", "false", "0")
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,6 +301,48 @@ def yes_to_true(name: str) -> Repair:
     )
 
 
+def truth_to_number(name: str) -> Repair:
+    return Repair(
+        name,
+        f"{name!r} says true and false, and reweigh wants numbers such as 1 and 0",
+        "true or false must stand here",
+        lambda cells: pc.cast(truths(cells), pa.int8()),
+    )
+
+
+def date_to_iso(column: Column) -> Repair | None:
+    """For dates such as 31.12.2024 08:05 or 12/31/2024, if they tell days from months."""
+    if column.kind != "text" or pc.any(parts_of_dates(column.cells).is_null()).as_py():
+        return None
+    first, second = (
+        pc.max(pc.cast(pc.struct_field(parts_of_dates(column.cells), part), pa.int32())).as_py()
+        for part in ("first", "second")
+    )
+    day, month = ("second", "first") if second > 12 else ("first", "second")
+    if max(first, second) <= 12 or min(first, second) > 12:
+        return None
+
+    def iso(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+        parts = parts_of_dates(cells)
+        names = ("year", month, day, "rest")
+        year, of_year, of_month, rest = (pc.struct_field(parts, name) for name in names)
+        padded = (pc.utf8_lpad(part, 2, "0") for part in (of_year, of_month))
+        written = pc.binary_join_element_wise(year, *padded, "-")
+        whole = pc.binary_join_element_wise(written, rest, "")
+        fine = pc.match_substring_regex(whole, ISO)
+        return pc.if_else(fine, whole, pa.scalar(None, pa.string()))
+
+    if iso(column.cells).null_count:
+        return None
+    wrong = f"{column.name!r} holds dates with the {day} number as the day, and reweigh wants ISO"
+    rule = "a date must be written as in the rows before"
+    return Repair(column.name, f"{wrong} (2024-01-31 08:05:00)", rule, iso)
+
+
+def parts_of_dates(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.extract_regex(texts(cells).cast(pa.string()), DATE)
+
+
 def shares(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     """Percentages, as numbers or as texts such as 12.5 % or 12,5%, over 100."""
     if is_text(cells.type):
@@ -310,7 +354,8 @@ def shares(cells: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def truths(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     """Truth values of texts such as yes and no."""
-    lower = pc.utf8_lower(pc.utf8_trim_whitespace(texts(cells)))
+    words = texts(cells) if is_text(cells.type) else pc.cast(cells, pa.string())
+    lower = pc.utf8_lower(pc.utf8_trim_whitespace(words))
     known = pc.is_in(lower, pa.array(TRUE + FALSE))
     return pc.if_else(known, pc.is_in(lower, pa.array(TRUE)), pa.scalar(None, pa.bool_()))
 
@@ -320,7 +365,7 @@ def is_percent(column: Column) -> bool:
 
 
 def is_yes_or_no(column: Column) -> bool:
-    return column.kind == "text" and truths(column.cells).null_count == 0
+    return column.kind in ("text", "truth") and truths(column.cells).null_count == 0
 
 
 def write_tidy(

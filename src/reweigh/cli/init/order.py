@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from reweigh.cli.init.columns import Column, count_from_zero
+from reweigh.cli.init.columns import Column, Repair, count_from_zero, date_to_iso
 from reweigh.cli.init.proposal import (
     BY_NAME,
     Proposal,
@@ -13,11 +13,38 @@ from reweigh.cli.init.proposal import (
     reason,
     speaks_for,
 )
-from reweigh.cli.init.roles import Order, is_clock, rating
+from reweigh.cli.init.roles import PART, Order, is_clock, rating, words
+
+ID_WORDS = {"id", "uuid", "guid", "key"}
 
 
 def find_order(proposal: Proposal, *, bandit: bool = False) -> Order | None:
     """Episodes and the order of their rows, with the columns that tell them."""
+    dates = _dates_as_iso(proposal)
+    order = _order_of(proposal, bandit)
+    if "time" in proposal.roles:
+        proposal.repairs += [r for r in dates if r.column in proposal.roles["time"].columns]
+    return order
+
+
+def _dates_as_iso(proposal: Proposal) -> list[Repair]:
+    """The repairs of dates that are not in ISO, done for the look at them; those that tell no days
+    from months are doubts."""
+    repairs = []
+    for c in proposal.free():
+        repair = date_to_iso(c)
+        if repair is not None:
+            proposal.columns[c.name] = repair.mended(c)
+            repairs.append(repair)
+        elif c.kind == "text" and rating("time", c.name) and not rating("step", c.name) > PART:
+            proposal.doubts.append(
+                f"{c.name!r} is named like time, but reweigh cannot read it: write it like "
+                "2024-01-31 08:05:00 or as seconds since 1970"
+            )
+    return repairs
+
+
+def _order_of(proposal: Proposal, bandit: bool) -> Order | None:
     clocks = [c for c in proposal.free() if is_clock(c)]
     order = None if bandit else _episode_and_step(proposal, clocks)
     if order is None and not {"episode", "step"} & (proposal.roles.keys() | proposal.open.keys()):
@@ -207,8 +234,9 @@ def _unique(proposal: Proposal) -> list[Column]:
 def _one_row_each(proposal: Proposal, clocks: list[Column], *, told: bool) -> Order | None:
     """A one-step log: an id of its own in every row. `told`: the user says that it is one."""
     unique = _unique(proposal)
-    if told and not unique:
-        unique = [c for c in _ids(proposal) if c.distinct == c.rows]
+    if not unique:
+        every = [c for c in _ids(proposal) if c.distinct == c.rows]
+        unique = [c for c in every if told or ID_WORDS & {*words(c.name)}]
     if not unique:
         if told:
             proposal.doubts.append(

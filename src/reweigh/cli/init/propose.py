@@ -25,6 +25,7 @@ from reweigh.cli.init.proposal import (
     speaks_for,
 )
 from reweigh.cli.init.roles import (
+    AFTERWARD,
     CHOSEN_BY_NAME,
     EARLY,
     FLAGS,
@@ -128,7 +129,12 @@ def _is_unit(c: Column) -> bool:
 
 
 def _is_choice(c: Column) -> bool:
-    return c.is_label and c.distinct > 1 and not is_percent(c)
+    return c.is_label and c.distinct > 1 and not (is_percent(c) or _is_id(c))
+
+
+def _is_id(c: Column) -> bool:
+    """Texts that are different in every row."""
+    return c.kind == "text" and c.distinct == c.rows
 
 
 NUMBERS = 3  # of the roles by content, the first: the others are labels
@@ -257,7 +263,7 @@ def named_states(proposal: Proposal) -> None:
         c
         for c in proposal.free()
         if (c.is_label or c.is_numeric)
-        and not is_clock(c)
+        and not (is_clock(c) or _is_id(c))
         and speaks_for("state", c.name, (*CHOSEN_BY_NAME, "next_state", "time"))
     ]
     best = best_named("state", named)
@@ -276,7 +282,8 @@ def measured_state(proposal: Proposal) -> None:
     action is known; or those labels alone, where there are several. A guess."""
     if "state" in proposal.roles or "state" in proposal.open or "reward" in proposal.open:
         return
-    left = [c for c in proposal.free() if not is_named(c) and not c.nulls and not is_clock(c)]
+    free = [c for c in proposal.free() if not (is_named(c) or AFTERWARD & {*words(c.name)})]
+    left = [c for c in free if not c.nulls and not is_clock(c)]
     measured = [c for c in left if _is_measured(c)]
     labels = [c for c in left if c.is_label and 1 < c.distinct <= FEW and c not in measured]
     if "action" not in proposal.roles:
@@ -288,7 +295,7 @@ def measured_state(proposal: Proposal) -> None:
     if len(chosen) > 1:
         what = f"the {len(chosen)} columns that no other role fits, as one state; a guess"
     proposal.roles["state"] = Choice(tuple(c.name for c in chosen), what, guess=True)
-    empty = [c.name for c in proposal.free() if _is_measured(c) and c.nulls and not is_named(c)]
+    empty = [c.name for c in free if c.nulls and (_is_measured(c) or _is_choice(c))]
     proposal.doubts += [
         f"{name!r} has empty cells and is left out of the state: if it mattered for the decisions, "
         'the answer is wrong without it (fill the cells in, or add it and set hidden = "allow")'

@@ -17,6 +17,7 @@ from reweigh.cli.init.columns import (
     is_percent,
     is_yes_or_no,
     percent_to_share,
+    truth_to_number,
     yes_to_true,
 )
 
@@ -90,6 +91,10 @@ def _truth_of_words(c: Column) -> Repair | None:
     return yes_to_true(c.name) if is_yes_or_no(c) else None
 
 
+def _number_of_truth(c: Column) -> Repair | None:
+    return truth_to_number(c.name) if is_yes_or_no(c) else None
+
+
 @dataclass(frozen=True)
 class Role:
     """What tells that a column plays a role.
@@ -115,7 +120,8 @@ ROLES = {
         "subject_id session session_id user user_id stay stay_id icustay icustay_id encounter "
         "encounter_id rollout run run_id case case_id ticket ticket_id ticket_no customer "
         "customer_id admission admission_id hadm_id conversation conversation_id game game_id "
-        "journey impression impression_id request request_id decision_id auction auction_id id",
+        "journey impression impression_id request request_id decision_id auction auction_id id "
+        "uuid guid row_id event_id click_id visit_id visitor_id interaction_id order_id trace_id",
         "episode trajectory patient subject session stay encounter",
         "step prob reward",
         absent="no column holds an episode's id: add one; if every row is one, number the rows",
@@ -136,7 +142,8 @@ ROLES = {
     ),
     "action": Role(
         "a act action_id treatment arm decision intervention choice routed_to assigned_to chosen "
-        "route ad ad_id banner banner_id offer variant item_id",
+        "route ad ad_id banner banner_id offer variant item_id selected_model chosen_model "
+        "response_model selected_tool chosen_tool",
         "action treatment",
         "prob probability propensity next prev previous",
         _no_action,
@@ -144,10 +151,11 @@ ROLES = {
     ),
     "reward": Role(
         "r rew rewards outcome payoff utility click clicks clicked return score points profit "
-        "revenue",
+        "revenue feedback",
         "reward outcome",
         "prob",
         _no_reward,
+        _number_of_truth,
         absent="no column was found for the reward",
     ),
     "behavior_prob": Role(
@@ -200,6 +208,8 @@ EXPECTED = ("episode", "step", "state", "action", "reward", "behavior_prob")  # 
 EPOCH = 1e8  # seconds: numbers from here on may be seconds or less since 1970
 FLAGS = ("terminated", "truncated")
 PROBABILITIES = ("behavior_prob", "target_prob")
+# words in the names of what is known only after the action, or because of it: never the state
+AFTERWARD = {"latency", "elapsed", "duration", "cost", "response", "chosen", "selected", "draws"}
 CHOSEN_BY_NAME = (*PROBABILITIES, "reward", "action", *FLAGS)
 
 
@@ -221,12 +231,14 @@ def words(name: str) -> list[str]:
 
 
 def rating(role: str, name: str) -> int:
-    """How strongly a column's name suggests a role; 0 if it does not."""
+    """How strongly a column's name suggests a role; 0 if it does not. Of a nested field such as
+    meta.session.id the last parts count: id, session.id."""
     known, parts = ROLES[role], words(name)
-    whole = "_".join(parts)
-    if whole == role:
+    fields = name.split(".")
+    wholes = {"_".join(words(".".join(fields[k:]))) for k in range(len(fields))}
+    if role in wholes:
         return OWN
-    if whole in known.usual.split():
+    if wholes & set(known.usual.split()):
         return KNOWN
     inside, others = set(known.inside.split()), set(known.others.split())
     return PART if inside & set(parts) and not others & set(parts) else 0

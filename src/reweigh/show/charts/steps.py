@@ -22,7 +22,7 @@ from reweigh.show.charts import (
     sized,
     step_axis,
 )
-from reweigh.show.text import display_names, plain
+from reweigh.show.text import LONGEST_STATE, display_names, plain
 from reweigh.trust.breakdown import Decomposition, Heat, StatePart, ValueParts
 from reweigh.trust.overlap import MARGINAL, PRODUCTS, Weights
 
@@ -98,7 +98,7 @@ def _lines(
 
 def heat_rows(heat: Heat, most: int = STATES_AT_ONCE) -> list[dict[str, Any]]:
     """The fields of the first states as rows of a table."""
-    names = display_names(heat.names, plain)
+    names = display_names(heat.names, plain, LONGEST_STATE)
     return [
         {
             "state": names[name],
@@ -214,7 +214,7 @@ def listed(states: Sequence[StatePart]) -> int:
 
 def _bars(every: Sequence[StatePart], estimator: str, title: str, format: str) -> Any:
     states = every[: listed(every)]
-    names = display_names([place.state for place in states], plain)
+    names = display_names([place.state for place in states], plain, LONGEST_STATE)
     rows = [
         {"state": names[p.state], "value": p.amount, "target": p.target, "log": p.log}
         for p in states

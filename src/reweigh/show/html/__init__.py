@@ -16,9 +16,9 @@ from typing import Any, BinaryIO, Literal
 import jinja2
 
 from reweigh.show.charts import ON_DARK, PALETTE, TITLES, steps
-from reweigh.show.first_screen import Reason, one_of
+from reweigh.show.first_screen import Reason, by_concerned
 from reweigh.show.record import PER_EPISODE, Facts
-from reweigh.show.text import display_names, plain, sentence
+from reweigh.show.text import LONGEST_STATE, display_names, one_of, plain, sentence
 from reweigh.system.files import write_atomically
 from reweigh.trust.breakdown import Heat
 
@@ -44,7 +44,8 @@ class Answer:
     sentence   the answer, made by `answer_sentence`; more: what else to say of it
     verdict    "refused" where no estimator answered
     table      the estimators or policies, five at most
-    reasons    the most important ones; hidden: how many more there are
+    reasons    the most important ones; hidden: how many more there are; alone: they can concern
+               only one estimator, which needs no name
     help       who else can answer, or what would help where nobody can
     unchecked  what the verdict knows nothing about, each with the reason
     better     what would make the answer more precise
@@ -57,6 +58,7 @@ class Answer:
     table: Table | None = None
     reasons: tuple[Reason, ...] = ()
     hidden: int = 0
+    alone: bool = False
     help: str = ""
     unchecked: tuple[str, ...] = ()
     better: tuple[str, ...] = ()
@@ -65,6 +67,11 @@ class Answer:
     @property
     def badge(self) -> str:
         return BADGES[self.verdict]
+
+    @property
+    def why(self) -> dict[str, list[Reason]]:
+        """The reasons by whom they concern."""
+        return {"": list(self.reasons)} if self.alone else by_concerned(self.reasons)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +186,7 @@ def _data(sections: Iterable[Section]) -> dict[str, Any]:
 
 def _heat(heat: Heat) -> dict[str, Any]:
     """The heat map's table, by columns."""
-    labels = display_names(heat.names, plain)
+    labels = display_names(heat.names, plain, LONGEST_STATE)
     target, log = (
         [float(f"{value:.{DIGITS}g}") for value in shares.reshape(-1).tolist()]
         for shares in (heat.target, heat.behavior)

@@ -54,7 +54,8 @@ def _agreement(rows: list[Evaluation]) -> str:
         count, lie = (f"The {len(fine)} others", "lie") if len(fine) > 1 else ("The other", "is")
         text = f" {count} that can be relied on {lie} {between}."
     if red:
-        text += f" {red} {'is' if red == 1 else 'are'} not reliable (✕) and should not count."
+        others = "other is" if red == 1 else "others are"
+        text += f" {red} {others} not reliable (✕) and should not count."
     return text
 
 

@@ -17,15 +17,13 @@ from reweigh.show.first_screen import (
     Reason,
     answer_sentence,
     help_after,
-    one_of,
     reason_text,
-    several,
     told_reasons,
 )
 from reweigh.show.html import MARKS, Answer, Cells, Figure, Page, Section, Table, figures
 from reweigh.show.html.figures import first_table
 from reweigh.show.record import PER_EPISODE, Change, Evaluation, Facts, GroupTable, Report
-from reweigh.show.text import by_text, plain_value, warning_lines
+from reweigh.show.text import by_text, facts_in_words, one_of, plain_value, several, warning_lines
 from reweigh.trust.breakdown import Decomposition, Heat, Missing, ValueParts
 from reweigh.trust.gates import Verdict
 from reweigh.trust.overlap import Unlogged, Weights
@@ -125,9 +123,12 @@ def _estimates(report: Report) -> Section:
     table = figures.estimates_table(report)
     if report.main is None:
         return Section("estimates", title, "Every estimator refused.", tables=(table,))
+    name = report.main.estimator
     intro = (
-        f"The answer above is that of {report.main.estimator}. Different estimators make different "
-        "mistakes, so agreement is a good sign. One whose verdict is red should not count."
+        f"The answer above is that of {name}." if report.main.reliable else f"{name} has no answer."
+    ) + (
+        " Different estimators make different mistakes, so agreement is a good sign. One whose "
+        "verdict is red should not count."
     )
     notes = []
     if any(row.value is not None for row in report.rows):
@@ -290,7 +291,7 @@ def log_section(log: Mapping[str, Any]) -> Section:
     """The log as it describes itself."""
     facts = tuple(
         (name.replace("_", " "), _range(value) if name.endswith("_range") else plain_value(value))
-        for name, value in log.items()
+        for name, value in (facts_in_words(log) if log else log).items()
         if value != []
     )
     return Section("log", "What is in the log?", facts=facts)
@@ -354,6 +355,7 @@ def answer_of(report: Report) -> Answer:
         question=_question(report),
         sentence=answer_sentence(main, report.unit),
         table=table,
+        alone=len(rows) == 1,
         help=help_after(rows, report.tried),
         better=_better(report, main),
         warnings=warning_lines(main),
@@ -368,6 +370,7 @@ def judged(
     sentence: str,
     table: Table | None = None,
     more: Iterable[str] = (),
+    alone: bool = False,
     help: str = "",
     better: Iterable[str] = (),
     warnings: Iterable[object] = (),
@@ -384,6 +387,7 @@ def judged(
         table=table,
         reasons=tuple(reasons[:MOST_REASONS]),
         hidden=max(len(reasons) - MOST_REASONS, 0),
+        alone=alone,
         help=help,
         unchecked=tuple(e.verdict.unchecked_lines()),
         better=tuple(better),

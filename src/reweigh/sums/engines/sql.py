@@ -138,7 +138,7 @@ class IbisEngine:
     def _query(self, home: Home, reading: Reading, target: Policy, request: Request) -> Query:
         """The queries of the request on a log and a target that keep the contract."""
         if isinstance(target, RulePolicy):
-            target.refuse_unknown_columns(home.names)
+            target.refuse_columns(home.names, reading.columns)
         log, facts = self._scan(home, reading, policy_columns(target))
         if isinstance(target, RulePolicy):
             target.refuse_unknown_actions(facts.actions)

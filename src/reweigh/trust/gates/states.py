@@ -153,7 +153,7 @@ class History(
     fails="the state is not Markov: earlier steps still predict the outcome",
     advice=(
         "add the previous state or action to the state, or use mis(memory='auto'), which "
-        "remembers as much as the log needs and bears"
+        "remembers as many steps as the log supports"
     ),
     of={"states"},
 ):
@@ -188,7 +188,9 @@ class History(
             return self.unknown("an episode of one step has no past")
         compared = context.beside_longer_memories()
         why = (
-            compared if isinstance(compared, str) else f"the log bears no memory longer than {own}"
+            compared
+            if isinstance(compared, str)
+            else f"the log supports no memory longer than {own}"
         )
         if isinstance(compared, Comparison) and compared.longer:
             result = self.of_comparison(compared)
