@@ -70,10 +70,11 @@ def test_values_from_the_rows_are_those_of_the_estimators(
 
 
 def test_a_memory_that_the_log_cannot_bear_ends_the_list() -> None:
-    log = delayed(150)
+    log = delayed(40)
     found = list(remembered(padded(log, COIN), memories(H), 1.0, None))
-    assert [each.memory for each in found] == [0, 1]
-    assert all(each.size >= memory_rows.LEAST_SIZE for each in found)
+    assert [each.memory for each in found] == [0, 1, 2, 3, 5]
+    assert [each.borne for each in found] == [each.size >= memory_rows.LEAST_SIZE for each in found]
+    assert [each.borne for each in found] == [True] * 4 + [False]
 
 
 @pytest.mark.parametrize("name", ["mis", "mis-hajek", "mis-state", "mis-plain", "dm", "mdr"])
@@ -97,16 +98,58 @@ def test_an_estimate_of_whole_episodes_is_not_asked() -> None:
     assert "history" not in {gate.name for gate in found.verdict.gates}
 
 
-def test_p_is_students_times_the_number_of_memories() -> None:
-    far = (Distance(1, 2.0, 1.0, 400.0), Distance(2, 2.5, 3.5, 150.0), Distance(3, 2.4, 2.0, 120.0))
-    p, worst = moved(Comparison(1.0, far, 2, 1.0))
+def distances(*numbers: tuple[int, float, float]) -> tuple[Distance, ...]:
+    return tuple(Distance(k, 2.0 + k, apart, size, 1.0) for k, apart, size in numbers)
+
+
+LIMIT = History().limit()
+
+
+def test_p_is_students_times_the_number_of_comparisons() -> None:
+    far = distances((1, 1.0, 400.0), (2, 3.5, 150.0), (3, 2.0, 120.0))
+    p, worst = moved(Comparison(far, (), 2, 1.0), LIMIT)
     assert worst.memory == 2
     assert p == pytest.approx(3 * 2 * stats.t.sf(3.5, 149))
-    gate = History().of_comparison(Comparison(1.0, far, 2, 1.0))
+    gate = History().of_comparison(Comparison(far, (), 2, 1.0))
     assert gate.level == "amber"
     assert gate.value == p
-    none = (Distance(1, 1.0, 0.0, 400.0),)
-    assert moved(Comparison(1.0, none, 1, 1.0))[0] == 1.0
+    few = moved(Comparison(distances((2, 3.5, 20.0)), (), 2, 1.0), LIMIT)
+    assert few[0] == pytest.approx(2 * stats.t.sf(3.5, 19))
+    none = Comparison(distances((1, 0.0, 400.0)), (), 1, 1.0)
+    assert moved(none, LIMIT)[0] == 1.0
+
+
+def test_the_state_itself_is_compared_too() -> None:
+    """An estimate whose own difference drowns in its error relies on a state that is not enough."""
+    near, far = distances((1, 1.0, 400.0)), distances((1, 9.0, 400.0))
+    p, worst = moved(Comparison(near, far, 1, 1.0), LIMIT)
+    assert worst is far[0]
+    assert p == pytest.approx(2 * 2 * stats.t.sf(9.0, 399))
+    gate = History().of_comparison(Comparison(near, far, 1, 1.0))
+    assert gate.level == "red"
+    assert "the state is not enough: mis(memory=0) gives 1 and mis(memory=1) 3" in gate.text
+    # its own difference is named where it says as much
+    also = distances((1, 8.0, 400.0))
+    assert moved(Comparison(also, far, 1, 1.0), LIMIT)[1] is also[0]
+
+
+def test_memories_that_cannot_be_checked_are_named() -> None:
+    gate = History().of_comparison(Comparison(distances((1, 0.5, 90.0)), (), 1, 1.0, (2, 12.3)))
+    assert gate.level == "green"
+    assert gate.text.endswith("cannot be checked: a memory of 2 leaves 12 effective episodes")
+
+
+def test_few_effective_episodes_test_memories_that_are_no_estimates() -> None:
+    """Of 120 episodes the memory of 5 leaves fewer than 50 effective ones, and yet it shows that an
+    action pays 4 steps later."""
+    rng, n, pay = np.random.default_rng(1), 120, 4
+    action = rng.integers(0, 2, (n, H))
+    reward = np.hstack([np.zeros((n, pay)), action[:, :-pay]]) * 1.0
+    log = rw.log_from_arrays(np.zeros((n, H + 1), int), action, reward, np.full((n, H), 0.5))
+    for name in ("mis", "mis-hajek", "dm", "mdr"):
+        gate = history(log, name, rw.TablePolicy([[0.25, 0.75]]))
+        assert gate.level == "red", name
+        assert "use mis(memory=5)" in gate.advice
 
 
 def test_the_difference_is_paired_by_episode() -> None:
@@ -116,7 +159,7 @@ def test_the_difference_is_paired_by_episode() -> None:
     x.psi[first] = influence_values(log, COIN, first)
     value = rw.evaluate(log, COIN, first).value
     longer = list(remembered(x, [3], 1.0, None))
-    [found] = comparison(x, first, value, 0, longer).longer
+    [found] = comparison(x, first, value, longer).longer
     psi = x.psi[first] - influence_values(log, COIN, second)
     error = np.sqrt(np.sum(psi**2) / (300 * 299))
     assert found.apart == pytest.approx(abs(value - longer[0].value) / error, rel=1e-9)
@@ -155,8 +198,8 @@ def test_where_it_cannot_compare_it_is_not_green() -> None:
     of_sums = history(rw.moments(log, COIN))
     assert of_sums.level == "unknown"
     assert "sums alone do not show how the episodes continue" in of_sums.text
-    few = history(delayed(110, seed=2))
+    few = history(delayed(24, seed=2))
     assert few.level == "unknown"
-    assert "the log bears no memory longer than 0" in few.text
-    alone = rw.evaluate(delayed(110, seed=2), COIN, "mis")
+    assert "the log bears no memory longer than 0: a memory of 1 leaves 16 effective" in few.text
+    alone = rw.evaluate(delayed(24, seed=2), COIN, "mis")
     assert "history" in {gate.name for gate in alone.verdict.unchecked}

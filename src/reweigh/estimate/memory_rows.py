@@ -18,14 +18,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.standard_error import same
 from reweigh.kernels import MIX, SPREAD, Floats, Ints, inner, tally
 from reweigh.log.steps import Steps, folded, fraction, numbers_of
 
 # The verdict compares memories whose products leave so many effective episodes at every step, and
-# takes two for the same within so many errors of their difference. `memory="auto"` has its own
-# limits (evaluation/memories.py).
-LEAST_SIZE, APART = 100.0, 2.5
+# takes two for the same if chance makes such a difference more often than in ALIKE of the logs.
+# Student's t allows for the few episodes, so a test can use memories that are too noisy for an
+# estimate: `memory="auto"` has its own limits (evaluation/memories.py).
+LEAST_SIZE, ALIKE = 20.0, 0.01
 FIRST, GROWTH = (0, 1, 2, 3, 5, 7), 1.5
 MOST_ROWS = 50_000  # of a sample for a verdict, an episode being counted with all its steps
 
@@ -102,18 +104,22 @@ def share_of(episodes: int, horizon: int) -> float:
 @dataclass(frozen=True, eq=False)
 class Remembered:
     """With a memory of k steps: the value, (m,) influence values, and the least effective number of
-    episodes that the products leave."""
+    episodes that the products leave. `borne`: whether the log bears it; else the value is nan."""
 
     memory: int
     value: float
     psi: Floats
     size: float
 
+    @property
+    def borne(self) -> bool:
+        return math.isfinite(self.value)
+
 
 def remembered(
     x: PaddedEpisodes, memories: Iterable[int], discount: float, max_ratio: float | None
 ) -> Iterator[Remembered]:
-    """Memory by memory, in increasing order, as long as the log bears them."""
+    """Memory by memory, in increasing order, up to the first that the log does not bear."""
     ratio = x.ratio if max_ratio is None else np.minimum(x.ratio, max_ratio)
     count = np.stack([tally(s, np.ones(len(s)), x.end + 1) for s in x.state])
     products, power = ratio.copy(), 0
@@ -123,12 +129,13 @@ def remembered(
                 products[lag:] *= ratio[:-lag]
             power = k
             size = float(np.min(products.sum(axis=1) ** 2 / (products**2).sum(axis=1)))
-            if not size >= LEAST_SIZE:
+            value, psi = math.nan, np.empty(0)
+            if size >= LEAST_SIZE:
+                value, psi = _with_influence(x, products, count, k, discount)
+            found = Remembered(k, value if np.isfinite(psi).all() else math.nan, psi, size)
+            yield found
+            if not found.borne:
                 return
-            value, psi = _with_influence(x, products, count, k, discount)
-            if not (math.isfinite(value) and np.isfinite(psi).all()):
-                return
-            yield Remembered(k, value, psi, size)
 
 
 def _with_influence(
@@ -166,52 +173,76 @@ def _with_influence(
 
 @dataclass(frozen=True)
 class Distance:
-    """Of an estimate from that with a longer memory: in errors of the difference, and on how many
-    effective episodes the latter rests."""
+    """Between the estimates with two memories: the values, by how many errors of the difference
+    they are apart, and on how many effective episodes the longer one rests."""
 
     memory: int
     value: float
     apart: float
     size: float
+    shorter: float
+
+    @property
+    def p(self) -> float:
+        """How often chance moves them this far apart: Student's t with the effective episodes less
+        1."""
+        from scipy.special import stdtr
+
+        return 2 * float(stdtr(self.size - 1, -self.apart))
 
 
 @dataclass(frozen=True)
 class Comparison:
     """An estimate beside those that remember more.
 
-    value    of the estimate on these episodes
-    longer   by memory, those that the log bears; none: the log bears none
+    longer   of the estimate, by memory, those that the log bears; none: the log bears none
+    of_state the same of `mis-hajek`, if the estimate trusts the state and is not itself one of
+             those with a memory
     agreeing the shortest of them that agrees with all longer ones
     share    of the episodes that were used
+    unborne  the first that the log does not bear, and the effective episodes that it leaves
     """
 
-    value: float
     longer: tuple[Distance, ...]
+    of_state: tuple[Distance, ...]
     agreeing: int
     share: float
+    unborne: tuple[int, float] | None = None
 
 
 def comparison(
-    x: PaddedEpisodes, recipe: object, value: float, own: int, by_memory: Sequence[Remembered]
+    x: PaddedEpisodes, recipe: Recipe, value: float, by_memory: Sequence[Remembered]
 ) -> Comparison:
-    """Of the estimate of this value with a memory of `own` steps. On a sample of the episodes the
-    estimate is, to first order, the value and the mean of their influence values."""
-    psi = x.psi[recipe]
-    value += float(psi.mean())
-    longer = [each for each in by_memory if each.memory > own]
-    found = [
-        Distance(each.memory, each.value, _apart(value, each.value, psi - each.psi), each.size)
-        for each in longer
-    ]
+    """Of the estimate of this value. On a sample of the episodes the estimate is, to first order,
+    the value and the mean of their influence values."""
+    psi, own = x.psi[recipe], recipe.weights.remembers
+    borne = [each for each in by_memory if each.borne]
+    longer = [each for each in borne if each.memory > own]
+    found = _distances(value + float(psi.mean()), psi, longer)
+    of_state: tuple[Distance, ...] = ()
+    by_windows = any(table.rows == "window" for table in recipe.weights.tables)
+    if not own and not by_windows and borne:
+        of_state = _distances(borne[0].value, borne[0].psi, longer)
     agreeing = len(longer) - 1
-    while agreeing > 0 and all(
-        _apart(shorter.value, each.value, shorter.psi - each.psi) <= APART
-        for shorter in longer[agreeing - 1 : agreeing]
-        for each in longer[agreeing:]
-    ):
+    while agreeing > 0:
+        shorter = longer[agreeing - 1]
+        apart = _distances(shorter.value, shorter.psi, longer[agreeing:])
+        if any(each.p <= ALIKE for each in apart):
+            break
         agreeing -= 1
+    last = by_memory[-1]
+    unborne = None if last.borne else (last.memory, last.size)
     memory = longer[agreeing].memory if longer else own
-    return Comparison(value, tuple(found), memory, x.share)
+    return Comparison(found, of_state, memory, x.share, unborne)
+
+
+def _distances(value: float, psi: Floats, longer: Sequence[Remembered]) -> tuple[Distance, ...]:
+    return tuple(
+        Distance(
+            each.memory, each.value, _apart(value, each.value, psi - each.psi), each.size, value
+        )
+        for each in longer
+    )
 
 
 def _apart(a: float, b: float, psi: Floats) -> float:

@@ -339,11 +339,9 @@ class EstimateUncertainty(Uncertainty):
         recipe, about = self.recipe, sums.about
         by_memory = self.data.once(
             (key, self.dropped, recipe.max_ratio),
-            lambda: tuple(
-                remembered(x, memories(about.horizon)[1:], about.discount, recipe.max_ratio)
-            ),
+            lambda: tuple(remembered(x, memories(about.horizon), about.discount, recipe.max_ratio)),
         )
-        return comparison(x, recipe, self.value, recipe.weights.remembers, by_memory)
+        return comparison(x, recipe, self.value, by_memory)
 
     def dependence(self) -> str | None:
         sums = self.data.for_gates(self.recipe, self.dropped)
