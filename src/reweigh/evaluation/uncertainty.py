@@ -177,7 +177,7 @@ class ScanInfluence:
             for pair, values in differences.items():
                 spread = Spread.of(values, part.steps.episode)
                 spreads[pair] = spreads[pair] + spread if pair in spreads else spread
-            if bears_padding(first):
+            if not first.truncated:
                 which = sampled(part.steps, self._share(first))
                 rho = ratios(part, once, None)[1]
                 padded = PaddedEpisodes.of(part.steps, rho, len(part.states), which)
@@ -219,11 +219,6 @@ class ScanInfluence:
             return gathered(gradient, part, target, np.ones(part.steps.n_rows))
         rho = ratios(part, target, self.sums[column].about.max_ratio)[1]
         return gathered(gradient, part, target, rho)
-
-
-def bears_padding(sums: Moments) -> bool:
-    """Whether every step of every episode is observed until its end."""
-    return not sums.hidden and not sums.truncated
 
 
 def influences_of(data: LogData, dropped: bool) -> RowsInfluence | ScanInfluence | None:
@@ -329,9 +324,8 @@ class EstimateUncertainty(Uncertainty):
         if influences is None:
             return NO_EPISODES
         sums = self.data.for_gates(self.recipe, self.dropped)
-        if not bears_padding(sums):
-            what = "states are hidden" if sums.hidden else "episodes were cut off"
-            return f"{what}, which longer memories cannot be compared with"
+        if sums.truncated:
+            return "episodes were cut off, which longer memories cannot be compared with"
         try:
             x = influences.sample(self.recipe)
         except RefusedError as error:

@@ -224,7 +224,7 @@ class History(
             )
             beyond = _not_checked(compared, "; longer ones cannot be checked: ")
             return self.judge(p, f"{steps} the same within chance ({p_text}{some}){beyond}")
-        memory, apart = worst.memory, f"{worst.apart:.1f} errors of the difference"
+        memory, apart = worst.memory, f"{abs(worst.apart):.1f} errors of the difference"
         if worst in compared.longer:
             text = (
                 f"the estimate moves when it remembers more: from {worst.shorter:.4g} to "
