@@ -25,6 +25,7 @@ from reweigh_studies.memory.page import RULE_TABLE, TABLE, MemoryStudy, page
 from reweigh_studies.memory.study import MEMORY
 from reweigh_studies.memory.tables import NAMES, RULE, rows_of, rule_rows
 
+from reweigh.estimate.memory_rows import LEAST_SIZE
 from reweigh.evaluation import memories
 from reweigh.paper.cells import CellResult
 
@@ -35,7 +36,7 @@ def tables(results: Mapping[MemoryCell, CellResult], to: Path) -> None:
 
 
 def told() -> dict[str, Any]:
-    return {"rule": {"apart": memories.APART, "least": memories.LEAST_SIZE}}
+    return {"rule": {"alike": memories.ALIKE, "least": LEAST_SIZE}}
 
 
 STUDY = Published("memory", MEMORY, tables, lambda folder: page(MemoryStudy.read(folder)), told)

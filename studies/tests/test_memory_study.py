@@ -15,7 +15,7 @@ from reweigh_studies.coverage.measures import VALUE, column
 from reweigh_studies.coverage.tables import columns_of
 from reweigh_studies.coverage.worlds import installed
 from reweigh_studies.memory import worlds
-from reweigh_studies.memory.cells import APART, SIZE, MemoryCell, name_of
+from reweigh_studies.memory.cells import SIZE, MemoryCell, P, name_of
 from reweigh_studies.memory.page import MemoryStudy, goals, page
 from reweigh_studies.memory.rule import Tried, chosen, ratio_of_rmse, taken_of
 from reweigh_studies.memory.study import MEMORY
@@ -24,8 +24,8 @@ from reweigh_studies.memory.worlds import KINDS, WORLDS, half_of
 
 import reweigh as rw
 from reweigh.errors import UsageError
-from reweigh.evaluation.memories import APART as MOST_APART
-from reweigh.evaluation.memories import LEAST_SIZE
+from reweigh.estimate.memory_rows import LEAST_SIZE
+from reweigh.evaluation.memories import ALIKE
 from reweigh.paper.cells import CellResult, run_replicates, seed_sequence
 
 DOCS = Path(__file__).parents[2] / "docs" / "trust"
@@ -86,7 +86,7 @@ def test_a_delayed_action_pays_when_it_should() -> None:
 def test_the_rule_chooses_what_evaluate_chooses(world: str, n: int) -> None:
     cell, logs = MemoryCell(world, n), range(3)
     _, result = run_replicates(cell, cell.estimators, 7, logs)
-    found = chosen(cell, columns_of(result), LEAST_SIZE, MOST_APART)
+    found = chosen(cell, columns_of(result), LEAST_SIZE, ALIKE)
     for k in logs:
         rng = np.random.default_rng(seed_sequence(cell, 7, k))
         log, target = cell.of.log(n, rng)
@@ -97,13 +97,13 @@ def test_the_rule_chooses_what_evaluate_chooses(world: str, n: int) -> None:
         assert of_it == pytest.approx(one.value, rel=1e-12)
 
 
-def columns(sizes: dict[int, float], apart: dict[tuple[int, int], float]) -> dict[str, np.ndarray]:
+def columns(sizes: dict[int, float], p: dict[tuple[int, int], float]) -> dict[str, np.ndarray]:
     found = {}
     for k, size in sizes.items():
         found[column(name_of(k), VALUE)] = np.array([float(k)])
         found[column(name_of(k), SIZE)] = np.array([size])
-    for (k, longer), value in apart.items():
-        found[column(name_of(k), APART, str(longer))] = np.array([value])
+    for (k, longer), value in p.items():
+        found[column(name_of(k), P, str(longer))] = np.array([value])
     return found
 
 
@@ -111,19 +111,20 @@ def columns(sizes: dict[int, float], apart: dict[tuple[int, int], float]) -> dic
     ("sizes", "far", "expected"),
     [
         ({0: 200, 1: 180, 2: 150, 3: 120, 4: 110}, {}, 0),
-        ({0: 200, 1: 180, 2: 150, 3: 120, 4: 110}, {(1, 4): 9.0}, 2),  # stays where it stopped
-        ({0: 200, 1: 180, 2: 150, 3: 120, 4: 60}, {(1, 4): 9.0}, 0),  # 4 is not borne
+        ({0: 200, 1: 180, 2: 150, 3: 120, 4: 110}, {(1, 4): 1e-9}, 2),  # stays where it stopped
+        ({0: 200, 1: 180, 2: 150, 3: 120, 4: 60}, {(1, 4): 1e-9}, 0),  # 4 is not borne
+        ({0: 200, 1: 180, 2: 150, 3: 60, 4: 120}, {(1, 4): 1e-9}, 0),  # nor if 3 is not
         ({0: 200, 1: 180, 2: 150, 3: 120, 4: 110}, {(2, 3): math.nan}, 3),  # unknown is far
-        ({0: 20, 1: 15, 2: 10, 3: 5, 4: 2}, {(0, 1): 9.0}, 0),  # 0 is always borne
+        ({0: 20, 1: 15, 2: 10, 3: 5, 4: 2}, {(0, 1): 1e-9}, 0),  # 0 is always borne
     ],
 )
 def test_where_it_stops(
     sizes: dict[int, float], far: dict[tuple[int, int], float], expected: int
 ) -> None:
-    pairs = {(k, longer): 1.0 for k in range(5) for longer in range(k + 1, 5)}
+    pairs = {(k, longer): 0.3 for k in range(5) for longer in range(k + 1, 5)}
     cell = MemoryCell("random", 200)
     assert cell.memories == (0, 1, 2, 3, 4)
-    assert chosen(cell, columns(sizes, pairs | far), 100, 2.5).tolist() == [expected]
+    assert chosen(cell, columns(sizes, pairs | far), 100, 0.01).tolist() == [expected]
 
 
 def test_the_error_of_a_ratio_is_its_spread_over_logs() -> None:
@@ -135,13 +136,13 @@ def test_the_error_of_a_ratio_is_its_spread_over_logs() -> None:
     assert ratio_of_rmse(pairs[0, :, 0], pairs[0, :, 0]) == (1.0, 0.0)
 
 
-def test_limits_are_the_most_cautious_of_those_that_are_about_the_best() -> None:
-    worse, cautious = Tried(2, 200, 1.2, "a", 1.01), Tried(2, 100, 1.04, "b", 1.058)
-    more_errors, fewer_episodes = replace(cautious, apart=3), replace(cautious, least=50)
-    on_average = Tried(3, 100, 1.0, "b", 1.08)
-    best = Tried(4, 50, 1.02, "b", 1.05)
-    pairs = [worse, more_errors, cautious, fewer_episodes, on_average, best]
-    assert taken_of(pairs) == cautious
+def test_the_limit_is_the_most_cautious_of_those_that_are_about_the_best() -> None:
+    worse, cautious = Tried(0.01, 30, 1.2, "a", 1.01), Tried(0.003, 30, 1.04, "b", 1.058)
+    smaller_p, other_size = replace(cautious, alike=0.001), replace(cautious, least=50, alike=0.01)
+    on_average = Tried(0.02, 30, 1.0, "b", 1.08)
+    best = Tried(0.0003, 30, 1.02, "b", 1.05)
+    pairs = [worse, smaller_p, cautious, other_size, on_average, best]
+    assert taken_of(pairs, 30) == cautious
 
 
 # ---- running, tables and page ------------------------------------------------------------------
@@ -192,8 +193,8 @@ def test_rows_count_what_they_say() -> None:
             f"{name}/level": [0.0, 2.0],
             f"{name}/size": [150.0, 50.0],
         }
-        values |= {f"{name}/apart {k}": [0.0, 0.0] for k in cell.memories}
-    rows = rows_of(cell, CellResult(values, {}), 100, 2.5)
+        values |= {f"{name}/p {k}": [1.0, 1.0] for k in cell.memories}
+    rows = rows_of(cell, CellResult(values, {}), 100, 0.01)
     [auto] = pick(rows, estimator=AUTO)
     assert auto["rmse"] == pytest.approx(1)
     assert auto["of_mis"] == pytest.approx(0.5)

@@ -10,12 +10,9 @@ import pytest
 
 import reweigh as rw
 from reweigh.estimate.influence import influence_values
-from reweigh.evaluation.memories import (
-    APART,
-    LEAST_SIZE,
-    memories,
-    paired_difference,
-)
+from reweigh.estimate.memory_rows import LEAST_SIZE, memories
+from reweigh.estimate.standard_error import p_of_difference
+from reweigh.evaluation.memories import ALIKE, choose, paired_difference
 from reweigh.worlds import ModelWin
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -61,10 +58,10 @@ def test_it_stops_before_the_memory_that_is_too_short() -> None:
     trials = {trial.memory: trial for trial in found.memories.trials}
     assert list(trials) == sorted(memories(H), reverse=True)
     stopped = trials[PAY - 1]
-    assert stopped.apart is not None
-    assert stopped.apart > APART
+    assert stopped.p is not None
+    assert stopped.p <= ALIKE
     assert stopped.why == found.memories.why
-    assert all(trials[k].apart <= APART for k in trials if PAY <= k < max(trials))
+    assert all(trials[k].p > ALIKE for k in trials if PAY <= k < max(trials))
     assert trials[0].compared is None  # nothing is compared beyond where the walk stopped
 
 
@@ -80,6 +77,11 @@ def test_the_errors_are_those_of_the_differences() -> None:
     assert found.error == pytest.approx(error, rel=1e-9)
     assert found.apart == pytest.approx(abs(first.value - second.value) / error, rel=1e-9)
     assert paired_difference(first, first).apart == 0.0
+    away = psi[0] - psi[1]
+    skewness = float(np.sum(away**3) / np.sum(away**2) ** 1.5)
+    assert found.skewness == pytest.approx(skewness, rel=1e-6)
+    t = (first.value - second.value) / error
+    assert found.p(40.0) == pytest.approx(p_of_difference(t, skewness, 39), rel=1e-6)
 
 
 def test_where_the_state_tells_all_no_memory_is_taken() -> None:
@@ -92,7 +94,7 @@ def test_where_the_state_tells_all_no_memory_is_taken() -> None:
 
 
 def test_a_memory_that_the_log_cannot_bear_is_not_taken() -> None:
-    log = delayed(60)
+    log = delayed(32)
     found = rw.evaluate(log, TARGET, rw.mis(memory="auto"))
     assert found.memories is not None
     for trial in found.memories.trials:
@@ -100,9 +102,27 @@ def test_a_memory_that_the_log_cannot_bear_is_not_taken() -> None:
             trial.borne == (trial.size is not None and trial.size >= LEAST_SIZE) or not trial.memory
         )
         if not trial.borne:
-            assert "effective episodes, fewer than 50" in trial.why
+            assert "effective episodes, fewer than 30" in trial.why
     assert found.memories.memory == 0
     assert "the log supports no longer memory" in found.memories.why
+
+
+def test_a_memory_is_borne_only_if_all_shorter_ones_are() -> None:
+    """The largest products are missing where a longer memory seems to leave more episodes."""
+    found = rw.evaluate_all(delayed(400), TARGET, [rw.mis(memory=k) for k in (0, 3, 7)])
+    recipes = [rw.mis(memory=k) for k in (0, 3, 7)]
+    sizes = {0: 80.0, 3: 20.0, 7: 40.0}
+
+    def of(estimate: rw.Estimate) -> float:
+        return sizes[estimate.recipe.weights.remembers]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reweigh.evaluation.memories.size_of_products", of)
+        chosen = choose(recipes, found)
+    assert isinstance(chosen, rw.Estimate)
+    assert chosen.memories is not None
+    assert [trial.borne for trial in chosen.memories.trials] == [False, False, True]
+    assert chosen.memories.trials[0].why == "a memory of 3 leaves fewer than 30 effective episodes"
 
 
 @pytest.mark.parametrize("scale", [-3.0, 1e6])
@@ -115,6 +135,7 @@ def test_the_scale_of_rewards_does_not_matter(scale: float) -> None:
     assert first.memories.memory == second.memories.memory
     for one, other in zip(first.memories.trials, second.memories.trials, strict=True):
         assert other.apart == (None if one.apart is None else pytest.approx(one.apart, rel=1e-6))
+        assert other.p == (None if one.p is None else pytest.approx(one.p, rel=1e-4))
 
 
 @pytest.mark.parametrize("engine", ["stream", "duckdb"])
@@ -129,6 +150,7 @@ def test_every_engine_chooses_the_same(engine: str) -> None:
         assert (one.memory, one.borne, one.compared) == (other.memory, other.borne, other.compared)
         assert other.size == pytest.approx(one.size, rel=1e-9)
         assert other.apart == (None if one.apart is None else pytest.approx(one.apart, rel=1e-6))
+        assert other.p == (None if one.p is None else pytest.approx(one.p, rel=1e-6))
 
 
 def test_saved_sums_choose_by_blocks(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -18,11 +20,12 @@ from reweigh.estimate.memory_rows import (
     remembered,
     sampled,
 )
+from reweigh.estimate.standard_error import p_of_difference, skewed_quantile
 from reweigh.policy import Policy
 from reweigh.sums.engines import ratios
 from reweigh.trust.gates import GateResult
 from reweigh.trust.gates.states import History, moved
-from reweigh.worlds import random_mdp
+from reweigh.worlds import ModelFail, random_mdp
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 H, PAY = 8, 2
@@ -50,30 +53,55 @@ def history(data: object, name: rw.Recipe | str = "mis", target: Policy = COIN) 
     return gate
 
 
+COMPLETE, ENDING = (random_mdp(2, 4, 3, 6, terminal=terminal) for terminal in (0, 1))
+
+
+def partly_hidden() -> rw.EpisodeLog:
+    """Of episodes that end early a third of the states is hidden, the first of some too."""
+    rng, n = np.random.default_rng(4), 400
+    states = np.ma.MaskedArray(rng.integers(0, 4, (n, 7)), rng.random((n, 7)) < 1 / 3)
+    mu, pi = rng.uniform(0.4, 0.6, (2, n, 6))
+    action, lengths = rng.integers(0, 2, (n, 6)), rng.integers(1, 7, n)
+    reward = rng.normal(size=(n, 6)) + action
+    return rw.log_from_arrays(
+        states, action, reward, mu, pi, lengths=lengths, discount=0.9, hidden="allow"
+    )
+
+
+LOGS = {
+    "complete": (COMPLETE.simulate(400, 3), COMPLETE.target),
+    "ends-early": (ENDING.simulate(400, 3), ENDING.target),
+    "hidden": (partly_hidden(), rw.ColumnPolicy("target_prob")),
+    "checkpoints": (ModelFail(5).simulate(400, 3), ModelFail(5).target),
+}
+
+
 @pytest.mark.parametrize("max_ratio", [None, 1.2])
-@pytest.mark.parametrize("terminal", [0, 1])
+@pytest.mark.parametrize("kind", LOGS)
 def test_values_from_the_rows_are_those_of_the_estimators(
-    terminal: int, max_ratio: float | None
+    kind: str, max_ratio: float | None
 ) -> None:
-    """Value and influence values of every memory, also where episodes end early."""
-    world = random_mdp(2, 4, 3, 6, terminal=terminal)
-    log = world.simulate(400, 3)
+    """Value and influence values of every memory, also where episodes end early or states are
+    hidden, the first of them too."""
+    log, target = LOGS[kind]
+    assert log.has_hidden == (kind in ("hidden", "checkpoints"))
     every = range(log.horizon)
-    found = list(remembered(padded(log, world.target), every, log.discount, max_ratio))
+    found = list(remembered(padded(log, target), every, log.discount, max_ratio))
     assert [each.memory for each in found] == list(every)
     for each in found:
         recipe = rw.mis(memory=each.memory, max_ratio=max_ratio)
-        value = rw.evaluate(log, world.target, recipe).value
+        value = rw.evaluate(log, target, recipe).value
         assert each.value == pytest.approx(value, rel=1e-12)
-        psi = influence_values(log, world.target, recipe)
+        psi = influence_values(log, target, recipe)
         np.testing.assert_allclose(each.psi, psi, rtol=1e-9, atol=1e-11)
 
 
 def test_a_memory_that_the_log_cannot_bear_ends_the_list() -> None:
-    log = delayed(150)
+    log = delayed(60)
     found = list(remembered(padded(log, COIN), memories(H), 1.0, None))
-    assert [each.memory for each in found] == [0, 1]
-    assert all(each.size >= memory_rows.LEAST_SIZE for each in found)
+    assert [each.memory for each in found] == [0, 1, 2, 3, 5]
+    assert [each.borne for each in found] == [each.size >= memory_rows.LEAST_SIZE for each in found]
+    assert [each.borne for each in found] == [True] * 4 + [False]
 
 
 @pytest.mark.parametrize("name", ["mis", "mis-hajek", "mis-state", "mis-plain", "dm", "mdr"])
@@ -97,16 +125,78 @@ def test_an_estimate_of_whole_episodes_is_not_asked() -> None:
     assert "history" not in {gate.name for gate in found.verdict.gates}
 
 
-def test_p_is_students_times_the_number_of_memories() -> None:
-    far = (Distance(1, 2.0, 1.0, 400.0), Distance(2, 2.5, 3.5, 150.0), Distance(3, 2.4, 2.0, 120.0))
-    p, worst = moved(Comparison(1.0, far, 2, 1.0))
+def distances(*numbers: tuple[int, float, float]) -> tuple[Distance, ...]:
+    return tuple(Distance(k, 2.0 + k, 1.0, apart, 0.0, size) for k, apart, size in numbers)
+
+
+LIMIT = History().limit()
+
+
+def test_p_is_students_times_the_number_of_comparisons() -> None:
+    far = distances((1, 1.0, 400.0), (2, 3.5, 150.0), (3, 2.0, 120.0))
+    p, worst = moved(Comparison(far, (), 2, 1.0), LIMIT)
     assert worst.memory == 2
     assert p == pytest.approx(3 * 2 * stats.t.sf(3.5, 149))
-    gate = History().of_comparison(Comparison(1.0, far, 2, 1.0))
+    gate = History().of_comparison(Comparison(far, (), 2, 1.0))
     assert gate.level == "amber"
     assert gate.value == p
-    none = (Distance(1, 1.0, 0.0, 400.0),)
-    assert moved(Comparison(1.0, none, 1, 1.0))[0] == 1.0
+    few = moved(Comparison(distances((2, 3.5, 20.0)), (), 2, 1.0), LIMIT)
+    assert few[0] == pytest.approx(2 * stats.t.sf(3.5, 19))
+    none = Comparison(distances((1, 0.0, 400.0)), (), 1, 1.0)
+    assert moved(none, LIMIT)[0] == 1.0
+
+
+def test_p_follows_the_skewness_of_the_difference() -> None:
+    """Of means of skewed values, those that are too low have too small an error."""
+    rng = np.random.default_rng(0)
+    x = rng.lognormal(sigma=1.2, size=(4000, 60))
+    away = x - x.mean(axis=1, keepdims=True)
+    square = np.sum(away**2, axis=1)
+    apart = (x.mean(axis=1) - np.exp(0.72)) * np.sqrt(60 * 59 / square)
+    skewness = np.sum(away**3, axis=1) / square**1.5
+    pairs = list(zip(apart, skewness, strict=True))
+    plain, corrected = (
+        np.mean([p_of_difference(t, a * on, 59) <= 0.01 for t, a in pairs]) for on in (0, 1)
+    )
+    assert plain > 0.05
+    assert 0.01 <= corrected < plain / 1.8
+    # the inverse of the quantile of an interval, but for the rest of Student's t
+    t = skewed_quantile(0.995, math.inf, 0.3)
+    assert p_of_difference(t, 0.3, 1e9) == pytest.approx(0.01, rel=1e-6)
+    assert p_of_difference(math.inf, 0.0, 10) == 0.0
+
+
+def test_the_state_itself_is_compared_too() -> None:
+    """An estimate whose own difference drowns in its error relies on a state that is not enough."""
+    near, far = distances((1, 1.0, 400.0)), distances((1, 9.0, 400.0))
+    p, worst = moved(Comparison(near, far, 1, 1.0), LIMIT)
+    assert worst is far[0]
+    assert p == pytest.approx(2 * 2 * stats.t.sf(9.0, 399))
+    gate = History().of_comparison(Comparison(near, far, 1, 1.0))
+    assert gate.level == "red"
+    assert "the state is not enough: mis(memory=0) gives 1 and mis(memory=1) 3" in gate.text
+    # its own difference is named where it says as much
+    also = distances((1, 8.0, 400.0))
+    assert moved(Comparison(also, far, 1, 1.0), LIMIT)[1] is also[0]
+
+
+def test_memories_that_cannot_be_checked_are_named() -> None:
+    gate = History().of_comparison(Comparison(distances((1, 0.5, 90.0)), (), 1, 1.0, (2, 12.3)))
+    assert gate.level == "green"
+    assert gate.text.endswith("cannot be checked: a memory of 2 leaves 12 effective episodes")
+
+
+def test_few_effective_episodes_test_memories_that_are_no_estimates() -> None:
+    """Of 120 episodes the memory of 5 leaves fewer than 50 effective ones, and yet it shows that an
+    action pays 4 steps later."""
+    rng, n, pay = np.random.default_rng(1), 120, 4
+    action = rng.integers(0, 2, (n, H))
+    reward = np.hstack([np.zeros((n, pay)), action[:, :-pay]]) * 1.0
+    log = rw.log_from_arrays(np.zeros((n, H + 1), int), action, reward, np.full((n, H), 0.5))
+    for name in ("mis", "mis-hajek", "dm", "mdr"):
+        gate = history(log, name, rw.TablePolicy([[0.25, 0.75]]))
+        assert gate.level == "red", name
+        assert "use mis(memory=5)" in gate.advice
 
 
 def test_the_difference_is_paired_by_episode() -> None:
@@ -116,10 +206,11 @@ def test_the_difference_is_paired_by_episode() -> None:
     x.psi[first] = influence_values(log, COIN, first)
     value = rw.evaluate(log, COIN, first).value
     longer = list(remembered(x, [3], 1.0, None))
-    [found] = comparison(x, first, value, 0, longer).longer
+    [found] = comparison(x, first, value, longer).longer
     psi = x.psi[first] - influence_values(log, COIN, second)
     error = np.sqrt(np.sum(psi**2) / (300 * 299))
-    assert found.apart == pytest.approx(abs(value - longer[0].value) / error, rel=1e-9)
+    assert found.apart == pytest.approx((value - longer[0].value) / error, rel=1e-9)
+    assert found.skewness == pytest.approx(np.sum(psi**3) / np.sum(psi**2) ** 1.5, rel=1e-6)
 
 
 @pytest.mark.parametrize("engine", ["arrays", "stream", "duckdb"])
@@ -155,8 +246,8 @@ def test_where_it_cannot_compare_it_is_not_green() -> None:
     of_sums = history(rw.moments(log, COIN))
     assert of_sums.level == "unknown"
     assert "sums alone do not show how the episodes continue" in of_sums.text
-    few = history(delayed(110, seed=2))
+    few = history(delayed(36, seed=2))
     assert few.level == "unknown"
-    assert "the log supports no memory longer than 0" in few.text
-    alone = rw.evaluate(delayed(110, seed=2), COIN, "mis")
+    assert "the log supports no memory longer than 0: a memory of 1 leaves 25 effective" in few.text
+    alone = rw.evaluate(delayed(36, seed=2), COIN, "mis")
     assert "history" in {gate.name for gate in alone.verdict.unchecked}

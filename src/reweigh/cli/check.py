@@ -218,7 +218,7 @@ def _diagnose(
 ) -> None:
     """Print every gate. The values are computed but not printed: decide whether an estimate is
     reliable before you see it."""
-    from reweigh.evaluation.result import main_of
+    from reweigh.evaluation.evaluations import main_of
 
     recipes = options.estimators_named(estimators, None)
     with collect_warnings() as warnings:

@@ -1,11 +1,12 @@
 """Values of all memories of a small log, straight from its rows, and how far an estimate is from
 them: is the state enough, or does the estimate move when it remembers more?
 
-The definition of `memory.py`, row by row, for logs in which every state is observed and no episode
-was cut off; one that has ended stays in END with ρ = 1 and r = 0:
+The definition of `memory.py`, row by row, for logs in which no episode was cut off; one that has
+ended stays in END with ρ = 1 and r = 0:
 
-    w_t = m_a(s_a) ρ_a ⋯ ρ_t,  a = max(t - k, 0)        v̂ = Σ_t γ^t Σ w_t r_t / Σ w_t
-    m_{t+1}(s) = (mean of w_t over the episodes that are in s next) / (mean of w_t)
+    w_t = m_a(s_a) ρ_a ⋯ ρ_t,  a = max(t - k, 0), or the last observed state before it
+    m_{t+1}(s) = mean of w_t over the episodes that are in s next, divided by the mean of w_t over
+                 all if each of them is observed            v̂ = Σ_t γ^t Σ w_t r_t / Σ w_t
 
 The products grow from memory to memory, and there are no cells, so that a verdict can afford it.
 """
@@ -18,14 +19,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reweigh.estimate.standard_error import same
+from reweigh.estimate.estimator import Recipe
+from reweigh.estimate.standard_error import p_of_difference, same
 from reweigh.kernels import MIX, SPREAD, Floats, Ints, inner, tally
 from reweigh.log.steps import Steps, folded, fraction, numbers_of
 
-# The verdict compares memories whose products leave so many effective episodes at every step, and
-# takes two for the same within so many errors of their difference. `memory="auto"` has its own
-# limits (evaluation/memories.py).
-LEAST_SIZE, APART = 100.0, 2.5
+# A log bears a memory whose products leave so many effective episodes at every step, as do those of
+# all shorter ones: longer products leave fewer, unless the log has lost the largest of them. With
+# fewer, Markov logs of heavy weights look as if they were not Markov (docs/decisions.md).
+LEAST_SIZE = 30.0
+# For the verdict, two memories agree if chance makes such a difference more often than this.
+# `memory="auto"` has its own limit (evaluation/memories.py).
+ALIKE = 0.01
 FIRST, GROWTH = (0, 1, 2, 3, 5, 7), 1.5
 MOST_ROWS = 50_000  # of a sample for a verdict, an episode being counted with all its steps
 
@@ -45,7 +50,7 @@ def memories(horizon: int) -> tuple[int, ...]:
 class PaddedEpisodes:
     """m episodes, each with H steps: after its end it is in END, with the ratio 1 and the reward 0.
 
-    state   (H, m) codes, that of END being `end`
+    state   (H, m) codes, negative where hidden; `end` is that of END, end + 1 of a hidden start
     ratio, reward   (H, m), the ratios not clipped
     psi     (m,) influence values of the estimates of these episodes, by estimator
     share   of the log's episodes that these are, sampled by the hash of their ids
@@ -69,6 +74,7 @@ class PaddedEpisodes:
             at = rows.start + which[:going]
             state[t, :going], ratio[t, :going] = steps.state[at], rho[at]
             reward[t, :going] = steps.reward[at]
+        state[0][state[0] < 0] = end + 1
         return cls(state, ratio, reward, end, {})
 
     @classmethod
@@ -100,64 +106,114 @@ def share_of(episodes: int, horizon: int) -> float:
 
 
 @dataclass(frozen=True, eq=False)
+class Places:
+    """The (t, s) in which episodes are observed, V of them, numbered by their step.
+
+    own     (H, m) of the state of each step, -1 where it is hidden
+    begin   (H, m) the last observed one up to each step, at which windows begin
+    since   (H, m) the product of the ratios from there to the step before; 1 where it is observed
+    count   (V,) episodes;  bounds (H+1,) the first place of each step
+    """
+
+    own: Ints
+    begin: Ints
+    since: Floats
+    count: Floats
+    bounds: Ints
+
+    @classmethod
+    def of(cls, x: PaddedEpisodes, ratio: Floats) -> Places:
+        own, begin, since = np.full(x.state.shape, -1), np.empty_like(x.state), np.ones(ratio.shape)
+        counts, bounds = [], [0]
+        for t, state in enumerate(x.state):
+            seen = state >= 0
+            _, index, count = np.unique(state[seen], return_inverse=True, return_counts=True)
+            own[t, seen] = bounds[-1] + index
+            begin[t] = own[t] if seen.all() else np.where(seen, own[t], begin[t - 1])
+            if not seen.all():
+                since[t] = np.where(seen, 1.0, since[t - 1] * ratio[t - 1])
+            counts.append(count)
+            bounds.append(bounds[-1] + len(count))
+        return cls(own, begin, since, np.concatenate(counts).astype(float), np.array(bounds))
+
+    def at(self, t: int) -> slice:
+        return slice(int(self.bounds[t]), int(self.bounds[t + 1]))
+
+
+@dataclass(frozen=True, eq=False)
 class Remembered:
     """With a memory of k steps: the value, (m,) influence values, and the least effective number of
-    episodes that the products leave."""
+    episodes that the products leave. `borne`: whether the log bears it; else the value is nan."""
 
     memory: int
     value: float
     psi: Floats
     size: float
 
+    @property
+    def borne(self) -> bool:
+        return math.isfinite(self.value)
+
 
 def remembered(
     x: PaddedEpisodes, memories: Iterable[int], discount: float, max_ratio: float | None
 ) -> Iterator[Remembered]:
-    """Memory by memory, in increasing order, as long as the log bears them."""
+    """Memory by memory, in increasing order, up to the first that the log does not bear."""
     ratio = x.ratio if max_ratio is None else np.minimum(x.ratio, max_ratio)
-    count = np.stack([tally(s, np.ones(len(s)), x.end + 1) for s in x.state])
-    products, power = ratio.copy(), 0
+    places = Places.of(x, ratio)
+    last, power = ratio.copy(), 0  # the ratios of the last k + 1 steps
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for k in memories:
             for lag in range(power + 1, k + 1):
-                products[lag:] *= ratio[:-lag]
+                last[lag:] *= ratio[:-lag]
             power = k
+            products = last.copy()
+            products[k:] *= places.since[: len(last) - k]
             size = float(np.min(products.sum(axis=1) ** 2 / (products**2).sum(axis=1)))
-            if not size >= LEAST_SIZE:
+            value, psi = math.nan, np.empty(0)
+            if size >= LEAST_SIZE:
+                value, psi = _with_influence(x, products, places, k, discount)
+            found = Remembered(k, value if np.isfinite(psi).all() else math.nan, psi, size)
+            yield found
+            if not found.borne:
                 return
-            value, psi = _with_influence(x, products, count, k, discount)
-            if not (math.isfinite(value) and np.isfinite(psi).all()):
-                return
-            yield Remembered(k, value, psi, size)
 
 
 def _with_influence(
-    x: PaddedEpisodes, products: Floats, count: Floats, k: int, discount: float
+    x: PaddedEpisodes, products: Floats, places: Places, k: int, discount: float
 ) -> tuple[float, Floats]:
     """v̂ and ψ = n ∂v̂/∂ω, from the adjoint U_t(s) = ∂v̂/∂m_t(s)."""
     horizon, n = x.state.shape
-    m, total, earned = np.ones(count.shape), np.empty(horizon), np.empty(horizon)
-    weight = np.empty(products.shape)
+    own, count = places.own, places.count
+    m, total, earned = np.ones(len(count)), np.empty(horizon), np.empty(horizon)
+    weight, scale = np.empty(products.shape), np.ones(horizon)
+    complete = np.min(own, axis=1) >= 0
     for t in range(horizon):
-        a = max(t - k, 0)
-        weight[t] = m[a][x.state[a]] * products[t]
+        weight[t] = m[places.begin[max(t - k, 0)]] * products[t]
         total[t], earned[t] = weight[t].sum(), inner(weight[t], x.reward[t])
         if t + 1 < horizon:
-            arriving = tally(x.state[t + 1], weight[t], x.end + 1)
-            m[t + 1] = np.where(count[t + 1] > 0, arriving / count[t + 1] * n / total[t], 0.0)
+            after, seen = places.at(t + 1), own[t + 1] >= 0
+            if complete[t + 1]:
+                scale[t] = n / total[t]
+            index, width = own[t + 1][seen] - after.start, after.stop - after.start
+            m[after] = tally(index, weight[t][seen], width) / count[after] * scale[t]
     value = discount ** np.arange(horizon) * earned / total
-    u, psi = np.zeros(count.shape), np.zeros(n)
+    u, psi = np.zeros(len(count)), np.zeros(n)
     for t in range(horizon - 1, -1, -1):
-        a = max(t - k, 0)
         slope = (discount**t * x.reward[t] - value[t]) / total[t]  # ∂v̂/∂w_t
         if t + 1 < horizon:
-            after, seen = x.state[t + 1], count[t + 1] > 0
-            per_episode = np.where(seen, u[t + 1] / count[t + 1], 0.0)
-            along = inner(u[t + 1], m[t + 1])
-            slope += (n * per_episode)[after] / total[t] - along / total[t]
-            psi += along / n - (per_episode * m[t + 1])[after]
+            after, seen = places.at(t + 1), own[t + 1] >= 0
+            index, per_episode = own[t + 1][seen] - after.start, u[after] / count[after]
+            slope[seen] += (scale[t] * per_episode)[index]
+            psi[seen] -= (per_episode * m[after])[index]
+            if complete[t + 1]:
+                along = inner(u[after], m[after])
+                slope -= along / total[t]
+                psi += along / n
         psi += weight[t] * slope
-        u[a] += tally(x.state[a], slope * products[t], x.end + 1)
+        begin = places.begin[max(t - k, 0)]
+        first, behind = int(begin.min()), int(begin.max()) + 1
+        u[first:behind] += tally(begin - first, slope * products[t], behind - first)
     return float(value.sum()), n * psi
 
 
@@ -166,57 +222,83 @@ def _with_influence(
 
 @dataclass(frozen=True)
 class Distance:
-    """Of an estimate from that with a longer memory: in errors of the difference, and on how many
-    effective episodes the latter rests."""
+    """Of an estimate from that with a longer memory: the values, the errors of the difference that
+    they are apart (the sign is that of estimate - longer), the skewness of its influence values,
+    and how many effective episodes the longer one rests on."""
 
     memory: int
     value: float
+    shorter: float
     apart: float
+    skewness: float
     size: float
+
+    @property
+    def p(self) -> float:
+        """Student's t with the effective episodes less 1, corrected for skewness: where heavy
+        products are missing, the estimate is off and its error is small."""
+        return p_of_difference(self.apart, self.skewness, self.size - 1)
 
 
 @dataclass(frozen=True)
 class Comparison:
     """An estimate beside those that remember more.
 
-    value    of the estimate on these episodes
-    longer   by memory, those that the log bears; none: the log bears none
+    longer   of the estimate, by memory, those that the log bears; none: the log bears none
+    of_state the same of `mis-hajek`, if the estimate trusts the state and is not itself one of
+             those with a memory
     agreeing the shortest of them that agrees with all longer ones
     share    of the episodes that were used
+    unborne  the first that the log does not bear, and the effective episodes that it leaves
     """
 
-    value: float
     longer: tuple[Distance, ...]
+    of_state: tuple[Distance, ...]
     agreeing: int
     share: float
+    unborne: tuple[int, float] | None = None
 
 
 def comparison(
-    x: PaddedEpisodes, recipe: object, value: float, own: int, by_memory: Sequence[Remembered]
+    x: PaddedEpisodes, recipe: Recipe, value: float, by_memory: Sequence[Remembered]
 ) -> Comparison:
-    """Of the estimate of this value with a memory of `own` steps. On a sample of the episodes the
-    estimate is, to first order, the value and the mean of their influence values."""
-    psi = x.psi[recipe]
-    value += float(psi.mean())
-    longer = [each for each in by_memory if each.memory > own]
-    found = [
-        Distance(each.memory, each.value, _apart(value, each.value, psi - each.psi), each.size)
-        for each in longer
-    ]
+    """Of the estimate of this value. On a sample of the episodes the estimate is, to first order,
+    the value and the mean of their influence values."""
+    psi, own = x.psi[recipe], recipe.weights.remembers
+    borne = [each for each in by_memory if each.borne]
+    longer = [each for each in borne if each.memory > own]
+    found = _distances(value + float(psi.mean()), psi, longer)
+    of_state: tuple[Distance, ...] = ()
+    by_windows = any(table.rows == "window" for table in recipe.weights.tables)
+    if not own and not by_windows and borne:
+        of_state = _distances(borne[0].value, borne[0].psi, longer)
     agreeing = len(longer) - 1
-    while agreeing > 0 and all(
-        _apart(shorter.value, each.value, shorter.psi - each.psi) <= APART
-        for shorter in longer[agreeing - 1 : agreeing]
-        for each in longer[agreeing:]
-    ):
+    while agreeing > 0:
+        shorter = longer[agreeing - 1]
+        apart = _distances(shorter.value, shorter.psi, longer[agreeing:])
+        if any(each.p <= ALIKE for each in apart):
+            break
         agreeing -= 1
+    last = by_memory[-1]
+    unborne = None if last.borne else (last.memory, last.size)
     memory = longer[agreeing].memory if longer else own
-    return Comparison(value, tuple(found), memory, x.share)
+    return Comparison(found, of_state, memory, x.share, unborne)
 
 
-def _apart(a: float, b: float, psi: Floats) -> float:
-    """|a - b| in errors, SE² = Σ(ψ - mean)²/(n (n - 1)); 0 where only rounding is left."""
-    if same(a, b):
-        return 0.0
-    error = math.sqrt(float(np.var(psi)) / (len(psi) - 1))
-    return abs(a - b) / error if error > 0 else math.inf
+def _distances(value: float, psi: Floats, longer: Sequence[Remembered]) -> tuple[Distance, ...]:
+    """SE² = Σ(ψ - mean)²/(n (n - 1)) with ψ the difference of the influence values."""
+    found = []
+    for each in longer:
+        away = psi - each.psi
+        away = away - away.mean()
+        square = float(np.sum(away**2))
+        apart, skewness = value - each.value, 0.0
+        if same(value, each.value):
+            apart = 0.0
+        elif square > 0:
+            apart *= math.sqrt(len(away) * (len(away) - 1) / square)
+            skewness = float(np.sum(away**3)) / square**1.5
+        else:
+            apart = math.copysign(math.inf, apart)
+        found.append(Distance(each.memory, each.value, value, apart, skewness, each.size))
+    return tuple(found)

@@ -159,6 +159,17 @@ def skewed_quantile(probability: float, df: float, skewness: float) -> float:
     return t + 3 / a * (math.cbrt(1 + a * (z - a / 6)) - 1) - z
 
 
+def p_of_difference(t: float, skewness: float, df: float) -> float:
+    """Two-sided p of a difference of t errors; `skewness` is that of the sum of its influence
+    values: z = T + a/6 + a T²/3 + a² T³/27 is the inverse of T(z)."""
+    from scipy.special import stdtr
+
+    if math.isinf(t):
+        return 0.0
+    z = t + skewness / 6 + skewness * t**2 / 3 + skewness**2 * t**3 / 27
+    return 2 * float(stdtr(df, -abs(z)))
+
+
 def t_interval(
     estimate: float, error: float | None, level: float = 0.95, df: float = math.inf
 ) -> Pair | None:

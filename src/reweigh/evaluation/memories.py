@@ -1,9 +1,11 @@
 """How much an estimate should remember: `mis(memory="auto")`, and how far two memories are apart.
 
     1. Candidates are 0, 1, 2, 3, 5, 7, 11, …, H - 1 steps. The log bears one if the products of its
-       windows leave at least LEAST_SIZE effective episodes at every step; 0 is always borne.
+       windows, and of all shorter ones, leave at least LEAST_SIZE effective episodes at every step;
+       0 is always borne.
     2. Walk down from the longest that the log bears. Stop before the first whose value differs from
-       that of a longer candidate by more than APART errors of their difference.
+       that of a longer candidate beyond chance: p ≤ ALIKE, by Student's t with the effective
+       episodes of the longer one less 1, corrected for skewness.
 
 A long memory needs less of the state and varies more; a short one that says the same is the better
 estimate. The rule sees values and the errors of differences, never the size of an interval.
@@ -22,19 +24,17 @@ import numpy as np
 from reweigh.errors import RefusedError
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.memory import Memory
-from reweigh.estimate.memory_rows import memories
+from reweigh.estimate.memory_rows import LEAST_SIZE, memories
 from reweigh.estimate.presets import MemoryChoice, mis
 from reweigh.estimate.replicates import values_without_blocks
-from reweigh.estimate.standard_error import LEAST_BLOCKS, block_error, same
+from reweigh.estimate.standard_error import LEAST_BLOCKS, block_error, p_of_difference, same
 from reweigh.estimate.window_sums import product_sizes
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.log.log import EpisodeLog
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
 
-# Set on half of the worlds of the study of memory (docs/trust/memory.md): with 100 effective
-# episodes, logs of 200 do not bear the memory that some of these worlds need.
-LEAST_SIZE, APART = 50.0, 4.0
+ALIKE = 0.001  # set on half of the worlds of the study of memory (docs/trust/memory.md)
 
 
 def candidates(recipe: Recipe, data: EpisodeLog | ScannedLog | Moments) -> list[Recipe]:
@@ -72,10 +72,12 @@ def expanded(
 @dataclass(frozen=True)
 class Difference:
     """Of two estimates on one log. `error` is that of the difference, None where the data does not
-    tell it; `apart` how many of them the values are apart."""
+    tell it, and `skewness` that of its influence values; `apart` how many errors the values are
+    apart."""
 
     value: float
     error: float | None
+    skewness: float = 0.0
 
     @property
     def apart(self) -> float | None:
@@ -85,6 +87,13 @@ class Difference:
             return 0.0 if self.value == 0 else math.inf
         return abs(self.value) / self.error
 
+    def p(self, size: float) -> float | None:
+        """How often chance makes such a difference, with so many effective episodes; None where
+        there is no error."""
+        if self.apart is None:
+            return None
+        return p_of_difference(math.copysign(self.apart, self.value), self.skewness, size - 1)
+
 
 def paired_difference(first: Estimate, second: Estimate) -> Difference:
     """Of the influence values of the same episodes; from sums of the same blocks of episodes."""
@@ -92,7 +101,9 @@ def paired_difference(first: Estimate, second: Estimate) -> Difference:
         return Difference(0.0, 0.0)
     value = first.value - second.value
     error = first.uncertainty.joint_error(second.uncertainty)
-    return Difference(value, _error_by_blocks(first, second) if error is None else error)
+    if error is None:
+        return Difference(value, _error_by_blocks(first, second))
+    return Difference(value, error, first.uncertainty.spread(second.recipe).skewness)
 
 
 def _error_by_blocks(first: Estimate, second: Estimate) -> float | None:
@@ -118,7 +129,8 @@ class Trial:
     size      the least effective number of episodes that its products leave; None: it refused
     borne     whether the log bears it
     value     None where it is not borne
-    compared, apart   the longer candidate that it differs from the most, and by how many errors
+    compared  the longer candidate that it differs from the most
+    apart, p  by how many errors of the difference, and how often chance makes such a difference
     why       why it is not taken; empty where it could have been
     """
 
@@ -128,6 +140,7 @@ class Trial:
     value: float | None = None
     compared: int | None = None
     apart: float | None = None
+    p: float | None = None
     why: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,10 +168,14 @@ def choose(recipes: Sequence[Recipe], results: Sequence[Estimate | Refusal]) -> 
     """The estimate of the memory that the rule takes, with `memories`; or the refusal of memory 0,
     where the log bears none."""
     by_memory = {_memory(r): result for r, result in zip(recipes, results, strict=True)}
-    trials, borne = {}, dict[int, Estimate]()
-    for memory, result in by_memory.items():
-        trial = _size_of(memory, result)
+    trials, borne, lost = {}, dict[int, Estimate](), ""
+    for memory in sorted(by_memory):
+        result, trial = by_memory[memory], _size_of(memory, by_memory[memory])
+        if trial.borne and lost:
+            trial = replace(trial, borne=False, why=lost)
         trials[memory] = trial
+        if trial.size is not None and trial.size < LEAST_SIZE and not lost:
+            lost = f"a memory of {memory} leaves fewer than {LEAST_SIZE:g} effective episodes"
         if isinstance(result, Estimate) and (trial.borne or memory == min(by_memory)):
             borne[memory] = result
             trials[memory] = replace(trial, borne=True, value=result.value)
@@ -167,7 +184,7 @@ def choose(recipes: Sequence[Recipe], results: Sequence[Estimate | Refusal]) -> 
     walk = sorted(borne, reverse=True)
     taken, why = walk[0], ""
     for place, memory in enumerate(walk[1:], 1):
-        trials[memory] = _compared(trials[memory], borne, walk[:place])
+        trials[memory] = _compared(trials[memory], borne, [trials[k] for k in walk[:place]])
         if trials[memory].why:
             why = trials[memory].why
             break
@@ -205,23 +222,24 @@ def _size_of(memory: int, result: Estimate | Refusal) -> Trial:
     return Trial(memory, size, False, why=text)
 
 
-def _compared(trial: Trial, borne: dict[int, Estimate], longer: Sequence[int]) -> Trial:
-    """With the longer candidate that it differs from the most, in errors."""
-    worst: tuple[float, int] | None = None
+def _compared(trial: Trial, borne: dict[int, Estimate], longer: Sequence[Trial]) -> Trial:
+    """With the longer candidate that it differs from the most, by chance."""
+    compared = []
     for other in longer:
-        apart = paired_difference(borne[trial.memory], borne[other]).apart
-        if apart is None:
-            text = f"how far it is from a memory of {other} is not known: "
-            return replace(trial, compared=other, why=text + "there is no error of the difference")
-        worst = max(worst or (apart, other), (apart, other), key=lambda pair: pair[0])
-    assert worst is not None
-    apart, other = worst
-    trial = replace(trial, compared=other, apart=apart)
-    if apart <= APART:
+        difference = paired_difference(borne[trial.memory], borne[other.memory])
+        p = difference.p(other.size or math.inf)
+        if p is None:
+            text = f"how far it is from a memory of {other.memory} is not known: "
+            text += "there is no error of the difference"
+            return replace(trial, compared=other.memory, why=text)
+        compared.append((p, -(difference.apart or 0.0), other.memory))
+    p, apart, other_memory = min(compared)
+    trial = replace(trial, compared=other_memory, apart=-apart, p=p)
+    if p > ALIKE:
         return trial
-    own, others = borne[trial.memory].value, borne[other].value
-    text = f"a memory of {trial.memory} gives {own:.4g}, {apart:.1f} errors of the difference away"
-    return replace(trial, why=f"{text} from the {others:.4g} of a memory of {other}")
+    own, others = borne[trial.memory].value, borne[other_memory].value
+    text = f"a memory of {trial.memory} gives {own:.4g}, {-apart:.1f} errors of the difference away"
+    return replace(trial, why=f"{text} from the {others:.4g} of a memory of {other_memory}")
 
 
 def _reached_the_end(walk: Sequence[int], taken: int, trials: dict[int, Trial]) -> str:
@@ -232,4 +250,4 @@ def _reached_the_end(walk: Sequence[int], taken: int, trials: dict[int, Trial]) 
             return "no other memory is possible"
         shortest = min(longer, key=lambda trial: trial.memory)
         return f"the log supports no longer memory: with {shortest.memory}, {shortest.why}"
-    return f"it gives what memories of up to {walk[0]} give, within {APART:g} errors"
+    return f"it gives what memories of up to {walk[0]} give, within chance (p > {ALIKE:g})"

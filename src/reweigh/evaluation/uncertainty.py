@@ -199,7 +199,7 @@ class ScanInfluence:
                 spreads[pair] = spreads[pair] + spread if pair in spreads else spread
             if part.steps.cluster is not None:
                 self._clusters.add(part, psi)
-            if bears_padding(first):
+            if not first.truncated:
                 which = sampled(part.steps, self._share(first))
                 rho = ratios(part, once, None)[1]
                 padded = PaddedEpisodes.of(part.steps, rho, len(part.states), which)
@@ -245,11 +245,6 @@ class ScanInfluence:
             return gathered(gradient, part, target, np.ones(part.steps.n_rows))
         rho = ratios(part, target, self.sums[column].about.max_ratio)[1]
         return gathered(gradient, part, target, rho)
-
-
-def bears_padding(sums: Moments) -> bool:
-    """Whether every step of every episode is observed until its end."""
-    return not sums.hidden and not sums.truncated
 
 
 def influences_of(data: LogData, dropped: bool) -> RowsInfluence | ScanInfluence | None:
@@ -369,9 +364,8 @@ class EstimateUncertainty(Uncertainty):
         if influences is None:
             return NO_EPISODES
         sums = self.data.for_gates(self.recipe, self.dropped)
-        if not bears_padding(sums):
-            what = "states are hidden" if sums.hidden else "episodes were cut off"
-            return f"{what}, which longer memories cannot be compared with"
+        if sums.truncated:
+            return "episodes were cut off, which longer memories cannot be compared with"
         try:
             x = influences.sample(self.recipe)
         except RefusedError as error:
@@ -379,11 +373,9 @@ class EstimateUncertainty(Uncertainty):
         recipe, about = self.recipe, sums.about
         by_memory = self.data.once(
             (key, self.dropped, recipe.max_ratio),
-            lambda: tuple(
-                remembered(x, memories(about.horizon)[1:], about.discount, recipe.max_ratio)
-            ),
+            lambda: tuple(remembered(x, memories(about.horizon), about.discount, recipe.max_ratio)),
         )
-        return comparison(x, recipe, self.value, recipe.weights.remembers, by_memory)
+        return comparison(x, recipe, self.value, by_memory)
 
     def dependence(self) -> str | None:
         sums = self.data.for_gates(self.recipe, self.dropped)

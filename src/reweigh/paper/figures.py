@@ -52,6 +52,15 @@ WITHOUT_MODEL = MAIN[1:]  # a continuous action has no model
 APPENDIX = ("dr", "wdr", "mdr", "mis")
 VARIANTS = ("trajectory-is", "trajectory-wis", "mis", "mis-plain", "mis-state", "mis-pooled")
 READINGS = ("ssd-is", "ssd-is-plugin", "ssd-is-selfnorm", "mis")
+MEMORIES = (
+    "mis",
+    "mis-hajek",
+    "mis-memory-1",
+    "mis-memory-3",
+    "mis-memory-11",
+    "mis-memory-39",
+    "wis",
+)
 FITS = ("dr", "dr-crossfit", "wdr", "wdr-crossfit", "mdr", "mdr-crossfit", "mis")
 
 
@@ -91,6 +100,7 @@ def _extras() -> Iterable[Figure]:
             yield _panel(f"extra_{world}_{short}", world, over, names)
             yield _panel(f"extra_ssd_{world}_{short}", world, over, READINGS)
     yield _panel("extra_mountaincar_n", "mountaincar", "n", (*VARIANTS, "dm-renorm"))
+    yield _panel("extra_memory_mountaincar_n", "mountaincar", "n", MEMORIES)
     for world in ("modelwin", "modelfail", "mountaincar"):
         yield _panel(f"extra_fit_{world}_n", world, "n", FITS)
 

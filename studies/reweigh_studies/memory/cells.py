@@ -27,9 +27,9 @@ from reweigh_studies.coverage.measures import LEVEL, LEVELS, VALUE, column, inte
 from reweigh_studies.coverage.worlds import StudyWorld
 from reweigh_studies.memory.worlds import WORLDS
 
-STUDY = 1  # version of the measurements: a cell of another one is refused
+STUDY = 2  # version of the measurements: a cell of another one is refused
 MIS, WIS, LOG = "mis", "wis", "log"
-SIZE, APART, COLOR, INTERVAL, SECONDS = "size", "apart", "level", "auto", "seconds"
+SIZE, P, COLOR, INTERVAL, SECONDS = "size", "p", "level", "auto", "seconds"
 
 
 def name_of(memory: int) -> str:
@@ -96,20 +96,16 @@ class MemoryCell:
                 found[column(name, COLOR)] = float(LEVELS.index(result.verdict.level))
                 with suppress(RefusedError):
                     found |= interval_columns(name, INTERVAL, result.interval(LEVEL))
-            for k, result in zip(self.memories, results, strict=False):
-                if not isinstance(result, Estimate):
-                    continue
-                name = name_of(k)
-                found[column(name, SIZE)] = size_of_products(result)
-                for other in self.memories:
-                    longer = by_name[name_of(other)]
-                    if other > k and isinstance(longer, Estimate):
-                        apart = paired_difference(result, longer).apart
-                        found[column(name, APART, str(other))] = _large(apart)
+            remembering = {
+                k: result
+                for k, result in zip(self.memories, results, strict=False)
+                if isinstance(result, Estimate)
+            }
+            sizes = {k: size_of_products(result) for k, result in remembering.items()}
+            for k, result in remembering.items():
+                found[column(name_of(k), SIZE)] = sizes[k]
+                for other in (other for other in remembering if other > k and sizes[other] > 1):
+                    p = paired_difference(result, remembering[other]).p(sizes[other])
+                    found[column(name_of(k), P, str(other))] = p
         found = {name: number(value) for name, value in found.items()}
         return found | {column(LOG, SECONDS): time.process_time() - began}
-
-
-def _large(apart: float | None) -> float | None:
-    """As a number: infinitely many errors apart are more than any limit."""
-    return None if apart is None else min(apart, 1e300)

@@ -15,7 +15,7 @@ from reweigh_studies.coverage.goals import ERRORS, HIGH, LOW, Goal, pick, read_c
 from reweigh_studies.coverage.markdown import listed, percent, table
 from reweigh_studies.coverage.tables import Row
 from reweigh_studies.memory.cells import MIS, WIS, name_of
-from reweigh_studies.memory.rule import ALIKE, ENOUGH, OF_BEST, OF_MIS, TIED, Tried, taken_of
+from reweigh_studies.memory.rule import CLOSE, ENOUGH, OF_BEST, OF_MIS, TIED, Tried, taken_of
 from reweigh_studies.memory.study import MEMORY
 from reweigh_studies.memory.tables import AUTO
 from reweigh_studies.memory.worlds import KINDS, MARKOV, WORLDS, half_of
@@ -23,6 +23,13 @@ from reweigh_studies.memory.worlds import KINDS, MARKOV, WORLDS, half_of
 TABLE, RULE_TABLE, ABOUT, PAGE = "memory.csv", "memory_rule.csv", "memory.json", "memory.md"
 JUDGED = (MIS, name_of(0), AUTO, WIS)
 LEAST_GREEN = 0.90
+WHY_THIS_SIZE = (
+    "it was not set on the setting half, where 20 to 50 do about as well. With 20, some Markov "
+    "logs with heavy weights, of worlds outside of this study, look as if they were not Markov; "
+    "with 50, a log of 200 episodes bears only short memories. The second was seen first in a "
+    "world of the reporting half (delayed-4), so that its numbers at n = 200 are better than "
+    "those of a world never looked at."
+)
 MOST_COLUMNS = 17  # a longer memory has a column only as the whole episode
 
 
@@ -68,7 +75,7 @@ def page(study: MemoryStudy) -> str:
         f"{listed(study.sizes)} episodes, {count} logs each. Most of these worlds show less than "
         "their state. The choice is between memories that leave at least "
         f"{rule['least']:g} effective episodes, and stops before the first that differs from a "
-        f"longer one by more than {rule['apart']:g} errors of the difference.\n",
+        f"longer one beyond chance (p ≤ {rule['alike']:g}).\n",
         "`make study-memory` runs it again and goes on where it was ended.\n",
         *(f"{remark}\n" for remark in study.about["remarks"]),
         not_run(MEMORY, study.cells),
@@ -160,31 +167,30 @@ def _at_most(rows: Iterable[Row], what: str, most: float, text: str) -> Goal:
 
 
 def _rule(study: MemoryStudy) -> str:
+    rule = study.about["rule"]
     text = (
-        f"On the setting half alone. In a cell, a pair of limits scores its error relative to "
-        f"{OF_BEST} times that of the best fixed memory; where the state is Markov also relative "
-        f"to {OF_MIS} times that of `mis`, and the larger counts. A score of 1 is just within the "
-        f"goals. Kept are the pairs whose worst cell is within {TIED:g} of the smallest, and of "
-        "these those whose mean error (the geometric mean of its ratio to the best fixed memory) "
-        f"is within {ALIKE:g} of the smallest. Taken is the most cautious of them: the largest "
-        "effective size, then the fewest errors. Intervals play no part. The last step was added "
-        "when only this half had been run.\n\n"
+        f"The least effective size, {rule['least']:g}, is that of the gate *history*; "
+        f"{WHY_THIS_SIZE} The limit of p is set on the setting half alone. In a cell, a pair of "
+        f"limits scores its error relative to {OF_BEST} times that of the best fixed memory; where "
+        f"the state is Markov also relative to {OF_MIS} times that of `mis`, and the larger "
+        "counts. A score of 1 is just within the goals. Kept are the limits whose worst cell is "
+        f"within {TIED:g} of the smallest, and of these those whose mean error (the geometric mean "
+        f"of its ratio to the best fixed memory) is within {CLOSE:g} of the smallest. Taken is the "
+        "most cautious of them, the largest p. Intervals play no part.\n\n"
     )
     if not study.pairs:
         return text + f"No cell of that half has {ENOUGH} logs yet.\n"
-    best, rule = taken_of(study.pairs), study.about["rule"]
+    best = taken_of(study.pairs, rule["least"])
     text += table(
-        ("errors apart", "least effective size", "worst score", "in", "mean ratio"),
+        ("p at most", "least effective size", "worst score", "in", "mean ratio"),
         (
-            (f"{p.apart:g}", f"{p.least:g}", f"{p.score:.2f}", p.worst, f"{p.relative:.3f}")
+            (f"{p.alike:g}", f"{p.least:g}", f"{p.score:.2f}", p.worst, f"{p.relative:.3f}")
             for p in study.pairs
         ),
     )
-    same = (best.apart, best.least) == (rule["apart"], rule["least"])
-    told = "which are those in force" if same else (
-        f"while {rule['apart']:g} and {rule['least']:g} are in force"
-    )  # fmt: skip
-    return text + f"\nThe rule takes {best.apart:g} and {best.least:g}, {told}.\n"
+    same = best.alike == rule["alike"]
+    told = "which is in force" if same else f"while {rule['alike']:g} is in force"
+    return text + f"\nThe rule takes p ≤ {best.alike:g}, {told}.\n"
 
 
 def _ratio(row: Row | None, what: str = "relative", *, error: bool = False) -> str:

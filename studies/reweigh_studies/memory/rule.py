@@ -3,16 +3,15 @@
 The rule is that of `reweigh/evaluation/memories.py`, from the columns of a cell; a test holds both
 to the same choices.
 
-How limits are set, on the setting half alone: in every cell with at least ENOUGH logs a pair of
-limits has a score, the largest of
+How the limit p is set, on the setting half alone, given the least effective size of the gate
+*history*: in every cell with at least ENOUGH logs a pair of limits has a score, the largest of
 
     RMSE of the choice / RMSE of the best fixed memory / 1.3
     RMSE of the choice / RMSE of `mis` / 1.1              where the state is Markov
 
-its goals. Kept are the pairs whose worst score is at most TIED above the smallest worst score; of
-these, those whose geometric mean of the first ratio is at most ALIKE above the smallest. Taken is
-the most cautious of them: the largest effective size, then the fewest errors. Intervals play no
-part.
+its goals. Kept are the limits whose worst score is at most TIED above the smallest worst score; of
+these, those whose geometric mean of the first ratio is at most CLOSE above the smallest. Taken is
+the most cautious of them: the largest p, which keeps a longer memory. Intervals play no part.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh_studies.coverage.measures import VALUE, column
-from reweigh_studies.memory.cells import APART, MIS, SIZE, MemoryCell, name_of
+from reweigh_studies.memory.cells import MIS, SIZE, MemoryCell, P, name_of
 from reweigh_studies.memory.worlds import MARKOV
 
 Floats = npt.NDArray[np.float64]
 Columns = Mapping[str, Floats]
 OF_BEST, OF_MIS = 1.3, 1.1  # goals
-ENOUGH, TIED, ALIKE = 20, 0.05, 0.01
-ERRORS_APART = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
-LEAST_SIZES = (10.0, 25.0, 50.0, 100.0, 200.0)
+ENOUGH, TIED, CLOSE = 20, 0.05, 0.01
+P_VALUES = (0.02, 0.01, 0.003, 0.001, 0.0003, 0.0001)
+LEAST_SIZES = (15.0, 20.0, 30.0, 50.0, 100.0, 200.0)
 
 
 def of_memory(cell: MemoryCell, columns: Columns, *parts: str) -> dict[int, Floats]:
@@ -42,18 +41,20 @@ def of_memory(cell: MemoryCell, columns: Columns, *parts: str) -> dict[int, Floa
     return {k: columns.get(column(name_of(k), *parts), none) for k in cell.memories}
 
 
-def chosen(cell: MemoryCell, columns: Columns, least: float, apart: float) -> npt.NDArray[np.int64]:
+def chosen(cell: MemoryCell, columns: Columns, least: float, alike: float) -> npt.NDArray[np.int64]:
     """(R,) the memory that the rule takes with these limits; -1 where nothing can be taken."""
     values, sizes = of_memory(cell, columns, VALUE), of_memory(cell, columns, SIZE)
-    borne = {k: np.isfinite(values[k]) & ((sizes[k] >= least) | (k == min(values))) for k in values}
+    borne, lost = {}, np.zeros(len(values[min(values)]), bool)
+    for k in sorted(values):
+        borne[k] = np.isfinite(values[k]) & ((sizes[k] >= least) & ~lost | (k == min(values)))
+        lost |= sizes[k] < least
     walk = sorted(values, reverse=True)
-    taken = np.full(len(values[walk[0]]), -1)
-    stopped = np.zeros(len(taken), bool)
+    taken, stopped = np.full(len(lost), -1), np.zeros(len(lost), bool)
     for place, k in enumerate(walk):
         here = borne[k] & ~stopped
         for longer in walk[:place]:
-            away = of_memory(cell, columns, APART, str(longer))[k]
-            stopped |= here & borne[longer] & ~(away <= apart)  # unknown counts as far
+            p = of_memory(cell, columns, P, str(longer))[k]
+            stopped |= here & borne[longer] & ~(p > alike)  # unknown counts as far
         taken = np.where(here & ~stopped, k, taken)
     return taken
 
@@ -95,38 +96,40 @@ class Tried:
     """A pair of limits on the setting half: its worst score, where, and the geometric mean of the
     RMSE relative to the best fixed memory."""
 
-    apart: float
+    alike: float
     least: float
     score: float
     worst: str
     relative: float
 
 
-def tried(cells: Mapping[MemoryCell, Columns], apart: float, least: float) -> Tried:
+def tried(cells: Mapping[MemoryCell, Columns], alike: float, least: float) -> Tried:
     scores: dict[str, float] = {}
     logs = []
     for cell, columns in cells.items():
         truth, _ = cell.of.truth()
         values = of_memory(cell, columns, VALUE)
         errors = {k: v - truth for k, v in values.items()}
-        own = picked(chosen(cell, columns, least, apart), errors)
+        own = picked(chosen(cell, columns, least, alike), errors)
         relative, _ = ratio_of_rmse(own, errors[best_fixed(errors)])
         of_mis, _ = ratio_of_rmse(own, columns[column(MIS, VALUE)] - truth)
         goals = [relative / OF_BEST, *([of_mis / OF_MIS] if cell.of.group == MARKOV else [])]
         scores[cell.name] = max(goals)
         logs.append(math.log(relative))
     worst = max(scores, key=lambda name: scores[name])
-    return Tried(apart, least, scores[worst], worst, math.exp(sum(logs) / len(logs)))
+    return Tried(alike, least, scores[worst], worst, math.exp(sum(logs) / len(logs)))
 
 
 def all_tried(cells: Mapping[MemoryCell, Columns]) -> list[Tried]:
-    return [tried(cells, apart, least) for least in LEAST_SIZES for apart in ERRORS_APART]
+    return [tried(cells, alike, least) for least in LEAST_SIZES for alike in P_VALUES]
 
 
-def taken_of(pairs: Iterable[Tried]) -> Tried:
-    pairs = list(pairs)
+def taken_of(pairs: Iterable[Tried], least: float) -> Tried:
+    """Among those with this least effective size."""
+    pairs = [pair for pair in pairs if pair.least == least]
     score = min(pair.score for pair in pairs)
     kept = [pair for pair in pairs if pair.score <= score + TIED]
     mean = min(pair.relative for pair in kept)
-    alike = [pair for pair in kept if pair.relative <= mean + ALIKE]
-    return max(alike, key=lambda pair: (pair.least, -pair.apart))
+    return max(
+        (pair for pair in kept if pair.relative <= mean + CLOSE), key=lambda pair: pair.alike
+    )

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import numpy as np
 
+from reweigh.estimate.memory_rows import LEAST_SIZE
 from reweigh.evaluation import memories
 from reweigh.paper.cells import CellResult
 from reweigh_studies.coverage.measures import LEVELS, VALUE, column
@@ -44,19 +45,19 @@ NAMES = (
     "coverage", "mc_error", "green", "amber", "red", "green_replicates", "coverage_green",
     "mc_green", "refused", "seconds",
 )  # fmt: skip
-RULE = ("apart", "least", "score", "worst", "relative")
+RULE = ("alike", "least", "score", "worst", "relative")
 TOLD = (VALUE, f"{INTERVAL} low", f"{INTERVAL} high", COLOR)
 
 
 def rows_of(
     cell: MemoryCell,
     result: CellResult,
-    least: float = memories.LEAST_SIZE,
-    apart: float = memories.APART,
+    least: float = LEAST_SIZE,
+    alike: float = memories.ALIKE,
 ) -> list[Row]:
     """A row for every memory, for the choice, for MIS and for WIS."""
     columns, (truth, _) = columns_of(result), cell.of.truth()
-    taken = chosen(cell, columns, least, apart)
+    taken = chosen(cell, columns, least, alike)
     told = {part: of_memory(cell, columns, *part.split()) for part in TOLD}
     best = told[VALUE][best_fixed({k: v - truth for k, v in told[VALUE].items()})] - truth
     none = np.full(len(taken), math.nan)

@@ -55,6 +55,10 @@ LOOKS: dict[str, Look] = {
     "mis-state": _look("#AA4499", "cross", DASHED),
     "mis-pooled": _look("#44AA99", "triangle-right", MIXED),
     "mis-hajek": _look("#117733", "triangle-left", MIXED),
+    "mis-memory-1": _look("#332288", "diamond", DOTTED),  # those of a figure of docs/paper
+    "mis-memory-3": _look("#AA4499", "triangle-up", MIXED),
+    "mis-memory-11": _look("#E69F00", "triangle-down", DASHED),
+    "mis-memory-39": _look("#D55E00", "cross", DOTTED),
     "dr": _look("#D55E00", "triangle-up", DOTTED),
     "dr-split": _look("#A04000", "triangle-left", DASHED),
     "dr-crossfit": _look("#F28E2B", "triangle-left", MIXED),

@@ -113,8 +113,9 @@ class GateResult:
         per_step = None
         if self.per_step is not None:
             per_step = [v if math.isfinite(v) else None for v in self.per_step.tolist()]
-        names = "name level value text advice limit per_step step state action hint".split()
-        return {name: getattr(self, name) for name in names} | {"per_step": per_step}
+        names = ("name", "level", "value", "text", "advice", "limit")
+        more = ("per_step", "step", "state", "action", "hint")
+        return {name: getattr(self, name) for name in names + more} | {"per_step": per_step}
 
 
 @dataclass(frozen=True, eq=False)

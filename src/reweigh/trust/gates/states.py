@@ -157,10 +157,12 @@ class History(
     ),
     of={"states"},
 ):
-    """First the estimate beside those with longer memories, then, for one without a memory, whether
-    the previous state or action still predicts what follows a state. The second alone is amber, and
-    only beyond its red limit, for the difference to the estimate is too small to be seen. Where no
-    longer memory can be compared with, it is judged as any other test, but never green."""
+    """First the estimate beside those with longer memories. One that trusts the state is red too if
+    `mis-hajek` moves, which trusts the same state: its differences have smaller errors. Then, for
+    one without a memory, whether the previous state or action still predicts what follows a state.
+    The second alone is amber, and only beyond its red limit, for the difference to the estimate is
+    too small to be seen. Where no longer memory can be compared with, it is judged as any other
+    test, but never green."""
 
     def test(self, context: Context) -> Outcome:
         sums, values = context.sums, state_values(context)
@@ -187,11 +189,10 @@ class History(
         if not longest:
             return self.unknown("an episode of one step has no past")
         compared = context.beside_longer_memories()
-        why = (
-            compared
-            if isinstance(compared, str)
-            else f"the log supports no memory longer than {own}"
-        )
+        if isinstance(compared, str):
+            why = compared
+        else:
+            why = f"the log supports no memory longer than {own}" + _not_checked(compared, ": ")
         if isinstance(compared, Comparison) and compared.longer:
             result = self.of_comparison(compared)
             if result.level != "green" or own:
@@ -211,36 +212,56 @@ class History(
         return self.unknown(f"{why}; the previous state and action alone predict nothing more")
 
     def of_comparison(self, compared: Comparison) -> GateResult:
-        p, worst = moved(compared)
+        p, worst = moved(compared, self.limit())
         some = f", on {compared.share:.1%} of the episodes" if compared.share < 1 else ""
         p_text = f"p = {p:.2g}" if p >= 1e-16 else "p < 1e-16"
+        longest = compared.longer[-1].memory
         if self.limit().judge(p) == "green":
-            most = compared.longer[-1].memory
             steps = (
-                f"memories of up to {most} steps give" if most > 1 else "a memory of 1 step gives"
+                f"memories of up to {longest} steps give"
+                if longest > 1
+                else "a memory of 1 step gives"
             )
-            return self.judge(p, f"{steps} the same within chance ({p_text}{some})")
-        text = (
-            f"the estimate moves when it remembers more: from {compared.value:.4g} to "
-            f"{worst.value:.4g} with mis(memory={worst.memory}), {worst.apart:.1f} errors of the "
-            f"difference ({p_text}{some})"
-        )
+            beyond = _not_checked(compared, "; longer ones cannot be checked: ")
+            return self.judge(p, f"{steps} the same within chance ({p_text}{some}){beyond}")
+        memory, apart = worst.memory, f"{abs(worst.apart):.1f} errors of the difference"
+        if worst in compared.longer:
+            text = (
+                f"the estimate moves when it remembers more: from {worst.shorter:.4g} to "
+                f"{worst.value:.4g} with mis(memory={memory}), {apart}"
+            )
+        else:
+            text = (
+                f"the state is not enough: mis(memory=0) gives {worst.shorter:.4g} and "
+                f"mis(memory={memory}) {worst.value:.4g}, {apart} apart"
+            )
         k = compared.agreeing
         agrees = "which agrees with longer memories"
-        if k == compared.longer[-1].memory:
-            agrees = "the longest that the log bears, so that nothing shows whether it is enough"
-        return self.judge(p, text, f"use mis(memory={k}), {agrees}, or add what the state lacks")
+        if k == longest:
+            agrees = "the longest that the log supports, so that nothing shows whether it is enough"
+        advice = f"use mis(memory={k}), {agrees}, or add what the state lacks"
+        return self.judge(p, f"{text} ({p_text}{some})", advice)
 
 
-def moved(compared: Comparison) -> tuple[float, Distance]:
+def _not_checked(compared: Comparison, before: str) -> str:
+    """Which memory the log no longer bears; empty if it bears all."""
+    if compared.unborne is None:
+        return ""
+    memory, size = compared.unborne
+    return f"{before}a memory of {memory} leaves {size:,.0f} effective episodes"
+
+
+def moved(compared: Comparison, limit: Limit) -> tuple[float, Distance]:
     """p of "the estimate is the same with every longer memory", and the memory that it is furthest
-    from: Student's t with the effective episodes of the memory less 1, times the number of memories
-    (Bonferroni)."""
-    from scipy.special import stdtr
-
-    p = [2 * float(stdtr(each.size - 1, -each.apart)) for each in compared.longer]
+    from, each p-value times the number of comparisons (Bonferroni). That of the estimate itself if
+    it says as much as that of the state."""
+    count = len(compared.longer) + len(compared.of_state)
+    both = [min(d, key=lambda each: each.p) for d in (compared.longer, compared.of_state) if d]
+    p = [min(count * each.p, 1.0) for each in both]
     worst = int(np.argmin(p))
-    return min(len(p) * p[worst], 1.0), compared.longer[worst]
+    if limit.judge(p[0]) == limit.judge(p[worst]):
+        worst = 0
+    return p[worst], both[worst]
 
 
 def history_test(
