@@ -124,7 +124,9 @@ def test_a_log_twice_has_the_same_value_and_its_error_over_root_two(slow) -> Non
     again = table.copy()
     again["episode"] = again["episode"] + 1000
     doubled = reread(_arrow(pd.concat([table, again])), log)
-    same(answers(log, PLAIN), answers(doubled, PLAIN), error_factor=1 / np.sqrt(2))
+    # a row that is left out has a copy of itself among the others now
+    names = [n for n in PLAIN if n != "mdr-loo"]
+    same(answers(log, names), answers(doubled, names), error_factor=1 / np.sqrt(2))
 
 
 @EXAMPLES
@@ -146,9 +148,12 @@ def test_split_and_merged_is_the_same(slow, part) -> None:
             )
         return found
 
-    same(from_sums(whole), from_sums(merged))
-    by_rows = {k: v for k, v in answers(log, names).items() if k != "wis"}
-    same(by_rows, {k: v for k, v in from_sums(merged).items() if k != "wis"})
+    merged_sums = from_sums(merged)
+    same(from_sums(whole), merged_sums)
+    # wis has another error by rows; mdr-loo asks for rows where sums do not hold what it needs
+    kept = [k for k in names if k != "wis" and (k, merged_sums[k]) != ("mdr-loo", "needs-log")]
+    by_rows = answers(log, kept)
+    same(by_rows, {k: merged_sums[k] for k in kept})
 
 
 def _arrow(frame):

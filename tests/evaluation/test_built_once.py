@@ -25,16 +25,19 @@ def counted(monkeypatch: pytest.MonkeyPatch, calls: Counter[str], of: Any, name:
     monkeypatch.setattr(of, name, call)
 
 
-def test_the_whole_answer_builds_ratios_and_sums_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("varies", [False, True], ids=["by action", "within actions"])
+def test_the_whole_answer_builds_ratios_and_sums_once(
+    monkeypatch: pytest.MonkeyPatch, varies: bool
+) -> None:
     pytest.importorskip("numba")
     monkeypatch.setattr(kernels, "COMPILED_FROM", 0)
     rng = np.random.default_rng(0)
     n, horizon = 400, 5
-    mu = np.full((n, horizon), 0.5)
+    mu, action = np.full((n, horizon), 0.5), rng.integers(0, 2, (n, horizon))
+    ratio = rng.uniform(0.5, 1.5, (n, horizon)) if varies else np.where(action == 1, 1.2, 0.8)
     log = rw.log_from_arrays(
-        rng.integers(0, 3, (n, horizon + 1)), rng.integers(0, 2, (n, horizon)),
-        rng.random((n, horizon)), mu, mu * rng.uniform(0.5, 1.5, (n, horizon)),
-    )  # fmt: skip
+        rng.integers(0, 3, (n, horizon + 1)), action, rng.random((n, horizon)), mu, mu * ratio
+    )
     calls: Counter[str] = Counter()
     counted(monkeypatch, calls, direct.Rows, "of")
     counted(monkeypatch, calls, ArraysEngine, "moments")
@@ -42,5 +45,6 @@ def test_the_whole_answer_builds_ratios_and_sums_once(monkeypatch: pytest.Monkey
     estimate = rw.evaluate(log, rw.ColumnPolicy("target_prob"), rw.mis())
     assert estimate.interval() is not None
     assert any(gate.name == "history" for gate in estimate.verdict.gates)
-    # cells by (t, s, a) alone: values and errors of MIS come from the rows
-    assert calls == {"of": 1, "moments": 1, "add": 1}
+    # cells by (t, s, a) alone: values and errors of MIS come from the rows. If ratios vary within an
+    # action, the gate of policies asks for the model too: does that predict what follows?
+    assert calls == {"of": 1, "moments": 1 + varies, "add": 1 + varies}
