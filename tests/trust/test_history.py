@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from reweigh.estimate.memory_rows import (
     Comparison,
     Distance,
     PaddedEpisodes,
+    Remembered,
     comparison,
     memories,
     remembered,
@@ -178,6 +180,20 @@ def test_the_state_itself_is_compared_too() -> None:
     # its own difference is named where it says as much
     also = distances((1, 8.0, 400.0))
     assert moved(Comparison(also, far, 1, 1.0), LIMIT)[1] is also[0]
+
+
+def test_it_names_the_shortest_memory_that_agrees_with_all_longer_ones() -> None:
+    """Also where longer ones differ from each other: 1 is 1 error away from 3 and from 5, and these
+    are 20 errors apart."""
+    recipe = rw.mis()
+    one, other = np.tile([1.0, -1.0], 200), np.repeat([1.0, -1.0], 200)
+    x = replace(padded(delayed(400), COIN), psi={recipe: 5 * one})
+    psi = {0: 5 * one, 1: one, 3: 0 * one, 5: 0.1 * other}
+    values = {0: 0.0, 1: 2.0, 3: 2.05, 5: 1.95}
+    every = [Remembered(k, values[k], psi[k], 400.0) for k in values]
+    assert comparison(x, recipe, 0.0, every).agreeing == 1
+    far = replace(every[1], value=1.5)
+    assert comparison(x, recipe, 0.0, [every[0], far, *every[2:]]).agreeing == 5
 
 
 def test_memories_that_cannot_be_checked_are_named() -> None:
