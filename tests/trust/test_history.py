@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import ibis
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy import stats
 
@@ -24,7 +26,7 @@ from reweigh.estimate.memory_rows import (
 )
 from reweigh.estimate.standard_error import p_of_difference, skewed_quantile
 from reweigh.policy import Policy
-from reweigh.sums.engines import ratios
+from reweigh.sums.engines import ratios, second_scan
 from reweigh.trust.gates import GateResult
 from reweigh.trust.gates.states import History, moved
 from reweigh.worlds import ModelFail, random_mdp
@@ -241,6 +243,35 @@ def test_a_large_log_is_sampled_alike_by_every_engine(
     which = sampled(delayed(900).steps, 1 / 3)
     assert 200 < len(which) < 400
     assert found.level == "red"
+
+
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
+@pytest.mark.parametrize("rows", [2400, 50_000])
+@pytest.mark.parametrize("ids", ["numbers", "texts", "unsigned"])
+def test_a_database_gives_the_episodes_that_are_sampled_alone(
+    ids: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a log whose rows stay where they are, such as one on Spark: the same gate."""
+    monkeypatch.setattr(memory_rows, "MOST_ROWS", rows)
+    monkeypatch.setattr(second_scan, "can_scan_again", lambda log: False)
+    table = delayed(900).to_table()
+    number = table.column("episode").to_numpy()
+    names = {
+        "numbers": number,
+        "texts": [f"patient {k}" for k in number],
+        "unsigned": number.astype(np.uint64) + np.uint64(2**63 - 400),
+    }
+    at = table.schema.get_field_index("episode")
+    table = table.set_column(at, "episode", pa.array(names[ids]))
+    connection = ibis.duckdb.connect()
+    connection.con.register("visits", table)
+    for name in ("mis", "dm", "mdr", "mis-hajek", "mis-memory-2"):
+        expected = history(rw.read_log(table), name)
+        found = history(rw.read_log(connection.table("visits")), name)
+        assert (found.level, found.text, found.advice) == (
+            expected.level, expected.text, expected.advice,
+        )  # fmt: skip
+        assert ("of the episodes" in found.text) == (rows == 2400)
 
 
 def test_on_a_sample_the_estimate_moves_with_its_episodes() -> None:
