@@ -36,7 +36,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
 
-ALIKE = 0.001  # set on half of the worlds of the study of memory (docs/trust/memory.md)
+ALIKE = 0.003  # set on half of the worlds of the study of memory (docs/trust/memory.md)
 
 
 def candidates(recipe: Recipe, data: EpisodeLog | ScannedLog | Moments) -> list[Recipe]:
