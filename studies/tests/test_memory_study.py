@@ -111,14 +111,15 @@ def columns(sizes: dict[int, float], p: dict[tuple[int, int], float]) -> dict[st
     ("sizes", "far", "expected"),
     [
         ({0: 200, 1: 180, 2: 150, 3: 120, 4: 110}, {}, 0),
-        ({0: 200, 1: 180, 2: 150, 3: 120, 4: 110}, {(1, 4): 1e-9}, 2),  # stays where it stopped
-        ({0: 200, 1: 180, 2: 150, 3: 120, 4: 60}, {(1, 4): 1e-9}, 0),  # 4 is not borne
-        ({0: 200, 1: 180, 2: 150, 3: 60, 4: 120}, {(1, 4): 1e-9}, 0),  # nor if 3 is not
-        ({0: 200, 1: 180, 2: 150, 3: 120, 4: 110}, {(2, 3): math.nan}, 3),  # unknown is far
+        ({0: 200, 1: 180, 2: 150, 3: 120, 4: 110}, {(0, 3): 1e-9, (1, 4): 1e-9}, 2),
+        ({0: 200, 1: 180, 2: 150, 3: 120, 4: 110}, {(3, 4): 1e-9}, 0),  # 0 agrees with both
+        ({0: 200, 1: 180, 2: 150, 3: 120, 4: 60}, {(0, 4): 1e-9}, 0),  # 4 is not borne
+        ({0: 200, 1: 180, 2: 150, 3: 60, 4: 120}, {(0, 4): 1e-9}, 0),  # nor if 3 is not
+        ({0: 200, 1: 180, 2: 150, 3: 120, 4: 110}, {(0, 3): math.nan}, 1),  # unknown is far
         ({0: 20, 1: 15, 2: 10, 3: 5, 4: 2}, {(0, 1): 1e-9}, 0),  # 0 is always borne
     ],
 )
-def test_where_it_stops(
+def test_what_it_takes(
     sizes: dict[int, float], far: dict[tuple[int, int], float], expected: int
 ) -> None:
     pairs = {(k, longer): 0.3 for k in range(5) for longer in range(k + 1, 5)}

@@ -12,7 +12,7 @@ import reweigh as rw
 from reweigh.estimate.influence import influence_values
 from reweigh.estimate.memory_rows import LEAST_SIZE, memories
 from reweigh.estimate.standard_error import p_of_difference
-from reweigh.evaluation.memories import ALIKE, choose, paired_difference
+from reweigh.evaluation.memories import ALIKE, Difference, choose, paired_difference
 from reweigh.worlds import ModelWin
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -47,7 +47,7 @@ def test_candidates_reach_from_none_to_the_whole_episode(
     assert memories(horizon) == expected
 
 
-def test_it_stops_before_the_memory_that_is_too_short() -> None:
+def test_a_memory_that_is_too_short_is_not_taken() -> None:
     found = rw.evaluate(delayed(), TARGET, rw.mis(memory="auto"))
     assert found.memories is not None
     assert found.memories.memory == PAY
@@ -57,12 +57,30 @@ def test_it_stops_before_the_memory_that_is_too_short() -> None:
     assert abs(found.value - TRUTH) < 4 * found.standard_error
     trials = {trial.memory: trial for trial in found.memories.trials}
     assert list(trials) == sorted(memories(H), reverse=True)
-    stopped = trials[PAY - 1]
-    assert stopped.p is not None
-    assert stopped.p <= ALIKE
-    assert stopped.why == found.memories.why
+    assert all(trials[k].p <= ALIKE and trials[k].why for k in range(PAY))
+    assert trials[PAY - 1].why == found.memories.why
     assert all(trials[k].p > ALIKE for k in trials if PAY <= k < max(trials))
-    assert trials[0].compared is None  # nothing is compared beyond where the walk stopped
+    assert trials[max(trials)].compared is None
+
+
+def test_long_memories_that_differ_by_chance_do_not_keep_a_short_one_away() -> None:
+    """Memory 2 agrees with both, memory 0 with neither."""
+    recipes = [rw.mis(memory=k) for k in (0, 2, 5, 7)]
+    results = rw.evaluate_all(delayed(), TARGET, recipes)
+    far = {(0, 5), (0, 7), (5, 7)}
+
+    def difference(first: rw.Estimate, second: rw.Estimate) -> Difference:
+        pair = tuple(e.recipe.weights.remembers for e in (first, second))
+        return Difference(9.0 if pair in far else 0.1, 1.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reweigh.evaluation.memories.paired_difference", difference)
+        found = choose(recipes, results)
+    assert isinstance(found, rw.Estimate)
+    assert found.memories is not None
+    assert found.memories.memory == 2
+    assert found.memories.why.startswith("a memory of 0 gives")
+    assert [bool(trial.why) for trial in found.memories.trials] == [False, True, False, True]
 
 
 def test_the_errors_are_those_of_the_differences() -> None:

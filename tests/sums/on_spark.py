@@ -15,6 +15,7 @@ from typing import Any
 
 import fixture
 import ibis
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,13 +26,17 @@ from population import TARGET, population_log, random_world
 
 import reweigh as rw
 from reweigh.cli.app import run
+from reweigh.estimate import memory_rows
 from reweigh.sums.engines.sql_databases import spark_session
 
 ESTIMATORS = ["mis", "mis-plain", "is", "wis", "dm", "dr"]
 
 
-def same_estimates(found: list[Any], expected: list[Any]) -> None:
-    """The same values, standard errors and refusals."""
+OF_EPISODES = ("history", "incomplete state")  # gates that compare with longer memories
+
+
+def same_estimates(found: list[Any], expected: list[Any], leave_out: tuple[str, ...] = ()) -> None:
+    """The same values, standard errors, refusals and gates but those to `leave_out`."""
     for mine, other in zip(found, expected, strict=True):
         assert type(mine) is type(other)
         if isinstance(mine, rw.Refusal):
@@ -42,7 +47,11 @@ def same_estimates(found: list[Any], expected: list[Any]) -> None:
         assert (mine.standard_error is None) == (other.standard_error is None)
         if other.standard_error is not None:
             assert mine.standard_error == pytest.approx(other.standard_error, rel=1e-9)
-        fixture.assert_alike(mine.verdict.to_dict(), other.verdict.to_dict())
+        gates = (
+            [gate.to_dict() for gate in each.verdict.gates if gate.name not in leave_out]
+            for each in (mine, other)
+        )
+        fixture.assert_alike(*gates)
 
 
 def agree(engine: str, folder: Path) -> int:
@@ -82,8 +91,34 @@ def exact(engine: str, folder: Path) -> int:
         assert result.value == pytest.approx(float(world.value(world.target)), rel=1e-12)
     blocks = max(result.moments.about.blocks for result in results)  # those of wis
     sums = rw.moments(rw.read_log(rows, **reading), TARGET, blocks=blocks)
-    same_estimates(found, rw.evaluate_all(sums, TARGET, ESTIMATORS))
+    same_estimates(found, rw.evaluate_all(sums, TARGET, ESTIMATORS), OF_EPISODES)
     return len(results)
+
+
+def history(engine: str, folder: Path) -> int:
+    """Whether estimates move when they remember more, on all episodes and on a sample of them."""
+    whole = memory_rows.MOST_ROWS
+    rng, n, horizon = np.random.default_rng(1), 600, 8
+    action, state = rng.integers(0, 2, (n, horizon)), rng.integers(0, 2, (n, horizon + 1))
+    later = np.hstack([np.zeros((n, 2)), action[:, :-2]]) + 0.1 * rng.normal(size=(n, horizon))
+    table = rw.log_from_arrays(state, action, later, np.full((n, horizon), 0.5)).to_table()
+    ids = pa.array([f"patient {k}" for k in table.column("episode").to_pylist()])
+    table = table.set_column(table.schema.get_field_index("episode"), "episode", ids)
+    target = rw.TablePolicy([[0.3, 0.7]] * 2)
+    names = ["mis", "dm", "mdr", "mis-hajek", "mis-memory-2"]
+    for most in (whole, 2400):
+        memory_rows.MOST_ROWS = most
+        found, expected = (
+            [
+                next(gate.to_dict() for gate in each.verdict.gates if gate.name == "history")
+                for each in rw.evaluate_all(rw.read_log(table, engine=e), target, names)
+            ]
+            for e in (engine, "arrays")
+        )
+        fixture.assert_alike(found, expected)
+        assert [gate["level"] for gate in found] == ["red"] * 4 + ["green"]
+    memory_rows.MOST_ROWS = whole
+    return len(names)
 
 
 def faults(engine: str, folder: Path) -> int:

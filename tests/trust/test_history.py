@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import ibis
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy import stats
 
@@ -15,6 +18,7 @@ from reweigh.estimate.memory_rows import (
     Comparison,
     Distance,
     PaddedEpisodes,
+    Remembered,
     comparison,
     memories,
     remembered,
@@ -22,7 +26,7 @@ from reweigh.estimate.memory_rows import (
 )
 from reweigh.estimate.standard_error import p_of_difference, skewed_quantile
 from reweigh.policy import Policy
-from reweigh.sums.engines import ratios
+from reweigh.sums.engines import ratios, second_scan
 from reweigh.trust.gates import GateResult
 from reweigh.trust.gates.states import History, moved
 from reweigh.worlds import ModelFail, random_mdp
@@ -180,6 +184,20 @@ def test_the_state_itself_is_compared_too() -> None:
     assert moved(Comparison(also, far, 1, 1.0), LIMIT)[1] is also[0]
 
 
+def test_it_names_the_shortest_memory_that_agrees_with_all_longer_ones() -> None:
+    """Also where longer ones differ from each other: 1 is 1 error away from 3 and from 5, and these
+    are 20 errors apart."""
+    recipe = rw.mis()
+    one, other = np.tile([1.0, -1.0], 200), np.repeat([1.0, -1.0], 200)
+    x = replace(padded(delayed(400), COIN), psi={recipe: 5 * one})
+    psi = {0: 5 * one, 1: one, 3: 0 * one, 5: 0.1 * other}
+    values = {0: 0.0, 1: 2.0, 3: 2.05, 5: 1.95}
+    every = [Remembered(k, values[k], psi[k], 400.0) for k in values]
+    assert comparison(x, recipe, 0.0, every).agreeing == 1
+    far = replace(every[1], value=1.5)
+    assert comparison(x, recipe, 0.0, [every[0], far, *every[2:]]).agreeing == 5
+
+
 def test_memories_that_cannot_be_checked_are_named() -> None:
     gate = History().of_comparison(Comparison(distances((1, 0.5, 90.0)), (), 1, 1.0, (2, 12.3)))
     assert gate.level == "green"
@@ -225,6 +243,35 @@ def test_a_large_log_is_sampled_alike_by_every_engine(
     which = sampled(delayed(900).steps, 1 / 3)
     assert 200 < len(which) < 400
     assert found.level == "red"
+
+
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
+@pytest.mark.parametrize("rows", [2400, 50_000])
+@pytest.mark.parametrize("ids", ["numbers", "texts", "unsigned"])
+def test_a_database_gives_the_episodes_that_are_sampled_alone(
+    ids: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a log whose rows stay where they are, such as one on Spark: the same gate."""
+    monkeypatch.setattr(memory_rows, "MOST_ROWS", rows)
+    monkeypatch.setattr(second_scan, "can_scan_again", lambda log: False)
+    table = delayed(900).to_table()
+    number = table.column("episode").to_numpy()
+    names = {
+        "numbers": number,
+        "texts": [f"patient {k}" for k in number],
+        "unsigned": number.astype(np.uint64) + np.uint64(2**63 - 400),
+    }
+    at = table.schema.get_field_index("episode")
+    table = table.set_column(at, "episode", pa.array(names[ids]))
+    connection = ibis.duckdb.connect()
+    connection.con.register("visits", table)
+    for name in ("mis", "dm", "mdr", "mis-hajek", "mis-memory-2"):
+        expected = history(rw.read_log(table), name)
+        found = history(rw.read_log(connection.table("visits")), name)
+        assert (found.level, found.text, found.advice) == (
+            expected.level, expected.text, expected.advice,
+        )  # fmt: skip
+        assert ("of the episodes" in found.text) == (rows == 2400)
 
 
 def test_on_a_sample_the_estimate_moves_with_its_episodes() -> None:

@@ -272,17 +272,14 @@ def comparison(
     by_windows = any(table.rows == "window" for table in recipe.weights.tables)
     if not own and not by_windows and borne:
         of_state = _distances(borne[0].value, borne[0].psi, longer)
-    agreeing = len(longer) - 1
-    while agreeing > 0:
-        shorter = longer[agreeing - 1]
-        apart = _distances(shorter.value, shorter.psi, longer[agreeing:])
-        if any(each.p <= ALIKE for each in apart):
+    agreeing = own
+    for place, each in enumerate(longer, 1):
+        agreeing, apart = each.memory, _distances(each.value, each.psi, longer[place:])
+        if all(other.p > ALIKE for other in apart):
             break
-        agreeing -= 1
     last = by_memory[-1]
     unborne = None if last.borne else (last.memory, last.size)
-    memory = longer[agreeing].memory if longer else own
-    return Comparison(found, of_state, memory, x.share, unborne)
+    return Comparison(found, of_state, agreeing, x.share, unborne)
 
 
 def _distances(value: float, psi: Floats, longer: Sequence[Remembered]) -> tuple[Distance, ...]:

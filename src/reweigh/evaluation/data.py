@@ -232,11 +232,14 @@ class SumsData(EvaluationData):
 
     scanned, influences  the log that they are of, where it can be scanned again: for sums by
                          blocks, and for the influence values of its episodes
+    sampled              the influence values of some of its episodes, also of a log whose rows stay
+                         where they are
     """
 
     stored: Moments = field(kw_only=True)
     scanned: ScannedLog | None = None
     influences: Any = None
+    sampled: Any = None
 
     @classmethod
     def of(cls, sums: Moments, target: Policy | None) -> SumsData:

@@ -38,7 +38,7 @@ from reweigh.evaluation.data import (
 )
 from reweigh.evaluation.evaluations import Evaluations
 from reweigh.evaluation.result import Diagnostics, Estimate, Marginals, Refusal
-from reweigh.evaluation.uncertainty import EstimateUncertainty, ScanInfluence
+from reweigh.evaluation.uncertainty import EstimateUncertainty
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.sums.engines import ArraysEngine, Request, mean_return
@@ -195,15 +195,16 @@ def _log_data(
         rows.unanswerable = unanswerable(data, target)
         rows.warnings = unlogged_actions(data, target)
         return [rows] * len(recipes)
-    from reweigh.evaluation.scans import scanned_sums
+    from reweigh.evaluation.scans import SampledInfluence, ScanInfluence, scanned_sums
     from reweigh.sums.engines.second_scan import can_scan_again
 
     if truncated == "drop":
         raise UsageError("truncated='drop' needs the log in memory: read it with engine='arrays'")
     of_recipes = [SumsData.of(sums, target) for sums in scanned_sums(data, target, recipes)]
     scan = ScanInfluence(data, target) if can_scan_again(data) else None
+    sample = SampledInfluence(data, target) if scan is None else scan
     for recipe, log_data in zip(recipes, of_recipes, strict=True):
-        log_data.scanned, log_data.influences = data, scan
+        log_data.scanned, log_data.influences, log_data.sampled = data, scan, sample
         if scan is not None and data.reading.columns.cluster is not None:
             with suppress(RefusedError):  # errors by cluster take the scan: one for all of them
                 log_data.drops_cut_ones(recipe)
@@ -384,8 +385,8 @@ def _estimate(data: LogData, recipe: Recipe) -> Estimate:
     logged = solved.behavior_value
     if logged is None and data.log is not None and not data.log.n_truncated:
         logged = mean_return(data.log)  # the sums are tables from outside of the package
-    if isinstance(data, SumsData) and data.influences is not None:
-        data.influences.sums[recipe] = base
+    if isinstance(data, SumsData) and data.sampled is not None:
+        data.sampled.sums[recipe] = base
     nodes, about = solution.by_node, base.about
     kind, weighted = EstimateUncertainty, data.log is not None and data.log.columns.weight
     if about.cluster is not None or weighted:

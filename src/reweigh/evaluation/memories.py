@@ -3,12 +3,14 @@
     1. Candidates are 0, 1, 2, 3, 5, 7, 11, …, H - 1 steps. The log bears one if the products of its
        windows, and of all shorter ones, leave at least LEAST_SIZE effective episodes at every step;
        0 is always borne.
-    2. Walk down from the longest that the log bears. Stop before the first whose value differs from
-       that of a longer candidate beyond chance: p ≤ ALIKE, by Student's t with the effective
-       episodes of the longer one less 1, corrected for skewness.
+    2. Of those that the log bears, the shortest is taken whose value differs from that of no longer
+       one beyond chance: p ≤ ALIKE, by Student's t with the effective episodes of the longer one
+       less 1, corrected for skewness.
 
 A long memory needs less of the state and varies more; a short one that says the same is the better
-estimate. The rule sees values and the errors of differences, never the size of an interval.
+estimate. Two long ones that differ, while a short one agrees with both, differ by chance: going
+down from the longest and stopping there keeps a long memory for nothing. The rule sees values and
+the errors of differences, never the size of an interval.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from reweigh.log.log import EpisodeLog
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
 
-ALIKE = 0.001  # set on half of the worlds of the study of memory (docs/trust/memory.md)
+ALIKE = 0.003  # set on half of the worlds of the study of memory (docs/trust/memory.md)
 
 
 def candidates(recipe: Recipe, data: EpisodeLog | ScannedLog | Moments) -> list[Recipe]:
@@ -153,7 +155,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Memories:
-    """What was tried to choose a memory, the longest first, and why the walk stopped."""
+    """What was tried to choose a memory, the longest first, and why no shorter one was taken."""
 
     memory: int
     trials: tuple[Trial, ...]
@@ -178,21 +180,20 @@ def choose(recipes: Sequence[Recipe], results: Sequence[Estimate | Refusal]) -> 
             lost = f"a memory of {memory} leaves fewer than {LEAST_SIZE:g} effective episodes"
         if isinstance(result, Estimate) and (trial.borne or memory == min(by_memory)):
             borne[memory] = result
-            trials[memory] = replace(trial, borne=True, value=result.value)
+            trials[memory] = replace(trial, borne=True, value=result.value, why="")
     if not borne:
         return by_memory[min(by_memory)]
-    walk = sorted(borne, reverse=True)
-    taken, why = walk[0], ""
-    for place, memory in enumerate(walk[1:], 1):
-        trials[memory] = _compared(trials[memory], borne, [trials[k] for k in walk[:place]])
-        if trials[memory].why:
-            why = trials[memory].why
-            break
-        taken = memory
+    longest_first = sorted(borne, reverse=True)
+    for place, memory in enumerate(longest_first[1:], 1):
+        trials[memory] = _compared(
+            trials[memory], borne, [trials[k] for k in longest_first[:place]]
+        )
+    taken = min(memory for memory in longest_first if not trials[memory].why)
+    shorter = [memory for memory in longest_first if memory < taken]
     found = Memories(
         taken,
         tuple(trials[memory] for memory in sorted(trials, reverse=True)),
-        why or _reached_the_end(walk, taken, trials),
+        trials[shorter[0]].why if shorter else _shortest(longest_first, trials),
     )
     name = borne[taken].estimator
     return replace(borne[taken], chosen=f"{name}: {found.why}", memories=found)
@@ -242,12 +243,12 @@ def _compared(trial: Trial, borne: dict[int, Estimate], longer: Sequence[Trial])
     return replace(trial, why=f"{text} from the {others:.4g} of a memory of {other_memory}")
 
 
-def _reached_the_end(walk: Sequence[int], taken: int, trials: dict[int, Trial]) -> str:
-    """Why no shorter one was tried."""
-    if len(walk) == 1:
-        longer = [trial for memory, trial in trials.items() if memory > taken]
+def _shortest(longest_first: Sequence[int], trials: dict[int, Trial]) -> str:
+    """Why the shortest candidate was taken."""
+    if len(longest_first) == 1:
+        longer = [trial for memory, trial in trials.items() if memory > longest_first[0]]
         if not longer:
             return "no other memory is possible"
         shortest = min(longer, key=lambda trial: trial.memory)
         return f"the log supports no longer memory: with {shortest.memory}, {shortest.why}"
-    return f"it gives what memories of up to {walk[0]} give, within chance (p > {ALIKE:g})"
+    return f"it gives what memories of up to {longest_first[0]} give, within chance (p > {ALIKE:g})"

@@ -11,22 +11,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.estimator import Recipe, Solution, overflow
+from reweigh.estimate.estimator import Recipe, Solution
 from reweigh.estimate.influence import (
     Spread,
     behavior_values,
-    gradient_of,
     influence_values,
-    returns_of,
 )
-from reweigh.estimate.marginal import behavior_gradient, behavior_value
 from reweigh.estimate.memory_rows import (
     Comparison,
     PaddedEpisodes,
@@ -49,11 +45,8 @@ from reweigh.estimate.standard_error import (
 )
 from reweigh.evaluation.data import LogData, RowsData, SumsData
 from reweigh.log.log import EpisodeLog
-from reweigh.policy import Policy, RememberedPolicy
+from reweigh.policy import Policy
 from reweigh.sums.engines import ratios
-from reweigh.sums.gather import gathered
-from reweigh.sums.moments import Moments
-from reweigh.sums.read import ScannedLog
 from reweigh.trust.gates import Context, measured
 from reweigh.trust.gates.episodes import Dependence
 from reweigh.trust.gates.gate import NO_EPISODES
@@ -61,6 +54,7 @@ from reweigh.trust.intervals import IntervalRequest, Uncertainty
 
 if TYPE_CHECKING:
     from reweigh.estimate.clusters import Count
+    from reweigh.evaluation.scans import ScanInfluence
     from reweigh.trust.bootstrap import Replicates
 
 Floats = npt.NDArray[np.float64]
@@ -127,124 +121,6 @@ class RowsInfluence:
         share = share_of(log.n_episodes, log.horizon)
         which, rho = sampled(log.steps, share), ratios(log, target, None)[1]
         return replace(PaddedEpisodes.of(log.steps, rho, len(log.states), which), share=share)
-
-
-@dataclass(eq=False)
-class ScanInfluence:
-    """From a second scan of a log; `sums` are those of each estimator, of the first scan."""
-
-    log: ScannedLog
-    target: Policy
-    sums: dict[Column, Moments] = field(default_factory=dict)
-    _spreads: dict[Pair, Spread] = field(default_factory=dict, repr=False)
-    _refused: dict[Column, RefusedError] = field(default_factory=dict, repr=False)
-    _parts: list[PaddedEpisodes] = field(default_factory=list, repr=False)
-    _sample: PaddedEpisodes | None = field(default=None, repr=False)
-    _clusters: Any = field(default=None, repr=False)
-
-    def by_cluster(self, column: Column, minus: Column | None = None) -> ByCluster:
-        self.spread(column, minus)
-        of = self._clusters
-        sums = of.sums[column] if minus is None else of.sums[column] - of.sums[minus]
-        return sums, of.sizes, of.names
-
-    def spread(self, column: Column, minus: Column | None = None) -> Spread:
-        wanted = [column] if minus is None else [column, minus]
-        for each in wanted:
-            if (each, None) not in self._spreads and each not in self._refused:
-                self._scan()
-        for each in wanted:
-            if each in self._refused:
-                raise self._refused[each]
-        if minus is not None and (minus, column) in self._spreads:
-            return -self._spreads[minus, column]
-        return self._spreads[column, minus]
-
-    def sample(self, recipe: Recipe) -> PaddedEpisodes:
-        """Of the episodes, with the influence values of all estimators."""
-        self.spread(recipe)
-        if self._sample is None:
-            first = next(iter(self.sums.values()))
-            self._sample = PaddedEpisodes.together(self._parts, self._share(first))
-            self._parts.clear()
-        return self._sample
-
-    def _share(self, sums: Moments) -> float:
-        return share_of(sums.n_episodes, sums.about.horizon)
-
-    def _scan(self) -> None:
-        """ψ of all estimators and of the behavior, part by part of the log."""
-        from reweigh.sums.engines import second_scan
-
-        first, once = next(iter(self.sums.values())), RememberedPolicy(self.target)
-        gradients: dict[Column, Any] = {}
-        for column in (BEHAVIOR, *self.sums):
-            try:
-                gradients[column] = self._gradient(column, first)
-            except RefusedError as error:
-                self._refused[column] = error
-        spreads: dict[Pair, Spread] = {}
-
-        def visit(part: EpisodeLog) -> None:
-            once.forget()
-            psi = {
-                column: self._gathered(column, of, part, once) for column, of in gradients.items()
-            }
-            differences: dict[Pair, Floats] = {
-                (column, None): values for column, values in psi.items()
-            }
-            differences |= {(a, b): psi[a] - psi[b] for a, b in combinations(psi, 2)}
-            for pair, values in differences.items():
-                spread = Spread.of(values, part.steps.episode)
-                spreads[pair] = spreads[pair] + spread if pair in spreads else spread
-            if part.steps.cluster is not None:
-                self._clusters.add(part, psi)
-            if not first.truncated:
-                which = sampled(part.steps, self._share(first))
-                rho = ratios(part, once, None)[1]
-                padded = PaddedEpisodes.of(part.steps, rho, len(part.states), which)
-                padded.psi.update((column, values[which]) for column, values in psi.items())
-                self._parts.append(padded)
-
-        def begin() -> Callable[[EpisodeLog], None]:
-            spreads.clear()
-            self._parts.clear()
-            if first.about.cluster is not None:
-                from reweigh.estimate.clusters import ScannedClusters
-
-                self._clusters = ScannedClusters()
-            return visit
-
-        second_scan.visit_episodes(self.log, self.target, first, begin)
-        for column in gradients:
-            if not np.isfinite(spreads[column, None].top):
-                self._refused[column] = overflow()
-        self._spreads.update(spreads)
-
-    def _gradient(self, column: Column, sums: Moments) -> Any:
-        """The terms gathered over a part of the log. For the behavior's value these are the mean
-        return, or with cut-off episodes the gradient of the recursion with every ratio 1."""
-        if column != BEHAVIOR:
-            return gradient_of(column, self.sums[column])  # type: ignore[arg-type]
-        if not sums.truncated:
-            mean = behavior_value(sums)
-            if mean is None:
-                raise RefusedError("no-behavior", "the behavior's value is unknown")
-            return mean
-        if sums.transitions is None:
-            raise RefusedError("missing-moments", "these sums have no transitions")
-        about, cells = sums.about, sums.transitions.forget("block")
-        start, hidden = sums.start.forget("block"), sums.hidden
-        of = behavior_gradient(cells, start, about.horizon, about.discount, hidden=hidden)
-        return of.gradient
-
-    def _gathered(self, column: Column, gradient: Any, part: EpisodeLog, target: Policy) -> Floats:
-        if isinstance(gradient, float):
-            return returns_of(part) - gradient
-        if column == BEHAVIOR:
-            return gathered(gradient, part, target, np.ones(part.steps.n_rows))
-        rho = ratios(part, target, self.sums[column].about.max_ratio)[1]
-        return gathered(gradient, part, target, rho)
 
 
 def influences_of(data: LogData, dropped: bool) -> RowsInfluence | ScanInfluence | None:
@@ -361,6 +237,8 @@ class EstimateUncertainty(Uncertainty):
     def beside_longer_memories(self) -> Comparison | str:
         """How far the estimate is from those that remember more, or why that is not known."""
         influences, key = influences_of(self.data, self.dropped), "longer memories"
+        if isinstance(self.data, SumsData):
+            influences = self.data.sampled
         if influences is None:
             return NO_EPISODES
         sums = self.data.for_gates(self.recipe, self.dropped)

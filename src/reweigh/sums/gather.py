@@ -352,13 +352,17 @@ def _of_tables(gradient: TableGradient, log: EpisodeLog, target: Policy) -> Floa
     scan = NumpyScan(log, target.probabilities(log), gradient.max_ratio, np.arange(n))
     psi = np.full(n, gradient.constant)
     for slopes in gradient.by_table:
-        sums = scan.declared(slopes.table)  # of each episode
-        keys = [np.append(getattr(slopes, key), getattr(sums, key)) for key in slopes.keys[1:]]
-        index = group_by(keys).index() if keys else np.zeros(len(slopes) + len(sums), np.int64)
+        rows = scan.terms(slopes.table)
+        keys = [np.append(getattr(slopes, key), rows[key]) for key in slopes.keys[1:]]
+        size = len(slopes) + len(rows["block"])
+        index = group_by(keys).index() if keys else np.zeros(size, np.int64)
         cell = np.zeros(int(index.max()) + 1, np.int64)
         cell[index[: len(slopes)]] = np.arange(len(slopes))
         at = cell[index[len(slopes) :]]
-        for column in ("n", *slopes.table.columns):
-            terms = getattr(slopes, column)[at] * getattr(sums, column)
-            psi += tally(sums.block, terms, n)
+        terms = slopes.n[at]
+        for column in slopes.table.columns:
+            slope = getattr(slopes, column)
+            if np.any(slope):
+                terms += slope[at] * rows[column]
+        psi += tally(rows["block"], terms, n)
     return psi

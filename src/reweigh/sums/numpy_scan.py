@@ -115,6 +115,12 @@ class NumpyScan:
         """The sums of a table from outside of the package."""
         return DeclaredSums(table, self.sums(table, own_keys(table)))
 
+    def terms(self, table: Table) -> dict[str, Any]:
+        """What the rows add to such a table: its keys and its columns, not summed."""
+        keys = own_keys(table)
+        used = self.rows(table, keys)
+        return {key: used[key] for key in keys} | _columns(table, used, len(used["block"]))
+
     def _names(self, table: Table, bucket: Ints) -> Names:
         own_state = table.hidden == "state" and self.log.has_hidden
         as_state = len(self.log.states) if own_state else HIDDEN
@@ -285,11 +291,16 @@ def _states(codes: Array, as_state: int) -> Array:
 
 def summed_rows(table: Table, used: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     """Keys, n and columns of a table over the rows that these names are of."""
-    size = len(used[keys[0]])
+    columns = _columns(table, used, len(used[keys[0]]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return grouped({key: used[key] for key in keys}, columns, table.largest_of)
+
+
+def _columns(table: Table, used: dict[str, Any], size: int) -> dict[str, Floats]:
+    """By name, a number of each of these rows."""
     with np.errstate(over="ignore", invalid="ignore"):
         values = table.values(used, NUMPY)
-        columns = {n: np.broadcast_to(np.asarray(v, float), size) for n, v in values.items()}
-        return grouped({key: used[key] for key in keys}, columns, table.largest_of)
+        return {n: np.broadcast_to(np.asarray(v, float), size) for n, v in values.items()}
 
 
 def grouped(

@@ -39,7 +39,8 @@ def not_run(study: Study[Any], cells: Sequence[Row]) -> str:
     for world, n in missing(study, cells):
         known = [(m, s) for (w, m), s in measured.items() if w == world]
         unknown += not known
-        more += max((s * max(n / m, 1) for m, s in known), default=0.0) * wanted / 3600
+        # what a log costs however few its episodes makes each of these too much
+        more += min((s * max(n / m, 1) for m, s in known), default=0.0) * wanted / 3600
     if by_size:
         text += (
             f" The others would add at most {more:.1f}, if time grows as the episodes do"

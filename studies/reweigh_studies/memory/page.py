@@ -73,9 +73,9 @@ def page(study: MemoryStudy) -> str:
         f'`mis(memory=k)` multiplies the ratios of the last k steps, and `memory="auto"` chooses '
         f"k. Here it is measured in {worlds} simulated worlds with known true values, at "
         f"{listed(study.sizes)} episodes, {count} logs each. Most of these worlds show less than "
-        "their state. The choice is between memories that leave at least "
-        f"{rule['least']:g} effective episodes, and stops before the first that differs from a "
-        f"longer one beyond chance (p ≤ {rule['alike']:g}).\n",
+        "their state. Of the memories that leave at least "
+        f"{rule['least']:g} effective episodes, the shortest is taken that differs from no longer "
+        f"one beyond chance (p ≤ {rule['alike']:g}).\n",
         "`make study-memory` runs it again and goes on where it was ended.\n",
         *(f"{remark}\n" for remark in study.about["remarks"]),
         not_run(MEMORY, study.cells),

@@ -48,14 +48,13 @@ def chosen(cell: MemoryCell, columns: Columns, least: float, alike: float) -> np
     for k in sorted(values):
         borne[k] = np.isfinite(values[k]) & ((sizes[k] >= least) & ~lost | (k == min(values)))
         lost |= sizes[k] < least
-    walk = sorted(values, reverse=True)
-    taken, stopped = np.full(len(lost), -1), np.zeros(len(lost), bool)
-    for place, k in enumerate(walk):
-        here = borne[k] & ~stopped
-        for longer in walk[:place]:
+    taken, memories = np.full(len(lost), -1), sorted(values, reverse=True)
+    for place, k in enumerate(memories):
+        agrees = borne[k]
+        for longer in memories[:place]:
             p = of_memory(cell, columns, P, str(longer))[k]
-            stopped |= here & borne[longer] & ~(p > alike)  # unknown counts as far
-        taken = np.where(here & ~stopped, k, taken)
+            agrees = agrees & (~borne[longer] | (p > alike))  # unknown counts as far
+        taken = np.where(agrees, k, taken)
     return taken
 
 

@@ -2,14 +2,14 @@
 
 A stream is read in its order if the rows of an episode are adjacent. Rows in any other order are
 sorted by DuckDB first, which uses the disk if memory is too small; so are those of the engine
-duckdb. Spark and warehouses keep their rows: there is no second scan of them.
+duckdb. Spark and warehouses keep their rows, but for a sample of their episodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,23 @@ def visit_episodes(
         _visit_sorted(log, engine, target, horizon, lambda _: recoded(begin()))
 
 
+def visit_sample(
+    log: ScannedLog, target: Policy, sums: Moments, share: float, begin: Callable[[], Visit]
+) -> None:
+    """The same of this share of the episodes, of a log whose rows stay where they are."""
+    engine = None if log.scanner.name == "ibis" else log.scanner.name
+    with np.errstate(over="ignore", invalid="ignore"):
+        visit = begin()
+        _visit_sorted(
+            log,
+            engine,
+            target,
+            sums.about.horizon,
+            lambda _: lambda part: visit(with_codes_of(part, sums)),
+            share,
+        )
+
+
 def with_codes_of(log: EpisodeLog, sums: Moments) -> EpisodeLog:
     """The same episodes, with the codes that states and actions have in these sums."""
     states = Labels(tuple(value for value in sums.states.values if value is not None))
@@ -97,7 +114,9 @@ def _visit_sorted(
     target: Policy,
     horizon: int,
     begin: Callable[[bool], Visit],
+    share: float | None = None,
 ) -> None:
+    """All rows from DuckDB; or of a share of the episodes from anywhere."""
     from reweigh.sums.engines.sql_connect import open_home
     from reweigh.sums.engines.sql_log import policy_columns
     from reweigh.sums.engines.sql_rows import wanted_columns
@@ -106,7 +125,11 @@ def _visit_sorted(
     with open_home(engine, log.data, reading, policy) as home:
         named = [name for _, name in wanted_columns(reading.columns, policy)]
         names = list(dict.fromkeys(named))
-        rows = SortedRows.of(home, names, reading)
+        rows = (
+            SortedRows.of(home, names, reading)
+            if share is None
+            else SampledRows.of(home, names, reading, share)
+        )
         found = scan(rows, rows, reading, horizon, begin, fast=False)  # type: ignore[arg-type]
     _refuse_change(bool(found.faults or found.target_faults))
 
@@ -124,27 +147,32 @@ class SortedRows:
     home: Any
     names: list[str]
     schema: pa.Schema
-    query: str
+    expression: Any
     threads: ClassVar[int] = 1
     order: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
-    def of(cls, home: Any, names: list[str], reading: Reading) -> SortedRows:
+    def of(cls, home: Any, names: list[str], reading: Reading, share: float = 1.0) -> Self:
         from reweigh.sums.engines.sql_log import open_rows
 
         table, kinds = open_rows(home, reading, names)
+        if share < 1:
+            from reweigh.sums.engines.sql_rows import sampled
+
+            at = names.index(reading.columns.episode)
+            table = sampled(table, f"c{at}", kinds[at], share, home.dialect)
         by = [f"c{names.index(name)}" for name in reading.columns.order]
-        query = home.sql(table.order_by([table[name] for name in by]))
+        ordered = table.order_by([table[name] for name in by])
         plain = [k.value_type if pa.types.is_dictionary(k) else k for k in kinds]
         plain = [pa.int64() if is_temporal(k) else k for k in plain]  # as they are held there
-        return cls(home, names, pa.schema(list(zip(names, plain, strict=True))), query)
+        return cls(home, names, pa.schema(list(zip(names, plain, strict=True))), ordered)
 
     def batches(self, names: list[str] | None = None) -> Iterator[pa.Table]:
         from reweigh.sums.engines.sql_databases import duckdb_errors
 
         connection = getattr(self.home, "connection", None) or self.home.backend.con
         with duckdb_errors(self.describe(), None):
-            reader = connection.sql(self.query).to_arrow_reader(BATCH)
+            reader = connection.sql(self.home.sql(self.expression)).to_arrow_reader(BATCH)
             for batch in reader:
                 if batch.num_rows:
                     table = pa.Table.from_batches([batch]).rename_columns(self.names)
@@ -155,3 +183,11 @@ class SortedRows:
 
     def place(self, row: int) -> Place:
         return Place(None)
+
+
+class SampledRows(SortedRows):
+    """Those of a share of the episodes, which are few: fetched at once, from any database."""
+
+    def batches(self, names: list[str] | None = None) -> Iterator[pa.Table]:
+        table = self.home.run(self.expression).rename_columns(self.names)
+        yield table.cast(self.schema).select(names or self.names)

@@ -341,28 +341,48 @@ def with_marks(rows: Any, layout: Layout, dialect: str) -> Any:
 
     mu = rows["mu"] if "behavior_prob" in layout else ibis.literal(0.0)
     first = (rows["t"] == 0).fill_null(False)
-    column, _, kind = layout["episode"]
-    halves: dict[str, Any] = {}  # of 64 bits: if an id is not a whole number, or exceeds them
-    if pa.types.is_uint64(kind):
-        bits = only_if(first, rows[column])
-        halves = {"high": (bits >> 32).cast("float64"), "low": (bits & 0xFFFFFFFF).cast("float64")}
-    elif not is_whole(kind):
-        text = only_if(first, rows["e"].cast("string"))
-        halves = {"high": hex_digits(text, 0, dialect), "low": hex_digits(text, 8, dialect)}
-    id_first = only_if(first, id_number(rows, layout))
-    began = only_if(first, rows["began"]) if "began" in rows.columns else id_first
-    rows = rows.mutate(my=known(rows["y"]), mm=known(mu), id=id_first, began=began, **halves)
-    me = rows["id"].cast("float64")
-    if halves:  # the bits of a signed number: each half is exact, their sum is rounded once
-        high = ibis.ifelse(rows["high"] < 2.0**31, rows["high"], rows["high"] - 2.0**32)
-        me = ibis.coalesce(me, high * 2.0**32 + rows["low"])
-    rows = rows.mutate(my=_folded(rows["my"]), mm=_folded(rows["mm"]), me=me.fill_null(0.0))
+    if "began" in rows.columns:
+        began = only_if(first, rows["began"])
+    else:
+        began = only_if(first, id_number(rows, layout))
+    rows = rows.mutate(my=known(rows["y"]), mm=known(mu), began=began)
+    rows = _with_ids(rows, layout, dialect, first)
+    rows = rows.mutate(my=_folded(rows["my"]), mm=_folded(rows["mm"]))
     # d = [(f(y) + 1) · (f(μ) + t + 2) · SPREAD]
     t = ibis.ifelse((rows["t"] >= 0) & (rows["t"] < MOST_STEPS), rows["t"], 0).cast("float64")
     d = _fraction((rows["my"] + 1.0) * (rows["mm"] + (t + 2.0)) * SPREAD)
     rows = rows.mutate(md=d, me=_folded(rows["me"]))
     # g = [(f(id) + 1) · (d_0 + 2) · SPREAD]
     return rows.mutate(mg=_fraction((rows["me"] + 1.0) * (rows["md"] + 2.0) * SPREAD))
+
+
+def _with_ids(rows: Any, layout: Layout, dialect: str, where: Any) -> Any:
+    """Rows with `id`, a whole number or null, and `me`, the id's number of `log/steps.py`; null and
+    0 elsewhere."""
+    column, _, kind = layout["episode"]
+    halves: dict[str, Any] = {}  # of 64 bits: if an id is not a whole number, or exceeds them
+    if pa.types.is_uint64(kind):
+        bits = only_if(where, rows[column])
+        halves = {"high": (bits >> 32).cast("float64"), "low": (bits & 0xFFFFFFFF).cast("float64")}
+    elif not is_whole(kind):
+        text = only_if(where, rows["e"].cast("string"))
+        halves = {"high": hex_digits(text, 0, dialect), "low": hex_digits(text, 8, dialect)}
+    rows = rows.mutate(id=only_if(where, id_number(rows, layout)), **halves)
+    me = rows["id"].cast("float64")
+    if halves:  # the bits of a signed number: each half is exact, their sum is rounded once
+        high = ibis.ifelse(rows["high"] < 2.0**31, rows["high"], rows["high"] - 2.0**32)
+        me = ibis.coalesce(me, high * 2.0**32 + rows["low"])
+    return rows.mutate(me=me.fill_null(0.0))
+
+
+def sampled(log: Any, column: str, kind: pa.DataType, share: float, dialect: str) -> Any:
+    """The rows of the episodes, with their ids in `column`, that `memory_rows.sampled` takes:
+    [d² · MIX] < share, d = [(f(id) + 1) · 2 · SPREAD]."""
+    rows = log.mutate(e=label(log[column], kind))
+    rows = _with_ids(rows, {"episode": Role(column, "", kind)}, dialect, ibis.literal(True))
+    rows = rows.mutate(me=_folded(rows["me"]))
+    rows = rows.mutate(md=_fraction((rows["me"] + 1.0) * 2.0 * SPREAD))
+    return rows.filter(_fraction(rows["md"] * rows["md"] * MIX) < share)[log.columns]
 
 
 def mark_sums(rows: Any, inside: Any) -> dict[str, Any]:
