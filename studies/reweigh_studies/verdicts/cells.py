@@ -56,7 +56,8 @@ class VerdictCell:
 
     def describe(self) -> dict[str, Any]:
         known = {"study": STUDY, "world": self.of.describe(), "n": self.n, "level": LEVEL}
-        return known | {"reward_range": declared(self.world)}
+        ends = declared(self.world)
+        return known | {"reward_range": None if ends is None else list(ends)}  # as JSON has them
 
     def replicate(self, estimators: Sequence[str], sequence: np.random.SeedSequence) -> Row:
         """All columns of one log: values of gates, so that limits can be changed afterwards, and
