@@ -5,9 +5,9 @@ moves with an episode also because the episode moves μ̂. A row adds to the est
 
     g = n ∂v̂/∂log ρ,   so that   ψ_i += Σ_{rows of i} [G(c)/(n(c) + αA) - G(c,a)/(n(c,a) + α)]
 
-with G the sums of g over the rows of a cell (`FittedBehavior.influence`): the score of the fit times
-the slope of the estimate. Counts take part of an estimate's variance away. By step and state, where
-all actions are seen, ψ of MIS becomes that of DM, which MIS with these counts is.
+with G the sums of g over the rows of a cell (`FittedBehavior.influence`): the slope of the estimate
+times the score of the fit. Counts take part of an estimate's variance away. By step and state,
+where all actions are seen, ψ of MIS becomes that of DM, which MIS with these counts is.
 
 The slopes are those of the gradient that ψ itself is made of: of MIS ∂v/∂Σρ ρ + ∂v/∂Σz z of the
 row's cell, of running products and windows those of all products that the row is in. `mdr-loo`

@@ -380,11 +380,9 @@ def _estimate(data: LogData, recipe: Recipe) -> Estimate:
     if n < 2:
         error, method = None, "one episode shows no variation"
     elif error is not None and base.about.behavior != "logged":
-        from reweigh.evaluation import fitted
+        from reweigh.evaluation.fitted import of_fitted
 
-        note = fitted.IGNORED
-        if fitted.includes_fit(data, recipe, dropped):
-            note, kind = fitted.INCLUDED, fitted.FittedUncertainty
+        kind, note = of_fitted(data, recipe, dropped)
     known = {"n_episodes": n, "error": error, "error_method": method, "note": note}
     logged = solved.behavior_value
     if logged is None and data.log is not None and not data.log.n_truncated:

@@ -1,5 +1,5 @@
-"""How sure an estimate is where the propensities were estimated from its own episodes: the error is
-that of the influence values, which hold what the fit adds (`estimate/estimated_propensities.py`)."""
+"""How sure an estimate is where the propensities were estimated from its own episodes: the error
+is that of the influence values with what the fit adds (`estimate/estimated_propensities.py`)."""
 
 from __future__ import annotations
 
@@ -49,3 +49,12 @@ class FittedUncertainty(EstimateUncertainty):
         if before is not None and solution.standard_error:
             freedom = Freedom(error * before.error / solution.standard_error, before.df)
         return replace(plain, error=error, error_method="influence values", freedom=freedom)
+
+
+def of_fitted(
+    data: LogData, recipe: Recipe, dropped: bool
+) -> tuple[type[EstimateUncertainty], str]:
+    """The uncertainty of an estimate with estimated propensities, and the note beside it."""
+    if includes_fit(data, recipe, dropped):
+        return FittedUncertainty, INCLUDED
+    return EstimateUncertainty, IGNORED

@@ -311,7 +311,6 @@ class EstimatedPropensities(
     name="estimated propensities",
     question="Were the propensities estimated, and from enough rows?",
     fault="fitted-behavior",
-    needs={"choices"},
     limits=limits_by(Limit(0.01, None)),  # that of rare states of a model, which counts make of it
     softened=(
         "amber where the standard error ignores that they were estimated, or an action that the "
@@ -319,7 +318,8 @@ class EstimatedPropensities(
     ),
     of={"ratios"},
 ):
-    """The share of the target's actions whose propensity rests on fewer than 10 rows."""
+    """The share of the target's actions whose propensity rests on fewer than 10 rows; of logged
+    propensities nothing is read."""
 
     def measure(self, context: Context) -> GateResult:
         advice = "log the propensities: estimated ones are wrong if the decisions depended on more "
@@ -335,27 +335,12 @@ class EstimatedPropensities(
             why = mass if isinstance(mass, str) else context.lacking("model", NO_ACTIONS)
             text = f"{text}; how many rows they rest on is unknown ({why})"
             return self.result("amber", None, text, advice=advice, limit=str(self.limit()))
+        from reweigh.trust.gates.counted import thin_counts
+
         few, unseen = thin_counts(cells.forget("block"), mass, log.behavior_fit.per_step)
         share = few / max(context.sums.about.horizon, 1)
         text += f"; {share:.1%} of the target's actions were seen fewer than {SEEN_ENOUGH} times"
         if unseen > LOST_BY_COUNTS:
             text += f", and it takes actions that were never seen {unseen:.2g} times an episode"
-            return self.result("amber", share, text, advice=advice, limit=str(self.limit()))
+            return self.result("amber", None, text, advice=advice, limit=str(self.limit()))
         return self.judge(share, text, advice)
-
-
-def thin_counts(cells: TransitionMoments, mass: StateValues, per_step: bool) -> tuple[float, float]:
-    """How often an episode of the target takes actions that were seen fewer than SEEN_ENOUGH times
-    where their propensity was counted (in a state, or a step and state), and never."""
-    step = cells.t if per_step else np.zeros(len(cells), np.int64)
-    actions, pairs = group_by([step, cells.s, cells.a]), group_by([cells.t, cells.s])
-    n = actions.sum(cells.n)
-    pi, rare = divided(actions.sum(cells.pi), n), n < SEEN_ENOUGH
-    places = group_by([actions.keys[0], actions.keys[1]])
-    unseen = np.maximum(1 - places.sum(pi), 0.0)
-    few = places.sum(np.where(rare, pi, 0.0)) + np.where(unseen > NOTHING, unseen, 0.0)
-    d = mass.at(*pairs.keys)
-    of_step = pairs.keys[0] if per_step else 0 * pairs.keys[0]
-    at = group_by([np.append(places.keys[0], of_step), np.append(places.keys[1], pairs.keys[1])])
-    total = tally(at.index()[len(places) :], d, len(places))
-    return float(total @ few), float(total @ np.where(unseen > NOTHING, unseen, 0.0))
