@@ -21,8 +21,8 @@ from reweigh_studies.coverage.measures import LEVEL, LEVELS, VALUE, column, inte
 from reweigh_studies.coverage.worlds import StudyWorld
 from reweigh_studies.verdicts.worlds import WORLDS, declared
 
-STUDY = 2  # version of the measurements: a cell of another one is refused
-ESTIMATORS = ("mis", "mis-hajek", "dm", "mdr", "wis", "is")
+STUDY = 3  # version of the measurements: a cell of another one is refused
+ESTIMATORS = ("mis", "mis-hajek", "mdr-loo", "dm", "mdr", "wis", "is")
 COLOR, INTERVAL, GATE, FIRED, ERROR = "level", "auto", "gate", "fired", "error"
 LOG, SECONDS = "log", "seconds"
 

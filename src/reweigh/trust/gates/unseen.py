@@ -146,7 +146,7 @@ class RareActions(
     question="Does the log lack actions that it rarely takes and the target likes?",
     fault="emergency",
     needs={"choices", "state values"},
-    limits=limits_by(Limit(0.7, 1.0)),  # in errors; a model's are judged by "support"
+    limits=limits_by(Limit(0.5, 1.0)),  # in errors; a model's are judged by "support"
     unless={"model", "pooled steps", "stationary"},
     assumption=True,
 ):
