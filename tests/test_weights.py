@@ -230,5 +230,5 @@ def test_the_scale_of_weights_does_not_matter() -> None:
 
 def test_an_estimator_that_leaves_out_rows_refuses_weights() -> None:
     log, target = logs("default")
-    with pytest.raises(rw.RefusedError, match="mdr-loo.*sampling weights"):
+    with pytest.raises(rw.RefusedError, match=r"mdr-loo.*sampling weights"):
         rw.evaluate(weighted(log, COUNTS), target, "mdr-loo")

@@ -81,7 +81,6 @@ class RowsInfluence:
     dropped: bool
     solved: dict[Column, Callable[[], Floats]] = field(default_factory=dict, repr=False)
     _psi: dict[Column, Floats] = field(default_factory=dict, repr=False)
-    _of_fit: dict[Column, Floats | None] = field(default_factory=dict, repr=False)
 
     def values(self, column: Column) -> Floats:
         """(n,) ψ, with what the fit of estimated propensities adds."""
@@ -97,11 +96,12 @@ class RowsInfluence:
     def of_fit(self, recipe: Recipe) -> Floats | None:
         """(n,) what the fit of the propensities adds; None where there is none, or not known."""
         log, target = self.data.rows(self.dropped)
-        if recipe not in self._of_fit and log.behavior_fit is not None:
-            from reweigh.estimate.estimated_propensities import influence_of_fit
+        if log.behavior_fit is None:
+            return None
+        from reweigh.estimate.estimated_propensities import influence_of_fit
 
-            self._of_fit[recipe] = influence_of_fit(log, target, recipe)
-        return self._of_fit.get(recipe)
+        key = ("fit", self.dropped, recipe)
+        return self.data.once(key, lambda: influence_of_fit(log, target, recipe))
 
     def _values(self, column: Column) -> Floats:
         if column in self.solved:
