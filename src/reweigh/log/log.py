@@ -242,12 +242,12 @@ class EpisodeLog:
     def with_behavior(self, behavior: Behavior) -> EpisodeLog:
         """The same log with estimated behavior probabilities (see `fit_behavior`)."""
         steps = replace(self.steps, behavior_prob=behavior.probabilities(self))
-        known = hasattr(behavior, "influence") and behavior.fitted_on(self)
+        fitted_on = getattr(behavior, "fitted_on", None)
         return replace(
             self,
             steps=steps,
             behavior_source=behavior.describe(),
-            behavior_fit=behavior if known else None,
+            behavior_fit=behavior if fitted_on is not None and fitted_on(self) else None,
             _cache=dict(self._cache),
         )
 

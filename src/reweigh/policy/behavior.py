@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import Fault, InputWarning, RefusedError, UsageError, input_error, must_be
+from reweigh.kernels import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
 from reweigh.policy import Floats
@@ -122,7 +123,7 @@ class FittedBehavior:
             if self.folds > 1:
                 others = others - by_fold[fold, place]
             found += sign * others
-        return np.bincount(log.steps.episode_index, found, log.n_episodes)
+        return tally(log.steps.episode_index, found, log.n_episodes)
 
 
 def fit_behavior(
