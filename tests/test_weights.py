@@ -17,6 +17,7 @@ from reweigh.evaluation.resampling import resample
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 ESTIMATORS = {name: rw.estimator(name) for name in rw.ESTIMATORS} | VARIANTS
+del ESTIMATORS["mdr-loo"]  # leaves out a row, which a weight is not
 ESTIMATORS |= {"mis-memory-1": rw.mis(memory=1), "dm-clipped": rw.dm()}
 N = 240
 
@@ -36,7 +37,8 @@ COUNTS = np.random.default_rng(1).integers(1, 4, N)
 
 @pytest.mark.parametrize("world", ["default", "ending", "hidden", "bandit", "noisy"])
 def test_weight_two_is_the_episode_twice(world: str) -> None:
-    """And weights that are all equal are none, for every estimator."""
+    """And weights that are all equal are none, for every estimator. A Q of other episodes is drawn
+    towards the state's value by a row: copies are more rows, weights are not."""
     log, target = logs(world)
     recipes = list(ESTIMATORS.values())
     by_weight = rw.point_values(weighted(log, COUNTS), target, recipes)
@@ -50,12 +52,13 @@ def test_weight_two_is_the_episode_twice(world: str) -> None:
         if isinstance(a, float):
             answered += 1
             size = max(1.0, abs(b))
-            assert a == pytest.approx(b, abs=1e-12 * size), name
+            if not ESTIMATORS[name].fitted or ESTIMATORS[name].control.blocks == 1:
+                assert a == pytest.approx(b, abs=1e-12 * size), name
             assert c == pytest.approx(d, abs=1e-12 * size), name
     assert answered >= 12
 
 
-@pytest.mark.parametrize("name", ["mis", "dm", "wis", "is", "mdr-crossfit", "mis-hajek"])
+@pytest.mark.parametrize("name", ["mis", "dm", "wis", "is", "dr", "mis-hajek"])
 def test_large_logs_take_weights(name: str) -> None:
     """Beyond 100,000 rows the compiled scan makes the sums, by weight."""
     world = rw.worlds.random_mdp(2, 4, 2, 6)
@@ -223,3 +226,9 @@ def test_the_scale_of_weights_does_not_matter() -> None:
         assert one.value == pytest.approx(two.value, rel=1e-12)
         assert one.standard_error == pytest.approx(two.standard_error, rel=1e-12)
         assert one.n_episodes == two.n_episodes == N
+
+
+def test_an_estimator_that_leaves_out_rows_refuses_weights() -> None:
+    log, target = logs("default")
+    with pytest.raises(rw.RefusedError, match=r"mdr-loo.*sampling weights"):
+        rw.evaluate(weighted(log, COUNTS), target, "mdr-loo")

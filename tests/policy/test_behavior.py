@@ -215,7 +215,10 @@ def test_counts_that_equal_the_logged_propensities_give_the_same_estimate(name: 
     fitted = without.with_behavior(rw.fit_behavior(without))
     first, second = (rw.evaluate(log, target, name) for log in (logged, fitted))
     assert second.value == pytest.approx(first.value, rel=1e-13)
-    assert second.standard_error == pytest.approx(first.standard_error, rel=1e-10)
+    if name == "dm":  # the others' errors are those of estimated propensities, which differ
+        assert second.standard_error == pytest.approx(first.standard_error, rel=1e-10)
+    else:
+        assert second.standard_error < first.standard_error
 
 
 @pytest.mark.filterwarnings("ignore::reweigh.PlaceboWarning")

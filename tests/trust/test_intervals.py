@@ -500,7 +500,8 @@ def test_the_estimated_behavior_is_told_beside_the_interval() -> None:
     for method in METHODS:
         interval = found.interval(0.8, method, replicates=99, seed=1)
         assert interval is not None
-        assert interval.method.endswith("; ignores that the behavior was estimated")
+        holds = "ignores" if method in ("jackknife", "percentile") else "includes"
+        assert interval.method.endswith(f"; {holds} that the behavior was estimated")
 
 
 # Sums alone

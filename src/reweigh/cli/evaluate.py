@@ -404,10 +404,7 @@ def _print(
     terminal.say(*(note for note in inputs.about.get("notes", ()) if note.startswith("bins: ")))
     terminal.say(*(f"auto chose {e.chosen}" for e in records if e.chosen is not None))
     if inputs.behavior != "logged":
-        terminal.say(
-            f"behavior probabilities: {inputs.behavior}; the standard error ignores that they "
-            "were estimated"
-        )
+        terminal.say(f"behavior probabilities: {inputs.behavior}")
     terminal.warn(f"! {line}" for line in outcome.general_warnings)
     if whole is not None:
         if terminal.quiet:

@@ -348,7 +348,7 @@ def shaped_gradient(recipe: Recipe, sums: Moments) -> CellGradient:
 
 def shaped_influence(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
     """(n,) ψ of DR, WDR or MDR, through an in-sample Q too."""
-    fit = _fitting_sums(log, target, recipe)
+    fit = fitting_sums(log, target, recipe)
     psi = fixed_q_values(log, target, recipe, fit)
     assert recipe.control is not None
     if fit is None or recipe.control.blocks > 1:
@@ -362,7 +362,7 @@ def fixed_q_values(
     """(n,) ψ of DR, WDR or MDR with Q as it is: where Q was fitted, without its own influence."""
     if recipe.uses_trajectories and log.n_truncated:
         raise cut_off(log.n_truncated)  # whichever half they are in
-    fit = _fitting_sums(log, target, recipe) if fit is None else fit
+    fit = fitting_sums(log, target, recipe) if fit is None else fit
     with np.errstate(over="ignore", invalid="ignore"):
         shaped = shape_log(log, target, recipe, fit).log
         psi = finite(plain_values(shaped, target, recipe.plain))
@@ -374,7 +374,7 @@ def fixed_q_values(
     return whole
 
 
-def _fitting_sums(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments | None:
+def fitting_sums(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments | None:
     """The sums that Q is fitted to; None of a user's own."""
     if not recipe.fitted:
         return None

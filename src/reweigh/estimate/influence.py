@@ -27,7 +27,8 @@ influence of DM. Where cells (t, s, a) have eight rows or more, ψ with and with
 that differ by less than 1 %; at three rows both are too small (0.7 and 0.8 of the spread) for an
 estimate that is itself off by more than its error: there use cross-fit.
 
-Ratios are taken as they are, also where the behavior was estimated.
+Ratios are taken as they are here; where the behavior was estimated from the same episodes,
+`estimated_propensities.py` has what that adds.
 """
 
 from __future__ import annotations

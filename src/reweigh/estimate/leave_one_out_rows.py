@@ -20,6 +20,7 @@ import numpy as np
 
 from reweigh.estimate import recursion
 from reweigh.estimate.estimator import Recipe, Solution, value_alone
+from reweigh.estimate.influence import refuse_weights
 from reweigh.estimate.leave_one_out import PRIOR, ROUNDING, with_weights
 from reweigh.estimate.marginal import refuse_cut_stretches
 from reweigh.estimate.operators import OneStep, cells_of, importance_operator
@@ -198,6 +199,7 @@ class RowValues:
 
 
 def of_rows(recipe: Recipe, log: EpisodeLog, target: Policy, sums: Moments) -> RowValues:
+    refuse_weights(log, "mdr-loo, which leaves out one row at a time (use mdr-crossfit),")
     by_state = sums.model is not None and not sums.hidden and bool(follows_state(sums.model))
     return RowValues.of(Rows.of(log, target, recipe, by_state))
 

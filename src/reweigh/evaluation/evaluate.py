@@ -374,13 +374,16 @@ def _estimate(data: LogData, recipe: Recipe) -> Estimate:
     solved = solve(data, recipe, dropped)
     solution, used, base = solved.solution, solved.used, solved.base
     n, error, method, note = used.n_episodes, solution.standard_error, solution.error_method, ""
+    kind: type[EstimateUncertainty] = EstimateUncertainty
     _finite(solution.value)
     if error is not None and not np.isfinite(error):
         error, method = None, OVERFLOW
     if n < 2:
         error, method = None, "one episode shows no variation"
     elif error is not None and base.about.behavior != "logged":
-        note = "; ignores that the behavior was estimated"
+        from reweigh.evaluation.fitted import of_fitted
+
+        kind, note = of_fitted(data, recipe, dropped)
     known = {"n_episodes": n, "error": error, "error_method": method, "note": note}
     logged = solved.behavior_value
     if logged is None and data.log is not None and not data.log.n_truncated:
@@ -388,7 +391,7 @@ def _estimate(data: LogData, recipe: Recipe) -> Estimate:
     if isinstance(data, SumsData) and data.sampled is not None:
         data.sampled.sums[recipe] = base
     nodes, about = solution.by_node, base.about
-    kind, weighted = EstimateUncertainty, data.log is not None and data.log.columns.weight
+    weighted = data.log is not None and data.log.columns.weight
     if about.cluster is not None or weighted:
         from reweigh.evaluation.clustered import ClusteredUncertainty as kind
     sure = kind.of(data, recipe, solution, dropped, behavior_value=logged, **known)

@@ -176,6 +176,7 @@ class Estimate(Estimated):
             state_values=of.data.state_values(self.recipe, of.dropped),
             nodes=None if self.marginals is None else self.marginals.by_node,
             reward_range=of.data.reward_range,
+            includes_fit=of.note.startswith("; includes"),
             with_model=lambda: of.data.for_gates(self.recipe, of.dropped, "model"),
             shared=of.data.once(("gates", id(sums)), dict[str, Any]),
         )

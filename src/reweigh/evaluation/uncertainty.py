@@ -77,10 +77,25 @@ class RowsInfluence:
     _psi: dict[Column, Floats] = field(default_factory=dict, repr=False)
 
     def values(self, column: Column) -> Floats:
-        """(n,) ψ."""
+        """(n,) ψ, with what the fit of estimated propensities adds."""
+        more = None if isinstance(column, str) else self.of_fit(column)
+        return self.given_ratios(column) if more is None else self.given_ratios(column) + more
+
+    def given_ratios(self, column: Column) -> Floats:
+        """(n,) ψ with the ratios as they are."""
         if column not in self._psi:
             self._psi[column] = self._values(column)
         return self._psi[column]
+
+    def of_fit(self, recipe: Recipe) -> Floats | None:
+        """(n,) what the fit of the propensities adds; None where there is none, or not known."""
+        log, target = self.data.rows(self.dropped)
+        if log.behavior_fit is None:
+            return None
+        from reweigh.estimate.estimated_propensities import influence_of_fit
+
+        key = ("fit", self.dropped, recipe)
+        return self.data.once(key, lambda: influence_of_fit(log, target, recipe))
 
     def _values(self, column: Column) -> Floats:
         if column in self.solved:
@@ -113,7 +128,7 @@ class RowsInfluence:
         x = self.data.once(("padded", self.dropped), self._padded)
         if recipe not in x.psi:
             log, _ = self.data.rows(self.dropped)
-            x.psi[recipe] = self.values(recipe)[sampled(log.steps, x.share)]
+            x.psi[recipe] = self.given_ratios(recipe)[sampled(log.steps, x.share)]
         return x
 
     def _padded(self) -> PaddedEpisodes:

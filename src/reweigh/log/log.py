@@ -96,7 +96,9 @@ class Source(Protocol):
 
 
 class Behavior(Protocol):
-    """An estimate of μ, such as `fit_behavior` makes."""
+    """An estimate of μ, such as `fit_behavior` makes. One that has `influence(log, slopes)` and
+    `fitted_on(log)` says how the episodes that it was estimated from move an estimate through it
+    (see `FittedBehavior`)."""
 
     def probabilities(self, log: EpisodeLog) -> npt.NDArray[np.float64]: ...
 
@@ -116,6 +118,9 @@ class EpisodeLog:
     abstraction: str | None = None
     notes: tuple[str, ...] = ()
     behavior_source: str = "logged"
+    behavior_fit: Any = (
+        None  # a `Behavior` that was estimated from these episodes and has influence
+    )
     _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -223,7 +228,8 @@ class EpisodeLog:
         """The log of some of the episodes (a mask over `steps.episode`)."""
         if not np.any(keep):
             raise UsageError("no episode is left: the selection is empty")
-        return replace(self, steps=self.steps.select(np.asarray(keep, bool)), _cache={})
+        steps = self.steps.select(np.asarray(keep, bool))
+        return replace(self, steps=steps, behavior_fit=None, _cache={})
 
     def with_rewards(
         self, reward: npt.NDArray[np.float64], start_value: npt.NDArray[np.float64]
@@ -236,8 +242,13 @@ class EpisodeLog:
     def with_behavior(self, behavior: Behavior) -> EpisodeLog:
         """The same log with estimated behavior probabilities (see `fit_behavior`)."""
         steps = replace(self.steps, behavior_prob=behavior.probabilities(self))
+        fitted_on = getattr(behavior, "fitted_on", None)
         return replace(
-            self, steps=steps, behavior_source=behavior.describe(), _cache=dict(self._cache)
+            self,
+            steps=steps,
+            behavior_source=behavior.describe(),
+            behavior_fit=behavior if fitted_on is not None and fitted_on(self) else None,
+            _cache=dict(self._cache),
         )
 
     def drop_truncated(self) -> EpisodeLog:

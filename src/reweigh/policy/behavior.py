@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import Fault, InputWarning, RefusedError, UsageError, input_error, must_be
+from reweigh.kernels import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
 from reweigh.policy import Floats
@@ -50,13 +51,8 @@ class FittedBehavior:
             raise UsageError(
                 "a cross-fitted behavior can only be used with the log it was fitted on"
             )
-        row, cell = _cells(log, self.states, self.actions, self.per_step)
-        in_cell = _count(self.cell, self.cell_count, cell)
-        in_row = _count(self.row, self.row_count, row)
-        if self.folds > 1:
-            fold = (log.steps.episode_hash % self.folds)[log.steps.episode_index]
-            in_cell = in_cell - _rows_with_key(cell * self.folds + fold)
-            in_row = in_row - _rows_with_key(row * self.folds + fold)
+        _, cell = _cells(log, self.states, self.actions, self.per_step)
+        in_cell, in_row = self._counts(log)
         # μ̂(a|s) = (n(s,a) + α) / (n(s) + α A)
         with np.errstate(invalid="ignore", divide="ignore"):
             mu = (in_cell + self.smoothing) / (in_row + self.smoothing * len(self.actions))
@@ -83,6 +79,52 @@ class FittedBehavior:
             )
         return np.asarray(mu, np.float64)
 
+    def _counts(self, log: EpisodeLog) -> tuple[Ints, Ints]:
+        """(N,) of each row's cell and of its state, cross-fitted those of the other folds."""
+        row, cell = _cells(log, self.states, self.actions, self.per_step)
+        in_cell = _count(self.cell, self.cell_count, cell)
+        in_row = _count(self.row, self.row_count, row)
+        if self.folds > 1:
+            fold = (log.steps.episode_hash % self.folds)[log.steps.episode_index]
+            in_cell = in_cell - _rows_with_key(cell * self.folds + fold)
+            in_row = in_row - _rows_with_key(row * self.folds + fold)
+        return in_cell, in_row
+
+    def fitted_on(self, log: EpisodeLog) -> bool:
+        """Whether these are the episodes that it was estimated from."""
+        return log.digest() == self.log_digest
+
+    def cells(self, log: EpisodeLog) -> tuple[Ints, Ints]:
+        """(N,) the key of each row's state, or step and state, and that with its action."""
+        return _cells(log, self.states, self.actions, self.per_step)
+
+    def influence(self, log: EpisodeLog, slopes: Floats) -> Floats:
+        """(n,) how much each episode of the fit moves, through μ̂, an estimate that log ρ of the
+        rows moves by `slopes`/n:
+
+            Σ_{rows of i} Σ_f [G_f(s)/(n_f(s) + αA) - G_f(s,a)/(n_f(s,a) + α)]
+
+        with G_f the sums of the slopes over the rows that use the counts n_f: those of all
+        episodes, or cross-fitted for a fold f other than the episode's those without f.
+        """
+        row, cell = self.cells(log)
+        smoothing = self.smoothing * len(self.actions), self.smoothing
+        fold = np.zeros(len(row), np.int64)
+        if self.folds > 1:
+            fold = (log.steps.episode_hash % self.folds)[log.steps.episode_index]
+        found = np.zeros(len(row))
+        for sign, key, count, alpha in zip(
+            (1, -1), (row, cell), self._counts(log)[::-1], smoothing, strict=True
+        ):
+            of, place = np.unique(key, return_inverse=True)
+            by_fold = np.zeros((self.folds, len(of)))
+            np.add.at(by_fold, (fold, place), slopes / (count + alpha))
+            others = by_fold.sum(axis=0)[place]
+            if self.folds > 1:
+                others = others - by_fold[fold, place]
+            found += sign * others
+        return tally(log.steps.episode_index, found, log.n_episodes)
+
 
 def fit_behavior(
     log: EpisodeLog, *, smoothing: float = 0.0, cross_fit: int = 1, per_step: bool = False
@@ -91,8 +133,8 @@ def fit_behavior(
 
     `smoothing` adds that many pseudo-counts to every action; `cross_fit=K` estimates the
     probabilities of an episode from the other K-1 folds (by the hash of its id); `per_step` counts
-    each step separately. Use the result as `log.with_behavior(mu)`. Later standard errors ignore
-    that μ̂ was estimated.
+    each step separately. Use the result as `log.with_behavior(mu)`. Later standard errors include
+    that μ̂ was estimated from these episodes; those of resampling and of saved sums ignore it.
     """
     if not isinstance(log, EpisodeLog):
         raise must_be("log", "in memory: read_log(…, engine='arrays')", type(log).__name__)

@@ -21,8 +21,8 @@ from reweigh_studies.coverage.measures import LEVEL, LEVELS, VALUE, column, inte
 from reweigh_studies.coverage.worlds import StudyWorld
 from reweigh_studies.verdicts.worlds import WORLDS, declared
 
-STUDY = 2  # version of the measurements: a cell of another one is refused
-ESTIMATORS = ("mis", "mis-hajek", "dm", "mdr", "wis", "is")
+STUDY = 3  # version of the measurements: a cell of another one is refused
+ESTIMATORS = ("mis", "mis-hajek", "mdr-loo", "dm", "mdr", "wis", "is")
 COLOR, INTERVAL, GATE, FIRED, ERROR = "level", "auto", "gate", "fired", "error"
 LOG, SECONDS = "log", "seconds"
 
@@ -56,7 +56,8 @@ class VerdictCell:
 
     def describe(self) -> dict[str, Any]:
         known = {"study": STUDY, "world": self.of.describe(), "n": self.n, "level": LEVEL}
-        return known | {"reward_range": declared(self.world)}
+        ends = declared(self.world)
+        return known | {"reward_range": None if ends is None else list(ends)}  # as JSON has them
 
     def replicate(self, estimators: Sequence[str], sequence: np.random.SeedSequence) -> Row:
         """All columns of one log: values of gates, so that limits can be changed afterwards, and

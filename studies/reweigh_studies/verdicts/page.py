@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,22 @@ NAME = "verdicts"
 TABLE, GATE_TABLE, ABOUT = f"{NAME}.csv", f"{NAME}_gates.csv", f"{NAME}.json"
 MAIN = "mis"
 LEAST, LEAST_GREEN = 0.90, 0.70
-UNSEEABLE = (
-    "unseeable",
-    "undeclared event",
-    "late effects",
-    "sites",
-)  # see docs/concepts/what-no-test-can-see.md
+WHY = {  # what no test can see, as in docs/concepts/what-no-test-can-see.md
+    "unseeable": "a hidden cause: the log agrees with its propensities in every state",
+    "undeclared event": "an event that the log has not seen, or once, and no declared range of "
+    "rewards; in the worlds named as unseen events it is declared",
+    "sites": "what episodes of a site share is in no column; in the worlds named as sites, named "
+    "it is",
+}
+UNSEEABLE = tuple(WHY)
+WHY_SPLIT = (
+    "`mdr` fits Q on one half and takes its error from the other; an event in the first half alone "
+    "widens no error: `mdr-loo` uses every row for both"
+)
+WHY_RARE = (
+    "the log never took the action that is worth more than all rewards in it, in a state of a few "
+    "rows; with `reward_range` declared, rare actions reckon with its worth"
+)
 OFTEN = 0.05  # of the logs: a gate that fires less often is not listed
 
 
@@ -71,6 +82,8 @@ def page(study: VerdictStudy) -> str:
         not_run(VERDICTS, study.cells),
         "## What the study is held to\n",
         goals_table(goals(study), ""),
+        "## What remains green and wrong\n",
+        _remaining(study),
         "## Verdicts by world\n",
         "Shares of the logs that are green, amber and red (the rest was refused), and how many of "
         f"the green and the amber intervals cover, where there are at least {ENOUGH}.\n",
@@ -153,6 +166,26 @@ def _not_stricter(rows: list[Row], half: str) -> Goal:
                 )
     found = f"{pairs - len(fallen)} of {pairs} pairs of sizes" if pairs else NOTHING
     return Goal(text, found, bool(pairs) and not fallen, tuple(fallen))
+
+
+def _remaining(study: VerdictStudy) -> str:
+    """The cells whose green intervals cover less than they should, with the reason."""
+    rows = []
+    for row in study.rows:
+        many, covered = row["green_replicates"], row["coverage_green"]
+        if many >= ENOUGH and covered < LEAST - 2 * math.sqrt(LEAST * (1 - LEAST) / many):
+            name, kind = row["estimator"], row["group"]
+            why = WHY.get(kind, "not known")
+            if kind == "rare emergency":
+                why = WHY_RARE
+            elif name == "mdr" and kind not in WHY:
+                why = WHY_SPLIT
+            rows.append((row["world"], row["half"], f"{row['n']:,}", f"`{name}`",
+                         _coverage(row, "green"), why))  # fmt: skip
+    if not rows:
+        return "Nothing, beyond Monte-Carlo error.\n"
+    head = ("world", "half", "n", "estimator", "green ones cover", "why")
+    return table(head, rows)
 
 
 def _colors(study: VerdictStudy, name: str) -> str:

@@ -225,7 +225,7 @@ def _missing(proposal: Proposal) -> None:
         proposal.settings["fit_behavior"] = True
         proposal.missing.append(
             "no column holds the behavior's probabilities: they will be estimated by counts "
-            "(fit_behavior), and the errors ignore that they were estimated"
+            "(fit_behavior), which is right if the decisions depended on the state alone"
         )
     elif behavior is not None and behavior.within(1.0, 1.0):
         proposal.doubts.append(

@@ -31,7 +31,6 @@ from reweigh.trust.gates.episodes import (
     Dependence,
     Drift,
     Episodes,
-    EstimatedPropensities,
     HasInterval,
     HiddenStates,
 )
@@ -64,7 +63,12 @@ from reweigh.trust.gates.support import (
     TotalMass,
     UnseenActions,
 )
-from reweigh.trust.gates.unseen import IncompleteState, RareActions, UnseenEvents
+from reweigh.trust.gates.unseen import (
+    EstimatedPropensities,
+    IncompleteState,
+    RareActions,
+    UnseenEvents,
+)
 from reweigh.trust.gates.weights import (
     DecisiveEpisodes,
     EffectiveSize,

@@ -102,28 +102,6 @@ class Clusters(
         )
 
 
-class EstimatedPropensities(
-    Gate,
-    name="estimated propensities",
-    question="Were the propensities logged, or estimated from this log?",
-    fault="fitted-behavior",
-    limits=limits_by(Limit(0.0, None)),
-    of={"ratios"},
-):
-    """Standard errors ignore that propensities were estimated."""
-
-    def measure(self, context: Context) -> GateResult:
-        estimated = context.sums.about.behavior != "logged"
-        return self.judge(
-            float(estimated),
-            "the propensities were estimated from this log; the standard error ignores that"
-            if estimated
-            else "the propensities were logged",
-            "log the propensities; the interval is mostly too wide if the state holds all that the "
-            "decisions depended on, and wrong if it does not",
-        )
-
-
 class CutOff(
     Gate,
     name="cut-off episodes",

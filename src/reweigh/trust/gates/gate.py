@@ -124,8 +124,7 @@ class Verdict:
     not base a decision on it. Gates that could not be computed are listed as "unknown" and never
     improve a verdict.
 
-    A verdict equals its level (`verdict == "green"`), and another verdict of that level.
-    """
+    A verdict equals its level (`verdict == "green"`), and another verdict of that level."""
 
     gates: tuple[GateResult, ...]
 
@@ -196,6 +195,7 @@ class Context:
     clusters        how many clusters the error is made of; None of a log without clusters
     nodes           d_t(s) of the estimate, for gates that read sums; None without a distribution
     reward_range    the smallest and largest reward that can occur, as declared
+    includes_fit    whether the error includes that the propensities were estimated
     with_model      makes the sums with `model` too, of a log in memory
     shared          results computed earlier from these sums, for any estimator
     """
@@ -215,6 +215,7 @@ class Context:
     clusters: Count | None = None
     nodes: Nodes | DenseNodes | None = None
     reward_range: tuple[float, float] | None = None
+    includes_fit: bool = False
     with_model: Callable[[], Moments] | None = None
     shared: dict[str, Any] = field(default_factory=dict)
 

@@ -85,7 +85,13 @@ class Propensities(
                 None, ("the ratios were clipped, and clipped ratios need not average to 1")
             )
         if sums.about.behavior != "logged":
-            return Outcome(None, "the propensities were estimated from this log, so they fit it")
+            fit = None if context.log is None else context.log.behavior_fit
+            if fit is None or fit.per_step or not cells.has_action:
+                why = "the propensities were estimated from this log, so they fit it"
+                return Outcome(None, why)
+            from reweigh.trust.gates.counted import change_by_step
+
+            return change_by_step(cells.forget("block"), sums.about.horizon)
         return ratio_test(cells, sums.about.horizon, sums.states)
 
     def measure(self, context: Context) -> GateResult:

@@ -37,6 +37,7 @@ import numpy as np
 
 from reweigh.errors import SupportError
 from reweigh.estimate.estimator import Place
+from reweigh.estimate.operators import SEEN_ENOUGH
 from reweigh.estimate.recursion import forward
 from reweigh.estimate.solution import worst_node
 from reweigh.kernels import Groups, group_by, tally
@@ -58,6 +59,7 @@ from reweigh.trust.gates.states import History, StateValues, state_values
 NOTHING = 1e-9  # probability: less is rounding
 LEAST_MU = 1e-12
 MATERIAL = 0.01  # as "policies"
+LOST_BY_COUNTS = 0.0001  # the limit of "support" for models, which counts make of estimates
 RULE_OF_THREE = 3.0  # an event that n rows do not show has a rate of at most 3/n, with 95 %
 UNKNOWN_POLICY = "the target's probabilities of actions that a state does not show are not known"
 NO_ACTIONS = "the actions"
@@ -144,7 +146,7 @@ class RareActions(
     question="Does the log lack actions that it rarely takes and the target likes?",
     fault="emergency",
     needs={"choices", "state values"},
-    limits=limits_by(Limit(0.7, 1.0)),  # in errors; a model's are judged by "support"
+    limits=limits_by(Limit(0.5, 1.0)),  # in errors; a model's are judged by "support"
     unless={"model", "pooled steps", "stationary"},
     assumption=True,
 ):
@@ -302,3 +304,43 @@ def spread_within(cells: TransitionMoments) -> float:
     n, rho, rho2 = (groups.sum(values) for values in (cells.n, cells.rho, cells.rho2))
     within, total = float(np.maximum(rho2 - rho**2 / n, 0.0).sum()), float(rho2.sum())
     return math.sqrt(within / total) if total > 0 else 0.0
+
+
+class EstimatedPropensities(
+    Gate,
+    name="estimated propensities",
+    question="Were the propensities estimated, and from enough rows?",
+    fault="fitted-behavior",
+    limits=limits_by(Limit(0.01, None)),  # that of rare states of a model, which counts make of it
+    softened=(
+        "amber where the standard error ignores that they were estimated, or an action that the "
+        "target takes was not seen in the rows that they were counted in"
+    ),
+    of={"ratios"},
+):
+    """The share of the target's actions whose propensity rests on fewer than 10 rows; of logged
+    propensities nothing is read."""
+
+    def measure(self, context: Context) -> GateResult:
+        advice = "log the propensities: estimated ones are wrong if the decisions depended on more "
+        advice += "than the state"
+        if context.sums.about.behavior == "logged":
+            return self.judge(0.0, "the propensities were logged")
+        if not context.includes_fit:
+            text = "the propensities were estimated from this log; the standard error ignores that"
+            return self.result("amber", None, text, advice=advice, limit=str(self.limit()))
+        log, cells, mass = context.log, context.sums.by_action, target_mass(context)
+        text = "the propensities were estimated from this log, which the standard error includes"
+        if log is None or cells is None or isinstance(mass, str):
+            why = mass if isinstance(mass, str) else context.lacking("model", NO_ACTIONS)
+            text = f"{text}; how many rows they rest on is unknown ({why})"
+            return self.result("amber", None, text, advice=advice, limit=str(self.limit()))
+        from reweigh.trust.gates.counted import thin_counts
+
+        few, unseen = thin_counts(cells.forget("block"), mass, log.behavior_fit.per_step)
+        share = few / max(context.sums.about.horizon, 1)
+        text += f"; {share:.1%} of the target's actions were seen fewer than {SEEN_ENOUGH} times"
+        if unseen > LOST_BY_COUNTS:
+            text += f", and it takes actions that were never seen {unseen:.2g} times an episode"
+            return self.result("amber", None, text, advice=advice, limit=str(self.limit()))
+        return self.judge(share, text, advice)
