@@ -57,9 +57,11 @@ __all__ = [
     "is_",
     "load_moments",
     "log_from_arrays",
+    "magic",
     "mdr",
     "mis",
     "moments",
+    "mrdr",
     "point_values",
     "read_log",
     "read_policy",
@@ -101,8 +103,10 @@ if TYPE_CHECKING:
         dr,
         estimator,
         is_,
+        magic,
         mdr,
         mis,
+        mrdr,
         ssd_is,
         trajectory_is,
         trajectory_wis,
@@ -137,7 +141,8 @@ _HOMES = {
         "StationaryWarning SupportError UsageError"
     ),
     "reweigh.estimate.presets": (
-        "ESTIMATORS dm dr estimator is_ mdr mis ssd_is trajectory_is trajectory_wis wdr wis"
+        "ESTIMATORS dm dr estimator is_ magic mdr mis mrdr ssd_is trajectory_is trajectory_wis wdr "
+        "wis"
     ),
     "reweigh.estimate.estimator": "Recipe",
     "reweigh.estimate.table_weights": "TableWeights",

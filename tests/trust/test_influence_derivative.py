@@ -17,8 +17,9 @@ from repeated import VARIANTS, derivative, repeated
 
 import reweigh as rw
 from reweigh.estimate import stationary
-from reweigh.estimate.doubly_robust import fixed_q_values, shape_log
+from reweigh.estimate.doubly_robust import shape_log
 from reweigh.estimate.influence import behavior_values, influence_values
+from reweigh.estimate.shaped_influence import fixed_q_values
 from reweigh.evaluation.evaluate import point_values
 from reweigh.sums.engines import ArraysEngine, Request
 from reweigh.worlds import random_mdp

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 
 from reweigh.decide.contenders import label_of
 from reweigh.errors import InputError, ResourceError
-from reweigh.estimate.estimator import ModelControl, Recipe
+from reweigh.estimate.control import ModelControl
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.presets import ESTIMATORS
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
@@ -90,11 +91,15 @@ def _parts(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _control(control: ModelControl | None) -> str:
-    if control is None or isinstance(control.q, str):
-        return "none" if control is None else str(control.q)
-    if callable(control.q):
-        return f"function:{digest_of_callable(control.q)}"
-    return f"array:{digest_of(repr(control.q.shape), control.q.tobytes())}"
+    if control is None:
+        return "none"
+    q, more = control.q, "" if control.fit == "model" else f"; for the {control.fit}"
+    more += f"; blended {control.lengths}" if control.blends else ""
+    if isinstance(q, str):
+        return q + more
+    if callable(q):
+        return f"function:{digest_of_callable(q)}{more}"
+    return f"array:{digest_of(repr(q.shape), q.tobytes())}{more}"
 
 
 def tried(log: EpisodeLog, trials: Iterable[Trial], share: float = WHOLE) -> Tally:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import RefusedError
+from reweigh.estimate.control import FOLDS
 from reweigh.estimate.doubly_robust import fit_control, fold_of
-from reweigh.estimate.estimator import FOLDS, Recipe, Replicated
+from reweigh.estimate.estimator import Recipe, Replicated
 from reweigh.estimate.products import Products
 from reweigh.estimate.replicates import (
     AGAIN,
@@ -70,6 +71,11 @@ class ResampledLog:
             return 0
         if log.steps.weight is not None:
             return 0
+        control, products = recipe.control, recipe.uses_trajectories
+        if control is not None:
+            by_rows = products if control.fit == "variance" else errors or products
+            if by_rows and (control.blends or control.fit == "variance"):
+                return 0
         if COUNT * log.n_episodes > MOST_KEPT:
             return 0
         if isinstance(recipe.weights, Products) and (log.n_truncated or self.products is None):

@@ -146,8 +146,8 @@ def check_influence(recipe: Recipe) -> None:
     assert psi.shape == (log.n_episodes,), f"{recipe.name} has {psi.shape} influence values"
     largest = float(np.abs(psi).max())
     assert abs(psi.mean()) <= 1e-8 * (1 + largest), f"{recipe.name}: ψ has the mean {psi.mean()}"
-    if recipe.weights.holds_others or (recipe.control is not None and recipe.control.blocks > 1):
-        return  # the Q of other episodes is held as it is
+    if recipe.holds_parts:
+        return  # what other episodes say is held as it is
     by = np.arange(log.n_episodes) % 2
     moved = _derivative(lambda part: _value(part, target, recipe), log, by)
     total = float(by @ psi) / log.n_episodes
