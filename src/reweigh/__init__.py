@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ESTIMATORS",
+    "ActionGroups",
     "Certificate",
     "ColumnPolicy",
     "Columns",
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
         SupportError,
         UsageError,
     )
+    from reweigh.estimate.action_groups import ActionGroups
     from reweigh.estimate.estimator import Recipe
     from reweigh.estimate.presets import (
         ESTIMATORS,
@@ -144,6 +146,7 @@ _HOMES = {
         "ESTIMATORS dm dr estimator is_ magic mdr mis mrdr ssd_is trajectory_is trajectory_wis wdr "
         "wis"
     ),
+    "reweigh.estimate.action_groups": "ActionGroups",
     "reweigh.estimate.estimator": "Recipe",
     "reweigh.estimate.table_weights": "TableWeights",
     "reweigh.evaluation.evaluate": "evaluate evaluate_all moments point_values",

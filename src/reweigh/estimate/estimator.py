@@ -270,6 +270,14 @@ class Weights:
         """The solution on its sums; without `errors` the value is enough."""
         raise NotImplementedError
 
+    def regrouped(self, sums: Moments) -> Moments:
+        """The sums as the gates of the estimator see them: with its own actions and ratios."""
+        return sums
+
+    def groups_of(self, sums: Moments) -> Ints:
+        """(A,) the code of the group of each action, if they are in groups."""
+        raise NotImplementedError
+
     def needs_rows(self, sums: Moments) -> str | None:
         """Why these sums are not enough, where all tables are there and the rows are needed."""
         return None
@@ -388,6 +396,7 @@ class Recipe:
         within states      it normalizes within states
         fitted control     a Q is fitted to the log
         fitted in sample   ... on the episodes that it is subtracted from
+        action groups      it weighs groups of actions
         blended            it is partly the value of a model, which ratios do not correct
         """
         weights, control = self.weights, self.control

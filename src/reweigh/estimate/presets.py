@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from reweigh.errors import UsageError, must_be, nearest
 from reweigh.estimate.control import ModelControl, OwnQ
 from reweigh.estimate.estimator import Normalize, Recipe, Reward, Weights
 from reweigh.estimate.marginal import Marginal
 from reweigh.sums.tables import Table
+
+if TYPE_CHECKING:
+    from reweigh.estimate.action_groups import ActionGroups
 
 MEMORY = "mis-memory-"  # and a number of steps, or "auto"
 Estimators: TypeAlias = Recipe | str | Iterable[Recipe | str]
@@ -50,14 +53,22 @@ def trajectory_wis(*, max_ratio: float | None = None) -> Recipe:
     return _products("trajectory-wis", "step", trajectory=True, max_ratio=max_ratio)
 
 
-def dm(unseen: Literal["zero", "renorm"] = "zero") -> Recipe:
+def dm(
+    unseen: Literal["zero", "renorm"] = "zero", *, action_group: ActionGroups | None = None
+) -> Recipe:
     """Direct method: a time-dependent model from counts; an unseen action has no mass ("zero"),
-    or the target is renormalized over the seen ones ("renorm")."""
+    or the target is renormalized over the seen ones ("renorm"). With an `action_group` the actions
+    of the model are groups."""
     from reweigh.estimate.model import Model
 
     if unseen not in ("zero", "renorm"):
         raise must_be("unseen", '"zero" or "renorm"', unseen)
-    return Recipe("dm" if unseen == "zero" else "dm-renorm", Model(unseen))
+    name = "dm" if unseen == "zero" else "dm-renorm"
+    if action_group is not None:
+        from reweigh.estimate.action_groups import GroupedModel
+
+        return Recipe(f"{name}-groups", GroupedModel(unseen, action_group))
+    return Recipe(name, Model(unseen))
 
 
 def ssd_is(
@@ -80,6 +91,7 @@ def mis(
     reward: Reward = "logged",
     *,
     memory: int | Literal["auto"] | None = None,
+    action_group: ActionGroups | None = None,
     max_ratio: float | None = None,
 ) -> Recipe:
     """Marginalized importance sampling. "simplex" is the paper's experiments and Algorithm 1,
@@ -89,7 +101,21 @@ def mis(
     With a `memory` of k steps the ratios of the last k steps are multiplied instead of averaged
     by state, and each step is divided by the sum of its weights: 0 is `mis-hajek`, which trusts
     the state like the paper's MIS, and the horizon less 1 is `wis`, which does not use it. "auto"
-    takes the shortest that gives what longer ones give (`Estimate.memories`)."""
+    takes the shortest that gives what longer ones give (`Estimate.memories`).
+
+    With an `action_group` the ratios are those of groups of actions (`ActionGroups`)."""
+    if action_group is not None:
+        from reweigh.estimate.action_groups import GroupedMarginal
+
+        if (normalize, pooled, reward, memory, max_ratio) != (
+            "simplex",
+            False,
+            "logged",
+            None,
+            None,
+        ):
+            raise UsageError("mis(action_group=…) takes no other option")
+        return Recipe("mis-groups", GroupedMarginal(groups=action_group), "simplex")
     if memory is not None:
         return _with_memory(memory, (normalize, pooled, reward), max_ratio)
     suffix = {"simplex": "", "none": "-plain", "state": "-state"}

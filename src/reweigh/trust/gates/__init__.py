@@ -64,7 +64,12 @@ from reweigh.trust.gates.support import (
     TotalMass,
     UnseenActions,
 )
-from reweigh.trust.gates.unseen import IncompleteState, RareActions, UnseenEvents
+from reweigh.trust.gates.unseen import (
+    ActionsInGroups,
+    IncompleteState,
+    RareActions,
+    UnseenEvents,
+)
 from reweigh.trust.gates.weights import (
     DecisiveEpisodes,
     EffectiveSize,
@@ -122,6 +127,7 @@ GATES: tuple[Gate, ...] = (
     Policies(),
     HiddenPolicies(),
     FittedValues(),
+    ActionsInGroups(),
     History(),
     IncompleteState(),
     Steadiness(),

@@ -31,13 +31,14 @@ effective number of its rows.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from reweigh.errors import SupportError
 from reweigh.estimate.estimator import Place
-from reweigh.estimate.recursion import forward
+from reweigh.estimate.operators import marginal_operator
+from reweigh.estimate.recursion import backward, forward
 from reweigh.estimate.solution import worst_node
 from reweigh.kernels import Groups, group_by, tally
 from reweigh.sums.keyed import TransitionMoments, is_constant, is_one_number
@@ -45,15 +46,17 @@ from reweigh.system import divided, number
 from reweigh.trust.gates.gate import (
     NO_TRANSITIONS,
     NOT_DECLARED,
+    AssumptionGate,
     Context,
     Floats,
     Gate,
     GateResult,
     Ints,
     Limit,
+    Outcome,
     limits_by,
 )
-from reweigh.trust.gates.states import History, StateValues, state_values
+from reweigh.trust.gates.states import History, Split, StateValues, split_test, state_values
 
 NOTHING = 1e-9  # probability: less is rounding
 LEAST_MU = 1e-12
@@ -254,6 +257,45 @@ def rate_unseen(cells: TransitionMoments, mass: StateValues, discount: float) ->
     worst = int(np.argmax(rate))
     codes: Ints = actions.keys[0]
     return float(rate[worst]), int(codes[worst])
+
+
+class ActionsInGroups(
+    AssumptionGate,
+    name="action groups",
+    question="Do actions act through their groups alone?",
+    fault="action-in-group",
+    reads="solution",
+    needs={"model"},
+    limits=limits_by(Limit(0.01, 1e-6, above=False)),
+    holds="actions of one group earn the same, as far as the log shows",
+    fails="actions of one group differ in what they earn: an effect beside the group's",
+    advice="use smaller groups, whose actions are alike, or mis without groups",
+    most="most",
+    of={"action groups"},
+):
+    """Whether the action still predicts reward + γV(next state) within (step, state, group), V by
+    the grouped estimate: an F-test over the actions of each, of all of them by Fisher's method.
+    Groups of which no step and state shows two actions and ten rows more are not tested."""
+
+    def test(self, context: Context) -> Outcome:
+        recipe, base = context.estimator, context.sums
+        if recipe is None or base.model is None:
+            return Outcome(None, context.lacking("model", NO_ACTIONS))
+        cells, grouped = base.model.forget("block"), recipe.weights.regrouped(base)
+        assert grouped.model is not None
+        assert grouped.actions is not None
+        op = marginal_operator(grouped)
+        values = StateValues(op.node_t, op.node_s, backward(op).u)
+        ahead = base.about.discount * values.at(cells.t_next, cells.s_next)
+        g, many = recipe.weights.groups_of(base)[cells.a], len(grouped.actions)
+        q2 = cells.y2 + 2 * ahead * cells.y + ahead**2 * cells.n
+        strata = group_by([cells.t, cells.s * many + g])
+        outcome = split_test(
+            Split(strata, cells.a, cells.n, cells.y + ahead * cells.n, q2),
+            base.about.horizon,
+            "no group of a step and a state shows two actions and ten rows more",
+        )
+        return replace(outcome, state=None if outcome.state is None else outcome.state // many)
 
 
 class IncompleteState(
