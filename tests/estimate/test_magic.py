@@ -226,40 +226,40 @@ def fold(row: Row) -> int:
     return int(hashlib.md5(str(row["episode"]).encode()).hexdigest()[:8], 16) % 5
 
 
+def weighted_q(world: Any, episodes: list[list[Row]]) -> Any:
+    """Q_t(s,a), the weighted mean of the weighted returns, shrunken towards (t, s) and t."""
+    data: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
+    for rows in episodes:
+        rho = [
+            pi(world, t, row["state"], row["action"]) / row["behavior_prob"]
+            for t, row in enumerate(rows)
+        ]
+        for t, row in enumerate(rows):
+            after = sum(
+                world.discount ** (u - t) * math.prod(rho[t + 1 : u + 1]) * rows[u]["reward"]
+                for u in range(t, len(rows))
+            )
+            key = t, row["state"], row["action"]
+            data.setdefault(key, []).append((math.prod(rho[: t + 1]) ** 2, after))
+
+    def mean(rows: list[tuple[float, float]], prior: float, towards: float) -> float:
+        top = sum(w * x for w, x in rows) + prior * towards
+        return top / (sum(w for w, _ in rows) + prior)
+
+    def q(s: int, a: int, t: int) -> float:
+        of_step = [x for key, xs in data.items() if key[0] == t for x in xs]
+        prior = sum(w for w, _ in of_step) / len(of_step)
+        of_state = [x for key, xs in data.items() if key[:2] == (t, s) for x in xs]
+        return mean(data.get((t, s, a), []), prior, mean(of_state, prior, mean(of_step, 0.0, 0.0)))
+
+    return q
+
+
 def slow_mrdr(world: Any, log: rw.EpisodeLog) -> float:
-    """DR, its Q for every fifth the weighted mean of the weighted returns of the other four."""
+    """DR whose Q is, for every fifth of the episodes, that of the other four."""
     episodes, total = episodes_of(log), 0.0
     for k in range(5):
-        data: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
-        for rows in episodes:
-            if fold(rows[0]) == k:
-                continue
-            rho = [
-                pi(world, t, r["state"], r["action"]) / r["behavior_prob"]
-                for t, r in enumerate(rows)
-            ]
-            for t, row in enumerate(rows):
-                after = sum(
-                    world.discount ** (u - t) * math.prod(rho[t + 1 : u + 1]) * rows[u]["reward"]
-                    for u in range(t, len(rows))
-                )
-                key = t, row["state"], row["action"]
-                data.setdefault(key, []).append((math.prod(rho[: t + 1]) ** 2, after))
-        of_step = {
-            t: [x for key, xs in data.items() if key[0] == t for x in xs]
-            for t in range(world.horizon)
-        }
-
-        def mean(rows: list[tuple[float, float]], prior: float, towards: float) -> float:
-            top = sum(w * x for w, x in rows) + prior * towards
-            return top / (sum(w for w, _ in rows) + prior)
-
-        def q(s: int, a: int, t: int) -> float:
-            prior = sum(w for w, _ in of_step[t]) / len(of_step[t])
-            step = mean(of_step[t], 0.0, 0.0)
-            of_state = [x for key, xs in data.items() if key[:2] == (t, s) for x in xs]
-            return mean(data.get((t, s, a), []), prior, mean(of_state, prior, step))
-
+        q = weighted_q(world, [rows for rows in episodes if fold(rows[0]) != k])
         for rows in episodes:
             if fold(rows[0]) != k:
                 continue

@@ -220,7 +220,8 @@ class WeightedReturns:
 
     def q(self, which: Bools, moments: Moments) -> TabularQ:
         """The Q of these episodes (n,), of which the `moments` are; see above."""
-        assert moments.actions is not None
+        if moments.actions is None or moments.about.continuous_actions:
+            raise needs_discrete()
         rows = which[self.episode]
         pairs = group_by([key[rows] for key in self.keys])
         (t, s, a), sizes = pairs.keys, (len(moments.states), len(moments.actions))

@@ -31,7 +31,8 @@ effective number of its rows.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -56,11 +57,12 @@ from reweigh.trust.gates.gate import (
     Outcome,
     limits_by,
 )
-from reweigh.trust.gates.states import History, Split, StateValues, split_test, state_values
+from reweigh.trust.gates.states import History, StateValues, state_values
 
 NOTHING = 1e-9  # probability: less is rounding
 LEAST_MU = 1e-12
 MATERIAL = 0.01  # as "policies"
+LEAST_REPEATS, ROUNDED = 10, 1e-10  # rows beyond the actions; of a sum of squares
 RULE_OF_THREE = 3.0  # an event that n rows do not show has a rate of at most 3/n, with 95 %
 UNKNOWN_POLICY = "the target's probabilities of actions that a state does not show are not known"
 NO_ACTIONS = "the actions"
@@ -273,9 +275,9 @@ class ActionsInGroups(
     most="most",
     of={"action groups"},
 ):
-    """Whether the action still predicts reward + γV(next state) within (step, state, group), V by
-    the grouped estimate: an F-test over the actions of each, of all of them by Fisher's method.
-    Groups of which no step and state shows two actions and ten rows more are not tested."""
+    """Whether the action still predicts q = reward + γV(next state) within (step, state, group), V
+    by the grouped estimate. Of N rows of K actions the share of Σ(q - q̄)² between actions has the
+    mean (K-1)/(N-1) if it does not; these add up over all (t, s, g), as many may have few rows."""
 
     def test(self, context: Context) -> Outcome:
         recipe, base = context.estimator, context.sums
@@ -287,15 +289,36 @@ class ActionsInGroups(
         op = marginal_operator(grouped)
         values = StateValues(op.node_t, op.node_s, backward(op).u)
         ahead = base.about.discount * values.at(cells.t_next, cells.s_next)
-        g, many = recipe.weights.groups_of(base)[cells.a], len(grouped.actions)
+        g = recipe.weights.groups_of(base)[cells.a]
         q2 = cells.y2 + 2 * ahead * cells.y + ahead**2 * cells.n
-        strata = group_by([cells.t, cells.s * many + g])
-        outcome = split_test(
-            Split(strata, cells.a, cells.n, cells.y + ahead * cells.n, q2),
-            base.about.horizon,
-            "no group of a step and a state shows two actions and ten rows more",
-        )
-        return replace(outcome, state=None if outcome.state is None else outcome.state // many)
+        actions = group_by([cells.t, cells.s, g, cells.a])
+        n, q = actions.sum(cells.n), actions.sum(cells.y + ahead * cells.n)
+        strata = group_by(list(actions.keys[:3]))
+        N, K, total = strata.sum(n), strata.count().astype(np.float64), strata.sum(q)
+        square = strata.sum(actions.sum(q2))
+        spread, between = square - total**2 / N, strata.sum(q**2 / n) - total**2 / N
+        use = (K >= 2) & (N > K) & (spread > ROUNDED * square)
+        if not float((N - K)[use].sum()) >= LEAST_REPEATS:
+            text = "hardly any group of a step and a state shows one of its actions twice"
+            return Outcome(None, f"{text}: log more, or use fewer states")
+        N, K, t = N[use], K[use], strata.keys[0][use]
+        score = (N - 1) * between[use] / spread[use]
+        variance = 2 * (K - 1) * (N - K) / (N + 1)
+        worst = int(np.argmax((score - K + 1) / np.sqrt(variance)))
+        H = base.about.horizon
+        per_step = tail(*(tally(t, x, H) for x in (score, K - 1, variance)))
+        p = float(tail(score.sum(), (K - 1).sum(), variance.sum()))
+        state = int(strata.keys[1][use][worst])
+        return Outcome(p, per_step=per_step, step=int(t[worst]), state=state)
+
+
+def tail(score: Any, mean: Any, variance: Any) -> Any:
+    """The probability of a larger score than this one, of a multiple of a χ² with this mean and
+    variance; nan without a variance."""
+    from scipy.special import chdtrc
+
+    degrees = divided(2 * mean**2, variance)
+    return np.where(degrees > 0, chdtrc(degrees, divided(degrees * score, mean)), np.nan)
 
 
 class IncompleteState(
