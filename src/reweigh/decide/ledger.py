@@ -7,17 +7,19 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from reweigh.decide.contenders import label_of
 from reweigh.errors import InputError, ResourceError
-from reweigh.estimate.control import ModelControl
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.presets import ESTIMATORS
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.system.files import digest_of, locked, parse_object, sealed, unsealed, write_atomically
 from reweigh.system.fingerprint import digest_of_callable
+
+if TYPE_CHECKING:
+    from reweigh.estimate.control import ModelControl
 
 Trial = tuple[str, str]  # the target's fingerprint, the estimator's key
 FORMAT = 3

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from reweigh.errors import must_be
+from reweigh.estimate.estimator import FOLDS
 from reweigh.kernels import Array
 
 OwnQ = Array | Callable[..., Any]
-FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)

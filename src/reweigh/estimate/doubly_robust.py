@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from reweigh.errors import RefusedError, UsageError
-from reweigh.estimate.control import ModelControl
 from reweigh.estimate.estimator import Recipe, lacking, needs_discrete
 from reweigh.estimate.influence import refuse_weights, sums_for
 from reweigh.estimate.model import fit_q
@@ -27,6 +26,9 @@ from reweigh.sums.gather import ProductGradient
 from reweigh.sums.keyed import NO_ACTION, StartMoments, TransitionMoments, summed
 from reweigh.sums.moments import Moments
 from reweigh.sums.products import running_weights
+
+if TYPE_CHECKING:
+    from reweigh.estimate.control import ModelControl
 
 IN_SAMPLE, SPLIT, CROSS_FIT = "in-sample Q", "Q of the odd blocks", "Q of the other folds"
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from reweigh.errors import RefusedError, SupportError, must_be
-from reweigh.estimate.control import ModelControl
 from reweigh.kernels import Array, Bools, Floats, Ints, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
@@ -25,6 +24,7 @@ from reweigh.sums.moments import Moments
 from reweigh.sums.tables import Table
 
 if TYPE_CHECKING:
+    from reweigh.estimate.control import ModelControl
     from reweigh.estimate.solution import DenseNodes
     from reweigh.estimate.standard_error import Freedom
 
@@ -32,6 +32,7 @@ Normalize = Literal["none", "simplex", "state", "step"]
 Reward = Literal["logged", "averaged", "pooled"]
 LogAndTarget = tuple[EpisodeLog, Policy]
 JACKKNIFE_BLOCKS, CLUSTER_BLOCKS = 50, 100  # few clusters are to have a block each
+FOLDS = 5
 NOT_IN_SUMS = ("delta", "jackknife")  # methods of errors that take the rows again, or blocks
 
 

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.control import FOLDS
 from reweigh.estimate.doubly_robust import fit_control, fold_of
-from reweigh.estimate.estimator import Recipe, Replicated
+from reweigh.estimate.estimator import FOLDS, Recipe, Replicated
 from reweigh.estimate.products import Products
 from reweigh.estimate.replicates import (
     AGAIN,
