@@ -15,6 +15,7 @@ actions act through their groups alone is tested by the gate "action groups".
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -29,7 +30,7 @@ from reweigh.estimate.operators import cells_of
 from reweigh.estimate.solution import Operators
 from reweigh.kernels import Floats, Ints, group_by, rowwise
 from reweigh.log.log import EpisodeLog
-from reweigh.log.states import Labels
+from reweigh.log.states import Labels, label_text, plain_label
 from reweigh.policy import Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.gather import CellGradient
@@ -70,7 +71,7 @@ class ActionGroups:
     def policies(self) -> list[TablePolicy | None]:
         """The target and the behavior over groups."""
         both = self.target, self.behavior
-        return [None if policy is None else policy.grouped(self.groups) for policy in both]
+        return [None if policy is None else grouped(policy, self.groups) for policy in both]
 
     def sums(self, sums: Moments) -> Moments:
         """The sums whose actions are the groups, kept with them."""
@@ -89,7 +90,7 @@ class ActionGroups:
             text = "these groups of actions are of another target; make ActionGroups for this one"
             raise RefusedError("other-target", text)
         cells, start = cells_of(sums, "model")
-        group, labels = self.of_actions(sums.actions)
+        group, labels = group_codes(sums.actions, self.groups)
         g = group[cells.a]
         pi, mu = (self._of_group(p, sums, cells, g, labels) for p in self.policies)
         n = cells.n.astype(np.float64)
@@ -131,12 +132,6 @@ class ActionGroups:
             left_out=sums.left_out | {"lagged": "its ratios are of single actions, not of groups"},
         )
 
-    def of_actions(self, actions: Labels) -> tuple[Ints, Labels]:
-        """The group's code of each action of a log, and the groups."""
-        from reweigh.policy.table import group_codes
-
-        return group_codes(actions, self.groups)
-
     def _of_group(
         self, policy: TablePolicy | None, sums: Moments, cells: TransitionMoments, g: Ints,
         labels: Labels,
@@ -156,7 +151,10 @@ class ActionGroups:
     def by_action(self, gradient: CellGradient, sums: Moments) -> CellGradient:
         """The gradient by the cells with actions, from that by the grouped cells: of a row ρ and
         z = ρ y are those of its group."""
-        cells, (group, _) = cells_of(sums, "model")[0], self.of_actions(sums.actions or Labels(()))
+        cells, (group, _) = (
+            cells_of(sums, "model")[0],
+            group_codes(sums.actions or Labels(()), self.groups),
+        )
         g = group[cells.a] if gradient.moves == "actions" else np.full(len(cells), NO_ACTION)
         of = gradient.cells
         keys = [(of.t, cells.t), (of.s, cells.s), (of.a, g), (of.s_next, cells.s_next)]
@@ -188,6 +186,42 @@ class ActionGroups:
         return np.asarray(ratio[index[len(grouped) :]], np.float64)
 
 
+def group_codes(actions: Labels, groups: Mapping[Any, Any]) -> tuple[Ints, Labels]:
+    """The code of each action's group, and the groups, in the order of their texts."""
+    of = {label_text(plain_label(action)): group for action, group in groups.items()}
+    lacking = [action for action in actions.values if label_text(action) not in of]
+    if lacking:
+        shown = ", ".join(repr(action) for action in lacking[:3])
+        raise UsageError(
+            f"{len(lacking):,} of {len(actions):,} actions have no group, such as {shown}: every "
+            "action of the log and of the policies needs one"
+        )
+    text = {action: str(label_text(plain_label(group))) for action, group in of.items()}
+    names = sorted(set(text.values()))
+    place = {name: code for code, name in enumerate(names)}
+    code = [place[text[label_text(action)]] for action in actions.values]
+    return np.array(code, np.int64), Labels(tuple(names))
+
+
+def grouped(policy: TablePolicy, groups: Mapping[Any, Any]) -> TablePolicy:
+    """The probabilities of groups of actions: sums over their actions."""
+    e, made = policy._entries, copy(policy)
+    vars(made).pop("_fingerprint", None)
+    group, labels = group_codes(e.actions, groups)
+    step = np.zeros_like(e.state) if e.step is None else e.step
+    cells = group_by([step, e.state, group[e.action]])
+    t, state, action = cells.keys
+    made._entries = replace(
+        e,
+        step=None if e.step is None else t,
+        state=state,
+        action=action,
+        prob=cells.sum(e.prob),
+        actions=labels,
+    )
+    return made
+
+
 @dataclass(frozen=True, eq=False)
 class GroupedMarginal(Marginal):
     """MIS with the ratios of groups of actions."""
@@ -216,7 +250,7 @@ class GroupedMarginal(Marginal):
     def groups_of(self, sums: Moments) -> Ints:
         assert self.groups is not None
         assert sums.actions is not None
-        return self.groups.of_actions(sums.actions)[0]
+        return group_codes(sums.actions, self.groups.groups)[0]
 
     def operators(self, recipe: Recipe, sums: Moments) -> Operators:
         return super().operators(recipe, self.regrouped(sums))
@@ -249,7 +283,7 @@ class GroupedModel(Model):
     def groups_of(self, sums: Moments) -> Ints:
         assert self.groups is not None
         assert sums.actions is not None
-        return self.groups.of_actions(sums.actions)[0]
+        return group_codes(sums.actions, self.groups.groups)[0]
 
     def operators(self, recipe: Recipe, sums: Moments) -> Operators:
         return super().operators(recipe, self.regrouped(sums))

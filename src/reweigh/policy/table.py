@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +23,7 @@ from reweigh.errors import (
     must_be,
     nearest,
 )
-from reweigh.kernels import group_by, look_up, pick
+from reweigh.kernels import look_up, pick
 from reweigh.log.log import EpisodeLog
 from reweigh.log.rules import NEGATIVE_STEP, NULL, Faults, Rule
 from reweigh.log.states import HIDDEN, Label, Labels, integer_rows, label_text, plain_label
@@ -123,19 +122,6 @@ class TablePolicy:
         columns |= label_columns("state", e.states, e.state)
         columns |= label_columns("action", e.actions, e.action)
         return pa.table(columns | {"prob": pa.array(e.prob)})
-
-    def grouped(self, groups: Mapping[Any, Any]) -> TablePolicy:
-        """The probabilities of groups of actions, {action: group}: sums over their actions."""
-        e, made = self._entries, copy(self)
-        vars(made).pop("_fingerprint", None)
-        group, labels = group_codes(e.actions, groups)
-        step = np.zeros_like(e.state) if e.step is None else e.step
-        cells = group_by([step, e.state, group[e.action]])
-        steps, state, action = cells.keys
-        made._entries = _Entries(
-            None if e.step is None else steps, state, action, cells.sum(e.prob), e.states, labels
-        )
-        return made
 
     def fingerprint(self) -> str:
         """Of the positive entries only: leaving an action out and giving it 0 is the same."""
@@ -263,22 +249,6 @@ class TablePolicy:
         total = len(states) + int(hidden)
         fault = Fault("unknown-state", rule, fix, places, len(codes), total, "states")
         raise input_error("the target policy", [fault])
-
-
-def group_codes(actions: Labels, groups: Mapping[Any, Any]) -> tuple[Ints, Labels]:
-    """The code of each action's group, and the groups, in the order of their texts."""
-    of = {label_text(plain_label(action)): group for action, group in groups.items()}
-    lacking = [action for action in actions.values if label_text(action) not in of]
-    if lacking:
-        shown = ", ".join(repr(action) for action in lacking[:3])
-        raise UsageError(
-            f"{len(lacking):,} of {len(actions):,} actions have no group, such as {shown}: every "
-            "action of the log and of the policies needs one"
-        )
-    every = sorted(dict.fromkeys(of.values()), key=str)
-    labels = _encode(every)[1]
-    code = [labels.code_of[label_text(plain_label(of[label_text(a)]))] for a in actions.values]
-    return np.array(code, np.int64), labels
 
 
 def _ranked(labels: Sequence[Label]) -> tuple[Ints, list[str]]:
