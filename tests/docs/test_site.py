@@ -102,7 +102,6 @@ def test_the_reference_is_made_of_the_code(built: tuple[Path, str]) -> None:
 SHOWN = (
     "index",
     "tutorial",
-    "howto/many-actions",
     "howto/many-policies",
     "concepts/mis",
     "migrating",
