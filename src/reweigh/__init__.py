@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ESTIMATORS",
+    "ActionGroups",
     "Certificate",
     "ColumnPolicy",
     "Columns",
@@ -57,9 +58,11 @@ __all__ = [
     "is_",
     "load_moments",
     "log_from_arrays",
+    "magic",
     "mdr",
     "mis",
     "moments",
+    "mrdr",
     "point_values",
     "read_log",
     "read_policy",
@@ -94,6 +97,7 @@ if TYPE_CHECKING:
         SupportError,
         UsageError,
     )
+    from reweigh.estimate.action_groups import ActionGroups
     from reweigh.estimate.estimator import Recipe
     from reweigh.estimate.presets import (
         ESTIMATORS,
@@ -101,8 +105,10 @@ if TYPE_CHECKING:
         dr,
         estimator,
         is_,
+        magic,
         mdr,
         mis,
+        mrdr,
         ssd_is,
         trajectory_is,
         trajectory_wis,
@@ -137,8 +143,10 @@ _HOMES = {
         "StationaryWarning SupportError UsageError"
     ),
     "reweigh.estimate.presets": (
-        "ESTIMATORS dm dr estimator is_ mdr mis ssd_is trajectory_is trajectory_wis wdr wis"
+        "ESTIMATORS dm dr estimator is_ magic mdr mis mrdr ssd_is trajectory_is trajectory_wis wdr "
+        "wis"
     ),
+    "reweigh.estimate.action_groups": "ActionGroups",
     "reweigh.estimate.estimator": "Recipe",
     "reweigh.estimate.table_weights": "TableWeights",
     "reweigh.evaluation.evaluate": "evaluate evaluate_all moments point_values",

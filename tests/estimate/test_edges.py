@@ -13,7 +13,7 @@ from scipy.sparse import csc_matrix
 import reweigh as rw
 from reweigh import kernels as compute
 from reweigh.estimate import stationary
-from reweigh.estimate.estimator import ModelControl
+from reweigh.estimate.control import ModelControl
 from reweigh.estimate.marginal import Marginal
 from reweigh.estimate.model import Model
 from reweigh.estimate.products import Stepwise, Trajectory

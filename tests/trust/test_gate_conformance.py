@@ -17,7 +17,7 @@ from reweigh_studies.verdicts import makers
 
 import reweigh as rw
 from reweigh.policy import Policy, RowsPolicy
-from reweigh.testing.gates import Logs, check_declaration, check_gate, check_result
+from reweigh.testing.gates import Logs, check_declaration, check_gate, check_result, clean_log
 from reweigh.trust.gates import GATES, Context, Gate, GateResult, Limit, limits_by
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -79,6 +79,12 @@ def of_world(world: Any, n: int) -> Logs:
     return make
 
 
+def no_reward_follows(rng: Rng) -> Made:
+    """Rewards that no action changes."""
+    log, target = clean_log(rng)
+    return log.with_rewards(rng.normal(size=log.steps.n_rows), None), target
+
+
 # Faults that the study does not have, by the names that gates declare.
 OTHERS: dict[str, Callable[[Rng], Made]] = {
     "few-episodes": few_episodes,
@@ -87,6 +93,7 @@ OTHERS: dict[str, Callable[[Rng], Made]] = {
     "fitted-behavior": fitted_behavior,
     "fine-states": fine_states,
     "constant-reward": constant_reward,
+    "action-in-group": clean_log,  # its two actions differ, and are one group
     "emergency": of_world(makers.emergency(0.02, 0.02, 0.9, 60.0, 3), 1000),
     "side-effect": of_world(makers.event(-500, 500, 1.0, 1), 200),
     "binned-states": of_world(makers.control("level", 20, 6, 2.0, 0.7), 1000),
@@ -112,6 +119,8 @@ def test_every_gate_conforms(gate: Gate) -> None:
     clean = from_world(world, "clean", n)
     if gate.name in DECLARED:  # the effect is as large, and often seen
         clean = of_world(makers.event(-500, 5, 1.0, 1), 200)
+    if gate.name == "action groups":
+        clean = no_reward_follows
     check_gate(gate, faulty, clean=clean, logs=4, reward_range=DECLARED.get(gate.name))
 
 

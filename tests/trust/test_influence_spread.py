@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.estimate.doubly_robust import fixed_q_values
 from reweigh.estimate.influence import influence_values
+from reweigh.estimate.shaped_influence import fixed_q_values
 from reweigh.evaluation.evaluate import point_values
 from reweigh.worlds import TabularMDP, random_mdp
 

@@ -7,16 +7,19 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from reweigh.decide.contenders import label_of
 from reweigh.errors import InputError, ResourceError
-from reweigh.estimate.estimator import ModelControl, Recipe
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.presets import ESTIMATORS
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.system.files import digest_of, locked, parse_object, sealed, unsealed, write_atomically
 from reweigh.system.fingerprint import digest_of_callable
+
+if TYPE_CHECKING:
+    from reweigh.estimate.control import ModelControl
 
 Trial = tuple[str, str]  # the target's fingerprint, the estimator's key
 FORMAT = 3
@@ -90,11 +93,15 @@ def _parts(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _control(control: ModelControl | None) -> str:
-    if control is None or isinstance(control.q, str):
-        return "none" if control is None else str(control.q)
-    if callable(control.q):
-        return f"function:{digest_of_callable(control.q)}"
-    return f"array:{digest_of(repr(control.q.shape), control.q.tobytes())}"
+    if control is None:
+        return "none"
+    q, more = control.q, "" if control.fit == "model" else f"; for the {control.fit}"
+    more += f"; blended {control.lengths}" if control.blends else ""
+    if isinstance(q, str):
+        return q + more
+    if callable(q):
+        return f"function:{digest_of_callable(q)}{more}"
+    return f"array:{digest_of(repr(q.shape), q.tobytes())}{more}"
 
 
 def tried(log: EpisodeLog, trials: Iterable[Trial], share: float = WHOLE) -> Tally:

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from reweigh.errors import RefusedError, UsageError
-from reweigh.estimate.estimator import ModelControl, Recipe, cut_off, lacking, needs_discrete
-from reweigh.estimate.influence import finite, plain_values, sums_for, weighed
-from reweigh.estimate.marginal import marginal_gradient
-from reweigh.estimate.model import FittedModel, fit_q
-from reweigh.estimate.operators import start_term
-from reweigh.estimate.tabular_q import TabularQ, shrunken_q
-from reweigh.kernels import Array, Floats, Ints, group_by, tally
+from reweigh.estimate.estimator import Recipe, lacking, needs_discrete
+from reweigh.estimate.influence import refuse_weights, sums_for
+from reweigh.estimate.model import fit_q
+from reweigh.estimate.tabular_q import TabularQ, WeightedReturns, shrunken_q
+from reweigh.kernels import Array, Floats, Ints
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import HIDDEN, UNKNOWN
-from reweigh.policy import Policy, call_batch, dense_of, scope_of
-from reweigh.sums.engines import ArraysEngine, ratios
-from reweigh.sums.gather import CellGradient, ProductGradient, gathered, moves_of
+from reweigh.policy import Policy, call_batch, dense_of
+from reweigh.sums.engines import ratios
+from reweigh.sums.gather import ProductGradient
 from reweigh.sums.keyed import NO_ACTION, StartMoments, TransitionMoments, summed
 from reweigh.sums.moments import Moments
 from reweigh.sums.products import running_weights
+
+if TYPE_CHECKING:
+    from reweigh.estimate.control import ModelControl
 
 IN_SAMPLE, SPLIT, CROSS_FIT = "in-sample Q", "Q of the odd blocks", "Q of the other folds"
 
@@ -39,10 +40,12 @@ def fold_of(control: ModelControl | None, count: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Shaped:
-    """A log with shaped rewards, and the name under which its sums may be added."""
+    """A log with shaped rewards, and the name under which its sums may be added. `kept` (H,): the
+    shares of the steps' shaped rewards that a blend keeps, None without one."""
 
     log: EpisodeLog
     name: str
+    kept: Floats | None = None
 
 
 def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | None) -> Shaped:
@@ -65,18 +68,54 @@ def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | No
         )
     if control.own:
         y, g = _shape_own(log, target, control)
-        return Shaped(log.with_rewards(y, g), "own Q")
+        return _blended(Shaped(log.with_rewards(y, g), "own Q"), target, recipe)
     assert fit is not None
     seen = target if fit.policy is not None and recipe.uses_trajectories else None
     fold, name = np.zeros(log.n_episodes, np.int64), IN_SAMPLE
     if control.blocks > 1:
         fold, name = fold_of(control, log.steps.episode_hash), CROSS_FIT
         refuse_empty_fold(control, fold)
-    tables = _fit_folds(control, fit) if control.blocks > 1 else [fit_q(fit)]
+    returns = None
+    if control.fit == "variance" and recipe.uses_trajectories:
+        rho = ratios(log, target, recipe.max_ratio)[1]
+        returns = WeightedReturns.of(log, rho), fold
+    tables = _fit_folds(control, fit, returns) if control.blocks > 1 else [fit_q(fit)]
     if control.q == "split":
         log, fold, name = log.select(fold == 0), fold[fold == 0], SPLIT
     y, g = _shape_tabular(log, tables, fold, seen)
-    return Shaped(log.with_rewards(y, g), name)
+    return _blended(Shaped(log.with_rewards(y, g), name), target, recipe)
+
+
+def _blended(shaped: Shaped, target: Policy, recipe: Recipe) -> Shaped:
+    """With the shares of the shaped rewards that MAGIC keeps (`blending.py`)."""
+    control, log, plain = recipe.control, shaped.log, recipe.plain
+    if control is None or control.lengths is None:
+        return shaped
+    from reweigh.estimate import blending
+
+    refuse_weights(log, recipe.name)
+    sums = sums_for(log, target, plain)
+    if recipe.uses_trajectories:
+        weight = product_weights(log, target, recipe, sums)
+        kept = blending.shares_of(
+            control.lengths, log.horizon, lambda j: blending.by_products(log, weight, j)
+        )
+    else:
+        kept = blending.of_sums(control.lengths, sums)
+    assert log.steps.start_value is not None
+    y = log.steps.reward * kept[log.steps.step]
+    return Shaped(log.with_rewards(y, log.steps.start_value), shaped.name, kept)
+
+
+def product_weights(
+    log: EpisodeLog, target: Policy, recipe: Recipe, sums: Moments | None = None
+) -> Floats:
+    """(N,) W = n ∂v/∂y: γ^t ρ_{0:t}, for WIS over its mean."""
+    plain = recipe.plain
+    gradient = plain.weights.gradient(plain, sums or sums_for(log, target, plain))
+    assert isinstance(gradient, ProductGradient)
+    rho = ratios(log, target, recipe.max_ratio)[1]
+    return running_weights(log.steps, rho, log.discount, gradient.log_mean)
 
 
 def _looked_up(find: Sequence[Callable[..., Floats]], which: Ints, *keys: Ints) -> Floats:
@@ -88,16 +127,28 @@ def _looked_up(find: Sequence[Callable[..., Floats]], which: Ints, *keys: Ints) 
     return values
 
 
-def _fit_folds(control: ModelControl, moments: Moments) -> list[TabularQ]:
-    """For the episodes of each fold the Q of the others; when split, for the first one alone."""
+def _fit_folds(
+    control: ModelControl, moments: Moments, returns: tuple[WeightedReturns, Ints] | None = None
+) -> list[TabularQ]:
+    """For the episodes of each fold the Q of the others; when split, for the first one alone. With
+    `returns`, and the folds (n,) of the episodes, it is fitted to these."""
     first = 1 if control.q == "split" else control.blocks
-    return [_fit_others(control, moments, fold) for fold in range(first)]
+    return [_fit_others(control, moments, fold, returns) for fold in range(first)]
 
 
-def _fit_others(control: ModelControl, moments: Moments, fold: int) -> TabularQ:
+def _fit_others(
+    control: ModelControl,
+    moments: Moments,
+    fold: int,
+    returns: tuple[WeightedReturns, Ints] | None,
+) -> TabularQ:
     part = moments.keep_blocks(lambda block: fold_of(control, block) == fold)
     others = moments.keep_blocks(lambda block: fold_of(control, block) != fold)
-    fitted = shrunken_q(others)
+    if returns is not None:
+        rows, folds = returns
+        fitted = rows.q(folds != fold, others)
+    else:
+        fitted = shrunken_q(others, by_variance=control.fit == "variance")
     return fitted.with_shares_of(part) if len(part.start.n) else fitted
 
 
@@ -220,7 +271,8 @@ def _q_table(log: EpisodeLog, control: ModelControl, actions: Array) -> Floats:
 @dataclass(frozen=True, eq=False)
 class Control:
     """The control variate by cell: f = γV_{t+1}(s') - Q_t(s,a) of the model's cells (E,) that are
-    summed, and g = V_0(s_0) of their first states; `which` (E,) of the tables has a cell's Q."""
+    summed, and g = V_0(s_0) of their first states; `which` (E,) of the tables has a cell's Q, and
+    `kept` (H,) are the shares of the shaped rewards that a blend keeps."""
 
     cells: TransitionMoments
     starts: StartMoments
@@ -228,6 +280,7 @@ class Control:
     g: Floats
     tables: list[TabularQ]
     which: Ints
+    kept: Floats | None = None
 
     @property
     def start_value(self) -> Floats:
@@ -242,13 +295,14 @@ class Control:
         Σz' = Σz + fΣρ,  Σρz' = Σρz + fΣρ²,  Σz'² = Σz² + 2fΣρz + f²Σρ².
         """
         cells, f, n = self.cells, self.f, self.starts.n
-        columns: dict[str, Any] = {"z": cells.z + f * cells.rho}
+        X = 1.0 if self.kept is None else self.kept[cells.t]
+        columns: dict[str, Any] = {"z": X * (cells.z + f * cells.rho)}
         if errors:
-            columns["rhoz"] = cells.rhoz + f * cells.rho2
-            columns["z2"] = cells.z2 + 2 * f * cells.rhoz + f * f * cells.rho2
+            columns["rhoz"] = X * (cells.rhoz + f * cells.rho2)
+            columns["z2"] = X * X * (cells.z2 + 2 * f * cells.rhoz + f * f * cells.rho2)
         if f.ndim == 1:
-            columns["y"] = cells.y + f * cells.n
-            columns["y2"] = cells.y2 + 2 * f * cells.y + f * f * cells.n
+            columns["y"] = X * (cells.y + f * cells.n)
+            columns["y2"] = X * X * (cells.y2 + 2 * f * cells.y + f * f * cells.n)
         else:  # MDR reads neither y nor π: of replicates these are not summed on
             columns |= dict.fromkeys(("y", "y2", "pi", "pi2"), np.zeros((len(cells), 1)))
         return replace(
@@ -305,105 +359,14 @@ def marginal_control(recipe: Recipe, moments: Moments) -> Control:
         raise RefusedError(
             "needs-log", "where states are hidden, shaped rewards need the log itself"
         )
-    return fit_control(recipe.control, moments)
+    control = fit_control(recipe.control, moments)
+    if recipe.control.lengths is None:
+        return control
+    from reweigh.estimate.blending import of_sums
+
+    return replace(control, kept=of_sums(recipe.control.lengths, control.shaped(moments)))
 
 
 def shape_moments(recipe: Recipe, moments: Moments, *, errors: bool = True) -> Moments:
     """`shape_log` from sums alone."""
     return marginal_control(recipe, moments).shaped(moments, errors=errors)
-
-
-def shaped_gradient(recipe: Recipe, sums: Moments) -> CellGradient:
-    """Of MDR, by the cells with actions. Within such a cell f is constant, Σz' = Σz + fΣρ, so that
-    ∂v/∂Σρ grows by f ∂v/∂Σz'; an in-sample Q adds ∂v/∂Q · ∂Q/∂(sums)."""
-    assert recipe.control is not None
-    if recipe.control.q == "in-sample":
-        model = sums.model
-        sums = sums if model is None else replace(sums, model=model.forget("block"))
-    shape = marginal_control(recipe, sums)
-    plain = marginal_gradient(recipe.plain, shape.shaped(sums)).gradient
-    cells = shape.cells
-    of, edges = group_by([cells.t, cells.s, cells.s_next]), plain.cells
-    assert len(of) == len(edges)  # both in the order of their keys
-    edge, by_fold = of.index(), recipe.control.blocks > 1
-    columns: dict[str, Any] = {
-        "one": plain.one[edge],
-        "rho": plain.rho[edge] + plain.z[edge] * shape.f,
-        "z": plain.z[edge],
-        "y": plain.y[edge],
-        "start": plain.start[edge] + start_term(cells, shape.start_value),
-    }
-    if by_fold:  # of a split only n_0 episodes are summed: each counts n/n_0 times
-        times = sums.n_episodes / shape.starts.n.sum().item()
-        scaled = {name: times * values for name, values in columns.items()}
-        keys = replace(cells, block=fold_of(recipe.control, cells.block))
-        return CellGradient("actions", keys, **scaled, folds=recipe.control.blocks)
-    through = FittedModel.of(sums).through_q(plain.z[edge] * cells.rho)
-    added = {name: values + getattr(through, name) for name, values in columns.items()}
-    return replace(through, cells=cells, **added)
-
-
-# ---- influence values --------------------------------------------------------------------------
-
-
-def shaped_influence(log: EpisodeLog, target: Policy, recipe: Recipe) -> Floats:
-    """(n,) ψ of DR, WDR or MDR, through an in-sample Q too."""
-    fit = fitting_sums(log, target, recipe)
-    psi = fixed_q_values(log, target, recipe, fit)
-    assert recipe.control is not None
-    if fit is None or recipe.control.blocks > 1:
-        return psi
-    return finite(psi + _through_q(log, target, recipe, fit))
-
-
-def fixed_q_values(
-    log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | None = None
-) -> Floats:
-    """(n,) ψ of DR, WDR or MDR with Q as it is: where Q was fitted, without its own influence."""
-    if recipe.uses_trajectories and log.n_truncated:
-        raise cut_off(log.n_truncated)  # whichever half they are in
-    fit = fitting_sums(log, target, recipe) if fit is None else fit
-    with np.errstate(over="ignore", invalid="ignore"):
-        shaped = shape_log(log, target, recipe, fit).log
-        psi = finite(plain_values(shaped, target, recipe.plain))
-    if len(psi) == log.n_episodes:
-        return psi
-    # v = (1/n_0) Σ over the n_0 episodes that sum: each counts n/n_0 times
-    whole = np.zeros(log.n_episodes)
-    whole[fold_of(recipe.control, log.steps.episode_hash) == 0] = psi * (log.n_episodes / len(psi))
-    return whole
-
-
-def fitting_sums(log: EpisodeLog, target: Policy, recipe: Recipe) -> Moments | None:
-    """The sums that Q is fitted to; None of a user's own."""
-    if not recipe.fitted:
-        return None
-    request = replace(recipe.needs, kinds=frozenset({"model"}), named=False)
-    return ArraysEngine().moments(log, target, request)
-
-
-def _through_q(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments) -> Floats:
-    """(n,) the part of ψ through a Q that was fitted on the same log. W = n ∂v/∂y of every row is
-    γ^t ρ_{0:t}, for WIS over its mean, and for MIS n ∂v/∂Σz times ρ since its move began. Where DR
-    and WDR take V of what the policy sees in a row, κ_Q(t+1,s',a) is γ Σ W π(a|x') in place of κ_V,
-    and κ_Q(0,s,a) = Σ π(a|x_0)."""
-    _, rho = ratios(log, target, recipe.max_ratio)
-    plain = recipe.plain
-    if recipe.uses_trajectories:
-        gradient = plain.weights.gradient(plain, sums_for(log, target, plain))
-        assert isinstance(gradient, ProductGradient)
-        weight = running_weights(log.steps, rho, log.discount, gradient.log_mean)
-    else:
-        of_marginal = marginal_gradient(plain, sums_for(log, target, plain)).gradient
-        moves = moves_of(log, rho, of_marginal.moves)
-        weight = moves.within * moves.by_row(of_marginal.z[of_marginal.cell_of(moves)])
-    weight = weight * weighed(log, np.ones(log.n_episodes))[log.steps.episode_index]
-    model = FittedModel.of(fit)
-    table = model.gradient(np.zeros(len(model.Q)), np.zeros(len(model.V)))
-    cell = table.cell_of(moves_of(log, rho, "actions"))
-    by_cell = tally(cell, weight, len(table.cells))
-    if recipe.uses_trajectories and scope_of(target) == "row":
-        through = model.through_rows(log, target, cell, weight)
-    else:
-        through = model.through_q(by_cell)
-    return weighed(log, gathered(through, log, target, rho))

@@ -58,7 +58,10 @@ def slopes_of(
         return np.zeros(log.steps.n_rows)
     if recipe.control is None:
         return _plain(log, target, recipe, sums)
-    from reweigh.estimate.doubly_robust import fitting_sums, fold_of, shape_log
+    if recipe.control.blends or recipe.control.fit == "variance":
+        return None  # their Q, or the blend, follows the propensities too
+    from reweigh.estimate.doubly_robust import fold_of, shape_log
+    from reweigh.estimate.shaped_influence import fitting_sums
 
     fit = fitting_sums(log, target, recipe)
     if fit is not None and fit.shares.rule == "ratios":

@@ -24,13 +24,13 @@ from reweigh.sums.moments import Moments
 from reweigh.sums.tables import Table
 
 if TYPE_CHECKING:
+    from reweigh.estimate.control import ModelControl
     from reweigh.estimate.solution import DenseNodes
     from reweigh.estimate.standard_error import Freedom
 
 Normalize = Literal["none", "simplex", "state", "step"]
 Reward = Literal["logged", "averaged", "pooled"]
 LogAndTarget = tuple[EpisodeLog, Policy]
-OwnQ = Array | Callable[..., Any]
 JACKKNIFE_BLOCKS, CLUSTER_BLOCKS = 50, 100  # few clusters are to have a block each
 FOLDS = 5
 NOT_IN_SUMS = ("delta", "jackknife")  # methods of errors that take the rows again, or blocks
@@ -271,6 +271,14 @@ class Weights:
         """The solution on its sums; without `errors` the value is enough."""
         raise NotImplementedError
 
+    def regrouped(self, sums: Moments) -> Moments:
+        """The sums as the gates of the estimator see them: with its own actions and ratios."""
+        return sums
+
+    def groups_of(self, sums: Moments) -> Ints:
+        """(A,) the code of the group of each action, if they are in groups."""
+        raise NotImplementedError
+
     def needs_rows(self, sums: Moments) -> str | None:
         """Why these sums are not enough, where all tables are there and the rows are needed."""
         return None
@@ -303,34 +311,6 @@ class Weights:
     def error_by_blocks(self, recipe: Recipe) -> bool:
         """Whether its error is the jackknife's if the rows are not in memory."""
         return self.blocks > 1
-
-
-@dataclass(frozen=True, eq=False)
-class ModelControl:
-    """The control variate of DR, WDR, MDR: where Q comes from."""
-
-    q: str | OwnQ
-
-    FITS = ("in-sample", "split", "cross-fit")
-
-    def __post_init__(self) -> None:
-        if isinstance(self.q, str):
-            if self.q not in self.FITS:
-                raise must_be("q", f"one of {self.FITS}, an array or a callable", self.q)
-        elif not callable(self.q):
-            array = np.asarray(self.q, float)
-            if array.ndim not in (2, 3) or not np.all(np.isfinite(array)):
-                raise must_be("q", "a finite (S, A) or (H, S, A) array", array.shape)
-            object.__setattr__(self, "q", array)
-
-    @property
-    def own(self) -> bool:
-        return not isinstance(self.q, str)
-
-    @property
-    def blocks(self) -> int:
-        """Folds of episodes, by the number of their block modulo this."""
-        return {"split": 2, "cross-fit": FOLDS}.get(self.q, 1) if isinstance(self.q, str) else 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,6 +348,8 @@ class Recipe:
         if self.fitted:
             kinds.add("model")
         blocks = self.weights.blocks if self.control is None else self.control.blocks
+        if self.control is not None and self.control.blends:
+            blocks = JACKKNIFE_BLOCKS  # a multiple of the folds
         return Request(
             frozenset(kinds),
             blocks,
@@ -384,6 +366,13 @@ class Recipe:
     def fitted(self) -> bool:
         """Whether its control variate is a Q that is fitted to the log."""
         return self.control is not None and not self.control.own
+
+    @property
+    def holds_parts(self) -> bool:
+        """Whether its influence values take a part of it as given: no exact derivative."""
+        control = self.control
+        of_control = control is not None and (control.blocks > 1 or control.blends)
+        return self.weights.holds_others or of_control
 
     @property
     def plain(self) -> Recipe:
@@ -408,6 +397,8 @@ class Recipe:
         within states      it normalizes within states
         fitted control     a Q is fitted to the log
         fitted in sample   ... on the episodes that it is subtracted from
+        action groups      it weighs groups of actions
+        blended            it is partly the value of a model, which ratios do not correct
         """
         weights, control = self.weights, self.control
         holds = {
@@ -418,6 +409,7 @@ class Recipe:
             "within states": self.normalize == "state",
             "fitted control": self.fitted,
             "fitted in sample": self.fitted and control is not None and control.blocks == 1,
+            "blended": control is not None and control.blends,
         }
         return weights.own_traits | {name for name, true in holds.items() if true}
 
@@ -436,7 +428,12 @@ class Recipe:
         """The formula as text."""
         text = self.weights.formula.format(over=self.weights.divisors.get(self.normalize))
         shaped = f"Σₛ d₀(s) V(s) + the same on y = r − Q(s,a) + γ V(s′):  {text}"
-        return text if self.control is None else shaped
+        if self.control is None:
+            return text
+        if self.control.blends:
+            shaped = shaped.replace("y = r", "y = Xₜ·(r").replace("V(s′):", "V(s′)):")
+            shaped += ",  Xₜ = Σ xⱼ over j > t,  x ≥ 0 with Σ xⱼ = 1 minimizes xᵀ(Ω̂ + b̂b̂ᵀ)x"
+        return shaped
 
     @property
     def description(self) -> str:
@@ -445,6 +442,8 @@ class Recipe:
         if control is not None:
             fit = "of one’s own" if control.own else f"fitted {control.q}"
             text += f"; with a control variate, Q {fit} (doubly robust)"
+            text += ", for the smallest variance" if control.fit == "variance" else ""
+            text += ", blended with the model (MAGIC)" if control.blends else ""
         return text if self.max_ratio is None else f"{text}; ratios clipped at {self.max_ratio:g}"
 
     def __repr__(self) -> str:

@@ -60,7 +60,7 @@ def gradient_of(recipe: Recipe, sums: Moments) -> Gradient:
     """The gradient of an estimator with respect to these sums. Of estimators with a control
     variate MDR has one where Q is fitted and every state observed."""
     if recipe.control is not None:
-        from reweigh.estimate.doubly_robust import shaped_gradient
+        from reweigh.estimate.shaped_influence import shaped_gradient
 
         return shaped_gradient(recipe, sums)
     return recipe.weights.gradient(recipe, sums)
@@ -73,7 +73,7 @@ def influence_values(
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
         if recipe.control is None:
             return finite(plain_values(log, target, recipe, sums))
-        from reweigh.estimate.doubly_robust import shaped_influence
+        from reweigh.estimate.shaped_influence import shaped_influence
 
         return shaped_influence(log, target, recipe)
 

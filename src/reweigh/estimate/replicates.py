@@ -291,7 +291,9 @@ def columns_for(recipe: Recipe, sums: Moments, errors: bool) -> set[str]:
     by_ratios |= recipe.control is not None and recipe.control.blocks > 1  # Q of other episodes
     if by_ratios or (recipe.weights.uses_ratios and not recipe.uses_trajectories):
         columns |= RATIOS
-    return columns.union(*(SQUARES[name] for name in columns)) if errors else columns
+    control = recipe.control
+    squares = errors or (control is not None and (control.blends or control.fit == "variance"))
+    return columns.union(*(SQUARES[name] for name in columns)) if squares else columns
 
 
 def solve_units(recipe: Recipe, units: UnitSums, draws: Draws, *, errors: bool) -> Replicated:

@@ -70,6 +70,11 @@ class ResampledLog:
             return 0
         if log.steps.weight is not None:
             return 0
+        control, products = recipe.control, recipe.uses_trajectories
+        if control is not None:
+            by_rows = products if control.fit == "variance" else errors or products
+            if by_rows and (control.blends or control.fit == "variance"):
+                return 0
         if COUNT * log.n_episodes > MOST_KEPT:
             return 0
         if isinstance(recipe.weights, Products) and (log.n_truncated or self.products is None):

@@ -10,6 +10,16 @@ off. So what is thin is drawn towards what is not,
 
 and the value stays right on average, whatever Q is. Where rows end before an unknown state, the
 rewards are averaged over all rows and γV over those that go on.
+
+**The smallest variance** (MRDR, Farajtabar et al. 2018). DR adds ρ_{0:t} (r̄_t - Q_t(s,a)) to what
+does not depend on Q, with r̄_t = Σ_{τ≥t} γ^{τ-t} ρ_{t+1:τ} r_τ the weighted return that follows, and
+MDR w_t(s) ρ (y - Q_t(s,a)): Q is the regression with the squared weights,
+
+    Q_t(s,a) = Σ_a ρ²_{0:t} r̄_t / Σ_a ρ²_{0:t}     MDR: Σ_a ρ² y / Σ_a ρ², as w_t(s) is the cell's
+
+with the same shrinkage, 1 being the mean weight of the step's rows. With a table this minimizes the
+paper's quadratic form too, as the log grows; it differs from the model's Q where rows of one cell
+differ in what the state leaves out.
 """
 
 from __future__ import annotations
@@ -20,8 +30,9 @@ import numpy as np
 
 from reweigh.estimate.estimator import needs_discrete
 from reweigh.estimate.operators import cells_of, importance_operator
-from reweigh.kernels import Floats, Ints, group_by, rowwise, tally
-from reweigh.log.states import END
+from reweigh.kernels import Bools, Floats, Ints, group_by, rowwise, tally
+from reweigh.log.log import EpisodeLog
+from reweigh.log.states import END, HIDDEN
 from reweigh.sums.moments import Moments
 from reweigh.system import divided
 
@@ -123,8 +134,9 @@ def _left(total: Floats) -> Floats:
     return np.where(left > 1e-9, left, 0.0)
 
 
-def shrunken_q(moments: Moments) -> TabularQ:
-    """The Q for other episodes than these; see above."""
+def shrunken_q(moments: Moments, *, by_variance: bool = False) -> TabularQ:
+    """The Q for other episodes than these; see above. `by_variance`: the rows of an action count
+    ρ² times, so that Q minimizes the variance of ρ (y - Q)."""
     if moments.actions is None or moments.about.continuous_actions:
         raise needs_discrete()
     cells, start = cells_of(moments, "model")
@@ -139,7 +151,8 @@ def shrunken_q(moments: Moments) -> TabularQ:
     node[pair] = op.src
     bounds, known = op.edge_offsets, op.known
     assert bounds is not None
-    n = c.n.astype(np.float64)
+    n = c.rho2 if by_variance else c.n.astype(np.float64)
+    earned = c.rhoz if by_variance else c.y
     parts = [(n, c.rho, True)]  # rows, Σρ, and whether they have the rewards
     if not known.all():
         parts.append((np.where(known, n, 0.0), np.where(known, c.rho, 0.0), False))
@@ -156,7 +169,7 @@ def shrunken_q(moments: Moments) -> TabularQ:
             ahead = after if number == len(parts) - 1 else 0.0
             z, y = rho[e] * ahead, rows[e] * ahead
             if rewards:
-                z, y = z + c.z[e], y + c.y[e]
+                z, y = z + c.z[e], y + earned[e]
             S = tally(op.src[e] - k.start, z, width)
             mean = divided(S.sum(axis=0), R[k].sum(axis=0))
             own = (S + PRIOR * mean) / (R[k] + PRIOR)
@@ -171,3 +184,58 @@ def shrunken_q(moments: Moments) -> TabularQ:
     sizes = len(moments.states), len(moments.actions)
     key = (step * sizes[0] + state) * sizes[1] + action
     return TabularQ.of(sizes, (key, Q), (op.node_t, op.node_s), V, b, M)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedReturns:
+    """Of the rows the episode, the keys t, s, a, the squared weight ρ²_{0:t} over the step's
+    largest, and r̄_t."""
+
+    episode: Ints
+    keys: tuple[Ints, Ints, Ints]
+    weight: Floats
+    value: Floats
+
+    @classmethod
+    def of(cls, log: EpisodeLog, rho: Floats) -> WeightedReturns:
+        steps, value = log.steps, log.steps.reward.copy()
+        with np.errstate(divide="ignore"):
+            log_w = np.log(rho)
+        for t in range(1, log.horizon):
+            rows, before = steps.rows(t), steps.rows(t - 1)
+            log_w[rows] += log_w[before][: rows.stop - rows.start]
+        for t in range(log.horizon - 2, -1, -1):
+            rows, after = steps.rows(t), steps.rows(t + 1)
+            going_on = slice(rows.start, rows.start + after.stop - after.start)
+            value[going_on] += log.discount * rho[after] * value[after]
+        largest = np.full(log.horizon, -np.inf)
+        np.maximum.at(largest, steps.step, log_w)
+        largest = np.where(np.isfinite(largest), largest, 0.0)
+        state = np.where(steps.state == HIDDEN, len(log.states), steps.state).astype(np.int64)
+        keys = steps.step.astype(np.int64), state, steps.action.astype(np.int64)
+        weight = np.exp(2 * (log_w - largest[steps.step]))
+        if steps.relative_weight is not None:
+            weight = weight * steps.relative_weight[steps.episode_index]
+        return cls(steps.episode_index, keys, weight, np.where(weight > 0, value, 0.0))
+
+    def q(self, which: Bools, moments: Moments) -> TabularQ:
+        """The Q of these episodes (n,), of which the `moments` are; see above."""
+        if moments.actions is None or moments.about.continuous_actions:
+            raise needs_discrete()
+        rows = which[self.episode]
+        pairs = group_by([key[rows] for key in self.keys])
+        (t, s, a), sizes = pairs.keys, (len(moments.states), len(moments.actions))
+        cells = cells_of(moments, "model")[0]
+        share = moments.shares.of(group_by([cells.t, cells.s, cells.a]), cells)
+        weight, R = self.weight[rows], pairs.sum(self.weight[rows])
+        S, steps = pairs.sum(weight * self.value[rows]), moments.about.horizon
+        total = tally(t, R, steps)
+        prior = PRIOR * divided(total, tally(t, pairs.count(), steps))
+        M = divided(tally(t, S, steps), total)
+        nodes = group_by([t, s])
+        step, of = nodes.keys[0], nodes.index()
+        b = divided(nodes.sum(S) + (prior * M)[step], nodes.sum(R) + prior[step])
+        Q = divided(S + prior[t] * b[of], R + prior[t])
+        V = nodes.sum(share * Q) + _left(nodes.sum(share)) * b
+        key = (t * sizes[0] + s) * sizes[1] + a
+        return TabularQ.of(sizes, (key, Q), (step, nodes.keys[1]), V, b, np.append(M, 0.0))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from reweigh import kernels
 from reweigh.errors import RefusedError, UsageError, must_be
 from reweigh.estimate.estimator import CLUSTER_BLOCKS, JACKKNIFE_BLOCKS, Recipe, Solution
-from reweigh.estimate.influence import refuse_weights
+from reweigh.estimate.influence import refuse_weights, with_estimated_error
 from reweigh.estimate.marginal import behavior_value, from_rows
 from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks
 from reweigh.log.log import EpisodeLog
@@ -366,7 +366,20 @@ class Solved:
 
 def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
     """The solution: straight from the rows where its weights can, else from the sums. A control
-    variate shapes the rewards first; the rest is solved without one."""
+    variate shapes the rewards first; the rest is solved without one. What is partly the value of a
+    model has an error of its own."""
+    solved = _solve(data, recipe, dropped)
+    if recipe.control is None or not recipe.control.blends or not data.errors:
+        return solved
+    rows = None if isinstance(data, SumsData) else data.rows(dropped)
+    sums = solved.base
+    alone = replace(solved.solution, freedom=None, error_method="delta")
+    alone = with_estimated_error(recipe, alone, sums, rows)
+    nodes = None if alone.nodes is None else replace(alone.nodes, variance=None)
+    return replace(solved, solution=replace(alone, by_node=nodes))
+
+
+def _solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
     plain = recipe.plain
     if isinstance(data, SumsData):
         base = used = data.moments(recipe)

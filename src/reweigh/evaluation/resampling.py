@@ -192,7 +192,8 @@ class Resampler:
                 )
             if id(target) not in known:
                 known[id(target)] = RowsPolicy(check_target(target), log)
-            if recipe.control is not None and recipe.control.own:
+            control = recipe.control
+            if control is not None and control.own and not control.blends:
                 logs.append(_own_rows(shape_log(log, target, recipe, None).log))
                 made.append((known[id(target)], replace(recipe, control=None)))
             else:

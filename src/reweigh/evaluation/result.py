@@ -161,7 +161,9 @@ class Estimate(Estimated):
         """What gates that read sums read."""
         of = self.uncertainty
         with np.errstate(over="ignore", invalid="ignore"):  # gates report overflows
-            sums = of.data.for_gates(self.recipe, of.dropped)
+            weights = self.recipe.weights
+            kinds = weights.kinds if "action groups" in self.recipe.traits else ()
+            sums = weights.regrouped(of.data.for_gates(self.recipe, of.dropped, *kinds))
         return Context(
             sums,
             self.recipe,
@@ -173,11 +175,13 @@ class Estimate(Estimated):
             spread=of.spread if of.has_influence else None,
             clusters=of.clusters,
             beside_longer_memories=of.beside_longer_memories,
-            state_values=of.data.state_values(self.recipe, of.dropped),
+            state_values=None if kinds else of.data.state_values(self.recipe, of.dropped),
             nodes=None if self.marginals is None else self.marginals.by_node,
             reward_range=of.data.reward_range,
             includes_fit=of.note.startswith("; includes"),
-            with_model=lambda: of.data.for_gates(self.recipe, of.dropped, "model"),
+            with_model=lambda: weights.regrouped(
+                of.data.for_gates(self.recipe, of.dropped, "model")
+            ),
             shared=of.data.once(("gates", id(sums)), dict[str, Any]),
         )
 

@@ -34,6 +34,7 @@ from reweigh.sums.moments import Moments
 from reweigh.sums.read import read_log
 from reweigh.sums.store import load_moments
 from reweigh.sums.tables import BUILT_IN
+from reweigh.trust.gates import all_gates
 from reweigh.worlds import TabularMDP, random_mdp
 
 ENGINES = ("arrays", "stream", "duckdb")
@@ -83,7 +84,8 @@ def check_declaration(recipe: Recipe) -> None:
     assert not unknown, f"{recipe.name} needs tables that do not exist: {sorted(unknown)}"
     assert recipe.needs.all_kinds or recipe.control is not None, f"{recipe.name} needs no sums"
     every = [*(make() for make in ESTIMATORS.values()), mis(memory=1)]
-    unknown = recipe.traits - frozenset().union(*(other.traits for other in every))
+    known = frozenset().union(*(gate.of | gate.unless for gate in all_gates()))
+    unknown = recipe.traits - known.union(*(other.traits for other in every))
     assert not unknown, f"{recipe.name} has traits that no gate uses: {sorted(unknown)}"
     assert recipe.limits in {other.limits for other in every}, (
         f"{recipe.name} has the limits of {recipe.limits!r}, which no gate has"
@@ -146,8 +148,8 @@ def check_influence(recipe: Recipe) -> None:
     assert psi.shape == (log.n_episodes,), f"{recipe.name} has {psi.shape} influence values"
     largest = float(np.abs(psi).max())
     assert abs(psi.mean()) <= 1e-8 * (1 + largest), f"{recipe.name}: ψ has the mean {psi.mean()}"
-    if recipe.weights.holds_others or (recipe.control is not None and recipe.control.blocks > 1):
-        return  # the Q of other episodes is held as it is
+    if recipe.holds_parts:
+        return  # what other episodes say is held as it is
     by = np.arange(log.n_episodes) % 2
     moved = _derivative(lambda part: _value(part, target, recipe), log, by)
     total = float(by @ psi) / log.n_episodes

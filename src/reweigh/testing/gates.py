@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import RefusedError
+from reweigh.estimate.action_groups import ActionGroups
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.presets import ESTIMATORS, as_recipe, dm, mdr, mis, ssd_is, wis
 from reweigh.evaluation.data import solve
@@ -39,7 +40,9 @@ TABLES = {"transitions", "model", "trajectories", "state values", *VERSIONS}
 READ_FROM = {"choices": ("choices", "model", "transitions"), "state values": ("transitions",)}
 ENGINES = ("arrays", "stream", "duckdb")
 # each can be computed from sums too
-TRIED = (mis(), wis(), dm(), mdr(), mdr("in-sample"), mis(pooled=True), ssd_is())
+WORLD = random_mdp(1, 4, 2, 5, reward_sd=0.3)
+GROUPED = mis(action_group=ActionGroups({0: "all", 1: "all"}, WORLD.target, WORLD.behavior))
+TRIED = (mis(), wis(), dm(), mdr(), mdr("in-sample"), mis(pooled=True), ssd_is(), GROUPED)
 LONGEST_TEXT = 400  # characters
 EPISODES = 300
 
@@ -83,7 +86,7 @@ def table_row(gate: Gate) -> str:
 
 def check_declaration(gate: Gate) -> None:
     """Names, limits, tables and traits are real ones."""
-    every = [*(make() for make in ESTIMATORS.values()), mis(memory=1)]
+    every = [*(make() for make in ESTIMATORS.values()), mis(memory=1), GROUPED]
     for what in ("name", "question", "fault"):
         assert getattr(gate, what), f"{gate!r} declares no {what}"
     assert gate.question.endswith("?"), f"{gate.name}: the question does not end with '?'"
@@ -230,8 +233,7 @@ def measure(
 
 def clean_log(rng: np.random.Generator) -> tuple[EpisodeLog, Policy]:
     """A log without any fault."""
-    world = random_mdp(1, 4, 2, 5, reward_sd=0.3)
-    return world.simulate(EPISODES, rng), world.target
+    return WORLD.simulate(EPISODES, rng), WORLD.target
 
 
 def _worst(

@@ -64,6 +64,7 @@ from reweigh.trust.gates.support import (
     UnseenActions,
 )
 from reweigh.trust.gates.unseen import (
+    ActionsInGroups,
     EstimatedPropensities,
     IncompleteState,
     RareActions,
@@ -126,6 +127,7 @@ GATES: tuple[Gate, ...] = (
     Policies(),
     HiddenPolicies(),
     FittedValues(),
+    ActionsInGroups(),
     History(),
     IncompleteState(),
     Steadiness(),

@@ -399,14 +399,14 @@ class FittedValues(
         Limit(0.01, 0.05),
         augmented=Limit(0.20, 0.50),  # no row corrects itself: only what no row corrects is off
     ),
-    of={"fitted in sample", "augmented"},
+    of={"fitted in sample", "augmented", "blended"},
 ):
     """How much of a model's estimate rests on few rows: the target's mass under the model on
     (t, s, a) seen fewer than 10 times (average over the steps) or never (total). Per step: its
     contribution."""
 
     def measure(self, context: Context) -> GateResult:
-        name = f"{self.name}, {context.limits}"
+        name = f"{self.name}, {context.limits}, {'fitted in sample' in context.traits}"
         return context.once(name, lambda: self.of_model(context))
 
     def of_model(self, context: Context) -> GateResult:
@@ -429,6 +429,9 @@ class FittedValues(
         advice = "a coarser state, or mis"
         if "augmented" in context.traits:
             text, advice = f"{text}, whose value is taken from the other actions", f"use {advice}"
+        elif "fitted in sample" not in context.traits:
+            text = f"the model's value is a part of the estimate, and {text}"
+            advice = f"use mdr-crossfit, {advice}"
         else:
             text = f"Q is fitted on the same episodes, and {text}"
             crossfit = "dr-crossfit, wdr-crossfit, mdr-crossfit"

@@ -32,13 +32,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from reweigh.errors import SupportError
 from reweigh.estimate.estimator import Place
-from reweigh.estimate.operators import SEEN_ENOUGH
-from reweigh.estimate.recursion import forward
+from reweigh.estimate.operators import SEEN_ENOUGH, marginal_operator
+from reweigh.estimate.recursion import backward, forward
 from reweigh.estimate.solution import worst_node
 from reweigh.kernels import Groups, group_by, tally
 from reweigh.sums.keyed import TransitionMoments, is_constant, is_one_number
@@ -46,12 +47,14 @@ from reweigh.system import divided, number
 from reweigh.trust.gates.gate import (
     NO_TRANSITIONS,
     NOT_DECLARED,
+    AssumptionGate,
     Context,
     Floats,
     Gate,
     GateResult,
     Ints,
     Limit,
+    Outcome,
     limits_by,
 )
 from reweigh.trust.gates.states import History, StateValues, state_values
@@ -60,6 +63,7 @@ NOTHING = 1e-9  # probability: less is rounding
 LEAST_MU = 1e-12
 MATERIAL = 0.01  # as "policies"
 LOST_BY_COUNTS = 0.0001  # the limit of "support" for models, which counts make of estimates
+LEAST_REPEATS, ROUNDED = 10, 1e-10  # rows beyond the actions; of a sum of squares
 RULE_OF_THREE = 3.0  # an event that n rows do not show has a rate of at most 3/n, with 95 %
 UNKNOWN_POLICY = "the target's probabilities of actions that a state does not show are not known"
 NO_ACTIONS = "the actions"
@@ -256,6 +260,66 @@ def rate_unseen(cells: TransitionMoments, mass: StateValues, discount: float) ->
     worst = int(np.argmax(rate))
     codes: Ints = actions.keys[0]
     return float(rate[worst]), int(codes[worst])
+
+
+class ActionsInGroups(
+    AssumptionGate,
+    name="action groups",
+    question="Do actions act through their groups alone?",
+    fault="action-in-group",
+    reads="solution",
+    needs={"model"},
+    limits=limits_by(Limit(0.01, 1e-6, above=False)),
+    holds="actions of one group earn the same, as far as the log shows",
+    fails="actions of one group differ in what they earn: an effect beside the group's",
+    advice="use smaller groups, whose actions are alike, or mis without groups",
+    most="most",
+    of={"action groups"},
+):
+    """Whether the action still predicts q = reward + γV(next state) within (step, state, group), V
+    by the grouped estimate. Of N rows of K actions the share of Σ(q - q̄)² between actions has the
+    mean (K-1)/(N-1) if it does not; these add up over all (t, s, g), as many may have few rows."""
+
+    def test(self, context: Context) -> Outcome:
+        recipe, base = context.estimator, context.sums
+        if recipe is None or base.model is None:
+            return Outcome(None, context.lacking("model", NO_ACTIONS))
+        cells, grouped = base.model.forget("block"), recipe.weights.regrouped(base)
+        assert grouped.model is not None
+        assert grouped.actions is not None
+        op = marginal_operator(grouped)
+        values = StateValues(op.node_t, op.node_s, backward(op).u)
+        ahead = base.about.discount * values.at(cells.t_next, cells.s_next)
+        g = recipe.weights.groups_of(base)[cells.a]
+        q2 = cells.y2 + 2 * ahead * cells.y + ahead**2 * cells.n
+        actions = group_by([cells.t, cells.s, g, cells.a])
+        n, q = actions.sum(cells.n), actions.sum(cells.y + ahead * cells.n)
+        strata = group_by(list(actions.keys[:3]))
+        N, K, total = strata.sum(n), strata.count().astype(np.float64), strata.sum(q)
+        square = strata.sum(actions.sum(q2))
+        spread, between = square - total**2 / N, strata.sum(q**2 / n) - total**2 / N
+        use = (K >= 2) & (N > K) & (spread > ROUNDED * square)
+        if not float((N - K)[use].sum()) >= LEAST_REPEATS:
+            text = "hardly any group of a step and a state shows one of its actions twice"
+            return Outcome(None, f"{text}: log more, or use fewer states")
+        N, K, t = N[use], K[use], strata.keys[0][use]
+        score = (N - 1) * between[use] / spread[use]
+        variance = 2 * (K - 1) * (N - K) / (N + 1)
+        worst = int(np.argmax((score - K + 1) / np.sqrt(variance)))
+        H = base.about.horizon
+        per_step = tail(*(tally(t, x, H) for x in (score, K - 1, variance)))
+        p = float(tail(score.sum(), (K - 1).sum(), variance.sum()))
+        state = int(strata.keys[1][use][worst])
+        return Outcome(p, per_step=per_step, step=int(t[worst]), state=state)
+
+
+def tail(score: Any, mean: Any, variance: Any) -> Any:
+    """The probability of a larger score than this one, of a multiple of a χ² with this mean and
+    variance; nan without a variance."""
+    from scipy.special import chdtrc
+
+    degrees = divided(2 * mean**2, variance)
+    return np.where(degrees > 0, chdtrc(degrees, divided(degrees * score, mean)), np.nan)
 
 
 class IncompleteState(
