@@ -158,7 +158,12 @@ def _evaluate_all(
     if AUTO in listed:
         from reweigh.evaluation.auto import evaluate_chosen
 
-        every = partial(_evaluate_all, truncated=truncated, reward_range=reward_range)
+        every = partial(
+            _evaluate_all,
+            truncated=truncated,
+            reward_range=reward_range,
+            within_rewards=within_rewards,
+        )
         for_choice = partial(_evaluate_all, truncated=truncated, within_rewards=False)
         return evaluate_chosen(data, target, listed, for_choice, every)
     recipes = [as_recipe(estimator) for estimator in listed]
