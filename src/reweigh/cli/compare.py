@@ -76,14 +76,14 @@ def compare(
     ] = None,
     rule: Rules = None,
     estimators: Annotated[
-        str,
+        str | None,
         typer.Option(
             help=(
-                "Estimators, comma-separated; the first one ranks. auto chooses one for all "
-                "targets, without using rewards."
+                "Estimators, comma-separated; the first one ranks. auto, the default, chooses one "
+                "for all targets, by a rule that never looks at the size of errors."
             )
         ),
-    ] = "mis",
+    ] = None,
     memory: options.Memory = None,
     max_ratio: options.MaxRatio = None,
     level: Annotated[

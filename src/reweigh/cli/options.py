@@ -433,10 +433,19 @@ def read_inputs(
 
 
 def estimators_named(
-    names: str, max_ratio: float | None, *, auto: bool = False, memory: str | None = None
+    names: str | None,
+    max_ratio: float | None,
+    *,
+    auto: bool = False,
+    memory: str | None = None,
+    usual: tuple[str, ...] = ("auto",),
 ) -> list[Any]:
-    """Recipes from the names that the user gave; "auto" stays a name where it may be given."""
-    listed = list(rw.ESTIMATORS) if names == "all" else [n.strip() for n in names.split(",")]
+    """Recipes from the names that the user gave; "auto" stays a name where it may be given. Without
+    names they are the `usual` ones, and mis where an option is for it."""
+    if names is None:
+        names = ",".join(usual if memory is None and max_ratio is None else ("mis",))
+    every = ["auto", *rw.ESTIMATORS] if auto else list(rw.ESTIMATORS)
+    listed = every if names == "all" else [n.strip() for n in names.split(",")]
     recipes: list[rw.Recipe | str] = [
         name if auto and name == "auto" else rw.estimator(name) for name in listed if name
     ]

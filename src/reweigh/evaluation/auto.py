@@ -137,14 +137,12 @@ def choose(data: Any, target: Policy | None, evaluate_all: Evaluate) -> Choice:
         return Choice(taken, f"{taken.name}: {memories.why}", memories)
     missing = _missing(sharpest)
     if missing is None:
-        return Choice(
-            estimator(SHARPEST),
-            f"{SHARPEST}: {seen}, and the log shows nearly all of the target's actions",
-            memories,
-        )
-    plain = mis() if memories is None else mis(memory=0)
-    why = f"{plain.name}: {seen}; {SHARPEST} is not used, because {missing}"
-    return Choice(plain, why if lacking is None else f"{why} ({lacking})", memories)
+        taken, why = estimator(SHARPEST), "and the log shows nearly all of the target's actions"
+    else:
+        taken = mis() if memories is None else mis(memory=0)
+        why = f"but {SHARPEST} is not used, because {missing}"
+    why = f"{taken.name}: {seen}, {why}"
+    return Choice(taken, why if lacking is None else f"{why} ({lacking})", memories)
 
 
 def _memory(

@@ -13,7 +13,7 @@ from reweigh.paper.cells import CellResult
 from reweigh.theory.exact import quantities
 from reweigh.worlds.benchmark_worlds import ICUSepsis
 from reweigh.worlds.tabular import TabularMDP
-from reweigh_studies.coverage.measures import BEHAVIOR, LEVELS, VALUE, column
+from reweigh_studies.coverage.measures import LEVELS, VALUE, column
 from reweigh_studies.coverage.tables import Floats, Row, columns_of, share
 from reweigh_studies.efficiency.cells import (
     AUTO,
@@ -83,7 +83,7 @@ def rows_of(cell: EfficiencyCell, result: CellResult) -> list[Row]:
     }
     found = []
     for name in CONTENDERS:
-        row = about | {"estimator": name} | _errors(errors[name], best, errors["mis"])
+        row: Row = about | {"estimator": name} | _errors(errors[name], best, errors["mis"])
         if least and row["rmse"] is not None:
             row["of_bound"] = row["rmse"] / math.sqrt(least / cell.n)
         if name in STANDARD:
@@ -125,6 +125,3 @@ def _colors(truth: float, low: Floats, high: Floats, level: Floats) -> Row:
     row["green_replicates"] = int(green.sum())
     row["coverage_green"], row["mc_green"] = share(covered[green])
     return row
-
-
-__all__ = ["AUTO", "BEHAVIOR", "NAMES", "best_of", "bound", "rows_of"]
