@@ -34,8 +34,9 @@ def tables(results: Mapping[EfficiencyCell, CellResult], to: Path) -> None:
 
 
 def told() -> dict[str, Any]:
-    gates = ", ".join(f"*{name}*" for name in sorted({*auto.HOLDS, "fitted values"}))
-    return {"rule": {"rare": auto.RARE, "enough": auto.ENOUGH, "gates": gates}}
+    limits = {"rare": auto.RARE, "enough": auto.ENOUGH, "contradicted": auto.CONTRADICTED}
+    names = {"covered": auto.COVERED, "others": ", ".join(f"*{name}*" for name in auto.OTHERS)}
+    return {"rule": limits | names}
 
 
 STUDY = Published(

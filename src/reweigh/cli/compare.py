@@ -111,7 +111,7 @@ def compare(
 
     With --quiet one line is left: the best target, with its value, interval and verdict.
     """
-    recipes = options.estimators_named(estimators, max_ratio, auto=True, memory=memory)
+    recipes = options.estimators_named(estimators, max_ratio, memory, ["auto"])
     options.check_choice("--cut-episodes", cut, "refuse", "drop")
     report.check()
     policies = _policies(target or [], target_prob, rule or [], log)

@@ -117,16 +117,14 @@ def evaluate(
 ) -> None:
     """Estimate what the target policy would have earned.
 
-    Example: reweigh evaluate log.parquet --target policy.csv --estimators mis,wis --report out.html
+    Example: reweigh evaluate log.parquet --target policy.csv --report out.html
 
-    With --quiet one line per estimator is left: its name, value, interval and verdict.
-
-    Example: reweigh evaluate --config reweigh.toml --quiet
+    With --quiet one line per requested estimator is left: name, value, interval and verdict.
     """
     terminal = Terminal(quiet, as_json)
     usual = CANDIDATES if show_sql else DEFAULT
-    recipes = estimators_named(estimators, max_ratio, auto=True, memory=memory, usual=usual)
-    if show_sql and "auto" in recipes:
+    recipes = estimators_named(estimators, max_ratio, memory, usual)
+    if show_sql and AUTO in recipes:
         raise UsageError("--show-sql needs the estimators by name, not auto")
     intervals.check()
     report.check()
@@ -142,8 +140,8 @@ def evaluate(
         if ledger is not None and not isinstance(inputs.data, rw.EpisodeLog):
             raise UsageError("--ledger knows logs in memory by their rows: use --engine arrays")
         with terminal.working("evaluating", inputs.data) as data:
-            read = replace(inputs, data=data)
-            outcome = _evaluated(read, recipes, cut, intervals, sensitivity, estimators is None)
+            settings = cut, intervals, sensitivity, estimators is None
+            outcome = _evaluated(replace(inputs, data=data), recipes, *settings)
             if slice_ is not None and outcome.main is not None:
                 outcome.groups = outcome.main.by(slice_, intervals.level)
             if outcome.main is not None and (confounding or gammas is not None):
