@@ -34,6 +34,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from reweigh.errors import RefusedError
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.presets import estimator, is_, mis, wis
@@ -119,6 +121,7 @@ def choose_common(log: Any, targets: Mapping[str, Policy], evaluate_all: Evaluat
     return CommonChoice(mis(memory=longest), found)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what overflows is refused by name
 def choose(data: Any, target: Policy | None, evaluate_all: Evaluate) -> Choice:
     """The estimator for this log (or its sums) and target, by the rule above."""
     states, products, sharpest = evaluate_all(data, target, [mis(), is_(), estimator(SHARPEST)])
