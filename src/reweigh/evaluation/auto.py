@@ -6,7 +6,7 @@ or the sign of a gain.
        wis, which uses no state.
     2. Otherwise the memory that `mis(memory="auto")` takes (`memories.py`). If it is more than 0,
        and a memory of 0 differs from it beyond chance (p ≤ CONTRADICTED), the state is not enough:
-       mis with that memory. The walk over many memories alone stops somewhere in 1 of 20 logs
+       mis with that memory. The walk over many memories alone stops somewhere in 1 of 25 logs
        whose state is enough, where the longer one is off by chance.
     3. With a memory of 0: mdr-loo, which comes close to the least error that is possible, where
        its gate "support" is green and no other gate of the log under it is red: the log covers what
