@@ -35,8 +35,7 @@ def tables(results: Mapping[EfficiencyCell, CellResult], to: Path) -> None:
 
 def told() -> dict[str, Any]:
     limits = {"rare": auto.RARE, "enough": auto.ENOUGH, "contradicted": auto.CONTRADICTED}
-    names = {"covered": auto.COVERED, "others": ", ".join(f"*{name}*" for name in auto.OTHERS)}
-    return {"rule": limits | names}
+    return {"rule": limits | {"gates": ", ".join(f"*{name}*" for name in auto.HOLDS)}}
 
 
 STUDY = Published(

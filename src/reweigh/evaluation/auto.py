@@ -9,18 +9,18 @@ or the sign of a gain.
        mis with that memory. The walk over many memories alone stops somewhere in 1 of 25 logs
        whose state is enough, where the longer one is off by chance.
     3. With a memory of 0: mdr-loo, which comes close to the least error that is possible, where
-       its gate "support" is green and no other gate of the log under it is red: the log covers what
-       the target does, in every state that it reaches and for nearly all of its actions. Its sums
+       none of its gates HOLDS is red: the log covers what the target does, in the states that it
+       reaches and for most of its actions (where they are amber, so is its verdict). Its sums
        must be enough too, which needs observed states, discrete actions, and ratios that follow
        from step, state and action: then every engine answers the same.
     4. Otherwise mis-hajek, which leans on no mean by action. Its verdict says what is missing.
 
 Rewards enter only where memories are compared, by values in errors of their differences: neither
 the sign of the rewards nor their scale, nor a constant added to them, changes the choice. No rule
-compares the widths of intervals. CONTRADICTED, and that amber gates other than "support" do not
-matter, were set on the setting half of the study of efficiency (docs/trust/efficiency.md), before
-its reporting half was run. Of saved sums the rule takes what they hold: without windows there is no
-memory to choose, and mis stands for mis-hajek.
+compares the widths of intervals. CONTRADICTED, and that amber gates do not matter, were set on the
+setting half of the study of efficiency (docs/trust/efficiency.md), before its reporting half was
+run. Of saved sums the rule takes what they hold: without windows there is no memory to choose, and
+mis stands for mis-hajek.
 
 Several targets are compared by one estimator, otherwise a ranking would also compare estimators:
 the one that the rule chooses for each of them, else mis with the longest memory that it chooses for
@@ -50,7 +50,7 @@ from reweigh.sums.moments import Moments
 AUTO = "auto"
 RARE, ENOUGH = 0.05, 100.0
 CONTRADICTED = 1e-4
-COVERED, OTHERS = "support", ("effective size", "rare states", "placebo", "cut-off episodes")
+HOLDS = ("support", "effective size", "rare states", "placebo", "cut-off episodes")
 SHARPEST = "mdr-loo"
 Evaluate = Callable[[Any, Policy | None, list[Recipe]], Sequence[Estimate | Refusal]]
 
@@ -142,7 +142,7 @@ def choose(data: Any, target: Policy | None, evaluate_all: Evaluate) -> Choice:
         return Choice(taken, f"{taken.name}: {memories.why}", memories)
     missing = _missing(sharpest)
     if missing is None:
-        taken, why = estimator(SHARPEST), "and the log shows nearly all of the target's actions"
+        taken, why = estimator(SHARPEST), "and the log covers most of what the target does"
     else:
         taken = mis() if memories is None else mis(memory=0)
         why = f"but {SHARPEST} is not used, because {missing}"
@@ -181,12 +181,8 @@ def _missing(sharpest: Estimate | Refusal) -> str | None:
     why = sharpest.recipe.weights.needs_rows(of.data.moments(sharpest.recipe, of.dropped))
     if why is not None:
         return why
-    failed = [
-        gate.text
-        for gate in sharpest.gates
-        if (gate.name == COVERED and gate.level != "green")
-        or (gate.name in OTHERS and gate.level == "red")
-    ]
+    gates = [gate for gate in sharpest.gates if gate.name in HOLDS]
+    failed = [gate.text for gate in gates if gate.level in ("red", "unknown")]
     return failed[0] if failed else None
 
 

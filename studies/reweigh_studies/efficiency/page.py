@@ -100,9 +100,9 @@ RULE = """\
 `auto` takes `wis` where more than {rare:.0%} of the target's mass is on (step, state) pairs seen
 fewer than 10 times and running products keep {enough:g} effective episodes; else the memory that
 `mis(memory="auto")` takes, if a memory of 0 differs from it with p ≤ {contradicted:g}; and without
-one `mdr-loo` where the gate *{covered}* is green for it and none of {others} is red, otherwise
-`mis-hajek` ([the rule in words](../choosing.md#estimatorauto)). It was set on the setting half
-alone, at n = 200 and 1,000, and was in `evaluation/auto.py` before the reporting half was run.
+one `mdr-loo` where none of its gates {gates} is red, otherwise `mis-hajek`
+([the rule in words](../choosing.md#estimatorauto)). It was set on the setting half alone, at
+n = 200 and 1,000, and was in `evaluation/auto.py` before the reporting half was run.
 """
 TABLES = """\
 - [`efficiency.csv`](efficiency.csv): by world, n and estimator: root mean squared error, the same
