@@ -318,10 +318,10 @@ def _evaluated(
         records = each("checks", pairs, lambda pair: pair[0].record_with(pair[1]))
     answered = [result for result in results if isinstance(result, rw.Estimate)]
     with stage(3, stages):
-        sensitivities = sensitivities_of(answered) if sensitivity else {}
-    apart = None
-    if len(answered) > 1:
-        apart = disagreement(results)
+        beside = {other.estimator for result in answered for other in result.beside}
+        requested = [result for result in answered if result.estimator not in beside]
+        sensitivities = sensitivities_of(requested) if sensitivity else {}
+    apart = disagreement(results)
     return Outcome(results, records, refused, seed, certificate, sensitivities, apart, [])
 
 
