@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.evaluation.auto import ENOUGH, RARE, choose
+from reweigh.evaluation.auto import CONTRADICTED, ENOUGH, RARE, choose
 from reweigh.evaluation.evaluate import evaluate_in_study
+from reweigh.evaluation.memories import paired_difference
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 
@@ -202,13 +203,20 @@ def test_a_choice_that_refuses_stands_alone() -> None:
         rw.evaluate(log, rw.TablePolicy([[0.0, 1.0]]))
 
 
-def test_a_memory_that_memory_0_does_not_contradict_is_chance() -> None:
-    """Logs of a Markov world in which the walk over memories stops early by chance."""
-    world = rw.worlds.random_mdp(3, 8, 3, 20, reward_sd=0.5)
-    log = world.simulate(2000, 0)
-    walked = rw.evaluate(log, world.target, rw.mis(memory="auto")).memories
-    assert walked is not None
-    assert rw.evaluate(log, world.target).estimator == "mdr-loo"
+def test_a_memory_counts_only_where_memory_0_differs_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    actions = rng.integers(0, 2, (500, 3))
+    rewards = np.pad(2.0 * actions[:, :-1], ((0, 0), (1, 0))) + rng.normal(size=(500, 3))
+    log = rw.log_from_arrays(np.zeros((500, 4), int), actions, rewards, np.full((500, 3), 0.5))
+    target = rw.TablePolicy([[0.2, 0.8]])
+    found = rw.evaluate(log, target)
+    assert found.estimator == "mis-memory-1"
+    apart = paired_difference(rw.evaluate(log, target, rw.mis(memory=0)), found)
+    assert apart.p(500) <= CONTRADICTED
+    monkeypatch.setattr("reweigh.evaluation.auto.CONTRADICTED", 0.0)
+    assert rw.evaluate(log, target).estimator == "mdr-loo"
 
 
 # Several targets
