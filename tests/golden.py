@@ -138,6 +138,14 @@ def record(result: rw.Estimate | rw.Refusal) -> Record:
     return found
 
 
+def chosen(log: Any, target: rw.Policy) -> Record:
+    """What the default takes, and why; its numbers are those of the estimator."""
+    [result] = rw.evaluate_all(log, target, ["auto"])
+    if isinstance(result, rw.Refusal):
+        return {"estimator": result.estimator, "refused": result.error.code}
+    return {"estimator": result.estimator, "chosen": result.chosen, "value": result.value}
+
+
 def results(names: list[str] | None = None) -> Iterator[tuple[str, Record]]:
     """Of these cases, or of all: "case/engine/estimator" and what came out."""
     estimators = list(rw.ESTIMATORS)
@@ -150,6 +158,7 @@ def results(names: list[str] | None = None) -> Iterator[tuple[str, Record]]:
                 log = case.log(engine, Path(folder))
                 for result in rw.evaluate_all(log, case.target, estimators):
                     yield f"{name}/{engine}/{result.recipe.name}", record(result)
+                yield f"{name}/{engine}/auto", chosen(log, case.target)
 
 
 def write() -> int:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.evaluation.auto import ENOUGH, RARE, choose
+from reweigh.evaluation.auto import CONTRADICTED, ENOUGH, RARE, choose
 from reweigh.evaluation.evaluate import evaluate_in_study
+from reweigh.evaluation.memories import paired_difference
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 
@@ -113,11 +114,9 @@ def test_a_state_that_is_not_enough_gets_a_memory() -> None:
 
 def test_an_action_that_the_log_hardly_shows_is_left_to_mis() -> None:
     rng, n = np.random.default_rng(0), 1000
-    actions = (rng.random((n, 3)) < 0.01).astype(int)
-    mu = np.where(actions == 1, 0.01, 0.99)
+    actions = (rng.random((n, 3)) < 0.003).astype(int)
+    mu = np.where(actions == 1, 0.003, 0.997)
     log = rw.log_from_arrays(rng.integers(0, 3, (n, 4)), actions, rng.normal(size=(n, 3)), mu)
-    found = rw.evaluate(log, rw.TablePolicy([[0.97, 0.03]] * 3), "auto")
-    assert found.estimator in ("mdr-loo", "mis-hajek")
     found = rw.evaluate(log, rw.TablePolicy([[0.6, 0.4]] * 3), "auto")
     assert found.estimator == "mis-hajek"
     assert "mdr-loo is not used, because" in found.chosen
@@ -133,36 +132,91 @@ def test_it_answers_beside_others_in_order() -> None:
 
 
 WORLDS = {
-    "enough": (rw.worlds.random_mdp(3, 4, 3, 4, reward_sd=0.5, terminal=1), "mdr-loo"),
+    "enough": (rw.worlds.random_mdp(3, 4, 3, 4, reward_sd=0.5, terminal=1), 400, "mdr-loo"),
     "rare": (
-        rw.worlds.random_mdp(3, 4, 6, 4, reward_sd=0.5, terminal=1, overlap=0.05),
-        "mis-hajek",
+        rw.worlds.random_mdp(3, 4, 6, 4, reward_sd=0.5, terminal=1, overlap=0.02), 100, "mis-hajek",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_every_engine_and_saved_sums_choose_the_same(name: str, tmp_path: Path) -> None:
-    world, expected = WORLDS[name]
-    log = world.simulate(400, 0)
-    memory = rw.evaluate(log, world.target, "auto")
+    """By default, with mis and wis beside the choice, which differ from it by the same."""
+    world, n, expected = WORLDS[name]
+    log = world.simulate(n, 0)
+    memory = rw.evaluate(log, world.target)
     assert memory.estimator == expected
+    assert memory.chosen == rw.evaluate(log, world.target, "auto").chosen
+    assert [other.estimator for other in memory.beside] == ["mis", "wis"]
     for engine in ("stream", "duckdb"):
         read = rw.read_log(log.to_table(), engine=engine, horizon=4, terminated="terminated")
-        found = rw.evaluate(read, world.target, "auto")
+        found = rw.evaluate(read, world.target)
         assert found.chosen == memory.chosen
         assert found.value == pytest.approx(memory.value, rel=1e-12)
+        for one, other in zip(found.record().beside, memory.record().beside, strict=True):
+            assert one.difference == pytest.approx(other.difference, rel=1e-9)
+            assert one.error == pytest.approx(other.error, rel=1e-6)
+            assert one.beyond == other.beyond
     rw.moments(log, world.target, "auto", blocks=20).save(tmp_path / "sums.parquet")
-    found = rw.evaluate(rw.load_moments(tmp_path / "sums.parquet"), None, "auto")
+    found = rw.evaluate(rw.load_moments(tmp_path / "sums.parquet"))
     assert (found.estimator, found.value) == (expected, pytest.approx(memory.value, rel=1e-12))
+    assert all(one.at_most and one.error > 0 for one in found.record().beside)
 
 
 def test_sums_without_windows_have_no_memory_to_choose() -> None:
-    world, _ = WORLDS["rare"]
-    log = world.simulate(400, 0)
-    found = rw.evaluate(rw.moments(log, world.target), None, "auto")
+    for name, chosen in (("rare", "mis"), ("enough", "mdr-loo")):
+        world, n, _ = WORLDS[name]
+        found = rw.evaluate(rw.moments(world.simulate(n, 0), world.target))
+        assert found.estimator == chosen
+        assert "these moments hold no windows" in found.chosen
+
+
+def test_sums_of_mis_alone_answer_and_say_what_they_lack() -> None:
+    world, n, _ = WORLDS["enough"]
+    found = rw.evaluate(rw.moments(world.simulate(n, 0), world.target, ["mis"], gates=False))
     assert found.estimator == "mis"
-    assert "these moments hold no windows" in found.chosen
+    assert "mdr-loo is not used, because these moments have no" in found.chosen
+    [wis] = found.record().beside
+    assert wis.why.startswith("these moments have no sums")
+
+
+def test_what_the_default_says_of_the_papers_estimators() -> None:
+    """A state that is not enough: mis, which relies on it, is off by more than chance explains."""
+    rng = np.random.default_rng(0)
+    actions = rng.integers(0, 2, (2000, 3))
+    rewards = np.zeros((2000, 3))
+    rewards[:, 1:] = 2.0 * actions[:, :-1] + rng.normal(size=(2000, 2))
+    half = np.full((2000, 3), 0.5)
+    log = rw.log_from_arrays(rng.integers(0, 2, (2000, 4)), actions, rewards, half)
+    found = rw.evaluate(log, rw.TablePolicy([[0.2, 0.8]] * 2))
+    mis, wis = found.record().beside
+    assert (mis.beyond, wis.beyond) == (True, False)
+    assert mis.value == rw.evaluate(log, rw.TablePolicy([[0.2, 0.8]] * 2), rw.mis()).value
+    assert mis.difference == pytest.approx(mis.value - found.value, rel=1e-12)
+    assert "less: more than chance explains" in " ".join(str(found).split())
+
+
+def test_a_choice_that_refuses_stands_alone() -> None:
+    states = np.full((50, 3), 0)
+    log = rw.log_from_arrays(states, np.zeros((50, 2), int), np.ones((50, 2)), np.ones((50, 2)))
+    with pytest.raises(rw.RefusedError):
+        rw.evaluate(log, rw.TablePolicy([[0.0, 1.0]]))
+
+
+def test_a_memory_counts_only_where_memory_0_differs_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    actions = rng.integers(0, 2, (500, 3))
+    rewards = np.pad(2.0 * actions[:, :-1], ((0, 0), (1, 0))) + rng.normal(size=(500, 3))
+    log = rw.log_from_arrays(np.zeros((500, 4), int), actions, rewards, np.full((500, 3), 0.5))
+    target = rw.TablePolicy([[0.2, 0.8]])
+    found = rw.evaluate(log, target)
+    assert found.estimator == "mis-memory-1"
+    apart = paired_difference(rw.evaluate(log, target, rw.mis(memory=0)), found)
+    assert apart.p(500) <= CONTRADICTED
+    monkeypatch.setattr("reweigh.evaluation.auto.CONTRADICTED", 0.0)
+    assert rw.evaluate(log, target).estimator == "mdr-loo"
 
 
 # Several targets

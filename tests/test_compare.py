@@ -193,9 +193,9 @@ def test_refusals_are_told_and_the_others_answer() -> None:
 
 def test_what_was_tried_is_counted_once_per_log(tmp_path: Path) -> None:
     log = WORLD.simulate(60, 0)
-    assert rw.compare(log, TARGETS, seed=0).tried == 2
+    assert rw.compare(log, TARGETS, "mis", seed=0).tried == 2
     assert rw.compare(log, TARGETS, ["mis", "wis"], seed=0).tried == 4
-    again = rw.compare(log, WORLD.target, seed=0)
+    again = rw.compare(log, WORLD.target, "mis", seed=0)
     assert again.tried == 4
     assert "have been tried" in again.warnings[0]
     book = tmp_path / "ledger.json"
@@ -264,11 +264,11 @@ def test_the_command(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "tried on this log" in " ".join(capsys.readouterr().out.split())
     assert run([*CALL, "--estimators", "auto", "--seed", "3", "--report", "out.html"]) == 0
     shown = capsys.readouterr().out
-    assert "auto chose mis: " in shown
-    assert "auto chose mis: " in (files / "out.html").read_text("utf-8")
+    assert "auto chose mdr-loo: " in shown
+    assert "auto chose mdr-loo: " in (files / "out.html").read_text("utf-8")
     assert run([*CALL, "--estimators", "auto", "--json", "--ledger", "other.json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["auto"]["estimator"] == "mis"
+    assert found["auto"]["estimator"] == "mdr-loo"
     assert set(found["auto"]["why"]) == {"a", "b"}
     assert found["tried"] == 2
 
@@ -576,6 +576,7 @@ def test_the_ledger_knows_clippings_and_reads_old_files(
     a = rw.read_policy("a.csv").fingerprint()
     book.write_text(json.dumps({"format": 1, "logs": {log: [[a, "mis"], [a, "wis"]]}}))
     call = ["compare", "log.parquet", "--target", "a.csv", "--ledger", "l.json", "--json"]
+    call += ["--estimators", "mis"]
     for more, tried in (([], 2), (["--max-ratio", "1.1"], 3), (["--max-ratio", "2"], 4)):
         assert run([*call, *more]) == 0
         assert json.loads(capsys.readouterr().out)["tried"] == tried
@@ -588,7 +589,8 @@ def test_policies_evaluated_one_by_one_are_counted(
     """The tenth policy's interval looks like the first one's; the ledger tells them apart."""
 
     def ran(name: str, *more: str) -> dict[str, Any]:
-        assert run(["evaluate", "log.parquet", "--target", f"{name}.csv", "--json", *more]) == 0
+        call = ["evaluate", "log.parquet", "--target", f"{name}.csv", "--estimators", "mis"]
+        assert run([*call, "--json", *more]) == 0
         found: dict[str, Any] = json.loads(capsys.readouterr().out)
         return found
 
@@ -609,11 +611,12 @@ def test_policies_evaluated_one_by_one_are_counted(
     shown = " ".join(capsys.readouterr().out.split())
     assert "4 tried on this log" in shown
     assert "no longer unused" in shown
-    assert run(["evaluate", "log.parquet", "--target", "a.csv", *kept]) == 0
+    once_more = ["evaluate", "log.parquet", "--target", "a.csv", "--estimators", "mis", *kept]
+    assert run(once_more) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "; 4 tried on this log" in shown
     assert "compare them all at once" in shown
-    assert run(["evaluate", "log.parquet", "--target", "a.csv", *kept, "--strict"]) == 4
+    assert run([*once_more, "--strict"]) == 4
     capsys.readouterr()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import reweigh as rw
-from reweigh.decide.contenders import disagreement
+from reweigh.evaluation.beside import disagreement
 
 TARGET = rw.TablePolicy([[0.3, 0.7]])
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")

@@ -44,6 +44,18 @@ def test_there_are_enough_of_them() -> None:
     assert all(engine in words for engine in golden.ENGINES)
 
 
+@pytest.mark.parametrize("case", list(golden.cases()))
+def test_every_engine_chooses_the_same(case: str) -> None:
+    """The same estimator, with its numbers; the reason may say what sums lack."""
+    choices = {
+        k: v for k, v in EXPECTED.items() if k.startswith(f"{case}/") and k.endswith("/auto")
+    }
+    assert len({(choice["estimator"], choice.get("refused")) for choice in choices.values()}) == 1
+    for key, choice in choices.items():
+        own = EXPECTED.get(f"{key.removesuffix('auto')}{choice['estimator']}")
+        assert own is None or same(choice.get("value"), own.get("value"), CLOSE)
+
+
 def test_a_changed_result_is_noticed() -> None:
     one = next(value for value in EXPECTED.values() if "value" in value)
     assert same(one, one)

@@ -136,7 +136,8 @@ def test_a_column_as_the_target_is_the_same_as_its_table(
 def test_evaluate_all_asks_every_estimator(command: Command, log: Path, policy: Path) -> None:
     ran = command("evaluate", log, "--target", policy, "--estimators", "all", "--json")
     assert ran.code == 0
-    assert [entry["estimator"] for entry in ran.json()["estimates"]] == list(rw.ESTIMATORS)
+    first, *others = [entry["estimator"] for entry in ran.json()["estimates"]]  # auto's choice
+    assert [first, *others] == [first, *(name for name in rw.ESTIMATORS if name != first)]
 
 
 def test_an_estimator_that_refuses_says_so_beside_those_that_answer(
@@ -424,7 +425,8 @@ def test_one_episode_has_a_value_without_an_interval(
     path = write_log(tmp_path / "one.csv", log_table(1))
     ran = command("evaluate", path, "--target", policy, "--json")
     assert ran.code == 0
-    [entry] = ran.json()["estimates"]
+    entry, *beside = ran.json()["estimates"]
+    assert [other["estimator"] for other in beside] == ["mis", "wis"]
     assert isinstance(entry["value"], float)
     assert entry["interval"] is entry["standard_error"] is None
     assert "one episode" in entry["warnings"][0]
@@ -554,9 +556,9 @@ def test_demo_leaves_its_files_and_a_command_that_repeats_it(
     ran = command("demo", "-o", folder)
     assert ran.code == 0
     assert {path.name for path in folder.iterdir()} >= {"log.parquet", "policy.csv"}
-    for name in ("mis", "mdr", "dm", "wis", "is"):
+    for name in ("mdr-loo", "mis", "wis", "dm", "is"):
         assert re.search(rf"^ *{name} ", ran.out, re.MULTILINE), name
-    assert "17 more estimators" in ran.out
+    assert "18 more estimators" in ran.out
     truth = float(re.search(r"whose true value is (-?[\d.]+)\.", ran.out)[1])  # type: ignore[index]
     repeat = ran.out.strip().splitlines()[-1].strip()
     words = shlex.split(repeat)
@@ -564,8 +566,8 @@ def test_demo_leaves_its_files_and_a_command_that_repeats_it(
     again = command(*words[1:], "--json")
     assert again.code == 0, again.err
     entries = {entry["estimator"]: entry for entry in again.json()["estimates"]}
-    assert list(entries) == list(rw.ESTIMATORS)
-    for name in ("mis", "dm", "mdr"):
+    assert sorted(entries) == sorted(rw.ESTIMATORS)
+    for name in ("mis", "dm", "mdr-loo"):
         error = entries[name]["value"] - truth
         assert abs(error) < 4 * entries[name]["standard_error"]
     # it replaces its own files, but none that was changed since
@@ -604,18 +606,69 @@ def test_the_help_names_every_estimator(command) -> None:
     assert set(rw.ESTIMATORS) <= words
 
 
-@pytest.mark.parametrize("names", ["mis,dm,auto", "auto,dm,mis"])
+@pytest.mark.parametrize("names", ["mdr-loo,dm,auto", "auto,dm,mdr-loo"])
 def test_what_auto_chose_and_was_named_too_stands_once(
     command: Command, log: Path, policy: Path, names: str
 ) -> None:
     ran = command("evaluate", log, "--target", policy, "--estimators", names)
     assert ran.code == 0
-    assert sum(line.startswith(" mis ") for line in ran.out.splitlines()) == 1
-    assert ran.out.count("auto chose mis: ") == 1
-    assert "mis, mis" not in ran.out
+    assert sum(line.startswith(" mdr-loo ") for line in ran.out.splitlines()) == 1
+    assert ran.out.count("auto chose mdr-loo: ") == 1
+    assert "mdr-loo, mdr-loo" not in ran.out
     entries = command("evaluate", log, "--target", policy, "--estimators", names, "--json").json()[
         "estimates"
     ]
     assert [(e["estimator"], e["chosen"] is None) for e in entries] == [
-        ("mis", False), ("dm", True),
+        ("mdr-loo", False), ("dm", True),
     ]  # fmt: skip
+
+
+# the default
+
+
+def test_the_default_is_auto_with_the_papers_estimators_beside_it(
+    command: Command, log: Path, policy: Path
+) -> None:
+    ran = command("evaluate", log, "--target", policy)
+    assert ran.code == 0
+    rows = re.findall(r"^ (mdr-loo|mis|wis) ", ran.out, re.MULTILINE)
+    assert rows == ["mdr-loo", "mis", "wis"]
+    assert re.search("^beside mdr-loo: mis .*(less|more): within chance .*; wis ", ran.out, re.M)
+    assert "auto chose mdr-loo: " in ran.out
+    auto = command("evaluate", log, "--target", policy, "--estimators", "auto", "--json").json()
+    first, *others = command("evaluate", log, "--target", policy, "--json").json()["estimates"]
+    [alone] = auto["estimates"]
+    assert alone["beside"] == []
+    assert first | {"beside": []} == alone
+    for one, other in zip(first["beside"], others, strict=True):
+        assert (one["estimator"], one["value"]) == (other["estimator"], other["value"])
+        assert one["difference"] == pytest.approx(other["value"] - first["value"])
+        assert one["error"] > 0
+
+
+def test_what_stands_beside_the_answer_is_not_judged(
+    command: Command, log: Path, policy: Path
+) -> None:
+    """One line is left with --quiet; an option of mis alone has mis."""
+    quiet = command("evaluate", log, "--target", policy, "--quiet")
+    assert len(quiet.out.splitlines()) == 1
+    assert quiet.out.startswith("mdr-loo ")
+    for options in (("--memory", "0"), ("--max-ratio", "3")):
+        entries = command("evaluate", log, "--target", policy, *options, "--json").json()
+        assert [e["estimator"] for e in entries["estimates"]] in (["mis-hajek"], ["mis"])
+
+
+def test_cut_off_episodes_refuse_wis_and_leave_the_answer(
+    command: Command, tmp_path: Path, policy: Path
+) -> None:
+    step, early = np.tile([0, 1, 2], 60), np.repeat(np.arange(60), 3) < 5
+    table = log_table(cut=early & (step == 1)).take(np.flatnonzero(~early | (step < 2)))
+    path = write_log(tmp_path / "log.csv", table)
+    options = ("--truncated", "cut", "--horizon", "3")
+    ran = command("evaluate", path, "--target", policy, *options, "--json")
+    assert ran.code == 0, ran.err
+    first, mis, wis = ran.json()["estimates"]
+    assert first["value"] is not None
+    assert mis["estimator"] == "mis"
+    assert "running products need complete episodes" in wis["refused"]["reason"]
+    assert [one["refused"] is None for one in first["beside"]] == [True, False]

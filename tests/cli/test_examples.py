@@ -76,7 +76,7 @@ def test_from_an_empty_folder_to_a_report(name: str, command: Command, folder: P
         "--json",
     )  # fmt: skip
     assert ran.code == 0, ran.err
-    [estimate] = ran.json()["estimates"]
+    estimate, *_ = ran.json()["estimates"]
     assert estimate["value"] is not None
     drift = next(gate for gate in estimate["gates"] if gate["name"] == "drift")
     assert drift["level"] == "green"

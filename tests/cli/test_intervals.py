@@ -99,10 +99,10 @@ def test_no_verdict_is_green_without_the_interval_that_was_asked_for(
     sums = tmp_path / "sums.parquet"
     command("moments", log, "--target", policy, "-o", sums)
     given = ("evaluate", sums)
-    [usual] = command(*given, "--json").json()["estimates"]
+    usual, *_ = command(*given, "--json").json()["estimates"]
     assert usual["verdict"] == "green"
     asked = (*given, "--interval", "cluster")
-    [entry] = command(*asked, "--json", "--report", page).json()["estimates"]
+    entry, *_ = command(*asked, "--json", "--report", page).json()["estimates"]
     assert entry["verdict"] == "amber"
     assert entry["interval"] is None
     [gate] = [gate for gate in entry["gates"] if gate["name"] == "interval"]
@@ -268,7 +268,7 @@ def test_a_declared_range_without_the_rows_gives_all_but_a_certificate(
     for given in (streamed, ("evaluate", sums)):
         found = command(*given, "--reward-range", 0, 2, "--json").json()
         assert found["certificate"]["refused"]["code"] == "needs-log"
-        [entry] = found["estimates"]
+        entry, *_ = found["estimates"]
         assert "unseen events" not in entry["unchecked"]
         assert entry["interval"]["low"] >= 0
         ran = command(*given, "--reward-range", 0, 0.5)

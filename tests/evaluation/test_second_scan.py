@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import reweigh as rw
-from reweigh.decide.contenders import disagreement
+from reweigh.evaluation.beside import disagreement
 from reweigh.evaluation.uncertainty import BEHAVIOR
 from reweigh.kernels import compiled
 from reweigh.sums import gather

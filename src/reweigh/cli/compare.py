@@ -76,14 +76,14 @@ def compare(
     ] = None,
     rule: Rules = None,
     estimators: Annotated[
-        str,
+        str | None,
         typer.Option(
             help=(
-                "Estimators, comma-separated; the first one ranks. auto chooses one for all "
-                "targets, without using rewards."
+                "Estimators, comma-separated; the first one ranks. auto, the default, chooses one "
+                "for all targets, by a rule that never looks at the size of errors."
             )
         ),
-    ] = "mis",
+    ] = None,
     memory: options.Memory = None,
     max_ratio: options.MaxRatio = None,
     level: Annotated[
@@ -111,7 +111,7 @@ def compare(
 
     With --quiet one line is left: the best target, with its value, interval and verdict.
     """
-    recipes = options.estimators_named(estimators, max_ratio, auto=True, memory=memory)
+    recipes = options.estimators_named(estimators, max_ratio, memory, ["auto"])
     options.check_choice("--cut-episodes", cut, "refuse", "drop")
     report.check()
     policies = _policies(target or [], target_prob, rule or [], log)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from reweigh.worlds import TabularMDP
 
 STATES, ACTIONS, HORIZON, EPISODES, SEED = 8, 3, 30, 2000, 7
-SHOWN = ("mdr", "dm", "wis", "is")  # beside the answer, of the small world
+SHOWN = ("mis", "wis", "dm", "is")  # beside the answer, of the small world
 RECORD = ".reweigh-demo.json"
 ICU_EPISODES, ICU_HORIZON, ICU_PILOT, ICU_DIFFERENCE = 20_000, 20, 2_000, 0.01
-ICU_ESTIMATORS = ("mis", "wis", "is", "dm")
+ICU_ESTIMATORS = ("auto", "mis", "wis", "is", "dm")
 ICU_POLICIES = {
     "softened": "the clinicians', but 1 in 10 treatments is drawn evenly among theirs",
     "tilted": "the clinicians', with more of what helps",
@@ -190,6 +190,7 @@ def demo(
 
 def _small_world(folder: Folder, terminal: Terminal) -> list[str]:
     """One target and every estimator; returns the commands that do the same on the files."""
+    from reweigh.evaluation.beside import once
     from reweigh.evaluation.evaluations import main_of
     from reweigh.evaluation.report import write_report
 
@@ -200,7 +201,7 @@ def _small_world(folder: Folder, terminal: Terminal) -> list[str]:
     policy_path, report_path = folder.policy("policy"), folder.page("report")
     with terminal.working("evaluating"):
         read = rw.read_log(folder.log, next_state="next_state")
-        results = rw.evaluate_all(read, rw.read_policy(policy_path), list(rw.ESTIMATORS))
+        results = once(rw.evaluate_all(read, rw.read_policy(policy_path), ["auto", *rw.ESTIMATORS]))
     truth = float(world.value())
     again = (
         f"reweigh evaluate {quote(str(folder.log))} --target {quote(str(policy_path))} "
@@ -226,6 +227,7 @@ def _icu_sepsis(folder: Folder, terminal: Terminal) -> list[str]:
     """Three treatment policies on the clinicians' log: log, evaluate, compare, plan and report;
     returns the commands that do the same on the files."""
     from reweigh.decide.report import write_comparison
+    from reweigh.evaluation.beside import once
     from reweigh.evaluation.report import write_report
     from reweigh.worlds import ICUSepsis
 
@@ -239,7 +241,7 @@ def _icu_sepsis(folder: Folder, terminal: Terminal) -> list[str]:
         assert isinstance(log, rw.EpisodeLog)
         targets = {name: rw.read_policy(folder.policy(name)) for name in worlds}
         evaluated = each(
-            "policies", targets.values(), lambda t: rw.evaluate_all(log, t, ICU_ESTIMATORS)
+            "policies", targets.values(), lambda t: once(rw.evaluate_all(log, t, ICU_ESTIMATORS))
         )
         results = dict(zip(targets, evaluated, strict=True))
         records = {name: [r.record() for r in estimates] for name, estimates in results.items()}
@@ -286,7 +288,7 @@ def _compared_and_planned(
 
     terminal.say("Which one is better?")
     with terminal.working("comparing"):
-        comparison = rw.compare(log, targets, ["mis"], seed=SEED)
+        comparison = rw.compare(log, targets, seed=SEED)
     print_answer(comparison, (), terminal, unit="per patient")
     terminal.say(f"\nHow many patients would be enough, from a pilot of the first {ICU_PILOT:,}?")
     with terminal.working("planning"):

@@ -127,7 +127,7 @@ def count_trials(outcome: Outcome, ledger: Path, inputs: Inputs) -> None:
     """Write down what was tried on this log, and take over how much that is by now."""
     from reweigh.decide import ledger as ledgers
 
-    trials = [ledgers.trial(inputs.policy, result.recipe) for result in outcome.results]
+    trials = [ledgers.trial(inputs.policy, result.recipe) for result in outcome.requested]
     with collect_warnings() as warnings:
         tally = ledgers.noted(ledger, inputs.data.episodes_digest(), trials)
     outcome.warnings += [*warnings, *tally.separate_warnings(len(trials))]

@@ -46,8 +46,7 @@ def moments(
     terminal = Terminal(quiet)
     recipes = None
     if estimators is not None or memory is not None:
-        names = estimators or "mis"
-        recipes = options.estimators_named(names, max_ratio, memory=memory)
+        recipes = options.estimators_named(estimators, max_ratio, memory, ["mis"])
     dropped = 0
     with collect_warnings() as warnings, terminal.working("reading"):
         log.check_source(paths)

@@ -4,6 +4,7 @@ and estimators."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -56,7 +57,7 @@ Memory = Annotated[str | None, _option(MEMORY, None)]
 MaxRatio = Annotated[float | None, _option("Clip the ratios π/μ at this number.", None)]
 Ledger = Annotated[
     Path | None,
-    _option(("File that records how many policies were tried on this log."), None),
+    _option("File that records how many policies were tried on this log.", None),
     WRITES,
 ]
 ParquetFile = Annotated[Path, _option("Parquet file to write.", None, "-o", "--output"), WRITES]
@@ -433,13 +434,14 @@ def read_inputs(
 
 
 def estimators_named(
-    names: str, max_ratio: float | None, *, auto: bool = False, memory: str | None = None
+    names: str | None, max_ratio: float | None, memory: str | None = None, auto: Sequence[str] = ()
 ) -> list[Any]:
-    """Recipes from the names that the user gave; "auto" stays a name where it may be given."""
-    listed = list(rw.ESTIMATORS) if names == "all" else [n.strip() for n in names.split(",")]
-    recipes: list[rw.Recipe | str] = [
-        name if auto and name == "auto" else rw.estimator(name) for name in listed if name
-    ]
+    """Recipes of these names; without any, those of `auto` (which allows "auto" itself), or mis."""
+    if names is None:
+        names = ",".join(auto if memory is None and max_ratio is None else ("mis",))
+    every = ["auto", *rw.ESTIMATORS][0 if auto else 1 :]
+    listed = every if names == "all" else [n.strip() for n in names.split(",")]
+    recipes: list[Any] = [n if auto and n == "auto" else rw.estimator(n) for n in listed if n]
     if not recipes:
         raise UsageError("--estimators is empty; give names such as mis,wis")
     if memory is None and max_ratio is None:

@@ -99,6 +99,18 @@ class Memory(TypedDict):
     tried: list[Trial]
 
 
+class Beside(TypedDict):
+    """Another estimator on the same log."""
+
+    estimator: str
+    value: Number
+    difference: Annotated[Number, "Its value less the answer's."]
+    error: Annotated[Number, "The standard error of the difference."]
+    beyond: Annotated[bool | None, "True where chance does not explain it; null: not known."]
+    error_at_most: Annotated[bool, "Whether the error is only a limit."]
+    refused: Annotated[str | None, "Why it has no value."]
+
+
 class Answered(TypedDict):
     """One estimator's answer."""
 
@@ -112,6 +124,7 @@ class Answered(TypedDict):
     gain: Gain | Refused
     chosen: Annotated[str | None, "Why --estimators auto chose it."]
     memory: Annotated[Memory | None, "Which memory was chosen, with --memory auto."]
+    beside: Annotated[list[Beside], "The paper's estimators, beside the default answer."]
     verdict: Annotated[VerdictLevel, "red: do not base a decision on this value."]
     reliable: Annotated[bool, "False where the verdict is red: then do not quote its interval."]
     unchecked: Annotated[dict[str, str], "Assumptions that could not be tested, and why."]

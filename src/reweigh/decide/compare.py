@@ -26,7 +26,7 @@ from reweigh.errors import (
 )
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import behavior_values
-from reweigh.estimate.presets import Estimators, MemoryChoice, as_recipe, estimator_list, mis
+from reweigh.estimate.presets import Estimators, MemoryChoice, as_recipe, estimator_list
 from reweigh.estimate.standard_error import nothing_left
 from reweigh.evaluation.auto import CommonChoice, choose_common
 from reweigh.evaluation.data import Truncated, check_target
@@ -63,7 +63,7 @@ def compare(
     whose episodes show no variation has none. The targets are ranked by the first of the
     estimators.
 
-    "auto" among the estimators is one for all targets, by the rule of `evaluation/auto.py`: the one
+    "auto", the default, is one for all targets, by the rule of `evaluation/auto.py`: the one
     that the rule chooses for every target, else mis with the longest memory that it chooses.
     `Comparison.auto` has the reason.
 
@@ -137,7 +137,7 @@ def _distinct(name: str, known: Mapping[str, object]) -> str:
 
 def _listed(estimators: Estimators | None) -> list[Recipe | str]:
     """The estimators, checked; "auto" stays a name."""
-    given = estimator_list(mis() if estimators is None else estimators)
+    given = estimator_list(AUTO if estimators is None else estimators)
     listed = [one if one == AUTO else as_recipe(one) for one in given]
     if not listed:
         raise must_be("estimators", "at least one estimator", given)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from scipy.special import stdtrit
-
 from reweigh.estimate.estimator import Recipe
 from reweigh.evaluation.result import Estimate, Interval, Refusal
 from reweigh.show.first_screen import (
@@ -25,7 +23,7 @@ from reweigh.show.first_screen import (
 )
 from reweigh.show.record import PER_EPISODE, Evaluation
 from reweigh.show.text import by_text, remark_lines, wrapped
-from reweigh.system import number, rounded, two_digits
+from reweigh.system import number, rounded
 from reweigh.system.frames import FrameKind, rows_frame
 
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from reweigh.trust.gates import GateResult
 
 NOT_KNOWN = "not known"
-BY_CHANCE = 0.01  # of all the differences together that `disagreement` looks at
 
 
 def label_of(recipe: Recipe) -> str:
@@ -390,34 +387,3 @@ def best_sentence(comparison: Comparison, unit: str = PER_EPISODE) -> str:
 
 def _plain(record: Any) -> Any:
     return None if record is None else record.to_dict()
-
-
-def disagreement(results: Sequence[Estimate | Refusal]) -> str | None:
-    """Which estimates of one target differ from the first by more than chance allows, as text; None
-    if none does.
-
-    Differences are paired: their errors come from the influence values of the same episodes, each
-    for a share of BY_CHANCE. Sums hold no episodes, so the error of a difference is unknown, but it
-    is at most the sum of both errors; a larger difference is flagged. Estimates without an error,
-    or whose episodes show no variation, are skipped.
-    """
-    estimates = [result for result in results if isinstance(result, Estimate)]
-    if len(estimates) < 2 or estimates[0].n_episodes < 2:
-        return None
-    first, *others = estimates
-    critical = float(stdtrit(first.uncertainty.n_draws - 1, 1 - BY_CHANCE / 2 / len(others)))
-    apart = []
-    for other in others:
-        difference, words = other.value - first.value, "joint error"
-        error = first.uncertainty.joint_error(other.uncertainty)
-        if error is None:
-            error = (first.standard_error or math.nan) + (other.standard_error or math.nan)
-            words = "joint error at most"
-        if 0 < error < math.inf and abs(difference) > critical * error:
-            apart.append(f"{other.estimator} by {difference:+.4g} ({words} {two_digits(error)})")
-    if not apart:
-        return None
-    return (
-        f"these differ from {first.estimator} by more than chance allows: {', '.join(apart)}. Some "
-        "are biased, or their standard errors are not reliable: see the verdicts"
-    )

@@ -5,20 +5,22 @@ or the sign of a gain.
        than 10 times. If the running products keep at least ENOUGH effective episodes at every step:
        wis, which uses no state.
     2. Otherwise the memory that `mis(memory="auto")` takes (`memories.py`). If it is more than 0,
-       the state is not enough: mis with that memory.
+       and a memory of 0 differs from it beyond chance (p ≤ CONTRADICTED), the state is not enough:
+       mis with that memory. The walk over many memories alone stops somewhere in 1 of 25 logs
+       whose state is enough, where the longer one is off by chance.
     3. With a memory of 0: mdr-loo, which comes close to the least error that is possible, where
-       the gates HOLDS are green for it: the log covers what the target does, in every state that
-       it reaches and for nearly all of its actions, with enough effective episodes, and a constant
-       reward gives its known value. Its sums must be enough too, which needs observed states,
-       discrete actions, and ratios that follow from step, state and action: then every engine
-       answers the same.
+       none of its gates HOLDS is red: the log covers what the target does, in the states that it
+       reaches and for most of its actions (where they are amber, so is its verdict). Its sums
+       must be enough too, which needs observed states, discrete actions, and ratios that follow
+       from step, state and action: then every engine answers the same.
     4. Otherwise mis-hajek, which leans on no mean by action. Its verdict says what is missing.
 
 Rewards enter only where memories are compared, by values in errors of their differences: neither
 the sign of the rewards nor their scale, nor a constant added to them, changes the choice. No rule
-compares the widths of intervals. The rule was written down before its coverage was measured
-(docs/choosing.md has both). Of saved sums it takes what they hold: without windows there is no
-memory to choose, and mis stands for mis-hajek.
+compares the widths of intervals. CONTRADICTED, and that amber gates do not matter, were set on the
+setting half of the study of efficiency (docs/trust/efficiency.md), before its reporting half was
+run. Of saved sums the rule takes what they hold: without windows there is no memory to choose, and
+mis stands for mis-hajek.
 
 Several targets are compared by one estimator, otherwise a ranking would also compare estimators:
 the one that the rule chooses for each of them, else mis with the longest memory that it chooses for
@@ -27,26 +29,28 @@ any.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from reweigh.errors import RefusedError
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.presets import estimator, is_, mis, wis
 from reweigh.evaluation.data import check_target
 from reweigh.evaluation.evaluations import Evaluations
-from reweigh.evaluation.memories import Memories
+from reweigh.evaluation.memories import Memories, paired_difference
 from reweigh.evaluation.result import Estimate, Refusal
 from reweigh.policy import Policy
 from reweigh.show.text import by_text
 from reweigh.sums.moments import Moments
-from reweigh.trust.gates import Context
-from reweigh.trust.gates.states import FittedValues
 
 AUTO = "auto"
 RARE, ENOUGH = 0.05, 100.0
-HOLDS = frozenset({"support", "effective size", "rare states", "placebo", "cut-off episodes"})
+CONTRADICTED = 1e-4
+HOLDS = ("support", "effective size", "rare states", "placebo", "cut-off episodes")
 SHARPEST = "mdr-loo"
 Evaluate = Callable[[Any, Policy | None, list[Recipe]], Sequence[Estimate | Refusal]]
 
@@ -117,6 +121,7 @@ def choose_common(log: Any, targets: Mapping[str, Policy], evaluate_all: Evaluat
     return CommonChoice(mis(memory=longest), found)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what overflows is refused by name
 def choose(data: Any, target: Policy | None, evaluate_all: Evaluate) -> Choice:
     """The estimator for this log (or its sums) and target, by the rule above."""
     states, products, sharpest = evaluate_all(data, target, [mis(), is_(), estimator(SHARPEST)])
@@ -137,14 +142,12 @@ def choose(data: Any, target: Policy | None, evaluate_all: Evaluate) -> Choice:
         return Choice(taken, f"{taken.name}: {memories.why}", memories)
     missing = _missing(sharpest)
     if missing is None:
-        return Choice(
-            estimator(SHARPEST),
-            f"{SHARPEST}: {seen}, and the log shows nearly all of the target's actions",
-            memories,
-        )
-    plain = mis() if memories is None else mis(memory=0)
-    why = f"{plain.name}: {seen}; {SHARPEST} is not used, because {missing}"
-    return Choice(plain, why if lacking is None else f"{why} ({lacking})", memories)
+        taken, why = estimator(SHARPEST), "and the log covers most of what the target does"
+    else:
+        taken = mis() if memories is None else mis(memory=0)
+        why = f"but {SHARPEST} is not used, because {missing}"
+    why = f"{taken.name}: {seen}, {why}"
+    return Choice(taken, why if lacking is None else f"{why} ({lacking})", memories)
 
 
 def _memory(
@@ -157,7 +160,17 @@ def _memory(
         return None, error.reason
     if isinstance(found, Refusal):
         return None, found.error.reason
-    return found.memories, None
+    memories = found.memories
+    if memories is None or not memories.memory:
+        return memories, None
+    [state] = evaluate_all(data, target, [mis(memory=0)])
+    if isinstance(state, Refusal):
+        return memories, None
+    size = next(trial.size for trial in memories.trials if trial.memory == memories.memory)
+    p = paired_difference(state, found).p(size or math.inf)
+    if p is None:
+        return None, "how far memories are apart is not known: there is no error of the difference"
+    return (memories if p <= CONTRADICTED else replace(memories, memory=0)), None
 
 
 def _missing(sharpest: Estimate | Refusal) -> str | None:
@@ -168,10 +181,8 @@ def _missing(sharpest: Estimate | Refusal) -> str | None:
     why = sharpest.recipe.weights.needs_rows(of.data.moments(sharpest.recipe, of.dropped))
     if why is not None:
         return why
-    sums = of.data.for_gates(sharpest.recipe, of.dropped)
-    actions = FittedValues().measure(Context(sums, sharpest.recipe))
     gates = [gate for gate in sharpest.gates if gate.name in HOLDS]
-    failed = [gate.text for gate in (*gates, actions) if gate.level != "green"]
+    failed = [gate.text for gate in gates if gate.level in ("red", "unknown")]
     return failed[0] if failed else None
 
 

@@ -14,7 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh import kernels
-from reweigh.errors import RefusedError, UsageError, must_be
+from reweigh.errors import (
+    RefusedError,
+    SelectionWarning,
+    StationaryWarning,
+    UsageError,
+    must_be,
+)
 from reweigh.estimate.estimator import CLUSTER_BLOCKS, JACKKNIFE_BLOCKS, Recipe, Solution
 from reweigh.estimate.influence import refuse_weights, with_estimated_error
 from reweigh.estimate.marginal import behavior_value, from_rows
@@ -427,3 +433,26 @@ def _solve_sums(
         return solve_rows(recipe, *rows, sums, errors=data.errors)
     solution = recipe.weights.solve(recipe, sums, errors=data.errors)
     return recipe.weights.with_error(recipe, solution, sums, rows) if data.errors else solution
+
+
+def left_out(log: EpisodeLog | None) -> list[Warning]:
+    """The warning if cut-off episodes were left out of this log."""
+    assert log is not None
+    return [
+        SelectionWarning(
+            f"{log.n_truncated:,} of {log.n_episodes:,} episodes were cut off and left out; "
+            "if the cut depends on the outcome, the estimate is biased"
+        )
+    ]
+
+
+def pools_steps(recipe: Recipe) -> list[Warning]:
+    """The warning if the target depends on the step."""
+    if not recipe.weights.pools_steps:
+        return []
+    return [
+        StationaryWarning(
+            "the target depends on the step, but this estimator pools all steps and "
+            "evaluates a mixture of them. Use mis()"
+        )
+    ]

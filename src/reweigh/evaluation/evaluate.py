@@ -15,8 +15,6 @@ from reweigh.errors import (
     MOST_BLOCKS,
     InputWarning,
     RefusedError,
-    SelectionWarning,
-    StationaryWarning,
     UsageError,
     check_whole,
     hints,
@@ -33,6 +31,8 @@ from reweigh.evaluation.data import (
     SumsData,
     Truncated,
     check_target,
+    left_out,
+    pools_steps,
     solve,
     with_gates,
 )
@@ -96,10 +96,11 @@ def evaluate(
     state, action, prob; {state: {action: prob}}; an (S, A) or (H, S, A) array; or a function
     f(state, action, step). Without one, the column `target_prob` is the target if it is named.
 
-    The default estimator is `mis()`; "auto" chooses by a rule that does not use rewards
-    (`evaluation/auto.py`) and gives the reason in `Estimate.chosen`. Several estimators give
-    `Evaluations`, see `evaluate_all`. Estimators with running products refuse logs with cut-off
-    episodes unless `truncated="drop"` leaves these out, with a warning.
+    Without an `estimator` it is "auto", which chooses by a rule that never looks at the size of an
+    error (`evaluation/auto.py`): `Estimate.chosen` has the reason, `Estimate.beside` the paper's
+    `mis()`, and `wis()`. Several give `Evaluations`, see `evaluate_all`. Estimators with running
+    products refuse logs with cut-off episodes unless `truncated="drop"` leaves these out, with a
+    warning.
 
     `reward_range` is the smallest and the largest reward that can occur: intervals keep within what
     it allows, and the gate "unseen events" says how far an event that the log has not seen could
@@ -109,12 +110,15 @@ def evaluate(
 
     data = data_of(data, reading, OWN_ARGUMENTS)
     target = target_of(target, data, reading)
-    one = estimator is None or isinstance(estimator, Recipe | str)
-    listed = [presets.mis()] if estimator is None else estimator_list(estimator)
-    results = _evaluate_all(data, target, listed, truncated, reward_range)
-    if not one:
-        return results
-    [result] = results
+    if estimator is None:
+        from reweigh.evaluation.beside import DEFAULT, with_paper
+
+        result = with_paper(_evaluate_all(data, target, DEFAULT, truncated, reward_range))[0]
+    else:
+        results = _evaluate_all(data, target, estimator, truncated, reward_range)
+        if not isinstance(estimator, Recipe | str):
+            return results
+        [result] = results
     if isinstance(result, Refusal):
         raise result.error
     for warning in result.warnings:
@@ -158,7 +162,12 @@ def _evaluate_all(
     if AUTO in listed:
         from reweigh.evaluation.auto import evaluate_chosen
 
-        every = partial(_evaluate_all, truncated=truncated, reward_range=reward_range)
+        every = partial(
+            _evaluate_all,
+            truncated=truncated,
+            reward_range=reward_range,
+            within_rewards=within_rewards,
+        )
         for_choice = partial(_evaluate_all, truncated=truncated, within_rewards=False)
         return evaluate_chosen(data, target, listed, for_choice, every)
     recipes = [as_recipe(estimator) for estimator in listed]
@@ -425,33 +434,10 @@ def _estimate(data: LogData, recipe: Recipe) -> Estimate:
         uncertainty=sure,
         gates=gates,
         warnings=(
-            *(_left_out(data) if dropped else ()),
+            *(left_out(data.log) if dropped else ()),
             *solution.warnings,
             *remarks(solution, used, gates),
             *data.warnings,
-            *(_pools_steps(recipe) if about.target_has_steps else ()),
+            *(pools_steps(recipe) if about.target_has_steps else ()),
         ),
     )
-
-
-def _left_out(data: LogData) -> list[Warning]:
-    log = data.log
-    assert log is not None
-    return [
-        SelectionWarning(
-            f"{log.n_truncated:,} of {log.n_episodes:,} episodes were cut off and left out; "
-            "if the cut depends on the outcome, the estimate is biased"
-        )
-    ]
-
-
-def _pools_steps(recipe: Recipe) -> list[Warning]:
-    """The warning if the target depends on the step."""
-    if not recipe.weights.pools_steps:
-        return []
-    return [
-        StationaryWarning(
-            "the target depends on the step, but this estimator pools all steps and "
-            "evaluates a mixture of them. Use mis()"
-        )
-    ]

@@ -107,7 +107,7 @@ class Evaluations(Estimated, Sequence[Result]):
 
 
 def main_of(results: Sequence[Estimate | Refusal]) -> Estimate | None:
-    """The one whose number is the answer: what "auto" chose, else MIS, the default, else the
+    """The one whose number is the answer: what "auto" chose, else the paper's MIS, else the
     first that answered. It is never chosen by its value."""
     from reweigh.estimate.presets import mis
 

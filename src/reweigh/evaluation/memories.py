@@ -28,7 +28,6 @@ from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.memory import Memory
 from reweigh.estimate.memory_rows import LEAST_SIZE, memories
 from reweigh.estimate.presets import MemoryChoice, mis
-from reweigh.estimate.replicates import values_without_blocks
 from reweigh.estimate.standard_error import LEAST_BLOCKS, block_error, p_of_difference, same
 from reweigh.estimate.window_sums import product_sizes
 from reweigh.evaluation.result import Estimate, Refusal
@@ -113,6 +112,8 @@ def _error_by_blocks(first: Estimate, second: Estimate) -> float | None:
     (blocks, sizes), others = (s.block_sizes() for s in sums)
     if len(blocks) < LEAST_BLOCKS or not np.array_equal(blocks, others[0]):
         return None
+    from reweigh.estimate.replicates import values_without_blocks
+
     without = [
         values_without_blocks(e.recipe, s) for e, s in zip((first, second), sums, strict=True)
     ]

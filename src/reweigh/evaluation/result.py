@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -14,13 +13,13 @@ from reweigh.errors import RefusedError, check_threads, hints, must_be
 from reweigh.estimate.standard_error import Gain, scale_for
 from reweigh.show.first_screen import (
     Estimated,
-    estimators_in,
     evaluation_text,
     policy_in_words,
 )
 from reweigh.show.record import (
     NO_TRUST,
     PER_EPISODE,
+    Beside,
     Diagnostics,
     Evaluation,
     error_beside,
@@ -52,7 +51,6 @@ Floats = npt.NDArray[np.float64]
 NOT_TO_TRUST = f"{NO_TRUST}; see certify() for a bound that holds"
 By = Literal["estimate", "step", "state", "gate"]
 GAMMAS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # by how much odds may be off
-MOST_ROWS_TRIED = 1_000_000  # beyond, another estimator and its verdict take their time
 __all__ = [
     "Diagnostics",
     "Estimate",
@@ -136,6 +134,7 @@ class Estimate(Estimated):
     chosen: str | None = None  # why "auto" took this estimator
     memories: Memories | None = None  # what was tried to choose its memory
     no_interval: str | None = None  # why the requested interval was refused
+    beside: tuple[Estimate | Refusal, ...] = ()  # of the default: the paper's mis, and wis
 
     @cached_property
     def moments(self) -> Moments:
@@ -324,11 +323,11 @@ class Estimate(Estimated):
     ) -> Path:
         """Write a report as one self-contained HTML file: the answer, its verdict, the data behind
         them, and how they were computed. `beside` are other estimators' results on the same log, as
-        `evaluate_all` gives them; `unit` is what the value is per, such as "per patient"; `by` is a
-        column of groups, see `by()`."""
+        `evaluate_all` gives them (default: those beside the answer); `unit` is what the value is
+        per, such as "per patient"; `by` is a column of groups, see `by()`."""
         from reweigh.evaluation.report import write_report
 
-        results = [self, *(result for result in beside if result is not self)]
+        results = [self, *(result for result in beside or self.beside if result is not self)]
         groups = None if by is None else self.by(by).table()
         parts: dict[str, Any] = {"main": self, "title": title, "unit": unit, "groups": groups}
         return write_report(results, path, overwrite=overwrite, **parts)
@@ -341,7 +340,11 @@ class Estimate(Estimated):
         """The same with this interval."""
         untrusted = "" if self.trusted else self.not_to_trust
         none = self.no_interval or self.error_method
-        data = self.uncertainty.data
+        data, beside = self.uncertainty.data, tuple[Beside, ...]()
+        if self.beside:
+            from reweigh.evaluation.beside import differences
+
+            beside = differences(self, self.beside)
         about = data.for_gates(self.recipe, self.uncertainty.dropped).about
         return Evaluation(
             label=self.estimator,
@@ -363,6 +366,7 @@ class Estimate(Estimated):
             warnings=self.warnings,
             chosen=self.chosen,
             memory=None if self.memories is None else self.memories.to_dict(),
+            beside=beside,
             sql=self.sql,
             policy=policy_in_words("" if data.target is None else data.target.name),
             state_columns=about.state_columns,
@@ -372,22 +376,12 @@ class Estimate(Estimated):
     def tried(self, beside: Sequence[Estimate | Refusal] = ()) -> tuple[Evaluation, ...]:
         """Where the verdict is red: what its advice names and nobody has tried, evaluated on the
         same log in memory, so that no advice leads to an estimator that cannot answer either."""
-        log, target = self.uncertainty.data.log, self.uncertainty.data.target
-        if self.verdict.level != "red" or log is None or target is None:
+        if self.verdict.level != "red":
             return ()
-        advised = {name for g in self.verdict.reasons for name in estimators_in(g.advice)}
-        names = sorted(advised - {self.estimator, *(result.estimator for result in beside)})
-        if not names or log.steps.n_rows > MOST_ROWS_TRIED:
-            return ()
+        from reweigh.evaluation.beside import tried
         from reweigh.evaluation.evaluate import evaluate_all
 
-        def evaluated() -> tuple[Evaluation, ...]:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of an evaluation that the user did not request
-                results = evaluate_all(log, target, names)
-            return tuple(result.record_with(None) for result in results)
-
-        return self.uncertainty.data.once(("tried", *names), evaluated)
+        return tried(self, beside, evaluate_all)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `reweigh evaluate --json` prints them."""
@@ -425,7 +419,7 @@ class Estimate(Estimated):
         return evaluation_lines(self.record())
 
     def __str__(self) -> str:
-        return "\n".join(evaluation_text(self.record(), self.tried()))
+        return "\n".join(evaluation_text(self.record(), self.tried(self.beside)))
 
     __repr__ = __str__
 

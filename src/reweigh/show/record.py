@@ -108,6 +108,30 @@ def value_text(value: float, error: float | None, warnings: Iterable[Warning]) -
     return "0 (END)" if on_end else rounded(value, error)
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Another estimator on the same log.
+
+    difference  its value less the answer's
+    error       of the difference; `at_most` this where only both errors are known
+    beyond      whether chance does not explain it; None where that is not known
+    why         why it refused
+    """
+
+    estimator: str
+    value: float | None = None
+    difference: float | None = None
+    error: float | None = None
+    at_most: bool = False
+    beyond: bool | None = None
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("estimator", "value", "difference", "error", "beyond")
+        plain = {name: getattr(self, name) for name in names}
+        return plain | {"error_at_most": self.at_most, "refused": self.why or None}
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """One estimator's answer, or why there is none (`refused`); in a comparison one target's.
@@ -120,6 +144,7 @@ class Evaluation:
     gain           target - behavior, and its interval; None with `gain_why`
     tested         the gain with its error and p, or why there is none
     per_step       (H,) what each step adds to the value
+    beside         by how much others differ, where they stand beside the default answer
     best           how likely the target is the best, in a comparison
     policy         what the target is called in a sentence
     state_columns, abstraction  what the names of its states stand for
@@ -149,6 +174,7 @@ class Evaluation:
     warnings: tuple[Warning, ...] = ()
     chosen: str | None = None
     memory: dict[str, Any] | None = None  # the one that was chosen, why, and what was tried
+    beside: tuple[Beside, ...] = ()
     sql: str | None = None
     best: float | None = None
     policy: str = NEW_POLICY
@@ -266,6 +292,7 @@ class Evaluation:
             "gain": refusal_json(gain) if isinstance(gain, RefusedError) else self._gain_json(gain),
             "chosen": self.chosen,
             "memory": self.memory,
+            "beside": [other.to_dict() for other in self.beside],
             "verdict": verdict["level"],
             "reliable": self.reliable,
             "unchecked": verdict["unchecked"],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reweigh.errors import RefusedError, UsageError
-from reweigh.show.record import PER_EPISODE, Change, Evaluation
+from reweigh.show.record import PER_EPISODE, Beside, Change, Evaluation
 from reweigh.system import number, rounded, two_digits
 
 if TYPE_CHECKING:
@@ -58,7 +58,29 @@ def evaluation_lines(e: Evaluation) -> list[tuple[str, str]]:
         lines.append(("not checked", "; ".join(verdict.unchecked_lines())))
     if e.chosen is not None:
         lines.append(("chosen", e.chosen))
+    lines += [(f"beside, {other.estimator}", beside_text(other)) for other in e.beside]
     return lines + [("warning", str(warning)) for warning in e.warnings]
+
+
+def beside_text(other: Beside) -> str:
+    """What another estimator says beside the answer."""
+    if other.value is None or other.difference is None:
+        return f"refused: {other.why}"
+    error, way = other.error, "more" if other.difference > 0 else "less"
+    if other.difference == 0 or (error is not None and not error > 0):
+        return f"{number(other.value)}, the same"
+    text = f"{rounded(other.value, error)}, {rounded(abs(other.difference), error)} {way}"
+    if error is None:
+        return f"{text}; whether by chance is not known"
+    most = "at most " if other.at_most else ""
+    beyond = "more than chance explains" if other.beyond else "within chance"
+    return f"{text}: {beyond} (error of the difference {most}{two_digits(error)})"
+
+
+def beside_line(e: Evaluation) -> str:
+    """The same of all of them in a line."""
+    every = "; ".join(f"{other.estimator} {beside_text(other)}" for other in e.beside)
+    return f"beside {e.label}: {every}" if every else ""
 
 
 def aligned(lines: Lines, indent: str = "", width: int | None = None) -> list[str]:

@@ -96,7 +96,7 @@ class Measure:
             found |= self._deleting(log, target, from_rows)
             found |= self._resampling(log, target, from_rows, seed)
         if BEHAVIOR in asked:
-            found |= _logged_mean(log)
+            found |= logged_mean(log)
         return {name: number(value) for name, value in found.items()}
 
     def _of(self, name: str, result: Estimate | Refusal) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def _apart(estimate: Estimate, other: Estimate | Refusal) -> float | None:
     return abs(estimate.value - other.value) / error if error > 0 else None
 
 
-def _logged_mean(log: EpisodeLog) -> dict[str, Any]:
+def logged_mean(log: EpisodeLog) -> dict[str, Any]:
     """The plain mean of the logged returns, as if the target were the behavior."""
     n, psi = log.n_episodes, behavior_values(log)
     powers = log.discount ** log.steps.step.astype(np.float64)

@@ -1,0 +1,1 @@
+"""How close the default answer comes to the least error that is possible, by world and size."""
