@@ -25,6 +25,7 @@ from reweigh.policy import Policy
 from reweigh.show import text
 from reweigh.show.record import Evaluation, GroupTable
 from reweigh.sums.read import ScannedLog, Slice
+from reweigh.system import optional_module
 from reweigh.system.frames import FrameKind, rows_frame
 from reweigh.system.process import each
 
@@ -306,6 +307,7 @@ def _of_scanned(log: ScannedLog, column: str) -> list[Member]:
             f"the engine {log.scanner.name} does not evaluate groups: read the log of one group at "
             "a time, or use engine='duckdb' or 'arrays'",
         )
+    optional_module("ibis", "sql", "evaluating groups of a log that is not in memory")
     from reweigh.sums.engines.sql import IbisEngine
     from reweigh.sums.engines.sql_connect import open_home
     from reweigh.sums.engines.sql_log import first_values

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from typing import Any, TypeVar
 
 from reweigh import __version__
@@ -24,6 +23,7 @@ from reweigh.show.html import MARKS, Answer, Cells, Figure, Page, Section, Table
 from reweigh.show.html.figures import first_table
 from reweigh.show.record import PER_EPISODE, Change, Evaluation, Facts, GroupTable, Report
 from reweigh.show.text import by_text, facts_in_words, one_of, plain_value, several, warning_lines
+from reweigh.system import installed
 from reweigh.trust.breakdown import Decomposition, Heat, Missing, ValueParts
 from reweigh.trust.gates import Verdict
 from reweigh.trust.overlap import Unlogged, Weights
@@ -302,8 +302,7 @@ def computed_section(
 ) -> Section:
     """How it was computed: these facts, the formulas, the versions, and the command to repeat it,
     where there was one."""
-    libraries = ", ".join(f"{name} {metadata.version(name)}" for name in LIBRARIES)
-    used = f"Python {platform.python_version()}, {libraries}"
+    used = ", ".join([f"Python {platform.python_version()}", *installed(LIBRARIES)])
     versions = [("reweigh", __version__), ("with", used)]
     again = [] if command is None else [("command", command)]
     formulas = tuple((name, recipe.formula, recipe.description) for name, recipe in recipes)

@@ -219,6 +219,7 @@ class ArraysEngine:
 def _by_compiled(scan: NumpyScan, kinds: frozenset[str], states: Labels) -> dict[str, Any]:
     """The tables from the compiled scan; none where it is not for this log (`scan.why_not`)."""
     log = scan.log
+    kernels.advise_numba(log.steps.n_rows)
     if not kinds or log.steps.n_rows < kernels.COMPILED_FROM:
         return {}
     from reweigh.sums.scan import CompiledScan, Shape, why_not
