@@ -45,6 +45,7 @@ class Proposal:
     missing   what the log lacks, and what to do
     needless  roles that this log does without
     settings  further options
+    with_all  options for all of the columns that may be the state, where it is open
     repairs   what `--tidy` can put right
     bins      the edges of the columns that are put into bins, in the rows that were looked at
     """
@@ -55,6 +56,7 @@ class Proposal:
     doubts: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
+    with_all: dict[str, Any] = field(default_factory=dict)
     needless: set[str] = field(default_factory=set)
     repairs: list[Repair] = field(default_factory=list)
     bins: dict[str, str] = field(default_factory=dict)

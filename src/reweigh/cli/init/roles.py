@@ -143,9 +143,9 @@ ROLES = {
     "action": Role(
         "a act action_id treatment arm decision intervention choice routed_to assigned_to chosen "
         "route ad ad_id banner banner_id offer variant item_id selected_model chosen_model "
-        "response_model selected_tool chosen_tool",
-        "action treatment",
-        "prob probability propensity next prev previous",
+        "response_model selected_tool chosen_tool move",
+        "action treatment model",
+        "prob probability propensity next prev previous request requested original group device",
         _no_action,
         absent="no column was found for the action",
     ),
@@ -208,6 +208,14 @@ EXPECTED = ("episode", "step", "state", "action", "reward", "behavior_prob")  # 
 EPOCH = 1e8  # seconds: numbers from here on may be seconds or less since 1970
 FLAGS = ("terminated", "truncated")
 PROBABILITIES = ("behavior_prob", "target_prob")
+# ids of what ends with its last row: a session that nobody continued is over
+ENDS_WITH_ITS_ROWS = {"session", "conversation", "trace", "visit", "journey", "chat"}
+# texts that say how an episode ended
+ENDINGS = {
+    "died", "dead", "death", "deceased", "expired", "discharged", "survived", "churned",
+    "cancelled", "canceled", "unsubscribed", "closed", "finished", "completed", "ended", "won",
+    "lost",
+}  # fmt: skip
 # words in the names of what is known only after the action, or because of it: never the state
 AFTERWARD = {"latency", "elapsed", "duration", "cost", "response", "chosen", "selected", "draws"}
 CHOSEN_BY_NAME = (*PROBABILITIES, "reward", "action", *FLAGS)
