@@ -142,7 +142,7 @@ def mdr(q: str | OwnQ = "split", *, max_ratio: float | None = None) -> Recipe:
 
 
 def _with_fit(name: str, control: ModelControl, default: str = "in-sample") -> str:
-    if control.own:
+    if control.is_array_or_function:
         return f"{name}-own-q"
     if control.q == default:
         return name

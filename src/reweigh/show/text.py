@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reweigh.trust.intervals import Interval
 
 LONGEST_NAME, LONGEST_STATE = 20, 28
-NOT_SHOWN = "not shown: the verdict is red"
+HIDDEN_WHERE_RED = "not shown: the verdict is red"
 ENDS = (9, 14, 18, 4)  # characters that a cut name keeps of its end, in the order of trial
 Lines = Sequence[tuple[str, str]]
 Text = TypeVar("Text")
@@ -45,7 +45,7 @@ def evaluation_lines(e: Evaluation) -> list[tuple[str, str]]:
         ("value", e.text),
         ("95 % interval", around),
         *([("unseen events", e.unseen_events)] if e.unseen_events else []),
-        ("standard error", error if e.trusted else NOT_SHOWN),
+        ("standard error", error if e.trusted else HIDDEN_WHERE_RED),
         ("behavior's own value", number(e.behavior_value)),
         ("better than behavior", better),
         ("episodes, horizon", f"{e.n_episodes:,}, {e.horizon}"),
@@ -223,8 +223,8 @@ def notes(records: Iterable[Evaluation]) -> list[str]:
 
 def warning_lines(e: Evaluation) -> list[str]:
     """Its warnings, without those that are reasons too."""
-    told = set() if e.verdict is None else {gate.sentence for gate in e.verdict.reasons}
-    return [text for text in map(str, e.warnings) if text not in told]
+    said = set() if e.verdict is None else {gate.sentence for gate in e.verdict.reasons}
+    return [text for text in map(str, e.warnings) if text not in said]
 
 
 def _remarks_on(e: Evaluation) -> list[str]:
@@ -271,10 +271,10 @@ def by_text(pairs: Iterable[tuple[str, Text]]) -> dict[Text, list[str]]:
 
 def change_cells(change: Change, error: float | None) -> tuple[str, str, str]:
     """(change, value, moved by) in a table of other choices."""
-    if change.value is None or change.moved is None:
+    if change.value is None or change.difference is None:
         return change.change, f"none: {change.why}", ""
-    sign = "+" if change.moved >= 0 else ""
-    return change.change, rounded(change.value, error), sign + rounded(change.moved, error)
+    sign = "+" if change.difference >= 0 else ""
+    return change.change, rounded(change.value, error), sign + rounded(change.difference, error)
 
 
 def span(interval: Interval) -> str:
@@ -337,7 +337,7 @@ def display_names(
     """Names from the data as they are shown: harmless (`safe`), not too long, and distinct.
 
     Long ones are cut in the middle, since names of a kind differ at their end; where that makes
-    two of them alike, elsewhere. Where no place tells them apart, those that are called by the
+    two of them alike, elsewhere. Where no place differs, those that are called by the
     same columns (ward icu, lactate < 2) leave these out (icu, < 2), and others are numbered.
     """
     texts = {name: safe(name) for name in names}

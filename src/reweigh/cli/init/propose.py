@@ -22,7 +22,7 @@ from reweigh.cli.init.proposal import (
     best_named,
     is_named,
     reason,
-    speaks_for,
+    suggests_role,
 )
 from reweigh.cli.init.roles import (
     AFTERWARD,
@@ -82,7 +82,7 @@ def _fit(role: str, c: Column, order: Order | None) -> tuple[str, Repair | None]
 
 
 def _by_name(proposal: Proposal, role: str, order: Order | None) -> None:
-    named = [c for c in proposal.free() if speaks_for(role, c.name, CHOSEN_BY_NAME)]
+    named = [c for c in proposal.free() if suggests_role(role, c.name, CHOSEN_BY_NAME)]
     fits = {c: _fit(role, c, order) for c in named}
     proposal.doubts += [
         f"{c.name!r} is named like {role}, but {why}"
@@ -181,7 +181,7 @@ CONTENT: tuple[tuple[str, Fits, str], ...] = (
 def _by_content(
     proposal: Proposal, order: Order | None, roles: Sequence[tuple[str, Fits, str]]
 ) -> None:
-    """Roles that no name told: the one column that is left for it, as a guess."""
+    """Roles that no name gives: the one column that is left for it, as a guess."""
     for role, fits, why in roles:
         if role in proposal.roles or role in proposal.open:
             continue
@@ -202,7 +202,7 @@ def _by_content(
 
 
 def _flag_by_content(proposal: Proposal, order: Order | None) -> None:
-    """Where episodes are short and no name tells why: the one flag that only last rows have."""
+    """Where episodes are short and no name says why: the one flag that only last rows have."""
     if order is None or {*FLAGS, "short_episodes"} & {*proposal.roles, *proposal.settings}:
         return
     flags = []
@@ -305,7 +305,7 @@ def named_states(proposal: Proposal) -> None:
         for c in proposal.free()
         if (c.is_label or c.is_numeric)
         and not (is_clock(c) or _is_id(c))
-        and speaks_for("state", c.name, (*CHOSEN_BY_NAME, "next_state", "time"))
+        and suggests_role("state", c.name, (*CHOSEN_BY_NAME, "next_state", "time"))
     ]
     best = best_named("state", named)
     # the columns of one state share the first word: state_bp, state_hr
@@ -319,7 +319,7 @@ def named_states(proposal: Proposal) -> None:
 
 
 def measured_state(proposal: Proposal) -> None:
-    """What no name tells: all measurements that are left, with the labels beside them where the
+    """What no name says: all measurements that are left, with the labels beside them where the
     action is known; or those labels alone, where there are several. A guess."""
     if "state" in proposal.roles or "state" in proposal.open:
         return

@@ -22,7 +22,7 @@ from reweigh.cli.init.columns import (
 )
 
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
-OWN, KNOWN, PART = 3, 2, 1  # the role's own name, a usual name, a name that holds such a word
+EXACT, KNOWN, PART = 3, 2, 1  # the role's own name, a usual name, a name that holds such a word
 EARLY = "it is true before the last step of an episode: not taken"
 LEAST = float(np.nextafter(0.0, 1.0))
 
@@ -97,7 +97,7 @@ def _number_of_truth(c: Column) -> Repair | None:
 
 @dataclass(frozen=True)
 class Role:
-    """What tells that a column plays a role.
+    """What shows that a column plays a role.
 
     usual    names that it usually has
     inside   words that tell it inside a longer name; others: words that tell another role there
@@ -131,7 +131,7 @@ ROLES = {
         "visit seq",
         "step timestep time",
         "limit out prob",
-        absent="no column counts the steps of an episode 0, 1, 2, … or tells when its rows were "
+        absent="no column counts the steps of an episode 0, 1, 2, … or says when its rows were "
         "logged: add one; if every row is an episode of its own, run init with --bandit",
     ),
     "state": Role(
@@ -222,7 +222,7 @@ CHOSEN_BY_NAME = (*PROBABILITIES, "reward", "action", *FLAGS)
 
 
 def is_clock(c: Column) -> bool:
-    """Whether a column tells when its rows were logged: times as they are written, or numbers that
+    """Whether a column says when its rows were logged: times as they are written, or numbers that
     are named so and count no steps."""
     if c.kind == "time":
         return not c.nulls
@@ -245,7 +245,7 @@ def rating(role: str, name: str) -> int:
     fields = name.split(".")
     wholes = {"_".join(words(".".join(fields[k:]))) for k in range(len(fields))}
     if role in wholes:
-        return OWN
+        return EXACT
     if wholes & set(known.usual.split()):
         return KNOWN
     inside, others = set(known.inside.split()), set(known.others.split())

@@ -15,9 +15,9 @@ from reweigh.show.first_screen import (
     MOST_ROWS,
     Reason,
     answer_sentence,
+    further_reasons,
     help_after,
     reason_text,
-    told_reasons,
 )
 from reweigh.show.html import MARKS, Answer, Cells, Figure, Page, Section, Table, figures
 from reweigh.show.html.figures import first_table
@@ -104,7 +104,7 @@ def checks_table(whose: str, verdicts: list[tuple[str, Verdict]], *, folded: boo
 
 
 def _groups(groups: GroupTable | None) -> list[Section]:
-    """The answer by groups of episodes, where it was asked for."""
+    """The answer by groups of episodes, where it was requested."""
     if groups is None:
         return []
     caption = f"The answer by {groups.column}"
@@ -325,7 +325,7 @@ def computation(report: Report) -> Facts:
         facts.append(("standard error", main.error_method))
         if main.chosen is not None:
             facts.append(("why this estimator", f"auto chose {main.chosen}"))
-    facts.append(("estimators asked for", ", ".join(e.estimator for e in report.results)))
+    facts.append(("requested estimators", ", ".join(e.estimator for e in report.results)))
     facts += [("notation", NOTATION), *report.hashes]
     if report.certificate:
         facts.append(("certificate", report.certificate))
@@ -347,7 +347,7 @@ def answer_of(report: Report) -> Answer:
             help=help_after(rows, report.tried),
             table=table,
         )
-    reasons = told_reasons(rows[:MOST_ROWS], [*rows, *report.tried])
+    reasons = further_reasons(rows[:MOST_ROWS], [*rows, *report.tried])
     return judged(
         main,
         reasons,

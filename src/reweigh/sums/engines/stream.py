@@ -209,7 +209,7 @@ def _in_order(rows: RowSource, reading: Reading, run: Callable[[RowSource], Resu
 
 
 def _actions(rows: RowSource, name: str) -> Labels | None:
-    """All actions of the log, which a policy that sees more than the state is asked for in every
+    """All actions of the log, which a policy that sees more than the state must give in every
     row; None where the column holds no labels, which is refused later."""
     if not is_label(rows.schema.field(name).type):
         return None
