@@ -54,8 +54,8 @@ def evaluation_lines(e: Evaluation) -> list[tuple[str, str]]:
         ("placebo (reward 1)", f"{placebo} (should be {number(d.placebo_expected)})"),
         ("verdict", str(verdict)),
     ]
-    if verdict.unchecked:
-        lines.append(("not checked", "; ".join(verdict.unchecked_lines())))
+    if unchecked := verdict.unchecked_lines():
+        lines.append(("not checked", "; ".join(unchecked)))
     if e.chosen is not None:
         lines.append(("chosen", e.chosen))
     return lines + [("warning", str(warning)) for warning in e.warnings]
