@@ -19,7 +19,7 @@ def changes(log: rw.EpisodeLog, target: rw.Policy, name: str) -> dict[str, float
     found = of_log(log, target, rw.estimator(name), rw.evaluate_all)
     for change in found.changes:
         if change.value is not None:
-            assert change.difference == change.value - found.value
+            assert change.moved == change.value - found.value
         else:
             assert change.why
     json.dumps(found.to_dict(), allow_nan=False)

@@ -556,7 +556,7 @@ def test_demo_leaves_its_files_and_a_command_that_repeats_it(
     assert {path.name for path in folder.iterdir()} >= {"log.parquet", "policy.csv"}
     for name in ("mis", "mdr", "dm", "wis", "is"):
         assert re.search(rf"^ *{name} ", ran.out, re.MULTILINE), name
-    assert "17 more estimators" in ran.out
+    assert f"{len(rw.ESTIMATORS) - 5} more estimators" in ran.out
     truth = float(re.search(r"whose true value is (-?[\d.]+)\.", ran.out)[1])  # type: ignore[index]
     repeat = ran.out.strip().splitlines()[-1].strip()
     words = shlex.split(repeat)
@@ -611,7 +611,7 @@ def test_what_auto_chose_and_was_named_too_stands_once(
     ran = command("evaluate", log, "--target", policy, "--estimators", names)
     assert ran.code == 0
     assert sum(line.startswith(" mis ") for line in ran.out.splitlines()) == 1
-    assert ran.out.count("auto chose mis: ") == 1
+    assert ran.out.count("auto chose mis") == 1
     assert "mis, mis" not in ran.out
     entries = command("evaluate", log, "--target", policy, "--estimators", names, "--json").json()[
         "estimates"

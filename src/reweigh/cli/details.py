@@ -92,8 +92,8 @@ def print_sensitivity(changes: Sensitivity, terminal: Terminal) -> None:
         if change.value is None
     )
     most = changes.largest
-    if most is not None and most.difference is not None:
-        moved = rounded(most.difference, changes.standard_error)
+    if most is not None and most.moved is not None:
+        moved = rounded(most.moved, changes.standard_error)
         terminal.answer(f"{changes.estimator} moves most by {moved}: {most.change}")
 
 

@@ -52,8 +52,8 @@ class Sensitivity:
 
     @property
     def largest(self) -> Change | None:
-        known = [change for change in self.changes if change.difference is not None]
-        return max(known, key=lambda change: abs(change.difference or 0.0), default=None)
+        known = [change for change in self.changes if change.moved is not None]
+        return max(known, key=lambda change: abs(change.moved or 0.0), default=None)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -327,14 +327,14 @@ class Change:
 
     change: str
     value: float | None
-    difference: float | None
+    moved: float | None
     why: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "change": self.change,
             "value": self.value,
-            "moved": self.difference,
+            "moved": self.moved,
             "why": self.why,
         }
 

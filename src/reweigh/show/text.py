@@ -271,10 +271,10 @@ def by_text(pairs: Iterable[tuple[str, Text]]) -> dict[Text, list[str]]:
 
 def change_cells(change: Change, error: float | None) -> tuple[str, str, str]:
     """(change, value, moved by) in a table of other choices."""
-    if change.value is None or change.difference is None:
+    if change.value is None or change.moved is None:
         return change.change, f"none: {change.why}", ""
-    sign = "+" if change.difference >= 0 else ""
-    return change.change, rounded(change.value, error), sign + rounded(change.difference, error)
+    sign = "+" if change.moved >= 0 else ""
+    return change.change, rounded(change.value, error), sign + rounded(change.moved, error)
 
 
 def span(interval: Interval) -> str:

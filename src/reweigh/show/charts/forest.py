@@ -223,7 +223,7 @@ def sensitivity(changes: Sequence[Change], row: Evaluation) -> Any:
             "change": names[change.change],
             "value": change.value,
             "text": rounded(change.value or 0.0, row.error),
-            "moved": rounded(change.difference or 0.0, row.error),
+            "moved": rounded(change.moved or 0.0, row.error),
         }
         for change in known
     ]

@@ -147,7 +147,7 @@ def sensitivity(report: Report, changes: tuple[Change, ...]) -> Figure | None:
     row = report.rows[0]
     columns = ("change", "value", "moved by")
     cells = tuple(change_cells(change, row.error) for change in changes)
-    most = max(known, key=lambda change: abs(change.difference or 0.0))
+    most = max(known, key=lambda change: abs(change.moved or 0.0))
     text = (
         f"The {'answer' if row.reliable else 'number'} is {_value(row)}. It moves most with "
         f"“{most.change}”: by {change_cells(most, row.error)[2]}. Fewer steps earn less by "
