@@ -611,7 +611,7 @@ def test_what_auto_chose_and_was_named_too_stands_once(
     ran = command("evaluate", log, "--target", policy, "--estimators", names)
     assert ran.code == 0
     assert sum(line.startswith(" mis ") for line in ran.out.splitlines()) == 1
-    assert ran.out.count("auto chose mis") == 1
+    assert ran.out.count("auto chose mis: ") == 1
     assert "mis, mis" not in ran.out
     entries = command("evaluate", log, "--target", policy, "--estimators", names, "--json").json()[
         "estimates"

@@ -308,8 +308,8 @@ def read_policy(
 
     A CSV or Parquet file has the columns state, action, prob. A column `step` makes it depend on
     the step. An empty state is the hidden state. `state` may name several columns. A file ending
-    in .rule, or in .txt unless it is a table, holds the text of a `RulePolicy`, one ending in .skops a scikit-learn classifier.
-    `name` is what outputs call the policy, else the file's.
+    in .rule, or in .txt unless it is a table, holds the text of a `RulePolicy`, one ending in
+    .skops a scikit-learn classifier. `name` is what outputs call the policy, else the file's.
     """
     is_path = isinstance(path, str | os.PathLike)
     ending = Path(path).suffix.lower() if is_path else ""

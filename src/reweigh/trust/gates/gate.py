@@ -153,7 +153,7 @@ class Verdict:
         return tuple(g for g in self.gates if g.level == "unknown" and g.assumption)
 
     def unchecked_lines(self) -> list[str]:
-        """The same with the reasons, but for what only a declaration that most lack could answer."""
+        """The same with the reasons, but for what only a declaration could answer."""
         gates = [gate for gate in self.unchecked if gate.text != NOT_DECLARED]
         return [f"{gate.name} ({gate.text})" for gate in gates]
 
