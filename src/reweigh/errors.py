@@ -12,12 +12,12 @@ from functools import wraps
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
-SHOWN_PLACES = 5
+MOST_PLACES = 5
 KEPT_PLACES = 20
 LONGEST_HORIZON = 2**31 - 1
 MOST_REPLICATES = 10_000_000
 MOST_BLOCKS = 1 << 16
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 CALLED_HERE = {
     "gamma": "discount",
@@ -38,7 +38,7 @@ CALLED_HERE = {
     "n_bootstrap": "replicates",
     "confidence": "level",
 }
-SHOWN = 72  # characters of the line that a message quotes
+QUOTED = 72  # characters of the line that a message quotes
 
 
 class ReweighError(Exception):
@@ -167,8 +167,8 @@ class Fault:
     def __str__(self) -> str:
         how_many = f" ({self.count:,} of {self.total:,} {self.unit})" if self.total else ""
         lines = [f"{self.code}: {self.rule}{how_many}"]
-        lines += [str(place) for place in self.places[:SHOWN_PLACES]]
-        if len(self.places) > SHOWN_PLACES:
+        lines += [str(place) for place in self.places[:MOST_PLACES]]
+        if len(self.places) > MOST_PLACES:
             lines.append("…")
         return "\n      ".join([*lines, f"fix: {self.fix}"])
 
@@ -225,14 +225,14 @@ def check_threads(threads: object) -> int:
 # ---- arguments that a function does not have
 
 
-def hints(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
-    """The same function, which tells what an argument that it does not have is called here."""
+def hints(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """The same function, which says what an argument that it does not have is called here."""
     code: Any = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     known = frozenset(names)
 
     @wraps(function)
-    def checked(*args: Given.args, **given: Given.kwargs) -> Answer:
+    def checked(*args: Arguments.args, **given: Arguments.kwargs) -> Answer:
         refuse_unknown(function.__name__, given, known)
         return function(*args, **given)
 
@@ -262,7 +262,7 @@ def text_fault(text: str, where: str, place: int, message: str) -> UsageError:
     start = text.rfind("\n", 0, place) + 1
     line, column = text.count("\n", 0, place) + 1, place - start
     shown = text[start:].partition("\n")[0]
-    skipped = max(0, column - SHOWN * 2 // 3)
-    shown = "".join(c if c.isprintable() else " " for c in shown[skipped : skipped + SHOWN])
+    skipped = max(0, column - QUOTED * 2 // 3)
+    shown = "".join(c if c.isprintable() else " " for c in shown[skipped : skipped + QUOTED])
     head = f"{where}, line {line}, column {column + 1}: {message}"
     return UsageError(f"{head}\n    {shown}\n    {' ' * (column - skipped)}^")

@@ -1,5 +1,5 @@
 """Logs for the gate of the history: worlds in which the state forgets what matters, and worlds in
-which it tells all. Any other gate is asked beside it, so that the share of green logs can be
+all of which it gives. Any other gate is computed beside it, so that the share of green logs can be
 estimated.
 """
 
@@ -73,14 +73,14 @@ def of_log(name: str, replicate: int, seed: int) -> dict[str, dict[str, Any]]:
     rng = np.random.default_rng([seed, replicate, *name.encode()])
     log, target, truth = world(n, rng)
     found = {}
-    for asked, result in zip(
+    for recipe_name, result in zip(
         ESTIMATORS, rw.evaluate_all(log, target, list(ESTIMATORS)), strict=True
     ):
         if isinstance(result, rw.Refusal):
             continue
         levels = {gate.name: gate.level for gate in result.verdict.gates}
         interval = result.interval()
-        found[asked] = {
+        found[recipe_name] = {
             "estimator": result.estimator,
             "history": levels.get("history", "none"),
             "verdict": result.verdict.level,

@@ -35,11 +35,11 @@ def tables(results: Mapping[MemoryCell, CellResult], to: Path) -> None:
     write_csv(to / RULE_TABLE, RULE, rule_rows(results))
 
 
-def told() -> dict[str, Any]:
+def facts() -> dict[str, Any]:
     return {"rule": {"alike": memories.ALIKE, "least": LEAST_SIZE}}
 
 
-STUDY = Published("memory", MEMORY, tables, lambda folder: page(MemoryStudy.read(folder)), told)
+STUDY = Published("memory", MEMORY, tables, lambda folder: page(MemoryStudy.read(folder)), facts)
 
 if __name__ == "__main__":
     STUDY.script(__doc__)

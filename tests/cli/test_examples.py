@@ -190,3 +190,76 @@ def test_the_command_line_bandit_replaces_the_step_of_the_file(
     Path("c.toml").write_text('step = "step"\nepisode = "reward"\n', encoding="utf-8")
     ran = command("check", log, "--config", "c.toml", "--bandit", "--reward", "pi")
     assert "leave step out" not in ran.err
+
+
+# --- logs as people export them
+
+
+def propose(command: Command, name: str, lines: list[str]) -> tuple[Any, Any]:
+    Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    said = command("init", name, "--overwrite", "--json").json()
+    return said, tomllib.loads(Path("reweigh.toml").read_text(encoding="utf-8"))
+
+
+def stays(ending: str, *, everywhere: bool) -> list[str]:
+    """Stays of two or three hours, the shorter ones with this ending in their last row."""
+    lines = ["patient_id,hour,unit,drug,mu,score,disposition"]
+    for k in range(40):
+        hours = 2 + k % 2
+        for hour in range(hours):
+            last = hour == hours - 1 and hours == 2
+            word = ending if last or everywhere else ""
+            lines.append(f"p{k},{hour},{'AB'[k % 3 // 2]},{'xy'[(k + hour) % 2]},0.5,{hour},{word}")
+    return lines
+
+
+def test_a_column_of_endings_explains_the_short_episodes(command: Command, folder: Path) -> None:
+    said, config = propose(command, "log.csv", stays("discharged home", everywhere=False))
+    assert config["short_episodes"] == "terminal"
+    assert any(
+        "every short episode ends with a value in 'disposition'" in d for d in said["doubts"]
+    )
+    assert not said["missing"]
+
+
+def test_how_an_episode_will_end_is_no_state(command: Command, folder: Path) -> None:
+    said, config = propose(command, "log.csv", stays("died", everywhere=True))
+    assert "short_episodes" not in config
+    assert "disposition" in said["unused"]
+    assert any("'disposition' says how episodes ended" in text for text in said["doubts"])
+
+
+def test_sessions_end_with_their_last_row(command: Command, folder: Path) -> None:
+    """Those of a router's log without a flag; episodes of another kind are asked about."""
+    text = (ROOT / "examples" / "router.jsonl").read_text(encoding="utf-8")
+    lines = [line.replace(',"done":true', "").replace(',"done":false', "") for line in text.split()]
+    _, config = propose(command, "log.jsonl", lines)
+    assert config["short_episodes"] == "terminal"
+    said, config = propose(command, "log.jsonl", [s.replace('"session"', '"case"') for s in lines])
+    assert "short_episodes" not in config
+    assert any("nothing says why" in text for text in said["missing"])
+
+
+def test_where_the_reward_is_open_no_state_is_guessed(command: Command, folder: Path) -> None:
+    lines = ["patient_id,charttime,unit,bp,lactate,treatment,mu"]
+    for k in range(200):
+        for hour in range(2):
+            row = f"p{k},2024-01-{k % 28 + 1:02} 0{hour}:00:00,{'AB'[k % 2]}"
+            lines.append(f"{row},{60 + (k * 7 + hour) % 30}.5,{k % 9}.25,{'xy'[k % 3 // 2]},0.5")
+    said, config = propose(command, "log.csv", lines)
+    assert said["undecided"] == {"state": ["unit", "bp", "lactate"], "reward": ["bp", "lactate"]}
+    assert "bins" not in config
+    assert "# bins = [0, 3, 3]" in Path("reweigh.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["litellm", "opentelemetry"])
+def test_decision_logs_of_tools_go_to_a_report(name: str, command: Command, folder: Path) -> None:
+    shutil.copy(ROOT / "examples" / f"{name}.jsonl", folder)
+    ran = command("init", f"{name}.jsonl", "--json")
+    assert ran.json()["undecided"] == {}
+    ran = command("check", "--config", "reweigh.toml", "--write-policy", "policy.csv", "--quiet")
+    assert ran.code == 0, ran.err
+    more = ("--target", "policy.csv", "--report", "report.html", "--json")
+    ran = command("evaluate", "--config", "reweigh.toml", *more)
+    assert ran.code == 0, ran.err
+    assert Path("report.html").stat().st_size > 0

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from reweigh.cli.command import comment_line, setting_line, toml_value
 from reweigh.cli.init import LONGEST_WORD, breakable
-from reweigh.cli.init.roles import KNOWN, OWN, PART, rating, words
+from reweigh.cli.init.roles import EXACT, KNOWN, PART, rating, words
 
 from .commands import POLICY, Command, log_table, write_log, write_policy
 
@@ -454,7 +454,7 @@ def test_a_compare_without_a_log_says_so(command: Command, policy: Path) -> None
 @pytest.mark.parametrize(
     ("role", "name", "expected"),
     [
-        ("episode", "Episode", OWN),
+        ("episode", "Episode", EXACT),
         ("episode", "patientId", KNOWN),
         ("episode", "episode step", 0),
         ("step", "episode step", PART),

@@ -45,6 +45,6 @@ def test_the_whole_answer_builds_ratios_and_sums_once(
     estimate = rw.evaluate(log, rw.ColumnPolicy("target_prob"), rw.mis())
     assert estimate.interval() is not None
     assert any(gate.name == "history" for gate in estimate.verdict.gates)
-    # cells by (t, s, a) alone: values and errors of MIS come from the rows. If ratios vary within an
-    # action, the gate of policies asks for the model too: does that predict what follows?
+    # cells by (t, s, a) alone: values and errors of MIS come from the rows. If ratios vary within
+    # an action, the gate of policies asks for the model too: does that predict what follows?
     assert calls == {"of": 1, "moments": 1 + varies, "add": 1 + varies}

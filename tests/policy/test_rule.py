@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reweigh as rw
+from reweigh.policy import has_columns, holds_rule
 from reweigh.policy.rule_text import Compared, IsMissing, Joined, Not, parse
 
 HOSPITAL = "if map_bp < 65: vasopressor=0.9, none=0.1; else: none=1"
@@ -407,3 +408,24 @@ def test_a_rule_in_a_file(tmp_path: Path) -> None:
         rw.read_policy(path)
     with pytest.raises(rw.ResourceError, match="cannot read"):
         rw.read_policy(tmp_path / "none.rule")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_rule"),
+    [
+        ("if x < 65 and y > 2: a=0.6, b=0.4\nelse: a=1\n", True),
+        ("# a comment\n\na=0.5, b=0.5\n", True),
+        ("state,action,prob\n0,a,1\n", False),
+        ("state;action;prob\n0;a;1\n", False),
+        ("####" * 2000, False),
+    ],
+)
+def test_a_text_file_that_begins_like_a_rule_is_one(
+    text: str, is_rule: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.txt"
+    path.write_text(text, encoding="utf-8")
+    assert holds_rule(path) is is_rule
+    assert has_columns(path) is not is_rule
+    if is_rule:
+        assert isinstance(rw.read_policy(path), rw.RulePolicy)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import reweigh as rw
-from reweigh.decide.report import SHOWN, comparison_page, ranked_rows, to_best
+from reweigh.decide.report import MOST_IN_CHART, comparison_page, ranked_rows, to_best
 from reweigh.show.html import Section, Table, spec_of
 from reweigh.show.text import span
 from reweigh.system import rounded
@@ -150,7 +150,7 @@ def test_policies_that_are_not_told_apart_are_named(many: rw.Comparison) -> None
     for figure in drawn:
         rows = figure.draw().to_dict()["datasets"].values()
         names = {row["estimator"] for data in rows for row in data if "estimator" in row}
-        assert len(names) == SHOWN
+        assert len(names) == MOST_IN_CHART
     for entry in tables(content.sections):
         if entry.caption == "The policies by mis":
             assert len(entry.rows) == 45

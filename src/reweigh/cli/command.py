@@ -102,6 +102,9 @@ def command(**groups: type) -> Callable[[Function], Function]:
                     error.add_note(note)
                 raise
 
+        # Typer keeps the ends of lines: a terminal breaks the paragraphs where it is full
+        paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+        run.__doc__ = "\n\n".join(" ".join(text.split()) for text in paragraphs)
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         return run

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from reweigh.worlds import TabularMDP
 
 STATES, ACTIONS, HORIZON, EPISODES, SEED = 8, 3, 30, 2000, 7
-SHOWN = ("mis", "wis", "dm", "is")  # beside the answer, of the small world
+FIRST_ESTIMATORS = ("mis", "wis", "dm", "is")  # beside the answer, of the small world
 RECORD = ".reweigh-demo.json"
 ICU_EPISODES, ICU_HORIZON, ICU_PILOT, ICU_DIFFERENCE = 20_000, 20, 2_000, 0.01
 ICU_ESTIMATORS = ("auto", "mis", "wis", "is", "dm")
@@ -87,7 +87,7 @@ class Folder:
 
     def prepare(self) -> None:
         """Make the folder. What an earlier demo wrote, and nobody changed, is replaced; any other
-        file stays, unless asked otherwise."""
+        file stays, unless another is named."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -214,7 +214,7 @@ def _small_world(folder: Folder, terminal: Terminal) -> list[str]:
     main = main_of(results)
     assert main is not None
     rows = ranked([result.record() for result in results], results.index(main))
-    detail = Detail(truth=truth, named=SHOWN, reasons=1, rest=("in the report", ""))
+    detail = Detail(truth=truth, named=FIRST_ESTIMATORS, reasons=1, rest=("in the report", ""))
     print_first_screen(rows, (), terminal, detail)
     terminal.say(
         f"Simulated: {EPISODES:,} episodes of {HORIZON} steps, whose true value is {truth:.2f}.",

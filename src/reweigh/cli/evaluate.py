@@ -193,7 +193,7 @@ class Detail:
 class Outcome:
     """What an evaluation came to.
 
-    records        of the results, each with the interval that was asked for
+    records        of the results, each with the requested interval
     refused        why there is no such interval, by estimator
     seed           of the resampling, None where nothing was drawn
     certificate    if a range of rewards was declared, or why there is none
@@ -329,7 +329,7 @@ def _evaluated(
 def _intervals(
     results: Sequence[rw.Estimate | rw.Refusal], options: IntervalOptions
 ) -> tuple[int | None, list[rw.Interval | None], dict[str, RefusedError]]:
-    """The seed, the intervals that were asked for, and why there is none, by estimator."""
+    """The seed, the requested intervals, and why there is none, by estimator."""
     refused: dict[str, RefusedError] = {}
     seed, settings = options.seed, dict[str, Any]()
     if options.resampled:
@@ -359,7 +359,7 @@ def print_estimates(
     heading: str = "95 % interval",
     truth: float | None = None,
 ) -> None:
-    """One row per estimator; a refusal tells its reason below the table."""
+    """One row per estimator; a refusal has its reason below the table."""
     last = "std. error" if truth is None else "off by"
     columns = ("estimator", "value", heading, "ESS", "unseen", last, "verdict")
     terminal.table(columns, text.estimate_rows(records, truth), left=columns[:1], wrapped=heading)
@@ -383,7 +383,7 @@ def print_first_screen(
         tried,
         most=None if detail.explain else detail.reasons,
         rest=detail.rest[1],
-        shown=1 if rows[0].beside else None if detail.explain else len(shown),
+        limit=1 if rows[0].beside else None if detail.explain else len(shown),
     )
     terminal.say(*(["", *below] if below else []), "")
 
@@ -391,7 +391,7 @@ def print_first_screen(
 def _print(
     outcome: Outcome, inputs: Inputs, options: IntervalOptions, terminal: Terminal, detail: Detail
 ) -> None:
-    """The answer, the table, what to know about it, and what was asked for beside it."""
+    """The answer, the table, what to know about it, and what else was requested."""
     records, certificate, rows = outcome.records, outcome.certificate, outcome.rows
     whole, main = text.whole_log(records), outcome.main
     tried = () if main is None or terminal.silent else main.tried(outcome.results)

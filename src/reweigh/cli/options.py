@@ -249,8 +249,8 @@ class TargetOptions:
     target: Annotated[
         Path | None,
         _option(
-            "Policy file: a table with the columns state, action, prob (step); a rule (.rule); or "
-            "a scikit-learn classifier (.skops).",
+            "Policy file: a table with the columns state, action, prob (step), a rule (.rule, "
+            ".txt) or a scikit-learn classifier (.skops).",
             TARGET,
         ),
     ] = None

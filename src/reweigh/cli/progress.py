@@ -23,7 +23,7 @@ FULL = 1000  # shares are shown in thousandths
 @contextmanager
 def bar_of(text: str, log: Any = None) -> Iterator[Any]:
     """A line while something is done: what, for how long; with a bar and the time left as soon as
-    a loop inside tells how far it is (`reweigh.system.process.each`), or the scans of the log
+    a loop inside reports how far it is (`reweigh.system.process.each`), or the scans of the log
     tell their rows. Yields the log to work on."""
     with progress_bar() as bar:
         line = Line(bar, text)

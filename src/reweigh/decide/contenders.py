@@ -16,10 +16,10 @@ from reweigh.show.first_screen import (
     Card,
     Reason,
     answer_sentence,
+    how_to_see,
     nothing_answers,
     reason_lines,
     reasons_of,
-    shown_by,
 )
 from reweigh.show.record import PER_EPISODE, Evaluation
 from reweigh.show.text import by_text, remark_lines, wrapped
@@ -300,7 +300,7 @@ class Comparison(Card):
         reasons, after = reasons_and_help(self)
         hidden = len(reasons) - MOST_REASONS
         noun = "reasons" if hidden > 1 else "reason"
-        more = [f"{hidden} more {noun}: {shown_by(rest, hidden)}"] if hidden > 0 else []
+        more = [f"{hidden} more {noun}: {how_to_see(rest, hidden)}"] if hidden > 0 else []
         return [*reason_lines(reasons[:MOST_REASONS]), *more, *([after] if after else [])]
 
     def __str__(self) -> str:

@@ -82,8 +82,8 @@ def key_of(recipe: Recipe) -> str:
     """All of an estimator that changes its number, as text: of one that is named on the command
     line its name and how its ratios are clipped, of others their parts too."""
     known = ESTIMATORS.get(recipe.name)
-    own = recipe.control is not None and recipe.control.own
-    if known is not None and not own and _parts(known()) == _parts(recipe):
+    users_q = recipe.control is not None and recipe.control.is_array_or_function
+    if known is not None and not users_q and _parts(known()) == _parts(recipe):
         return label_of(recipe)
     return f"{label_of(recipe)}; {'; '.join(_parts(recipe))}"
 

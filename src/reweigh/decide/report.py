@@ -45,7 +45,7 @@ from reweigh.show.text import (
 from reweigh.system import number
 from reweigh.system.files import files_behind
 
-SHOWN = 40  # policies in a chart; tables hold all
+MOST_IN_CHART = 40  # policies in a chart; tables hold all
 CLEAR_DIFFERENCE = "an interval without 0 shows a clear difference."
 
 
@@ -221,7 +221,7 @@ def _ranking(comparison: Comparison) -> Section:
     notes += _left_out(len(known), "policies")
     text = _first_and_last(known, behavior)
     values = Figure(
-        "targets", text, table, lambda: forest.values(known[:SHOWN], behavior, look=look)
+        "targets", text, table, lambda: forest.values(known[:MOST_IN_CHART], behavior, look=look)
     )
     gained = [row for row in known if row.gain_interval is not None]
     figures = (values, _gains(gained, look)) if gained else (values,)
@@ -229,7 +229,11 @@ def _ranking(comparison: Comparison) -> Section:
 
 
 def _left_out(many: int, what: str) -> list[str]:
-    return [f"The charts show the first {SHOWN} of {many} {what}."] if many > SHOWN else []
+    return (
+        [f"The charts show the first {MOST_IN_CHART} of {many} {what}."]
+        if many > MOST_IN_CHART
+        else []
+    )
 
 
 def _first_and_last(known: list[Evaluation], behavior: float | None) -> str:
@@ -274,7 +278,7 @@ def _gains(rows: list[Evaluation], look: str) -> Figure:
     columns = ("policy", "policy − today", "interval")
     cells = tuple(gain_cells(rows))
     table = Table("Policy − today's", columns, cells, frozenset({1, 2}))
-    return Figure("over_log", text, table, lambda: forest.gains(rows[:SHOWN], look=look))
+    return Figure("over_log", text, table, lambda: forest.gains(rows[:MOST_IN_CHART], look=look))
 
 
 def _differences(comparison: Comparison) -> Section | None:
@@ -291,7 +295,7 @@ def _differences(comparison: Comparison) -> Section | None:
             d.standard_error,
             "clear difference" if d.differs_clearly else "no clear difference",
         )
-        for name, d in others[:SHOWN]
+        for name, d in others[:MOST_IN_CHART]
     ]
     axis = f"{display_names([best.target])[best.target]} − the other, per episode"
     apart = sum(d.interval.low > 0 for _, d in others)

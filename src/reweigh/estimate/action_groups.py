@@ -229,7 +229,7 @@ class GroupedMarginal(Marginal):
     groups: ActionGroups | None = None
     kinds = frozenset({"model"})
     takes_control = False
-    own_traits = frozenset({"action groups"})
+    further_traits = frozenset({"action groups"})
     formula = Marginal.formula + ",  ρ = Σ π(a|s) / Σ μ(a|s) over the actions of the group"
 
     def __post_init__(self) -> None:
@@ -270,7 +270,7 @@ class GroupedModel(Model):
     """A model whose actions are groups."""
 
     groups: ActionGroups | None = None
-    own_traits = frozenset({"model", "action groups"})
+    further_traits = frozenset({"model", "action groups"})
     formula = Model.formula + ", a being groups of actions"
 
     def description(self, recipe: Recipe) -> str:

@@ -47,7 +47,7 @@ class ModelControl:
         return self.lengths is not None
 
     @property
-    def own(self) -> bool:
+    def is_array_or_function(self) -> bool:
         return not isinstance(self.q, str)
 
     @property

@@ -66,8 +66,8 @@ def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | No
             "r - Q + γV(s') is unknown too. Give next_state, drop these episodes "
             "(truncated='drop'), or use mis()",
         )
-    if control.own:
-        y, g = _shape_own(log, target, control)
+    if control.is_array_or_function:
+        y, g = _shape_by_users_q(log, target, control)
         return _blended(Shaped(log.with_rewards(y, g), "own Q"), target, recipe)
     assert fit is not None
     seen = target if fit.policy is not None and recipe.uses_trajectories else None
@@ -198,7 +198,9 @@ def _of_following(log: EpisodeLog, v: Floats, otherwise: Floats) -> Floats:
     return following_value
 
 
-def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[Floats, Floats]:
+def _shape_by_users_q(
+    log: EpisodeLog, target: Policy, control: ModelControl
+) -> tuple[Floats, Floats]:
     """A Q of the user's: q(state, action, step), or an array over states and actions 0, 1, 2, …"""
     if log.actions is None:
         raise needs_discrete()
@@ -207,8 +209,8 @@ def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[
             "truncated", "your own Q cannot be used on cut-off episodes; use truncated='drop'"
         )
     steps = log.steps
-    q = _own_q(log, control, log.raw_actions())
-    v, covered = _own_values(log, target, control)
+    q = _users_q(log, control, log.raw_actions())
+    v, covered = _values_of_users_q(log, target, control)
     if np.any(covered < 1 - 1e-6):
         raise RefusedError(
             "target-probabilities",
@@ -220,7 +222,9 @@ def _shape_own(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[
     return steps.reward - q + log.discount * ahead, v[steps.rows(0)].copy()
 
 
-def _own_values(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple[Floats, Floats]:
+def _values_of_users_q(
+    log: EpisodeLog, target: Policy, control: ModelControl
+) -> tuple[Floats, Floats]:
     """(N,) V(s_t) = Σ_a π(a|s_t) Q(s_t,a) and Σ_a π(a|s_t) of the rows."""
     actions, steps = target.all_actions(log), log.steps
     pi = None if callable(control.q) else dense_of(target, log, actions)
@@ -233,12 +237,12 @@ def _own_values(log: EpisodeLog, target: Policy, control: ModelControl) -> tuple
     v, covered = np.zeros(steps.n_rows), np.zeros(steps.n_rows)
     for action in actions.values:  # one at a time: no rows × actions table
         of_rows = target.of_action(log, action)
-        v += of_rows * _own_q(log, control, np.full(steps.n_rows, action))
+        v += of_rows * _users_q(log, control, np.full(steps.n_rows, action))
         covered += of_rows
     return v, covered
 
 
-def _own_q(log: EpisodeLog, control: ModelControl, values: Array) -> Floats:
+def _users_q(log: EpisodeLog, control: ModelControl, values: Array) -> Floats:
     """(N,) the user's Q of these actions in the rows' states."""
     if callable(control.q):
         return call_batch(control.q, "the Q function", log, values)
@@ -353,7 +357,7 @@ def marginal_control(recipe: Recipe, moments: Moments) -> Control:
     """The control variate of MDR, whose shaped sums can be computed exactly from cells with the
     action."""
     assert recipe.control is not None
-    if recipe.control.own:
+    if recipe.control.is_array_or_function:
         raise RefusedError("needs-log", "your own Q needs the log itself, not its moments")
     if moments.hidden:
         raise RefusedError(

@@ -218,7 +218,7 @@ class Weights:
     solves_replicates   whether the replicates of a log are solved together
     holds_others   whether ψ takes what an episode learns from others as given: no derivative
     limit_group      the key of its gates' limits, if these differ between estimators
-    own_traits       traits for gates beyond those derived from the rest; see `Recipe.traits`
+    further_traits       traits for gates beyond those derived from the rest; see `Recipe.traits`
     formula, descriptions   its formula, with {over} for its divisor, and the variant in words
     """
 
@@ -237,7 +237,7 @@ class Weights:
     solves_replicates: ClassVar[bool] = True
     holds_others: ClassVar[bool] = False
     limit_group: ClassVar[str] = "states"
-    own_traits: ClassVar[frozenset[str]] = frozenset()
+    further_traits: ClassVar[frozenset[str]] = frozenset()
     formula: ClassVar[str]
     divisors: ClassVar[dict[str, str]] = {}
     descriptions: ClassVar[dict[str, str]] = {}
@@ -365,7 +365,7 @@ class Recipe:
     @property
     def fitted(self) -> bool:
         """Whether its control variate is a Q that is fitted to the log."""
-        return self.control is not None and not self.control.own
+        return self.control is not None and not self.control.is_array_or_function
 
     @property
     def holds_parts(self) -> bool:
@@ -411,7 +411,7 @@ class Recipe:
             "fitted in sample": self.fitted and control is not None and control.blocks == 1,
             "blended": control is not None and control.blends,
         }
-        return weights.own_traits | {name for name, true in holds.items() if true}
+        return weights.further_traits | {name for name, true in holds.items() if true}
 
     @property
     def limits(self) -> str:
@@ -440,7 +440,7 @@ class Recipe:
         """Which variant it is, in words."""
         text, control = self.weights.description(self), self.control
         if control is not None:
-            fit = "of one’s own" if control.own else f"fitted {control.q}"
+            fit = "of one’s own" if control.is_array_or_function else f"fitted {control.q}"
             text += f"; with a control variate, Q {fit} (doubly robust)"
             text += ", for the smallest variance" if control.fit == "variance" else ""
             text += ", blended with the model (MAGIC)" if control.blends else ""

@@ -71,7 +71,7 @@ class LeaveOneOut(Weights):
     kinds = frozenset({"model"})
     holds_others = True
     limit_group = "augmented"
-    own_traits = frozenset({"augmented"})
+    further_traits = frozenset({"augmented"})
     formula = (
         "v̂ = Σₛ d₀(s) V₀(s),  Vₜ(s) = the mean of φᵢ over its rows,  "
         "φᵢ = Σₐ π(a|s) m₋ᵢ(s,a) + ρᵢ (yᵢ − m₋ᵢ(s,aᵢ)),  yᵢ = rᵢ + γ Vₜ₊₁(s′ᵢ)"

@@ -86,7 +86,7 @@ class Memory(TableWeights):
     def __post_init__(self) -> None:
         check_whole("memory", self.memory, 0)
         object.__setattr__(self, "tables", (window_table(self.memory),))
-        object.__setattr__(self, "own_traits", frozenset({"memory"} if self.memory else ()))
+        object.__setattr__(self, "further_traits", frozenset({"memory"} if self.memory else ()))
 
     @property
     def remembers(self) -> int:

@@ -109,13 +109,13 @@ def share_of(episodes: int, horizon: int) -> float:
 class Places:
     """The (t, s) in which episodes are observed, V of them, numbered by their step.
 
-    own     (H, m) of the state of each step, -1 where it is hidden
+    place   (H, m) of the state of each step, -1 where it is hidden
     begin   (H, m) the last observed one up to each step, at which windows begin
     since   (H, m) the product of the ratios from there to the step before; 1 where it is observed
     count   (V,) episodes;  bounds (H+1,) the first place of each step
     """
 
-    own: Ints
+    place: Ints
     begin: Ints
     since: Floats
     count: Floats
@@ -184,7 +184,7 @@ def _with_influence(
 ) -> tuple[float, Floats]:
     """v̂ and ψ = n ∂v̂/∂ω, from the adjoint U_t(s) = ∂v̂/∂m_t(s)."""
     horizon, n = x.state.shape
-    own, count = places.own, places.count
+    own, count = places.place, places.count
     m, total, earned = np.ones(len(count)), np.empty(horizon), np.empty(horizon)
     weight, scale = np.empty(products.shape), np.ones(horizon)
     complete = np.min(own, axis=1) >= 0

@@ -64,7 +64,7 @@ class Model(OperatorWeights):
     kinds = frozenset({"model"})
     uses_ratios = False
     limit_group = "model"
-    own_traits = frozenset({"model"})
+    further_traits = frozenset({"model"})
     formula = (
         "v̂ = Σₜ γᵗ Σₛ dₜ(s) Σₐ π(a|s) r̄ₜ(s,a),  dₜ₊₁(s′) = Σₛ Σₐ dₜ(s) π(a|s) T̂ₜ(s′|s,a), "
         "with T̂ and r̄ from counts"

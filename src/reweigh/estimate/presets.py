@@ -211,7 +211,7 @@ def _control(q: str | OwnQ, **more: Any) -> ModelControl:
 
 
 def _with_fit(name: str, control: ModelControl, default: str = "in-sample") -> str:
-    if control.own:
+    if control.is_array_or_function:
         return f"{name}-own-q"
     if control.q == default:
         return name

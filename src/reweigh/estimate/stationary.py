@@ -63,7 +63,7 @@ class Stationary(Weights):
     blocks = JACKKNIFE_BLOCKS
     only_jackknife = True
     solves_replicates = False
-    own_traits = frozenset({"stationary"})
+    further_traits = frozenset({"stationary"})
 
     @property
     def pools_steps(self) -> bool:

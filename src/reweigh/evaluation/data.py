@@ -210,7 +210,7 @@ class RowsData(EvaluationData):
         by_moves = "transitions" in recipe.needs.kinds or recipe.weights.holds_others
         needs_whole = (
             recipe.weights.whole_episodes
-            or (recipe.control is not None and (unknown or recipe.control.own))
+            or (recipe.control is not None and (unknown or recipe.control.is_array_or_function))
             or (unknown and by_moves and log.has_hidden)
         )
         if not cut or not needs_whole:

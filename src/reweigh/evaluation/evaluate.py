@@ -50,7 +50,7 @@ from reweigh.trust.gates import Context, measured, remarks, unanswerable, unlogg
 
 Data = EpisodeLog | ScannedLog | Moments
 AUTO = "auto"
-OWN_ARGUMENTS = ("data", "target", "estimator", "truncated", "reward_range")
+OTHER_ARGUMENTS = ("data", "target", "estimator", "truncated", "reward_range")
 Range = tuple[float, float]
 Answer = TypeVar("Answer")
 
@@ -108,7 +108,7 @@ def evaluate(
     """
     from reweigh.evaluation.inputs import data_of, target_of
 
-    data = data_of(data, reading, OWN_ARGUMENTS)
+    data = data_of(data, reading, OTHER_ARGUMENTS)
     target = target_of(target, data, reading)
     if estimator is None:
         from reweigh.evaluation.beside import DEFAULT, with_paper

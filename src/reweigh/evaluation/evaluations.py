@@ -20,7 +20,7 @@ Result = Estimate | Refusal
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluations(Estimated, Sequence[Result]):
-    """Estimates and refusals in the order asked for. It is read like a list, also by the name of
+    """Estimates and refusals in the requested order. It is read like a list, also by the name of
     an estimator (`results["mis"]`), equals a list of the same results, and prints as the
     answer above a table."""
 
@@ -65,7 +65,7 @@ class Evaluations(Estimated, Sequence[Result]):
         answered. It is never chosen by its value; None where every estimator refused."""
         return main_of(self.results)
 
-    def shown(self) -> tuple[Evaluation, ...]:
+    def records(self) -> tuple[Evaluation, ...]:
         """What a card shows: the answer, then the others by their verdicts."""
         records, answer = [result.record() for result in self.results], self.answer
         at = next((k for k, result in enumerate(self.results) if result is answer), None)

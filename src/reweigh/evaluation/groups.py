@@ -25,6 +25,7 @@ from reweigh.policy import Policy
 from reweigh.show import text
 from reweigh.show.record import Evaluation, GroupTable
 from reweigh.sums.read import ScannedLog, Slice
+from reweigh.system import optional_module
 from reweigh.system.frames import FrameKind, rows_frame
 from reweigh.system.process import each
 
@@ -135,18 +136,22 @@ class Groups(Sequence[Group]):
 
     def lines(self) -> list[str]:
         """What is said below the table."""
-        at = f"the {len(self.groups)} intervals hold together at {text.percent(self.level)}"
+        from reweigh.show.first_screen import reason_text
+
+        at = f"The {len(self.groups)} intervals hold together at {text.percent(self.level)}"
         how = f"{at} (each at {text.percent(round(self.each_level, 6))}, Bonferroni)"
-        lines = [f"{how}; an episode belongs to the group of its first row"]
+        lines = [f"{how}; an episode belongs to the group of its first row."]
         for group in self.groups:
             record = group.record
             if group.value is None:
-                lines.append(f"{MISSING}: {group.n_episodes:,} episodes have no {self.column}")
+                lines.append(f"{MISSING}: {group.n_episodes:,} episodes have no {self.column}.")
             if record.refused is not None:
-                lines.append(f"{group.name}: {record.refused.reason}")
+                lines.append(f"{group.name}: {text.sentence(record.refused.reason)}")
             elif record.verdict is not None and record.verdict.reasons:
                 first = record.verdict.reasons[0]
-                lines.append(f"{group.name}: {first.level}: {first.sentence}")
+                parts = filter(None, (reason_text(record, first), first.advice))
+                why = " ".join(map(text.sentence, parts))
+                lines.append(f"{group.name} ({first.level}): {why}")
         return lines
 
     def cells(self) -> list[tuple[str, ...]]:
@@ -306,6 +311,7 @@ def _of_scanned(log: ScannedLog, column: str) -> list[Member]:
             f"the engine {log.scanner.name} does not evaluate groups: read the log of one group at "
             "a time, or use engine='duckdb' or 'arrays'",
         )
+    optional_module("ibis", "sql", "evaluating groups of a log that is not in memory")
     from reweigh.sums.engines.sql import IbisEngine
     from reweigh.sums.engines.sql_connect import open_home
     from reweigh.sums.engines.sql_log import first_values

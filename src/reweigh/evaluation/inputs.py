@@ -31,7 +31,7 @@ from reweigh.trust.gates.support import allowed_by, value_range
 
 Data = EpisodeLog | ScannedLog | Moments
 Range = tuple[float, float]
-SHOWN = 5
+MOST_PLACES = 5
 OUTSIDE = "declare a range that holds for every reward that can occur"
 KNOWN = (EpisodeLog, ScannedLog, Moments)
 
@@ -43,73 +43,73 @@ def reading_options() -> tuple[str, ...]:
     return tuple(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
 
 
-def data_of(given: Any, options: Mapping[str, Any], own: Sequence[str]) -> Data:
+def data_of(source: Any, options: Mapping[str, Any], others: Sequence[str]) -> Data:
     """The log, or the sums. A path or a frame is read with these options, which are those of
-    `read_log`; `own` are the other arguments of the function that was called."""
-    refuse_unknown("evaluate", options, [*reading_options(), *own])
-    if isinstance(given, KNOWN):
+    `read_log`; `others` are the other arguments of the function that was called."""
+    refuse_unknown("evaluate", options, [*reading_options(), *others])
+    if isinstance(source, KNOWN):
         for name in options:
             raise UsageError(
                 f"{name}= says how rows are read, and this log has been read: give it to "
                 f"read_log(…, {name}=…), or give evaluate the file or the frame"
             )
-        return given
+        return source
     if (
-        isinstance(given, str | os.PathLike)
-        and Path(given).is_file()
-        and is_moments_file(Path(given))
+        isinstance(source, str | os.PathLike)
+        and Path(source).is_file()
+        and is_moments_file(Path(source))
     ):
         if options:
             raise UsageError(
-                f"{Path(given).name} holds moments, which know how their log was read: leave "
+                f"{Path(source).name} holds moments, which know how their log was read: leave "
                 f"{next(iter(options))}= out"
             )
         from reweigh.sums.store import load_moments
 
-        return load_moments(Path(given))
-    rows = isinstance(given, str | os.PathLike | list | tuple) or (
-        hasattr(given, "columns")
-        or hasattr(given, "__arrow_c_stream__")
-        or hasattr(given, "schema")
+        return load_moments(Path(source))
+    rows = isinstance(source, str | os.PathLike | list | tuple) or (
+        hasattr(source, "columns")
+        or hasattr(source, "__arrow_c_stream__")
+        or hasattr(source, "schema")
     )
     if not rows:
         what = "a log (read_log, log_from_arrays), moments, a path or a frame"
-        raise must_be("data", what, type(given).__name__)
-    return read_log(given, **options)
+        raise must_be("data", what, type(source).__name__)
+    return read_log(source, **options)
 
 
-def target_of(given: Any, data: Data, options: Mapping[str, Any]) -> Policy | None:
+def target_of(source: Any, data: Data, options: Mapping[str, Any]) -> Policy | None:
     """The policy: a file, a frame, a mapping and an array are tables of it, a function is called
     for all rows. Without one the log's column `target_prob`, where that was named."""
     column = options.get("target_prob")
-    if given is None and column is not None:
+    if source is None and column is not None:
         return ColumnPolicy(column)
-    if given is None or isinstance(given, Policy):
-        return given
-    if isinstance(given, Recipe) or is_preset(given):
+    if source is None or isinstance(source, Policy):
+        return source
+    if isinstance(source, Recipe) or is_preset(source):
         raise UsageError(
             "the second argument is the target policy, the third the estimator: "
             "evaluate(log, target, rw.mis())"
         )
-    if isinstance(given, Mapping | np.ndarray | list | tuple):
+    if isinstance(source, Mapping | np.ndarray | list | tuple):
         from reweigh.policy.table import TablePolicy
 
-        return TablePolicy(given)
-    if callable(given):
-        return FunctionPolicy(given)
-    if isinstance(given, str | os.PathLike) and not Path(given).exists():
-        name = str(given)
+        return TablePolicy(source)
+    if callable(source):
+        return FunctionPolicy(source)
+    if isinstance(source, str | os.PathLike) and not Path(source).exists():
+        name = str(source)
         raise ResourceError(
-            f"there is no policy file {name!r} (resolved: {Path(given).resolve()}); a column of "
+            f"there is no policy file {name!r} (resolved: {Path(source).resolve()}); a column of "
             f"the log that holds the target's probabilities is ColumnPolicy({name!r})"
         )
-    if isinstance(given, str | os.PathLike) or hasattr(given, "columns"):
+    if isinstance(source, str | os.PathLike) or hasattr(source, "columns"):
         if isinstance(data, Moments):
-            return policy_from(given, ["state"], "action")
+            return policy_from(source, ["state"], "action")
         columns = data.columns if isinstance(data, EpisodeLog) else data.reading.columns
-        return policy_from(given, columns.state, columns.action)
+        return policy_from(source, columns.state, columns.action)
     what = "a policy: TablePolicy, ColumnPolicy, FunctionPolicy or read_policy(…)"
-    raise must_be("target", what, type(given).__name__)
+    raise must_be("target", what, type(source).__name__)
 
 
 # ---- the range of rewards
@@ -131,7 +131,7 @@ def check_rewards(log: EpisodeLog, reward_range: Range) -> None:
     if not len(outside):
         return
     # the order of the source is the reader's
-    first = outside[np.argsort(log.steps.source_row[outside], kind="stable")][: SHOWN + 1]
+    first = outside[np.argsort(log.steps.source_row[outside], kind="stable")][: MOST_PLACES + 1]
     rule = f"rewards must lie within the declared range [{low:g}, {high:g}]"
     places = tuple(log.place(int(row), log.columns.reward, float(reward[row])) for row in first)
     fault = Fault("reward-range", rule, OUTSIDE, places, len(outside), len(reward))

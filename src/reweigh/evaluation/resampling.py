@@ -80,8 +80,8 @@ def resample(
     replicates = check_whole("replicates", replicates, 1, MOST_REPLICATES)
     threads = check_threads(threads)
     seed = new_seed() if seed is None else check_whole("seed", seed, 0)
-    own_errors = errors and drawn_errors is None
-    resampler = Resampler.of(log, pairs, errors=own_errors, runs=replicates)
+    errors_by_run = errors and drawn_errors is None
+    resampler = Resampler.of(log, pairs, errors=errors_by_run, runs=replicates)
     _ = resampler.by_kernel, resampler.by_sums  # before threads need them
     of = _clusters(log)
     units = log.n_episodes if of is None else len(of.names)
@@ -119,8 +119,8 @@ def _clusters(log: EpisodeLog) -> Clustering | None:
     return Clustering.of(log)
 
 
-def _all_reasons(made: Sequence[Run], pairs: int) -> tuple[dict[str, int], ...]:
-    total = [sum((run.reasons[j] for run in made), Counter[str]()) for j in range(pairs)]
+def _all_reasons(runs: Sequence[Run], pairs: int) -> tuple[dict[str, int], ...]:
+    total = [sum((run.reasons[j] for run in runs), Counter[str]()) for j in range(pairs)]
     return tuple({code: count for code, count in each.items() if count} for each in total)
 
 
@@ -177,7 +177,7 @@ class Resampler:
     @classmethod
     def of(cls, log: EpisodeLog, pairs: Sequence[Pair], *, errors: bool, runs: int) -> Resampler:
         known: dict[int, RowsPolicy] = {}
-        plain = _own_rows(log)
+        plain = _as_source_rows(log)
         if any(recipe.needs.blocks > 1 for _, recipe in pairs):
             _ = plain.steps.episode_hash  # once, not in every mixture
         made: list[Pair] = []
@@ -193,8 +193,8 @@ class Resampler:
             if id(target) not in known:
                 known[id(target)] = RowsPolicy(check_target(target), log)
             control = recipe.control
-            if control is not None and control.own and not control.blends:
-                logs.append(_own_rows(shape_log(log, target, recipe, None).log))
+            if control is not None and control.is_array_or_function and not control.blends:
+                logs.append(_as_source_rows(shape_log(log, target, recipe, None).log))
                 made.append((known[id(target)], replace(recipe, control=None)))
             else:
                 logs.append(plain)
@@ -311,7 +311,7 @@ class Resampler:
                 errors[j] = solution.standard_error
 
 
-def _own_rows(log: EpisodeLog) -> EpisodeLog:
+def _as_source_rows(log: EpisodeLog) -> EpisodeLog:
     """The log with its rows for the source: a copied row is known by the row it is a copy of."""
     steps = replace(log.steps, source_rows=None)
     if "episode_hash" in vars(log.steps):

@@ -136,7 +136,7 @@ def _variants(log: EpisodeLog, target: Policy, recipe: Recipe) -> Iterator[Varia
     if 1 <= shorter < log.horizon:
         yield f"the first {shorter} of {log.horizon} steps", shortened(log, shorter), target, recipe
     if _by_state(recipe) and not log.has_hidden:
-        given = GivenPolicy(target, target.probabilities(log))
+        given = RowPolicy(target, target.probabilities(log))
         for what, states, labels in _other_states(log):
             yield what, _with_states(log, states, labels), given, recipe
         finer = _halved(log)
@@ -296,15 +296,15 @@ def _refined(log: EpisodeLog, keys: list[npt.NDArray[Any]]) -> EpisodeLog:
     return replace(log, steps=other, states=labels, _cache={})
 
 
-class GivenPolicy(WrappedPolicy):
+class RowPolicy(WrappedPolicy):
     """A policy's probabilities for the rows of one log, independent of state names."""
 
-    def __init__(self, policy: Policy, found: Floats) -> None:
+    def __init__(self, policy: Policy, target_prob: Floats) -> None:
         super().__init__(policy)
-        self.found = found
+        self.target_prob = target_prob
 
     def probabilities(self, log: EpisodeLog) -> Floats:
-        return self.found.copy()
+        return self.target_prob.copy()
 
     def all_actions(self, log: EpisodeLog) -> Labels:
         raise no_other_actions(self.name)

@@ -150,7 +150,7 @@ class NamedLabels(Labels):
 
 @functools.cache
 def _described(abstraction: str | None) -> Abstraction | None:
-    """What such a description was made of; None of a function's, which tells no ranges."""
+    """What such a description was made of; None of a function's, which has no ranges."""
     from reweigh.log.quantiles import Quantiles
 
     try:

@@ -1,6 +1,6 @@
 """Logs as JSON Lines: one object per line, whose nested fields are columns with dotted names.
 
-A file is read in blocks of whole lines, and of these only the fields that are asked for: prompts
+A file is read in blocks of whole lines, and of these only the fields that are needed: prompts
 and answers that a log holds besides take no memory. The first read finds out what the fields are.
 """
 
@@ -25,7 +25,7 @@ from reweigh.log.states import plain_table
 
 BLOCK = 1 << 22  # bytes
 LONGEST_LINE = 1 << 28
-SHOWN = 40  # characters of a broken line
+QUOTED = 40  # characters of a broken line
 EMPTY = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 
 
@@ -152,13 +152,13 @@ def _broken(path: Path, first: int, block: bytes, cause: Exception) -> InputErro
         except ValueError as error:
             at = getattr(error, "colno", getattr(error, "start", 0) + 1)
             what = error.msg if isinstance(error, json.JSONDecodeError) else "it is not UTF-8"
-            shown = line[max(at - SHOWN // 2, 0) :][:SHOWN].decode(errors="replace")
-            return _fault(path, number, f"the line is no JSON: {what} at character {at}", shown)
+            excerpt = line[max(at - QUOTED // 2, 0) :][:QUOTED].decode(errors="replace")
+            return _fault(path, number, f"the line is no JSON: {what} at character {at}", excerpt)
         except RecursionError:
-            return _fault(path, number, "the line is nested too deeply", line[:SHOWN].decode())
+            return _fault(path, number, "the line is nested too deeply", line[:QUOTED].decode())
         if not isinstance(value, dict):
             what = f"the line holds a {type(value).__name__}, and must hold an object"
-            return _fault(path, number, what, line[:SHOWN].decode())
+            return _fault(path, number, what, line[:QUOTED].decode())
     # a field that has two types; rows are counted without empty lines
     lines = [k for k, line in enumerate(block.split(b"\n"), first) if line.strip()]
     reason, _, row = str(cause).removeprefix("JSON parse error: ").partition(" in row ")
@@ -168,8 +168,8 @@ def _broken(path: Path, first: int, block: bytes, cause: Exception) -> InputErro
     return InputError(f"{str(path)!r}, {at}: {reason}; write every field with one type")
 
 
-def _fault(path: Path, line: int, rule: str, shown: str) -> InputError:
-    place = Place(shown, row=line, line=line)
+def _fault(path: Path, line: int, rule: str, excerpt: str) -> InputError:
+    place = Place(excerpt, row=line, line=line)
     fix = "write one JSON object per line"
     return input_error(str(path), [Fault("json", rule, fix, (place,), 1)])
 

@@ -50,7 +50,7 @@ class Columns:
 
     @property
     def clock(self) -> str:
-        """The column that tells the rows of an episode apart."""
+        """The column that orders the rows of an episode."""
         return self.step or (None if self.bandit else self.time) or self.episode
 
     @property

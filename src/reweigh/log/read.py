@@ -28,7 +28,7 @@ TEXT_ROLES = (
     "cluster",
 )  # fmt: skip
 Mask = npt.NDArray[np.bool_]
-SHOWN_LABELS = 5
+MOST_LABELS = 5
 
 
 def read_roles(
@@ -390,4 +390,4 @@ def log_description(
 
 def _examples(labels: Labels) -> list[str]:
     """How the first labels are spelled."""
-    return [labels.name(code) for code in range(min(SHOWN_LABELS, len(labels)))]
+    return [labels.name(code) for code in range(min(MOST_LABELS, len(labels)))]

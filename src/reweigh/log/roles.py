@@ -83,7 +83,7 @@ class RoleReader:
         return bin_notes(self.abstraction, self.columns.state)
 
     def find_bins(self, episode: Codes, episodes: Labels) -> None:
-        """The edges of quantiles, where the abstraction asks for them."""
+        """The edges of quantiles, where the abstraction needs them."""
         if self.abstraction is None:
             return
         from reweigh.log import quantiles

@@ -4,6 +4,7 @@ function of the rows; policies that cache another one's probabilities; and polic
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ Scope = Literal["state", "row", "logged action"]
 BatchFunction = Callable[[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.int64]], Any]
 MOST_KEPT = 1 << 25  # numbers: 256 MiB
 RULE, SKOPS = ".rule", ".skops"
+RULE_BEGINS = re.compile(rb"(\xef\xbb\xbf)?(\s|#[^\n]*\n)*(if\b|[^,\n]*=)")
 PICKLES = (".pkl", ".pickle", ".joblib")
 LARGEST_RULE = 1 << 20  # bytes
 
@@ -306,17 +308,18 @@ def read_policy(
 
     A CSV or Parquet file has the columns state, action, prob. A column `step` makes it depend on
     the step. An empty state is the hidden state. `state` may name several columns. A file ending
-    in .rule holds the text of a `RulePolicy`, one ending in .skops a scikit-learn classifier.
-    `name` is what outputs call the policy, else the file's.
+    in .rule, or in .txt unless it is a table, holds the text of a `RulePolicy`, one ending in
+    .skops a scikit-learn classifier. `name` is what outputs call the policy, else the file's.
     """
     is_path = isinstance(path, str | os.PathLike)
     ending = Path(path).suffix.lower() if is_path else ""
-    if ending in (RULE, SKOPS, *PICKLES):
+    is_rule = is_path and holds_rule(Path(path))
+    if is_rule or ending in (SKOPS, *PICKLES):
         if (state, action, prob, step) != ("state", "action", "prob", "step"):
             raise UsageError(
                 f"state, action, prob and step name the columns of a table; {str(path)!r} is none"
             )
-        if ending == RULE:
+        if is_rule:
             return _read_rule(Path(path), name)
         from reweigh.policy.classifier import read_classifier, refuse_pickle
 
@@ -349,7 +352,16 @@ def policy_from(given: Any, state: Sequence[str], action: str) -> Policy:
 
 def has_columns(path: Path) -> bool:
     """Whether a policy file is a table, whose columns have names."""
-    return path.suffix.lower() not in (RULE, SKOPS, *PICKLES)
+    return not holds_rule(path) and path.suffix.lower() not in (SKOPS, *PICKLES)
+
+
+def holds_rule(path: Path) -> bool:
+    """Whether a file holds the text of a rule: by its ending, or a .txt that begins like one."""
+    ending = path.suffix.lower()
+    if ending != ".txt" or not path.is_file():
+        return ending == RULE
+    with path.open("rb") as stream:
+        return RULE_BEGINS.match(stream.read(LARGEST_RULE)) is not None
 
 
 def _read_rule(path: Path, name: str | None) -> Policy:

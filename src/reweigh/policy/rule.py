@@ -209,7 +209,7 @@ class RulePolicy:
             RULE_UNCOVERED,
             None,
             branch == UNCOVERED,
-            lambda row: {name: column.shown(int(order[row])) for name, column in cells.items()},
+            lambda row: {name: column.value_at(int(order[row])) for name, column in cells.items()},
         )
         faults.raise_if_any("the target policy (a rule)")
         raise AssertionError("every row has a branch")
@@ -275,7 +275,7 @@ class Cells:
     def take(self, rows: npt.NDArray[Any]) -> Cells:
         return Cells(self.values[rows], self.known[rows], self.words)
 
-    def shown(self, row: int) -> object:
+    def value_at(self, row: int) -> object:
         if not self.known[row]:
             return None
         value = self.values[row]

@@ -31,7 +31,7 @@ from typing import Literal, NoReturn
 from reweigh.errors import UsageError, nearest, text_fault
 from reweigh.log.states import Label
 
-Kind = Literal["number", "text", "any"]  # any: it is only asked whether a cell is missing
+Kind = Literal["number", "text", "any"]  # any: the rule only tests whether a cell is missing
 LONGEST = 100_000  # characters
 DEEPEST = 50  # parentheses and "not" inside each other
 RESERVED = ("if", "elif", "else", "and", "or", "not", "in", "is", "true", "false")

@@ -1,1 +1,1 @@
-"""Reports and charts. Nothing here is imported before it is asked for: charts need Altair."""
+"""Reports and charts. Nothing here is imported before it is needed: charts need Altair."""

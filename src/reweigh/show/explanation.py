@@ -141,8 +141,8 @@ def explained(e: Evaluation, beside: Sequence[Evaluation], unit: str, width: int
         parts += [_deciding(e, e.verdict), *_checks(e, e.verdict)]
     parts.append(_what_to_do(e, [other for other in beside if other is not e]))
     if e.warnings:
-        told = () if e.verdict is None else tuple(gate.sentence for gate in e.verdict.reasons)
-        more = dict.fromkeys(str(w) for w in e.warnings if str(w) not in told)
+        said = () if e.verdict is None else tuple(gate.sentence for gate in e.verdict.reasons)
+        more = dict.fromkeys(str(w) for w in e.warnings if str(w) not in said)
         parts.append(["Warnings", *(f"- {sentence(text)}" for text in more)] if more else [])
     lines = [[text for line in part for text in wrapped(line, width)] for part in parts if part]
     return "\n\n".join("\n".join(part) for part in lines)
@@ -155,8 +155,8 @@ def _first(e: Evaluation, unit: str) -> str:
 
 
 def _deciding(e: Evaluation, verdict: Verdict) -> list[str]:
-    asked = [gate for gate in verdict.gates if gate.level != "unknown"]
-    rule = f"The verdict is {verdict.level}: the worst of {len(asked)} checks decides"
+    checked = [gate for gate in verdict.gates if gate.level != "unknown"]
+    rule = f"The verdict is {verdict.level}: the worst of {len(checked)} checks decides"
     deciding = [gate for gate in verdict.reasons if gate.level == verdict.level]
     if not deciding:
         return ["What decided", f"{rule}, and none of them is amber or red."]

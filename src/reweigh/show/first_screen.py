@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from reweigh.trust.gates import GateResult
 
 FILE = re.compile(r"\.\w{1,8}$")  # what the names of files end in
-UNTOLD = ("", "table", "policy", "target")  # names that tell nothing
+UNINFORMATIVE = ("", "table", "policy", "target")  # names that say nothing
 NO_CLEAR = "No clear difference: "
 # what helps against a gate that is red; other gates ask for more episodes
 STATE = "a state that holds more (a longer memory, or features)"
@@ -282,7 +282,7 @@ def by_concerned(reasons: Iterable[Reason]) -> dict[str, list[Reason]]:
     return groups
 
 
-def shown_by(rest: str, many: int) -> str:
+def how_to_see(rest: str, many: int) -> str:
     """How to see the rest, such as "--all shows them", of so many."""
     return rest.replace("them", "it") if many == 1 else rest
 
@@ -293,22 +293,22 @@ def below_the_table(
     *,
     most: int | None,
     rest: str,
-    shown: int | None = None,
+    limit: int | None = None,
 ) -> list[str]:
     """The reasons of so many rows, the first one's before all others, at most so many; how to see
     the rest; and what to do where there is no reliable answer."""
-    reasons = told_reasons(rows[:shown], [*rows, *tried])
+    reasons = further_reasons(rows[:limit], [*rows, *tried])
     listed = reasons[:most]
     lines = reason_lines(listed, alone=len(rows) == 1)
     hidden = len(reasons) - len(listed)
     if hidden and rest:
         noun = "reasons" if hidden > 1 else "reason"
-        lines.append(f"{hidden} more {noun}: {shown_by(rest, hidden)}")
+        lines.append(f"{hidden} more {noun}: {how_to_see(rest, hidden)}")
     after = help_after(rows, tried)
     return [*lines, after] if after else lines
 
 
-def told_reasons(records: Sequence[Evaluation], known: Sequence[Evaluation]) -> list[Reason]:
+def further_reasons(records: Sequence[Evaluation], known: Sequence[Evaluation]) -> list[Reason]:
     """The reasons without what the sentence of the first one says, where there is no advice to
     add."""
     first = records[0]
@@ -327,14 +327,14 @@ def more_rows(rest: Sequence[Evaluation], how: str) -> str:
         count["refused" if e.refused is not None else e.level or "red"] += 1
     levels = ", ".join(f"{n} {level}" for level, n in count.items() if n)
     noun = "estimator" if len(rest) == 1 else "estimators"
-    return f"{len(rest)} more {noun} ({levels}): {shown_by(how, len(rest))}"
+    return f"{len(rest)} more {noun} ({levels}): {how_to_see(how, len(rest))}"
 
 
 def policy_in_words(name: str) -> str:
     """What a policy is called in a sentence: a file by its stem; "the new policy" where the name
-    tells nothing."""
+    says nothing."""
     stem = PurePath(name).stem if FILE.search(name) else name
-    return NEW_POLICY if stem in UNTOLD else f"the policy “{stem}”"
+    return NEW_POLICY if stem in UNINFORMATIVE else f"the policy “{stem}”"
 
 
 # --- an estimate as text, and as a card in a notebook
@@ -383,7 +383,7 @@ class Summary(str):
 
 
 class Card:
-    """Results whose first screen notebooks show: Jupyter asks for `_repr_html_`, marimo for
+    """Results whose first screen notebooks show: Jupyter calls `_repr_html_`, marimo for
     `_mime_`. Each says its sentence, its table and what stands below."""
 
     def sentence(self) -> str:
@@ -422,7 +422,7 @@ class Estimated(Card):
         """What every face shows of it."""
         raise NotImplementedError
 
-    def shown(self) -> Sequence[Evaluation]:
+    def records(self) -> Sequence[Evaluation]:
         """The records to show, the answer first."""
         return (self.record(),)
 
@@ -431,17 +431,17 @@ class Estimated(Card):
         return ()
 
     def sentence(self) -> str:
-        return answer_sentence(self.shown()[0])
+        return answer_sentence(self.records()[0])
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        return COLUMNS, estimate_rows(self.shown())
+        return COLUMNS, estimate_rows(self.records())
 
     def below(self) -> list[str]:
         most, rest = MOST_REASONS, ".verdict.reasons"
-        return below_the_table(self.shown(), self.tried(), most=most, rest=rest)
+        return below_the_table(self.records(), self.tried(), most=most, rest=rest)
 
     def _repr_html_(self) -> str:
-        records = self.shown()
+        records = self.records()
         if len(records) == 1 and records[0].refused is None:
             return evaluation_card(records[0], self.tried())
         return super()._repr_html_()

@@ -138,7 +138,7 @@ class Evaluation:
 
     label          what a row of it is called: the estimator, or the target
     error          the standard error to print beside the interval
-    interval       the one that was asked for, also where it is not to be `trusted`
+    interval       the requested one, also where it is not `trusted`
     untrusted      what is said instead of its interval if that is not reliable
     no_interval    what is said where no interval is shown
     gain           target - behavior, and its interval; None with `gain_why`
@@ -358,7 +358,12 @@ class Change:
     why: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        return {"change": self.change, "value": self.value, "moved": self.moved, "why": self.why}
+        return {
+            "change": self.change,
+            "value": self.value,
+            "moved": self.moved,
+            "why": self.why,
+        }
 
 
 @dataclass(frozen=True)
@@ -373,11 +378,11 @@ class GroupTable:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """An evaluation by several estimators with all that a report tells; a part that was not
+    """An evaluation by several estimators with all that a report shows; a part that was not
     computed is Missing, with the reason.
 
     target     the policy in words
-    results    one per estimator, in the order asked for; `answer` is the place of the one whose
+    results    one per estimator, in the requested order; `answer` is the place of the one whose
                number is the answer, None where every estimator refused
     changes    the answer under other choices
     confounding  the bounds if hidden causes moved the logged actions
@@ -421,7 +426,7 @@ class Report:
 
 
 def ranked(results: Sequence[Evaluation], answer: int | None) -> tuple[Evaluation, ...]:
-    """The answer first, then by their verdicts, those of one verdict in the order asked for. The
+    """The answer first, then by their verdicts, those of one verdict in the requested order. The
     same estimator may be there twice, with other options: the later ones are numbered."""
     order = {"green": 0, "amber": 1, "red": 2}
     places = range(len(results))
@@ -434,9 +439,13 @@ def ranked(results: Sequence[Evaluation], answer: int | None) -> tuple[Evaluatio
     return tuple(rows)
 
 
-def error_beside(own: float | None, interval: Interval | None) -> float | None:
+def error_beside(standard_error: float | None, interval: Interval | None) -> float | None:
     """The error to show beside an interval: that of the episodes, where this made it wider than
-    the estimate's `own`."""
-    if own is None or interval is None or not interval.method.startswith(("cluster", "jackknife")):
-        return own
+    the estimate's `standard_error`."""
+    if (
+        standard_error is None
+        or interval is None
+        or not interval.method.startswith(("cluster", "jackknife"))
+    ):
+        return standard_error
     return interval.standard_error

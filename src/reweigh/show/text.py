@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reweigh.trust.intervals import Interval
 
 LONGEST_NAME, LONGEST_STATE = 20, 28
-NOT_SHOWN = "not shown: the verdict is red"
+HIDDEN_WHERE_RED = "not shown: the verdict is red"
 ENDS = (9, 14, 18, 4)  # characters that a cut name keeps of its end, in the order of trial
 Lines = Sequence[tuple[str, str]]
 Text = TypeVar("Text")
@@ -45,7 +45,7 @@ def evaluation_lines(e: Evaluation) -> list[tuple[str, str]]:
         ("value", e.text),
         ("95 % interval", around),
         *([("unseen events", e.unseen_events)] if e.unseen_events else []),
-        ("standard error", error if e.trusted else NOT_SHOWN),
+        ("standard error", error if e.trusted else HIDDEN_WHERE_RED),
         ("behavior's own value", number(e.behavior_value)),
         ("better than behavior", better),
         ("episodes, horizon", f"{e.n_episodes:,}, {e.horizon}"),
@@ -54,8 +54,8 @@ def evaluation_lines(e: Evaluation) -> list[tuple[str, str]]:
         ("placebo (reward 1)", f"{placebo} (should be {number(d.placebo_expected)})"),
         ("verdict", str(verdict)),
     ]
-    if verdict.unchecked:
-        lines.append(("not checked", "; ".join(verdict.unchecked_lines())))
+    if unchecked := verdict.unchecked_lines():
+        lines.append(("not checked", "; ".join(unchecked)))
     if e.chosen is not None:
         lines.append(("chosen", e.chosen))
     lines += [(f"beside, {other.estimator}", beside_text(other)) for other in e.beside]
@@ -245,8 +245,8 @@ def notes(records: Iterable[Evaluation]) -> list[str]:
 
 def warning_lines(e: Evaluation) -> list[str]:
     """Its warnings, without those that are reasons too."""
-    told = set() if e.verdict is None else {gate.sentence for gate in e.verdict.reasons}
-    return [text for text in map(str, e.warnings) if text not in told]
+    said = set() if e.verdict is None else {gate.sentence for gate in e.verdict.reasons}
+    return [text for text in map(str, e.warnings) if text not in said]
 
 
 def _remarks_on(e: Evaluation) -> list[str]:
@@ -359,7 +359,7 @@ def display_names(
     """Names from the data as they are shown: harmless (`safe`), not too long, and distinct.
 
     Long ones are cut in the middle, since names of a kind differ at their end; where that makes
-    two of them alike, elsewhere. Where no place tells them apart, those that are called by the
+    two of them alike, elsewhere. Where no place differs, those that are called by the
     same columns (ward icu, lactate < 2) leave these out (icu, < 2), and others are numbered.
     """
     texts = {name: safe(name) for name in names}

@@ -128,7 +128,7 @@ class DeclaredSums(KeyedTable):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return own_keys(self.table)
+        return keys_with_block(self.table)
 
     def arrays(self) -> dict[str, Array]:
         return self.columns
@@ -154,7 +154,7 @@ class DeclaredSums(KeyedTable):
         return super().together(parts)
 
 
-def own_keys(table: Table) -> tuple[str, ...]:
+def keys_with_block(table: Table) -> tuple[str, ...]:
     """The keys of a table from outside of the package: by block too, so that parts can be left
     out."""
     return ("block", *(key for key in table.keys if key != "block"))

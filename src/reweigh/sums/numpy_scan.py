@@ -28,7 +28,13 @@ from reweigh.sums.diagnostic_tables import (
     thinned,
 )
 from reweigh.sums.gather import moves_of
-from reweigh.sums.keyed import NO_ACTION, DeclaredSums, StartMoments, TransitionMoments, own_keys
+from reweigh.sums.keyed import (
+    NO_ACTION,
+    DeclaredSums,
+    StartMoments,
+    TransitionMoments,
+    keys_with_block,
+)
 from reweigh.sums.tables import BUILT_IN, CHOICES, Operations, Table, evaluated
 
 Array = npt.NDArray[Any]
@@ -113,23 +119,23 @@ class NumpyScan:
 
     def declared(self, table: Table) -> DeclaredSums:
         """The sums of a table from outside of the package."""
-        return DeclaredSums(table, self.sums(table, own_keys(table)))
+        return DeclaredSums(table, self.sums(table, keys_with_block(table)))
 
     def terms(self, table: Table) -> dict[str, Any]:
         """What the rows add to such a table: its keys and its columns, not summed."""
-        keys = own_keys(table)
+        keys = keys_with_block(table)
         used = self.rows(table, keys)
         return {key: used[key] for key in keys} | _columns(table, used, len(used["block"]))
 
     def _names(self, table: Table, bucket: Ints) -> Names:
-        own_state = table.hidden == "state" and self.log.has_hidden
-        as_state = len(self.log.states) if own_state else HIDDEN
+        with_state = table.hidden == "state" and self.log.has_hidden
+        as_state = len(self.log.states) if with_state else HIDDEN
         if table.rows == "stretch" and self.log.has_hidden:
             return self._of_stretches()
         if table.memory is not None:
             return self._of_windows(table.memory, as_state)
         if table.rows == "episode":
-            return self._of_episodes(as_state if own_state else START, bucket)
+            return self._of_episodes(as_state if with_state else START, bucket)
         return self._of_steps() if table.rows == "step" else self._of_rows(as_state, bucket)
 
     def _of_rows(self, as_state: int, bucket: Ints) -> Names:
@@ -177,7 +183,7 @@ class NumpyScan:
         from reweigh.sums.products import windows_of
 
         steps, windows = self.log.steps, windows_of(self.log.steps, self.rho, memory)
-        reward = np.where(windows.own, steps.reward[windows.last_row], 0.0)
+        reward = np.where(windows.is_last, steps.reward[windows.last_row], 0.0)
         following = self._following(as_state)
         return {
             "block": lambda: self.block[windows.episode],

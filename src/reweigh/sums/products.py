@@ -247,7 +247,7 @@ class Windows:
     first_row: Ints
     t_next: Ints
     last_row: Ints
-    own: npt.NDArray[np.bool_]
+    is_last: npt.NDArray[np.bool_]
     ratio: Floats
 
 
@@ -275,7 +275,7 @@ def windows_of(steps: Steps, rho: Floats, memory: int) -> Windows:
         first_row=steps.offsets[begin] + episode,
         t_next=step + 1,
         last_row=steps.offsets[last] + episode,
-        own=step == last,
+        is_last=step == last,
         ratio=_products(steps, rho, episode, begin, last),
     )
 

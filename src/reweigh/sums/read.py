@@ -17,6 +17,7 @@ import numpy as np
 from reweigh.errors import UsageError, check_horizon, hints, must_be
 from reweigh.log.log import Columns, Names, ShortEpisodes, columns_of
 from reweigh.sums.tables import BUILT_IN
+from reweigh.system import optional_module
 from reweigh.system.files import files_behind
 
 if TYPE_CHECKING:
@@ -357,6 +358,7 @@ def find_engine(engine: str, data: Any, paths: tuple[Path, ...]) -> Scanner | No
     if kind == "stream":
         scanner = importlib.import_module("reweigh.sums.engines.stream").StreamEngine()
     elif kind == "sql":
+        optional_module("ibis", "sql", "reading a log with SQL (DuckDB, Spark, databases)")
         named = None if in_ibis else engine
         scanner = importlib.import_module("reweigh.sums.engines.sql").IbisEngine(named)
     return scanner

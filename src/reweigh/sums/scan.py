@@ -119,7 +119,8 @@ def why_not(log: EpisodeLog) -> str | None:
     """Why the sums of a log in memory are left to the NumPy scan; None where they are not."""
     steps = log.steps
     if steps.n_rows < kernels.COMPILED_FROM:
-        return f"fewer than {kernels.COMPILED_FROM:,} rows"
+        few = steps.n_rows < kernels.LARGE_LOG
+        return f"fewer than {kernels.LARGE_LOG:,} rows" if few else "Numba is not installed"
     if log.has_hidden or np.any(steps.ending == HIDDEN):
         return "hidden states"
     if log.horizon * len(log.states) > max(NODES_PER_ROW * steps.n_rows, FEW_NODES):

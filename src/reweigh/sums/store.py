@@ -31,7 +31,7 @@ from reweigh.sums.keyed import (
     StepMoments,
     StepSums,
     TransitionMoments,
-    own_keys,
+    keys_with_block,
 )
 from reweigh.sums.moments import About, Moments
 from reweigh.sums.policy import PolicyMoments
@@ -181,7 +181,7 @@ def _parts(table: pa.Table, header: Header, what: str) -> dict[str, Any]:
 
 
 def _columns_of(table: Table) -> tuple[str, ...]:
-    return (*own_keys(table), "n", *table.columns)
+    return (*keys_with_block(table), "n", *table.columns)
 
 
 def _column(rows: pa.Table, kind: str, name: str, what: str) -> Any:

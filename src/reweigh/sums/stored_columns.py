@@ -125,7 +125,7 @@ OTHERWISE: dict[str, dict[str, Whole | Real]] = {  # what differs in one kind of
 }
 ALL_EPISODES = ("start", "start_model", "episodes", "ordered")  # every episode counts once in them
 ROWS_OF_EPISODES = ("transitions", "model", "paced", "steps")  # and here once at step 0
-OWN: dict[str, Whole | Real] = {  # of the keys of a table from outside of the package
+DECLARED_KEYS: dict[str, Whole | Real] = {  # of the keys of a table from outside of the package
     "s": Whole(0, "states", (START, HIDDEN)),
     "s_next": Whole(0, "states", (END, UNKNOWN, HIDDEN)),
     "s_before": Whole(0, "states", (START, HIDDEN)),
@@ -134,7 +134,7 @@ OWN: dict[str, Whole | Real] = {  # of the keys of a table from outside of the p
 
 def rule_of(kind: str, column: str) -> Whole | Real:
     if kind not in (*BUILT_IN, CHOICES.name):
-        known = OWN.get(column, COLUMNS.get(column) if column in RESERVED else None)
+        known = DECLARED_KEYS.get(column, COLUMNS.get(column) if column in RESERVED else None)
         return known or Real(beyond=True)
     return OTHERWISE.get(kind, {}).get(column) or COLUMNS[column]
 

@@ -86,7 +86,7 @@ KEYS: dict[RowKind, tuple[str, ...]] = {
     "action": ("block", "t", "s", "a"),
 }
 # Of tables outside of the package.
-OWN_KINDS: tuple[RowKind, ...] = ("row", "stretch", "window", "episode")
+ROW_KINDS: tuple[RowKind, ...] = ("row", "stretch", "window", "episode")
 IDENTIFIER = re.compile("[a-z][a-z0-9_]*")
 
 
@@ -130,7 +130,7 @@ class Table:
                 f"the name of a table must be a word such as capped_products; got {self.name!r}"
             )
         if self.rows not in NAMES:
-            raise UsageError(f"{what} sums over {self.rows!r}; give one of {', '.join(OWN_KINDS)}")
+            raise UsageError(f"{what} sums over {self.rows!r}; give one of {', '.join(ROW_KINDS)}")
         if (self.rows == "window") != (self.memory is not None):
             raise UsageError(f"{what} has the memory {self.memory!r}, which is for windows")
         if self.memory is not None:

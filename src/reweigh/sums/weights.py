@@ -27,7 +27,7 @@ from reweigh.sums.moments import BY_BLOCK, Moments
 if TYPE_CHECKING:
     from reweigh.sums.engines import ArraysEngine, Request
 
-# Columns of two factors, for errors and effective sizes. Σπ² is not one of them: with Σπ it tells
+# Columns of two factors, for errors and effective sizes. Σπ² is not one of them: with Σπ it gives
 # whether π is one number in a cell.
 SQUARES = frozenset({"rho2", "rhoz", "z2", "y2", "g2", "w2", "x2", "wg2", "w2g"})
 

@@ -12,6 +12,8 @@ wanted. `optional_module` imports from packages that only some users have.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -108,6 +110,17 @@ def added(group: str, name: str) -> Any:
 def forget() -> None:
     """Look again: packages were installed meanwhile."""
     declared.cache_clear()
+
+
+def installed(packages: Iterable[str]) -> list[str]:
+    """Those of the packages that are installed, with their versions."""
+    from importlib import metadata
+
+    versions = []
+    for name in packages:
+        with suppress(metadata.PackageNotFoundError):
+            versions.append(f"{name} {metadata.version(name)}")
+    return versions
 
 
 def optional_module(module: str, extra: str, what: str) -> Any:

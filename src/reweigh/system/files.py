@@ -207,7 +207,7 @@ def write_atomically(
 
 
 def _temporary(path: Path) -> tuple[int, str]:
-    """A new file beside `path`, open and locked: the lock tells other processes that its writer
+    """A new file beside `path`, open and locked: the lock shows other processes that its writer
     is alive."""
     while True:
         name = str(path.with_name(f".{path.name}.{secrets.token_hex(4)}~"))

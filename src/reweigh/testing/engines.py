@@ -27,7 +27,7 @@ from reweigh.sums.tables import BUILT_IN, Table
 
 TOLERANCE = 1e-10  # of the sum of absolute values: products of logarithms' sums round so
 KINDS = frozenset({"transitions", "model", "trajectories", "lagged", "ordered", "paced", "largest"})
-OWN = (  # a table of each kind of rows, as a user might declare them
+DECLARED = (  # a table of each kind of rows, as a user might declare them
     Table("own_rows", ("t", "s", "a_before"), {"c": "least(running_product, 2) * reward"}),
     Table("own_stretches", ("t", "s_next"), {"z": "weighted_reward", "late": "t > 2"}, "stretch"),
     Table("own_windows", ("t", "s", "t_next", "s_next"),
@@ -87,7 +87,7 @@ def check_engine(engine: str | Scanner) -> tuple[str, ...]:
     for hidden in (False, True):
         for blocks in (1, 3):
             data, target = sample_rows(hidden), sample_target()
-            request = Request(KINDS, blocks, tables=OWN)
+            request = Request(KINDS, blocks, tables=DECLARED)
             sums = _sums(engine, data, hidden, target, request)
             log = _read("arrays", data, hidden)
             assert isinstance(log, EpisodeLog)
@@ -96,7 +96,7 @@ def check_engine(engine: str | Scanner) -> tuple[str, ...]:
     _check_enumerated(engine)
     if _answers_policy(engine):
         answered.add("policy")
-    return tuple(name for name in (*BUILT_IN, *(t.name for t in OWN)) if name in answered)
+    return tuple(name for name in (*BUILT_IN, *(t.name for t in DECLARED)) if name in answered)
 
 
 def _read(engine: str | Scanner, data: pa.Table, hidden: bool = False, **options: Any) -> Any:
@@ -209,7 +209,7 @@ def _in_any_order() -> tuple[str, ...]:
     log = _read("stream", mixed, next_state="next_state")
     answered: list[str] = []
     requests = [Request(frozenset({kind})) for kind in sorted(KINDS)]
-    for request in (*requests, *(Request(tables=(table,)) for table in OWN)):
+    for request in (*requests, *(Request(tables=(table,)) for table in DECLARED)):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", InputWarning)  # that the rows were sorted
@@ -225,7 +225,7 @@ def engine_matrix() -> str:
     answers["stream, rows in any order"] = _in_any_order()
     lines = ["| table | sums over | keys | " + " | ".join(answers) + " |"]
     lines.append("|---|---|---|" + "---|" * len(answers))
-    for table in (*BUILT_IN.values(), *OWN):
+    for table in (*BUILT_IN.values(), *DECLARED):
         keys = ", ".join(table.keys) or "none: a list"
         name = f"`{table.name}`" if table.name in BUILT_IN else f"your own, by {table.rows}"
         marks = " | ".join("yes" if table.name in names else "–" for names in answers.values())

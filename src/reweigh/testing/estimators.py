@@ -103,7 +103,9 @@ def check_identity(recipe: Recipe) -> None:
 def check_sums(recipe: Recipe, log: EpisodeLog, target: Policy, value: float) -> None:
     """The value from the sums that it needs and no others: by blocks, of two parts of the log that
     are added, and from a file."""
-    if recipe.control is not None and (recipe.control.own or recipe.uses_trajectories):
+    if recipe.control is not None and (
+        recipe.control.is_array_or_function or recipe.uses_trajectories
+    ):
         return  # shaped rewards need the log itself
 
     def sums_of(part: EpisodeLog, blocks: int) -> Moments:

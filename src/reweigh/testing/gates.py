@@ -250,8 +250,8 @@ def _worst(
     return max(results, key=lambda result: ORDER.index(result.level), default=None)
 
 
-def _estimator_for(gate: Gate, asked: Recipe | str | None) -> Recipe:
-    tried = TRIED if asked is None else (as_recipe(asked),)
+def _estimator_for(gate: Gate, estimator: Recipe | str | None) -> Recipe:
+    tried = TRIED if estimator is None else (as_recipe(estimator),)
     names = ", ".join(recipe.name for recipe in tried)
     concerned = [recipe for recipe in tried if gate.concerns(recipe.traits)]
     assert concerned, f"{gate.name} does not apply to {names}"

@@ -17,7 +17,7 @@ from reweigh.trust.breakdown import Decomposition
 
 NORMAL = NormalDist()
 WIDTH = 80
-SHOWN_PAIRS, SHOWN_STEPS = 8, 5
+MOST_PAIRS, MOST_STEPS = 8, 5
 WANTED = (
     "wanted/logged: the optimal share of a step's visits (the target's mass times the spread "
     "there) over the share in the log; above 1, more data there helps most"
@@ -243,8 +243,8 @@ def _goal_lines(plan: Plan, base: Need) -> list[str]:
 def _decomposition(plan: Plan, parts: Decomposition) -> list[str]:
     logged = "log there" if plan.pilot_episodes is not None else "behavior there"
     head = ["step", "state", "variance", "target there", logged]
-    by_state = dict(list(parts.by_state().items())[:SHOWN_STEPS])
-    names = display_names([*parts.state[:SHOWN_PAIRS], *by_state])
+    by_state = dict(list(parts.by_state().items())[:MOST_STEPS])
+    names = display_names([*parts.state[:MOST_PAIRS], *by_state])
     rows = [
         [
             str(parts.step[k]),
@@ -253,19 +253,19 @@ def _decomposition(plan: Plan, parts: Decomposition) -> list[str]:
             f"{parts.target[k]:.1%}",
             f"{parts.visits[k]:.1%}",
         ]
-        for k in range(min(SHOWN_PAIRS, len(parts.state)))
+        for k in range(min(MOST_PAIRS, len(parts.state)))
     ]
     if parts.wanted is not None:
         head.append("wanted/logged")
         rows = [[*row, f"{parts.wanted[k]:.2f}"] for k, row in enumerate(rows)]
     empty = [""] * (len(head) - 3)
-    rest = len(parts.state) - SHOWN_PAIRS
+    rest = len(parts.state) - MOST_PAIRS
     if rest > 0:
-        share = float(parts.share[SHOWN_PAIRS:].sum())
+        share = float(parts.share[MOST_PAIRS:].sum())
         rows.append(["", f"{rest:,} others", f"{share:.1%}", *empty])
     rows.append(["", "the first state", f"{parts.start:.1%}", *empty])
     lines = [origin(plan, parts), *_table([head, *rows], left=(1,))]
-    heavy = parts.heaviest_steps(SHOWN_STEPS).tolist()
+    heavy = parts.heaviest_steps(MOST_STEPS).tolist()
     steps = ", ".join(f"{t} ({parts.by_step[t]:.1%})" for t in heavy)
     states = ", ".join(f"{names[name]} ({share:.1%})" for name, share in by_state.items())
     sentences = [f"by step: {steps}", f"by state: {states}"]

@@ -29,14 +29,14 @@ class Published(Generic[C]):
     name    of the page, the main table and the description of both: `memory`
     tables  writes the tables of the finished cells into a folder
     page    the page of the tables in a folder
-    told    what the page says that the tables do not, beside seed, limits, gates and remarks
+    facts   what the page says that the tables do not, beside seed, limits, gates and remarks
     """
 
     name: str
     study: Study[C]
     tables: Callable[[Mapping[C, CellResult], Path], None]
     page: Callable[[Path], str]
-    told: Callable[[], dict[str, Any]] = dict
+    facts: Callable[[], dict[str, Any]] = dict
 
     def publish(self, cells: Path, to: Path, seed: int, remarks: list[str]) -> None:
         """The tables of the existing cells, and the page."""
@@ -47,8 +47,8 @@ class Published(Generic[C]):
         to.mkdir(parents=True, exist_ok=True)
         self.tables(results, to)
         gates = [gate.name for gate in GATES]
-        told = about(seed) | self.told() | {"gates": gates, "remarks": remarks}
-        (to / f"{self.name}.json").write_text(f"{json.dumps(told, indent=1)}\n", encoding="utf-8")
+        saved = about(seed) | self.facts() | {"gates": gates, "remarks": remarks}
+        (to / f"{self.name}.json").write_text(f"{json.dumps(saved, indent=1)}\n", encoding="utf-8")
         page = to / f"{self.name}.md"
         page.write_text(self.page(to), encoding="utf-8")
         print(page)

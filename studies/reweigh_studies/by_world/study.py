@@ -77,12 +77,12 @@ class Study(Generic[C]):
             self.small if small else (every, self.sizes, self.replicates)
         )  # fmt: skip
         chosen = usual if worlds is None else tuple(dict.fromkeys(worlds))
-        asked: list[tuple[str, str, Sequence[str]]]
-        asked = [("world", name, tuple(self.worlds)) for name in chosen]
-        for what, value, known in [*asked, *([("half", half, HALVES)] if half else [])]:
+        requested: list[tuple[str, str, Sequence[str]]]
+        requested = [("world", name, tuple(self.worlds)) for name in chosen]
+        for what, value, known in [*requested, *([("half", half, HALVES)] if half else [])]:
             if value not in known:
-                told = f"{nearest(value, known)} (known: {', '.join(known)})"
-                raise UsageError(f"there is no {what} {value!r}{told}")
+                hint = f"{nearest(value, known)} (known: {', '.join(known)})"
+                raise UsageError(f"there is no {what} {value!r}{hint}")
         taken = usual_sizes if sizes is None else tuple(sizes)
         if unknown := [n for n in taken if n not in self.sizes]:
             raise UsageError(

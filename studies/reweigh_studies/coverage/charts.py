@@ -73,10 +73,10 @@ def faults_chart(gates: Sequence[Row], n: int) -> Any:
     lacks is shown for the first that has it."""
     rows = pick(in_faulty_worlds(gates), n=n)
     faults = [name for name in FAULTS if pick(rows, fault=name)]
-    told = {gate: name for gate, name in tellers(rows).items() if gate not in NO_TESTS}
+    detected_by = {gate: name for gate, name in tellers(rows).items() if gate not in NO_TESTS}
     shown = []
     for fault in faults:
-        for gate, name in told.items():
+        for gate, name in detected_by.items():
             share = alarms(pick(rows, fault=fault, gate=gate, estimator=name)).either
             if share is not None:
                 named = gate if name == MAIN else f"{gate} ({name})"

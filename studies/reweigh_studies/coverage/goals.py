@@ -145,7 +145,7 @@ def _not_silent(rows: Sequence[Row]) -> Goal:
 def _best(rows: Sequence[Row]) -> Goal:
     judged = pick(rows, interval="corrected")
     missed = [r for r in judged if not within(r["coverage"], r["replicates"], LEAST_BEST)]
-    told = ", ".join(f"{row['coverage']:.1%} ± {row['mc_error']:.1%}" for row in judged)
+    reached = ", ".join(f"{row['coverage']:.1%} ± {row['mc_error']:.1%}" for row in judged)
     return Goal(
-        f"the best of 50 equal policies, corrected: at least {LEAST_BEST:.0%}", told, not missed
+        f"the best of 50 equal policies, corrected: at least {LEAST_BEST:.0%}", reached, not missed
     )

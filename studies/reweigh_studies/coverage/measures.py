@@ -55,8 +55,8 @@ APART = "apart from wis"  # in errors of the difference
 AGREES = 1.0
 
 
-def column(asked: str, *parts: str) -> str:
-    return f"{asked}{PART}{' '.join(parts)}"
+def column(estimator: str, *parts: str) -> str:
+    return f"{estimator}{PART}{' '.join(parts)}"
 
 
 def recipe_of(name: str) -> Recipe:
@@ -74,28 +74,28 @@ class Measure:
     quick: tuple[str, ...] = ("mis", "mis-plain", "mis-state")
     gates: bool = True
 
-    def row(self, log: EpisodeLog, policy: Policy, asked: Sequence[str], seed: int) -> Row:
+    def row(self, log: EpisodeLog, policy: Policy, requested: Sequence[str], seed: int) -> Row:
         """All columns of one log. Estimators share its rows, and the resampled logs."""
-        names = [name for name in asked if name not in (LOG, BEHAVIOR, SUMS)]
+        names = [name for name in requested if name not in (LOG, BEHAVIOR, SUMS)]
         found: dict[str, Any] = {}
         with compiled():
             # The target's probabilities are looked up once.
             target = RowsPolicy(policy, log)
             results = dict(zip(names, evaluate_in_study(log, target, names), strict=True))
             from_rows = {n: r for n, r in results.items() if isinstance(r, Estimate)}
-            if self.gates or SUMS in asked:
+            if self.gates or SUMS in requested:
                 sums = ArraysEngine().moments(log, target, tables_needed(None))
-            if SUMS in asked:
+            if SUMS in requested:
                 [results[SUMS]] = evaluate_in_study(sums, target, [MAIN])
             for name, result in results.items():
                 found |= self._of(name, result)
             if self.gates:
                 other = from_rows.get(WIS) or evaluate_in_study(log, target, [WIS])[0]
                 answered = {n: r for n, r in results.items() if isinstance(r, Estimate)}
-                found |= _judged(sums, answered, other, tell_log=LOG in asked)
+                found |= _judged(sums, answered, other, tell_log=LOG in requested)
             found |= self._deleting(log, target, from_rows)
             found |= self._resampling(log, target, from_rows, seed)
-        if BEHAVIOR in asked:
+        if BEHAVIOR in requested:
             found |= logged_mean(log)
         return {name: number(value) for name, value in found.items()}
 

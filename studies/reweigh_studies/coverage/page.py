@@ -104,12 +104,12 @@ def _missing(study: Study) -> list[str]:
         counts = study.logs(name)
         whole = sum(count >= PARTS[name] for count in counts.values())
         if whole < len(cells):
-            told = f"{whole:,} of {len(cells):,} {words[name]} have {PARTS[name]:,} logs"
+            line = f"{whole:,} of {len(cells):,} {words[name]} have {PARTS[name]:,} logs"
             if whole < len(counts):
-                told += f", {len(counts) - whole:,} fewer (at least {min(counts.values()):,})"
+                line += f", {len(counts) - whole:,} fewer (at least {min(counts.values()):,})"
             if len(counts) < len(cells):
-                told += f", {len(cells) - len(counts):,} none"
-            found.append(told)
+                line += f", {len(cells) - len(counts):,} none"
+            found.append(line)
     return found
 
 

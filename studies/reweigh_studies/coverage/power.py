@@ -96,8 +96,8 @@ def powers(gates: Sequence[Row], sizes: Sequence[int]) -> list[Power]:
             mine = pick(rows, gate=gate, estimator=estimator)
             faults = [name for name in FAULTS if name != CLEAN and pick(mine, fault=name)]
             each = [_power(mine, fault, sizes) for fault in faults]
-            told = [power for power in each if power.unknown < 1] or each
-            found.append(max(told, key=lambda power: power.loudness))
+            known = [power for power in each if power.unknown < 1] or each
+            found.append(max(known, key=lambda power: power.loudness))
     return found
 
 

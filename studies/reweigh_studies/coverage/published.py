@@ -103,18 +103,18 @@ def about(seed: int) -> dict[str, Any]:
 
 
 def write_about(folder: Path, seed: int, remarks: Sequence[str] = ()) -> None:
-    told = about(seed) | {"remarks": list(remarks)}
+    saved = about(seed) | {"remarks": list(remarks)}
 
     def write(stream: BinaryIO) -> None:
-        stream.write(f"{json.dumps(told, indent=1)}\n".encode())
+        stream.write(f"{json.dumps(saved, indent=1)}\n".encode())
 
     write_atomically(folder / ABOUT, write, overwrite=True)
 
 
 def check_alike(folder: Path, seed: int) -> None:
     """Refuse a folder whose tables are of another study."""
-    told, now = _about(folder), about(seed)
-    other = [name for name in now if told.get(name) != now[name]]
+    saved, now = _about(folder), about(seed)
+    other = [name for name in now if saved.get(name) != now[name]]
     if other:
         raise UsageError(
             f"the published tables are of another study ({', '.join(other)} differ), so its "
@@ -132,7 +132,7 @@ def lacking(parts: Iterable[Part], folder: Path, seed: int) -> list[Part]:
         logs = study.logs(part.name)
         enough = 1 if part.name == "coverage" else min(part.replicates, PARTS[part.name])
         cells = {
-            cell: asked for cell, asked in part.cells.items() if logs.get(key_of(cell), 0) < enough
+            cell: count for cell, count in part.cells.items() if logs.get(key_of(cell), 0) < enough
         }
         if cells:
             found.append(replace(part, cells=cells))

@@ -98,8 +98,8 @@ def verdicts(columns: Columns, name: str, n: int, limits: Mapping[str, Limit] = 
     """(R,) the worst level of an estimator's gates, REFUSED where it gave no value."""
     levels = gate_levels(columns, name, n, limits)
     value = columns[column(name, VALUE)]
-    told = (level for gate, level in levels.items() if gate not in HINTS)
-    worst = np.max([np.full(len(value), GREEN), *told], axis=0)
+    deciding = (level for gate, level in levels.items() if gate not in HINTS)
+    worst = np.max([np.full(len(value), GREEN), *deciding], axis=0)
     return np.where(np.isfinite(value), worst, REFUSED)
 
 

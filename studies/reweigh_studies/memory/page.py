@@ -189,8 +189,8 @@ def _rule(study: MemoryStudy) -> str:
         ),
     )
     same = best.alike == rule["alike"]
-    told = "which is in force" if same else f"while {rule['alike']:g} is in force"
-    return text + f"\nThe rule takes p ≤ {best.alike:g}, {told}.\n"
+    status = "which is in force" if same else f"while {rule['alike']:g} is in force"
+    return text + f"\nThe rule takes p ≤ {best.alike:g}, {status}.\n"
 
 
 def _ratio(row: Row | None, what: str = "relative", *, error: bool = False) -> str:
@@ -250,7 +250,7 @@ def _colors(study: MemoryStudy, n: int) -> str:
 def _chosen(study: MemoryStudy) -> str:
     worlds = dict.fromkeys(row["world"] for row in study.cells)
 
-    def told(world: str, n: int) -> str:
+    def value_text(world: str, n: int) -> str:
         rows = pick(study.rows, world=world, n=n)
         taken = [row for row in rows if row["memory"] is not None and row["chosen"]]
         taken.sort(key=lambda row: row["memory"])
@@ -258,7 +258,7 @@ def _chosen(study: MemoryStudy) -> str:
 
     return table(
         ("world", *(f"n = {n:,}" for n in study.sizes)),
-        ((world, *(told(world, n) for n in study.sizes)) for world in worlds),
+        ((world, *(value_text(world, n) for n in study.sizes)) for world in worlds),
     )
 
 
@@ -267,8 +267,8 @@ def _worlds(study: MemoryStudy) -> str:
     rows = []
     for name, world in WORLDS.items():
         horizon, value = values.get(name, (None, None))
-        told = (name, world.group, half_of(name), horizon or "", "" if value is None else value)
-        rows.append((*told[:4], f"{value:.3f}" if value is not None else "not run"))
+        row = (name, world.group, half_of(name), horizon or "", "" if value is None else value)
+        rows.append((*row[:4], f"{value:.3f}" if value is not None else "not run"))
     kinds = "".join(f"- {kind}: {text}\n" for kind, text in KINDS.items())
     return (
         "Within a kind, worlds belong to the half on which limits were set and to the one that is "

@@ -58,12 +58,12 @@ def rows_of(
     """A row for every memory, for the choice, for MIS and for WIS."""
     columns, (truth, _) = columns_of(result), cell.of.truth()
     taken = chosen(cell, columns, least, alike)
-    told = {part: of_memory(cell, columns, *part.split()) for part in TOLD}
-    best = told[VALUE][best_fixed({k: v - truth for k, v in told[VALUE].items()})] - truth
+    summaries = {part: of_memory(cell, columns, *part.split()) for part in TOLD}
+    best = summaries[VALUE][best_fixed({k: v - truth for k, v in summaries[VALUE].items()})] - truth
     none = np.full(len(taken), math.nan)
     entries: dict[str, tuple[int | None, dict[str, Floats]]]
-    entries = {name_of(k): (k, {part: told[part][k] for part in TOLD}) for k in cell.memories}
-    entries[AUTO] = None, {part: picked(taken, told[part]) for part in TOLD}
+    entries = {name_of(k): (k, {part: summaries[part][k] for part in TOLD}) for k in cell.memories}
+    entries[AUTO] = None, {part: picked(taken, summaries[part]) for part in TOLD}
     for name in (MIS, WIS):
         entries[name] = None, {part: columns.get(column(name, part), none) for part in TOLD}
     about = {

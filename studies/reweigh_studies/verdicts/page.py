@@ -210,7 +210,7 @@ def _coverage(row: Row, color: str) -> str:
 
 
 def _fired(study: VerdictStudy) -> str:
-    def told(world: str, n: int) -> str:
+    def value_text(world: str, n: int) -> str:
         rows = pick(study.gates, world=world, n=n, estimator=MAIN)
         often = [row for row in rows if row["amber"] + row["red"] >= OFTEN]
         often.sort(key=lambda row: -row["amber"] - row["red"])
@@ -222,7 +222,7 @@ def _fired(study: VerdictStudy) -> str:
     worlds = [name for name in WORLDS if pick(study.cells, world=name)]
     return table(
         ("world", *(f"n = {n:,}, %" for n in study.sizes)),
-        ((world, *(told(world, n) for n in study.sizes)) for world in worlds),
+        ((world, *(value_text(world, n) for n in study.sizes)) for world in worlds),
     )
 
 
@@ -231,8 +231,8 @@ def _worlds(study: VerdictStudy) -> str:
     rows = []
     for name, world in WORLDS.items():
         horizon, value = values.get(name, ("", None))
-        told = "not run" if value is None else f"{value:.4g}"
-        rows.append((name, world.group, half_of(name), horizon, told))
+        text = "not run" if value is None else f"{value:.4g}"
+        rows.append((name, world.group, half_of(name), horizon, text))
     kinds = "".join(f"- {kind}: {text}\n" for kind, text in KINDS.items())
     return (
         "Within a kind, worlds belong to the half on which limits were set and to the one that is "

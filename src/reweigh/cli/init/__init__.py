@@ -127,6 +127,8 @@ class Description:
                 for key, value in proposal.settings.items()
             ),
         ]
+        for key, value in proposal.with_all.items():
+            lines.append(setting_line(key, value, "with all columns as the state", off=True))
         if csv.delimiter != "," and self.tidy is None:
             lines.append(setting_line("delimiter", csv.delimiter))
         if csv.decimal != "." and self.tidy is None:

@@ -11,7 +11,7 @@ from reweigh.cli.init.proposal import (
     best_named,
     is_named,
     reason,
-    speaks_for,
+    suggests_role,
 )
 from reweigh.cli.init.roles import PART, Order, is_clock, rating, words
 
@@ -48,7 +48,7 @@ def _order_of(proposal: Proposal, bandit: bool) -> Order | None:
     clocks = [c for c in proposal.free() if is_clock(c)]
     order = None if bandit else _episode_and_step(proposal, clocks)
     if order is None and not {"episode", "step"} & (proposal.roles.keys() | proposal.open.keys()):
-        order = _one_row_each(proposal, clocks, told=bandit)
+        order = _one_row_each(proposal, clocks, declared=bandit)
     if order is not None and "time" not in proposal.roles:
         _time_beside(proposal, clocks)
     return order
@@ -65,8 +65,8 @@ def _episode_and_step(proposal: Proposal, clocks: list[Column]) -> Order | None:
     whose rows have times."""
     ids = _ids(proposal)
     counts = [c for c in ids if c.kind == "whole"]
-    named_ids = [c for c in ids if speaks_for("episode", c.name, ["step"])]
-    named_counts = [c for c in counts if speaks_for("step", c.name, ["episode"])]
+    named_ids = [c for c in ids if suggests_role("episode", c.name, ["step"])]
+    named_counts = [c for c in counts if suggests_role("step", c.name, ["episode"])]
     best = _best_pairs(
         named_ids or [c for c in ids if not is_named(c)],
         named_counts or [c for c in counts if not is_named(c)],
@@ -214,7 +214,7 @@ def _ties(e: Column, time: Column) -> int:
 
 
 def _time_beside(proposal: Proposal, clocks: list[Column]) -> None:
-    """A column of times where the order is known without it: it tells the order of the episodes."""
+    """A column of times where the order is known without it: it gives the order of the episodes."""
     free = [c for c in clocks if c in proposal.free() and not c.nulls]
     best = best_named("time", free) if free else []
     if len(best) == 1:
@@ -231,14 +231,14 @@ def _unique(proposal: Proposal) -> list[Column]:
     return sorted(named, key=lambda c: -rating("episode", c.name))
 
 
-def _one_row_each(proposal: Proposal, clocks: list[Column], *, told: bool) -> Order | None:
-    """A one-step log: an id of its own in every row. `told`: the user says that it is one."""
+def _one_row_each(proposal: Proposal, clocks: list[Column], *, declared: bool) -> Order | None:
+    """A one-step log: an id of its own in every row. `declared`: the user says that it is one."""
     unique = _unique(proposal)
     if not unique:
         every = [c for c in _ids(proposal) if c.distinct == c.rows]
-        unique = [c for c in every if told or ID_WORDS & {*words(c.name)}]
+        unique = [c for c in every if declared or ID_WORDS & {*words(c.name)}]
     if not unique:
-        if told:
+        if declared:
             proposal.doubts.append(
                 "--bandit: no column is different in every row, which would be the id: number the "
                 "rows"

@@ -45,6 +45,7 @@ class Proposal:
     missing   what the log lacks, and what to do
     needless  roles that this log does without
     settings  further options
+    with_all  options for all of the columns that may be the state, where it is open
     repairs   what `--tidy` can put right
     bins      the edges of the columns that are put into bins, in the rows that were looked at
     """
@@ -55,6 +56,7 @@ class Proposal:
     doubts: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
+    with_all: dict[str, Any] = field(default_factory=dict)
     needless: set[str] = field(default_factory=set)
     repairs: list[Repair] = field(default_factory=list)
     bins: dict[str, str] = field(default_factory=dict)
@@ -119,6 +121,6 @@ def reason(role: str, c: Column, what: str) -> str:
     return f"named so; {what}" if rating(role, c.name) else what
 
 
-def speaks_for(role: str, name: str, others: Iterable[str]) -> bool:
+def suggests_role(role: str, name: str, others: Iterable[str]) -> bool:
     """The name suggests the role, and none of the others' names fits better."""
     return 0 < rating(role, name) >= max(rating(other, name) for other in others)

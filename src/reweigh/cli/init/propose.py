@@ -22,12 +22,14 @@ from reweigh.cli.init.proposal import (
     best_named,
     is_named,
     reason,
-    speaks_for,
+    suggests_role,
 )
 from reweigh.cli.init.roles import (
     AFTERWARD,
     CHOSEN_BY_NAME,
     EARLY,
+    ENDINGS,
+    ENDS_WITH_ITS_ROWS,
     FLAGS,
     LEAST,
     PART,
@@ -51,6 +53,8 @@ def propose(look: Look, *, bandit: bool = False) -> Proposal:
     order = find_order(proposal, bandit=bandit)
     for role in CHOSEN_BY_NAME:
         _by_name(proposal, role, order)
+    if order is not None:
+        _endings_in_words(proposal, order)
     named_states(proposal)
     _by_content(proposal, order, CONTENT[:NUMBERS])
     measured_state(proposal)
@@ -78,7 +82,7 @@ def _fit(role: str, c: Column, order: Order | None) -> tuple[str, Repair | None]
 
 
 def _by_name(proposal: Proposal, role: str, order: Order | None) -> None:
-    named = [c for c in proposal.free() if speaks_for(role, c.name, CHOSEN_BY_NAME)]
+    named = [c for c in proposal.free() if suggests_role(role, c.name, CHOSEN_BY_NAME)]
     fits = {c: _fit(role, c, order) for c in named}
     proposal.doubts += [
         f"{c.name!r} is named like {role}, but {why}"
@@ -114,13 +118,40 @@ def _end_together(proposal: Proposal, flags: list[Column], order: Order | None) 
     ended = np.any([c.values == 1 for c in flags], axis=0)
     if np.any(order.short & ~ended):
         return False
-    proposal.settings["short_episodes"] = "terminal"
     names = " or ".join(repr(c.name) for c in flags)
-    proposal.doubts.append(
-        f"every short episode ends with {names}: short_episodes = terminal says that all of them "
-        "ended"
-    )
+    _short_ones_ended(proposal, f"every short episode ends with {names}")
     return True
+
+
+def _endings_in_words(proposal: Proposal, order: Order) -> None:
+    """A column of texts such as died and discharged: where it has one at the end of every short
+    episode, and none before, a short episode is one that ended."""
+    for c in filter(_tells_endings, proposal.free()):
+        before = np.isin(c.codes, c.codes[~order.last])
+        final = order.last & ~before & (c.codes >= 0)
+        if {*FLAGS} & proposal.roles.keys() or not np.any(order.short & final):
+            proposal.doubts.append(
+                f"{c.name!r} says how episodes ended, which is not known before: not in the state"
+            )
+        elif np.all(final[order.short]):
+            _short_ones_ended(proposal, f"every short episode ends with a value in {c.name!r}")
+        else:
+            many = int(np.sum(order.short & ~final))
+            proposal.doubts.append(
+                f"{c.name!r} says how episodes ended, but not for {many:,} of the short ones"
+            )
+
+
+def _short_ones_ended(proposal: Proposal, because: str) -> None:
+    proposal.settings["short_episodes"] = "terminal"
+    proposal.doubts.append(f"{because}: short_episodes = terminal says that all of them ended")
+
+
+def _tells_endings(c: Column) -> bool:
+    """Texts of few values, one of which says that an episode ended."""
+    if c.kind != "text" or c.distinct > FEW:
+        return False
+    return any(ENDINGS & {*words(text)} for text in c.cells.unique().to_pylist() if text)
 
 
 def _is_unit(c: Column) -> bool:
@@ -150,7 +181,7 @@ CONTENT: tuple[tuple[str, Fits, str], ...] = (
 def _by_content(
     proposal: Proposal, order: Order | None, roles: Sequence[tuple[str, Fits, str]]
 ) -> None:
-    """Roles that no name told: the one column that is left for it, as a guess."""
+    """Roles that no name gives: the one column that is left for it, as a guess."""
     for role, fits, why in roles:
         if role in proposal.roles or role in proposal.open:
             continue
@@ -159,7 +190,10 @@ def _by_content(
         left = [
             c
             for c in proposal.free()
-            if c.name not in named and not (is_named(c) or is_clock(c) or c.nulls) and fits(c)
+            if c.name not in named
+            and not (is_named(c) or is_clock(c) or c.nulls)
+            and fits(c)
+            and not _tells_endings(c)
         ]
         repair = _fit(role, left[0], order)[1] if left and ROLES[role].unfit else None
         proposal.choose(
@@ -168,7 +202,7 @@ def _by_content(
 
 
 def _flag_by_content(proposal: Proposal, order: Order | None) -> None:
-    """Where episodes are short and no name tells why: the one flag that only last rows have."""
+    """Where episodes are short and no name says why: the one flag that only last rows have."""
     if order is None or {*FLAGS, "short_episodes"} & {*proposal.roles, *proposal.settings}:
         return
     flags = []
@@ -250,7 +284,14 @@ def _short_episodes(proposal: Proposal, order: Order, look: Look) -> None:
     if not look.whole:  # the last episode may go on in the next row
         unexplained &= order.episode != order.episode[-1]
     many = int(np.sum(unexplained))
-    if many:
+    id_words = {word for name in proposal.roles["episode"].columns for word in words(name)}
+    if many == np.sum(order.short) and id_words & ENDS_WITH_ITS_ROWS:
+        proposal.settings["short_episodes"] = "terminal"
+        proposal.doubts.append(
+            "episodes differ in length, and each is read as ended with its last row "
+            "(short_episodes = terminal); if some were cut off, mark these in a column 'truncated'"
+        )
+    elif many:
         proposal.missing.append(
             f"{many:,} episode{'s are' if many > 1 else ' is'} shorter than the longest "
             f"({order.length.max():,} steps) and nothing says why: set short_episodes to "
@@ -264,7 +305,7 @@ def named_states(proposal: Proposal) -> None:
         for c in proposal.free()
         if (c.is_label or c.is_numeric)
         and not (is_clock(c) or _is_id(c))
-        and speaks_for("state", c.name, (*CHOSEN_BY_NAME, "next_state", "time"))
+        and suggests_role("state", c.name, (*CHOSEN_BY_NAME, "next_state", "time"))
     ]
     best = best_named("state", named)
     # the columns of one state share the first word: state_bp, state_hr
@@ -278,12 +319,12 @@ def named_states(proposal: Proposal) -> None:
 
 
 def measured_state(proposal: Proposal) -> None:
-    """What no name tells: all measurements that are left, with the labels beside them where the
+    """What no name says: all measurements that are left, with the labels beside them where the
     action is known; or those labels alone, where there are several. A guess."""
-    if "state" in proposal.roles or "state" in proposal.open or "reward" in proposal.open:
+    if "state" in proposal.roles or "state" in proposal.open:
         return
     free = [c for c in proposal.free() if not (is_named(c) or AFTERWARD & {*words(c.name)})]
-    left = [c for c in free if not c.nulls and not is_clock(c)]
+    left = [c for c in free if not (c.nulls or is_clock(c) or _tells_endings(c))]
     measured = [c for c in left if _is_measured(c)]
     labels = [c for c in left if c.is_label and 1 < c.distinct <= FEW and c not in measured]
     if "action" not in proposal.roles:
@@ -291,6 +332,9 @@ def measured_state(proposal: Proposal) -> None:
     if not measured and (len(labels) < 2 or _states_of(labels) * ROWS_OF_A_STATE > labels[0].rows):
         return
     chosen = [c for c in left if c in measured or c in labels]
+    if "reward" in proposal.open:  # one of the numbers is it
+        proposal.open["state"] = Choice(tuple(c.name for c in chosen), "by content")
+        return
     what = "no other role fits it; a guess"
     if len(chosen) > 1:
         what = f"the {len(chosen)} columns that no other role fits, as one state; a guess"
@@ -316,10 +360,11 @@ def _states_of(labels: list[Column]) -> int:
 
 def bins_of_state(proposal: Proposal) -> None:
     """Bins for the state's columns of numbers."""
-    if "state" not in proposal.roles:
+    state = proposal.roles.get("state") or proposal.open.get("state")
+    if state is None:
         return
-    columns = [proposal.columns[name] for name in proposal.roles["state"].columns]
-    guess = proposal.roles["state"].guess
+    columns = [proposal.columns[name] for name in state.columns]
+    guess = state.guess or "state" in proposal.open
     binned = [c for c in columns if c.kind == "number" or (guess and _is_measured(c))]
     if not binned:
         return
@@ -327,7 +372,10 @@ def bins_of_state(proposal: Proposal) -> None:
     room = columns[0].rows / ROWS_OF_A_STATE / others
     bins = max(2, min(MOST_BINS, math.floor(room ** (1 / len(binned)) + 1e-9)))
     one = len(binned) == len(columns)
-    proposal.settings["bins"] = bins if one else [bins if c in binned else 0 for c in columns]
+    settings = proposal.with_all if "state" in proposal.open else proposal.settings
+    settings["bins"] = bins if one else [bins if c in binned else 0 for c in columns]
+    if "state" in proposal.open:
+        return
     for c in binned:
         edges = ", ".join(f"{edge:.6g}" for edge in edges_of(c.values, bins))
         proposal.bins[c.name] = edges

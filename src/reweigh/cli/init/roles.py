@@ -22,7 +22,7 @@ from reweigh.cli.init.columns import (
 )
 
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
-OWN, KNOWN, PART = 3, 2, 1  # the role's own name, a usual name, a name that holds such a word
+EXACT, KNOWN, PART = 3, 2, 1  # the role's own name, a usual name, a name that holds such a word
 EARLY = "it is true before the last step of an episode: not taken"
 LEAST = float(np.nextafter(0.0, 1.0))
 
@@ -97,7 +97,7 @@ def _number_of_truth(c: Column) -> Repair | None:
 
 @dataclass(frozen=True)
 class Role:
-    """What tells that a column plays a role.
+    """What shows that a column plays a role.
 
     usual    names that it usually has
     inside   words that tell it inside a longer name; others: words that tell another role there
@@ -131,7 +131,7 @@ ROLES = {
         "visit seq",
         "step timestep time",
         "limit out prob",
-        absent="no column counts the steps of an episode 0, 1, 2, … or tells when its rows were "
+        absent="no column counts the steps of an episode 0, 1, 2, … or says when its rows were "
         "logged: add one; if every row is an episode of its own, run init with --bandit",
     ),
     "state": Role(
@@ -143,9 +143,9 @@ ROLES = {
     "action": Role(
         "a act action_id treatment arm decision intervention choice routed_to assigned_to chosen "
         "route ad ad_id banner banner_id offer variant item_id selected_model chosen_model "
-        "response_model selected_tool chosen_tool",
-        "action treatment",
-        "prob probability propensity next prev previous",
+        "response_model selected_tool chosen_tool move",
+        "action treatment model",
+        "prob probability propensity next prev previous request requested original group device",
         _no_action,
         absent="no column was found for the action",
     ),
@@ -208,13 +208,21 @@ EXPECTED = ("episode", "step", "state", "action", "reward", "behavior_prob")  # 
 EPOCH = 1e8  # seconds: numbers from here on may be seconds or less since 1970
 FLAGS = ("terminated", "truncated")
 PROBABILITIES = ("behavior_prob", "target_prob")
+# ids of what ends with its last row: a session that nobody continued is over
+ENDS_WITH_ITS_ROWS = {"session", "conversation", "trace", "visit", "journey", "chat"}
+# texts that say how an episode ended
+ENDINGS = {
+    "died", "dead", "death", "deceased", "expired", "discharged", "survived", "churned",
+    "cancelled", "canceled", "unsubscribed", "closed", "finished", "completed", "ended", "won",
+    "lost",
+}  # fmt: skip
 # words in the names of what is known only after the action, or because of it: never the state
 AFTERWARD = {"latency", "elapsed", "duration", "cost", "response", "chosen", "selected", "draws"}
 CHOSEN_BY_NAME = (*PROBABILITIES, "reward", "action", *FLAGS)
 
 
 def is_clock(c: Column) -> bool:
-    """Whether a column tells when its rows were logged: times as they are written, or numbers that
+    """Whether a column says when its rows were logged: times as they are written, or numbers that
     are named so and count no steps."""
     if c.kind == "time":
         return not c.nulls
@@ -237,7 +245,7 @@ def rating(role: str, name: str) -> int:
     fields = name.split(".")
     wholes = {"_".join(words(".".join(fields[k:]))) for k in range(len(fields))}
     if role in wholes:
-        return OWN
+        return EXACT
     if wholes & set(known.usual.split()):
         return KNOWN
     inside, others = set(known.inside.split()), set(known.others.split())

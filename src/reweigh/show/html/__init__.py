@@ -25,7 +25,7 @@ from reweigh.trust.breakdown import Heat
 DIGITS = 4  # of the shares in the heat map
 LONGEST_SEARCHED = 120  # characters of a state's name
 LONGEST_LABEL = 180  # pixels of a state's name
-OPEN_SECTIONS = 2  # the others open when asked to
+OPEN_SECTIONS = 2  # the others open by a click
 BADGES = {
     "green": "Reliable",
     "amber": "Use with caution",
@@ -40,7 +40,7 @@ Cells = tuple[str, ...]
 class Answer:
     """The top of a page, in words.
 
-    question   what was asked, and of how much data
+    question   the question, and how much data answers it
     sentence   the answer, made by `answer_sentence`; more: what else to say of it
     verdict    "refused" where no estimator answered
     table      the estimators or policies, five at most
@@ -77,7 +77,7 @@ class Answer:
 @dataclass(frozen=True, eq=False)
 class Table:
     """Texts in rows; `numbers` are the columns that are set to the right; a `folded` table opens
-    when asked to."""
+    by a click."""
 
     caption: str
     columns: Cells
@@ -104,7 +104,7 @@ class Figure:
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """missing tells what was not computed, and why; `facts` are pairs of a name and a text."""
+    """missing says what was not computed, and why; `facts` are pairs of a name and a text."""
 
     name: str
     title: str
@@ -257,7 +257,7 @@ def _json(value: Any) -> str:
 
 
 def _policy_of(scripts: Iterable[str]) -> str:
-    """Only these scripts may run, and nothing may be asked for."""
+    """Only these scripts may run, and nothing may be loaded."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
         for text in scripts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from typing import Any, TypeVar
 
 from reweigh import __version__
@@ -16,14 +15,15 @@ from reweigh.show.first_screen import (
     MOST_ROWS,
     Reason,
     answer_sentence,
+    further_reasons,
     help_after,
     reason_text,
-    told_reasons,
 )
 from reweigh.show.html import MARKS, Answer, Cells, Figure, Page, Section, Table, figures
 from reweigh.show.html.figures import first_table
 from reweigh.show.record import PER_EPISODE, Change, Evaluation, Facts, GroupTable, Report
 from reweigh.show.text import by_text, facts_in_words, one_of, plain_value, several, warning_lines
+from reweigh.system import installed
 from reweigh.trust.breakdown import Decomposition, Heat, Missing, ValueParts
 from reweigh.trust.gates import Verdict
 from reweigh.trust.overlap import Unlogged, Weights
@@ -104,7 +104,7 @@ def checks_table(whose: str, verdicts: list[tuple[str, Verdict]], *, folded: boo
 
 
 def _groups(groups: GroupTable | None) -> list[Section]:
-    """The answer by groups of episodes, where it was asked for."""
+    """The answer by groups of episodes, where it was requested."""
     if groups is None:
         return []
     caption = f"The answer by {groups.column}"
@@ -302,8 +302,7 @@ def computed_section(
 ) -> Section:
     """How it was computed: these facts, the formulas, the versions, and the command to repeat it,
     where there was one."""
-    libraries = ", ".join(f"{name} {metadata.version(name)}" for name in LIBRARIES)
-    used = f"Python {platform.python_version()}, {libraries}"
+    used = ", ".join([f"Python {platform.python_version()}", *installed(LIBRARIES)])
     versions = [("reweigh", __version__), ("with", used)]
     again = [] if command is None else [("command", command)]
     formulas = tuple((name, recipe.formula, recipe.description) for name, recipe in recipes)
@@ -326,7 +325,7 @@ def computation(report: Report) -> Facts:
         facts.append(("standard error", main.error_method))
         if main.chosen is not None:
             facts.append(("why this estimator", f"auto chose {main.chosen}"))
-    facts.append(("estimators asked for", ", ".join(e.estimator for e in report.results)))
+    facts.append(("requested estimators", ", ".join(e.estimator for e in report.results)))
     facts += [("notation", NOTATION), *report.hashes]
     if report.certificate:
         facts.append(("certificate", report.certificate))
@@ -348,7 +347,7 @@ def answer_of(report: Report) -> Answer:
             help=help_after(rows, report.tried),
             table=table,
         )
-    reasons = told_reasons(rows[:MOST_ROWS], [*rows, *report.tried])
+    reasons = further_reasons(rows[:MOST_ROWS], [*rows, *report.tried])
     return judged(
         main,
         reasons,

@@ -24,7 +24,7 @@ from reweigh.sums.diagnostic_tables import too_long
 from reweigh.sums.keyed import StartMoments
 from reweigh.sums.moments import About, Moments
 from reweigh.sums.numpy_scan import NumpyScan
-from reweigh.sums.tables import BUILT_IN, OWN_KINDS, Table
+from reweigh.sums.tables import BUILT_IN, ROW_KINDS, Table
 from reweigh.system.files import digest_of, files_behind
 from reweigh.system.process import each
 
@@ -58,7 +58,7 @@ class Request:
         for table in self.tables:
             if table.name in (*BUILT_IN, "trajectories") or names.count(table.name) > 1:
                 raise UsageError(f"there is already a table {table.name!r}; choose another name")
-            if table.rows not in OWN_KINDS or "bucket" in table.keys or table.merge != "sum":
+            if table.rows not in ROW_KINDS or "bucket" in table.keys or table.merge != "sum":
                 raise UsageError(
                     f"the table {table.name!r} must add up over rows, stretches or episodes, and "
                     "not by bucket"
@@ -219,6 +219,7 @@ class ArraysEngine:
 def _by_compiled(scan: NumpyScan, kinds: frozenset[str], states: Labels) -> dict[str, Any]:
     """The tables from the compiled scan; none where it is not for this log (`scan.why_not`)."""
     log = scan.log
+    kernels.advise_numba(log.steps.n_rows)
     if not kinds or log.steps.n_rows < kernels.COMPILED_FROM:
         return {}
     from reweigh.sums.scan import CompiledScan, Shape, why_not

@@ -56,7 +56,7 @@ from reweigh.sums.keyed import (
     DeclaredSums,
     StartMoments,
     TransitionMoments,
-    own_keys,
+    keys_with_block,
 )
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import Reading, StateValues
@@ -278,7 +278,7 @@ class Query:
     def _sums_of(self, table: Table, t: Any = (), s: Any = ()) -> Any:
         """`t`, `s`: the (t, s) whose cells by history are summed."""
         source, of = self.source, (self.reading.discount, self.facts.horizon)
-        keys = own_keys(table) if table in self.request.tables else table.keys
+        keys = keys_with_block(table) if table in self.request.tables else table.keys
         if table is not BUILT_IN["lagged"]:
             shift = 0 if self.facts.ids is None else self._shift(table.name)
             return sql_tables.aggregate(source, table, keys, *of, shift)
@@ -432,7 +432,7 @@ class Query:
         as_state = len(self.facts.states) if self.facts.hidden_rows else HIDDEN
         special = {"s": START, "s_next": UNKNOWN, "s_before": HIDDEN}
         codes = special if table.hidden == "special" else dict.fromkeys(special, as_state)
-        for key in own_keys(table) if table in self.request.tables else table.keys:
+        for key in keys_with_block(table) if table in self.request.tables else table.keys:
             arrays[key] = ints(answer, key)
             if np.any(arrays[key] == UNLISTED) and key in (*STATE_KEYS, *ACTION_KEYS):
                 raise InputError(

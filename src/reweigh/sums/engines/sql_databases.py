@@ -35,7 +35,7 @@ from reweigh.sums.engines.sql_connect import (
     refuse_twins,
 )
 from reweigh.sums.read import Reading
-from reweigh.system import process
+from reweigh.system import optional_module, process
 
 MEMORY_LIMIT = "REWEIGH_MEMORY_LIMIT"  # of DuckDB, such as "4GB"; its own default: 80 % of memory
 TEMP_DIRECTORY = "REWEIGH_TEMP_DIRECTORY"  # where DuckDB spills what exceeds the limit
@@ -161,12 +161,7 @@ def open_duckdb(
 
 def _connect(path: str | None, reading: Reading, stack: contextlib.ExitStack) -> Any:
     """A connection to the database at this path, or to none."""
-    try:
-        import duckdb
-    except ImportError as error:
-        raise UsageError(
-            "the engine duckdb needs the package duckdb: pip install duckdb"
-        ) from error
+    duckdb = optional_module("duckdb", "sql", "the engine duckdb")
     # without as much it would not raise an error, but end the process
     process.require(LEAST, "DuckDB", "raise its limit, or read the log with engine='stream'")
     spill = os.environ.get(TEMP_DIRECTORY) or tempfile.gettempdir()

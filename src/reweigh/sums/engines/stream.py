@@ -22,7 +22,6 @@ checked (`Moments.unchecked`).
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import warnings
 from collections.abc import Callable
@@ -149,9 +148,10 @@ class StreamEngine:
     def reads_fast(self, rows: RowSource) -> bool:
         """Whether compiled loops read the rows, of a log that is simple."""
         fast = rows.rows >= kernels.COMPILED_FROM if self.fast is None else self.fast
-        if fast and importlib.util.find_spec("numba") is not None:
+        if fast and kernels.HAS_NUMBA:
             require_compiled()
             return True
+        kernels.advise_numba(rows.rows)
         return False
 
     def describe(self, data: Data, reading: Reading) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _in_order(rows: RowSource, reading: Reading, run: Callable[[RowSource], Resu
 
 
 def _actions(rows: RowSource, name: str) -> Labels | None:
-    """All actions of the log, which a policy that sees more than the state is asked for in every
+    """All actions of the log, which a policy that sees more than the state must give in every
     row; None where the column holds no labels, which is refused later."""
     if not is_label(rows.schema.field(name).type):
         return None

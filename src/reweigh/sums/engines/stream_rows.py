@@ -30,6 +30,7 @@ from reweigh.log.json_files import JsonSource
 from reweigh.log.parquet_files import ParquetSource, file_errors
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import is_text, plain_table
+from reweigh.system import optional_module
 from reweigh.system.process import Report
 
 Data = FileSource | TableSource
@@ -179,8 +180,7 @@ def sorted_rows(
     rows: RowSource, tables: Iterator[pa.Table], schema: pa.Schema, size: int
 ) -> Iterator[pa.Table]:
     """All rows in the order of `rows.order`."""
-    import duckdb
-
+    duckdb = optional_module("duckdb", "sql", "sorting a log whose rows are not in order")
     from reweigh.sums.engines.sql_databases import TEMP_DIRECTORY, duckdb_errors, memory_limit
 
     wide = schema.append(pa.field(ROW, pa.int64())) if ROW in rows.order else schema

@@ -152,8 +152,9 @@ class Verdict:
         return tuple(g for g in self.gates if g.level == "unknown" and g.assumption)
 
     def unchecked_lines(self) -> list[str]:
-        """The same with the reason for each: a green verdict covers only what was checked."""
-        return [f"{gate.name} ({gate.text})" for gate in self.unchecked]
+        """The same with the reasons, but for what only a declaration could answer."""
+        gates = [gate for gate in self.unchecked if gate.text != NOT_DECLARED]
+        return [f"{gate.name} ({gate.text})" for gate in gates]
 
     def __str__(self) -> str:
         names = ", ".join(gate.name for gate in self.reasons)
