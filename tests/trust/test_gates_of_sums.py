@@ -130,9 +130,14 @@ def test_the_models_rare_mass_counts_actions() -> None:
 def test_estimated_propensities_are_told() -> None:
     log, target = study_log("fitted", 500)
     found = gates_of(log, target)
-    assert found["estimated propensities"].level == "amber"
+    assert found["estimated propensities"].level == "amber"  # sums do not know the fit
+    assert "ignores" in found["estimated propensities"].text
     assert found["propensities"].level == "unknown"
-    assert rw.evaluate(log, target).verdict.level == "amber"
+    from_rows = {gate.name: gate for gate in rw.evaluate(log, target).verdict.gates}
+    assert from_rows["estimated propensities"].level == "green"
+    assert from_rows["propensities"].level == "green"  # that the step does not matter
+    part = log.select(np.arange(500) % 5 > 0)  # counted in other episodes too
+    assert rw.evaluate(part, target).verdict.level == "amber"
     spoken = {gate.name for gate in rw.evaluate(log, target, "dm").verdict.gates}
     assert "estimated propensities" not in spoken  # it uses none
     assert gates_of(*study_log("default", 100))["estimated propensities"].level == "green"
