@@ -177,7 +177,9 @@ def test_self_normalized_estimators_count_those_who_ended() -> None:
     assert truth == pytest.approx(1 + 1 / 4 + 1 / 16)
     assert behavior == pytest.approx(1 + 3 / 4 + 9 / 16)
     names = [n for n in rw.ESTIMATORS if "split" not in n and "crossfit" not in n]
-    results = rw.evaluate_all(log, TARGET, [n for n in names if not n.startswith(("ssd", "mdr"))])
+    fitted_elsewhere = ("ssd", "mdr", "mrdr", "magic-mis")  # a Q of other folds is not exact
+    names = [n for n in names if not n.startswith(fitted_elsewhere)]
+    results = rw.evaluate_all(log, TARGET, names)
     for result in results:
         assert isinstance(result, rw.Estimate)
         assert result.value == pytest.approx(truth, rel=1e-12), result.estimator

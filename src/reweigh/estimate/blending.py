@@ -113,8 +113,10 @@ def by_products(log: EpisodeLog, weight: Floats, steps: Ints) -> Lengths:
             rows = log.steps.rows(t)
             total[: rows.stop - rows.start] += earned[rows]
     G = np.stack(columns)
-    covariance = np.atleast_2d(np.cov(G)) / n if n > 1 else np.zeros((len(G), len(G)))
-    return Lengths(G.mean(axis=1), covariance)
+    omega = np.ones(n) if log.steps.relative_weight is None else log.steps.relative_weight
+    value = G @ omega / n
+    off = omega * (G - value[:, None])
+    return Lengths(value, off @ off.T / (n * max(n - 1, 1)))
 
 
 def by_cells(shaped: Moments, steps: Ints) -> Lengths:

@@ -14,7 +14,7 @@ import numpy as np
 
 from reweigh.errors import RefusedError, UsageError
 from reweigh.estimate.estimator import Recipe, lacking, needs_discrete
-from reweigh.estimate.influence import refuse_weights, sums_for
+from reweigh.estimate.influence import sums_for
 from reweigh.estimate.model import fit_q
 from reweigh.estimate.tabular_q import TabularQ, WeightedReturns, shrunken_q
 from reweigh.kernels import Array, Floats, Ints
@@ -93,7 +93,6 @@ def _blended(shaped: Shaped, target: Policy, recipe: Recipe) -> Shaped:
         return shaped
     from reweigh.estimate import blending
 
-    refuse_weights(log, recipe.name)
     sums = sums_for(log, target, plain)
     if recipe.uses_trajectories:
         weight = product_weights(log, target, recipe, sums)
