@@ -26,7 +26,7 @@ def steps_with(n_states: int, n: int, tilt: float, seed: int = 0) -> tuple[rw.Ep
 
 CASES = {
     "states seen often": (3, 500, 0.5, "mdr-loo", "none of the target's mass"),
-    "states too fine, mild ratios": (5000, 500, 0.2, "wis", "keeps "),
+    "states too fine, mild ratios": (5000, 1000, 0.2, "wis", "keeps "),
     "states too fine, strong ratios": (5000, 200, 0.95, "mis-hajek", "too few effective episodes"),
 }
 
@@ -238,7 +238,7 @@ def test_compared_targets_have_one_estimator(
     tilts: tuple[float, ...], expected: str, alike: bool
 ) -> None:
     """wis only where the rule says wis of every target; the rule's own word is told of each."""
-    log, _ = steps_with(5000, 400, 0.0)
+    log, _ = steps_with(5000, 1000, 0.0)
     targets = {f"by {tilt}": tilted(tilt) for tilt in tilts}
     alone = {name: rw.evaluate(log, target, "auto") for name, target in targets.items()}
     found = rw.compare(log, targets, "auto", seed=1)
@@ -264,11 +264,11 @@ def test_compared_targets_have_one_estimator(
 
 
 def test_rewards_do_not_change_the_common_choice() -> None:
-    log, _ = steps_with(5000, 400, 0.0)
+    log, _ = steps_with(5000, 1000, 0.0)
     targets = [tilted(0.2), tilted(0.95)]
     choices = {
         rw.compare(
-            log.with_rewards(rewards, np.zeros(400)), targets, "auto", seed=1
+            log.with_rewards(rewards, np.zeros(1000)), targets, "auto", seed=1
         ).auto.to_dict()["estimator"]
         for rewards in (log.steps.reward, 1e6 * log.steps.reward**3, log.steps.reward - 100)
     }

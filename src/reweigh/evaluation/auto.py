@@ -48,7 +48,7 @@ from reweigh.show.text import by_text
 from reweigh.sums.moments import Moments
 
 AUTO = "auto"
-RARE, ENOUGH = 0.05, 100.0
+RARE, ENOUGH = 0.05, 600.0  # with fewer effective episodes the verdict on wis is red
 CONTRADICTED = 1e-4
 HOLDS = ("support", "effective size", "rare states", "placebo", "cut-off episodes")
 SHARPEST = "mdr-loo"
