@@ -33,6 +33,7 @@ LEAST_SIZE = 30.0
 ALIKE = 0.01
 FIRST, GROWTH = (0, 1, 2, 3, 5, 7), 1.5
 MOST_ROWS = 50_000  # of a sample for a verdict, an episode being counted with all its steps
+SMALLEST, LARGEST = 1e-100, 1e100  # differences of influence values whose cubes a number holds
 
 
 def memories(horizon: int) -> tuple[int, ...]:
@@ -283,14 +284,17 @@ def comparison(
 
 
 def _distances(value: float, psi: Floats, longer: Sequence[Remembered]) -> tuple[Distance, ...]:
-    """SE² = Σ(ψ - mean)²/(n (n - 1)) with ψ the difference of the influence values."""
+    """SE² = Σ(ψ - mean)²/(n (n - 1)) with ψ the difference of the influence values; nan where no
+    number holds their squares and cubes."""
     found = []
     for each in longer:
         away = psi - each.psi
         away = away - away.mean()
-        square = float(np.sum(away**2))
+        square, furthest = float(np.sum(away**2)), float(np.abs(away).max())
         apart, skewness = value - each.value, 0.0
-        if same(value, each.value):
+        if furthest > 0 and not SMALLEST < furthest < LARGEST:
+            apart = math.nan
+        elif same(value, each.value):
             apart = 0.0
         elif square > 0:
             apart *= math.sqrt(len(away) * (len(away) - 1) / square)

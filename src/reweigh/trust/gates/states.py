@@ -213,6 +213,8 @@ class History(
 
     def of_comparison(self, compared: Comparison) -> GateResult:
         p, worst = moved(compared, self.limit())
+        if np.isnan(p):
+            return self.unknown(OVERFLOW)
         some = f", on {compared.share:.1%} of the episodes" if compared.share < 1 else ""
         p_text = f"p = {p:.2g}" if p >= 1e-16 else "p < 1e-16"
         longest = compared.longer[-1].memory
@@ -258,7 +260,7 @@ def moved(compared: Comparison, limit: Limit) -> tuple[float, Distance]:
     count = len(compared.longer) + len(compared.of_state)
     both = [min(d, key=lambda each: each.p) for d in (compared.longer, compared.of_state) if d]
     p = [min(count * each.p, 1.0) for each in both]
-    worst = int(np.argmin(p))
+    worst = int(np.argmin(p))  # nan where one is
     if limit.judge(p[0]) == limit.judge(p[worst]):
         worst = 0
     return p[worst], both[worst]
