@@ -136,7 +136,7 @@ def test_blocks_are_of_clusters_on_every_engine(engine: str) -> None:
 def test_the_jackknife_deletes_clusters() -> None:
     log = rw.read_log(table(), cluster="site")
     _, code = episodes_of(log)
-    estimate = rw.evaluate(log, WORLD.target)
+    estimate = rw.evaluate(log, WORLD.target, rw.mis())
     without = [rw.point_values(log.select(code != g), WORLD.target, ["mis"])[0] for g in range(G)]
     expected = error_without(estimate.value, np.array(without))
     error, blocks = estimate.uncertainty.jackknife()
@@ -149,7 +149,7 @@ def test_the_jackknife_deletes_clusters() -> None:
 def test_the_bootstrap_draws_clusters() -> None:
     """Each replicate is the log in which clusters are repeated: its value is that of the counts."""
     log = rw.read_log(table(), cluster="site")
-    estimate = rw.evaluate(log, WORLD.target)
+    estimate = rw.evaluate(log, WORLD.target, rw.mis())
     assert estimate.interval(method="percentile", seed=1, replicates=799).low < estimate.value
     drawn = estimate.uncertainty._kept["replicates"]
     spread = np.nanstd(drawn.values)
@@ -163,22 +163,22 @@ def test_the_bootstrap_draws_clusters() -> None:
 def test_sums_alone_need_blocks_of_clusters(tmp_path: Path) -> None:
     log = rw.read_log(table(40), cluster="site")
     whole = rw.moments(log, WORLD.target)
-    estimate = rw.evaluate(whole)
+    estimate = rw.evaluate(whole, estimator=rw.mis())
     assert estimate.standard_error is None
     assert "blocks of clusters (site)" in estimate.error_method
     assert "blocks=100" in estimate.error_method
     assert estimate.verdict.level != "green"
     path = tmp_path / "sums.parquet"
     rw.moments(log, WORLD.target, blocks=400).save(path)
-    estimate = rw.evaluate(rw.load_moments(path))
-    direct = rw.evaluate(log, WORLD.target)
+    estimate = rw.evaluate(rw.load_moments(path), estimator=rw.mis())
+    direct = rw.evaluate(log, WORLD.target, rw.mis())
     count = estimate.uncertainty.clusters
     assert count.of_blocks
     assert count.number >= 36
     assert estimate.standard_error == pytest.approx(direct.standard_error, rel=0.1)
     assert estimate.gain().standard_error == pytest.approx(direct.gain().standard_error, rel=0.15)
     assert estimate.gain().df == count.number - 1
-    few = rw.evaluate(rw.moments(log, WORLD.target, blocks=8))
+    few = rw.evaluate(rw.moments(log, WORLD.target, blocks=8), estimator=rw.mis())
     assert "clusters" in [gate.name for gate in few.verdict.reasons]
 
 
@@ -197,7 +197,7 @@ def test_sums_of_other_clusters_are_not_merged() -> None:
 def test_below_ten_clusters_nothing_is_green(engine: str) -> None:
     for clusters, level in ((9, "amber"), (10, "green")):
         log = rw.read_log(table(clusters), cluster="site", engine=engine)
-        verdict = rw.evaluate(log, WORLD.target).verdict
+        verdict = rw.evaluate(log, WORLD.target, rw.mis()).verdict
         assert verdict.level == level
         [gate] = [gate for gate in verdict.gates if gate.name == "clusters"]
         assert (gate.level, gate.value) == (level, pytest.approx(clusters, rel=0.01))
@@ -213,7 +213,7 @@ def test_unequal_clusters_count_for_fewer() -> None:
 
 
 def test_one_cluster_has_no_interval() -> None:
-    estimate = rw.evaluate(rw.read_log(table(1), cluster="site"), WORLD.target)
+    estimate = rw.evaluate(rw.read_log(table(1), cluster="site"), WORLD.target, rw.mis())
     assert estimate.interval() is None
     assert "one cluster" in estimate.error_method
     assert estimate.verdict.level != "green"
@@ -221,9 +221,9 @@ def test_one_cluster_has_no_interval() -> None:
 
 def test_comparisons_are_by_cluster() -> None:
     log = rw.read_log(table(), cluster="site")
-    made = rw.compare(log, {"new": WORLD.target, "old": WORLD.behavior}, seed=1)
+    made = rw.compare(log, {"new": WORLD.target, "old": WORLD.behavior}, [rw.mis()], seed=1)
     new = made.contenders[0]
-    estimate = rw.evaluate(log, WORLD.target)
+    estimate = rw.evaluate(log, WORLD.target, rw.mis())
     error = math.sqrt(estimate.uncertainty.draws(BEHAVIOR).square)
     assert new.over_behavior.standard_error == pytest.approx(error, rel=1e-9)
     p = student.sf(new.over_behavior.value / error, G - 1)
@@ -245,7 +245,7 @@ def test_what_needs_independent_episodes_refuses() -> None:
 
 def refused(rows: pa.Table, engine: str) -> str:
     with pytest.raises(rw.InputError) as caught:
-        rw.evaluate(rw.read_log(rows, cluster="site", engine=engine), WORLD.target)
+        rw.evaluate(rw.read_log(rows, cluster="site", engine=engine), WORLD.target, rw.mis())
     return str(caught.value)
 
 
@@ -274,7 +274,7 @@ def test_readers_agree_on_clusters(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text("\n".join(lines))
     values = {
         (kind, engine): rw.evaluate(
-            tmp_path / f"log.{kind}", WORLD.target, cluster="site", engine=engine
+            tmp_path / f"log.{kind}", WORLD.target, rw.mis(), cluster="site", engine=engine
         ).standard_error
         for kind in ("csv", "parquet", "jsonl")
         for engine in ENGINES
@@ -294,7 +294,7 @@ def test_arrays_take_clusters() -> None:
     site = np.array([f"s{k}" for k in rng.integers(0, 15, n)])
     log = rw.log_from_arrays(states, actions, rewards, half, half, lengths=lengths, cluster=site)
     assert log.steps.cluster.tolist() == site[log.steps.episode].tolist()
-    estimate = rw.evaluate(log, rw.ColumnPolicy("target_prob"))
+    estimate = rw.evaluate(log, rw.ColumnPolicy("target_prob"), rw.mis())
     assert "15 clusters (cluster)" in estimate.interval().method
     with pytest.raises(rw.InputError, match="'cluster' must not be null"):
         rw.log_from_arrays(states, actions, rewards, half, cluster=[None, *site[1:]])
@@ -312,7 +312,7 @@ def test_intervals_cover_where_sites_have_effects(name: str) -> None:
     truth, today = world.truth()
     for seed in range(100):
         log, target = world.log(500, np.random.default_rng(seed))
-        estimate = rw.evaluate(log, target)
+        estimate = rw.evaluate(log, target, rw.mis())
         low, high = estimate.interval()
         hits += low <= truth <= high
         gain = estimate.gain()

@@ -152,7 +152,7 @@ def test_a_part_is_set_aside() -> None:
     assert found.n_episodes + found.n_held_out == 400
     assert found.n_held_out == pytest.approx(120, abs=40)
     aside = log.steps.episode_hash % 10_000 < 3000
-    alone = rw.evaluate(log.select(aside), TARGETS[found.chosen])
+    alone = rw.evaluate(log.select(aside), TARGETS[found.chosen], rw.mis())
     assert isinstance(found.held_out.result, Estimate)
     assert found.held_out.result.value == alone.value
     with pytest.raises(rw.RefusedError, match="episodes"):
@@ -428,7 +428,7 @@ def test_dropping_leaves_cut_episodes_out_for_all() -> None:
         assert isinstance(c.result, Estimate)
         assert c.result.n_episodes == 150
         assert c.result.value == rw.evaluate(whole, target, c.estimator).value
-    assert found.behavior_value == rw.evaluate(whole, target).behavior_value
+    assert found.behavior_value == rw.evaluate(whole, target, rw.mis()).behavior_value
     alone = rw.evaluate(log, target, "wis", truncated="drop")
     assert found.warnings[0] in map(str, alone.warnings)
     only = log.select(log.steps.truncated)

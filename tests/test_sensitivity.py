@@ -43,7 +43,7 @@ def test_the_changes_are_what_they_say() -> None:
             expected = rw.evaluate(log, WORLD.target, rw.mis(max_ratio=at)).value
             assert found[f"ratios clipped at {at:.3g}"] == expected
     assert found["the first 4 of 5 steps"] == pytest.approx(
-        rw.evaluate(shortened(log, 4), WORLD.target).value
+        rw.evaluate(shortened(log, 4), WORLD.target, rw.mis()).value
     )
     assert len([name for name in found if "largest effect" in name]) == 1
 

@@ -38,7 +38,7 @@ def one_action_log(ratio: float, horizon: int, n: int = 40) -> rw.EpisodeLog:
 def test_one_episode_has_a_value_and_no_interval() -> None:
     world = random_mdp(np.random.default_rng(0))
     with pytest.warns(rw.SmallSampleWarning, match="one episode"):
-        found = rw.evaluate(world.simulate(1, 0), world.target)
+        found = rw.evaluate(world.simulate(1, 0), world.target, rw.mis())
     assert found.standard_error is None
     assert found.interval() is None
     assert found.to_dict()["interval"] is None
@@ -49,7 +49,7 @@ def test_one_episode_has_a_value_and_no_interval() -> None:
 def test_few_episodes_warn() -> None:
     world = random_mdp(np.random.default_rng(0))
     with pytest.warns(rw.SmallSampleWarning, match="20 episodes"):
-        rw.evaluate(world.simulate(20, 0), world.target)
+        rw.evaluate(world.simulate(20, 0), world.target, rw.mis())
 
 
 KNOWS_THE_STEP = [n for n in rw.ESTIMATORS if not n.startswith("ssd") and n != "mis-pooled"]
@@ -82,9 +82,9 @@ def test_deterministic_propensities_are_refused() -> None:
     ones = np.ones((50, 2))
     log = rw.log_from_arrays(states, actions, ones, ones, 0.5 * ones)
     with pytest.raises(rw.RefusedError, match="deterministic"):
-        rw.evaluate(log, TARGET)
+        rw.evaluate(log, TARGET, rw.mis())
     same = rw.log_from_arrays(states, actions, ones, ones, ones)
-    assert rw.evaluate(same, TARGET).value == 2.0
+    assert rw.evaluate(same, TARGET, rw.mis()).value == 2.0
 
 
 def test_one_endless_episode_is_refused() -> None:
@@ -92,13 +92,13 @@ def test_one_endless_episode_is_refused() -> None:
     ones = np.ones((1, 1200))
     log = rw.log_from_arrays(states, np.zeros((1, 1200), int), ones, 0.5 * ones, 0.5 * ones)
     with pytest.raises(rw.RefusedError, match=r"1 episode of 1,200 rows"):
-        rw.evaluate(log, TARGET)
+        rw.evaluate(log, TARGET, rw.mis())
 
 
 def test_a_log_without_propensities_says_what_to_do() -> None:
     log = rw.log_from_arrays([[0, 0]] * 3, [[0]] * 3, [[1.0]] * 3, None, [[0.5]] * 3)
     with pytest.raises(rw.UsageError, match="fit_behavior"):
-        rw.evaluate(log, TARGET)
+        rw.evaluate(log, TARGET, rw.mis())
 
 
 @pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -244,7 +244,7 @@ def test_effective_size_of_equal_weights_is_the_number_of_episodes() -> None:
     world = random_mdp(np.random.default_rng(0), terminal=1)
     found = rw.evaluate(world.simulate(300, 0), world.behavior, rw.is_())
     assert found.diagnostics.ess == pytest.approx(300.0)
-    marginal = rw.evaluate(world.simulate(300, 0), world.behavior)
+    marginal = rw.evaluate(world.simulate(300, 0), world.behavior, rw.mis())
     assert marginal.diagnostics.ess == pytest.approx(300.0)
     assert marginal.diagnostics.placebo == pytest.approx(5.0)
     assert marginal.diagnostics.total_mass == pytest.approx(1.0)
@@ -327,14 +327,14 @@ def test_a_thousand_states() -> None:
     for name in ("mis", "mis-plain", "is", "wis"):
         found = rw.evaluate(log, world.target, name)
         assert abs(found.value - world.value()) < 5 * found.standard_error, name
-    assert len(rw.evaluate(log, world.target).marginals.step) > 3500
+    assert len(rw.evaluate(log, world.target, rw.mis()).marginals.step) > 3500
 
 
 @pytest.mark.filterwarnings("ignore:states are hidden")
 def test_modelfail_misleads_a_model_and_not_mis() -> None:
     world = ModelFail(6)
     log = world.simulate(4000, 0)
-    mis = rw.evaluate(log, world.target)
+    mis = rw.evaluate(log, world.target, rw.mis())
     with pytest.warns(rw.InputWarning, match="a model treats them all as one state"):
         dm = rw.evaluate(log, world.target, "dm")
     assert abs(mis.value - world.value()) < 5 * mis.standard_error
@@ -344,7 +344,7 @@ def test_modelfail_misleads_a_model_and_not_mis() -> None:
 def test_steps_that_cannot_be_normalized_are_told() -> None:
     world = ModelFail(6)
     with pytest.warns(rw.InputWarning, match="normalized at 3 of 6 steps"):
-        rw.evaluate(world.simulate(100, 0), world.target)
+        rw.evaluate(world.simulate(100, 0), world.target, rw.mis())
 
 
 def test_a_spread_that_rounding_has_eaten_is_not_called_zero() -> None:
@@ -399,7 +399,7 @@ def test_wrong_propensities_show_in_the_placebo() -> None:
     world = random_mdp(np.random.default_rng(0), n_actions=2, overlap=0.8)
     log = world.simulate(2000, 0)
     assert not any(
-        isinstance(w, rw.PlaceboWarning) for w in rw.evaluate(log, world.target).warnings
+        isinstance(w, rw.PlaceboWarning) for w in rw.evaluate(log, world.target, rw.mis()).warnings
     )
     wrong = np.minimum(log.column("target_prob") * 1.2, 1.0)
     log.source.columns["wrong"] = wrong
@@ -454,7 +454,7 @@ def test_a_recipe_refuses_parts_that_it_would_ignore(parts) -> None:
 
 def test_estimate_shows_its_marginals() -> None:
     world = random_mdp(np.random.default_rng(0))
-    found = rw.evaluate(world.simulate(2000, 0), world.target)
+    found = rw.evaluate(world.simulate(2000, 0), world.target, rw.mis())
     m = found.marginals
     assert m is not None
     for t in range(5):
@@ -518,7 +518,7 @@ def test_cuts_beside_ends_are_told_where_the_next_state_is_not() -> None:
         log = rw.read_log(table, **roles, **given)
         for data, policy in ((log, target), (rw.moments(log, target), None)):
             with pytest.warns(rw.SelectionWarning, match="were cut off") as caught:
-                rw.evaluate(data, policy)
+                rw.evaluate(data, policy, rw.mis())
             assert any("probability of ending" in str(w.message) for w in caught) == told
 
 

@@ -124,7 +124,7 @@ def test_mis_equals_is_on_modelfail_with_two_steps() -> None:
 
 @pytest.mark.parametrize("world", [ModelWin(9), ModelFail(9)])
 def test_simplex_weight_is_one_at_every_checkpoint(world: object) -> None:
-    estimate = rw.evaluate(world.simulate(100, 1), world.target)  # type: ignore[attr-defined]
+    estimate = rw.evaluate(world.simulate(100, 1), world.target, rw.mis())  # type: ignore[attr-defined]
     marginals = estimate.marginals
     assert marginals is not None
     at_checkpoint = (marginals.step % 2 == 0) & (np.array(marginals.state) == "0")

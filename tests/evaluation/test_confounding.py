@@ -121,12 +121,14 @@ def test_one_step_is_the_closed_form() -> None:
         alpha = mu + (1 - mu) / gamma
         share = float(np.mean(steps.state == s)) * float(pi[here[0]])
         expected += share * (alpha * float(y.mean()) + (1 - alpha) * top)
-    assert rw.evaluate(log, target).confounding([gamma]).high[-1] == pytest.approx(expected)
+    assert rw.evaluate(log, target, rw.mis()).confounding([gamma]).high[-1] == pytest.approx(
+        expected
+    )
 
 
 def test_bounds_widen_with_gamma_and_stay_within_what_was_seen() -> None:
     log, target = drawn(7, 300, 4)
-    bounds = rw.evaluate(log, target).confounding(np.geomspace(1, 1000, 20))
+    bounds = rw.evaluate(log, target, rw.mis()).confounding(np.geomspace(1, 1000, 20))
     assert np.all(np.diff(bounds.low) <= 1e-12)
     assert np.all(np.diff(bounds.high) >= -1e-12)
     least, most = log.reward_range
@@ -168,7 +170,7 @@ def test_the_truth_of_a_confounded_world_is_within_its_bounds(gamma: float) -> N
 
 def test_the_tipping_point() -> None:
     log, target = drawn(11, 400, 4)
-    estimate = rw.evaluate(log, target)
+    estimate = rw.evaluate(log, target, rw.mis())
     bounds = estimate.confounding()
     assert bounds.tipping is not None
     at = estimate.confounding([bounds.tipping / 1.001, bounds.tipping])
@@ -179,7 +181,7 @@ def test_the_tipping_point() -> None:
     assert "may be gone if hidden causes change the odds" in bounds.sentence
     certain = log.with_rewards(log.steps.action.astype(float), None)
     always = rw.TablePolicy({int(s): {1: 1.0} for s in log.states.values})
-    sure = rw.evaluate(certain, always).confounding()
+    sure = rw.evaluate(certain, always, rw.mis()).confounding()
     assert sure.tipping is None
     assert "stays if the odds of the logged actions are off by 100 times" in sure.sentence
 
@@ -193,11 +195,11 @@ def test_sums_that_hold_the_distribution(engine: str, rewards: str) -> None:
     if rewards == "two values":
         y = np.where(rng.random(log.steps.n_rows) < 0.3 + 0.2 * log.steps.action, 2.5, -1.0)
     log = log.with_rewards(y.astype(float), None)
-    expected = rw.evaluate(log, COLUMN).confounding(GAMMAS)
+    expected = rw.evaluate(log, COLUMN, rw.mis()).confounding(GAMMAS)
     there = rw.read_log(log.to_table(), engine=engine, behavior_prob="behavior_prob",
                         target_prob="target_prob")  # fmt: skip
-    found = rw.evaluate(there, COLUMN).confounding(GAMMAS)
-    saved = rw.evaluate(rw.moments(there, COLUMN)).confounding(GAMMAS)
+    found = rw.evaluate(there, COLUMN, rw.mis()).confounding(GAMMAS)
+    saved = rw.evaluate(rw.moments(there, COLUMN), estimator=rw.mis()).confounding(GAMMAS)
     for other in (found, saved):
         np.testing.assert_allclose(other.low, expected.low, rtol=1e-9)
         np.testing.assert_allclose(other.high, expected.high, rtol=1e-9)
@@ -207,24 +209,24 @@ def test_sums_that_hold_the_distribution(engine: str, rewards: str) -> None:
 def test_what_is_refused() -> None:
     log, target = drawn(2, 200, 4)
     with pytest.raises(rw.RefusedError, match=r"needs? the distribution of the rewards.*at step"):
-        rw.evaluate(rw.moments(log, target)).confounding()
+        rw.evaluate(rw.moments(log, target), estimator=rw.mis()).confounding()
     with pytest.raises(rw.RefusedError, match="no sums of the kind 'model'"):
-        rw.evaluate(rw.moments(log, target, ["mis"], gates=False)).confounding()
+        rw.evaluate(rw.moments(log, target, ["mis"], gates=False), estimator=rw.mis()).confounding()
     with pytest.raises(rw.UsageError, match=r"gammas.*finite numbers from 1 on"):
-        rw.evaluate(log, target).confounding([0.5])
+        rw.evaluate(log, target, rw.mis()).confounding([0.5])
     rng = np.random.default_rng(1)
     mu, a = rng.uniform(0.3, 0.7, (100, 2)), rng.integers(0, 2, (100, 2))
     varying = rw.log_from_arrays(0 * a, a, rng.random(a.shape), mu, 0.5 + 0 * mu)
     with pytest.raises(rw.RefusedError, match="the propensities differ at step 0 in state 0"):
-        rw.evaluate(varying, COLUMN).confounding()
+        rw.evaluate(varying, COLUMN, rw.mis()).confounding()
     numbers = rw.log_from_arrays(0 * a, rng.random(a.shape), mu, mu, mu, continuous_actions=True)
     with pytest.raises(rw.RefusedError, match="actions are continuous"):
-        rw.evaluate(numbers, COLUMN).confounding()
+        rw.evaluate(numbers, COLUMN, rw.mis()).confounding()
     cut = rw.log_from_arrays(0 * a, a, rng.random(a.shape), 0.5 + 0 * mu, 0.5 + 0 * mu,
                              lengths=np.where(np.arange(100) < 5, 1, 2),
                              truncated=np.arange(100) < 5)  # fmt: skip
     with pytest.raises(rw.RefusedError, match="cut off before a state that is not known"):
-        rw.evaluate(cut, COLUMN).confounding()
+        rw.evaluate(cut, COLUMN, rw.mis()).confounding()
 
 
 def test_unseen_actions_are_named() -> None:
@@ -239,7 +241,7 @@ def test_unseen_actions_are_named() -> None:
 
 def test_the_record() -> None:
     log, target = drawn(1, 200, 3)
-    bounds = rw.evaluate(log, target).confounding([1, 2])
+    bounds = rw.evaluate(log, target, rw.mis()).confounding([1, 2])
     frame = bounds.to_frame("arrow")
     assert frame.column_names == ["gamma", "low", "high"]
     assert bounds.to_dict()["bounds"] == frame.to_pylist()
@@ -254,7 +256,7 @@ def test_the_record() -> None:
 
 def test_the_chart() -> None:
     log, target = drawn(1, 200, 3)
-    estimate = rw.evaluate(log, target)
+    estimate = rw.evaluate(log, target, rw.mis())
     chart = estimate.plot.confounding([1.05, 1.5, 2]).to_dict()
     assert "How wrong may the logged propensities be?" in str(chart)
     assert "today’s policy" in str(chart)

@@ -44,7 +44,7 @@ def table() -> pa.Table:
 
 @pytest.fixture(scope="module")
 def estimate(table: pa.Table) -> rw.Estimate:
-    return rw.evaluate(table, TARGET)
+    return rw.evaluate(table, TARGET, rw.mis())
 
 
 def test_an_episode_belongs_to_the_group_of_its_first_row(estimate: rw.Estimate) -> None:
@@ -60,7 +60,7 @@ def test_an_episode_belongs_to_the_group_of_its_first_row(estimate: rw.Estimate)
 def test_a_group_is_what_its_own_episodes_answer(table: pa.Table, estimate: rw.Estimate) -> None:
     first = np.array(table["ward"].to_pylist(), object).reshape(N, H)[:, 0]
     own = table.filter(pa.array(np.repeat(first == "ICU", H)))
-    alone, group = rw.evaluate(own, TARGET), estimate.by("ward")["ICU"]
+    alone, group = rw.evaluate(own, TARGET, rw.mis()), estimate.by("ward")["ICU"]
     assert group.record.value == pytest.approx(alone.value, abs=1e-12)
     assert group.record.verdict == alone.verdict.level
     interval = alone.interval(1 - 0.05 / 4)  # four groups
@@ -108,7 +108,10 @@ def test_engines_agree(
     (pa_csv.write_csv if kind == "csv" else pq.write_table)(table, path)
     if kind == "csv":  # an empty cell is a missing value
         path.write_text(path.read_text().replace("nan", ""))
-    found, expected = rw.evaluate(path, TARGET, engine=engine).by(column), estimate.by(column)
+    found, expected = (
+        rw.evaluate(path, TARGET, rw.mis(), engine=engine).by(column),
+        estimate.by(column),
+    )
     for one, other in zip(found, expected, strict=True):
         assert (one.value, one.n_episodes) == (other.value, other.n_episodes)
         assert one.record.level == other.record.level
@@ -147,7 +150,7 @@ def test_what_makes_no_groups_is_refused(estimate: rw.Estimate, table: pa.Table)
         estimate.by("ward")["ICUU"]
     sums = rw.moments(rw.read_log(table), TARGET_POLICY)
     with pytest.raises(rw.RefusedError, match=r"moments .* hold no groups"):
-        rw.evaluate(sums).by("ward")
+        rw.evaluate(sums, estimator=rw.mis()).by("ward")
 
 
 def test_arrays_have_groups_of_their_states() -> None:
@@ -155,7 +158,7 @@ def test_arrays_have_groups_of_their_states() -> None:
     states[:40, 0] = 1
     half = np.full((80, 2), 0.5)
     log = rw.log_from_arrays(states, np.tile([[0, 1], [1, 0]], (40, 1)), half, half)
-    groups = rw.evaluate(log, TARGET).by("state")
+    groups = rw.evaluate(log, TARGET, rw.mis()).by("state")
     assert [(g.value, g.n_episodes) for g in groups] == [(0, 40), (1, 40)]
 
 
@@ -164,8 +167,8 @@ def test_groups_by_a_state_that_a_rule_reads(engine: Any, table: pa.Table, tmp_p
     path = tmp_path / "log.parquet"
     pq.write_table(table, path)
     rule = rw.RulePolicy("if state == 0: 0=0.3, 1=0.7; else: 0=0.6, 1=0.4")
-    groups = rw.evaluate(path, rule, engine=engine).by("state")
-    expected = rw.evaluate(table, rule).by("state")
+    groups = rw.evaluate(path, rule, rw.mis(), engine=engine).by("state")
+    expected = rw.evaluate(table, rule, rw.mis()).by("state")
     assert [g.value for g in groups] == [g.value for g in expected] == [0, 1]
     for one, other in zip(groups, expected, strict=True):
         assert one.record.value == pytest.approx(other.record.value, abs=1e-9)

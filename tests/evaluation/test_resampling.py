@@ -540,7 +540,7 @@ def test_what_it_refuses() -> None:
 
 @pytest.mark.parametrize("wrong", [0, True, 1.5, None])
 def test_threads_are_checked_whether_or_not_they_are_needed(wrong: object) -> None:
-    found = rw.evaluate(WORLD.simulate(40, 0), WORLD.target)
+    found = rw.evaluate(WORLD.simulate(40, 0), WORLD.target, rw.mis())
     kept = {"method": "percentile", "replicates": 399, "seed": 1}
     assert found.interval(**kept, threads=np.int64(2)) is not None  # type: ignore[arg-type]
     for options in ({}, {"method": "analytic"}, kept):

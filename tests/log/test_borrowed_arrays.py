@@ -92,8 +92,8 @@ def test_every_estimator_answers_as_from_a_copy(shape: str) -> None:
     assert read.describe() == copied.describe()
     assert read.to_table().equals(copied.to_table())
     assert_alike(
-        rw.evaluate(read, TARGET).interval(method="bootstrap-t", seed=1).low,
-        rw.evaluate(copied, TARGET).interval(method="bootstrap-t", seed=1).low,
+        rw.evaluate(read, TARGET, rw.mis()).interval(method="bootstrap-t", seed=1).low,
+        rw.evaluate(copied, TARGET, rw.mis()).interval(method="bootstrap-t", seed=1).low,
     )
 
 
@@ -113,7 +113,8 @@ def test_arrays_in_files_are_read_there(tmp_path: Path, code: str) -> None:
     read = rw.log_from_arrays(*mapped, copy=False)
     assert np.shares_memory(read.steps.borrowed.numbers["reward"], mapped[2])  # type: ignore[union-attr]
     assert_alike(
-        rw.evaluate(read, TARGET).value, rw.evaluate(rw.log_from_arrays(*given), TARGET).value
+        rw.evaluate(read, TARGET, rw.mis()).value,
+        rw.evaluate(rw.log_from_arrays(*given), TARGET, rw.mis()).value,
     )
 
 
@@ -124,7 +125,7 @@ def test_it_needs_twelve_bytes_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run() -> float | None:
         log = rw.log_from_arrays(*given, copy=False)
-        return rw.evaluate(log, TARGET).standard_error
+        return rw.evaluate(log, TARGET, rw.mis()).standard_error
 
     run()  # compiles
     tracemalloc.start()

@@ -405,7 +405,7 @@ def test_a_log_without_propensities_is_read_when_said_so() -> None:
     assert log.steps.behavior_prob is None
     assert log.describe()["behavior_prob_range"] is None
     with pytest.raises(rw.UsageError, match="fit_behavior"):
-        rw.evaluate(log, rw.TablePolicy({s: {"l": 1.0} for s in "xyz"}))
+        rw.evaluate(log, rw.TablePolicy({s: {"l": 1.0} for s in "xyz"}), rw.mis())
 
 
 def test_duplicate_names_of_a_table_are_refused_with_the_name(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_density_may_exceed_one_when_actions_are_continuous() -> None:
 def test_the_log_must_know_the_behavior(target: Any) -> None:
     table = pa.table(ROWS).drop_columns(["behavior_prob"])
     with pytest.raises(rw.UsageError, match="fit_behavior"):
-        rw.evaluate(rw.read_log(table, behavior_prob=None), target)
+        rw.evaluate(rw.read_log(table, behavior_prob=None), target, rw.mis())
 
 
 def test_columns_of_different_names_are_different_policies() -> None:
@@ -232,5 +232,5 @@ def test_the_same_policy_as_table_column_and_function_gives_the_same_estimate() 
         rw.ColumnPolicy("target_prob"),
         rw.FunctionPolicy(lambda s, a, t: table[s, a]),
     ]
-    values = [rw.evaluate(log, target).value for target in targets]
+    values = [rw.evaluate(log, target, rw.mis()).value for target in targets]
     assert values == [values[0]] * 3

@@ -94,10 +94,10 @@ def many_policies() -> rw.Comparison:
         name: rw.TablePolicy({s: {0: 0.3 + 0.01 * k, 1: 0.7 - 0.01 * k} for s in range(2)})
         for k, name in enumerate(names)
     }
-    return rw.compare(log, targets, seed=1)
+    return rw.compare(log, targets, ["mis"], seed=1)
 
 
 def no_policy() -> rw.Comparison:
     """Two policies, both of which are refused."""
     log, target, _ = without_overlap()
-    return rw.compare(log, {"elsewhere": target, "there too": target}, seed=1)
+    return rw.compare(log, {"elsewhere": target, "there too": target}, ["mis"], seed=1)

@@ -84,7 +84,7 @@ def test_parts_of_the_value_with_a_discount() -> None:
     made = world()
     table = made.simulate(200, 1).to_table()
     log = rw.read_log(table, discount=0.8, target_prob="target_prob")
-    estimate = rw.evaluate(log, rw.ColumnPolicy("target_prob"))
+    estimate = rw.evaluate(log, rw.ColumnPolicy("target_prob"), rw.mis())
     parts = part(value_of(estimate), ValueParts)
     assert sum(p.amount for p in parts.states) == pytest.approx(estimate.value, rel=1e-12)
     assert parts.log.sum() == pytest.approx(estimate.behavior_value, rel=1e-12)
@@ -192,7 +192,7 @@ def test_weights_from_sums_are_those_from_rows(made: Any, tmp_path: Any) -> None
     rows = part(weight_curves(sources_of(results[0])), Weights)
     sums = rw.moments(log, target, ["mis", "is", "dm"])
     sums.save(tmp_path / "m.parquet")
-    stored = rw.evaluate(rw.load_moments(tmp_path / "m.parquet"))
+    stored = rw.evaluate(rw.load_moments(tmp_path / "m.parquet"), estimator=rw.mis())
     again = part(weight_curves(sources_of(stored)), Weights)
     for one, other in zip(rows.curves, again.curves, strict=True):
         assert other.ess == pytest.approx(one.ess)
@@ -208,7 +208,7 @@ def test_ended_episodes_count_with_the_weight_of_end() -> None:
     )
     target = rw.TablePolicy({0: {0: 0.8, 1: 0.2}})
     with pytest.warns(rw.SmallSampleWarning):
-        estimate = rw.evaluate(log, target)
+        estimate = rw.evaluate(log, target, rw.mis())
     marginal = part(weight_curves(sources_of(estimate)), Weights).curves[1]
     # d_1(0) = d_1(END) = 1/2; at step 1 both living episodes take action 1: ρ = 0.4
     living, ended = 0.5 * 0.4 / 2, 0.5 / 2
@@ -218,7 +218,7 @@ def test_ended_episodes_count_with_the_weight_of_end() -> None:
 
 def test_weights_that_are_not_there_say_why(made: Any) -> None:
     log, target, _ = made
-    estimate = rw.evaluate(only_moves(log, target))
+    estimate = rw.evaluate(only_moves(log, target), estimator=rw.mis())
     weights = part(weight_curves(sources_of(estimate)), Weights)
     assert [curve.name for curve in weights.curves] == [MARGINAL]
     assert weights.curves[0].largest is None
@@ -355,7 +355,7 @@ def test_the_gain_is_that_of_a_paired_comparison(made: Any) -> None:
 def test_the_gain_from_sums_is_told_with_the_most_that_its_error_can_be(made: Any) -> None:
     log, target, results = made
     paired = report_of(results[:1])
-    sums = report_of([rw.evaluate(rw.moments(log, target))])
+    sums = report_of([rw.evaluate(rw.moments(log, target), estimator=rw.mis())])
     row, wide = paired.rows[0], sums.rows[0]
     assert wide.gain == pytest.approx(row.gain)
     assert wide.gain_interval.low < row.gain_interval.low < row.gain_interval.high
@@ -404,7 +404,7 @@ def test_a_refused_question_is_explained() -> None:
 def test_sums_say_what_they_do_not_hold(made: Any) -> None:
     log, target, _ = made
     sums = replace(only_moves(log, target), ordered=None)
-    content = report_of([rw.evaluate(sums)])
+    content = report_of([rw.evaluate(sums, estimator=rw.mis())])
     assert content.rows[0].gain_interval is None
     assert "variance of the logged returns" in content.rows[0].gain_why
     assert isinstance(content.unlogged, Missing)
@@ -417,7 +417,7 @@ def test_sums_say_what_they_do_not_hold(made: Any) -> None:
 def test_rows_and_sums_name_the_log_alike(made: Any) -> None:
     log, target, results = made
     rows = computed(report_of(results))
-    sums = computed(report_of([rw.evaluate(rw.moments(log, target))]))
+    sums = computed(report_of([rw.evaluate(rw.moments(log, target), estimator=rw.mis())]))
     assert rows["hash of the log"] == sums["hash of the log"]
     assert rows["hash of the target"] == sums["hash of the target"]
 

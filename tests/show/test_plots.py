@@ -67,7 +67,7 @@ def test_charts_are_saved(estimate: Any, tmp_path: Path, name: str, start: bytes
 
 def test_what_sums_do_not_hold_is_refused_with_the_reason() -> None:
     log, target, _ = sampled(("mis",))
-    estimate = rw.evaluate(rw.moments(log, target, ["mis"], gates=False))
+    estimate = rw.evaluate(rw.moments(log, target, ["mis"], gates=False), estimator=rw.mis())
     assert estimate.plot.marginals().to_dict()
     with pytest.raises(rw.RefusedError, match="sums"):
         estimate.plot.gains()

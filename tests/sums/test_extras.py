@@ -198,10 +198,14 @@ def test_a_file_without_rewards_by_step_says_so(tmp_path: Path) -> None:
     one, two = (rw.moments(part, target) for part in halves(log))
     replace(one, paced=None).save(tmp_path / "older.parquet")
     older = load_moments(tmp_path / "older.parquet")
-    whole = {gate.name: gate for gate in rw.evaluate(one + two).verdict.gates}["drift"]
+    whole = {gate.name: gate for gate in rw.evaluate(one + two, estimator=rw.mis()).verdict.gates}[
+        "drift"
+    ]
     assert whole.per_step is not None
     for sums in (older, older + two, two + older):
-        gate = {gate.name: gate for gate in rw.evaluate(sums).verdict.gates}["drift"]
+        gate = {gate.name: gate for gate in rw.evaluate(sums, estimator=rw.mis()).verdict.gates}[
+            "drift"
+        ]
         assert (gate.per_step, gate.step) == (None, None)
         assert "not available by step: the sums do not include the rewards by step" in gate.text
         assert gate.value is not None

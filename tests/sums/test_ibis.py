@@ -601,16 +601,16 @@ def test_where_no_sql_was_run_there_is_none(tmp_path: Path) -> None:
     reading, target = fixture.READING["pairs"], fixture.policies("pairs")["steps"]
     path = fixture.write(tmp_path, "pairs", "parquet")
     for engine in ("arrays", "stream"):
-        found = rw.evaluate(rw.read_log(path, engine=engine, **reading), target)
+        found = rw.evaluate(rw.read_log(path, engine=engine, **reading), target, rw.mis())
         assert found.sql is None
         assert found.to_dict()["sql"] is None
         assert found.moments.sql is None
     sums = rw.moments(rw.read_log(path, engine="duckdb", **reading), target, ["mis"], gates=False)
     log = rw.read_log(path, engine="duckdb", **reading)
     assert isinstance(log, ScannedLog)
-    assert sums.sql == log.sql(target, rw.mis().needs) == rw.evaluate(sums).sql
+    assert sums.sql == log.sql(target, rw.mis().needs) == rw.evaluate(sums, estimator=rw.mis()).sql
     sums.save(tmp_path / "sums.parquet")
-    assert rw.evaluate(rw.load_moments(tmp_path / "sums.parquet")).sql is None
+    assert rw.evaluate(rw.load_moments(tmp_path / "sums.parquet"), estimator=rw.mis()).sql is None
 
 
 def test_sums_of_one_question_keep_its_queries() -> None:

@@ -174,7 +174,7 @@ def test_estimators_say_which_sums_are_missing() -> None:
         rw.evaluate(only_mis, estimator=rw.mis(max_ratio=2.0))
     assert caught.value.code == "max-ratio"
     with pytest.raises(rw.UsageError, match="another target"):
-        rw.evaluate(only_mis, WORLD.behavior)
+        rw.evaluate(only_mis, WORLD.behavior, rw.mis())
 
 
 def test_blocks_follow_the_md5_of_the_id() -> None:

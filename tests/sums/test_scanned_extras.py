@@ -142,7 +142,9 @@ def test_so_many_steps_that_rewards_are_not_told_by_step(monkeypatch, fast_answe
     sums = all_same(simulated(), TARGET, terminated="terminated")
     assert sums.left_out.keys() == {"paced"}
     assert sums.ordered is not None
-    [gate] = [gate for gate in rw.evaluate(sums).verdict.gates if gate.name == "drift"]
+    [gate] = [
+        gate for gate in rw.evaluate(sums, estimator=rw.mis()).verdict.gates if gate.name == "drift"
+    ]
     assert "do not include the rewards by step: the log has more than 4 steps" in gate.text
     assert gate.value is not None
     assert fast_answers == [True]
@@ -207,7 +209,9 @@ def test_of_too_many_cells_every_engine_holds_the_same_steps_and_states(
         rows = {(t, s): n for t, s, n in by_state(cells)}
         assert all(rows[t, s] == n for t, s, n in by_state(whole))
         [gate] = [
-            gate for gate in rw.evaluate(sums["fast"]).verdict.gates if gate.name == "history"
+            gate
+            for gate in rw.evaluate(sums["fast"], estimator=rw.mis()).verdict.gates
+            if gate.name == "history"
         ]
         assert gate.value is not None
         words = f"tested at 1 of {2**whole.level} (step, state) pairs"
@@ -256,7 +260,7 @@ def test_cells_with_actions_that_no_estimator_asked_for_are_spare(monkeypatch) -
         )
     logs = engines(simulated(), terminated="terminated")
     in_memory = rw.moments(logs["arrays"], TARGET, ["mis"])
-    verdict = rw.evaluate(in_memory).verdict
+    verdict = rw.evaluate(in_memory, estimator=rw.mis()).verdict
     for name in ("duckdb", "chunks", "fast"):
         made = rw.moments(logs[name], TARGET, ["mis"])
         assert made.kinds == ("transitions",)
@@ -269,7 +273,9 @@ def test_cells_with_actions_that_no_estimator_asked_for_are_spare(monkeypatch) -
             replace(in_memory, transitions=expected, model=None, start_model=None),
         )
         # the verdict is that of the whole
-        fixture.assert_alike(rw.evaluate(made).verdict.to_dict(), verdict.to_dict())
+        fixture.assert_alike(
+            rw.evaluate(made, estimator=rw.mis()).verdict.to_dict(), verdict.to_dict()
+        )
     # a site that leaves them out adds to one that does not
     other = rw.read_log(simulated(60), terminated="terminated", horizon=5)
     small = rw.moments(other, TARGET, ["mis"])
@@ -278,7 +284,7 @@ def test_cells_with_actions_that_no_estimator_asked_for_are_spare(monkeypatch) -
         assert added.left_out.keys() == {"model"}
         assert added.n_episodes == 460
         assert added.choices.n.sum() == small.model.n.sum() + made.choices.n.sum()
-        unchecked = {gate.name for gate in rw.evaluate(added).verdict.unchecked}
+        unchecked = {gate.name for gate in rw.evaluate(added, estimator=rw.mis()).verdict.unchecked}
         assert "policies" not in unchecked
 
 

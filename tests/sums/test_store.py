@@ -386,7 +386,7 @@ def test_no_result_replaces_a_file_that_it_was_made_from(tmp_path: Path) -> None
     for engine in ("arrays", "stream"):
         log = rw.read_log(rows, discount=0.9, engine=engine)
         sums = rw.moments(log, target)
-        estimate = rw.evaluate(log, target)
+        estimate = rw.evaluate(log, target, rw.mis())
         for path in before:
             for write in (
                 lambda path=path, sums=sums: sums.save(path, overwrite=True),

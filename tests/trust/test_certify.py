@@ -212,8 +212,8 @@ def test_a_reward_outside_the_declared_range_is_named(tmp_path: object) -> None:
     assert [place.value for place in fault.places] == [1.5, -0.5]
     assert fault.places[0].column == "reward"
     with pytest.raises(rw.InputError):
-        rw.evaluate(log, WORLD.target, reward_range=(0, 1))
-    allowed = rw.evaluate(log, WORLD.target, reward_range=(-1, 2)).uncertainty.value_range
+        rw.evaluate(log, WORLD.target, rw.mis(), reward_range=(0, 1))
+    allowed = rw.evaluate(log, WORLD.target, rw.mis(), reward_range=(-1, 2)).uncertainty.value_range
     assert allowed == (-3, 6)
 
 

@@ -72,7 +72,7 @@ def test_gains_in_words() -> None:
 
 def test_sums_without_squares_of_returns_say_why() -> None:
     log = WORLD.simulate(100, 1)
-    bare = rw.evaluate(rw.moments(log, WORLD.target, [rw.mis()], gates=False))
+    bare = rw.evaluate(rw.moments(log, WORLD.target, [rw.mis()], gates=False), estimator=rw.mis())
     with pytest.raises(
         rw.RefusedError, match=r"variance of the logged returns.*engine='arrays'"
     ) as caught:
@@ -94,8 +94,8 @@ def test_a_value_without_an_interval_has_no_gain() -> None:
         np.where(actions == 1, 0.6, 0.4),
     )  # fmt: skip
     target = rw.ColumnPolicy("target_prob")
-    sums = rw.evaluate(rw.moments(log, target))
+    sums = rw.evaluate(rw.moments(log, target), estimator=rw.mis())
     assert sums.interval() is None
     with pytest.raises(rw.RefusedError, match="no default interval: returns vary"):
         sums.gain()
-    assert 0 < rw.evaluate(log, target).p_value() < 1
+    assert 0 < rw.evaluate(log, target, rw.mis()).p_value() < 1

@@ -235,7 +235,7 @@ def test_support_names_the_state_that_has_no_rows() -> None:
     log = rw.read_log(
         pa.table(table), next_state="next_state", truncated="truncated", target_prob="pi"
     )
-    found = {gate.name: gate for gate in rw.evaluate(log, rw.ColumnPolicy("pi")).gates}
+    found = {gate.name: gate for gate in rw.evaluate(log, rw.ColumnPolicy("pi"), rw.mis()).gates}
     support = found["support"]
     assert (support.level, support.step, support.state) == ("red", 1, "far")
     assert support.value == pytest.approx(1 / 3)
@@ -338,7 +338,7 @@ def test_the_command_and_the_report_say_so_too(
 def test_a_comparison_says_so_too() -> None:
     table, why = UNORDERED["texts"]
     targets = {"a": rw.ColumnPolicy("pi"), "b": rw.TablePolicy([[0.7, 0.3]] * 2)}
-    found = rw.compare(rw.read_log(table), targets, seed=1)
+    found = rw.compare(rw.read_log(table), targets, ["mis"], seed=1)
     assert f"all: not checked: drift ({why})" in found.remarks()
 
 

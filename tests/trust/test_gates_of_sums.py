@@ -133,11 +133,11 @@ def test_estimated_propensities_are_told() -> None:
     assert found["estimated propensities"].level == "amber"  # sums do not know the fit
     assert "ignores" in found["estimated propensities"].text
     assert found["propensities"].level == "unknown"
-    from_rows = {gate.name: gate for gate in rw.evaluate(log, target).verdict.gates}
+    from_rows = {gate.name: gate for gate in rw.evaluate(log, target, rw.mis()).verdict.gates}
     assert from_rows["estimated propensities"].level == "green"
     assert from_rows["propensities"].level == "green"  # that the step does not matter
     part = log.select(np.arange(500) % 5 > 0)  # counted in other episodes too
-    assert rw.evaluate(part, target).verdict.level == "amber"
+    assert rw.evaluate(part, target, rw.mis()).verdict.level == "amber"
     spoken = {gate.name for gate in rw.evaluate(log, target, "dm").verdict.gates}
     assert "estimated propensities" not in spoken  # it uses none
     assert gates_of(*study_log("default", 100))["estimated propensities"].level == "green"
@@ -218,7 +218,9 @@ def test_the_marginal_size_is_that_of_mis(name: str) -> None:
     """Running products are held to it as well: their own size is no larger but by luck."""
     log, target = study_log(name, 500)
     found = gates_of(log, target)["marginal size"]
-    assert found.value == pytest.approx(rw.evaluate(log, target).diagnostics.worst_ess, rel=1e-9)
+    assert found.value == pytest.approx(
+        rw.evaluate(log, target, rw.mis()).diagnostics.worst_ess, rel=1e-9
+    )
     assert found.value <= log.n_episodes
 
 

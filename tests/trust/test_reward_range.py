@@ -107,12 +107,12 @@ def test_evaluate_refuses_and_studies_do_not() -> None:
     assert isinstance(studied, rw.Estimate)
     assert studied.value == pytest.approx(value)
     with pytest.raises(rw.RefusedError, match="above the range that the logged rewards allow"):
-        rw.evaluate(log, TARGET)
+        rw.evaluate(log, TARGET, rw.mis())
 
 
 def test_right_propensities_are_amber_at_the_edge() -> None:
     """MIS is 3 but for the luck of the actions: outside, by less than its error explains."""
-    estimate = rw.evaluate(rw.read_log(table(seed=1)), TARGET)
+    estimate = rw.evaluate(rw.read_log(table(seed=1)), TARGET, rw.mis())
     found = gate_of(estimate)
     assert estimate.value != pytest.approx(3, rel=1e-6)
     assert found.level == "amber"

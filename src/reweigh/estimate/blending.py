@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import RefusedError, SupportError
+from reweigh.estimate.estimator import overflow
 from reweigh.estimate.operators import cells_of, importance_operator
 from reweigh.estimate.recursion import forward
 from reweigh.estimate.solution import earned
@@ -60,6 +61,8 @@ class Lengths:
         bias = np.sign(off) * np.maximum(np.abs(off) - HALF * error, 0.0)
         at = np.searchsorted(steps, blended)
         square = (self.covariance + np.outer(bias, bias))[np.ix_(at, at)]
+        if not np.isfinite(square).all():
+            raise overflow()
         scale = float(np.trace(square)) / len(at)
         if not scale > 0:  # they do not differ, and none varies
             return np.where(np.arange(horizon) < blended[-1], 1.0, 0.0)
