@@ -96,6 +96,23 @@ def fitted(m: Many) -> tuple[Floats, Floats]:
     return Q, V
 
 
+def drawn_in(m: Many) -> tuple[Floats, Floats]:
+    """Q and V for other episodes: b = (Σρy + M)/(Σρ + 1) with M = Σρy/Σρ of the step, and
+    Q = (Σy + b)/(n + 1)."""
+    R, _, H, S = m.shape
+    A = m.pi.shape[2]
+    at = np.arange(R)[:, None]
+    Q, V = np.zeros((R, H, S, A)), np.zeros((R, H + 1, S))
+    for t in reversed(range(H)):
+        rho, y = m.rho[:, :, t], m.r[:, :, t] + V[at, t + 1, m.s[:, :, t + 1]]
+        M = np.sum(rho * y, axis=1) / rho.sum(axis=1)
+        b = (m.summed(t, rho * y, sizes=()) + M[:, None]) / (m.summed(t, rho, sizes=()) + 1)
+        count = m.summed(t, 1.0, m.a[:, :, t], sizes=(A,))
+        Q[:, t] = (m.summed(t, y, m.a[:, :, t], sizes=(A,)) + b[:, :, None]) / (count + 1)
+        V[:, t] = np.einsum("sa,rsa->rs", m.pi[t], Q[:, t])
+    return Q, V
+
+
 def shaped(m: Many, Q: Floats, V: Floats) -> tuple[Floats, Floats]:
     """r - Q(s,a) + V(s') and V(s_0)."""
     R, _, H, _ = m.shape
@@ -120,7 +137,7 @@ def all_values(m: Many) -> dict[str, Floats]:
     Q, V = fitted(m)
     y, start = shaped(m, Q, V)
     summing, fitting = m.keep(0), m.keep(1)
-    y_half, start_half = shaped(summing, *fitted(fitting))
+    y_half, start_half = shaped(summing, *drawn_in(fitting))
     return {
         "mis": mis(m, "simplex"),
         "mis-plain": mis(m, "none"),
