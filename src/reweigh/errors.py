@@ -195,6 +195,12 @@ def must_be(parameter: str, rule: str, got: object) -> UsageError:
     return UsageError(f"the parameter {parameter!r} must be {rule}; got {got!r} instead")
 
 
+def check(holds: object, parameter: str, rule: str, got: object) -> None:
+    """UsageError unless the rule of an argument holds."""
+    if not holds:
+        raise must_be(parameter, rule, got)
+
+
 def check_whole(parameter: str, given: object, least: int, most: int | None = None) -> int:
     """A whole number that fits into 64 bits; NumPy integers count, True does not."""
     if isinstance(given, Integral) and not isinstance(given, bool):

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import UsageError, must_be
+from reweigh.errors import UsageError, check
 from reweigh.log.states import Codes, Labels, combine, encode_array, exact_array
 from reweigh.system.fingerprint import digest_of_callable
 
@@ -43,8 +43,12 @@ class Rounding(Abstraction):
 
     def __post_init__(self) -> None:
         scale = np.asarray(self.scale, float)
-        if scale.ndim > 1 or not np.all(np.isfinite(scale)) or np.any(scale <= 0):
-            raise must_be("scale", "a positive number, or one per column", self.scale)
+        check(
+            scale.ndim < 2 and np.all(np.isfinite(scale) & (scale > 0)),
+            "scale",
+            "a positive number, or one per column",
+            self.scale,
+        )
         # floats, so that equal scales are described alike
         object.__setattr__(self, "scale", tuple(scale.tolist()) if scale.ndim else float(scale))
 
@@ -72,8 +76,12 @@ class Grid(Abstraction):
         nested = [np.atleast_1d(np.asarray(edge, float)) for edge in self.edges]
         lists = nested if any(np.ndim(e) for e in self.edges) else [np.asarray(self.edges, float)]
         for edge in lists:
-            if not np.all(np.isfinite(edge)) or np.any(np.diff(edge) <= 0) or len(edge) == 0:
-                raise must_be("edges", "increasing finite numbers, one list per column", self.edges)
+            check(
+                len(edge) > 0 and np.all(np.isfinite(edge)) and np.all(np.diff(edge) > 0),
+                "edges",
+                "increasing finite numbers, one list per column",
+                self.edges,
+            )
         object.__setattr__(self, "edges", tuple(tuple(edge.tolist()) for edge in lists))
 
     def __call__(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
@@ -166,8 +174,12 @@ def _described(abstraction: str | None) -> Abstraction | None:
 
 def abstract_states(abstraction: AnyAbstraction, values: npt.NDArray[Any]) -> tuple[Codes, Labels]:
     """States from the (rows, k) array of the chosen columns."""
-    if not callable(abstraction) and not isinstance(abstraction, Transformer):
-        raise must_be("abstraction", "callable or have a transform() method", abstraction)
+    check(
+        callable(abstraction) or isinstance(abstraction, Transformer),
+        "abstraction",
+        "callable or have a transform() method",
+        abstraction,
+    )
     call = abstraction if callable(abstraction) else abstraction.transform
     try:
         result = call(values)

@@ -27,8 +27,8 @@ from reweigh.errors import (
     Place,
     ResourceError,
     UsageError,
+    check,
     input_error,
-    must_be,
 )
 from reweigh.log.states import is_text, texts
 
@@ -49,10 +49,13 @@ class CsvFormat:
 
     def __post_init__(self) -> None:
         for name, value in (("delimiter", self.delimiter), ("decimal", self.decimal)):
-            if len(value) != 1 or value in '\r\n"':
-                raise must_be(name, "one character", value)
-        if self.delimiter == self.decimal:
-            raise must_be("decimal", "another character than the delimiter", self.decimal)
+            check(len(value) == 1 and value not in '\r\n"', name, "one character", value)
+        check(
+            self.delimiter != self.decimal,
+            "decimal",
+            "another character than the delimiter",
+            self.decimal,
+        )
 
 
 def refuse_elsewhere(source: str, **given: str | None) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import Place, UsageError, check_whole, must_be, nearest
+from reweigh.errors import Place, UsageError, check, check_whole, must_be, nearest
 from reweigh.log.states import HIDDEN, Labels, is_number
 from reweigh.log.steps import Identity, Steps, identity_of
 from reweigh.system.files import digest_of
@@ -75,11 +75,9 @@ class Columns:
 
 def check_options(hidden: str, discount: float) -> None:
     """The options that every way of making a log shares."""
-    if hidden not in ("error", "allow"):
-        raise must_be("hidden", '"error" or "allow"', hidden)
+    check(hidden in ("error", "allow"), "hidden", '"error" or "allow"', hidden)
     number = isinstance(discount, int | float | np.integer | np.floating)
-    if not number or not 0 < discount <= 1:
-        raise must_be("discount", "a number in (0, 1]", discount)
+    check(number and 0 < discount <= 1, "discount", "a number in (0, 1]", discount)
 
 
 class Source(Protocol):
@@ -393,6 +391,5 @@ def _names(role: str, names: Names) -> tuple[str, ...]:
     if isinstance(names, str):
         return (names,)
     names = tuple(names)
-    if not names:
-        raise must_be(role, "a column name or a list of them", names)
+    check(names, role, "a column name or a list of them", names)
     return names

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import RefusedError, UsageError, must_be
+from reweigh.errors import RefusedError, UsageError, check
 from reweigh.log.abstractions import Abstraction, between_edges
 
 SAMPLE = 1 << 20  # rows
@@ -43,17 +43,23 @@ class Quantiles(Abstraction):
         one = isinstance(self.bins, int | np.integer)
         bins: list[Any] = [self.bins] if one else list(self.bins)  # type: ignore[arg-type]
         fine = [isinstance(b, int | np.integer) and (b > 1 or (b == 0 and not one)) for b in bins]
-        if not bins or not all(fine) or not any(bins):
-            raise must_be(
-                "bins", "a whole number from 2 on, or one per state column (0: as it is)", self.bins
-            )
+        check(
+            bins and all(fine) and any(bins),
+            "bins",
+            "a whole number from 2 on, or one per state column (0: as it is)",
+            self.bins,
+        )
         whole: Any = int(bins[0]) if one else tuple(map(int, bins))
         object.__setattr__(self, "bins", whole)
         if self.edges is None:
             return
         edges = [None if e is None else tuple(np.asarray(e, float).tolist()) for e in self.edges]
-        if any(e is not None and np.any(~(np.diff(e) > 0)) for e in edges):
-            raise must_be("edges", "increasing numbers, or None, per state column", self.edges)
+        check(
+            not any(e is not None and np.any(~(np.diff(e) > 0)) for e in edges),
+            "edges",
+            "increasing numbers, or None, per state column",
+            self.edges,
+        )
         object.__setattr__(self, "edges", tuple(edges))
 
     def per_column(self, count: int) -> list[int | None]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from reweigh.errors import ResourceError, ReweighError, UsageError, check_whole, must_be
+from reweigh.errors import ResourceError, ReweighError, UsageError, check, check_whole
 from reweigh.paper.cells import (
     AnyCell,
     CellResult,
@@ -228,8 +228,7 @@ class Backend:
     address: str | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in BACKENDS:
-            raise must_be("backend", f"one of {', '.join(BACKENDS)}", self.name)
+        check(self.name in BACKENDS, "backend", f"one of {', '.join(BACKENDS)}", self.name)
         if self.jobs is not None:
             check_whole("jobs", self.jobs, 1, MOST_JOBS)
         if self.address is not None and self.name not in ("dask", "ray"):

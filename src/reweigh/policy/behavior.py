@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import Fault, InputWarning, RefusedError, UsageError, input_error, must_be
+from reweigh.errors import Fault, InputWarning, RefusedError, UsageError, check, input_error
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
 from reweigh.policy import Floats
@@ -94,8 +94,12 @@ def fit_behavior(
     each step separately. Use the result as `log.with_behavior(mu)`. Later standard errors ignore
     that μ̂ was estimated.
     """
-    if not isinstance(log, EpisodeLog):
-        raise must_be("log", "in memory: read_log(…, engine='arrays')", type(log).__name__)
+    check(
+        isinstance(log, EpisodeLog),
+        "log",
+        "in memory: read_log(…, engine='arrays')",
+        type(log).__name__,
+    )
     if log.actions is None:
         raise RefusedError(
             "continuous-actions",
@@ -107,10 +111,18 @@ def fit_behavior(
             f"counts do not take sampling weights ({log.columns.weight}): log the propensities, or "
             "read the log without weight= if its episodes are to count alike",
         )
-    if not isinstance(smoothing, int | float) or not 0 <= smoothing < np.inf:
-        raise must_be("smoothing", "a number from 0 on", smoothing)
-    if not isinstance(cross_fit, int) or cross_fit < 1:
-        raise must_be("cross_fit", "a whole number of folds from 1 on", cross_fit)
+    check(
+        isinstance(smoothing, int | float) and 0 <= smoothing < np.inf,
+        "smoothing",
+        "a number from 0 on",
+        smoothing,
+    )
+    check(
+        isinstance(cross_fit, int) and cross_fit >= 1,
+        "cross_fit",
+        "a whole number of folds from 1 on",
+        cross_fit,
+    )
     row, cell = _cells(log, log.states, log.actions, per_step)
     cells, cell_count = np.unique(cell, return_counts=True)
     rows, row_count = np.unique(row, return_counts=True)

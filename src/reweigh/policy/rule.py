@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reweigh.errors import InputWarning, Place, UsageError, must_be, nearest
+from reweigh.errors import InputWarning, Place, UsageError, check, nearest
 from reweigh.log import rules
 from reweigh.log.log import Columns, EpisodeLog
 from reweigh.log.rules import Faults
@@ -72,8 +72,7 @@ class RulePolicy:
     has_steps = False
 
     def __init__(self, text: str, *, name: str = "", path: Path | None = None) -> None:
-        if not isinstance(text, str):
-            raise must_be("text", "a rule such as 'if age < 65: a=1; else: b=1'", text)
+        check(isinstance(text, str), "text", "a rule such as 'if age < 65: a=1; else: b=1'", text)
         where = "the rule" if path is None else f"the rule {str(path)!r}"
         self.text = parse(text, where)
         plain = " ".join(text.split())

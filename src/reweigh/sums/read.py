@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from reweigh.errors import UsageError, check_horizon, hints, must_be
+from reweigh.errors import UsageError, check, check_horizon, hints
 from reweigh.log.log import Columns, Names, ShortEpisodes, columns_of
 from reweigh.sums.tables import BUILT_IN
 from reweigh.system.files import files_behind
@@ -236,8 +236,12 @@ def read_log(
 
     check_options(hidden, discount)
     horizon = None if horizon is None else check_horizon(horizon)
-    if short_episodes not in ("error", "terminal", "truncated"):
-        raise must_be("short_episodes", '"error", "terminal" or "truncated"', short_episodes)
+    check(
+        short_episodes in ("error", "terminal", "truncated"),
+        "short_episodes",
+        '"error", "terminal" or "truncated"',
+        short_episodes,
+    )
     reading = Reading(
         columns=columns_of(
             episode=episode,

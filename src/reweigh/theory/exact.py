@@ -27,7 +27,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError, SupportError, UsageError, check_whole, must_be
+from reweigh.errors import RefusedError, SupportError, UsageError, check, check_whole
 from reweigh.log.states import END
 from reweigh.system import divided
 from reweigh.trust.breakdown import Decomposition, decomposed
@@ -339,8 +339,7 @@ def corollary_bound(q: Quantities, n: int) -> Bound:
 
 def clipped(values: npt.ArrayLike, low: float, high: float) -> npt.NDArray[np.float64]:
     """The clipped estimate of the theorem; for one estimate or many."""
-    if not low < high:
-        raise must_be("low, high", "a range with low < high", (low, high))
+    check(low < high, "low, high", "a range with low < high", (low, high))
     return np.clip(np.asarray(values, np.float64), low, high)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from reweigh.errors import RefusedError, must_be
+from reweigh.errors import RefusedError, check
 from reweigh.show.record import refusal_json
 from reweigh.show.text import by_text, display_names
 from reweigh.system import number, rounded, two_digits
@@ -113,8 +113,7 @@ class Plan:
 
     def need(self, estimator: str) -> Need:
         by_name = {need.estimator: need for need in self.needs}
-        if estimator not in by_name:
-            raise must_be("estimator", f"one of {', '.join(by_name)}", estimator)
+        check(estimator in by_name, "estimator", f"one of {', '.join(by_name)}", estimator)
         return by_name[estimator]
 
     @property

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from reweigh.errors import UsageError, check_whole, must_be
+from reweigh.errors import UsageError, check, check_whole
 from reweigh.system import optional_module
 from reweigh.worlds import improvement
 from reweigh.worlds.tabular import RowSampler, TabularMDP
@@ -55,8 +55,12 @@ class Taxi(TabularMDP):
         H = check_whole("horizon", horizon, 1)
         epsilons = {"target_epsilon": target_epsilon, "behavior_epsilon": behavior_epsilon}
         for name, epsilon in epsilons.items():
-            if not (isinstance(epsilon, int | float | np.number) and 0 <= epsilon <= 1):
-                raise must_be(name, "a number in [0, 1]", epsilon)
+            check(
+                isinstance(epsilon, int | float | np.number) and 0 <= epsilon <= 1,
+                name,
+                "a number in [0, 1]",
+                epsilon,
+            )
         initial, P, r, best = _taxi_tables()
         pi, mu = (improvement.epsilon_soft(best, epsilon) for epsilon in epsilons.values())
         super().__init__(initial, P, r, pi, mu, horizon=H, terminal=[len(initial) - 1])
@@ -147,8 +151,12 @@ class ICUSepsis(TabularMDP):
 
     def __init__(self, horizon: int = 20, target: str = "tilted") -> None:
         H = check_whole("horizon", horizon, 1)
-        if target not in (*BASELINES, *CANDIDATES):
-            raise must_be("target", f"one of {', '.join((*BASELINES, *CANDIDATES))}", target)
+        check(
+            target in (*BASELINES, *CANDIDATES),
+            "target",
+            f"one of {', '.join((*BASELINES, *CANDIDATES))}",
+            target,
+        )
         world, admissible = _icu_tables()
         shared = {field.name: getattr(world, field.name) for field in fields(TabularMDP)}
         policy = _icu_policy(target)[None]
