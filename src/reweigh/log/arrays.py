@@ -14,9 +14,8 @@ import pyarrow as pa
 from reweigh.errors import Place, UsageError, check, check_threads, hints, must_be
 from reweigh.kernels import COMPILED_FROM
 from reweigh.log import rules
-from reweigh.log.large_arrays import ArrayRows, BorrowedArrays, read_columns
+from reweigh.log.large_arrays import ArrayRows, BorrowedArrays, Pairs, read_columns, read_pairs
 from reweigh.log.log import Columns, EpisodeLog, check_options
-from reweigh.log.paired_rows import Pairs, read_pairs
 from reweigh.log.states import (
     END,
     HIDDEN,

@@ -330,20 +330,12 @@ class EpisodeLog:
 
 def columns_of(
     *,
-    episode: str,
     step: str | None,
     state: Names,
-    action: str,
-    reward: str,
-    behavior_prob: str | None,
     next_state: Names | None,
-    target_prob: str | None,
-    terminated: str | None,
-    truncated: str | None,
     time: str | None = None,
     bandit: bool = False,
-    cluster: str | None = None,
-    weight: str | None = None,
+    **roles: Any,
 ) -> Columns:
     """Check the names that a user gave for the roles."""
     if bandit and step is not None:
@@ -355,21 +347,10 @@ def columns_of(
             f"next_state names {len(next_names)} columns and state names {len(state_names)}; "
             "they must name the same number of columns, in the same order"
         )
+    if step is None and time is None and not bandit:
+        step = "step"
     columns = Columns(
-        episode=episode,
-        step="step" if step is None and time is None and not bandit else step,
-        state=state_names,
-        action=action,
-        reward=reward,
-        behavior_prob=behavior_prob,
-        next_state=next_names,
-        target_prob=target_prob,
-        terminated=terminated,
-        truncated=truncated,
-        time=time,
-        bandit=bandit,
-        cluster=cluster,
-        weight=weight,
+        step=step, state=state_names, next_state=next_names, time=time, bandit=bandit, **roles
     )
     seen: dict[str, str] = {}
     for role, name in columns.by_role():

@@ -177,10 +177,10 @@ class ParquetSource(FileSource):
             kinds = [schema.field(name).type for schema in chosen]
             # beside another type a decimal's digits decide whether it can be read at all
             decimal = next((k for k in kinds if pa.types.is_decimal(k)), None)
-            other = next((k for k in kinds if not _is_decimal_or_null(k)), None)
-            if decimal is not None and other is not None:
+            other = [k for k in kinds if not (pa.types.is_decimal(k) or pa.types.is_null(k))]
+            if decimal is not None and other:
                 raise self.differ(
-                    f"Unable to merge: Field {name} has incompatible types: {decimal} vs {other}"
+                    f"Unable to merge: Field {name} has incompatible types: {decimal} vs {other[0]}"
                 )
             for path, kind in zip(self.paths, kinds, strict=True):
                 refuse_too_large(path, name, kind, united.field(name).type)
@@ -193,10 +193,6 @@ def _width(kind: pa.DataType) -> int:
         return -(-int(kind.bit_width) // 8)
     except ValueError:
         return 4
-
-
-def _is_decimal_or_null(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_decimal(kind) or pa.types.is_null(kind))
 
 
 def open_arrow(paths: list[Path]) -> TableSource:

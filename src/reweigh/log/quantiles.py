@@ -85,12 +85,11 @@ class Quantiles(Abstraction):
 
     def fitted(self, kinds: Sequence[pa.DataType], values: Sequence[Floats | None]) -> Quantiles:
         """With the edges of these values, one array per state column."""
-        edges: list[tuple[float, ...] | None] = []
-        for j, (chosen, x) in enumerate(zip(self.chosen(kinds), values, strict=True)):
-            count = self.bins if isinstance(self.bins, int) else self.bins[j]
-            edges.append(edges_of(x, count) if chosen and x is not None else None)
-            if chosen and x is None:
-                edges[-1] = ()
+        bins = [self.bins] * len(kinds) if isinstance(self.bins, int) else self.bins
+        edges = [
+            (() if x is None else edges_of(x, count)) if chosen else None
+            for chosen, x, count in zip(self.chosen(kinds), values, bins, strict=True)
+        ]
         return replace(self, edges=tuple(edges))
 
     def cell_in_words(self, column: int, cell: Any) -> str:
@@ -136,10 +135,6 @@ def refuse_empty(values: Sequence[Floats | None], level: int) -> None:
             f"quantiles of a log of more than {SAMPLE:,} rows are those of 1 in {1 << level} "
             "episodes, and there are too few episodes: give the edges, with Grid",
         )
-
-
-def is_unfitted(abstraction: Any) -> bool:
-    return isinstance(abstraction, Quantiles) and abstraction.edges is None
 
 
 def makes_labels(abstraction: Any, part: int) -> bool:

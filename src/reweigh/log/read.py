@@ -99,7 +99,11 @@ def assemble(
     )
     reader.numbers("target_prob")
     ended, cut = reader.truths(columns.terminated), reader.truths(columns.truncated)
-    shared = reader.shared(episode, len(episodes))
+    shared: dict[str, Any] = {}  # what all rows of an episode share
+    if columns.cluster is not None or columns.weight is not None:
+        from reweigh.log.of_episodes import of_episodes
+
+        shared = of_episodes(reader, episode, len(episodes))
     tell(0.8)
 
     linked = _Linked(episode, len(episodes), step, state, following, states, ended, cut)
@@ -116,6 +120,7 @@ def assemble(
     known = np.full(len(last), HIDDEN) if following is None else following[last]
     if horizon < rows.longest:
         known = _after_horizon(rows, used, horizon, state, known)
+    abstraction, bins = described(reader.abstraction, columns.state)
     over = ended[last] | (before & ~cut[last] & (short == "terminal"))
     ending = np.where(over, END, np.where(known < 0, UNKNOWN, known))
     beyond = len(episode) - len(used.order)
@@ -138,12 +143,22 @@ def assemble(
         discount=discount,
         columns=columns,
         source=reader.source,
-        abstraction=reader.describe_abstraction(),
+        abstraction=abstraction,
         notes=(
             *(f"cut at the horizon {horizon}: {beyond:,} later rows are not used",) * bool(beyond),
-            *reader.bin_notes(),
+            *bins,
         ),
     )
+
+
+def described(abstraction: Any, names: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """An abstraction of these state columns as text, and what readers should know of its bins."""
+    if abstraction is None:
+        return None, ()
+    from reweigh.log.abstractions import describe_abstraction
+    from reweigh.log.quantiles import bin_notes
+
+    return describe_abstraction(abstraction), bin_notes(abstraction, names)
 
 
 def _after_horizon(

@@ -68,20 +68,6 @@ class RoleReader:
         self.times: Any = None  # of the rows, whether they are known, and say their offset
         self._cells: dict[str, pa.ChunkedArray] = {}  # columns that messages quote
 
-    def describe_abstraction(self) -> str | None:
-        if self.abstraction is None:
-            return None
-        from reweigh.log.abstractions import describe_abstraction
-
-        return describe_abstraction(self.abstraction)
-
-    def bin_notes(self) -> tuple[str, ...]:
-        if self.abstraction is None:
-            return ()
-        from reweigh.log.quantiles import bin_notes
-
-        return bin_notes(self.abstraction, self.columns.state)
-
     def find_bins(self, episode: Codes, episodes: Labels) -> None:
         """The edges of quantiles, where the abstraction asks for them."""
         if self.abstraction is None:
@@ -265,9 +251,13 @@ class RoleReader:
 
     def states(self, names: tuple[str, ...], null_allowed: bool = False) -> tuple[Codes, Labels]:
         null_rule = None if null_allowed or self.allow_hidden else rules.NULL_STATE
-        edges = getattr(self.abstraction, "edges", None)
-        if self.abstraction is not None and not self._in_bins():
-            return self._abstract(names, null_rule)
+        edges = None
+        if self.abstraction is not None:
+            from reweigh.log.quantiles import Quantiles
+
+            if not isinstance(self.abstraction, Quantiles):
+                return self._abstract(names, null_rule)
+            edges = self.abstraction.edges
         parts = [
             self._state(name, null_rule)
             if edges is None or edges[j] is None
@@ -275,11 +265,6 @@ class RoleReader:
             for j, name in enumerate(names)
         ]
         return combine(parts)
-
-    def _in_bins(self) -> bool:
-        from reweigh.log.quantiles import Quantiles
-
-        return isinstance(self.abstraction, Quantiles)
 
     def _binned(self, name: str, edges: Floats, null_rule: Rule | None) -> tuple[Codes, Labels]:
         """The bins of a column of numbers."""
@@ -386,14 +371,6 @@ class RoleReader:
         values, nulls = float_rows(self._pieces(name), self.count)
         self.faults.numbers(role, name, values, nulls, density=self.continuous)
         return values
-
-    def shared(self, episode: Codes, count: int) -> dict[str, npt.NDArray[Any]]:
-        """By role (count,) the clusters and the weights of the episodes, where the log has them."""
-        if self.columns.cluster is None and self.columns.weight is None:
-            return {}
-        from reweigh.log.of_episodes import of_episodes
-
-        return of_episodes(self, episode, count)
 
     def truths(self, name: str | None) -> Mask:
         values = None

@@ -21,8 +21,7 @@ from reweigh.log.states import END, HIDDEN, label_text
 from reweigh.system.files import digest_of
 
 if TYPE_CHECKING:
-    from reweigh.log.large_arrays import BorrowedArrays
-    from reweigh.log.paired_rows import Pairs
+    from reweigh.log.large_arrays import BorrowedArrays, Pairs
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

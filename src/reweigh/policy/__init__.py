@@ -23,7 +23,7 @@ Scope = Literal["state", "row", "logged action"]
 BatchFunction = Callable[[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.int64]], Any]
 MOST_KEPT = 1 << 25  # numbers: 256 MiB
 RULE, SKOPS = ".rule", ".skops"
-PICKLES = (".pkl", ".pickle", ".joblib")
+NO_TABLES = (RULE, SKOPS, ".pkl", ".pickle", ".joblib")  # the last three are pickles
 LARGEST_RULE = 1 << 20  # bytes
 
 
@@ -314,7 +314,7 @@ def read_policy(
     """
     is_path = isinstance(path, str | os.PathLike)
     ending = Path(path).suffix.lower() if is_path else ""
-    if ending in (RULE, SKOPS, *PICKLES):
+    if ending in NO_TABLES:
         if (state, action, prob, step) != ("state", "action", "prob", "step"):
             raise UsageError(
                 f"state, action, prob and step name the columns of a table; {str(path)!r} is none"
@@ -337,7 +337,7 @@ def policy_from(given: Any, state: Sequence[str], action: str) -> Policy:
     from reweigh.log.csv_files import CsvFormat
     from reweigh.log.sources import open_source
 
-    if isinstance(given, str | os.PathLike) and not has_columns(Path(given)):
+    if isinstance(given, str | os.PathLike) and Path(given).suffix.lower() in NO_TABLES:
         return read_policy(given)
     given = str(given) if isinstance(given, os.PathLike) else given
     names = open_source(given, CsvFormat()).names
@@ -348,11 +348,6 @@ def policy_from(given: Any, state: Sequence[str], action: str) -> Policy:
         state=state[0] if len(state) == 1 else list(state),
         action=action if action in names else "action",
     )
-
-
-def has_columns(path: Path) -> bool:
-    """Whether a policy file is a table, whose columns have names."""
-    return path.suffix.lower() not in (RULE, SKOPS, *PICKLES)
 
 
 def _read_rule(path: Path, name: str | None) -> Policy:

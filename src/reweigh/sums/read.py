@@ -134,9 +134,10 @@ class ScannedLog:
     def description(self) -> dict[str, Any]:
         """The description of the log without reading it again, as plain values: how it is read, and
         the values from the sums computed so far."""
-        from reweigh.log.abstractions import describe_abstraction
+        from reweigh.log.read import described
 
         reading, sums = self.reading, list(self._by_request.values())
+        abstraction, bins = described(reading.abstraction, reading.columns.state)
         found = {
             "source": self.source,
             "engine": self.scanner.name,
@@ -148,15 +149,11 @@ class ScannedLog:
             "horizon": reading.horizon,
             "discount": reading.discount,
             "state_columns": list(reading.columns.state),
-            "abstraction": describe_abstraction(reading.abstraction),
+            "abstraction": abstraction,
             "continuous_actions": reading.continuous_actions,
             "behavior_prob_from": self.behavior_source,
-        }
+        } | ({} if abstraction is None else {"notes": list(bins)})
         # products alone do not count rows
-        if reading.abstraction is not None:
-            from reweigh.log.quantiles import bin_notes
-
-            found["notes"] = list(bin_notes(reading.abstraction, reading.columns.state))
         fullest = max(sums, key=lambda one: one.kinds != ("trajectories",), default=None)
         return found if fullest is None else found | fullest.describe()
 
@@ -325,10 +322,10 @@ def _with_bins(source: Any, reading: Reading, scanner: Scanner) -> Reading:
     """With the edges of quantiles, for which the log is read now, where there are any to find."""
     if reading.abstraction is None:
         return reading
-    from reweigh.log.quantiles import Quantiles, is_unfitted, refuse_empty
+    from reweigh.log.quantiles import Quantiles, refuse_empty
 
     abstraction = reading.abstraction
-    if not isinstance(abstraction, Quantiles) or not is_unfitted(abstraction):
+    if not isinstance(abstraction, Quantiles) or abstraction.edges is not None:
         return reading
     find = getattr(scanner, "state_values", None)
     if find is None:

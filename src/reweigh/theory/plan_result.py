@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -11,7 +10,7 @@ from typing import Any
 
 from reweigh.errors import RefusedError, check
 from reweigh.show.record import refusal_json
-from reweigh.show.text import by_text, display_names
+from reweigh.show.text import by_text, columns_of, display_names, wrapped
 from reweigh.system import number, rounded, two_digits
 from reweigh.trust.breakdown import Decomposition
 
@@ -283,20 +282,8 @@ def _count(n: int) -> str:
 
 
 def _table(rows: list[list[str]], left: Sequence[int]) -> list[str]:
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if k in left else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return [f"  {line}" for line in columns_of(rows, left)]
 
 
 def _wrapped(texts: Iterable[str]) -> list[str]:
-    return [
-        line
-        for text in texts
-        for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    ]
+    return [line for text in texts for line in wrapped(text, WIDTH, "  ")]

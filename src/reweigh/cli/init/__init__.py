@@ -18,7 +18,7 @@ from reweigh.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from reweigh.cli.init.columns import Look
-    from reweigh.cli.init.proposal import Choice, Proposal
+    from reweigh.cli.init.roles import Choice, Proposal
 
 LONGEST_WORD = 28  # characters in a table
 MANY = ("state", "next_state")  # roles that several columns may share

@@ -5,15 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from reweigh.cli.init.columns import Column, Repair, count_from_zero, date_to_iso
-from reweigh.cli.init.proposal import (
+from reweigh.cli.init.roles import (
     BY_NAME,
+    PART,
+    Order,
     Proposal,
     best_named,
+    is_clock,
     is_named,
+    rating,
     reason,
     speaks_for,
+    words,
 )
-from reweigh.cli.init.roles import PART, Order, is_clock, rating, words
 
 ID_WORDS = {"id", "uuid", "guid", "key"}
 

@@ -15,26 +15,24 @@ import numpy as np
 
 from reweigh.cli.init.columns import Column, Look, Repair, is_percent
 from reweigh.cli.init.order import find_order
-from reweigh.cli.init.proposal import (
-    BY_NAME,
-    Choice,
-    Proposal,
-    best_named,
-    is_named,
-    reason,
-    speaks_for,
-)
 from reweigh.cli.init.roles import (
     AFTERWARD,
+    BY_NAME,
     CHOSEN_BY_NAME,
     EARLY,
     FLAGS,
     LEAST,
     PART,
     ROLES,
+    Choice,
     Order,
+    Proposal,
+    best_named,
     is_clock,
+    is_named,
     rating,
+    reason,
+    speaks_for,
     words,
 )
 from reweigh.log.quantiles import edges_of

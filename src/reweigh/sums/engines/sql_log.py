@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from reweigh.errors import Fault, Place, RefusedError, UsageError, input_error, nearest
 from reweigh.log import rules
-from reweigh.log.abstractions import Grid, Rounding, describe_abstraction
-from reweigh.log.quantiles import Quantiles, bin_notes, makes_labels, sample_level
-from reweigh.log.read import log_description, missing_column
+from reweigh.log.abstractions import Grid, Rounding
+from reweigh.log.quantiles import Quantiles, makes_labels, sample_level
+from reweigh.log.read import described, log_description, missing_column
 from reweigh.log.rules import Faults, column_fault
 from reweigh.log.states import HIDDEN, Labels, is_number, is_text, unite
 from reweigh.log.steps import Identity
@@ -182,13 +182,14 @@ class Facts:
     def describe(self, source: str, reading: Reading) -> dict[str, Any]:
         """As plain values: those of `EpisodeLog.describe`."""
         counts = {k: v for k, v in vars(self).items() if k not in ("identity", "ids")}
+        abstraction, notes = described(reading.abstraction, reading.columns.state)
         return log_description(
             source,
             reading.columns,
-            describe_abstraction(reading.abstraction),
+            abstraction,
             visited=len(self.states),
             discount=reading.discount,
-            notes=bin_notes(reading.abstraction, reading.columns.state),
+            notes=notes,
             **counts,
         )
 
