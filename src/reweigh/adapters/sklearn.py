@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import Fault, UsageError, check, input_error, nearest
+from reweigh.errors import UsageError, check, nearest
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Floats
+from reweigh.policy.behavior import refuse_zeros
 from reweigh.policy.classifier import ClassifierPolicy, features_of, frame_of
 from reweigh.system import optional_module
 
@@ -27,23 +28,13 @@ class ClassifierBehavior:
 
     def probabilities(self, log: EpisodeLog) -> Floats:
         mu = self.policy.probabilities(log)
-        bad = ~(mu > 0)
-        if np.any(bad):
-            first = int(np.flatnonzero(bad)[0])
-            raise input_error(
-                "the estimated behavior",
-                [
-                    Fault(
-                        "behavior-zero",
-                        f"{self.policy.name} gives probability 0 to an action that was taken",
-                        "use a classifier that gives every action a positive probability, "
-                        "such as logistic regression, or a calibrated or smoothed one",
-                        (log.place(first, log.columns.action, log.raw_actions()[first]),),
-                        int(bad.sum()),
-                        len(bad),
-                    )
-                ],
-            )
+        refuse_zeros(
+            log,
+            mu,
+            f"{self.policy.name} gives probability 0 to an action that was taken",
+            "use a classifier that gives every action a positive probability, such as logistic "
+            "regression, or a calibrated or smoothed one",
+        )
         return mu
 
 

@@ -56,8 +56,7 @@ def of_episodes(reader: RoleReader, episode: Codes, count: int) -> dict[str, Arr
         known = label_array(labels.values or (None,))
         found["cluster"] = known[code]
     if columns.weight is not None:
-        weight = reader.numbers("weight")
-        assert weight is not None
+        weight = reader.numbers("weight", columns.weight)
         finite = np.isfinite(weight)
         bad = WEIGHT_RANGE.broken(weight, finite)
         reader.faults.rows(WEIGHT_RANGE, columns.weight, bad, weight)

@@ -93,11 +93,11 @@ def assemble(
     action, actions = reader.actions()
     action = in_order(action, used)
     tell(0.6)
-    reward, behavior = (
-        None if values is None else in_order(values, used)
-        for values in map(reader.numbers, ("reward", "behavior_prob"))
-    )
-    reader.numbers("target_prob")
+    reward, behavior = in_order(reader.numbers("reward", columns.reward), used), None
+    if columns.behavior_prob is not None:
+        behavior = in_order(reader.numbers("behavior_prob", columns.behavior_prob), used)
+    if columns.target_prob is not None:
+        reader.numbers("target_prob", columns.target_prob)
     ended, cut = reader.truths(columns.terminated), reader.truths(columns.truncated)
     shared: dict[str, Any] = {}  # what all rows of an episode share
     if columns.cluster is not None or columns.weight is not None:
@@ -111,7 +111,6 @@ def assemble(
     reader.faults.raise_if_any(reader.source.describe())
     assert rows is not None  # or a fault was raised
     assert used is not None
-    assert reward is not None
     horizon = horizon or rows.longest
     require_steps(horizon)
     last = used.last_rows
@@ -308,26 +307,24 @@ def log_table(log: EpisodeLog) -> pa.Table:
         "step": pa.array(steps.step[order]),
         **label_columns("state", log.states, steps.state[order]),
     }
-    if log.actions is None:
-        columns["action"] = pa.array(steps.action[order])
-    else:
+    if log.actions is not None:
         columns |= label_columns("action", log.actions, steps.action[order])
-    columns["reward"] = pa.array(steps.reward[order])
-    if steps.behavior_prob is not None:
-        columns["behavior_prob"] = pa.array(steps.behavior_prob[order])
-    if log.columns.target_prob is not None:
-        columns["target_prob"] = pa.array(log.column(log.columns.target_prob)[order])
-    for role, values in (("cluster", steps.cluster), ("weight", steps.weight)):
-        if values is not None:
-            columns[role] = pa.array(values[steps.episode_index][order])
+    pi, of = log.columns.target_prob, steps.episode_index
+    by_row = {
+        "action": steps.action if log.actions is None else None,
+        "reward": steps.reward,
+        "behavior_prob": steps.behavior_prob,
+        "target_prob": None if pi is None else log.column(pi),
+        "cluster": None if steps.cluster is None else steps.cluster[of],
+        "weight": None if steps.weight is None else steps.weight[of],
+    }
+    columns |= {name: pa.array(v[order]) for name, v in by_row.items() if v is not None}
     following = np.where(steps.next_state < 0, HIDDEN, steps.next_state)
     if np.any(steps.ending >= 0):
         columns |= label_columns("next_state", log.states, following[order])
-    last = steps.step == steps.lengths[steps.episode_index] - 1
+    last = steps.step == steps.lengths[of] - 1
     flags = {"terminated": steps.ending == END, "truncated": steps.truncated}
-    for name, flag in flags.items():
-        if np.any(flag):
-            columns[name] = pa.array((last & flag[steps.episode_index])[order])
+    columns |= {name: pa.array((last & f[of])[order]) for name, f in flags.items() if np.any(f)}
     return pa.table(columns)
 
 

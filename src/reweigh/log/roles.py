@@ -352,19 +352,14 @@ class RoleReader:
     def actions(self) -> tuple[npt.NDArray[Any], Labels | None]:
         name = self.columns.action
         if self.continuous:
-            values = self.numbers("action")
-            assert values is not None
-            return values, None
+            return self.numbers("action", name), None
         if pa.types.is_floating(self.kind(name)):
             self.faults.column(rules.FLOAT_ACTION, name)
             return self._none()
         return self.ids("action", name)
 
-    def numbers(self, role: str) -> Floats | None:
-        """The numbers of a role; None if it has no column, zeros if that holds something else."""
-        name = getattr(self.columns, role)
-        if name is None:
-            return None
+    def numbers(self, role: str, name: str) -> Floats:
+        """The numbers of a role's column, zeros if it holds something else."""
         if not is_number(self.kind(name)):
             not_numbers(self.faults, name, self.table.column(name))
             return np.zeros(self.count)

@@ -61,27 +61,26 @@ class FittedBehavior:
         with np.errstate(invalid="ignore", divide="ignore"):
             mu = (in_cell + self.smoothing) / (in_row + self.smoothing * len(self.actions))
         mu = np.where(cell == NEW_ACTION, 0.0, mu)  # smoothing covers the known actions only
-        bad = ~(mu > 0)
-        if np.any(bad):
-            first = int(np.flatnonzero(bad)[0])
-            assert log.actions is not None
-            action = log.actions.values[int(log.steps.action[first])]
-            place = log.place(first, log.columns.action, action)
-            raise input_error(
-                "the estimated behavior",
-                [
-                    Fault(
-                        "behavior-zero",
-                        "the episodes used for the estimate do not have this action in this state",
-                        "fit on a log that has it; or use smoothing=1.0 (for a known "
-                        "action), or no cross-fitting",
-                        (place,),
-                        int(bad.sum()),
-                        len(bad),
-                    )
-                ],
-            )
+        refuse_zeros(
+            log,
+            mu,
+            "the episodes used for the estimate do not have this action in this state",
+            "fit on a log that has it; or use smoothing=1.0 (for a known action), or no "
+            "cross-fitting",
+        )
         return np.asarray(mu, np.float64)
+
+
+def refuse_zeros(log: EpisodeLog, mu: Floats, rule: str, fix: str) -> None:
+    """A logged action must have a positive probability under the estimated behavior."""
+    rows = np.flatnonzero(~(mu > 0))
+    if len(rows):
+        first = int(rows[0])
+        assert log.actions is not None
+        action = log.actions.values[int(log.steps.action[first])]
+        places = (log.place(first, log.columns.action, action),)
+        fault = Fault("behavior-zero", rule, fix, places, len(rows), len(mu))
+        raise input_error("the estimated behavior", [fault])
 
 
 def fit_behavior(

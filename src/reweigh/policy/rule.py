@@ -24,6 +24,7 @@ from reweigh.log.states import (
     is_number,
     is_text,
     label_text,
+    one_array,
     plain_numbers,
     texts,
 )
@@ -262,8 +263,7 @@ class Cells:
         if kind == "any":
             return cls(np.zeros(len(known)), known, None)
         if kind == "text":
-            coded = pc.dictionary_encode(texts(column).cast(pa.large_string())).combine_chunks()
-            coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded
+            coded = one_array(pc.dictionary_encode(texts(column).cast(pa.large_string())))
             codes = plain_numbers(coded.indices.fill_null(0))
             return cls(codes, known, coded.dictionary.to_pylist())
         if pa.types.is_boolean(column.type):

@@ -170,7 +170,9 @@ def _parts(table: pa.Table, header: Header, what: str) -> dict[str, Any]:
         begin = int(rows[0]) if len(rows) else 0
         chosen = table.slice(begin, len(rows)) if together else table.take(pa.array(rows))
         own, columns = header.tables.get(name), dict(header.scalars.get(name, {}))
-        needed = [f.name for f in fields(RECORDS[name])] if own is None else _columns_of(own)
+        needed: tuple[str, ...] = tuple(f.name for f in fields(RECORDS[name])) if own is None else (
+            *own_keys(own), "n", *own.columns
+        )  # fmt: skip
         for column in [column for column in needed if column not in columns]:
             if column not in chosen.column_names and column in LACKING:
                 columns[column] = LACKING[column](columns)
@@ -178,10 +180,6 @@ def _parts(table: pa.Table, header: Header, what: str) -> dict[str, Any]:
                 columns[column] = _column(chosen, name, column, what)
         parts[name] = RECORDS[name](**columns) if own is None else DeclaredSums(own, columns)
     return parts
-
-
-def _columns_of(table: Table) -> tuple[str, ...]:
-    return (*own_keys(table), "n", *table.columns)
 
 
 def _column(rows: pa.Table, kind: str, name: str, what: str) -> Any:
@@ -221,19 +219,14 @@ def _every(words: str, of: type[Any], fits: Callable[[Any], bool]) -> Rule:
     """A list, or an object by its values."""
 
     def all_fit(given: Any) -> bool:
-        if not isinstance(given, of):
-            return False
-        return all(map(fits, given.values() if isinstance(given, dict) else given))
+        items = given.values() if isinstance(given, dict) else given
+        return isinstance(given, of) and all(map(fits, items))
 
     return Rule(words, all_fit)
 
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def _is_range(value: Any) -> bool:
@@ -263,9 +256,9 @@ def _table(value: Any) -> Table:
     return Table(**value | {"keys": tuple(value["keys"])})
 
 
-TEXT = Rule("a text", _is_text)
+TEXT = Rule("a text", lambda value: isinstance(value, str))
 TRUTH = Rule("true or false", lambda value: type(value) is bool)
-TEXTS = _every("a list of texts", list, _is_text)
+TEXTS = _every("a list of texts", list, TEXT.fits)
 LABELS = Rule("a list of different whole numbers and texts", _are_labels)
 ABOUT: dict[str, Rule] = {
     "horizon": _whole(1),
@@ -290,7 +283,7 @@ HEADER: dict[str, Rule] = {
     "truncated": _whole(0),
     "hidden": TRUTH,
     "kinds": TEXTS,
-    "left_out": _every("texts by kind", dict, _is_text),
+    "left_out": _every("texts by kind", dict, TEXT.fits),
     "unchecked": TEXTS,
     "rewards": Rule("two numbers, the smaller first", _is_range).or_null(),
     "extras": _every("objects by kind", dict, lambda v: isinstance(v, dict) and "version" in v),

@@ -38,11 +38,8 @@ class Goal:
 
     def episodes(self, variance: float) -> int:
         """n, at least 1."""
-        z, size = self.quantile, self.half_width
-        if size is None:
-            assert self.difference is not None
-            assert self.power is not None
-            z, size = z + NORMAL.inv_cdf(self.power), self.difference
+        z = self.quantile if self.power is None else self.quantile + NORMAL.inv_cdf(self.power)
+        size = self.half_width or self.difference or 0.0
         root = math.sqrt(variance) * z / size
         if not root < 1e150:
             raise RefusedError("too-many", "the number of episodes needed overflows floating point")

@@ -292,22 +292,17 @@ def percent_to_share(name: str) -> Repair:
     )
 
 
-def yes_to_true(name: str) -> Repair:
-    return Repair(
-        name,
-        f"{name!r} says yes and no, and reweigh wants true and false",
-        "yes or no must stand here",
-        truths,
-    )
+def yes_to_true(column: Column) -> Repair | None:
+    wrong = f"{column.name!r} says yes and no, and reweigh wants true and false"
+    repair = Repair(column.name, wrong, "yes or no must stand here", truths)
+    return repair if is_yes_or_no(column) else None
 
 
-def truth_to_number(name: str) -> Repair:
-    return Repair(
-        name,
-        f"{name!r} says true and false, and reweigh wants numbers such as 1 and 0",
-        "true or false must stand here",
-        lambda cells: pc.cast(truths(cells), pa.int8()),
-    )
+def truth_to_number(column: Column) -> Repair | None:
+    wrong = f"{column.name!r} says true and false, and reweigh wants numbers such as 1 and 0"
+    rule = "true or false must stand here"
+    repair = Repair(column.name, wrong, rule, lambda cells: pc.cast(truths(cells), pa.int8()))
+    return repair if is_yes_or_no(column) else None
 
 
 def date_to_iso(column: Column) -> Repair | None:

@@ -16,7 +16,6 @@ from reweigh.cli.init.columns import (
     Column,
     Repair,
     is_percent,
-    is_yes_or_no,
     percent_to_share,
     truth_to_number,
     yes_to_true,
@@ -65,12 +64,8 @@ def _no_probability(low: float, bounds: str) -> Callable[[Column, Order | None],
     return unfit
 
 
-def _no_reward(c: Column, order: Order | None) -> str:
-    return "" if c.is_numeric else "it does not hold numbers"
-
-
-def _no_action(c: Column, order: Order | None) -> str:
-    return "" if (c.is_label or c.is_numeric) and not c.nulls else "it has empty cells"
+def _needs(fits: Callable[[Column], bool], otherwise: str) -> Callable[[Column, Order | None], str]:
+    return lambda c, order: "" if fits(c) else otherwise
 
 
 def _no_flag(c: Column, order: Order | None) -> str:
@@ -87,14 +82,6 @@ def _share_of_percent(c: Column) -> Repair | None:
     named = bool(percent) or any(rating(role, c.name) for role in PROBABILITIES)
     large = c.within(0.0, 100.0) and c.values.max() > 2
     return percent_to_share(c.name) if is_percent(c) or (large and named) else None
-
-
-def _truth_of_words(c: Column) -> Repair | None:
-    return yes_to_true(c.name) if is_yes_or_no(c) else None
-
-
-def _number_of_truth(c: Column) -> Repair | None:
-    return truth_to_number(c.name) if is_yes_or_no(c) else None
 
 
 @dataclass(frozen=True)
@@ -148,7 +135,7 @@ ROLES = {
         "response_model selected_tool chosen_tool",
         "action treatment",
         "prob probability propensity next prev previous",
-        _no_action,
+        _needs(lambda c: (c.is_label or c.is_numeric) and not c.nulls, "it has empty cells"),
         absent="no column was found for the action",
     ),
     "reward": Role(
@@ -156,8 +143,8 @@ ROLES = {
         "revenue feedback",
         "reward outcome",
         "prob",
-        _no_reward,
-        _number_of_truth,
+        _needs(lambda c: c.is_numeric, "it does not hold numbers"),
+        truth_to_number,
         absent="no column was found for the reward",
     ),
     "behavior_prob": Role(
@@ -190,14 +177,14 @@ ROLES = {
         "terminated terminal done died death discharged churned",
         "prob time date",
         _no_flag,
-        _truth_of_words,
+        yes_to_true,
     ),
     "truncated": Role(
         "timeout timeouts time_limit censored truncation is_truncated cut cut_off",
         "truncated timeout censored",
         "",
         _no_flag,
-        _truth_of_words,
+        yes_to_true,
     ),
     "time": Role(
         "timestamp datetime date charttime chart_time time ts created_at logged_at served_at "

@@ -8,7 +8,7 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import reduce
 from operator import and_
@@ -44,7 +44,7 @@ Answer = dict[str, Any]
 class Check:
     """A rule of the contract, with its condition on the columns of a table.
 
-    value, more  values of the rows that break it, for the message and its `note`
+    value, more  values of the rows that break it, for the message and its `note`, which names them
     sums         sums beside the count, on which `fix` may depend
     otherwise    the fault if no row meets the condition
     """
@@ -55,7 +55,7 @@ class Check:
     value: Any = field(default_factory=lambda: ibis.null("string"))
     fix: str | Callable[[Answer], str] | None = None
     more: dict[str, Any] = field(default_factory=dict)
-    note: Callable[[Answer], str] | None = None
+    note: str = ""
     sums: dict[str, Any] = field(default_factory=dict)
     otherwise: Fault | None = None
     words: dict[str, object] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Check:
                 self.column,
                 episode=row["e"],
                 step=None if row["t"] is None else int(row["t"]),
-                note="" if self.note is None else self.note(row),
+                note=self.note.format(**row),
             )
             for row in home.run(shown).to_pylist()
         )
@@ -373,7 +373,7 @@ def _in_sequence(rows: Any, name: str) -> tuple[Any, list[Check]]:
     def checks(rows: Any) -> list[Check]:
         t, due = rows["t"], rows["due"]
         first, sound = due.isnull() | (due == 0), rows["sound"] == 1
-        notes = {rules.MISSING_STEP: lambda row: f" (step {int(row['due'])} is missing)"}
+        notes = {rules.MISSING_STEP: " (step {due:.0f} is missing)"}
         return [
             Check(
                 rule,
@@ -381,7 +381,7 @@ def _in_sequence(rows: Any, name: str) -> tuple[Any, list[Check]]:
                 sound & rule.broken(t, due - 1, first),
                 t,
                 more={"due": due},
-                note=notes.get(rule),
+                note=notes.get(rule, ""),
             )
             for rule in SEQUENCE
         ]
@@ -394,34 +394,29 @@ def _in_sequence(rows: Any, name: str) -> tuple[Any, list[Check]]:
 
 def _after_end(rows: Any, layout: Layout) -> list[Check]:
     """No row may follow the row where the episode ended."""
-    checks = []
-    for role, flag in FLAGS.items():
-        if role in layout:
-            end = rows[f"end_{flag}"]
-            bad = (rows["known"] == 1) & rules.ROWS_AFTER_END.broken(rows["t"], end)
-            checks.append(
-                Check(
-                    rules.ROWS_AFTER_END,
-                    layout[role].name,
-                    bad,
-                    rows["t"],
-                    more={"end": end},
-                    note=lambda row: (
-                        f" (a row at this step; the episode ended at step {int(row['end'])})"
-                    ),
-                )
-            )
-    return checks
+    rule, t = rules.ROWS_AFTER_END, rows["t"]
+    return [
+        Check(
+            rule,
+            layout[role].name,
+            (rows["known"] == 1) & rule.broken(t, rows[f"end_{flag}"]),
+            t,
+            more={"end": rows[f"end_{flag}"]},
+            note=" (a row at this step; the episode ended at step {end:.0f})",
+        )
+        for role, flag in FLAGS.items()
+        if role in layout
+    ]
 
 
 def _one_cluster(rows: Any, layout: Layout) -> list[Check]:
     """All rows of an episode have the cluster of its first one."""
     if "cluster" not in layout:
         return []
-    bad = TWO_CLUSTERS.broken(rows["cl"], rows["first_cl"]).fill_null(False)
-    more = {"first": rows["first_cl"]}
-    check = Check(TWO_CLUSTERS, layout["cluster"].name, bad, rows["cl"], more=more)
-    return [replace(check, note=lambda row: f" (its first row has {row['first']!r})")]
+    cluster, first = rows["cl"], rows["first_cl"]
+    bad, name = TWO_CLUSTERS.broken(cluster, first).fill_null(False), layout["cluster"].name
+    note = " (its first row has {first!r})"
+    return [Check(TWO_CLUSTERS, name, bad, cluster, more={"first": first}, note=note)]
 
 
 def _next_states(rows: Any, layout: Layout, reading: Reading, fine: Any) -> list[Check]:
@@ -432,14 +427,11 @@ def _next_states(rows: Any, layout: Layout, reading: Reading, fine: Any) -> list
     goes_on = fine & (rows["lt"] - 1 == rows["t"]).fill_null(False)
     differ = expr.any_of([rows[f"n{j}"] != rows[f"l{j}"] for j in parts])
     both = rows["n0"].notnull() & rows["l0"].notnull()
-
-    def following(row: Answer) -> str:
-        state = tuple(row[f"l{j}"] for j in parts)
-        return f" (the next row's state is {state[0] if len(state) == 1 else state!r})"
-
     agree = rules.NEXT_STATE.broken(goes_on, both, differ)
     more = {f"l{j}": rows[f"l{j}"] for j in parts}
-    checks = [Check(rules.NEXT_STATE, name, agree, rows["n0"], more=more, note=following)]
+    state = ", ".join(f"{{{part}!r}}" for part in more)
+    note = f" (the next row's state is {state if len(more) == 1 else f'({state})'})"
+    checks = [Check(rules.NEXT_STATE, name, agree, rows["n0"], more=more, note=note)]
     if not reading.hidden:
         bad = rules.NULL_NEXT_STATE.broken(goes_on, rows["n0"].isnull())
         checks.append(Check(rules.NULL_NEXT_STATE, name, bad))

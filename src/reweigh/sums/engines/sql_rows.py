@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple
 
@@ -65,44 +65,21 @@ def parts_of(layout: Layout, role: str) -> list[str]:
 # ---- conditions and numbers that mean the same on every engine ---------------------------------
 
 
-def database_function(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
-    """A function that databases have, by its own name or this one."""
-    declared: Callable[..., Any] = ibis.udf.scalar.builtin(function, name=name)
+def database_function(name: str, takes: Any, gives: Any) -> Callable[[Any], Any]:
+    """A function of one argument that databases have; with `takes` None of any type."""
+    declare = ibis.udf.scalar.builtin(name=name, signature=((takes,), gives))
+    declared: Callable[[Any], Any] = declare(lambda x: x)
     return declared
 
 
-@database_function
-def list_min(numbers: list[float]) -> float: ...  # type: ignore[empty-body]
-
-
-@database_function
-def epoch_us(moment) -> int: ...  # type: ignore[no-untyped-def, empty-body]
-
-
-@database_function
-def encode(text: str) -> bytes: ...  # type: ignore[empty-body]
-
-
-@database_function
-def decode(data: bytes) -> str: ...  # type: ignore[empty-body]
-
-
-@database_function
-def md5(text: str) -> str: ...  # type: ignore[empty-body]
-
-
-@database_function
-def to_hex(data: str) -> str: ...  # type: ignore[empty-body]
-
-
-@partial(database_function, name="hex")
-def hexadecimal(data: str) -> str: ...  # type: ignore[empty-body]
-
-
-@database_function
-def to_utf8(text: str) -> str: ...  # type: ignore[empty-body]
-
-
+list_min = database_function("list_min", list[float], float)
+epoch_us = database_function("epoch_us", None, int)
+encode = database_function("encode", str, bytes)
+decode = database_function("decode", bytes, str)
+md5 = database_function("md5", str, str)
+to_hex = database_function("to_hex", str, str)
+hexadecimal = database_function("hex", str, str)
+to_utf8 = database_function("to_utf8", str, str)
 MD5: dict[str, Callable[[Any], Any]] = {  # in hexadecimal digits; elsewhere md5 itself gives these
     "bigquery": lambda text: to_hex(md5(text)),
     "trino": lambda text: to_hex(md5(to_utf8(text))).lower(),

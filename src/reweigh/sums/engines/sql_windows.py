@@ -99,17 +99,12 @@ def _after_the_end(rows: Any, memory: int, horizon: int) -> Any:
 
 def _columns(rows: Any, step: Any, reward: Any, s_next: Any, alone: Any) -> Any:
     """The same columns of the same types, whatever the windows."""
+    whole, real = ("block", "zeros", "begin", "begin_s", "begin_zeros"), ("rho", "cum", "begin_cum")
     return rows.select(
-        block=rows["block"].cast("int64"),
         t_next=step.cast("int64") + 1,
         s_next=s_next.cast("int64"),
         y=reward.cast("float64"),
-        rho=rows["rho"].cast("float64"),
-        cum=rows["cum"].cast("float64"),
-        zeros=rows["zeros"].cast("int64"),
-        begin=rows["begin"].cast("int64"),
-        begin_s=rows["begin_s"].cast("int64"),
-        begin_cum=rows["begin_cum"].cast("float64"),
-        begin_zeros=rows["begin_zeros"].cast("int64"),
         alone=alone.cast("int64"),
+        **{name: rows[name].cast("int64") for name in whole},
+        **{name: rows[name].cast("float64") for name in real},
     )
