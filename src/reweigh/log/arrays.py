@@ -232,8 +232,8 @@ def _with_shared(log: EpisodeLog, cluster: Any, weight: Any) -> EpisodeLog:
             values = label_array(labels.values)[codes]
         vars(steps)[role] = values
     faults.raise_if_any("the arrays")
-    names = {"cluster": None if cluster is None else "cluster"}
-    names["weight"] = None if weight is None else "weight"
+    given = {"cluster": cluster, "weight": weight}
+    names = {role: None if values is None else role for role, values in given.items()}
     return replace(log, columns=replace(log.columns, **names))  # type: ignore[arg-type]
 
 

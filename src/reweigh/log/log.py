@@ -73,11 +73,13 @@ class Columns:
         return pairs
 
 
-def check_options(hidden: str, discount: float) -> None:
-    """The options that every way of making a log shares."""
+def check_options(hidden: str, discount: float, short: str = "error") -> None:
+    """The options that every way of making a log shares, and how short episodes are read."""
     check(hidden in ("error", "allow"), "hidden", '"error" or "allow"', hidden)
     number = isinstance(discount, int | float | np.integer | np.floating)
     check(number and 0 < discount <= 1, "discount", "a number in (0, 1]", discount)
+    listed = '"error", "terminal" or "truncated"'
+    check(short in ("error", "terminal", "truncated"), "short_episodes", listed, short)
 
 
 class Source(Protocol):

@@ -85,8 +85,7 @@ def assemble(
     if columns.next_state is not None:
         next_codes, next_labels = reader.states(columns.next_state, null_allowed=True)
         joint = unite(states, next_labels)
-        following = np.append(joint.translate(next_labels), HIDDEN)[next_codes]
-        states = joint
+        states, following = joint, np.append(joint.translate(next_labels), HIDDEN)[next_codes]
     used = None
     if rows is not None:
         used = rows.until(min(horizon or rows.longest, rows.longest), episode, step)

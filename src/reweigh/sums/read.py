@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from reweigh.errors import UsageError, check, check_horizon, hints
-from reweigh.log.log import Columns, Names, ShortEpisodes, columns_of
+from reweigh.errors import UsageError, check_horizon, hints
+from reweigh.log.log import Columns, Names, ShortEpisodes, check_options, columns_of
 from reweigh.sums.tables import BUILT_IN
 from reweigh.system.files import files_behind
 
@@ -229,16 +229,9 @@ def read_log(
     or of Spark (then `data` is None); an Ibis table may be given itself.
     """
     from reweigh.log.csv_files import CsvFormat
-    from reweigh.log.log import check_options
 
-    check_options(hidden, discount)
+    check_options(hidden, discount, short_episodes)
     horizon = None if horizon is None else check_horizon(horizon)
-    check(
-        short_episodes in ("error", "terminal", "truncated"),
-        "short_episodes",
-        '"error", "terminal" or "truncated"',
-        short_episodes,
-    )
     reading = Reading(
         columns=columns_of(
             episode=episode,

@@ -8,7 +8,7 @@ read from its folder: importing the package would import the unmaintained gym.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, cached_property
 from importlib import metadata
@@ -201,20 +201,18 @@ def _icu_policy(name: str) -> Floats:
     """π(a|s), (S,A), of a name of BASELINES or CANDIDATES, read-only."""
     world, admissible = _icu_tables()
     expert = world._behavior[0]
-    policy: Floats = expert
-    if name == "random":
-        policy = np.full(expert.shape, 1 / ACTIONS)
-    elif name == "optimal":
-        policy = improvement.best_policy(world, admissible)
-    elif name == "softened":
-        policy = improvement.softened(expert, SOFTENED)
-    elif name == "tilted":
-        advantage = improvement.lasting_advantage(world, expert)
-        policy = improvement.tilted(expert, advantage, TILT)
-    elif name == "optimal-mix":
-        policy = (1 - MIXED) * expert + MIXED * _icu_policy("optimal")
+    policies: dict[str, Callable[[], Floats]] = {
+        "expert": lambda: expert,
+        "random": lambda: np.full(expert.shape, 1 / ACTIONS),
+        "optimal": lambda: improvement.best_policy(world, admissible),
+        "softened": lambda: improvement.softened(expert, SOFTENED),
+        "tilted": lambda: improvement.tilted(
+            expert, improvement.lasting_advantage(world, expert), TILT
+        ),
+        "optimal-mix": lambda: (1 - MIXED) * expert + MIXED * _icu_policy("optimal"),
+    }
     over = np.isin(np.arange(STATES), world.terminal)[:, None]
-    policy = np.where(over, expert, policy)  # no ratio but 1 once the episode is over
+    policy = np.where(over, expert, policies[name]())  # no ratio but 1 once the episode is over
     policy.setflags(write=False)
     return policy
 

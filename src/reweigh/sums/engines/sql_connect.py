@@ -189,9 +189,8 @@ def refuse_twins(names: Sequence[str], where: str, who: str, otherwise: str = ""
 
 def needed(reading: Reading, policy: Mapping[str, str], known: Sequence[str]) -> list[str]:
     """The columns that are read, of those that there are."""
-    wanted = [name for _, name in reading.columns.by_role()]
-    wanted += policy.values()
-    wanted += [] if reading.only is None else [reading.only.column]
+    of_group = () if reading.only is None else (reading.only.column,)
+    wanted = (*(name for _, name in reading.columns.by_role()), *policy.values(), *of_group)
     return [name for name in dict.fromkeys(wanted) if name in known]
 
 

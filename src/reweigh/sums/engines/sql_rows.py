@@ -209,6 +209,17 @@ def truth(column: Any, kind: pa.DataType) -> Any:
     return (column == 1).fill_null(False)
 
 
+TYPED: dict[str, tuple[str, Callable[[Any, pa.DataType], Any]]] = {  # name here, type by role
+    "episode": ("e", label),
+    "step": ("t", step),
+    "reward": ("y", number),
+    "behavior_prob": ("mu", number),
+    "target_prob": ("tp", number),
+    "policy": ("q", number),
+    "cluster": ("cl", label),
+}
+
+
 def typed(log: Any, layout: Layout, reading: Reading) -> Any:
     """The log with its columns typed by role, beside the raw ones."""
 
@@ -217,19 +228,11 @@ def typed(log: Any, layout: Layout, reading: Reading) -> Any:
 
     if reading.abstraction is not None:
         log = with_cells(log, layout, reading.abstraction)
-    columns = {"e": of("episode", label)}
-    if "step" in layout:
-        columns["t"] = of("step", step)
-    columns |= _states(log, layout, reading)
-    hidden = [columns[f"s{j}"].isnull() for j in range(len(reading.columns.state))]
-    columns["hid"] = one_if(any_of(hidden))
-    columns["a"] = of("action", number if reading.continuous_actions else label)
-    columns["y"] = of("reward", number)
-    for role, short in (("behavior_prob", "mu"), ("target_prob", "tp"), ("policy", "q")):
-        if role in layout:
-            columns[short] = of(role, number)
-    if "cluster" in layout:
-        columns["cl"] = of("cluster", label)
+    states = _states(log, layout, reading)
+    hidden = [states[f"s{j}"].isnull() for j in range(len(reading.columns.state))]
+    reads = TYPED | {"action": ("a", number if reading.continuous_actions else label)}
+    columns = {short: of(role, read) for role, (short, read) in reads.items() if role in layout}
+    columns |= states | {"hid": one_if(any_of(hidden))}
     for role, short in (("terminated", "ended"), ("truncated", "cut")):
         columns[short] = of(role, truth) if role in layout else ibis.literal(False)
     if layout.keys() >= {"step"} and "time" not in layout:
