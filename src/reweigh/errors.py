@@ -186,6 +186,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
 
 
+def no_column(name: str, known: Sequence[str]) -> UsageError:
+    """The message for a column that a log does not have."""
+    listed = ", ".join(map(repr, known))
+    return UsageError(f"the log has no column {name!r}{nearest(name, known)} (columns: {listed})")
+
+
 def must_be(parameter: str, rule: str, got: object) -> UsageError:
     """The message for a wrong argument, in one form for all."""
     return UsageError(f"the parameter {parameter!r} must be {rule}; got {got!r} instead")

@@ -122,7 +122,7 @@ def read_decisions(
     names = [name for name in dict.fromkeys((*named, cluster, *sampled)) if name is not None]
     _refuse_absent(source, names)
     lines = Lines(source, source.read(names, ()))
-    weights = _weights(lines, sampled)
+    weights, offered = _weights(lines, sampled), None
     episode = np.arange(lines.count) if session is None else lines.codes(session)
     columns = {name: lines.table.column(name) for name in (*states, reward, *keep)}
     columns |= {
@@ -132,7 +132,6 @@ def read_decisions(
         "propensity": pa.array(_propensities(lines, propensity, count, samples)),
     }
     columns |= weights | ({} if cluster is None else {"cluster": lines.table.column(cluster)})
-    offered = None
     if candidates is not None:
         offered = _offered(lines, chosen, candidates)
         columns["candidates"] = lines.table.column(candidates)

@@ -371,8 +371,8 @@ class Joint:
             of = Clustering.of(log)
             centered, n = deviations(of.sums(psi), of.sizes), len(of.names)
         root = np.linalg.qr(centered, mode="r")  # (min(n, k), k)
-        made = np.random.default_rng(seed).standard_normal((draws, len(root))) @ root
-        return cls(centered.T @ centered, made, n)
+        draws_of_errors = np.random.default_rng(seed).standard_normal((draws, len(root))) @ root
+        return cls(centered.T @ centered, draws_of_errors, n)
 
     def errors(self, contrasts: Floats) -> Floats:
         """(m,) standard errors of the contrasts, (m, k)."""

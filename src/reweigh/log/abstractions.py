@@ -128,8 +128,10 @@ def describe_abstraction(abstraction: AnyAbstraction | None) -> str | None:
 def state_in_words(state: str, columns: Sequence[str], abstraction: str | None) -> str:
     """A state's name by its columns and their values or ranges, such as "map_bp 65–80, lactate ≥ 4"
     for "(2, 1)"; the name itself where it has no such parts. `abstraction` is its description."""
-    made = _described(abstraction)
-    if (len(columns) < 2 and made is None) or (abstraction is not None and made is None):
+    known_abstraction = _described(abstraction)
+    if (len(columns) < 2 and known_abstraction is None) or (
+        abstraction is not None and known_abstraction is None
+    ):
         return state
     try:
         label = ast.literal_eval(state)
@@ -139,7 +141,7 @@ def state_in_words(state: str, columns: Sequence[str], abstraction: str | None) 
     if len(parts) != len(columns):
         return state
     words = [
-        str(part) if made is None else made.cell_in_words(column, part)
+        str(part) if known_abstraction is None else known_abstraction.cell_in_words(column, part)
         for column, part in enumerate(parts)
     ]
     return ", ".join(f"{name} {word}" for name, word in zip(columns, words, strict=True))

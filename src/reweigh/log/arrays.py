@@ -46,8 +46,8 @@ class ArraySource:
 
     @property
     def names(self) -> list[str]:
-        made = () if self.compact is None else self.compact.names
-        return [*self.columns, *(name for name in made if name != "reward")]
+        compact_columns = () if self.compact is None else self.compact.names
+        return [*self.columns, *(name for name in compact_columns if name != "reward")]
 
     def describe(self) -> str:
         return "arrays"
@@ -289,9 +289,9 @@ def _log_from_any_arrays(
 def _kind(array: Any) -> str:
     if array is None:
         return "None"
-    found = np.asarray(array)
-    strided = "" if found.flags.c_contiguous else ", not in one piece"
-    return f"{found.dtype} {found.shape}{strided}"
+    values = np.asarray(array)
+    strided = "" if values.flags.c_contiguous else ", not in one piece"
+    return f"{values.dtype} {values.shape}{strided}"
 
 
 def _log_from_plain_arrays(

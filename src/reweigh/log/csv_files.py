@@ -189,8 +189,8 @@ def _parse_slowly(
     try:
         part = _parse(path, form, names, dict.fromkeys(names, pa.string()), keep)
     except pa.ArrowInvalid as error:
-        found = bad_byte(path) or f"{str(path)!r} cannot be read as CSV: {error}"
-        raise InputError(found) from cause
+        fault = bad_byte(path) or f"{str(path)!r} cannot be read as CSV: {error}"
+        raise InputError(fault) from cause
     if ragged:
         raise input_error(str(path), [_ragged_fault(ragged, part)])
     columns = {

@@ -62,9 +62,9 @@ class JsonSource(FileSource):
     @cached_property
     def fields(self) -> dict[str, Field]:
         """The fields that hold values, by their dotted names."""
-        found = list(_fields(self._schema, ()))
-        csvfile.refuse_duplicates([field.name for field in found], str(self.paths[0]))
-        return {field.name: field for field in found}
+        fields = list(_fields(self._schema, ()))
+        csvfile.refuse_duplicates([field.name for field in fields], str(self.paths[0]))
+        return {field.name: field for field in fields}
 
     @property
     def names(self) -> list[str]:

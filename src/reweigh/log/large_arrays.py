@@ -68,14 +68,14 @@ def read_columns(
         partial(_coded, values, order, offsets, ends, room.take(n_rows, np.int32))
         for values, ends in ((states, last), (actions, np.empty(0, np.int32)))
     ]
-    *made, coded_states, coded_actions = side_by_side(jobs, threads)
-    if any(column is None for column in (*made, coded_states, coded_actions)):
+    *numbers_by_role, coded_states, coded_actions = side_by_side(jobs, threads)
+    if any(column is None for column in (*numbers_by_role, coded_states, coded_actions)):
         return None
     (state, labels), (action, action_labels) = coded_states, coded_actions
     given = [name for name, (values, _) in ranges.items() if values is not None]
     columns: dict[str, Any] = {"state": state, "action": action}
     if copy:
-        columns |= {"behavior_prob": None} | dict(zip(given, made, strict=True))
+        columns |= {"behavior_prob": None} | dict(zip(given, numbers_by_role, strict=True))
     else:
         columns["borrowed"] = BorrowedArrays(
             {name: ranges[name][0] for name in given}, order, offsets
@@ -134,12 +134,12 @@ def _coded(
             break
     else:
         return None
-    found = np.flatnonzero(present)
-    if found[-1] + 1 != len(found):  # codes are the ranks of the values that occur
+    occurring = np.flatnonzero(present)
+    if occurring[-1] + 1 != len(occurring):  # codes are the ranks of the values that occur
         code = np.cumsum(present, dtype=np.int32) - 1
         rows[:] = code[rows]
         last[:] = np.where(last >= 0, code[np.maximum(last, 0)], last)
-    return rows, Labels(tuple(found.tolist()))
+    return rows, Labels(tuple(occurring.tolist()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,8 +255,8 @@ def read_pairs(
     ends = ends.reshape(-1)
     room = np.empty(n_rows * (8 + 2), np.uint8)  # one piece
     reward, code = room[: 8 * n_rows].view(np.float64), room[8 * n_rows :].view(np.uint16)
-    for looked in (slice(0, SAMPLE), slice(None)):
-        most = [int(values[looked].max()) for values in (states, actions)]
+    for sample in (slice(0, SAMPLE), slice(None)):
+        most = [int(values[sample].max()) for values in (states, actions)]
         of_state, bits = (max(largest, 1).bit_length() for largest in most)
         if of_state + bits > BITS:
             return None
@@ -310,7 +310,7 @@ def _read(given: tuple[Any, ...], n_rows: int, codes: int, threads: int) -> tupl
     run = kernel("ingest.pairs")
     tables = np.full((threads, codes, 2), UNSEEN)
     bounds = [n * part // threads for part in range(threads + 1)]
-    said = side_by_side(
+    outcomes = side_by_side(
         [
             partial(run, *given, table, *bounds[part : part + 2])
             for part, table in enumerate(tables)
@@ -322,8 +322,8 @@ def _read(given: tuple[Any, ...], n_rows: int, codes: int, threads: int) -> tupl
         lacking = np.isnan(table[:, 0])
         table[lacking] = other[lacking]
         if np.any((other != table) & ~np.isnan(other)):
-            said.append(WRONG)
-    return max(said), table
+            outcomes.append(WRONG)
+    return max(outcomes), table
 
 
 def _scatter(values: Floats, size: int, to: Array) -> Floats:

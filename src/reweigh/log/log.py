@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import Place, UsageError, check, check_whole, must_be, nearest
+from reweigh.errors import Place, UsageError, check, check_whole, must_be, no_column
 from reweigh.log.states import HIDDEN, Labels, is_number
 from reweigh.log.steps import Identity, Steps, identity_of
 from reweigh.system.files import digest_of
@@ -165,10 +165,7 @@ class EpisodeLog:
         if pairs is not None and name in pairs.columns:
             return pairs.column(name)
         if name not in self.source.names:
-            raise UsageError(
-                f"the log has no column {name!r}{nearest(name, self.source.names)} "
-                f"(columns: {', '.join(map(repr, self.source.names))})"
-            )
+            raise no_column(name, self.source.names)
         from reweigh.log.roles import not_numbers, numbers
         from reweigh.log.rules import Faults
 

@@ -60,10 +60,10 @@ def refuse_too_large(path: Path, name: str, kind: pa.DataType, united: pa.DataTy
     with parquet_parts(path) as file:
         for batch in file.iter_batches(columns=[name]):
             ends = pc.min_max(batch.column(0)).as_py()
-            for found in (ends["min"], ends["max"]):
-                if found is not None and abs(found) > limit:
+            for extreme in (ends["min"], ends["max"]):
+                if extreme is not None and abs(extreme) > limit:
                     raise InputError(
-                        f"{path.name}: column {name!r} is {found}, which does not match "
+                        f"{path.name}: column {name!r} is {extreme}, which does not match "
                         f"{beside} in other files; write one type in all files"
                     )
 

@@ -72,16 +72,16 @@ class Quantiles(Abstraction):
 
     def chosen(self, kinds: Sequence[pa.DataType]) -> list[bool]:
         """Which state columns of these types are put into bins."""
-        found = [
+        binned = [
             pa.types.is_floating(kind) or pa.types.is_decimal(kind) if bins is None else bins > 0
             for bins, kind in zip(self.per_column(len(kinds)), kinds, strict=True)
         ]
-        if not any(found):
+        if not any(binned):
             raise UsageError(
                 "no state column holds floats, which are what bins are made of: leave bins out, or "
                 "give one number per state column (0: as it is)"
             )
-        return found
+        return binned
 
     def fitted(self, kinds: Sequence[pa.DataType], values: Sequence[Floats | None]) -> Quantiles:
         """With the edges of these values, one array per state column."""

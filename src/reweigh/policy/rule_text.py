@@ -134,15 +134,20 @@ def _tokens(text: str, where: str) -> list[Token]:
         match = TOKEN.match(text, place)
         if match is None:
             raise text_fault(text, where, place, _unknown(text[place]))
-        kind, found = str(match.lastgroup), match.group()
+        kind, text_of_token = str(match.lastgroup), match.group()
         if kind == "foreign":
-            raise text_fault(text, where, place, f"write {OF_OTHERS[found]!r} instead of {found!r}")
+            raise text_fault(
+                text,
+                where,
+                place,
+                f"write {OF_OTHERS[text_of_token]!r} instead of {text_of_token!r}",
+            )
         if kind != "blank":
             if kind in ("text", "quoted"):
-                found = found[1:-1].replace(found[0] * 2, found[0])
-            elif kind == "name" and found in RESERVED:
+                text_of_token = text_of_token[1:-1].replace(text_of_token[0] * 2, text_of_token[0])
+            elif kind == "name" and text_of_token in RESERVED:
                 kind = "word"
-            tokens.append(Token(kind, found, place, line))
+            tokens.append(Token(kind, text_of_token, place, line))
         line += text.count("\n", place, match.end())
         place = match.end()
     return tokens
@@ -410,8 +415,8 @@ class _Parser:
         if (token.kind, token.text) != ("name", "missing"):
             self.fail(f"'missing' belongs after 'is', not {_spelled(token)}", token)
         self.columns.setdefault(column.text, ("any", column.place))
-        found = IsMissing(column.text)
-        return Not(found) if negated else found
+        condition = IsMissing(column.text)
+        return Not(condition) if negated else condition
 
     def _require_column(self, token: Token, word: str) -> None:
         if token.kind not in ("name", "quoted"):

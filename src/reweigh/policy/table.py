@@ -152,8 +152,8 @@ class TablePolicy:
             return {}
         known = log.actions.code_of
         unlogged = [a for a in self._entries.actions.values if label_text(a) not in known]
-        found = {str(a): float(self.of_action(log, a).mean()) for a in unlogged}
-        return {action: share for action, share in found.items() if share > 0}
+        shares = {str(a): float(self.of_action(log, a).mean()) for a in unlogged}
+        return {action: share for action, share in shares.items() if share > 0}
 
     def _look_up(self, log: EpisodeLog, actions: Labels, code: npt.NDArray[np.int32]) -> Floats:
         """(N,) probability of these actions (`code` (N,) of `actions`) in the rows: from the dense

@@ -116,8 +116,8 @@ class ScannedLog:
         key = (target.fingerprint(), request)
         if key not in self._by_request:
             with np.errstate(over="ignore", invalid="ignore"):  # estimators refuse what overflows
-                made = self.scanner.moments(self.data, self.reading, target, request)
-            self._by_request[key] = replace(made, files=files_behind(self, target))
+                sums = self.scanner.moments(self.data, self.reading, target, request)
+            self._by_request[key] = replace(sums, files=files_behind(self, target))
         return self._by_request[key]
 
     @property
@@ -138,7 +138,7 @@ class ScannedLog:
 
         reading, sums = self.reading, list(self._by_request.values())
         abstraction, bins = described(reading.abstraction, reading.columns.state)
-        found = {
+        facts = {
             "source": self.source,
             "engine": self.scanner.name,
             "columns": {
@@ -155,7 +155,7 @@ class ScannedLog:
         } | ({} if abstraction is None else {"notes": list(bins)})
         # products alone do not count rows
         fullest = max(sums, key=lambda one: one.kinds != ("trajectories",), default=None)
-        return found if fullest is None else found | fullest.describe()
+        return facts if fullest is None else facts | fullest.describe()
 
     @property
     def source(self) -> str:

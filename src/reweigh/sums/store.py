@@ -350,21 +350,21 @@ def _header_text(moments: Moments, content: str) -> bytes:
 
 def read_header(raw: bytes, what: str) -> Header:
     """Parse and check a header; InputError, which names `what`, where it breaks a rule."""
-    found = parse_object(raw, f"the header of {what}")
-    version = found.get("format")
+    header = parse_object(raw, f"the header of {what}")
+    version = header.get("format")
     if type(version) is not int or version not in READ:
         raise InputError(f"{what} has format {version!r}, and this version reads {FORMAT}")
-    found = LATER | unsealed(found, what, required=version > 1)
-    _check(found, HEADER, what)
-    about = found["about"]
+    header = LATER | unsealed(header, what, required=version > 1)
+    _check(header, HEADER, what)
+    about = header["about"]
     optional = {f.name for f in fields(About) if f.default is not MISSING}
     _check(about, {k: rule for k, rule in ABOUT.items() if k in about or k not in optional}, what)
     if set(about) > set(ABOUT):
         raise InputError(f"{what} has an unknown field {min(set(about) - set(ABOUT))!r}")
-    if (None in found["states"]) != found["hidden"]:
+    if (None in header["states"]) != header["hidden"]:
         raise InputError(f"{what} is damaged: 'hidden' and its states contradict each other")
     scalars: dict[str, dict[str, Any]] = {}
-    for kind, part in found["extras"].items():
+    for kind, part in header["extras"].items():
         earlier = EARLIER.get((kind, part["version"]))
         if earlier is None and part["version"] != VERSIONS.get(kind):
             continue
@@ -372,18 +372,18 @@ def read_header(raw: bytes, what: str) -> Header:
         held = (earlier or {}) | part
         _check(held, {name: SCALAR[name] for name in names}, what)
         scalars[kind] = {name: -math.inf if held[name] is None else held[name] for name in names}
-    tables = {value["name"]: _table(value) for value in found["tables"]}
+    tables = {value["name"]: _table(value) for value in header["tables"]}
     listed = {name: tuple(about[name]) for name in ("state_columns", "sources")}
-    values = {name: found[name] for name in ("truncated", "hidden", "left_out")} | {
+    values = {name: header[name] for name in ("truncated", "hidden", "left_out")} | {
         "about": About(**about | listed),
-        "states": _labels(found["states"]),
-        "actions": None if found["actions"] is None else _labels(found["actions"]),
-        "unchecked": tuple(found["unchecked"]),
-        "rewards": None if found["rewards"] is None else tuple(found["rewards"]),
+        "states": _labels(header["states"]),
+        "actions": None if header["actions"] is None else _labels(header["actions"]),
+        "unchecked": tuple(header["unchecked"]),
+        "rewards": None if header["rewards"] is None else tuple(header["rewards"]),
     }
-    rows_of = frozenset([*found["kinds"], *found["extras"], *tables])
-    content = found["content"] if version > 1 else None
-    return Header(values, tuple(found["kinds"]), scalars, tables, rows_of, content)
+    rows_of = frozenset([*header["kinds"], *header["extras"], *tables])
+    content = header["content"] if version > 1 else None
+    return Header(values, tuple(header["kinds"]), scalars, tables, rows_of, content)
 
 
 def _check(values: Mapping[str, Any], rules: Mapping[str, Rule], what: str) -> None:

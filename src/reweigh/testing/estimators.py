@@ -149,10 +149,10 @@ def check_influence(recipe: Recipe) -> None:
     if recipe.weights.holds_others or (recipe.control is not None and recipe.control.blocks > 1):
         return  # the Q of other episodes is held as it is
     by = np.arange(log.n_episodes) % 2
-    moved = _derivative(lambda part: _value(part, target, recipe), log, by)
+    by_differences = _derivative(lambda part: _value(part, target, recipe), log, by)
     total = float(by @ psi) / log.n_episodes
-    assert math.isclose(total, moved, rel_tol=1e-4, abs_tol=1e-5), (
-        f"{recipe.name}: its influence values give {total}, differences {moved}"
+    assert math.isclose(total, by_differences, rel_tol=1e-4, abs_tol=1e-5), (
+        f"{recipe.name}: its influence values give {total}, differences {by_differences}"
     )
 
 

@@ -132,16 +132,16 @@ def check_engines(gate: Gate, recipe: Recipe) -> None:
         answers[engine] = result
     first = answers[ENGINES[0]]
     for engine, other in answers.items():
-        said = f"{gate.name} has another result on {engine} than on {ENGINES[0]}"
-        assert (first is None) == (other is None), said
+        fault = f"{gate.name} has another result on {engine} than on {ENGINES[0]}"
+        assert (first is None) == (other is None), fault
         if first is None or other is None:
             continue
         a, b = first.to_dict(), other.to_dict()
         a.pop("per_step"), b.pop("per_step")
         x, y = a.pop("value"), b.pop("value")
-        assert a == b, f"{said}: {a} and {b}"
+        assert a == b, f"{fault}: {a} and {b}"
         close = x == y or math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-12)
-        assert close, f"{said}: {x} and {y}"
+        assert close, f"{fault}: {x} and {y}"
 
 
 def check_result(gate: Gate, result: GateResult) -> None:
@@ -177,7 +177,7 @@ def check_fault(
 ) -> None:
     """On logs with its fault it is amber or red more often than on clean ones, red counting more;
     if the levels are equal, its values are further beyond its limit."""
-    loudness, values = {}, {}
+    alarms, values = {}, {}
     for kind, make in (("clean", clean), ("faulty", faulty)):
         streams = np.random.default_rng(seed).spawn(logs)
         results = [
@@ -185,9 +185,9 @@ def check_fault(
         ]
         for result in results:
             check_result(gate, result)
-        loudness[kind] = sum(max(ORDER.index(result.level) - 1, 0) for result in results)
+        alarms[kind] = sum(max(ORDER.index(result.level) - 1, 0) for result in results)
         values[kind] = [result.value for result in results if result.value is not None]
-    quiet, loud = loudness["clean"], loudness["faulty"]
+    quiet, loud = alarms["clean"], alarms["faulty"]
     noticed = loud > quiet
     if loud == quiet > 0 and gate.limits:
         above = np.mean(values["faulty"]) > np.mean(values["clean"])
@@ -248,8 +248,8 @@ def _worst(
     return max(results, key=lambda result: ORDER.index(result.level), default=None)
 
 
-def _estimator_for(gate: Gate, asked: Recipe | str | None) -> Recipe:
-    tried = TRIED if asked is None else (as_recipe(asked),)
+def _estimator_for(gate: Gate, estimator: Recipe | str | None) -> Recipe:
+    tried = TRIED if estimator is None else (as_recipe(estimator),)
     names = ", ".join(recipe.name for recipe in tried)
     concerned = [recipe for recipe in tried if gate.concerns(recipe.traits)]
     assert concerned, f"{gate.name} does not apply to {names}"

@@ -178,15 +178,15 @@ def _heat_rows(parts: Decomposition, wide: int, columns: int) -> list[tuple[str,
     size = (len(shown) + 1) * columns
     share = np.bincount(row * columns + parts.step // wide, parts.share, size).reshape(-1, columns)
     names = display_names(shown, _harmless)
-    found = [
+    rows = [
         (f"{names[name]} ({totals[name]:.1%})", share[k].tolist()) for k, name in enumerate(shown)
     ]
     others = len(totals) - len(shown)
     if others:
         # one field of the mean is as dark as one of a single state
         label = f"mean of {others:,} others ({share[-1].sum():.1%})"
-        found.append((label, (share[-1] / others).tolist()))
-    return found
+        rows.append((label, (share[-1] / others).tolist()))
+    return rows
 
 
 def _harmless(name: str) -> str:

@@ -15,7 +15,7 @@ from reweigh.cli.init.roles import (
     is_named,
     rating,
     reason,
-    speaks_for,
+    suggests,
     words,
 )
 
@@ -52,7 +52,7 @@ def _order_of(proposal: Proposal, bandit: bool) -> Order | None:
     clocks = [c for c in proposal.free() if is_clock(c)]
     order = None if bandit else _episode_and_step(proposal, clocks)
     if order is None and not {"episode", "step"} & (proposal.roles.keys() | proposal.open.keys()):
-        order = _one_row_each(proposal, clocks, told=bandit)
+        order = _one_row_each(proposal, clocks, bandit=bandit)
     if order is not None and "time" not in proposal.roles:
         _time_beside(proposal, clocks)
     return order
@@ -69,8 +69,8 @@ def _episode_and_step(proposal: Proposal, clocks: list[Column]) -> Order | None:
     whose rows have times."""
     ids = _ids(proposal)
     counts = [c for c in ids if c.kind == "whole"]
-    named_ids = [c for c in ids if speaks_for("episode", c.name, ["step"])]
-    named_counts = [c for c in counts if speaks_for("step", c.name, ["episode"])]
+    named_ids = [c for c in ids if suggests("episode", c.name, ["step"])]
+    named_counts = [c for c in counts if suggests("step", c.name, ["episode"])]
     best = _best_pairs(
         named_ids or [c for c in ids if not is_named(c)],
         named_counts or [c for c in counts if not is_named(c)],
@@ -235,14 +235,14 @@ def _unique(proposal: Proposal) -> list[Column]:
     return sorted(named, key=lambda c: -rating("episode", c.name))
 
 
-def _one_row_each(proposal: Proposal, clocks: list[Column], *, told: bool) -> Order | None:
-    """A one-step log: an id of its own in every row. `told`: the user says that it is one."""
+def _one_row_each(proposal: Proposal, clocks: list[Column], *, bandit: bool) -> Order | None:
+    """A one-step log: an id of its own in every row. `bandit`: the user says that it is one."""
     unique = _unique(proposal)
     if not unique:
         every = [c for c in _ids(proposal) if c.distinct == c.rows]
-        unique = [c for c in every if told or ID_WORDS & {*words(c.name)}]
+        unique = [c for c in every if bandit or ID_WORDS & {*words(c.name)}]
     if not unique:
-        if told:
+        if bandit:
             proposal.doubts.append(
                 "--bandit: no column is different in every row, which would be the id: number the "
                 "rows"

@@ -32,7 +32,7 @@ from reweigh.cli.init.roles import (
     is_named,
     rating,
     reason,
-    speaks_for,
+    suggests,
     words,
 )
 from reweigh.log.quantiles import edges_of
@@ -76,7 +76,7 @@ def _fit(role: str, c: Column, order: Order | None) -> tuple[str, Repair | None]
 
 
 def _by_name(proposal: Proposal, role: str, order: Order | None) -> None:
-    named = [c for c in proposal.free() if speaks_for(role, c.name, CHOSEN_BY_NAME)]
+    named = [c for c in proposal.free() if suggests(role, c.name, CHOSEN_BY_NAME)]
     fits = {c: _fit(role, c, order) for c in named}
     proposal.doubts += [
         f"{c.name!r} is named like {role}, but {why}"
@@ -262,7 +262,7 @@ def named_states(proposal: Proposal) -> None:
         for c in proposal.free()
         if (c.is_label or c.is_numeric)
         and not (is_clock(c) or _is_id(c))
-        and speaks_for("state", c.name, (*CHOSEN_BY_NAME, "next_state", "time"))
+        and suggests("state", c.name, (*CHOSEN_BY_NAME, "next_state", "time"))
     ]
     best = best_named("state", named)
     # the columns of one state share the first word: state_bp, state_hr

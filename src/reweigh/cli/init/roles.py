@@ -340,6 +340,6 @@ def reason(role: str, c: Column, what: str) -> str:
     return f"named so; {what}" if rating(role, c.name) else what
 
 
-def speaks_for(role: str, name: str, others: Iterable[str]) -> bool:
+def suggests(role: str, name: str, others: Iterable[str]) -> bool:
     """The name suggests the role, and none of the others' names fits better."""
     return 0 < rating(role, name) >= max(rating(other, name) for other in others)

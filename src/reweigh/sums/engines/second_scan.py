@@ -98,12 +98,12 @@ def _visit_sorted(
     horizon: int,
     begin: Callable[[bool], Visit],
 ) -> None:
-    from reweigh.sums.engines.sql_connect import open_home
+    from reweigh.sums.engines.sql_connect import open_database
     from reweigh.sums.engines.sql_log import policy_columns
     from reweigh.sums.engines.sql_rows import wanted_columns
 
     reading, policy = log.reading, policy_columns(target)
-    with open_home(engine, log.data, reading, policy) as home:
+    with open_database(engine, log.data, reading, policy) as home:
         named = [name for _, name in wanted_columns(reading.columns, policy)]
         names = list(dict.fromkeys(named))
         rows = SortedRows.of(home, names, reading)

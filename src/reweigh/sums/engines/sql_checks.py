@@ -25,7 +25,7 @@ from reweigh.log.rules import column_fault
 from reweigh.log.states import is_number, is_text
 from reweigh.log.times import is_time_kind
 from reweigh.sums.engines import sql_rows as expr
-from reweigh.sums.engines.sql_connect import Home
+from reweigh.sums.engines.sql_connect import Database
 from reweigh.sums.engines.sql_rows import Layout, Role, finite, is_null, one_if, only_if, within
 from reweigh.sums.read import Reading
 
@@ -60,7 +60,7 @@ class Check:
     otherwise: Fault | None = None
     words: dict[str, object] = field(default_factory=dict)
 
-    def fault(self, home: Home, rows: Any, count: int, answer: Answer) -> Fault:
+    def fault(self, db: Database, rows: Any, count: int, answer: Answer) -> Fault:
         shown = rows.select(
             e=rows["e"], t=rows["t"], value=self.value, bad=one_if(self.bad), **self.more
         )
@@ -73,7 +73,7 @@ class Check:
                 step=None if row["t"] is None else int(row["t"]),
                 note=self.note.format(**row),
             )
-            for row in home.run(shown).to_pylist()
+            for row in db.run(shown).to_pylist()
         )
         fix = self.fix(answer) if callable(self.fix) else self.fix or self.rule.fix
         if self.rule is rules.NOT_A_NUMBER and any("," in str(place.value) for place in places):
@@ -82,18 +82,18 @@ class Check:
         return Fault(self.rule.code, sentence, fix, places, count, int(answer["total"]))
 
 
-def find(home: Home, rows: Any, checks: list[Check], **sums: Any) -> tuple[list[Fault], Answer]:
+def find(db: Database, rows: Any, checks: list[Check], **sums: Any) -> tuple[list[Fault], Answer]:
     """The faults that the checks find, and other sums of the same query."""
     counts = {f"k{i}": one_if(check.bad).sum() for i, check in enumerate(checks)}
     for check in checks:
         sums |= check.sums
-    [answer] = home.run(rows.aggregate(total=rows.count(), **counts, **sums)).to_pylist()
+    [answer] = db.run(rows.aggregate(total=rows.count(), **counts, **sums)).to_pylist()
     faults = []
     for i, check in enumerate(checks):
         if answer[f"k{i}"] and check.rule.of == "column":
             faults.append(column_fault(check.rule, check.column))
         elif answer[f"k{i}"]:
-            faults.append(check.fault(home, rows, int(answer[f"k{i}"]), answer))
+            faults.append(check.fault(db, rows, int(answer[f"k{i}"]), answer))
         elif check.otherwise is not None:
             faults.append(check.otherwise)
     return faults, answer
@@ -185,9 +185,9 @@ class RowChecks:
             self.add(rules.NOT_A_STEP, "step", bad, column, otherwise=self._wrong_type("step"))
         elif pa.types.is_integer(kind) or pa.types.is_null(kind):
             self.null("step")
-            asked = [rules.NEGATIVE_STEP] if pa.types.is_integer(kind) else []
-            asked += [rules.NOT_A_STEP] if pa.types.is_uint64(kind) else []
-            for rule in asked:
+            checked_rules = [rules.NEGATIVE_STEP] if pa.types.is_integer(kind) else []
+            checked_rules += [rules.NOT_A_STEP] if pa.types.is_uint64(kind) else []
+            for rule in checked_rules:
                 self.add(rule, "step", rule.broken(column), column)
         else:
             self.faults.append(self._wrong_type("step"))
@@ -281,7 +281,7 @@ class RowChecks:
 # ---- what spans rows ---------------------------------------------------------------------------
 
 
-def count_episodes(home: Home, rows: Any) -> list[Answer]:
+def count_episodes(db: Database, rows: Any) -> list[Answer]:
     """How many episodes there are by length and flags. `broken` of them start after 0, lack a step,
     or go on after an end."""
     shared = ["cl"] if "cl" in rows.columns else []
@@ -304,7 +304,7 @@ def count_episodes(home: Home, rows: Any) -> list[Answer]:
     table = episodes.group_by([episodes[name] for name in ("length", "ended", "cut")]).aggregate(
         n=episodes.count(), broken=one_if(expr.any_of(broken)).sum()
     )
-    return [{name: int(v) for name, v in row.items()} for row in home.run(table).to_pylist()]
+    return [{name: int(v) for name, v in row.items()} for row in db.run(table).to_pylist()]
 
 
 def all_explained(reading: Reading, episodes: list[Answer]) -> bool:
@@ -317,14 +317,14 @@ def all_explained(reading: Reading, episodes: list[Answer]) -> bool:
 
 
 def check_episodes(
-    home: Home, rows: Any, layout: Layout, reading: Reading, ends_known: bool
+    db: Database, rows: Any, layout: Layout, reading: Reading, ends_known: bool
 ) -> list[Fault]:
     """The faults that span rows. An episode with an unknown id or step already has its fault; later
     rules use the episodes whose steps are 0, 1, 2, …"""
     rows, steps = _in_sequence(_with_episodes(rows, layout), reading.columns.clock)
     fine = rows["fine"] == 1
     chosen = rows.filter(fine)
-    [answer] = home.run(chosen.aggregate(longest=chosen["length"].max())).to_pylist()
+    [answer] = db.run(chosen.aggregate(longest=chosen["length"].max())).to_pylist()
     horizon = reading.horizon or int(answer["longest"] or 1)
     checks = [*steps, *_after_end(rows, layout), *_next_states(rows, layout, reading, fine)]
     checks += _one_cluster(rows, layout)
@@ -334,9 +334,9 @@ def check_episodes(
             last = last & rows[layout[role].column].notnull()
         ended, cut = rows["end_ended"].notnull(), rows["end_cut"].notnull()
         bad = rules.SHORT_EPISODE.broken(last, ended, cut)
-        fix = rules.short_episode_fix(home.names, *(role.name for role in layout.values()))
+        fix = rules.short_episode_fix(db.names, *(role.name for role in layout.values()))
         checks.append(Check(rules.SHORT_EPISODE, reading.columns.clock, bad, rows["t"], fix))
-    return find(home, rows, checks)[0]
+    return find(db, rows, checks)[0]
 
 
 def _with_episodes(rows: Any, layout: Layout) -> Any:

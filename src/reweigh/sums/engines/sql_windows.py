@@ -57,7 +57,7 @@ def _of_rows(rows: Any, memory: int) -> Any:
     with the episode."""
     beside, begins = neighbors(rows), [f"begin_{name}" for name in BEGIN[1:]]
     if memory:
-        moved = {name: rows[name].lag(memory).over(beside) for name in ("begin", *begins)}
+        lagged = {name: rows[name].lag(memory).over(beside) for name in ("begin", *begins)}
         first = only_if(rows["t"] == 0, rows["s"]).max().over(up_to(rows))
         start = {"begin": 0, "begin_s": first, "begin_cum": 0.0, "begin_zeros": 0}
         late = rows["t"] >= memory  # some engines lag to 0 where there is no row
@@ -65,7 +65,7 @@ def _of_rows(rows: Any, memory: int) -> Any:
             **{
                 name: ibis.ifelse(late, column, ibis.literal(start[name]).cast(column.type())
                                   if name != "begin_s" else first)
-                for name, column in moved.items()
+                for name, column in lagged.items()
             }
         )  # fmt: skip
     return _columns(
