@@ -1,9 +1,9 @@
 """Where the rows of a log are for SQL: an Ibis table of the user's, DuckDB or Spark.
 
-A database gives the log as an Ibis table whose columns are c0, c1, … by position, so that the names
-a user gave to columns never reach a query; it takes small tables (a policy), and it runs expressions.
-Ibis writes the SQL; the engine's own connection runs it and returns Arrow tables, so plain Ibis is
-enough, without the packages that its backends need.
+A database gives the log as an Ibis table whose columns are c0, c1, … by position, so that the
+names a user gave to columns never reach a query; it takes small tables (a policy), and it runs
+expressions. Ibis writes the SQL; the engine's own connection runs it and returns Arrow tables, so
+plain Ibis is enough, without the packages that its backends need.
 """
 
 from __future__ import annotations

@@ -161,12 +161,8 @@ def open_duckdb(
 
 def _connect(path: str | None, reading: Reading, stack: contextlib.ExitStack) -> Any:
     """A connection to the database at this path, or to none."""
-    try:
-        import duckdb
-    except ImportError as error:
-        raise UsageError(
-            "the engine duckdb needs the package duckdb: pip install duckdb"
-        ) from error
+    import duckdb
+
     # without as much it would not raise an error, but end the process
     process.require(LEAST, "DuckDB", "raise its limit, or read the log with engine='stream'")
     spill = os.environ.get(TEMP_DIRECTORY) or tempfile.gettempdir()
