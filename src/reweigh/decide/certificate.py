@@ -85,14 +85,14 @@ class Certificate:
     def assumes(self) -> tuple[str, ...]:
         """What the bounds rest on."""
         low, high = (number(end) for end in self.reward_range)
-        assumptions = [f"every reward lies within [{low}, {high}], as declared", *ASSUMED]
-        if self.never_ends:
-            assumptions.append(
-                f"no episode can end before its {self.horizon} steps (and earn 0 from then on)"
-            )
-        if self.compared:
-            assumptions.append(f"for the comparison: no ratio exceeds {number(self.largest_ratio)}")
-        return tuple(assumptions)
+        never_ends = f"no episode can end before its {self.horizon} steps (and earn 0 from then on)"
+        compared = f"for the comparison: no ratio exceeds {number(self.largest_ratio)}"
+        return (
+            f"every reward lies within [{low}, {high}], as declared",
+            *ASSUMED,
+            *((never_ends,) if self.never_ends else ()),
+            *((compared,) if self.compared else ()),
+        )
 
     @property
     def method(self) -> str:

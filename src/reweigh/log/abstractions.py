@@ -16,6 +16,11 @@ from reweigh.errors import UsageError, check
 from reweigh.log.states import Codes, Labels, combine, encode_array, exact_array
 from reweigh.system.fingerprint import digest_of_callable
 
+NOT_WHOLE = (
+    "the state abstraction returned numbers that are fractions, not finite or too large for 64 "
+    "bits; a state is an integer or a text: round them, or return the number of the cell"
+)
+
 
 @runtime_checkable
 class Transformer(Protocol):
@@ -213,9 +218,5 @@ def abstract_states(abstraction: AnyAbstraction, values: npt.NDArray[Any]) -> tu
 def _whole(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Floats as integers, if that changes none of them."""
     if not np.all((np.abs(values) < 2.0**63) & (np.rint(values) == values)):
-        raise UsageError(
-            "the state abstraction returned numbers that are fractions, not finite or too "
-            "large for 64 bits; a state is an integer or a text: round them, or return the "
-            "number of the cell"
-        )
+        raise UsageError(NOT_WHOLE)
     return values.astype(np.int64)

@@ -38,11 +38,9 @@ class FittedBehavior:
 
     def describe(self) -> str:
         how = "counts per step and state" if self.per_step else "counts per state"
-        if self.smoothing:
-            how += f", smoothing {self.smoothing:g}"
-        if self.folds > 1:
-            how += f", cross-fitted in {self.folds} folds"
-        return f"estimated ({how})"
+        smoothing = f", smoothing {self.smoothing:g}" if self.smoothing else ""
+        folds = f", cross-fitted in {self.folds} folds" if self.folds > 1 else ""
+        return f"estimated ({how}{smoothing}{folds})"
 
     def probabilities(self, log: EpisodeLog) -> Floats:
         """(N,) μ̂(a_t|s_t); cross-fitted, each episode uses the counts of the other folds."""

@@ -113,6 +113,11 @@ class Description:
         """What is wrong with the file that the configuration names."""
         return [] if self.tidy is not None else [repair.wrong for repair in self.proposal.repairs]
 
+    @property
+    def lacks_reasons(self) -> bool:
+        """Whether episodes are short and nothing says why."""
+        return any("short_episodes" in text for text in self.proposal.missing)
+
     def configuration(self) -> str:
         """The TOML file."""
         proposal, csv = self.proposal, self.look.csv
@@ -127,15 +132,17 @@ class Description:
                 for key, value in proposal.settings.items()
             ),
         ]
-        if csv.delimiter != "," and self.tidy is None:
-            lines.append(setting_line("delimiter", csv.delimiter))
-        if csv.decimal != "." and self.tidy is None:
-            lines.append(setting_line("decimal", csv.decimal))
-        if any("short_episodes" in text for text in proposal.missing):
-            why = "or truncated: why short episodes end"
-            lines.append(setting_line("short_episodes", "terminal", why, off=True))
-        if "target_prob" not in proposal.roles:
-            lines.append(setting_line("target", "policy.csv", "state, action, prob", off=True))
+        short = setting_line(
+            "short_episodes", "terminal", "or truncated: why short episodes end", off=True
+        )
+        target = setting_line("target", "policy.csv", "state, action, prob", off=True)
+        written = (
+            (self.tidy is None and csv.delimiter != ",", setting_line("delimiter", csv.delimiter)),
+            (self.tidy is None and csv.decimal != ".", setting_line("decimal", csv.decimal)),
+            (self.lacks_reasons, short),
+            ("target_prob" not in proposal.roles, target),
+        )
+        lines += [line for wanted, line in written if wanted]
         copy = [f"a copy that is right: {self._tidy_command}"] if self.to_mend else []
         comments = (*self.to_mend, *copy, *proposal.missing, *proposal.doubts)
         return "".join(f"{line}\n" for line in [*lines, *map(comment_line, comments)])
@@ -196,10 +203,8 @@ class Description:
     @property
     def _next_step(self) -> str:
         """What to do before the commands below it run."""
-        open_roles = [*self.proposal.open]
-        if any("short_episodes" in text for text in self.proposal.missing):
-            open_roles.append("short_episodes")
-        return f"Decide in it: {', '.join(open_roles)}" if open_roles else "Look at it"
+        undecided = [*self.proposal.open, *["short_episodes"] * self.lacks_reasons]
+        return f"Decide in it: {', '.join(undecided)}" if undecided else "Look at it"
 
     def _settings(self) -> list[str]:
         """What else is written down, in lines."""

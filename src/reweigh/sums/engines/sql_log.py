@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from reweigh.errors import Fault, Place, RefusedError, UsageError, input_error, no_column
 from reweigh.log import rules
-from reweigh.log.abstractions import Grid, Rounding
+from reweigh.log.abstractions import NOT_WHOLE, Grid, Rounding
 from reweigh.log.quantiles import Quantiles, makes_labels, sample_level
 from reweigh.log.read import described, log_description, missing_column
 from reweigh.log.rules import Faults, column_fault
@@ -209,11 +209,7 @@ def first_pass(db: Database, log: Log, reading: Reading) -> Facts:
     if faults or not all_explained(reading, episodes):
         refuse(db, log, reading, faults)
     if sums_of_rows.get("too_large"):
-        raise UsageError(
-            "the state abstraction returned numbers that are fractions, not finite or too "
-            "large for 64 bits; a state is an integer or a text: round them, or return the "
-            "number of the cell"
-        )
+        raise UsageError(NOT_WHOLE)
     with stage(2, CHECKS, "checks"):
         states, actions = _labels(db, rows, layout, reading)
     return _facts(reading, sums_of_rows, episodes, states, actions)
@@ -237,13 +233,15 @@ def _row_sums(rows: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
     y, mu = only_if(inside & finite(rows["y"]), rows["y"]), only_if(inside, mu)
     large: dict[str, Any] = {}
     if isinstance(reading.abstraction, Rounding):  # rounded numbers must fit into 64 bits
-        conditions = []
-        for kind in ("state", "next_state"):
-            for j, part in enumerate(expr.parts_of(layout, kind)):
-                x = expr.number(rows[layout[part].column], layout[part].kind)
-                scaled = expr.scaled_by(reading.abstraction, rows, layout[part], j)
-                conditions.append(finite(x) & ~(scaled.abs() < float(expr.INT64)))
-        large["too_large"] = one_if(expr.any_of(conditions)).sum()
+        beyond = [
+            finite(expr.number(rows[layout[part].column], layout[part].kind))
+            & ~(
+                expr.scaled_by(reading.abstraction, rows, layout[part], j).abs() < float(expr.INT64)
+            )
+            for kind in ("state", "next_state")
+            for j, part in enumerate(expr.parts_of(layout, kind))
+        ]
+        large["too_large"] = one_if(expr.any_of(beyond)).sum()
     return {
         "used": one_if(inside).sum(),
         "hidden": one_if(inside & (rows["hid"] == 1)).sum(),
