@@ -18,7 +18,7 @@ from reweigh.log.rules import Faults, Rule, column_fault
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import END, HIDDEN, UNKNOWN, Codes, Labels, label_array, unite
 from reweigh.log.steps import Steps, TimeMajor, in_order, time_major
-from reweigh.system.process import require_steps, tell
+from reweigh.system.process import report_share, require_steps
 
 if TYPE_CHECKING:
     from reweigh.log.parquet_files import ParquetRows
@@ -73,12 +73,12 @@ def assemble(
 ) -> EpisodeLog:
     """Read one column after the other, check what spans rows, and bring the rows into order."""
     columns = reader.columns
-    tell(0.1)
+    report_share(0.1)
     episode, episodes = reader.ids("episode", columns.episode)
     step = reader.steps(episode)
     # None: some rule of an episode's rows is broken, and nothing needs to be put in order
     rows = time_major(episode, step, len(episodes))
-    tell(0.4)
+    report_share(0.4)
     reader.find_bins(episode, episodes)
     state, states = reader.states(columns.state)
     following = None
@@ -91,7 +91,7 @@ def assemble(
         used = rows.until(min(horizon or rows.longest, rows.longest), episode, step)
     action, actions = reader.actions()
     action = in_order(action, used)
-    tell(0.6)
+    report_share(0.6)
     reward, behavior = in_order(reader.numbers("reward", columns.reward), used), None
     if columns.behavior_prob is not None:
         behavior = in_order(reader.numbers("behavior_prob", columns.behavior_prob), used)
@@ -103,7 +103,7 @@ def assemble(
         from reweigh.log.of_episodes import of_episodes
 
         shared = of_episodes(reader, episode, len(episodes))
-    tell(0.8)
+    report_share(0.8)
 
     linked = _Linked(episode, len(episodes), step, state, following, states, ended, cut)
     _check_episodes(reader, linked, rows, horizon, short)

@@ -295,9 +295,9 @@ def _read(data: Any, reading: Reading, engine: str) -> EpisodeLog | ScannedLog:
         )
     from reweigh.log.read import assemble, read_roles
     from reweigh.log.roles import RoleReader
-    from reweigh.system.process import tell
+    from reweigh.system.process import report_share
 
-    tell(0.0)
+    report_share(0.0)
     rows = read_roles(source, reading.columns, reading.abstraction, reading.continuous_actions)
     reader = RoleReader(
         rows,

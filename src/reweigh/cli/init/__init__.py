@@ -17,7 +17,7 @@ from reweigh.cli.terminal import Terminal, cell
 from reweigh.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from reweigh.cli.init.columns import Look
+    from reweigh.cli.init.columns import Sample
     from reweigh.cli.init.roles import Choice, Proposal
 
 LONGEST_WORD = 28  # characters in a table
@@ -67,7 +67,7 @@ def init(
     Timestamps become the time, which orders the rows of an episode; columns of measurements become
     the state, in bins; an id that is different in every row makes a log of single decisions.
     """
-    from reweigh.cli.init.columns import look_at, write_tidy
+    from reweigh.cli.init.columns import sample_of, write_tidy
     from reweigh.cli.init.propose import propose
     from reweigh.sums.read import is_moments_file
     from reweigh.system.files import write_atomically
@@ -80,12 +80,12 @@ def init(
         raise UsageError("this is a file of moments, not a log; reweigh evaluate takes it")
     terminal = Terminal(quiet, as_json)
     with terminal.working("looking"):
-        look = look_at(paths, delimiter, decimal)
-        proposal = propose(look, bandit=bandit)
+        sample = sample_of(paths, delimiter, decimal)
+        proposal = propose(sample, bandit=bandit)
     if tidy is not None:
         with terminal.working("writing the copy"):
-            write_tidy(look, paths, proposal.repairs, tidy, overwrite=overwrite)
-    description = Description(proposal, look, paths, output, tidy)
+            write_tidy(sample, paths, proposal.repairs, tidy, overwrite=overwrite)
+    description = Description(proposal, sample, paths, output, tidy)
     try:
         content = description.configuration().encode("utf-8")
     except UnicodeEncodeError as error:
@@ -103,7 +103,7 @@ class Description:
     copy that was written."""
 
     proposal: Proposal
-    look: Look
+    sample: Sample
     paths: list[Path]
     output: Path
     tidy: Path | None
@@ -120,10 +120,10 @@ class Description:
 
     def configuration(self) -> str:
         """The TOML file."""
-        proposal, csv = self.proposal, self.look.csv
+        proposal, csv = self.proposal, self.sample.csv
         files = self.paths if self.tidy is None else [self.tidy]
         lines = [
-            comment_line(f"Proposed by reweigh init from {self.look.first.name}."),
+            comment_line(f"Proposed by reweigh init from {self.sample.first.name}."),
             "",
             setting_line("log", [self._from_folder(path) for path in files]),
             *(line for answer in proposal.by_role() for line in _role_lines(*answer)),
@@ -150,7 +150,7 @@ class Description:
     @property
     def edges(self) -> str:
         """The edges of the bins, of the rows that were looked at."""
-        about = "edges" if self.look.whole else "edges about"
+        about = "edges" if self.sample.whole else "edges about"
         listed = "; ".join(f"{name} {edges}" for name, edges in self.proposal.bins.items())
         return f"{about}: {listed}; or give your own: grid = ['60,90,120']"
 
@@ -217,21 +217,21 @@ class Description:
         return [*lines, ""] if lines else []
 
     def _file_line(self) -> str:
-        look = self.look
-        rows = f"{look.rows:,} rows" if look.whole else f"the first {look.rows:,} rows"
-        files = "" if look.files == 1 else f" (the first of {look.files:,} files)"
+        sample = self.sample
+        rows = f"{sample.rows:,} rows" if sample.whole else f"the first {sample.rows:,} rows"
+        files = "" if sample.files == 1 else f" (the first of {sample.files:,} files)"
         written = ""
-        if look.kind == "csv" and (look.csv.delimiter, look.csv.decimal) != (",", "."):
-            written = f", delimiter {look.csv.delimiter!r}, decimal sign {look.csv.decimal!r}"
-        return f"{look.first.name}{files}: {rows}, {len(look.columns)} columns{written}\n"
+        if sample.kind == "csv" and (sample.csv.delimiter, sample.csv.decimal) != (",", "."):
+            written = f", delimiter {sample.csv.delimiter!r}, decimal sign {sample.csv.decimal!r}"
+        return f"{sample.first.name}{files}: {rows}, {len(sample.columns)} columns{written}\n"
 
     def to_dict(self) -> dict[str, Any]:
-        proposal, look = self.proposal, self.look
+        proposal, sample = self.proposal, self.sample
         answers = proposal.by_role()
         return {
             "config": str(self.output),
-            "rows": look.rows,
-            "whole": look.whole,
+            "rows": sample.rows,
+            "whole": sample.whole,
             "roles": {
                 role: {"columns": list(c.columns), "why": c.why, "guess": c.guess}
                 for role, c, _ in answers

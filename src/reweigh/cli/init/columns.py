@@ -132,7 +132,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Look:
+class Sample:
     """The first rows of a log, column by column; `whole` if there are no more."""
 
     files: int
@@ -144,7 +144,7 @@ class Look:
     whole: bool
 
 
-def look_at(paths: list[Path], delimiter: str | None, decimal: str | None) -> Look:
+def sample_of(paths: list[Path], delimiter: str | None, decimal: str | None) -> Sample:
     """The first rows of the first file. The form of a CSV is detected unless it is given."""
     source = open_source([str(path) for path in paths], CsvFormat())
     form = CsvFormat()
@@ -164,7 +164,7 @@ def look_at(paths: list[Path], delimiter: str | None, decimal: str | None) -> Lo
     # an Arrow file is a table already, of all its files
     many = len(source.paths) if isinstance(source, FileSource) else 1
     kind = source.kind if isinstance(source, FileSource) else "arrow"
-    return Look(many, source.paths[0], kind, form, looked_at, table.num_rows, whole and many == 1)
+    return Sample(many, source.paths[0], kind, form, looked_at, table.num_rows, whole and many == 1)
 
 
 def _first_rows(source: FileSource | TableSource, form: CsvFormat) -> tuple[pa.Table, bool]:
@@ -364,13 +364,18 @@ def is_yes_or_no(column: Column) -> bool:
 
 
 def write_tidy(
-    look: Look, paths: Sequence[Path], repairs: Sequence[Repair], output: Path, *, overwrite: bool
+    sample: Sample,
+    paths: Sequence[Path],
+    repairs: Sequence[Repair],
+    output: Path,
+    *,
+    overwrite: bool,
 ) -> None:
     """Write the whole log, repaired, as Parquet. A cell that cannot be repaired is refused: roles
     were proposed from the first rows."""
-    source = open_source([str(path) for path in paths], look.csv)
-    names = [column.name for column in look.columns]
-    ids = [column.name for column in look.columns if column.kind != "number"]
+    source = open_source([str(path) for path in paths], sample.csv)
+    names = [column.name for column in sample.columns]
+    ids = [column.name for column in sample.columns if column.kind != "number"]
     table = source.read(names, ids)
     faults = []
     for repair in repairs:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from reweigh.cli.init.columns import Column, Look, Repair, is_percent
+from reweigh.cli.init.columns import Column, Repair, Sample, is_percent
 from reweigh.cli.init.order import find_order
 from reweigh.cli.init.roles import (
     AFTERWARD,
@@ -43,9 +43,9 @@ MOST_BINS, ROWS_OF_A_STATE = 5, 20  # as many bins as leave each state so many r
 FEW = 20  # values of a column that is taken as it is
 
 
-def propose(look: Look, *, bandit: bool = False) -> Proposal:
+def propose(sample: Sample, *, bandit: bool = False) -> Proposal:
     """The roles of a log's columns; `bandit`: every row is known to be an episode."""
-    proposal = Proposal({column.name: column for column in look.columns})
+    proposal = Proposal({column.name: column for column in sample.columns})
     order = find_order(proposal, bandit=bandit)
     for role in CHOSEN_BY_NAME:
         _by_name(proposal, role, order)
@@ -58,7 +58,7 @@ def propose(look: Look, *, bandit: bool = False) -> Proposal:
     _next_state(proposal, order)
     _missing(proposal)
     if order is not None:
-        _short_episodes(proposal, order, look)
+        _short_episodes(proposal, order, sample)
     return proposal
 
 
@@ -237,7 +237,7 @@ def _missing(proposal: Proposal) -> None:
             proposal.doubts.append(f"{name!r} has {many}: most states would be seen once")
 
 
-def _short_episodes(proposal: Proposal, order: Order, look: Look) -> None:
+def _short_episodes(proposal: Proposal, order: Order, sample: Sample) -> None:
     """Episodes shorter than the longest must say why."""
     if "short_episodes" in proposal.settings:
         return
@@ -245,7 +245,7 @@ def _short_episodes(proposal: Proposal, order: Order, look: Look) -> None:
     for flag in map(proposal.column, FLAGS):
         if flag is not None:
             unexplained &= flag.values != 1
-    if not look.whole:  # the last episode may go on in the next row
+    if not sample.whole:  # the last episode may go on in the next row
         unexplained &= order.episode != order.episode[-1]
     many = int(np.sum(unexplained))
     if many:
