@@ -350,10 +350,11 @@ class _Parser:
         if self.sees("="):
             self.fail("write == to compare; = gives a probability")
         if not parts:
+            here = self.here
             self.fail(
                 "a condition compares a column, as in age < 65: '<', '<=', '>', '>=', '==', '!=', "
-                f"'in' or 'is missing' belongs here, not {_spelled(self.here)}"
-                f"{_word_hint(self.here)}"
+                f"'in' or 'is missing' belongs here, not {_spelled(here)}"
+                f"{nearest(here.text, RESERVED) if here.kind == 'name' else ''}"
             )
         return parts[0] if len(parts) == 1 else Joined(True, tuple(parts))
 
@@ -402,10 +403,9 @@ class _Parser:
         for value in values:
             if value.kind in ("name", "quoted"):
                 self.fail(f"a text stands in quotes: '{value.text}'", value)
-        if {self._kind(column, value) for value in values} == {"text"}:
-            condition = Compared(column.text, "in", tuple(value.text for value in values))
-        else:
-            condition = Compared(column.text, "in", tuple(float(value.text) for value in values))
+        words = tuple(value.text for value in values)
+        are_texts = {self._kind(column, value) for value in values} == {"text"}
+        condition = Compared(column.text, "in", words if are_texts else tuple(map(float, words)))
         return Not(condition) if negated else condition
 
     def missing(self, column: Token) -> Condition:
@@ -447,7 +447,3 @@ def _quote_hint(token: Token, before: Token) -> str:
     if follows or token.text in ("-", "/", "+"):
         return "; a name with other characters than letters, digits, _ and dots stands in quotes"
     return ""
-
-
-def _word_hint(token: Token) -> str:
-    return nearest(token.text, RESERVED) if token.kind == "name" else ""

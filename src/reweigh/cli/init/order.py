@@ -165,7 +165,8 @@ def _following(e: Column, values: np.ndarray) -> Order:
 
 def _by_time(proposal: Proposal, ids: list[Column], clocks: list[Column]) -> Order | None:
     """The rows of an id in the order of a column of times."""
-    several = [e for e in ids if 1 < e.distinct < e.rows and _repeats(e)]
+    # often enough to be those of episodes: two rows each, on the whole
+    several = [e for e in ids if e.distinct > 1 and e.rows >= 2 * e.distinct]
     if len(several) > 1:
         several = best_named("episode", several)
     pairs = [(e, t, _ties(e, t)) for e in several for t in clocks if _varies(e, t)]
@@ -195,11 +196,6 @@ def _by_time(proposal: Proposal, ids: list[Column], clocks: list[Column]) -> Ord
             "with --bandit"
         )
     return _following(e, time.values)
-
-
-def _repeats(e: Column) -> bool:
-    """Whether ids come often enough to be those of episodes: two rows each, on the whole."""
-    return e.rows >= 2 * e.distinct
 
 
 def _varies(e: Column, time: Column) -> bool:
