@@ -52,7 +52,7 @@ def id_columns(columns: Columns, abstraction: Any, continuous: bool) -> dict[str
     """The columns that a CSV must give as texts, never as floats, with their roles."""
     as_numbers = {columns.action} if continuous else set()
     if abstraction is not None:
-        from reweigh.log.quantiles import read_as_numbers
+        from reweigh.log.abstractions import read_as_numbers
 
         for names in (columns.state, columns.next_state or ()):
             numeric = read_as_numbers(abstraction, len(columns.state))
@@ -153,8 +153,7 @@ def described(abstraction: Any, names: Sequence[str]) -> tuple[str | None, tuple
     """An abstraction of these state columns as text, and what readers should know of its bins."""
     if abstraction is None:
         return None, ()
-    from reweigh.log.abstractions import describe_abstraction
-    from reweigh.log.quantiles import bin_notes
+    from reweigh.log.abstractions import bin_notes, describe_abstraction
 
     return describe_abstraction(abstraction), bin_notes(abstraction, names)
 

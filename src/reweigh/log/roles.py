@@ -72,19 +72,19 @@ class RoleReader:
         """The edges of quantiles, where the abstraction asks for them."""
         if self.abstraction is None:
             return
-        from reweigh.log import quantiles
+        from reweigh.log.abstractions import Quantiles, in_sample, refuse_empty, sample_level
 
-        if not isinstance(self.abstraction, quantiles.Quantiles) or self.abstraction.edges:
+        if not isinstance(self.abstraction, Quantiles) or self.abstraction.edges:
             return
         columns = [self._state_column(name) for name in self.columns.state]
-        level, used = quantiles.sample_level(self.count), slice(None)
+        level, used = sample_level(self.count), slice(None)
         if level:
-            held = quantiles.in_sample((str(label_text(v)) for v in episodes.values), level)
+            held = in_sample((str(label_text(v)) for v in episodes.values), level)
             used = np.append(held, False)[episode]  # type: ignore[assignment]
         values = [
             float_rows(c.chunks, len(c))[0][used] if is_number(c.type) else None for c in columns
         ]
-        quantiles.refuse_empty(values, level)
+        refuse_empty(values, level)
         self.abstraction = self.abstraction.fitted([c.type for c in columns], values)
 
     def kind(self, name: str) -> pa.DataType:
@@ -253,7 +253,7 @@ class RoleReader:
         null_rule = None if null_allowed or self.allow_hidden else rules.NULL_STATE
         edges = None
         if self.abstraction is not None:
-            from reweigh.log.quantiles import Quantiles
+            from reweigh.log.abstractions import Quantiles
 
             if not isinstance(self.abstraction, Quantiles):
                 return self._abstract(names, null_rule)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ENGINES = ("auto", "arrays", "stream", "duckdb", "spark://host:port", "sc://host:port", "local[2]")
 STREAM_FROM = 1 << 29  # bytes of files from which reading all into memory is no longer sensible
 # of the state columns: their types, their numbers (None where they hold none), and which of the
-# episodes they are of (`log/quantiles.py`)
+# episodes they are of (`log/abstractions.py`)
 StateValues = tuple[list[Any], list[Any], int]
 SPARK = ("spark://", "sc://", "local[", "local")
 
@@ -315,7 +315,7 @@ def _with_bins(source: Any, reading: Reading, scanner: Scanner) -> Reading:
     """With the edges of quantiles, for which the log is read now, where there are any to find."""
     if reading.abstraction is None:
         return reading
-    from reweigh.log.quantiles import Quantiles, refuse_empty
+    from reweigh.log.abstractions import Quantiles, refuse_empty
 
     abstraction = reading.abstraction
     if not isinstance(abstraction, Quantiles) or abstraction.edges is not None:

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from reweigh.errors import KEPT_PLACES, Fault, Place
 from reweigh.log import rules
+from reweigh.log.abstractions import makes_labels
 from reweigh.log.of_episodes import TWO_CLUSTERS
-from reweigh.log.quantiles import makes_labels
 from reweigh.log.rules import column_fault
 from reweigh.log.states import is_number, is_text
 from reweigh.log.times import is_time_kind

@@ -13,8 +13,14 @@ import pyarrow as pa
 
 from reweigh.errors import Fault, Place, RefusedError, UsageError, input_error, no_column
 from reweigh.log import rules
-from reweigh.log.abstractions import NOT_WHOLE, Grid, Rounding
-from reweigh.log.quantiles import Quantiles, makes_labels, sample_level
+from reweigh.log.abstractions import (
+    NOT_WHOLE,
+    Grid,
+    Quantiles,
+    Rounding,
+    makes_labels,
+    sample_level,
+)
 from reweigh.log.read import described, log_description, missing_column
 from reweigh.log.rules import Faults, column_fault
 from reweigh.log.states import HIDDEN, Labels, is_number, is_text, unite

@@ -23,9 +23,8 @@ import pyarrow as pa
 
 from reweigh.errors import InputError, InputWarning, ReweighError, input_error
 from reweigh.kernels import FOLD, LARGE, MARKS, MIX, SPREAD
-from reweigh.log.abstractions import Grid, Rounding
+from reweigh.log.abstractions import Grid, Quantiles, Rounding, makes_labels
 from reweigh.log.log import Columns
-from reweigh.log.quantiles import Quantiles, makes_labels
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import is_number, is_text
 from reweigh.log.steps import NUMBER
