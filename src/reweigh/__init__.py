@@ -118,10 +118,9 @@ if TYPE_CHECKING:
     from reweigh.estimate.table_weights import TableWeights
     from reweigh.evaluation.evaluate import evaluate, evaluate_all, moments, point_values
     from reweigh.evaluation.result import Diagnostics, Estimate, Gain, Interval, Marginals, Refusal
-    from reweigh.log.abstractions import Grid, Rounding
+    from reweigh.log.abstractions import Grid, Quantiles, Rounding
     from reweigh.log.arrays import log_from_arrays
     from reweigh.log.log import Columns, EpisodeLog
-    from reweigh.log.quantiles import Quantiles
     from reweigh.policy import ColumnPolicy, FunctionPolicy, read_policy
     from reweigh.policy.behavior import FittedBehavior, fit_behavior
     from reweigh.policy.rule import RulePolicy
@@ -153,8 +152,7 @@ _HOMES = {
     "reweigh.log.arrays": "log_from_arrays",
     "reweigh.log.log": "Columns EpisodeLog",
     "reweigh.sums.read": "read_log",
-    "reweigh.log.abstractions": "Grid Rounding",
-    "reweigh.log.quantiles": "Quantiles",
+    "reweigh.log.abstractions": "Grid Quantiles Rounding",
     "reweigh.sums.moments": "Moments",
     "reweigh.sums.store": "load_moments",
     "reweigh.sums.tables": "Table",

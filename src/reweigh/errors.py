@@ -136,19 +136,15 @@ class Place:
     note: str = ""
 
     def __str__(self) -> str:
-        parts = []
-        if self.column is not None:
-            parts.append(f"column {self.column!r}")
-        if self.file is not None:
-            parts.append(f"file {self.file!r}")
-        if self.row is not None:
-            at_line = f" (line {self.line})" if self.line is not None else ""
-            parts.append(f"row {self.row}{at_line}")
-        if self.episode is not None:
-            parts.append(f"episode {self.episode!r}")
-        if self.step is not None:
-            parts.append(f"step {self.step}")
-        where = ", ".join(parts)
+        at_line = "" if self.line is None else f" (line {self.line})"
+        parts = (
+            (self.column, f"column {self.column!r}"),
+            (self.file, f"file {self.file!r}"),
+            (self.row, f"row {self.row}{at_line}"),
+            (self.episode, f"episode {self.episode!r}"),
+            (self.step, f"step {self.step}"),
+        )
+        where = ", ".join(text for value, text in parts if value is not None)
         return f"{where}{': ' if where else ''}value {self.value!r}{self.note}"
 
 
@@ -190,9 +186,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
 
 
+def no_column(name: str, known: Sequence[str]) -> UsageError:
+    """The message for a column that a log does not have."""
+    listed = ", ".join(map(repr, known))
+    return UsageError(f"the log has no column {name!r}{nearest(name, known)} (columns: {listed})")
+
+
 def must_be(parameter: str, rule: str, got: object) -> UsageError:
     """The message for a wrong argument, in one form for all."""
     return UsageError(f"the parameter {parameter!r} must be {rule}; got {got!r} instead")
+
+
+def check(holds: object, parameter: str, rule: str, got: object) -> None:
+    """UsageError unless the rule of an argument holds."""
+    if not holds:
+        raise must_be(parameter, rule, got)
 
 
 def check_whole(parameter: str, given: object, least: int, most: int | None = None) -> int:

@@ -279,10 +279,10 @@ def test_other_databases_tell_their_queries(tmp_path: Path) -> None:
 
 
 def test_a_query_that_fails_leaves_no_thread(tmp_path: Path, often: None) -> None:
-    from reweigh.sums.engines.sql_connect import open_home
+    from reweigh.sums.engines.sql_connect import open_database
 
     log = scanned(tmp_path, 10)
-    with open_home("duckdb", log.data, log.reading, {}) as home, watching(lambda *_: None):
+    with open_database("duckdb", log.data, log.reading, {}) as home, watching(lambda *_: None):
         with pytest.raises(rw.InputError, match="DuckDB cannot read the log"):
             home.run(None, "SELECT c0 // 0, CAST('a' AS INTEGER) FROM reweigh_log")
         assert workers() == []

@@ -10,7 +10,7 @@ import pytest
 import reweigh as rw
 from reweigh import kernels
 from reweigh.log import arrays as module
-from reweigh.log.paired_rows import Pairs
+from reweigh.log.large_arrays import Pairs
 from reweigh.log.states import END, UNKNOWN
 
 N, H, S, A = 150, 7, 6, 3

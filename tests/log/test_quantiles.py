@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reweigh as rw
-from reweigh.log import quantiles
-from reweigh.log.quantiles import edges_of, in_sample, sample_level
+from reweigh.log import abstractions
+from reweigh.log.abstractions import edges_of, in_sample, sample_level
 
 from .samples import csv_file, table
 
@@ -128,7 +128,7 @@ def test_large_logs_are_sampled_by_the_hash_of_their_ids(monkeypatch: pytest.Mon
         1,
         4,
     ]
-    monkeypatch.setattr(quantiles, "SAMPLE", 100)
+    monkeypatch.setattr(abstractions, "SAMPLE", 100)
     log = rw.read_log(table(log_of(X)), state="x", abstraction=rw.Quantiles(4))
     held = in_sample(map(str, range(100)), 2)  # 300 rows: 1 in 4 episodes
     assert 10 < held.sum() < 45
@@ -152,7 +152,7 @@ def test_every_engine_has_the_same_edges(
     from reweigh.sums.engines import stream
 
     if sampled:
-        monkeypatch.setattr(quantiles, "SAMPLE", 100)
+        monkeypatch.setattr(abstractions, "SAMPLE", 100)
     monkeypatch.setattr(stream, "BATCH", 64)
     columns = log_of(X, ward=["icu", "ed"] * 150, hr=[60 + k % 50 for k in range(300)])
     columns["episode"] = [f"p{k // 3}" for k in range(300)]

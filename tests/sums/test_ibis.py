@@ -26,8 +26,8 @@ import reweigh as rw
 from reweigh.evaluation.scans import scanned_sql
 from reweigh.sums.engines import ArraysEngine, Request
 from reweigh.sums.engines.sql import IbisEngine
-from reweigh.sums.engines.sql_connect import open_home, quoted
-from reweigh.sums.engines.sql_databases import DuckHome
+from reweigh.sums.engines.sql_connect import open_database, quoted
+from reweigh.sums.engines.sql_databases import DuckDatabase
 from reweigh.sums.read import ScannedLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
@@ -573,9 +573,9 @@ def test_sql_of_the_sums_has_an_explicit_frame() -> None:
 def test_the_queries_stay_with_the_result(names, monkeypatch) -> None:
     """Their text is what DuckDB was sent, and what is told without running it."""
     ran = []
-    run = DuckHome.run
+    run = DuckDatabase.run
     monkeypatch.setattr(
-        DuckHome, "run", lambda home, e, sql=None: (ran.append(sql), run(home, e, sql))[1]
+        DuckDatabase, "run", lambda home, e, sql=None: (ran.append(sql), run(home, e, sql))[1]
     )
     reading, target = fixture.READING["pairs"], fixture.policies("pairs")["steps"]
     log = rw.read_log(fixture.table("pairs"), engine="duckdb", **reading)
@@ -754,7 +754,7 @@ def test_the_connection_reads_the_log_and_nothing_else(tmp_path) -> None:
     [path, other, _] = fixture.write(tmp_path, "pairs")
     log = rw.read_log(path, engine="duckdb", **fixture.READING["pairs"])
     assert isinstance(log, ScannedLog)
-    with open_home("duckdb", log.data, log.reading, {}) as home:
+    with open_database("duckdb", log.data, log.reading, {}) as home:
         connection = home.connection  # type: ignore[attr-defined]
         assert connection.execute("SELECT count(*) FROM reweigh_log").fetchone()[0] > 0
         shown = connection.execute("SELECT current_setting('enable_progress_bar_print')").fetchone()

@@ -20,7 +20,7 @@ from reweigh.log.states import Labels
 from reweigh.sums.diagnostic_tables import VERSIONS
 from reweigh.sums.engines import Request
 from reweigh.sums.engines.sql import Query
-from reweigh.sums.engines.sql_connect import Home
+from reweigh.sums.engines.sql_connect import Database
 from reweigh.sums.engines.sql_log import Facts, open_log, policy_columns
 from reweigh.sums.read import Reading
 
@@ -72,7 +72,7 @@ def written(dialect: str, variant: str, policy: str, **changes: Any) -> str:
         (-3, 10**6),
     )
     target, names = fixture.policies(variant)[policy], table.column_names
-    home = Home("a table", names, names, table.schema.types, dialect, "steps_of_all_sites")
+    home = Database("a table", names, names, table.schema.types, dialect, "steps_of_all_sites")
     log = open_log(home, reading, policy_columns(target))
     return Query(home, log, reading, target, ALL, facts).text
 

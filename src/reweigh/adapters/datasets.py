@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import InputError, UsageError, must_be, nearest
+from reweigh.errors import InputError, UsageError, check, must_be, nearest
 from reweigh.log.abstractions import AnyAbstraction
 from reweigh.log.log import EpisodeLog
 from reweigh.log.sources import TableSource
@@ -65,8 +65,7 @@ def from_minari(
 
     Episodes that end in neither a termination nor a truncation were cut off.
     """
-    if info_offset not in (0, 1):
-        raise must_be("info_offset", "0 or 1", info_offset)
+    check(info_offset in (0, 1), "info_offset", "0 or 1", info_offset)
     if isinstance(dataset, str):
         dataset = optional_module("minari", "minari", "a Minari dataset").load_dataset(dataset)
     name = f"Minari dataset {getattr(getattr(dataset, 'spec', None), 'dataset_id', '')}".strip()

@@ -12,13 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reweigh.errors import (
-    Fault,
     InputError,
     InputWarning,
     Place,
     RefusedError,
     UsageError,
-    input_error,
     nearest,
 )
 from reweigh.log.abstractions import AnyAbstraction
@@ -27,7 +25,7 @@ from reweigh.log.json_files import JsonSource
 from reweigh.log.log import EpisodeLog
 from reweigh.log.rules import Faults, Rule
 from reweigh.log.sources import open_source
-from reweigh.log.states import Label, Labels, is_number, is_text, label_text
+from reweigh.log.states import Label, Labels, is_number, is_text, label_text, one_array
 from reweigh.policy import Floats, Policy, WrappedPolicy
 from reweigh.sums.read import read_log
 from reweigh.system.files import digest_of
@@ -124,7 +122,7 @@ def read_decisions(
     names = [name for name in dict.fromkeys((*named, cluster, *sampled)) if name is not None]
     _refuse_absent(source, names)
     lines = Lines(source, source.read(names, ()))
-    weights = _weights(lines, sampled)
+    weights, offered = _weights(lines, sampled), None
     episode = np.arange(lines.count) if session is None else lines.codes(session)
     columns = {name: lines.table.column(name) for name in (*states, reward, *keep)}
     columns |= {
@@ -134,10 +132,11 @@ def read_decisions(
         "propensity": pa.array(_propensities(lines, propensity, count, samples)),
     }
     columns |= weights | ({} if cluster is None else {"cluster": lines.table.column(cluster)})
-    offered = None if candidates is None else _offered(lines, chosen, candidates)
-    columns |= _of_candidates(lines, candidates, offered)
-    if "candidate set" in columns:
-        states = (*states, "candidate set")
+    if candidates is not None:
+        offered = _offered(lines, chosen, candidates)
+        columns["candidates"] = lines.table.column(candidates)
+        if len(pc.unique(offered)) > 1:  # it differs between lines: a part of the state
+            columns["candidate set"], states = offered, (*states, "candidate set")
     columns |= {} if states else {"state": pa.array(["any"] * lines.count)}
     _refuse_certain(columns["propensity"])
     _refuse_uniform(columns["propensity"], columns["chosen"], offered)
@@ -209,9 +208,7 @@ def _plain(name: str) -> str:
 
 
 def _codes(column: Any) -> npt.NDArray[Any]:
-    coded = pc.dictionary_encode(column)
-    coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
-    coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded
+    coded = one_array(pc.dictionary_encode(column))
     return np.asarray(coded.indices.to_numpy(zero_copy_only=False))
 
 
@@ -260,8 +257,7 @@ def _propensities(
 
 def _offered(lines: Lines, chosen: str, name: str) -> pa.Array:
     """(N,) the set of candidates of each line, as a text; the choice must be one of them."""
-    lists = lines.known(name).combine_chunks()
-    lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
+    lists = one_array(lines.known(name))
     if not pa.types.is_list(lists.type):
         raise InputError(f"{lines.source.describe()}: {name!r} must hold lists of names")
     members, of = _members(lists)
@@ -271,8 +267,7 @@ def _offered(lines: Lines, chosen: str, name: str) -> pa.Array:
             f"{lines.source.describe()}: a list of {name!r} holds null or a name with "
             f"{SEPARATOR!r}, which stands between the names of a set"
         )
-    taken = lines.known(chosen).cast(pa.string()).combine_chunks()
-    taken = taken.chunk(0) if isinstance(taken, pa.ChunkedArray) else taken
+    taken = one_array(lines.known(chosen).cast(pa.string()))
     same = pc.equal(members, taken.take(pa.array(of))).to_numpy(zero_copy_only=False)
     offered = np.bincount(of[same.astype(bool)], minlength=lines.count) > 0
     lines.refuse(NOT_OFFERED, chosen, ~offered, lines.table.column(chosen))
@@ -280,14 +275,6 @@ def _offered(lines: Lines, chosen: str, name: str) -> pa.Array:
     parts = [set(text.split(SEPARATOR)) for text in sets.dictionary.to_pylist()]
     texts = [SEPARATOR.join(sorted(names)) for names in parts]
     return pa.array(texts).take(sets.indices)
-
-
-def _of_candidates(lines: Lines, name: str | None, offered: pa.Array | None) -> dict[str, Any]:
-    """The columns of candidates; their set is one where it differs between lines."""
-    if offered is None:
-        return {}
-    columns: dict[str, Any] = {"candidates": lines.table.column(str(name))}
-    return columns | ({"candidate set": offered} if len(pc.unique(offered)) > 1 else {})
 
 
 def _members(lists: pa.Array) -> tuple[pa.Array, npt.NDArray[Any]]:
@@ -381,8 +368,7 @@ class RestrictedPolicy(WrappedPolicy):
         """(N, actions) whether each is a candidate."""
 
         def read() -> Mask:
-            lists = log.source.column(self.column).combine_chunks()
-            lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
+            lists = one_array(log.source.column(self.column))
             members, of = _members(lists)
             code = pc.index_in(members, pa.array([str(label_text(a)) for a in actions.values]))
             code = np.asarray(code.fill_null(-1).to_numpy(zero_copy_only=False))
@@ -400,15 +386,9 @@ class RestrictedPolicy(WrappedPolicy):
             allowed, mass = self._allowed(log, actions), np.zeros(log.steps.n_rows)
             for code, action in enumerate(actions.values):
                 mass += np.where(allowed[:, code], self.policy.of_action(log, action), 0.0)
-            bad = ~(mass > 0)
-            if np.any(bad):
-                places = tuple(
-                    log.place(int(row), self.column, None) for row in np.flatnonzero(bad)[:5]
-                )
-                fault = Fault(
-                    NO_MASS.code, NO_MASS.sentence, NO_MASS.fix, places, int(bad.sum()), len(bad)
-                )
-                raise input_error("the target policy", [fault])
+            faults = Faults(lambda row: log.place(row, None, None), len(mass))
+            faults.rows(NO_MASS, self.column, ~(mass > 0))
+            faults.raise_if_any("the target policy")
             return mass
 
         return log._once(f"mass {self.fingerprint()}", total)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.adapters.datasets import Episode, Features, log_of
-from reweigh.errors import UsageError, check_horizon, check_whole, must_be
+from reweigh.errors import UsageError, check, check_horizon, check_whole
 from reweigh.log.abstractions import AnyAbstraction
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import FunctionPolicy
@@ -84,8 +84,7 @@ def gym_policy(policy: GymPolicy, *, start: int = 0, name: str = "") -> Function
     It is called once for each different logged state: a number where the state is one column, a
     row where it is several. `start` is the first action of the space, by default 0.
     """
-    if not callable(policy):
-        raise must_be("policy", "callable with an observation", policy)
+    check(callable(policy), "policy", "callable with an observation", policy)
 
     def batch(state: Any, action: Any, step: Any) -> Floats:
         states, row = np.unique(state, axis=0, return_inverse=True)
@@ -131,8 +130,12 @@ def tabular_mdp(
 
     def with_end(name: str, given: npt.ArrayLike) -> Floats:
         policy = np.asarray(given, float)
-        if policy.ndim not in (2, 3) or policy.shape[-2:] != (S, A):
-            raise must_be(name, f"an array of shape ({S}, {A}) or (H, {S}, {A})", policy.shape)
+        check(
+            policy.ndim in (2, 3) and policy.shape[-2:] == (S, A),
+            name,
+            f"an array of shape ({S}, {A}) or (H, {S}, {A})",
+            policy.shape,
+        )
         end = np.full((*policy.shape[:-2], 1, A), 1 / A)
         return np.concatenate([policy, end], axis=-2)
 
@@ -167,8 +170,7 @@ def _as_function(policy: Any) -> GymPolicy:
     if callable(policy):
         return policy  # type: ignore[no-any-return]
     table = np.asarray(policy, float)
-    if table.ndim != 2:
-        raise must_be("policy", "callable with an observation, or an (S, A) array", policy)
+    check(table.ndim == 2, "policy", "callable with an observation, or an (S, A) array", policy)
     return lambda observation: table[observation]
 
 

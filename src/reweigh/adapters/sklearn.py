@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import Fault, UsageError, input_error, must_be, nearest
+from reweigh.errors import UsageError, check, nearest
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Floats
+from reweigh.policy.behavior import refuse_zeros
 from reweigh.policy.classifier import ClassifierPolicy, features_of, frame_of
 from reweigh.system import optional_module
 
@@ -27,23 +28,13 @@ class ClassifierBehavior:
 
     def probabilities(self, log: EpisodeLog) -> Floats:
         mu = self.policy.probabilities(log)
-        bad = ~(mu > 0)
-        if np.any(bad):
-            first = int(np.flatnonzero(bad)[0])
-            raise input_error(
-                "the estimated behavior",
-                [
-                    Fault(
-                        "behavior-zero",
-                        f"{self.policy.name} gives probability 0 to an action that was taken",
-                        "use a classifier that gives every action a positive probability, "
-                        "such as logistic regression, or a calibrated or smoothed one",
-                        (log.place(first, log.columns.action, log.raw_actions()[first]),),
-                        int(bad.sum()),
-                        len(bad),
-                    )
-                ],
-            )
+        refuse_zeros(
+            log,
+            mu,
+            f"{self.policy.name} gives probability 0 to an action that was taken",
+            "use a classifier that gives every action a positive probability, such as logistic "
+            "regression, or a calibrated or smoothed one",
+        )
         return mu
 
 
@@ -56,8 +47,12 @@ def behavior_classifier(
     `log.with_behavior(behavior_classifier(log, LogisticRegression()))`; later standard errors
     ignore that the propensities were estimated.
     """
-    if not isinstance(log, EpisodeLog):
-        raise must_be("log", "in memory: read_log(…, engine='arrays')", type(log).__name__)
+    check(
+        isinstance(log, EpisodeLog),
+        "log",
+        "in memory: read_log(…, engine='arrays')",
+        type(log).__name__,
+    )
     if log.actions is None:
         raise UsageError("a classifier has no densities, and the log's actions are continuous")
     if fit:
@@ -78,13 +73,21 @@ class StateCodes:
     names: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if not (hasattr(self.estimator, "predict") or hasattr(self.estimator, "transform")):
-            raise must_be("estimator", "a clusterer or a transformer", self.estimator)
+        check(
+            hasattr(self.estimator, "predict") or hasattr(self.estimator, "transform"),
+            "estimator",
+            "a clusterer or a transformer",
+            self.estimator,
+        )
         optional_module(
             "sklearn.utils.validation", "sklearn", "a state abstraction"
         ).check_is_fitted(self.estimator)
-        if self.names is not None and len(set(self.names)) != len(self.names):
-            raise must_be("names", "different for every state", self.names)
+        check(
+            self.names is None or len(set(self.names)) == len(self.names),
+            "names",
+            "different for every state",
+            self.names,
+        )
 
     def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         fitted = getattr(self.estimator, "feature_names_in_", None)

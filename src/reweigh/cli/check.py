@@ -237,7 +237,12 @@ def _diagnose(
         columns, records = ("gate", "level", "of", "found"), _judged(results, inputs.about)
         terminal.say(diagnosis_sentence(records), "")
         terminal.table(columns, _gate_rows(records), left=columns, wrapped="found")
-        lines = [_verdict_line(result) for result in results]
+        lines = [
+            f"{r.estimator}: refused ({r.error.code}): {r.error}"
+            if isinstance(r, rw.Refusal)
+            else f"{r.estimator}: {r.verdict}"
+            for r in results
+        ]
         terminal.say(*lines)
         terminal.answer(*lines)
         terminal.warn(advice_lines(records, tried))
@@ -287,18 +292,16 @@ def _gate_rows(records: Sequence[Evaluation]) -> list[tuple[str, ...]]:
             text = first_screen.reason_text(e, gate) + (f" [{gate.limit}]" if against else "")
             findings.append((e.label, (level, gate.name, text)))
     names, rank = by_text(findings), ("hint", *ORDER)
-    rows: list[tuple[str, ...]] = []
-    for finding in sorted(names, key=lambda finding: -rank.index(finding[0])):
-        level_name, gate_name, finding_text = finding
-        words = "not checked" if level_name == "unknown" else level_name
-        rows.append((gate_name, words, ", ".join(names[finding]), cell(finding_text)))
-    return rows
-
-
-def _verdict_line(result: rw.Estimate | rw.Refusal) -> str:
-    if isinstance(result, rw.Refusal):
-        return f"{result.estimator}: refused ({result.error.code}): {result.error}"
-    return f"{result.estimator}: {result.verdict}"
+    worst_first = sorted(names, key=lambda finding: -rank.index(finding[0]))
+    return [
+        (
+            gate,
+            "not checked" if level == "unknown" else level,
+            ", ".join(names[level, gate, text]),
+            cell(text),
+        )
+        for level, gate, text in worst_first
+    ]
 
 
 # --- in words

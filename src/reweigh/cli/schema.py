@@ -51,8 +51,8 @@ def schema(
 def schema_of(name: str, shapes: tuple[type, ...]) -> dict[str, Any]:
     """The schema of an output that has one of these shapes."""
     defs: dict[str, Any] = {}
-    found = [_node(shape, defs) for shape in shapes]
-    top = found[0] if len(found) == 1 else {"anyOf": found}
+    nodes = [_node(shape, defs) for shape in shapes]
+    top = nodes[0] if len(nodes) == 1 else {"anyOf": nodes}
     about = {"$schema": DIALECT, "title": f"reweigh {name} --json"}
     return {**about, **top, "$defs": dict(sorted(defs.items()))}
 

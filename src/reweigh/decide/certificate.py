@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import Fault, RefusedError, check_fraction, input_error, must_be
+from reweigh.errors import Fault, RefusedError, check, check_fraction, input_error
 from reweigh.estimate.influence import refuse_weights
 from reweigh.evaluation.data import check_target
 from reweigh.evaluation.inputs import check_range, check_rewards
@@ -85,14 +85,14 @@ class Certificate:
     def assumes(self) -> tuple[str, ...]:
         """What the bounds rest on."""
         low, high = (number(end) for end in self.reward_range)
-        assumptions = [f"every reward lies within [{low}, {high}], as declared", *ASSUMED]
-        if self.never_ends:
-            assumptions.append(
-                f"no episode can end before its {self.horizon} steps (and earn 0 from then on)"
-            )
-        if self.compared:
-            assumptions.append(f"for the comparison: no ratio exceeds {number(self.largest_ratio)}")
-        return tuple(assumptions)
+        never_ends = f"no episode can end before its {self.horizon} steps (and earn 0 from then on)"
+        compared = f"for the comparison: no ratio exceeds {number(self.largest_ratio)}"
+        return (
+            f"every reward lies within [{low}, {high}], as declared",
+            *ASSUMED,
+            *((never_ends,) if self.never_ends else ()),
+            *((compared,) if self.compared else ()),
+        )
 
     @property
     def method(self) -> str:
@@ -157,10 +157,8 @@ def certify(
     """
     low, high = check_range(reward_range)
     level = check_fraction("level", level)
-    if side not in ("both", "lower", "upper"):
-        raise must_be("side", '"both", "lower" or "upper"', side)
-    if side != "both" and level <= 0.5:
-        raise must_be("level", "above 0.5 for a bound on one side", level)
+    check(side in ("both", "lower", "upper"), "side", '"both", "lower" or "upper"', side)
+    check(side == "both" or level > 0.5, "level", "above 0.5 for a bound on one side", level)
     _refuse_others(log)
     check_rewards(log, (low, high))
     _, rho = ratios(log, check_target(target), None)
@@ -255,8 +253,12 @@ def _refuse_others(log: EpisodeLog) -> None:
 def _check_ratios(log: EpisodeLog, rho: Floats, largest: float | None) -> None:
     if largest is None:
         return
-    if not isinstance(largest, int | float | np.number) or not 0 < largest < math.inf:
-        raise must_be("largest_ratio", "a positive number", largest)
+    check(
+        isinstance(largest, int | float | np.number) and 0 < largest < math.inf,
+        "largest_ratio",
+        "a positive number",
+        largest,
+    )
     worst = int(np.argmax(rho))
     beyond = int(np.sum(rho > largest * (1 + ROUNDING)))
     if beyond:

@@ -19,6 +19,7 @@ from reweigh.errors import (
     RefusedError,
     SelectionWarning,
     UsageError,
+    check,
     check_fraction,
     check_whole,
     hints,
@@ -72,11 +73,14 @@ def compare(
     episodes are left out of the log, with a warning, for all estimators: all are to see the same
     episodes. Randomness enters only the critical values; `seed` repeats them.
     """
-    if not isinstance(log, EpisodeLog):
-        raise must_be("log", "a log in memory (read_log with engine='arrays')", type(log).__name__)
+    check(
+        isinstance(log, EpisodeLog),
+        "log",
+        "a log in memory (read_log with engine='arrays')",
+        type(log).__name__,
+    )
     level = check_fraction("level", level)
-    if truncated not in ("refuse", "drop"):
-        raise must_be("truncated", '"refuse" or "drop"', truncated)
+    check(truncated in ("refuse", "drop"), "truncated", '"refuse" or "drop"', truncated)
     seed = secrets.randbits(32) if seed is None else check_whole("seed", seed, 0)
     share = WHOLE
     if holdout is not None:
@@ -120,8 +124,7 @@ def _policies(targets: Policy | Mapping[str, Policy] | Sequence[Policy]) -> dict
             named[_distinct(check_target(target).name, named)] = target
     else:
         raise must_be("targets", "a policy, a list of policies, or policies by name", targets)
-    if not named:
-        raise must_be("targets", "at least one policy", targets)
+    check(named, "targets", "at least one policy", targets)
     if BEHAVIOR in named:
         raise UsageError(f"no target may be called {BEHAVIOR!r}: that is the log's own policy")
     return named
@@ -139,8 +142,7 @@ def _listed(estimators: Estimators | None) -> list[Recipe | str]:
     """The estimators, checked; "auto" stays a name."""
     given = estimator_list(AUTO if estimators is None else estimators)
     listed = [one if one == AUTO else as_recipe(one) for one in given]
-    if not listed:
-        raise must_be("estimators", "at least one estimator", given)
+    check(listed, "estimators", "at least one estimator", given)
     keys: set[str] = set()
     for one in listed:
         if isinstance(one, Recipe) and isinstance(one.weights, MemoryChoice):
@@ -369,8 +371,8 @@ class Joint:
             of = Clustering.of(log)
             centered, n = deviations(of.sums(psi), of.sizes), len(of.names)
         root = np.linalg.qr(centered, mode="r")  # (min(n, k), k)
-        made = np.random.default_rng(seed).standard_normal((draws, len(root))) @ root
-        return cls(centered.T @ centered, made, n)
+        draws_of_errors = np.random.default_rng(seed).standard_normal((draws, len(root))) @ root
+        return cls(centered.T @ centered, draws_of_errors, n)
 
     def errors(self, contrasts: Floats) -> Floats:
         """(m,) standard errors of the contrasts, (m, k)."""

@@ -27,8 +27,7 @@ from reweigh.policy import ColumnPolicy, Policy
 from reweigh.policy.table import TablePolicy
 
 if TYPE_CHECKING:
-    from reweigh.log.large_arrays import BorrowedArrays
-    from reweigh.log.paired_rows import Pairs
+    from reweigh.log.large_arrays import BorrowedArrays, Pairs
 
 MODES = {"none": 0, "simplex": 1, "state": 2}  # of the kernel that resamples
 NO_BITS = np.uint64(0)  # of an action: codes are those of states

@@ -313,14 +313,14 @@ def _of_scanned(log: ScannedLog, column: str) -> list[Member]:
         )
     optional_module("ibis", "sql", "evaluating groups of a log that is not in memory")
     from reweigh.sums.engines.sql import IbisEngine
-    from reweigh.sums.engines.sql_connect import open_home
+    from reweigh.sums.engines.sql_connect import open_database
     from reweigh.sums.engines.sql_log import first_values
 
     engine: Any = log.scanner if isinstance(log.scanner, IbisEngine) else IbisEngine("duckdb")
     [horizon] = {sums.about.horizon for sums in log._by_request.values()}
     reading = replace(log.reading, horizon=horizon)
     counts: dict[Value, int] = {}
-    with open_home(engine.engine, log.data, reading, {"group": column}) as home:
+    with open_database(engine.engine, log.data, reading, {"group": column}) as home:
         for found, n in first_values(home, reading, column):
             value = None if found is None else _plain(found)
             counts[value] = n + counts.get(value, 0)

@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import Place, UsageError, check_threads, hints, must_be
+from reweigh.errors import Place, UsageError, check, check_threads, hints, must_be
 from reweigh.kernels import COMPILED_FROM
 from reweigh.log import rules
-from reweigh.log.large_arrays import ArrayRows, BorrowedArrays, read_columns
+from reweigh.log.large_arrays import ArrayRows, BorrowedArrays, Pairs, read_columns, read_pairs
 from reweigh.log.log import Columns, EpisodeLog, check_options
-from reweigh.log.paired_rows import Pairs, read_pairs
 from reweigh.log.states import (
     END,
     HIDDEN,
@@ -47,8 +46,8 @@ class ArraySource:
 
     @property
     def names(self) -> list[str]:
-        made = () if self.compact is None else self.compact.names
-        return [*self.columns, *(name for name in made if name != "reward")]
+        compact_columns = () if self.compact is None else self.compact.names
+        return [*self.columns, *(name for name in compact_columns if name != "reward")]
 
     def describe(self) -> str:
         return "arrays"
@@ -82,16 +81,28 @@ class Episodes:
         if truncated is not None:
             array, nulls = _values("truncated", truncated)
             truths = array.dtype.kind in "biu" and nulls is None and np.all(np.isin(array, (0, 1)))
-            if array.shape != (n,) or not truths:
-                raise must_be("truncated", f"one truth value per episode ({n})", truncated)
+            check(
+                array.shape == (n,) and truths,
+                "truncated",
+                f"one truth value per episode ({n})",
+                truncated,
+            )
             cut = array.astype(bool)
         if lengths is None:
             return cls(np.arange(n), n * np.arange(horizon + 1), cut, np.zeros(n, bool))
         length, nulls = _values("lengths", lengths)
-        if length.shape != (n,) or length.dtype.kind not in "iu" or nulls is not None:
-            raise must_be("lengths", f"{n} whole numbers", lengths)
-        if np.any(length < 1) or np.any(length > horizon):
-            raise must_be("lengths", f"whole numbers from 1 to the horizon {horizon}", length)
+        check(
+            length.shape == (n,) and length.dtype.kind in "iu" and nulls is None,
+            "lengths",
+            f"{n} whole numbers",
+            lengths,
+        )
+        check(
+            np.all((length >= 1) & (length <= horizon)),
+            "lengths",
+            f"whole numbers from 1 to the horizon {horizon}",
+            length,
+        )
         length = length.astype(np.int64)
         order = np.argsort(-length, kind="stable")
         alive = n - np.cumsum(np.bincount(length, minlength=horizon + 1))[:horizon]
@@ -174,8 +185,7 @@ def log_from_arrays(
     """
     threads = None if threads is None else check_threads(threads)
     check_options(hidden, discount)
-    if not isinstance(copy, bool):
-        raise must_be("copy", "True or False", copy)
+    check(isinstance(copy, bool), "copy", "True or False", copy)
     given = (states, actions, rewards, behavior_prob, target_prob)
     log = None
     if not continuous_actions and (copy or hidden == "error"):
@@ -203,8 +213,12 @@ def _with_shared(log: EpisodeLog, cluster: Any, weight: Any) -> EpisodeLog:
         if given is None:
             continue
         values, nulls = _values(role, given) if role == "cluster" else _numbers(role, given)
-        if values.shape != (log.n_episodes,):
-            raise must_be(role, f"an array of shape ({log.n_episodes},)", values.shape)
+        check(
+            values.shape == (log.n_episodes,),
+            role,
+            f"an array of shape ({log.n_episodes},)",
+            values.shape,
+        )
         values = values[steps.episode]
         known = np.ones(len(values), bool) if nulls is None else ~nulls[steps.episode]
         faults.rows(rules.NULL, role, ~known)
@@ -218,8 +232,8 @@ def _with_shared(log: EpisodeLog, cluster: Any, weight: Any) -> EpisodeLog:
             values = label_array(labels.values)[codes]
         vars(steps)[role] = values
     faults.raise_if_any("the arrays")
-    names = {"cluster": None if cluster is None else "cluster"}
-    names["weight"] = None if weight is None else "weight"
+    given = {"cluster": cluster, "weight": weight}
+    names = {role: None if values is None else role for role, values in given.items()}
     return replace(log, columns=replace(log.columns, **names))  # type: ignore[arg-type]
 
 
@@ -234,17 +248,15 @@ def _log_from_any_arrays(
     """Arrays of any kind, checked by every rule."""
     states, actions, rewards, *probabilities = given
     shape = _numbers("rewards", rewards)[0].shape
-    if len(shape) != 2 or 0 in shape:
-        raise must_be("rewards", "an (n, H) array with n, H >= 1", shape)
-    episodes = Episodes.of(*shape, lengths, truncated)
+    check(len(shape) == 2 and 0 not in shape, "rewards", "an (n, H) array with n, H >= 1", shape)
+    episodes = Episodes.of(shape[0], shape[1], lengths, truncated)
     alive = episodes.alive
     source = ArraySource({}, episodes.order, episodes.offsets)
     faults = rules.Faults(source.place, int(episodes.offsets[-1]))
 
     def rows(name: str, values: Array, nulls: Array | None) -> tuple[Array, Array | None]:
         """Values and nulls, time-major."""
-        if values.shape != shape:
-            raise must_be(name, f"an array of shape {shape}", values.shape)
+        check(values.shape == shape, name, f"an array of shape {shape}", values.shape)
         values = np.ascontiguousarray(values[episodes.order].T)[alive]
         return values, None if nulls is None else nulls[episodes.order].T[alive]
 
@@ -277,9 +289,9 @@ def _log_from_any_arrays(
 def _kind(array: Any) -> str:
     if array is None:
         return "None"
-    found = np.asarray(array)
-    strided = "" if found.flags.c_contiguous else ", not in one piece"
-    return f"{found.dtype} {found.shape}{strided}"
+    values = np.asarray(array)
+    strided = "" if values.flags.c_contiguous else ", not in one piece"
+    return f"{values.dtype} {values.shape}{strided}"
 
 
 def _log_from_plain_arrays(
@@ -378,8 +390,12 @@ def _states(
     """
     n = len(order)
     values, nulls = _values("states", states)
-    if values.ndim not in (2, 3) or values.shape[0] != n or values.shape[1] - horizon not in (0, 1):
-        raise must_be("states", f"an array of shape ({n}, {horizon + 1})", values.shape)
+    check(
+        values.ndim in (2, 3) and values.shape[0] == n and values.shape[1] - horizon in (0, 1),
+        "states",
+        f"an array of shape ({n}, {horizon + 1})",
+        values.shape,
+    )
     known = np.concatenate([alive, alive[-1:]])[: values.shape[1]]  # (H+1, n)
     if nulls is not None:
         hidden = np.logical_or.reduce(nulls, axis=2) if values.ndim == 3 else nulls

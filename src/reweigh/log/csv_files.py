@@ -27,8 +27,8 @@ from reweigh.errors import (
     Place,
     ResourceError,
     UsageError,
+    check,
     input_error,
-    must_be,
 )
 from reweigh.log.states import is_text, texts
 
@@ -49,10 +49,13 @@ class CsvFormat:
 
     def __post_init__(self) -> None:
         for name, value in (("delimiter", self.delimiter), ("decimal", self.decimal)):
-            if len(value) != 1 or value in '\r\n"':
-                raise must_be(name, "one character", value)
-        if self.delimiter == self.decimal:
-            raise must_be("decimal", "another character than the delimiter", self.decimal)
+            check(len(value) == 1 and value not in '\r\n"', name, "one character", value)
+        check(
+            self.delimiter != self.decimal,
+            "decimal",
+            "another character than the delimiter",
+            self.decimal,
+        )
 
 
 def refuse_elsewhere(source: str, **given: str | None) -> None:
@@ -186,8 +189,8 @@ def _parse_slowly(
     try:
         part = _parse(path, form, names, dict.fromkeys(names, pa.string()), keep)
     except pa.ArrowInvalid as error:
-        found = bad_byte(path) or f"{str(path)!r} cannot be read as CSV: {error}"
-        raise InputError(found) from cause
+        fault = bad_byte(path) or f"{str(path)!r} cannot be read as CSV: {error}"
+        raise InputError(fault) from cause
     if ragged:
         raise input_error(str(path), [_ragged_fault(ragged, part)])
     columns = {

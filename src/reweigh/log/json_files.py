@@ -51,7 +51,8 @@ class JsonSource(FileSource):
             rows, lines = 0, 0
             for first, block in _blocks(path):
                 table = _parsed(path, first, block, None)
-                known = _united(path, first, known, _as_texts(table.schema))
+                kinds = [field.with_type(_as_text(field.type)) for field in table.schema]
+                known = _united(path, first, known, pa.schema(kinds))
                 rows, lines = rows + table.num_rows, lines + block.count(b"\n")
             self.parts.append((rows, rows == lines))
         if known is None or not len(known):
@@ -61,9 +62,9 @@ class JsonSource(FileSource):
     @cached_property
     def fields(self) -> dict[str, Field]:
         """The fields that hold values, by their dotted names."""
-        found = list(_fields(self._schema, ()))
-        csvfile.refuse_duplicates([field.name for field in found], str(self.paths[0]))
-        return {field.name: field for field in found}
+        fields = list(_fields(self._schema, ()))
+        csvfile.refuse_duplicates([field.name for field in fields], str(self.paths[0]))
+        return {field.name: field for field in fields}
 
     @property
     def names(self) -> list[str]:
@@ -174,12 +175,8 @@ def _fault(path: Path, line: int, rule: str, excerpt: str) -> InputError:
     return input_error(str(path), [Fault("json", rule, fix, (place,), 1)])
 
 
-def _as_texts(schema: pa.Schema) -> pa.Schema:
-    """Timestamps stay as they are written."""
-    return pa.schema([pa.field(field.name, _as_text(field.type)) for field in schema])
-
-
 def _as_text(kind: pa.DataType) -> pa.DataType:
+    """Timestamps stay as they are written."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(part.name, _as_text(part.type)) for part in kind])
     if pa.types.is_list(kind):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import Place, UsageError, check_whole, must_be, nearest
+from reweigh.errors import Place, UsageError, check, check_whole, must_be, no_column
 from reweigh.log.states import HIDDEN, Labels, is_number
 from reweigh.log.steps import Identity, Steps, identity_of
 from reweigh.system.files import digest_of
@@ -73,13 +73,13 @@ class Columns:
         return pairs
 
 
-def check_options(hidden: str, discount: float) -> None:
-    """The options that every way of making a log shares."""
-    if hidden not in ("error", "allow"):
-        raise must_be("hidden", '"error" or "allow"', hidden)
+def check_options(hidden: str, discount: float, short: str = "error") -> None:
+    """The options that every way of making a log shares, and how short episodes are read."""
+    check(hidden in ("error", "allow"), "hidden", '"error" or "allow"', hidden)
     number = isinstance(discount, int | float | np.integer | np.floating)
-    if not number or not 0 < discount <= 1:
-        raise must_be("discount", "a number in (0, 1]", discount)
+    check(number and 0 < discount <= 1, "discount", "a number in (0, 1]", discount)
+    listed = '"error", "terminal" or "truncated"'
+    check(short in ("error", "terminal", "truncated"), "short_episodes", listed, short)
 
 
 class Source(Protocol):
@@ -170,10 +170,7 @@ class EpisodeLog:
         if pairs is not None and name in pairs.columns:
             return pairs.column(name)
         if name not in self.source.names:
-            raise UsageError(
-                f"the log has no column {name!r}{nearest(name, self.source.names)} "
-                f"(columns: {', '.join(map(repr, self.source.names))})"
-            )
+            raise no_column(name, self.source.names)
         from reweigh.log.roles import not_numbers, numbers
         from reweigh.log.rules import Faults
 
@@ -343,20 +340,12 @@ class EpisodeLog:
 
 def columns_of(
     *,
-    episode: str,
     step: str | None,
     state: Names,
-    action: str,
-    reward: str,
-    behavior_prob: str | None,
     next_state: Names | None,
-    target_prob: str | None,
-    terminated: str | None,
-    truncated: str | None,
     time: str | None = None,
     bandit: bool = False,
-    cluster: str | None = None,
-    weight: str | None = None,
+    **roles: Any,
 ) -> Columns:
     """Check the names that a user gave for the roles."""
     if bandit and step is not None:
@@ -368,21 +357,10 @@ def columns_of(
             f"next_state names {len(next_names)} columns and state names {len(state_names)}; "
             "they must name the same number of columns, in the same order"
         )
+    if step is None and time is None and not bandit:
+        step = "step"
     columns = Columns(
-        episode=episode,
-        step="step" if step is None and time is None and not bandit else step,
-        state=state_names,
-        action=action,
-        reward=reward,
-        behavior_prob=behavior_prob,
-        next_state=next_names,
-        target_prob=target_prob,
-        terminated=terminated,
-        truncated=truncated,
-        time=time,
-        bandit=bandit,
-        cluster=cluster,
-        weight=weight,
+        step=step, state=state_names, next_state=next_names, time=time, bandit=bandit, **roles
     )
     seen: dict[str, str] = {}
     for role, name in columns.by_role():
@@ -404,6 +382,5 @@ def _names(role: str, names: Names) -> tuple[str, ...]:
     if isinstance(names, str):
         return (names,)
     names = tuple(names)
-    if not names:
-        raise must_be(role, "a column name or a list of them", names)
+    check(names, role, "a column name or a list of them", names)
     return names

@@ -49,22 +49,21 @@ CONTRACT = (TWO_CLUSTERS, TWO_WEIGHTS, WEIGHT_RANGE)
 
 def of_episodes(reader: RoleReader, episode: Codes, count: int) -> dict[str, Array]:
     """By role (count,) what each episode has; `episode` (N,) is the code of each row."""
-    columns, found = reader.columns, {}
+    columns, values_by_role = reader.columns, {}
     if columns.cluster is not None:
         codes, labels = reader.ids("cluster", columns.cluster)
         code = _shared(reader, TWO_CLUSTERS, columns.cluster, codes, codes >= 0, episode, count)
         known = label_array(labels.values or (None,))
-        found["cluster"] = known[code]
+        values_by_role["cluster"] = known[code]
     if columns.weight is not None:
-        weight = reader.numbers("weight")
-        assert weight is not None
+        weight = reader.numbers("weight", columns.weight)
         finite = np.isfinite(weight)
         bad = WEIGHT_RANGE.broken(weight, finite)
         reader.faults.rows(WEIGHT_RANGE, columns.weight, bad, weight)
-        found["weight"] = _shared(
+        values_by_role["weight"] = _shared(
             reader, TWO_WEIGHTS, columns.weight, weight, finite & ~bad, episode, count
         )
-    return found
+    return values_by_role
 
 
 def _shared(
@@ -87,5 +86,5 @@ def _shared(
         return f" (its first row has {shown(int(first_row[episode[row]]))!r})"
 
     reader.faults.rows(rule, name, bad, shown, note=note)
-    found: Array = values[first_row]
-    return found
+    value_of_episode: Array = values[first_row]
+    return value_of_episode

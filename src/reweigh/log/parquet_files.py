@@ -60,10 +60,10 @@ def refuse_too_large(path: Path, name: str, kind: pa.DataType, united: pa.DataTy
     with parquet_parts(path) as file:
         for batch in file.iter_batches(columns=[name]):
             ends = pc.min_max(batch.column(0)).as_py()
-            for found in (ends["min"], ends["max"]):
-                if found is not None and abs(found) > limit:
+            for extreme in (ends["min"], ends["max"]):
+                if extreme is not None and abs(extreme) > limit:
                     raise InputError(
-                        f"{path.name}: column {name!r} is {found}, which does not match "
+                        f"{path.name}: column {name!r} is {extreme}, which does not match "
                         f"{beside} in other files; write one type in all files"
                     )
 
@@ -177,10 +177,10 @@ class ParquetSource(FileSource):
             kinds = [schema.field(name).type for schema in chosen]
             # beside another type a decimal's digits decide whether it can be read at all
             decimal = next((k for k in kinds if pa.types.is_decimal(k)), None)
-            other = next((k for k in kinds if not _is_decimal_or_null(k)), None)
-            if decimal is not None and other is not None:
+            other = [k for k in kinds if not (pa.types.is_decimal(k) or pa.types.is_null(k))]
+            if decimal is not None and other:
                 raise self.differ(
-                    f"Unable to merge: Field {name} has incompatible types: {decimal} vs {other}"
+                    f"Unable to merge: Field {name} has incompatible types: {decimal} vs {other[0]}"
                 )
             for path, kind in zip(self.paths, kinds, strict=True):
                 refuse_too_large(path, name, kind, united.field(name).type)
@@ -193,10 +193,6 @@ def _width(kind: pa.DataType) -> int:
         return -(-int(kind.bit_width) // 8)
     except ValueError:
         return 4
-
-
-def _is_decimal_or_null(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_decimal(kind) or pa.types.is_null(kind))
 
 
 def open_arrow(paths: list[Path]) -> TableSource:

@@ -18,7 +18,7 @@ from reweigh.log.rules import Faults, Rule, column_fault
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import END, HIDDEN, UNKNOWN, Codes, Labels, label_array, unite
 from reweigh.log.steps import Steps, TimeMajor, in_order, time_major
-from reweigh.system.process import require_steps, tell
+from reweigh.system.process import report_share, require_steps
 
 if TYPE_CHECKING:
     from reweigh.log.parquet_files import ParquetRows
@@ -52,7 +52,7 @@ def id_columns(columns: Columns, abstraction: Any, continuous: bool) -> dict[str
     """The columns that a CSV must give as texts, never as floats, with their roles."""
     as_numbers = {columns.action} if continuous else set()
     if abstraction is not None:
-        from reweigh.log.quantiles import read_as_numbers
+        from reweigh.log.abstractions import read_as_numbers
 
         for names in (columns.state, columns.next_state or ()):
             numeric = read_as_numbers(abstraction, len(columns.state))
@@ -73,41 +73,43 @@ def assemble(
 ) -> EpisodeLog:
     """Read one column after the other, check what spans rows, and bring the rows into order."""
     columns = reader.columns
-    tell(0.1)
+    report_share(0.1)
     episode, episodes = reader.ids("episode", columns.episode)
     step = reader.steps(episode)
     # None: some rule of an episode's rows is broken, and nothing needs to be put in order
     rows = time_major(episode, step, len(episodes))
-    tell(0.4)
+    report_share(0.4)
     reader.find_bins(episode, episodes)
     state, states = reader.states(columns.state)
     following = None
     if columns.next_state is not None:
         next_codes, next_labels = reader.states(columns.next_state, null_allowed=True)
         joint = unite(states, next_labels)
-        following = np.append(joint.translate(next_labels), HIDDEN)[next_codes]
-        states = joint
+        states, following = joint, np.append(joint.translate(next_labels), HIDDEN)[next_codes]
     used = None
     if rows is not None:
         used = rows.until(min(horizon or rows.longest, rows.longest), episode, step)
     action, actions = reader.actions()
     action = in_order(action, used)
-    tell(0.6)
-    reward, behavior = (
-        None if values is None else in_order(values, used)
-        for values in map(reader.numbers, ("reward", "behavior_prob"))
-    )
-    reader.numbers("target_prob")
+    report_share(0.6)
+    reward, behavior = in_order(reader.numbers("reward", columns.reward), used), None
+    if columns.behavior_prob is not None:
+        behavior = in_order(reader.numbers("behavior_prob", columns.behavior_prob), used)
+    if columns.target_prob is not None:
+        reader.numbers("target_prob", columns.target_prob)
     ended, cut = reader.truths(columns.terminated), reader.truths(columns.truncated)
-    shared = reader.shared(episode, len(episodes))
-    tell(0.8)
+    shared: dict[str, Any] = {}  # what all rows of an episode share
+    if columns.cluster is not None or columns.weight is not None:
+        from reweigh.log.of_episodes import of_episodes
+
+        shared = of_episodes(reader, episode, len(episodes))
+    report_share(0.8)
 
     linked = _Linked(episode, len(episodes), step, state, following, states, ended, cut)
     _check_episodes(reader, linked, rows, horizon, short)
     reader.faults.raise_if_any(reader.source.describe())
     assert rows is not None  # or a fault was raised
     assert used is not None
-    assert reward is not None
     horizon = horizon or rows.longest
     require_steps(horizon)
     last = used.last_rows
@@ -116,6 +118,7 @@ def assemble(
     known = np.full(len(last), HIDDEN) if following is None else following[last]
     if horizon < rows.longest:
         known = _after_horizon(rows, used, horizon, state, known)
+    abstraction, bins = described(reader.abstraction, columns.state)
     over = ended[last] | (before & ~cut[last] & (short == "terminal"))
     ending = np.where(over, END, np.where(known < 0, UNKNOWN, known))
     beyond = len(episode) - len(used.order)
@@ -138,12 +141,21 @@ def assemble(
         discount=discount,
         columns=columns,
         source=reader.source,
-        abstraction=reader.describe_abstraction(),
+        abstraction=abstraction,
         notes=(
             *(f"cut at the horizon {horizon}: {beyond:,} later rows are not used",) * bool(beyond),
-            *reader.bin_notes(),
+            *bins,
         ),
     )
+
+
+def described(abstraction: Any, names: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """An abstraction of these state columns as text, and what readers should know of its bins."""
+    if abstraction is None:
+        return None, ()
+    from reweigh.log.abstractions import bin_notes, describe_abstraction
+
+    return describe_abstraction(abstraction), bin_notes(abstraction, names)
 
 
 def _after_horizon(
@@ -293,26 +305,24 @@ def log_table(log: EpisodeLog) -> pa.Table:
         "step": pa.array(steps.step[order]),
         **label_columns("state", log.states, steps.state[order]),
     }
-    if log.actions is None:
-        columns["action"] = pa.array(steps.action[order])
-    else:
+    if log.actions is not None:
         columns |= label_columns("action", log.actions, steps.action[order])
-    columns["reward"] = pa.array(steps.reward[order])
-    if steps.behavior_prob is not None:
-        columns["behavior_prob"] = pa.array(steps.behavior_prob[order])
-    if log.columns.target_prob is not None:
-        columns["target_prob"] = pa.array(log.column(log.columns.target_prob)[order])
-    for role, values in (("cluster", steps.cluster), ("weight", steps.weight)):
-        if values is not None:
-            columns[role] = pa.array(values[steps.episode_index][order])
+    pi, of = log.columns.target_prob, steps.episode_index
+    by_row = {
+        "action": steps.action if log.actions is None else None,
+        "reward": steps.reward,
+        "behavior_prob": steps.behavior_prob,
+        "target_prob": None if pi is None else log.column(pi),
+        "cluster": None if steps.cluster is None else steps.cluster[of],
+        "weight": None if steps.weight is None else steps.weight[of],
+    }
+    columns |= {name: pa.array(v[order]) for name, v in by_row.items() if v is not None}
     following = np.where(steps.next_state < 0, HIDDEN, steps.next_state)
     if np.any(steps.ending >= 0):
         columns |= label_columns("next_state", log.states, following[order])
-    last = steps.step == steps.lengths[steps.episode_index] - 1
+    last = steps.step == steps.lengths[of] - 1
     flags = {"terminated": steps.ending == END, "truncated": steps.truncated}
-    for name, flag in flags.items():
-        if np.any(flag):
-            columns[name] = pa.array((last & flag[steps.episode_index])[order])
+    columns |= {name: pa.array((last & f[of])[order]) for name, f in flags.items() if np.any(f)}
     return pa.table(columns)
 
 

@@ -68,37 +68,23 @@ class RoleReader:
         self.times: Any = None  # of the rows, whether they are known, and say their offset
         self._cells: dict[str, pa.ChunkedArray] = {}  # columns that messages quote
 
-    def describe_abstraction(self) -> str | None:
-        if self.abstraction is None:
-            return None
-        from reweigh.log.abstractions import describe_abstraction
-
-        return describe_abstraction(self.abstraction)
-
-    def bin_notes(self) -> tuple[str, ...]:
-        if self.abstraction is None:
-            return ()
-        from reweigh.log.quantiles import bin_notes
-
-        return bin_notes(self.abstraction, self.columns.state)
-
     def find_bins(self, episode: Codes, episodes: Labels) -> None:
         """The edges of quantiles, where the abstraction needs them."""
         if self.abstraction is None:
             return
-        from reweigh.log import quantiles
+        from reweigh.log.abstractions import Quantiles, in_sample, refuse_empty, sample_level
 
-        if not isinstance(self.abstraction, quantiles.Quantiles) or self.abstraction.edges:
+        if not isinstance(self.abstraction, Quantiles) or self.abstraction.edges:
             return
         columns = [self._state_column(name) for name in self.columns.state]
-        level, used = quantiles.sample_level(self.count), slice(None)
+        level, used = sample_level(self.count), slice(None)
         if level:
-            held = quantiles.in_sample((str(label_text(v)) for v in episodes.values), level)
+            held = in_sample((str(label_text(v)) for v in episodes.values), level)
             used = np.append(held, False)[episode]  # type: ignore[assignment]
         values = [
             float_rows(c.chunks, len(c))[0][used] if is_number(c.type) else None for c in columns
         ]
-        quantiles.refuse_empty(values, level)
+        refuse_empty(values, level)
         self.abstraction = self.abstraction.fitted([c.type for c in columns], values)
 
     def kind(self, name: str) -> pa.DataType:
@@ -265,9 +251,13 @@ class RoleReader:
 
     def states(self, names: tuple[str, ...], null_allowed: bool = False) -> tuple[Codes, Labels]:
         null_rule = None if null_allowed or self.allow_hidden else rules.NULL_STATE
-        edges = getattr(self.abstraction, "edges", None)
-        if self.abstraction is not None and not self._in_bins():
-            return self._abstract(names, null_rule)
+        edges = None
+        if self.abstraction is not None:
+            from reweigh.log.abstractions import Quantiles
+
+            if not isinstance(self.abstraction, Quantiles):
+                return self._abstract(names, null_rule)
+            edges = self.abstraction.edges
         parts = [
             self._state(name, null_rule)
             if edges is None or edges[j] is None
@@ -275,11 +265,6 @@ class RoleReader:
             for j, name in enumerate(names)
         ]
         return combine(parts)
-
-    def _in_bins(self) -> bool:
-        from reweigh.log.quantiles import Quantiles
-
-        return isinstance(self.abstraction, Quantiles)
 
     def _binned(self, name: str, edges: Floats, null_rule: Rule | None) -> tuple[Codes, Labels]:
         """The bins of a column of numbers."""
@@ -367,33 +352,20 @@ class RoleReader:
     def actions(self) -> tuple[npt.NDArray[Any], Labels | None]:
         name = self.columns.action
         if self.continuous:
-            values = self.numbers("action")
-            assert values is not None
-            return values, None
+            return self.numbers("action", name), None
         if pa.types.is_floating(self.kind(name)):
             self.faults.column(rules.FLOAT_ACTION, name)
             return self._none()
         return self.ids("action", name)
 
-    def numbers(self, role: str) -> Floats | None:
-        """The numbers of a role; None if it has no column, zeros if that holds something else."""
-        name = getattr(self.columns, role)
-        if name is None:
-            return None
+    def numbers(self, role: str, name: str) -> Floats:
+        """The numbers of a role's column, zeros if it holds something else."""
         if not is_number(self.kind(name)):
             not_numbers(self.faults, name, self.table.column(name))
             return np.zeros(self.count)
         values, nulls = float_rows(self._pieces(name), self.count)
         self.faults.numbers(role, name, values, nulls, density=self.continuous)
         return values
-
-    def shared(self, episode: Codes, count: int) -> dict[str, npt.NDArray[Any]]:
-        """By role (count,) the clusters and the weights of the episodes, where the log has them."""
-        if self.columns.cluster is None and self.columns.weight is None:
-            return {}
-        from reweigh.log.of_episodes import of_episodes
-
-        return of_episodes(self, episode, count)
 
     def truths(self, name: str | None) -> Mask:
         values = None

@@ -51,7 +51,6 @@ NAMED = {
 }
 DUCKDB = b"DUCK"  # from the ninth byte on, after a checksum
 BEGINNING = 1 << 16  # bytes
-ROW_BYTES = 40  # beside the columns themselves, while rows are checked and put in order; measured
 UNREADABLE = (pa.ArrowInvalid, pa.ArrowTypeError)
 
 

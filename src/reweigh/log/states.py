@@ -335,10 +335,16 @@ def _rows(
     return values, nulls
 
 
+def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column in one piece, which a column of one chunk is already."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def plain_numbers(piece: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
     """Numbers or truth values, none of them null. (pyarrow's own way would import pandas.)"""
-    if isinstance(piece, pa.ChunkedArray):
-        piece = piece.chunk(0) if piece.num_chunks == 1 else piece.combine_chunks()
+    piece = one_array(piece)
     if pa.types.is_boolean(piece.type):
         return plain_numbers(piece.cast(pa.uint8())).view(bool)
     kind = np.dtype(piece.type.to_pandas_dtype())

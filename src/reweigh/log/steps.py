@@ -21,8 +21,7 @@ from reweigh.log.states import END, HIDDEN, label_text
 from reweigh.system.files import digest_of
 
 if TYPE_CHECKING:
-    from reweigh.log.large_arrays import BorrowedArrays
-    from reweigh.log.paired_rows import Pairs
+    from reweigh.log.large_arrays import BorrowedArrays, Pairs
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -183,7 +182,7 @@ class Steps:
         rows = np.repeat(np.arange(self.n_rows), counts[self.episode_index])
         # the first episodes are those alive at a step, before and after
         alive = np.concatenate([[0], np.cumsum(counts)])[np.diff(self.offsets)]
-        made = replace(
+        steps = replace(
             self,
             offsets=np.concatenate([[0], np.cumsum(alive)]).astype(np.int64),
             state=self.state[rows],
@@ -197,8 +196,8 @@ class Steps:
             **{k: v[episodes] for k in OF_EPISODES if (v := getattr(self, k)) is not None},
         )
         if "episode_hash" in vars(self):  # hashing ids is slow: keep the hashes
-            vars(made)["episode_hash"] = self.episode_hash[episodes]
-        return made
+            vars(steps)["episode_hash"] = self.episode_hash[episodes]
+        return steps
 
     @cached_property
     def digest(self) -> str:

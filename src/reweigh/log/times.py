@@ -100,8 +100,8 @@ def plain_times(column: pa.ChunkedArray, decimal: str | None) -> pa.ChunkedArray
     if not is_text(whole.type):
         return whole
     cells = texts(column)
-    found = numbers_if_all(pc.replace_substring(cells, decimal, "."))
-    return cells if is_text(found.type) else found
+    numbers = numbers_if_all(pc.replace_substring(cells, decimal, "."))
+    return cells if is_text(numbers.type) else numbers
 
 
 def time_values(
@@ -134,8 +134,8 @@ def time_values(
 def _of_texts(
     column: pa.ChunkedArray,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    found = pc.extract_regex(column.combine_chunks(), NAMED)
-    part = {name: pc.struct_field(found, name) for name in PARTS}
+    parts_of_texts = pc.extract_regex(column.combine_chunks(), NAMED)
+    part = {name: pc.struct_field(parts_of_texts, name) for name in PARTS}
 
     def number(name: str) -> npt.NDArray[np.int64]:
         written = pc.if_else(pc.equal(part[name], ""), None, part[name])
@@ -143,7 +143,7 @@ def _of_texts(
 
     part["fraction"] = pc.utf8_slice_codeunits(pc.utf8_rpad(part["fraction"], 6, "0"), 0, 6)
     year, month, day = number("year"), number("month"), number("day")
-    known = plain_numbers(found.is_valid())
+    known = plain_numbers(parts_of_texts.is_valid())
     known = known & ~impossible_day(year, month, day)
     sign = np.where(np.asarray(pc.equal(part["sign"], "-").fill_null(False)), -1, 1)
     offset = sign * (number("ahead") * 60 + number("ahead_minutes"))

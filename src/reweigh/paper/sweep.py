@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from reweigh.errors import ResourceError, ReweighError, UsageError, check_whole, must_be
+from reweigh.errors import ResourceError, ReweighError, UsageError, check, check_whole
 from reweigh.paper.cells import (
     AnyCell,
     CellResult,
@@ -132,7 +132,7 @@ def _run(
             missing[cell] = rest
         elif before is not None:
             kept[cell] = keep(cell, before)
-    found = frozenset(kept)
+    existing = frozenset(kept)
     work = {cell: cell.cost * len(names) for cell, names in missing.items()}
     tasks = [
         (cell, missing[cell], part)
@@ -153,7 +153,7 @@ def _run(
             kept[cell] = keep(cell, result)
             finished += 1
         report(Progress(cell, finished, len(missing), work_done, sum(work.values())))
-    return Done({cell: kept[cell] for cell in wanted if cell not in failed}, found, failed)
+    return Done({cell: kept[cell] for cell in wanted if cell not in failed}, existing, failed)
 
 
 def _parts(replicates: int, done: int) -> list[range]:
@@ -228,8 +228,7 @@ class Backend:
     address: str | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in BACKENDS:
-            raise must_be("backend", f"one of {', '.join(BACKENDS)}", self.name)
+        check(self.name in BACKENDS, "backend", f"one of {', '.join(BACKENDS)}", self.name)
         if self.jobs is not None:
             check_whole("jobs", self.jobs, 1, MOST_JOBS)
         if self.address is not None and self.name not in ("dask", "ray"):
@@ -259,7 +258,7 @@ class Backend:
         import joblib
 
         workers = -1 if self.workers is None else self.workers
-        with warnings.catch_warnings(), _telling_losses():
+        with warnings.catch_warnings(), _workers_lost():
             warnings.filterwarnings("ignore", category=UserWarning, module="joblib")
             if self.name != "ray":
                 options = {"return_as": "generator_unordered", "batch_size": 1}
@@ -271,7 +270,7 @@ class Backend:
 
 
 @contextmanager
-def _telling_losses() -> Iterator[None]:
+def _workers_lost() -> Iterator[None]:
     try:
         yield
     except ReweighError:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import InputError, RefusedError, ResourceError, UsageError, must_be
+from reweigh.errors import InputError, RefusedError, ResourceError, UsageError, check
 from reweigh.log.log import Columns, EpisodeLog
 from reweigh.log.rules import Faults
 from reweigh.log.states import Label, Labels
@@ -120,8 +120,12 @@ class ColumnPolicy(_RowPolicy):
     scope: ClassVar[Scope] = "logged action"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.column, str) or not self.column:
-            raise must_be("column", "the name of a column", self.column)
+        check(
+            isinstance(self.column, str) and self.column,
+            "column",
+            "the name of a column",
+            self.column,
+        )
 
     @property
     def name(self) -> str:
@@ -158,8 +162,7 @@ class FunctionPolicy(_RowPolicy):
     name: str = ""
 
     def __post_init__(self) -> None:
-        if not callable(self.f):
-            raise must_be("f", "callable as f(state, action, step)", self.f)
+        check(callable(self.f), "f", "callable as f(state, action, step)", self.f)
         if not self.name:
             label = getattr(self.f, "__qualname__", type(self.f).__qualname__)
             object.__setattr__(self, "name", f"function {label}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import Fault, InputWarning, RefusedError, UsageError, input_error, must_be
+from reweigh.errors import Fault, InputWarning, RefusedError, UsageError, check, input_error
 from reweigh.kernels import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
@@ -39,11 +39,9 @@ class FittedBehavior:
 
     def describe(self) -> str:
         how = "counts per step and state" if self.per_step else "counts per state"
-        if self.smoothing:
-            how += f", smoothing {self.smoothing:g}"
-        if self.folds > 1:
-            how += f", cross-fitted in {self.folds} folds"
-        return f"estimated ({how})"
+        smoothing = f", smoothing {self.smoothing:g}" if self.smoothing else ""
+        folds = f", cross-fitted in {self.folds} folds" if self.folds > 1 else ""
+        return f"estimated ({how}{smoothing}{folds})"
 
     def probabilities(self, log: EpisodeLog) -> Floats:
         """(N,) μ̂(a_t|s_t); cross-fitted, each episode uses the counts of the other folds."""
@@ -57,26 +55,13 @@ class FittedBehavior:
         with np.errstate(invalid="ignore", divide="ignore"):
             mu = (in_cell + self.smoothing) / (in_row + self.smoothing * len(self.actions))
         mu = np.where(cell == NEW_ACTION, 0.0, mu)  # smoothing covers the known actions only
-        bad = ~(mu > 0)
-        if np.any(bad):
-            first = int(np.flatnonzero(bad)[0])
-            assert log.actions is not None
-            action = log.actions.values[int(log.steps.action[first])]
-            place = log.place(first, log.columns.action, action)
-            raise input_error(
-                "the estimated behavior",
-                [
-                    Fault(
-                        "behavior-zero",
-                        "the episodes used for the estimate do not have this action in this state",
-                        "fit on a log that has it; or use smoothing=1.0 (for a known "
-                        "action), or no cross-fitting",
-                        (place,),
-                        int(bad.sum()),
-                        len(bad),
-                    )
-                ],
-            )
+        refuse_zeros(
+            log,
+            mu,
+            "the episodes used for the estimate do not have this action in this state",
+            "fit on a log that has it; or use smoothing=1.0 (for a known action), or no "
+            "cross-fitting",
+        )
         return np.asarray(mu, np.float64)
 
     def _counts(self, log: EpisodeLog) -> tuple[Ints, Ints]:
@@ -126,6 +111,18 @@ class FittedBehavior:
         return tally(log.steps.episode_index, found, log.n_episodes)
 
 
+def refuse_zeros(log: EpisodeLog, mu: Floats, rule: str, fix: str) -> None:
+    """A logged action must have a positive probability under the estimated behavior."""
+    rows = np.flatnonzero(~(mu > 0))
+    if len(rows):
+        first = int(rows[0])
+        assert log.actions is not None
+        action = log.actions.values[int(log.steps.action[first])]
+        places = (log.place(first, log.columns.action, action),)
+        fault = Fault("behavior-zero", rule, fix, places, len(rows), len(mu))
+        raise input_error("the estimated behavior", [fault])
+
+
 def fit_behavior(
     log: EpisodeLog, *, smoothing: float = 0.0, cross_fit: int = 1, per_step: bool = False
 ) -> FittedBehavior:
@@ -136,8 +133,12 @@ def fit_behavior(
     each step separately. Use the result as `log.with_behavior(mu)`. Later standard errors include
     that μ̂ was estimated from these episodes; those of resampling and of saved sums ignore it.
     """
-    if not isinstance(log, EpisodeLog):
-        raise must_be("log", "in memory: read_log(…, engine='arrays')", type(log).__name__)
+    check(
+        isinstance(log, EpisodeLog),
+        "log",
+        "in memory: read_log(…, engine='arrays')",
+        type(log).__name__,
+    )
     if log.actions is None:
         raise RefusedError(
             "continuous-actions",
@@ -149,10 +150,18 @@ def fit_behavior(
             f"counts do not take sampling weights ({log.columns.weight}): log the propensities, or "
             "read the log without weight= if its episodes are to count alike",
         )
-    if not isinstance(smoothing, int | float) or not 0 <= smoothing < np.inf:
-        raise must_be("smoothing", "a number from 0 on", smoothing)
-    if not isinstance(cross_fit, int) or cross_fit < 1:
-        raise must_be("cross_fit", "a whole number of folds from 1 on", cross_fit)
+    check(
+        isinstance(smoothing, int | float) and 0 <= smoothing < np.inf,
+        "smoothing",
+        "a number from 0 on",
+        smoothing,
+    )
+    check(
+        isinstance(cross_fit, int) and cross_fit >= 1,
+        "cross_fit",
+        "a whole number of folds from 1 on",
+        cross_fit,
+    )
     row, cell = _cells(log, log.states, log.actions, per_step)
     cells, cell_count = np.unique(cell, return_counts=True)
     rows, row_count = np.unique(row, return_counts=True)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from reweigh.errors import InputError, ResourceError, UsageError, must_be, nearest
+from reweigh.errors import InputError, ResourceError, UsageError, check, nearest
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Label, Labels, label_text, plain_label
 from reweigh.policy import Floats, check_rows, role_after_action
@@ -33,8 +33,12 @@ class ClassifierPolicy:
     files: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
-        if not hasattr(self.classifier, "predict_proba"):
-            raise must_be("classifier", "a classifier with predict_proba", self.classifier)
+        check(
+            hasattr(self.classifier, "predict_proba"),
+            "classifier",
+            "a classifier with predict_proba",
+            self.classifier,
+        )
         if not hasattr(self.classifier, "classes_"):
             raise UsageError(
                 f"the classifier {type(self.classifier).__name__} is not fitted: call its fit first"

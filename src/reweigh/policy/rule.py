@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reweigh.errors import InputWarning, Place, UsageError, must_be, nearest
+from reweigh.errors import InputWarning, Place, UsageError, check, nearest
 from reweigh.log import rules
 from reweigh.log.log import Columns, EpisodeLog
 from reweigh.log.rules import Faults
@@ -24,6 +24,7 @@ from reweigh.log.states import (
     is_number,
     is_text,
     label_text,
+    one_array,
     plain_numbers,
     texts,
 )
@@ -72,8 +73,7 @@ class RulePolicy:
     has_steps = False
 
     def __init__(self, text: str, *, name: str = "", path: Path | None = None) -> None:
-        if not isinstance(text, str):
-            raise must_be("text", "a rule such as 'if age < 65: a=1; else: b=1'", text)
+        check(isinstance(text, str), "text", "a rule such as 'if age < 65: a=1; else: b=1'", text)
         where = "the rule" if path is None else f"the rule {str(path)!r}"
         self.text = parse(text, where)
         plain = " ".join(text.split())
@@ -263,8 +263,7 @@ class Cells:
         if kind == "any":
             return cls(np.zeros(len(known)), known, None)
         if kind == "text":
-            coded = pc.dictionary_encode(texts(column).cast(pa.large_string())).combine_chunks()
-            coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded
+            coded = one_array(pc.dictionary_encode(texts(column).cast(pa.large_string())))
             codes = plain_numbers(coded.indices.fill_null(0))
             return cls(codes, known, coded.dictionary.to_pylist())
         if pa.types.is_boolean(column.type):

@@ -134,15 +134,20 @@ def _tokens(text: str, where: str) -> list[Token]:
         match = TOKEN.match(text, place)
         if match is None:
             raise text_fault(text, where, place, _unknown(text[place]))
-        kind, found = str(match.lastgroup), match.group()
+        kind, text_of_token = str(match.lastgroup), match.group()
         if kind == "foreign":
-            raise text_fault(text, where, place, f"write {OF_OTHERS[found]!r} instead of {found!r}")
+            raise text_fault(
+                text,
+                where,
+                place,
+                f"write {OF_OTHERS[text_of_token]!r} instead of {text_of_token!r}",
+            )
         if kind != "blank":
             if kind in ("text", "quoted"):
-                found = found[1:-1].replace(found[0] * 2, found[0])
-            elif kind == "name" and found in RESERVED:
+                text_of_token = text_of_token[1:-1].replace(text_of_token[0] * 2, text_of_token[0])
+            elif kind == "name" and text_of_token in RESERVED:
                 kind = "word"
-            tokens.append(Token(kind, found, place, line))
+            tokens.append(Token(kind, text_of_token, place, line))
         line += text.count("\n", place, match.end())
         place = match.end()
     return tokens
@@ -345,10 +350,11 @@ class _Parser:
         if self.sees("="):
             self.fail("write == to compare; = gives a probability")
         if not parts:
+            here = self.here
             self.fail(
                 "a condition compares a column, as in age < 65: '<', '<=', '>', '>=', '==', '!=', "
-                f"'in' or 'is missing' belongs here, not {_spelled(self.here)}"
-                f"{_word_hint(self.here)}"
+                f"'in' or 'is missing' belongs here, not {_spelled(here)}"
+                f"{nearest(here.text, RESERVED) if here.kind == 'name' else ''}"
             )
         return parts[0] if len(parts) == 1 else Joined(True, tuple(parts))
 
@@ -397,10 +403,9 @@ class _Parser:
         for value in values:
             if value.kind in ("name", "quoted"):
                 self.fail(f"a text stands in quotes: '{value.text}'", value)
-        if {self._kind(column, value) for value in values} == {"text"}:
-            condition = Compared(column.text, "in", tuple(value.text for value in values))
-        else:
-            condition = Compared(column.text, "in", tuple(float(value.text) for value in values))
+        words = tuple(value.text for value in values)
+        are_texts = {self._kind(column, value) for value in values} == {"text"}
+        condition = Compared(column.text, "in", words if are_texts else tuple(map(float, words)))
         return Not(condition) if negated else condition
 
     def missing(self, column: Token) -> Condition:
@@ -410,8 +415,8 @@ class _Parser:
         if (token.kind, token.text) != ("name", "missing"):
             self.fail(f"'missing' belongs after 'is', not {_spelled(token)}", token)
         self.columns.setdefault(column.text, ("any", column.place))
-        found = IsMissing(column.text)
-        return Not(found) if negated else found
+        condition = IsMissing(column.text)
+        return Not(condition) if negated else condition
 
     def _require_column(self, token: Token, word: str) -> None:
         if token.kind not in ("name", "quoted"):
@@ -442,7 +447,3 @@ def _quote_hint(token: Token, before: Token) -> str:
     if follows or token.text in ("-", "/", "+"):
         return "; a name with other characters than letters, digits, _ and dots stands in quotes"
     return ""
-
-
-def _word_hint(token: Token) -> str:
-    return nearest(token.text, RESERVED) if token.kind == "name" else ""

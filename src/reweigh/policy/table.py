@@ -19,6 +19,7 @@ from reweigh.errors import (
     InputWarning,
     Place,
     UsageError,
+    check,
     input_error,
     must_be,
     nearest,
@@ -151,8 +152,8 @@ class TablePolicy:
             return {}
         known = log.actions.code_of
         unlogged = [a for a in self._entries.actions.values if label_text(a) not in known]
-        found = {str(a): float(self.of_action(log, a).mean()) for a in unlogged}
-        return {action: share for action, share in found.items() if share > 0}
+        shares = {str(a): float(self.of_action(log, a).mean()) for a in unlogged}
+        return {action: share for action, share in shares.items() if share > 0}
 
     def _look_up(self, log: EpisodeLog, actions: Labels, code: npt.NDArray[np.int32]) -> Floats:
         """(N,) probability of these actions (`code` (N,) of `actions`) in the rows: from the dense
@@ -275,8 +276,7 @@ def _from_mapping(table: Mapping[Any, Any]) -> _Entries:
             raise must_be(
                 "table", "{state: {action: prob}} or {(state, action): prob}", {key: value}
             )
-    if not flat:
-        raise must_be("table", "a table with at least one row", table)
+    check(flat, "table", "a table with at least one row", table)
     state, states = _encode([row[0] for row in flat])
     action, actions = _encode([row[1] for row in flat])
     try:
@@ -296,8 +296,12 @@ def _encode(values: Sequence[Any]) -> tuple[Ints, Labels]:
 
 
 def _from_array(array: npt.NDArray[Any]) -> tuple[_Entries, bool]:
-    if array.ndim not in (2, 3) or array.dtype.kind not in "fiu" or 0 in array.shape:
-        raise must_be("table", "an (S, A) or (H, S, A) array of probabilities", array.shape)
+    check(
+        array.ndim in (2, 3) and array.dtype.kind in "fiu" and 0 not in array.shape,
+        "table",
+        "an (S, A) or (H, S, A) array of probabilities",
+        array.shape,
+    )
     n_states, n_actions = array.shape[-2:]
     index = np.indices(array.shape).reshape(array.ndim, -1)
     entries = _Entries(

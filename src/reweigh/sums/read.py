@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from reweigh.errors import UsageError, check_horizon, hints, must_be
-from reweigh.log.log import Columns, Names, ShortEpisodes, columns_of
+from reweigh.errors import UsageError, check_horizon, hints
+from reweigh.log.log import Columns, Names, ShortEpisodes, check_options, columns_of
 from reweigh.sums.tables import BUILT_IN
 from reweigh.system import optional_module
 from reweigh.system.files import files_behind
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ENGINES = ("auto", "arrays", "stream", "duckdb", "spark://host:port", "sc://host:port", "local[2]")
 STREAM_FROM = 1 << 29  # bytes of files from which reading all into memory is no longer sensible
 # of the state columns: their types, their numbers (None where they hold none), and which of the
-# episodes they are of (`log/quantiles.py`)
+# episodes they are of (`log/abstractions.py`)
 StateValues = tuple[list[Any], list[Any], int]
 SPARK = ("spark://", "sc://", "local[", "local")
 
@@ -117,8 +117,8 @@ class ScannedLog:
         key = (target.fingerprint(), request)
         if key not in self._by_request:
             with np.errstate(over="ignore", invalid="ignore"):  # estimators refuse what overflows
-                made = self.scanner.moments(self.data, self.reading, target, request)
-            self._by_request[key] = replace(made, files=files_behind(self, target))
+                sums = self.scanner.moments(self.data, self.reading, target, request)
+            self._by_request[key] = replace(sums, files=files_behind(self, target))
         return self._by_request[key]
 
     @property
@@ -135,10 +135,11 @@ class ScannedLog:
     def description(self) -> dict[str, Any]:
         """The description of the log without reading it again, as plain values: how it is read, and
         the values from the sums computed so far."""
-        from reweigh.log.abstractions import describe_abstraction
+        from reweigh.log.read import described
 
         reading, sums = self.reading, list(self._by_request.values())
-        found = {
+        abstraction, bins = described(reading.abstraction, reading.columns.state)
+        facts = {
             "source": self.source,
             "engine": self.scanner.name,
             "columns": {
@@ -149,17 +150,13 @@ class ScannedLog:
             "horizon": reading.horizon,
             "discount": reading.discount,
             "state_columns": list(reading.columns.state),
-            "abstraction": describe_abstraction(reading.abstraction),
+            "abstraction": abstraction,
             "continuous_actions": reading.continuous_actions,
             "behavior_prob_from": self.behavior_source,
-        }
+        } | ({} if abstraction is None else {"notes": list(bins)})
         # products alone do not count rows
-        if reading.abstraction is not None:
-            from reweigh.log.quantiles import bin_notes
-
-            found["notes"] = list(bin_notes(reading.abstraction, reading.columns.state))
         fullest = max(sums, key=lambda one: one.kinds != ("trajectories",), default=None)
-        return found if fullest is None else found | fullest.describe()
+        return facts if fullest is None else facts | fullest.describe()
 
     @property
     def source(self) -> str:
@@ -233,12 +230,9 @@ def read_log(
     or of Spark (then `data` is None); an Ibis table may be given itself.
     """
     from reweigh.log.csv_files import CsvFormat
-    from reweigh.log.log import check_options
 
-    check_options(hidden, discount)
+    check_options(hidden, discount, short_episodes)
     horizon = None if horizon is None else check_horizon(horizon)
-    if short_episodes not in ("error", "terminal", "truncated"):
-        raise must_be("short_episodes", '"error", "terminal" or "truncated"', short_episodes)
     reading = Reading(
         columns=columns_of(
             episode=episode,
@@ -302,9 +296,9 @@ def _read(data: Any, reading: Reading, engine: str) -> EpisodeLog | ScannedLog:
         )
     from reweigh.log.read import assemble, read_roles
     from reweigh.log.roles import RoleReader
-    from reweigh.system.process import tell
+    from reweigh.system.process import report_share
 
-    tell(0.0)
+    report_share(0.0)
     rows = read_roles(source, reading.columns, reading.abstraction, reading.continuous_actions)
     reader = RoleReader(
         rows,
@@ -322,10 +316,10 @@ def _with_bins(source: Any, reading: Reading, scanner: Scanner) -> Reading:
     """With the edges of quantiles, for which the log is read now, where there are any to find."""
     if reading.abstraction is None:
         return reading
-    from reweigh.log.quantiles import Quantiles, is_unfitted, refuse_empty
+    from reweigh.log.abstractions import Quantiles, refuse_empty
 
     abstraction = reading.abstraction
-    if not isinstance(abstraction, Quantiles) or not is_unfitted(abstraction):
+    if not isinstance(abstraction, Quantiles) or abstraction.edges is not None:
         return reading
     find = getattr(scanner, "state_values", None)
     if find is None:

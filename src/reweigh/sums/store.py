@@ -31,7 +31,6 @@ from reweigh.sums.keyed import (
     StepMoments,
     StepSums,
     TransitionMoments,
-    keys_with_block,
 )
 from reweigh.sums.moments import About, Moments
 from reweigh.sums.policy import PolicyMoments
@@ -170,7 +169,9 @@ def _parts(table: pa.Table, header: Header, what: str) -> dict[str, Any]:
         begin = int(rows[0]) if len(rows) else 0
         chosen = table.slice(begin, len(rows)) if together else table.take(pa.array(rows))
         own, columns = header.tables.get(name), dict(header.scalars.get(name, {}))
-        needed = [f.name for f in fields(RECORDS[name])] if own is None else _columns_of(own)
+        needed: tuple[str, ...] = tuple(f.name for f in fields(RECORDS[name])) if own is None else (
+            *keys_with_block(own), "n", *own.columns
+        )  # fmt: skip
         for column in [column for column in needed if column not in columns]:
             if column not in chosen.column_names and column in LACKING:
                 columns[column] = LACKING[column](columns)
@@ -178,10 +179,6 @@ def _parts(table: pa.Table, header: Header, what: str) -> dict[str, Any]:
                 columns[column] = _column(chosen, name, column, what)
         parts[name] = RECORDS[name](**columns) if own is None else DeclaredSums(own, columns)
     return parts
-
-
-def _columns_of(table: Table) -> tuple[str, ...]:
-    return (*keys_with_block(table), "n", *table.columns)
 
 
 def _column(rows: pa.Table, kind: str, name: str, what: str) -> Any:
@@ -221,19 +218,14 @@ def _every(words: str, of: type[Any], fits: Callable[[Any], bool]) -> Rule:
     """A list, or an object by its values."""
 
     def all_fit(given: Any) -> bool:
-        if not isinstance(given, of):
-            return False
-        return all(map(fits, given.values() if isinstance(given, dict) else given))
+        items = given.values() if isinstance(given, dict) else given
+        return isinstance(given, of) and all(map(fits, items))
 
     return Rule(words, all_fit)
 
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def _is_range(value: Any) -> bool:
@@ -263,9 +255,9 @@ def _table(value: Any) -> Table:
     return Table(**value | {"keys": tuple(value["keys"])})
 
 
-TEXT = Rule("a text", _is_text)
+TEXT = Rule("a text", lambda value: isinstance(value, str))
 TRUTH = Rule("true or false", lambda value: type(value) is bool)
-TEXTS = _every("a list of texts", list, _is_text)
+TEXTS = _every("a list of texts", list, TEXT.fits)
 LABELS = Rule("a list of different whole numbers and texts", _are_labels)
 ABOUT: dict[str, Rule] = {
     "horizon": _whole(1),
@@ -290,7 +282,7 @@ HEADER: dict[str, Rule] = {
     "truncated": _whole(0),
     "hidden": TRUTH,
     "kinds": TEXTS,
-    "left_out": _every("texts by kind", dict, _is_text),
+    "left_out": _every("texts by kind", dict, TEXT.fits),
     "unchecked": TEXTS,
     "rewards": Rule("two numbers, the smaller first", _is_range).or_null(),
     "extras": _every("objects by kind", dict, lambda v: isinstance(v, dict) and "version" in v),
@@ -357,21 +349,21 @@ def _header_text(moments: Moments, content: str) -> bytes:
 
 def read_header(raw: bytes, what: str) -> Header:
     """Parse and check a header; InputError, which names `what`, where it breaks a rule."""
-    found = parse_object(raw, f"the header of {what}")
-    version = found.get("format")
+    header = parse_object(raw, f"the header of {what}")
+    version = header.get("format")
     if type(version) is not int or version not in READ:
         raise InputError(f"{what} has format {version!r}, and this version reads {FORMAT}")
-    found = LATER | unsealed(found, what, required=version > 1)
-    _check(found, HEADER, what)
-    about = found["about"]
+    header = LATER | unsealed(header, what, required=version > 1)
+    _check(header, HEADER, what)
+    about = header["about"]
     optional = {f.name for f in fields(About) if f.default is not MISSING}
     _check(about, {k: rule for k, rule in ABOUT.items() if k in about or k not in optional}, what)
     if set(about) > set(ABOUT):
         raise InputError(f"{what} has an unknown field {min(set(about) - set(ABOUT))!r}")
-    if (None in found["states"]) != found["hidden"]:
+    if (None in header["states"]) != header["hidden"]:
         raise InputError(f"{what} is damaged: 'hidden' and its states contradict each other")
     scalars: dict[str, dict[str, Any]] = {}
-    for kind, part in found["extras"].items():
+    for kind, part in header["extras"].items():
         earlier = EARLIER.get((kind, part["version"]))
         if earlier is None and part["version"] != VERSIONS.get(kind):
             continue
@@ -379,18 +371,18 @@ def read_header(raw: bytes, what: str) -> Header:
         held = (earlier or {}) | part
         _check(held, {name: SCALAR[name] for name in names}, what)
         scalars[kind] = {name: -math.inf if held[name] is None else held[name] for name in names}
-    tables = {value["name"]: _table(value) for value in found["tables"]}
+    tables = {value["name"]: _table(value) for value in header["tables"]}
     listed = {name: tuple(about[name]) for name in ("state_columns", "sources")}
-    values = {name: found[name] for name in ("truncated", "hidden", "left_out")} | {
+    values = {name: header[name] for name in ("truncated", "hidden", "left_out")} | {
         "about": About(**about | listed),
-        "states": _labels(found["states"]),
-        "actions": None if found["actions"] is None else _labels(found["actions"]),
-        "unchecked": tuple(found["unchecked"]),
-        "rewards": None if found["rewards"] is None else tuple(found["rewards"]),
+        "states": _labels(header["states"]),
+        "actions": None if header["actions"] is None else _labels(header["actions"]),
+        "unchecked": tuple(header["unchecked"]),
+        "rewards": None if header["rewards"] is None else tuple(header["rewards"]),
     }
-    rows_of = frozenset([*found["kinds"], *found["extras"], *tables])
-    content = found["content"] if version > 1 else None
-    return Header(values, tuple(found["kinds"]), scalars, tables, rows_of, content)
+    rows_of = frozenset([*header["kinds"], *header["extras"], *tables])
+    content = header["content"] if version > 1 else None
+    return Header(values, tuple(header["kinds"]), scalars, tables, rows_of, content)
 
 
 def _check(values: Mapping[str, Any], rules: Mapping[str, Rule], what: str) -> None:

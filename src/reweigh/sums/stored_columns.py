@@ -213,7 +213,7 @@ def _miscounts(moments: Moments, tables: Mapping[str, Any]) -> Iterator[str]:
 def tables_of(moments: Moments) -> dict[str, Any]:
     """The tables of these sums by their kind, those that there are."""
     paths = moments.trajectories
-    found = {
+    tables = {
         "start": moments.start,
         "start_model": moments.start_model,
         "transitions": moments.transitions,
@@ -222,4 +222,4 @@ def tables_of(moments: Moments) -> dict[str, Any]:
         "steps": None if paths is None else paths.steps,
         "episodes": None if paths is None else paths.episodes,
     } | {kind: getattr(moments, kind) for kind in VERSIONS}
-    return {kind: part for kind, part in found.items() if part is not None} | moments.tables
+    return {kind: part for kind, part in tables.items() if part is not None} | moments.tables

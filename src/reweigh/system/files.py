@@ -45,7 +45,7 @@ def parse_object(text: bytes | str, what: str) -> dict[str, Any]:
     """The JSON object in this text. InputError, which names `what`, for anything else: another
     value, a key that occurs twice, NaN, a number that no float holds, nesting without end."""
     try:
-        found = json.loads(
+        value = json.loads(
             text,
             object_pairs_hook=_object,
             parse_constant=_no_constant,
@@ -55,20 +55,20 @@ def parse_object(text: bytes | str, what: str) -> dict[str, Any]:
         raise InputError(f"{what} is damaged: its JSON is nested too deeply") from error
     except ValueError as error:  # also bytes that are not UTF-8, and endless integers
         raise InputError(f"{what} is damaged: it is not valid JSON ({error})") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise InputError(
-            f"{what} is damaged: its JSON must be an object, not {type(found).__name__}"
+            f"{what} is damaged: its JSON must be an object, not {type(value).__name__}"
         )
-    return found
+    return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {twice!r} occurs twice")
-    return found
+    return members
 
 
 def _no_constant(word: str) -> NoReturn:
@@ -124,8 +124,8 @@ class NamedFile:
         """Device and inode, so that links are seen through; of a file that does not exist, those
         of its folder and its name there. None where not even the folder exists."""
         with suppress(OSError):
-            found = self.path.stat()
-            return found.st_dev, found.st_ino
+            status = self.path.stat()
+            return status.st_dev, status.st_ino
         with suppress(OSError):
             resolved = self.path.resolve()
             folder = resolved.parent.stat()

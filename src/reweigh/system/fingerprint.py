@@ -65,8 +65,10 @@ def _attributes(value: Any) -> Any:
         named = getattr(base, "__slots__", ())
         slots += [named] if isinstance(named, str) else list(named)
     slots = [name for name in slots if not name.startswith("__") and hasattr(value, name)]
-    found = dict(getattr(value, "__dict__", {})) | {name: getattr(value, name) for name in slots}
-    return found or (None if not hasattr(value, "__dict__") else {})
+    attributes = dict(getattr(value, "__dict__", {})) | {
+        name: getattr(value, name) for name in slots
+    }
+    return attributes or (None if not hasattr(value, "__dict__") else {})
 
 
 def _content(value: Any, above: frozenset[int]) -> str:

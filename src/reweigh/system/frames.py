@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from reweigh.errors import UsageError, must_be
+from reweigh.errors import UsageError, check
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,8 +18,7 @@ KINDS = ("pandas", "polars", "arrow")
 def frame_of(columns: Mapping[str, Any] | pa.Table, kind: FrameKind | None = None) -> Any:
     """Columns of one length, or an Arrow table, as a frame. Without a `kind` a pandas DataFrame, or
     an Arrow table where pandas is not installed."""
-    if kind is not None and kind not in KINDS:
-        raise must_be("kind", '"pandas", "polars" or "arrow"', kind)
+    check(kind is None or kind in KINDS, "kind", '"pandas", "polars" or "arrow"', kind)
     given = dict(columns) if isinstance(columns, Mapping) else None
     if kind == "arrow":
         return _arrow(columns)

@@ -196,7 +196,7 @@ def stage(k: int, n: int, what: str = "") -> Iterator[None]:
     inside("", 1.0)
 
 
-def tell(share: float, what: str = "") -> None:
+def report_share(share: float, what: str = "") -> None:
     """The progress of work that is not a loop; 0 when it begins."""
     listener = _listener.get()
     if listener is not None:
@@ -233,7 +233,7 @@ def wait_for(
             now = min(share(), 1.0) if _listener.get() is not None else 0.0
             if now > most:
                 most = now
-                tell(now)
+                report_share(now)
     except BaseException:
         stop()
         over.wait(STOPPING)

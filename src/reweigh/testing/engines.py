@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -44,27 +45,26 @@ ENGINES = ("arrays", "stream", "duckdb")
 def sample_rows(hidden: bool, seed: int = 20190801) -> pa.Table:
     """Ragged episodes with whole numbers for ids; with `hidden`, three states in ten are null."""
     rng = np.random.default_rng([seed, hidden])
-    columns: dict[str, list[Any]] = {}
+    rows: list[dict[str, Any]] = []
     for episode in range(90):
         length = int(rng.integers(1, 7))
         for t in range(length):
             state, action = STATES[int(rng.integers(3))], int(rng.random() < 0.4)
-            row = {
-                "episode": 7 * episode - 100,
-                "step": t,
-                "state": None if hidden and rng.random() < 0.3 else state,
-                "action": action,
-                "reward": round(float(rng.normal()), 6),
-                "behavior_prob": (0.6, 0.4)[action],
-                "next_state": None,
-                "terminated": t == length - 1,
-            }
-            for name, value in row.items():
-                columns.setdefault(name, []).append(value)
-    following = [*columns["state"][1:], None]
-    ends = columns["terminated"]
-    columns["next_state"] = [None if e else s for s, e in zip(following, ends, strict=True)]
-    return pa.table(columns)
+            rows.append(
+                {
+                    "episode": 7 * episode - 100,
+                    "step": t,
+                    "state": None if hidden and rng.random() < 0.3 else state,
+                    "action": action,
+                    "reward": round(float(rng.normal()), 6),
+                    "behavior_prob": (0.6, 0.4)[action],
+                    "next_state": None,
+                    "terminated": t == length - 1,
+                }
+            )
+    for row, following in pairwise(rows):
+        row["next_state"] = None if row["terminated"] else following["state"]
+    return pa.Table.from_pylist(rows)
 
 
 def sample_target() -> TablePolicy:

@@ -153,10 +153,10 @@ def check_influence(recipe: Recipe) -> None:
     if recipe.holds_parts:
         return  # what other episodes say is held as it is
     by = np.arange(log.n_episodes) % 2
-    moved = _derivative(lambda part: _value(part, target, recipe), log, by)
+    by_differences = _derivative(lambda part: _value(part, target, recipe), log, by)
     total = float(by @ psi) / log.n_episodes
-    assert math.isclose(total, moved, rel_tol=1e-4, abs_tol=1e-5), (
-        f"{recipe.name}: its influence values give {total}, differences {moved}"
+    assert math.isclose(total, by_differences, rel_tol=1e-4, abs_tol=1e-5), (
+        f"{recipe.name}: its influence values give {total}, differences {by_differences}"
     )
 
 

@@ -135,16 +135,16 @@ def check_engines(gate: Gate, recipe: Recipe) -> None:
         answers[engine] = result
     first = answers[ENGINES[0]]
     for engine, other in answers.items():
-        said = f"{gate.name} has another result on {engine} than on {ENGINES[0]}"
-        assert (first is None) == (other is None), said
+        fault = f"{gate.name} has another result on {engine} than on {ENGINES[0]}"
+        assert (first is None) == (other is None), fault
         if first is None or other is None:
             continue
         a, b = first.to_dict(), other.to_dict()
         a.pop("per_step"), b.pop("per_step")
         x, y = a.pop("value"), b.pop("value")
-        assert a == b, f"{said}: {a} and {b}"
+        assert a == b, f"{fault}: {a} and {b}"
         close = x == y or math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-12)
-        assert close, f"{said}: {x} and {y}"
+        assert close, f"{fault}: {x} and {y}"
 
 
 def check_result(gate: Gate, result: GateResult) -> None:
@@ -180,7 +180,7 @@ def check_fault(
 ) -> None:
     """On logs with its fault it is amber or red more often than on clean ones, red counting more;
     if the levels are equal, its values are further beyond its limit."""
-    loudness, values = {}, {}
+    alarms, values = {}, {}
     for kind, make in (("clean", clean), ("faulty", faulty)):
         streams = np.random.default_rng(seed).spawn(logs)
         results = [
@@ -188,9 +188,9 @@ def check_fault(
         ]
         for result in results:
             check_result(gate, result)
-        loudness[kind] = sum(max(ORDER.index(result.level) - 1, 0) for result in results)
+        alarms[kind] = sum(max(ORDER.index(result.level) - 1, 0) for result in results)
         values[kind] = [result.value for result in results if result.value is not None]
-    quiet, loud = loudness["clean"], loudness["faulty"]
+    quiet, loud = alarms["clean"], alarms["faulty"]
     noticed = loud > quiet
     if loud == quiet > 0 and gate.limits:
         above = np.mean(values["faulty"]) > np.mean(values["clean"])

@@ -27,7 +27,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.errors import RefusedError, SupportError, UsageError, check_whole, must_be
+from reweigh.errors import RefusedError, SupportError, UsageError, check, check_whole
 from reweigh.log.states import END
 from reweigh.system import divided
 from reweigh.trust.breakdown import Decomposition, decomposed
@@ -157,18 +157,17 @@ class Spread:
     """The asymptotic variance of √n times an estimate.
 
     total     σ²
-    start     part of the first state; None where no state owns a part (running products)
-    by_state  (H, S) parts of the (t, s); None likewise
+    start     part of the first state
+    by_state  (H, S) parts of the (t, s); None where no state owns a part (running products)
     """
 
     total: float
-    start: float | None = None
+    start: float = 0.0
     by_state: Floats | None = None
 
     @property
     def parts(self) -> Floats:
         """(H+1,): that of the first state, then of every step."""
-        assert self.start is not None
         assert self.by_state is not None
         return np.append(self.start, self.by_state.sum(axis=1))
 
@@ -272,7 +271,7 @@ def decomposition(
 ) -> Decomposition | None:
     """The exact variance by step and state; terminal states are END, which has none. None where no
     state owns a part."""
-    if exact.start is None or exact.by_state is None:
+    if exact.by_state is None:
         return None
     step, state = (index.reshape(-1) for index in np.indices(exact.by_state.shape))
     d_pi, d_mu = (d[: q.horizon].reshape(-1) for d in (q.d_pi, q.d_mu))
@@ -339,8 +338,7 @@ def corollary_bound(q: Quantities, n: int) -> Bound:
 
 def clipped(values: npt.ArrayLike, low: float, high: float) -> npt.NDArray[np.float64]:
     """The clipped estimate of the theorem; for one estimate or many."""
-    if not low < high:
-        raise must_be("low, high", "a range with low < high", (low, high))
+    check(low < high, "low, high", "a range with low < high", (low, high))
     return np.clip(np.asarray(values, np.float64), low, high)
 
 

@@ -64,7 +64,8 @@ def _curves(plan: Plan) -> Any:
             "reached:Q", title="power" if goal.half_width is None else "half-width", format=".4~g"
         ),
     ]
-    layers = [_goal_rule(aim)]
+    rule = chart_of([{"reached": aim}]).mark_rule(color="#555555", strokeDash=[4, 3])
+    layers = [rule.encode(y="reached:Q")]
     if plan.pilot_episodes is not None:
         layers.append(_pilot_rule(plan.pilot_episodes))
     layers += [
@@ -114,11 +115,6 @@ def _looks(answered: list[Need]) -> dict[str, Any]:
 
 def _label(need: Need) -> str:
     return f"{need.estimator}: {episodes_text(need)}{' !' if need.warnings else ''}"
-
-
-def _goal_rule(aim: float) -> Any:
-    rule = chart_of([{"reached": aim}]).mark_rule(color="#555555", strokeDash=[4, 3])
-    return rule.encode(y="reached:Q")
 
 
 def _pilot_rule(episodes: int) -> Any:
@@ -177,18 +173,14 @@ def _heat_rows(parts: Decomposition, wide: int, columns: int) -> list[tuple[str,
     row = np.array([place.get(name, len(shown)) for name in parts.state])
     size = (len(shown) + 1) * columns
     share = np.bincount(row * columns + parts.step // wide, parts.share, size).reshape(-1, columns)
-    names = display_names(shown, _harmless)
-    found = [
+    # a name from the data must not end the script element of an HTML page
+    names = display_names(shown, lambda name: plain(name).replace("<", "‹"))
+    rows = [
         (f"{names[name]} ({totals[name]:.1%})", share[k].tolist()) for k, name in enumerate(shown)
     ]
     others = len(totals) - len(shown)
     if others:
         # one field of the mean is as dark as one of a single state
         label = f"mean of {others:,} others ({share[-1].sum():.1%})"
-        found.append((label, (share[-1] / others).tolist()))
-    return found
-
-
-def _harmless(name: str) -> str:
-    """A name from the data must not end the script element of an HTML page."""
-    return plain(name).replace("<", "‹")
+        rows.append((label, (share[-1] / others).tolist()))
+    return rows

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from reweigh.errors import RefusedError, must_be
+from reweigh.errors import RefusedError, check
 from reweigh.show.record import refusal_json
-from reweigh.show.text import by_text, display_names
+from reweigh.show.text import by_text, columns_of, display_names, wrapped
 from reweigh.system import number, rounded, two_digits
 from reweigh.trust.breakdown import Decomposition
 
@@ -39,11 +38,8 @@ class Goal:
 
     def episodes(self, variance: float) -> int:
         """n, at least 1."""
-        z, size = self.quantile, self.half_width
-        if size is None:
-            assert self.difference is not None
-            assert self.power is not None
-            z, size = z + NORMAL.inv_cdf(self.power), self.difference
+        z = self.quantile if self.power is None else self.quantile + NORMAL.inv_cdf(self.power)
+        size = self.half_width or self.difference or 0.0
         root = math.sqrt(variance) * z / size
         if not root < 1e150:
             raise RefusedError("too-many", "the number of episodes needed overflows floating point")
@@ -113,8 +109,7 @@ class Plan:
 
     def need(self, estimator: str) -> Need:
         by_name = {need.estimator: need for need in self.needs}
-        if estimator not in by_name:
-            raise must_be("estimator", f"one of {', '.join(by_name)}", estimator)
+        check(estimator in by_name, "estimator", f"one of {', '.join(by_name)}", estimator)
         return by_name[estimator]
 
     @property
@@ -284,20 +279,8 @@ def _count(n: int) -> str:
 
 
 def _table(rows: list[list[str]], left: Sequence[int]) -> list[str]:
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if k in left else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return [f"  {line}" for line in columns_of(rows, left)]
 
 
 def _wrapped(texts: Iterable[str]) -> list[str]:
-    return [
-        line
-        for text in texts
-        for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    ]
+    return [line for text in texts for line in wrapped(text, WIDTH, "  ")]

@@ -24,8 +24,8 @@ from reweigh.errors import (
     RefusedError,
     SmallSampleWarning,
     UsageError,
+    check,
     check_fraction,
-    must_be,
 )
 from reweigh.estimate import presets
 from reweigh.estimate.estimator import Recipe
@@ -83,8 +83,12 @@ def plan(
         return _from_world(source, goal, recipes)
     if isinstance(source, ScannedLog):
         source, target = _scanned(source, check_target(target), recipes), None
-    if not isinstance(source, EpisodeLog | Moments):
-        raise must_be("source", "a pilot log, moments or a TabularMDP", type(source).__name__)
+    check(
+        isinstance(source, EpisodeLog | Moments),
+        "source",
+        "a pilot log, moments or a TabularMDP",
+        type(source).__name__,
+    )
     if isinstance(source, Moments) and goal.difference is not None:
         raise RefusedError(
             "needs-log",
@@ -110,12 +114,10 @@ def as_goal(half_width: float | None, difference: float | None, power: float, le
     level = check_fraction("level", level)
     rule = "a number between 1 - level, which chance has, and 1"
     power = check_fraction("power", power, rule)
-    if difference is not None and power <= 1 - level:
-        raise must_be("power", rule, power)
+    check(difference is None or power > 1 - level, "power", rule, power)
     for name, size in (("half_width", half_width), ("difference", difference)):
         numeric = isinstance(size, Real) and not isinstance(size, bool)
-        if size is not None and not (numeric and 0 < size < math.inf):
-            raise must_be(name, "a positive number", size)
+        check(size is None or (numeric and 0 < size < math.inf), name, "a positive number", size)
     if half_width is not None:
         return Goal(level, half_width=float(half_width))
     assert difference is not None
@@ -124,15 +126,17 @@ def as_goal(half_width: float | None, difference: float | None, power: float, le
 
 def _recipes(estimators: presets.Estimators) -> list[Recipe]:
     listed = presets.estimator_list(estimators)
-    if not listed:
-        raise must_be("estimators", "at least one estimator", estimators)
+    check(listed, "estimators", "at least one estimator", estimators)
     recipes: dict[str, Recipe] = {}
     for estimator in listed:
-        if not isinstance(estimator, Recipe | str):
-            raise must_be("estimators", "made of names and recipes such as mis()", estimator)
+        check(
+            isinstance(estimator, Recipe | str),
+            "estimators",
+            "made of names and recipes such as mis()",
+            estimator,
+        )
         recipe = presets.as_recipe(estimator)
-        if recipe.name in recipes:
-            raise must_be("estimators", "a list without repetitions", recipe.name)
+        check(recipe.name not in recipes, "estimators", "a list without repetitions", recipe.name)
         recipes[recipe.name] = recipe
     return list(recipes.values())
 

@@ -8,7 +8,7 @@ read from its folder: importing the package would import the unmaintained gym.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, cached_property
 from importlib import metadata
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from reweigh.errors import UsageError, check_whole, must_be
+from reweigh.errors import UsageError, check, check_whole
 from reweigh.system import optional_module
 from reweigh.worlds import improvement
 from reweigh.worlds.tabular import RowSampler, TabularMDP
@@ -55,8 +55,12 @@ class Taxi(TabularMDP):
         H = check_whole("horizon", horizon, 1)
         epsilons = {"target_epsilon": target_epsilon, "behavior_epsilon": behavior_epsilon}
         for name, epsilon in epsilons.items():
-            if not (isinstance(epsilon, int | float | np.number) and 0 <= epsilon <= 1):
-                raise must_be(name, "a number in [0, 1]", epsilon)
+            check(
+                isinstance(epsilon, int | float | np.number) and 0 <= epsilon <= 1,
+                name,
+                "a number in [0, 1]",
+                epsilon,
+            )
         initial, P, r, best = _taxi_tables()
         pi, mu = (improvement.epsilon_soft(best, epsilon) for epsilon in epsilons.values())
         super().__init__(initial, P, r, pi, mu, horizon=H, terminal=[len(initial) - 1])
@@ -147,8 +151,12 @@ class ICUSepsis(TabularMDP):
 
     def __init__(self, horizon: int = 20, target: str = "tilted") -> None:
         H = check_whole("horizon", horizon, 1)
-        if target not in (*BASELINES, *CANDIDATES):
-            raise must_be("target", f"one of {', '.join((*BASELINES, *CANDIDATES))}", target)
+        check(
+            target in (*BASELINES, *CANDIDATES),
+            "target",
+            f"one of {', '.join((*BASELINES, *CANDIDATES))}",
+            target,
+        )
         world, admissible = _icu_tables()
         shared = {field.name: getattr(world, field.name) for field in fields(TabularMDP)}
         policy = _icu_policy(target)[None]
@@ -193,20 +201,18 @@ def _icu_policy(name: str) -> Floats:
     """π(a|s), (S,A), of a name of BASELINES or CANDIDATES, read-only."""
     world, admissible = _icu_tables()
     expert = world._behavior[0]
-    policy: Floats = expert
-    if name == "random":
-        policy = np.full(expert.shape, 1 / ACTIONS)
-    elif name == "optimal":
-        policy = improvement.best_policy(world, admissible)
-    elif name == "softened":
-        policy = improvement.softened(expert, SOFTENED)
-    elif name == "tilted":
-        advantage = improvement.lasting_advantage(world, expert)
-        policy = improvement.tilted(expert, advantage, TILT)
-    elif name == "optimal-mix":
-        policy = (1 - MIXED) * expert + MIXED * _icu_policy("optimal")
+    policies: dict[str, Callable[[], Floats]] = {
+        "expert": lambda: expert,
+        "random": lambda: np.full(expert.shape, 1 / ACTIONS),
+        "optimal": lambda: improvement.best_policy(world, admissible),
+        "softened": lambda: improvement.softened(expert, SOFTENED),
+        "tilted": lambda: improvement.tilted(
+            expert, improvement.lasting_advantage(world, expert), TILT
+        ),
+        "optimal-mix": lambda: (1 - MIXED) * expert + MIXED * _icu_policy("optimal"),
+    }
     over = np.isin(np.arange(STATES), world.terminal)[:, None]
-    policy = np.where(over, expert, policy)  # no ratio but 1 once the episode is over
+    policy = np.where(over, expert, policies[name]())  # no ratio but 1 once the episode is over
     policy.setflags(write=False)
     return policy
 

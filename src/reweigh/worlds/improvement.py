@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from reweigh.errors import UsageError, must_be
+from reweigh.errors import UsageError, check
 from reweigh.worlds.tabular import TabularMDP
 from reweigh.worlds.world import Floats
 
@@ -27,16 +27,14 @@ def epsilon_soft(policy: Floats, epsilon: float) -> Floats:
 
 def _mixed(policy: Floats, among: NDArray[np.bool_], parameter: str, share: float) -> Floats:
     """A share of the even draw among these actions, the rest as the policy has it."""
-    if not 0 <= share <= 1:
-        raise must_be(parameter, "a share in [0, 1]", share)
+    check(0 <= share <= 1, parameter, "a share in [0, 1]", share)
     mixed: Floats = (1 - share) * policy + share * among / among.sum(axis=-1, keepdims=True)
     return mixed
 
 
 def tilted(behavior: Floats, advantage: Floats, beta: float) -> Floats:
     """π(a|s) ∝ μ(a|s) exp(β A(s,a)): μ's actions, better ones more often (β > 0)."""
-    if not np.isfinite(beta):
-        raise must_be("beta", "a finite number", beta)
+    check(np.isfinite(beta), "beta", "a finite number", beta)
     power = np.where(behavior > 0, beta * advantage, -np.inf)
     pi: Floats = behavior * np.exp(power - power.max(axis=-1, keepdims=True))  # exp(…) <= 1
     pi /= pi.sum(axis=-1, keepdims=True)
@@ -76,8 +74,12 @@ def best_policy(mdp: TabularMDP, allowed: NDArray[np.bool_] | None = None) -> Fl
     """
     shape = (mdp.n_states, mdp.n_actions)
     may = np.ones(shape, bool) if allowed is None else allowed
-    if may.shape != shape or not may.any(axis=1).all():
-        raise must_be("allowed", f"{shape}, with at least one action per state", allowed)
+    check(
+        may.shape == shape and may.any(axis=1).all(),
+        "allowed",
+        f"{shape}, with at least one action per state",
+        allowed,
+    )
     policy: Floats = may / may.sum(axis=1, keepdims=True)
     V, total = lasting_values(mdp, policy), -np.inf
     while V.sum() > total + TIE:  # a step that does not improve is the last

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from reweigh.errors import check_whole, must_be
+from reweigh.errors import check, check_whole, must_be
 from reweigh.worlds.improvement import advantage, epsilon_soft, tilted
 from reweigh.worlds.tabular import HiddenMDP, TabularMDP, as_floats, check_rows
 from reweigh.worlds.world import Floats, as_generator
@@ -36,12 +36,9 @@ def random_mdp(
     rng = as_generator(rng)
     S, A = check_whole("n_states", n_states, 1), check_whole("n_actions", n_actions, 1)
     H, ends = check_whole("horizon", horizon, 1), check_whole("terminal", terminal, 0)
-    if ends >= S:
-        raise must_be("terminal", f"less than n_states = {S}", terminal)
-    if not 0 < overlap <= 1:
-        raise must_be("overlap", "in (0, 1]", overlap)
-    if not 0 < concentration < np.inf:
-        raise must_be("concentration", "a positive number", concentration)
+    check(ends < S, "terminal", f"less than n_states = {S}", terminal)
+    check(0 < overlap <= 1, "overlap", "in (0, 1]", overlap)
+    check(0 < concentration < np.inf, "concentration", "a positive number", concentration)
     time = (H,) if time_varying else ()
 
     def rows(size: int, *shape: int) -> Floats:
@@ -95,12 +92,24 @@ class RandomWorld:
     def __post_init__(self) -> None:
         check_whole("seed", self.seed, 0)
         living = self.n_states - self.terminal
-        if check_whole("hidden", self.hidden, 0) >= living:
-            raise must_be("hidden", f"less than the {living} living states", self.hidden)
-        if self.rare is not None and not (0 <= self.rare < 1 and self.n_actions > 1):
-            raise must_be("rare", "None, or in [0, 1) with at least two actions", self.rare)
-        if self.tilt is not None and not np.isfinite(self.tilt):
-            raise must_be("tilt", "None, or a finite number", self.tilt)
+        check(
+            check_whole("hidden", self.hidden, 0) < living,
+            "hidden",
+            f"less than the {living} living states",
+            self.hidden,
+        )
+        check(
+            self.rare is None or (0 <= self.rare < 1 and self.n_actions > 1),
+            "rare",
+            "None, or in [0, 1) with at least two actions",
+            self.rare,
+        )
+        check(
+            self.tilt is None or np.isfinite(self.tilt),
+            "tilt",
+            "None, or a finite number",
+            self.tilt,
+        )
 
     @property
     def name(self) -> str:
@@ -183,8 +192,12 @@ class Bandit(TabularMDP):
         self, contexts: ArrayLike, clicks: ArrayLike, target: ArrayLike, behavior: ArrayLike
     ) -> None:
         rate = as_floats("clicks", clicks)
-        if rate.ndim != 2 or rate.size == 0:
-            raise must_be("clicks", "a table of shape (S,A), not empty", f"shape {rate.shape}")
+        check(
+            rate.ndim == 2 and rate.size != 0,
+            "clicks",
+            "a table of shape (S,A), not empty",
+            f"shape {rate.shape}",
+        )
         outside = rate[~((rate >= 0) & (rate <= 1))]
         if len(outside):
             raise must_be("clicks", "probabilities, in [0, 1]", float(outside[0]))
@@ -193,8 +206,7 @@ class Bandit(TabularMDP):
         rows = {name: as_floats(name, table) for name, table in given.items()}
         for name, table in rows.items():
             shape = (S,) if name == "contexts" else (S, A)
-            if table.shape != shape:
-                raise must_be(name, f"of shape {shape}, as clicks have it", table.shape)
+            check(table.shape == shape, name, f"of shape {shape}, as clicks have it", table.shape)
             check_rows(name, table)
         P, r = np.zeros((2, S + 2, A, S + 2))
         P[:S, :, S], P[:S, :, S + 1] = 1 - rate, rate

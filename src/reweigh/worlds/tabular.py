@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from reweigh.errors import UsageError, check_whole, must_be
+from reweigh.errors import UsageError, check, check_whole, must_be
 from reweigh.log.log import EpisodeLog
 from reweigh.policy.table import TablePolicy
 from reweigh.worlds.world import Floats, Ints, Rollout, TrueValue, as_generator
@@ -67,12 +67,15 @@ class TabularMDP:
         P, r, pi, mu = tables.values()
         S, A = P.shape[1:3]
         d0 = as_floats("initial", initial)
-        if d0.shape != (S,):
-            raise must_be("initial", f"of shape ({S},), one entry per state", d0.shape)
+        check(d0.shape == (S,), "initial", f"of shape ({S},), one entry per state", d0.shape)
         ends = _terminal_states(terminal, S)
         sd = _reward_spread(reward_sd, (H, S, A, S))
-        if not (isinstance(discount, (int, float, np.number)) and 0 < discount <= 1):
-            raise must_be("discount", "a number in (0, 1]", discount)
+        check(
+            isinstance(discount, (int, float, np.number)) and 0 < discount <= 1,
+            "discount",
+            "a number in (0, 1]",
+            discount,
+        )
         for s in ends:
             P[:, s], r[:, s], pi[:, s], mu[:, s] = 0.0, 0.0, 1.0 / A, 1.0 / A
             P[:, s, :, s] = 1.0
@@ -368,23 +371,24 @@ def _timed_tables(
         if table.shape[1:] != expected:
             rule = f"{expected} per step, for {S} states and {A} actions"
             raise must_be(name, rule, table.shape[1:])
-    if horizon is None and not steps:
-        raise must_be("horizon", "given where no table has a time axis", horizon)
+    check(horizon is not None or steps, "horizon", "given where no table has a time axis", horizon)
     H = next(iter(steps.values())) if horizon is None else check_whole("horizon", horizon, 1)
     for name, length in steps.items():
-        if length != H:
-            raise must_be(name, f"a table of {H} steps, the horizon", f"{length} steps")
+        check(length == H, name, f"a table of {H} steps, the horizon", f"{length} steps")
     return tables, H
 
 
 def _terminal_states(terminal: Iterable[int] | None, n_states: int) -> tuple[int, ...]:
     """The terminal states, sorted, each once."""
     rule = f"an iterable of states, integers in 0..{n_states - 1}, that leaves one out"
-    if not isinstance(terminal, Iterable | None):
-        raise must_be("terminal", rule, terminal)
+    check(isinstance(terminal, Iterable | None), "terminal", rule, terminal)
     states = sorted({check_whole("terminal", s, 0) for s in (() if terminal is None else terminal)})
-    if states and (states[-1] >= n_states or len(states) == n_states):
-        raise must_be("terminal", rule, states)
+    check(
+        not states or (states[-1] < n_states and len(states) < n_states),
+        "terminal",
+        rule,
+        states,
+    )
     return tuple(states)
 
 
@@ -396,6 +400,10 @@ def _reward_spread(reward_sd: ArrayLike, shape: tuple[int, ...]) -> Floats:
     except ValueError as error:
         rule = f"a number, or an array that broadcasts to {shape}"
         raise must_be("reward_sd", rule, f"shape {sd.shape}") from error
-    if not (np.isfinite(sd) & (sd >= 0)).all():
-        raise must_be("reward_sd", "finite and at least 0 everywhere", reward_sd)
+    check(
+        (np.isfinite(sd) & (sd >= 0)).all(),
+        "reward_sd",
+        "finite and at least 0 everywhere",
+        reward_sd,
+    )
     return sd

@@ -39,7 +39,7 @@ from reweigh.cli.init.roles import (
     rating,
     words,
 )
-from reweigh.log.quantiles import edges_of
+from reweigh.log.abstractions import edges_of
 
 Fits = Callable[[Column], bool]
 MANY_UNIQUE = 0.5  # of the rows: such a state is seen about once

@@ -117,12 +117,12 @@ def _visit_sorted(
     share: float | None = None,
 ) -> None:
     """All rows from DuckDB; or of a share of the episodes from anywhere."""
-    from reweigh.sums.engines.sql_connect import open_home
+    from reweigh.sums.engines.sql_connect import open_database
     from reweigh.sums.engines.sql_log import policy_columns
     from reweigh.sums.engines.sql_rows import wanted_columns
 
     reading, policy = log.reading, policy_columns(target)
-    with open_home(engine, log.data, reading, policy) as home:
+    with open_database(engine, log.data, reading, policy) as home:
         named = [name for _, name in wanted_columns(reading.columns, policy)]
         names = list(dict.fromkeys(named))
         rows = (

@@ -34,13 +34,13 @@ from reweigh.sums.diagnostic_tables import (
 )
 from reweigh.sums.engines import SPARE_CELLS, Request, named, sql_tables
 from reweigh.sums.engines.sql_checks import CHECKS
-from reweigh.sums.engines.sql_connect import Home, open_home
+from reweigh.sums.engines.sql_connect import Database, open_database
 from reweigh.sums.engines.sql_log import (
     UNLISTED,
     Facts,
     Log,
     check_column,
-    look,
+    first_pass,
     open_log,
     policy_columns,
     refuse_broken,
@@ -63,7 +63,7 @@ from reweigh.sums.read import Reading, StateValues
 from reweigh.sums.tables import BUILT_IN, CHOICES, Table
 from reweigh.system.process import Report, each, require_steps, watching
 
-ROWS = "reweigh_rows"  # the coded rows, where a home holds tables
+ROWS = "reweigh_rows"  # the coded rows, where a database holds tables
 HELD_STATES = "reweigh_held"  # the (t, s) whose cells by history are stored
 CELLS = ("model", "transitions", "choices")
 Answer = TypeVar("Answer")
@@ -90,62 +90,62 @@ class IbisEngine:
         return self.engine == "duckdb"
 
     def moments(self, data: Any, reading: Reading, target: Policy, request: Request) -> Moments:
-        with open_home(self.engine, data, reading, policy_columns(target)) as home:
+        with open_database(self.engine, data, reading, policy_columns(target)) as db:
 
             def sums() -> Moments:
-                query = self._query(home, reading, target, request)
+                query = self._query(db, reading, target, request)
                 with self._counted(query.facts.rows + query.facts.beyond, len(query.expressions)):
                     return query.sums()
 
-            return self._naming_rows(home, data, reading, sums, target)
+            return self._naming_rows(db, data, reading, sums, target)
 
     def state_values(self, data: Any, reading: Reading) -> StateValues:
-        with open_home(self.engine, data, reading, {}) as home:
-            return state_values(home, reading)
+        with open_database(self.engine, data, reading, {}) as db:
+            return state_values(db, reading)
 
     def sql(self, data: Any, reading: Reading, target: Policy, request: Request) -> str:
         """The queries that make the sums of the request, as they are sent."""
-        with open_home(self.engine, data, reading, policy_columns(target)) as home:
+        with open_database(self.engine, data, reading, policy_columns(target)) as db:
 
             def text() -> str:
-                query = self._query(home, reading, target, request)
+                query = self._query(db, reading, target, request)
                 query.check(query.rows)
                 return query.text
 
-            return self._naming_rows(home, data, reading, text)
+            return self._naming_rows(db, data, reading, text)
 
     def describe(self, data: Any, reading: Reading) -> dict[str, Any]:
         """What the log is, as plain values."""
-        with open_home(self.engine, data, reading, {}) as home:
+        with open_database(self.engine, data, reading, {}) as db:
 
             def facts() -> Facts:
-                log, facts = self._scan(home, reading, {})
-                rows = sql_tables.coded(home, log, facts, False)
-                rows = sql_tables.in_order(rows, reading, facts.horizon, 1, home.dialect, ())
-                refuse_broken(home, log, reading, rows)
+                log, facts = self._scan(db, reading, {})
+                rows = sql_tables.coded(db, log, facts, False)
+                rows = sql_tables.in_order(rows, reading, facts.horizon, 1, db.dialect, ())
+                refuse_broken(db, log, reading, rows)
                 return facts
 
-            return self._naming_rows(home, data, reading, facts).describe(home.source, reading)
+            return self._naming_rows(db, data, reading, facts).describe(db.source, reading)
 
-    def _scan(self, home: Home, reading: Reading, policy: Mapping[str, str]) -> tuple[Log, Facts]:
+    def _scan(self, db: Database, reading: Reading, policy: Mapping[str, str]) -> tuple[Log, Facts]:
         """The rows of a log that keeps the contract, and what the log is."""
-        log = open_log(home, reading, policy)
-        with self._counted(home.rows, CHECKS):
-            facts = look(home, log, reading)
+        log = open_log(db, reading, policy)
+        with self._counted(db.rows, CHECKS):
+            facts = first_pass(db, log, reading)
         require_steps(facts.horizon)
         return log, facts
 
-    def _query(self, home: Home, reading: Reading, target: Policy, request: Request) -> Query:
+    def _query(self, db: Database, reading: Reading, target: Policy, request: Request) -> Query:
         """The queries of the request on a log and a target that keep the contract."""
         if isinstance(target, RulePolicy):
-            target.refuse_columns(home.names, reading.columns)
-        log, facts = self._scan(home, reading, policy_columns(target))
+            target.refuse_columns(db.names, reading.columns)
+        log, facts = self._scan(db, reading, policy_columns(target))
         if isinstance(target, RulePolicy):
             target.refuse_unknown_actions(facts.actions)
             log = with_branches(log, target)
         if "trajectories" in request.kinds:
             require_steps(facts.horizon, request.blocks)
-        return Query(home, log, reading, target, request, facts)
+        return Query(db, log, reading, target, request, facts)
 
     def _counted(self, rows: int | None, queries: int) -> AbstractContextManager[None]:
         """Report the queries inside to `report`; each reads all rows."""
@@ -156,7 +156,7 @@ class IbisEngine:
 
     def _naming_rows(
         self,
-        home: Home,
+        db: Database,
         data: Any,
         reading: Reading,
         work: Callable[[], Answer],
@@ -173,7 +173,7 @@ class IbisEngine:
                 from reweigh.sums.engines.sql_rows import with_rows
 
                 raise with_rows(error, data, reading, target) from error
-            note = f"the rows of the {home.source} have no numbers: find them by episode and step"
+            note = f"the rows of the {db.source} have no numbers: find them by episode and step"
             raise InputError(f"{error}\n  {note}", error.faults) from error
 
 
@@ -182,15 +182,15 @@ class IbisEngine:
 
 @dataclass(eq=False)
 class Query:
-    """One expression per table of sums, over coded rows. Where a home holds tables, the rows are
-    sorted once and the other queries read the result.
+    """One expression per table of sums, over coded rows. Where a database holds
+    tables, the rows are sorted once and the other queries read the result.
 
     Tables that follow from another one are not queried: cells without the action from those with
     it, where no state is hidden, and first states from cells. For kinds that are too large,
     `left_out` has the reason.
     """
 
-    home: Home
+    db: Database
     log: Log
     reading: Reading
     target: Policy
@@ -200,7 +200,7 @@ class Query:
     expressions: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        facts, request, reading, home = self.facts, self.request, self.reading, self.home
+        facts, request, reading, db = self.facts, self.request, self.reading, self.db
         if "behavior_prob" not in self.log.layout:
             raise UsageError(
                 "the log has no behavior probabilities; name their column with behavior_prob=…, "
@@ -227,18 +227,16 @@ class Query:
         names |= {"branch"} if self.by_branch else set()
         with_id = "bucket" in names and facts.ids is not None
         names |= {"id"} if with_id else set()
-        rows = sql_tables.coded(home, self.log, facts, with_id)
+        rows = sql_tables.coded(db, self.log, facts, with_id)
         if isinstance(self.target, RulePolicy):
-            rows = with_rule(home, rows, self.target, facts)
+            rows = with_rule(db, rows, self.target, facts)
         else:
-            rows = sql_tables.with_target(home, rows, self.target, facts)
+            rows = sql_tables.with_target(db, rows, self.target, facts)
         if "cum" in names:
             rows = sql_tables.with_ratio(rows, request.max_ratio)
-        rows = sql_tables.in_order(
-            rows, reading, facts.horizon, request.blocks, home.dialect, names
-        )
+        rows = sql_tables.in_order(rows, reading, facts.horizon, request.blocks, db.dialect, names)
         self.rows = rows
-        if home.holds:
+        if db.holds:
             self.expressions["rows"] = rows
             rows = ibis.table(rows.schema(), name=ROWS)
         self.source = sql_tables.completed(rows, request.max_ratio, with_id)
@@ -284,7 +282,7 @@ class Query:
             return sql_tables.aggregate(source, table, keys, *of, shift)
         # and of -1, which is none: Spark takes no empty table
         columns = {"ht": np.append(t, -1).astype(np.int32), "hs": np.append(s, -1).astype(np.int32)}
-        held = self.home.put(HELD_STATES, pa.table(columns))
+        held = self.db.put(HELD_STATES, pa.table(columns))
         chosen = source.semi_join(held, [source["t"] == held["ht"], source["s"] == held["hs"]])
         return sql_tables.aggregate(chosen, table, keys, *of).limit(diagnostic.MOST_LAGGED + 1)
 
@@ -295,8 +293,8 @@ class Query:
 
     @cached_property
     def queries(self) -> dict[str, str]:
-        """The SQL of every table of sums, and of the coded rows where a home holds them."""
-        queries = {name: self.home.sql(e) for name, e in self.expressions.items()}
+        """The SQL of every table of sums, and of the coded rows where a database holds them."""
+        queries = {name: self.db.sql(e) for name, e in self.expressions.items()}
         if "rows" in queries:
             queries["rows"] = f"CREATE OR REPLACE TEMP TABLE {ROWS} AS\n{queries['rows']}"
         return queries
@@ -309,14 +307,14 @@ class Query:
     def check(self, rows: Any) -> None:
         """Refuse a log whose coded and ordered rows break a rule that spans rows, and a target that
         the log cannot evaluate."""
-        home, log, reading, facts = self.home, self.log, self.reading, self.facts
-        refuse_broken(home, log, reading, rows)
+        db, log, reading, facts = self.db, self.log, self.reading, self.facts
+        refuse_broken(db, log, reading, rows)
         if "policy" in log.layout:
-            check_column(home, log, reading, facts.horizon)
+            check_column(db, log, reading, facts.horizon)
         if isinstance(self.target, RulePolicy):
-            check_branches(home, log, self.target, facts.horizon)
+            check_branches(db, log, self.target, facts.horizon)
         elif isinstance(self.target, TablePolicy):
-            refuse_unknown_states(home, rows, reading, self.target, facts)
+            refuse_unknown_states(db, rows, reading, self.target, facts)
 
     # ---- the results -----------------------------------------------------------------------
 
@@ -328,7 +326,7 @@ class Query:
             if name == "lagged":
                 answers[name] = self._lagged(answers)
             else:
-                answers[name] = self.home.run(self.expressions[name], self.queries[name])
+                answers[name] = self.db.run(self.expressions[name], self.queries[name])
             if name == "rows":
                 self.check(self.source)
 
@@ -411,19 +409,19 @@ class Query:
         place = diagnostic.places_of(facts.states, s, t)
         states, actions = len(facts.states), 1 if facts.actions is None else len(facts.actions)
         most = np.minimum(groups.sum(ints(cells, "n")[some]), states * actions * (states + 2))
-        level, found = 0, None
+        level, cells_by_history = 0, None
         while most[place < 2 ** (diagnostic.BITS - level)].sum() > diagnostic.MOST_LAGGED:
             level += 1
         while level >= 0:
             held = place < 2 ** (diagnostic.BITS - level)
-            answer = self.home.run(self._sums_of(table, t[held], s[held]), self.queries["lagged"])
-            if found is not None and answer.num_rows > diagnostic.MOST_LAGGED:
+            answer = self.db.run(self._sums_of(table, t[held], s[held]), self.queries["lagged"])
+            if cells_by_history is not None and answer.num_rows > diagnostic.MOST_LAGGED:
                 break
             arrays = self._arrays({"lagged": answer}, table)
-            found = LaggedMoments(**arrays, level=level).summed()
+            cells_by_history = LaggedMoments(**arrays, level=level).summed()
             level -= 1
-        assert found is not None
-        return found
+        assert cells_by_history is not None
+        return cells_by_history
 
     def _arrays(self, answers: dict[str, Any], table: Table) -> dict[str, Any]:
         """Keys, n and sums of a table. A hidden state has the code of a separate state, or a
@@ -436,7 +434,7 @@ class Query:
             arrays[key] = ints(answer, key)
             if np.any(arrays[key] == UNLISTED) and key in (*STATE_KEYS, *ACTION_KEYS):
                 raise InputError(
-                    f"{self.home.source}: the log contains a state or action in one query "
+                    f"{self.db.source}: the log contains a state or action in one query "
                     "and not in another: it changed in between, or its statistics contradict "
                     "its rows; export it again"
                 )

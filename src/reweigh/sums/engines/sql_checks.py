@@ -8,7 +8,7 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import reduce
 from operator import and_
@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from reweigh.errors import KEPT_PLACES, Fault, Place
 from reweigh.log import rules
+from reweigh.log.abstractions import makes_labels
 from reweigh.log.of_episodes import TWO_CLUSTERS
-from reweigh.log.quantiles import makes_labels
 from reweigh.log.rules import column_fault
 from reweigh.log.states import is_number, is_text
 from reweigh.log.times import is_time_kind
 from reweigh.sums.engines import sql_rows as expr
-from reweigh.sums.engines.sql_connect import Home
+from reweigh.sums.engines.sql_connect import Database
 from reweigh.sums.engines.sql_rows import Layout, Role, finite, is_null, one_if, only_if, within
 from reweigh.sums.read import Reading
 
@@ -44,7 +44,7 @@ Answer = dict[str, Any]
 class Check:
     """A rule of the contract, with its condition on the columns of a table.
 
-    value, more  values of the rows that break it, for the message and its `note`
+    value, more  values of the rows that break it, for the message and its `note`, which names them
     sums         sums beside the count, on which `fix` may depend
     otherwise    the fault if no row meets the condition
     """
@@ -55,12 +55,12 @@ class Check:
     value: Any = field(default_factory=lambda: ibis.null("string"))
     fix: str | Callable[[Answer], str] | None = None
     more: dict[str, Any] = field(default_factory=dict)
-    note: Callable[[Answer], str] | None = None
+    note: str = ""
     sums: dict[str, Any] = field(default_factory=dict)
     otherwise: Fault | None = None
     words: dict[str, object] = field(default_factory=dict)
 
-    def fault(self, home: Home, rows: Any, count: int, answer: Answer) -> Fault:
+    def fault(self, db: Database, rows: Any, count: int, answer: Answer) -> Fault:
         shown = rows.select(
             e=rows["e"], t=rows["t"], value=self.value, bad=one_if(self.bad), **self.more
         )
@@ -71,9 +71,9 @@ class Check:
                 self.column,
                 episode=row["e"],
                 step=None if row["t"] is None else int(row["t"]),
-                note="" if self.note is None else self.note(row),
+                note=self.note.format(**row),
             )
-            for row in home.run(shown).to_pylist()
+            for row in db.run(shown).to_pylist()
         )
         fix = self.fix(answer) if callable(self.fix) else self.fix or self.rule.fix
         if self.rule is rules.NOT_A_NUMBER and any("," in str(place.value) for place in places):
@@ -82,18 +82,18 @@ class Check:
         return Fault(self.rule.code, sentence, fix, places, count, int(answer["total"]))
 
 
-def find(home: Home, rows: Any, checks: list[Check], **sums: Any) -> tuple[list[Fault], Answer]:
+def find(db: Database, rows: Any, checks: list[Check], **sums: Any) -> tuple[list[Fault], Answer]:
     """The faults that the checks find, and other sums of the same query."""
     counts = {f"k{i}": one_if(check.bad).sum() for i, check in enumerate(checks)}
     for check in checks:
         sums |= check.sums
-    [answer] = home.run(rows.aggregate(total=rows.count(), **counts, **sums)).to_pylist()
+    [answer] = db.run(rows.aggregate(total=rows.count(), **counts, **sums)).to_pylist()
     faults = []
     for i, check in enumerate(checks):
         if answer[f"k{i}"] and check.rule.of == "column":
             faults.append(column_fault(check.rule, check.column))
         elif answer[f"k{i}"]:
-            faults.append(check.fault(home, rows, int(answer[f"k{i}"]), answer))
+            faults.append(check.fault(db, rows, int(answer[f"k{i}"]), answer))
         elif check.otherwise is not None:
             faults.append(check.otherwise)
     return faults, answer
@@ -185,9 +185,9 @@ class RowChecks:
             self.add(rules.NOT_A_STEP, "step", bad, column, otherwise=self._wrong_type("step"))
         elif pa.types.is_integer(kind) or pa.types.is_null(kind):
             self.null("step")
-            asked = [rules.NEGATIVE_STEP] if pa.types.is_integer(kind) else []
-            asked += [rules.NOT_A_STEP] if pa.types.is_uint64(kind) else []
-            for rule in asked:
+            checked_rules = [rules.NEGATIVE_STEP] if pa.types.is_integer(kind) else []
+            checked_rules += [rules.NOT_A_STEP] if pa.types.is_uint64(kind) else []
+            for rule in checked_rules:
                 self.add(rule, "step", rule.broken(column), column)
         else:
             self.faults.append(self._wrong_type("step"))
@@ -281,7 +281,7 @@ class RowChecks:
 # ---- what spans rows ---------------------------------------------------------------------------
 
 
-def count_episodes(home: Home, rows: Any) -> list[Answer]:
+def count_episodes(db: Database, rows: Any) -> list[Answer]:
     """How many episodes there are by length and flags. `broken` of them start after 0, lack a step,
     or go on after an end."""
     shared = ["cl"] if "cl" in rows.columns else []
@@ -304,7 +304,7 @@ def count_episodes(home: Home, rows: Any) -> list[Answer]:
     table = episodes.group_by([episodes[name] for name in ("length", "ended", "cut")]).aggregate(
         n=episodes.count(), broken=one_if(expr.any_of(broken)).sum()
     )
-    return [{name: int(v) for name, v in row.items()} for row in home.run(table).to_pylist()]
+    return [{name: int(v) for name, v in row.items()} for row in db.run(table).to_pylist()]
 
 
 def all_explained(reading: Reading, episodes: list[Answer]) -> bool:
@@ -317,14 +317,14 @@ def all_explained(reading: Reading, episodes: list[Answer]) -> bool:
 
 
 def check_episodes(
-    home: Home, rows: Any, layout: Layout, reading: Reading, ends_known: bool
+    db: Database, rows: Any, layout: Layout, reading: Reading, ends_known: bool
 ) -> list[Fault]:
     """The faults that span rows. An episode with an unknown id or step already has its fault; later
     rules use the episodes whose steps are 0, 1, 2, …"""
     rows, steps = _in_sequence(_with_episodes(rows, layout), reading.columns.clock)
     fine = rows["fine"] == 1
     chosen = rows.filter(fine)
-    [answer] = home.run(chosen.aggregate(longest=chosen["length"].max())).to_pylist()
+    [answer] = db.run(chosen.aggregate(longest=chosen["length"].max())).to_pylist()
     horizon = reading.horizon or int(answer["longest"] or 1)
     checks = [*steps, *_after_end(rows, layout), *_next_states(rows, layout, reading, fine)]
     checks += _one_cluster(rows, layout)
@@ -334,9 +334,9 @@ def check_episodes(
             last = last & rows[layout[role].column].notnull()
         ended, cut = rows["end_ended"].notnull(), rows["end_cut"].notnull()
         bad = rules.SHORT_EPISODE.broken(last, ended, cut)
-        fix = rules.short_episode_fix(home.names, *(role.name for role in layout.values()))
+        fix = rules.short_episode_fix(db.names, *(role.name for role in layout.values()))
         checks.append(Check(rules.SHORT_EPISODE, reading.columns.clock, bad, rows["t"], fix))
-    return find(home, rows, checks)[0]
+    return find(db, rows, checks)[0]
 
 
 def _with_episodes(rows: Any, layout: Layout) -> Any:
@@ -373,7 +373,7 @@ def _in_sequence(rows: Any, name: str) -> tuple[Any, list[Check]]:
     def checks(rows: Any) -> list[Check]:
         t, due = rows["t"], rows["due"]
         first, sound = due.isnull() | (due == 0), rows["sound"] == 1
-        notes = {rules.MISSING_STEP: lambda row: f" (step {int(row['due'])} is missing)"}
+        notes = {rules.MISSING_STEP: " (step {due:.0f} is missing)"}
         return [
             Check(
                 rule,
@@ -381,7 +381,7 @@ def _in_sequence(rows: Any, name: str) -> tuple[Any, list[Check]]:
                 sound & rule.broken(t, due - 1, first),
                 t,
                 more={"due": due},
-                note=notes.get(rule),
+                note=notes.get(rule, ""),
             )
             for rule in SEQUENCE
         ]
@@ -394,34 +394,29 @@ def _in_sequence(rows: Any, name: str) -> tuple[Any, list[Check]]:
 
 def _after_end(rows: Any, layout: Layout) -> list[Check]:
     """No row may follow the row where the episode ended."""
-    checks = []
-    for role, flag in FLAGS.items():
-        if role in layout:
-            end = rows[f"end_{flag}"]
-            bad = (rows["known"] == 1) & rules.ROWS_AFTER_END.broken(rows["t"], end)
-            checks.append(
-                Check(
-                    rules.ROWS_AFTER_END,
-                    layout[role].name,
-                    bad,
-                    rows["t"],
-                    more={"end": end},
-                    note=lambda row: (
-                        f" (a row at this step; the episode ended at step {int(row['end'])})"
-                    ),
-                )
-            )
-    return checks
+    rule, t = rules.ROWS_AFTER_END, rows["t"]
+    return [
+        Check(
+            rule,
+            layout[role].name,
+            (rows["known"] == 1) & rule.broken(t, rows[f"end_{flag}"]),
+            t,
+            more={"end": rows[f"end_{flag}"]},
+            note=" (a row at this step; the episode ended at step {end:.0f})",
+        )
+        for role, flag in FLAGS.items()
+        if role in layout
+    ]
 
 
 def _one_cluster(rows: Any, layout: Layout) -> list[Check]:
     """All rows of an episode have the cluster of its first one."""
     if "cluster" not in layout:
         return []
-    bad = TWO_CLUSTERS.broken(rows["cl"], rows["first_cl"]).fill_null(False)
-    more = {"first": rows["first_cl"]}
-    check = Check(TWO_CLUSTERS, layout["cluster"].name, bad, rows["cl"], more=more)
-    return [replace(check, note=lambda row: f" (its first row has {row['first']!r})")]
+    cluster, first = rows["cl"], rows["first_cl"]
+    bad, name = TWO_CLUSTERS.broken(cluster, first).fill_null(False), layout["cluster"].name
+    note = " (its first row has {first!r})"
+    return [Check(TWO_CLUSTERS, name, bad, cluster, more={"first": first}, note=note)]
 
 
 def _next_states(rows: Any, layout: Layout, reading: Reading, fine: Any) -> list[Check]:
@@ -432,14 +427,11 @@ def _next_states(rows: Any, layout: Layout, reading: Reading, fine: Any) -> list
     goes_on = fine & (rows["lt"] - 1 == rows["t"]).fill_null(False)
     differ = expr.any_of([rows[f"n{j}"] != rows[f"l{j}"] for j in parts])
     both = rows["n0"].notnull() & rows["l0"].notnull()
-
-    def following(row: Answer) -> str:
-        state = tuple(row[f"l{j}"] for j in parts)
-        return f" (the next row's state is {state[0] if len(state) == 1 else state!r})"
-
     agree = rules.NEXT_STATE.broken(goes_on, both, differ)
     more = {f"l{j}": rows[f"l{j}"] for j in parts}
-    checks = [Check(rules.NEXT_STATE, name, agree, rows["n0"], more=more, note=following)]
+    state = ", ".join(f"{{{part}!r}}" for part in more)
+    note = f" (the next row's state is {state if len(more) == 1 else f'({state})'})"
+    checks = [Check(rules.NEXT_STATE, name, agree, rows["n0"], more=more, note=note)]
     if not reading.hidden:
         bad = rules.NULL_NEXT_STATE.broken(goes_on, rows["n0"].isnull())
         checks.append(Check(rules.NULL_NEXT_STATE, name, bad))

@@ -1,9 +1,9 @@
 """Where the rows of a log are for SQL: an Ibis table of the user's, DuckDB or Spark.
 
-A home gives the log as an Ibis table whose columns are c0, c1, … by position, so that the names a
-user gave to columns never reach a query; it takes small tables (a policy), and it runs expressions.
-Ibis writes the SQL; the engine's own connection runs it and returns Arrow tables, so plain Ibis is
-enough, without the packages that its backends need.
+A database gives the log as an Ibis table whose columns are c0, c1, … by position, so that the
+names a user gave to columns never reach a query; it takes small tables (a policy), and it runs
+expressions. Ibis writes the SQL; the engine's own connection runs it and returns Arrow tables, so
+plain Ibis is enough, without the packages that its backends need.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ IBIS_NAMES = {"bool": "boolean", "halffloat": "float16", "float": "float32", "do
 
 
 @dataclass(eq=False)
-class Home:
+class Database:
     """The place of the rows, which runs queries on them. This one writes SQL and runs none, for a
     log with only its columns known.
 
@@ -76,9 +76,9 @@ class Home:
 
 
 @contextlib.contextmanager
-def open_home(
+def open_database(
     engine: str | None, data: Any, reading: Reading, policy: Mapping[str, str]
-) -> Iterator[Home]:
+) -> Iterator[Database]:
     """Connect to the database; temporary tables are removed at the end.
 
     `policy` are the columns that the target reads, by the names of their roles, beside those of
@@ -90,7 +90,7 @@ def open_home(
         from reweigh.sums.engines.sql_databases import open_duckdb, open_spark
 
         if engine is None:
-            yield TableHome(data, stack)
+            yield TableDatabase(data, stack)
         elif engine == "duckdb":
             yield open_duckdb(data, reading, policy, stack)
         else:
@@ -162,7 +162,7 @@ def ibis_kind(kind: pa.DataType) -> str:
     return "binary"
 
 
-def judged(given: Sequence[pa.DataType], held: Sequence[pa.DataType]) -> list[pa.DataType]:
+def contract_types(given: Sequence[pa.DataType], held: Sequence[pa.DataType]) -> list[pa.DataType]:
     """The types by which the log's contract judges columns: the database's types, unless Arrow has
     null or a type that reweigh does not read. Databases store such types by their content, such as
     the integers of a duration."""
@@ -189,9 +189,8 @@ def refuse_twins(names: Sequence[str], where: str, who: str, otherwise: str = ""
 
 def needed(reading: Reading, policy: Mapping[str, str], known: Sequence[str]) -> list[str]:
     """The columns that are read, of those that there are."""
-    wanted = [name for _, name in reading.columns.by_role()]
-    wanted += policy.values()
-    wanted += [] if reading.only is None else [reading.only.column]
+    of_group = () if reading.only is None else (reading.only.column,)
+    wanted = (*(name for _, name in reading.columns.by_role()), *policy.values(), *of_group)
     return [name for name in dict.fromkeys(wanted) if name in known]
 
 
@@ -238,7 +237,7 @@ def arrow_rows(
 # ---- a table that the user handed in -----------------------------------------------------------
 
 
-class TableHome(Home):
+class TableDatabase(Database):
     """An Ibis table that the user handed in: it stays with the backend that it belongs to."""
 
     def __init__(self, table: Any, stack: contextlib.ExitStack) -> None:

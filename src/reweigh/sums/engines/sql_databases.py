@@ -25,11 +25,11 @@ from reweigh.log.sources import FileSource, TableSource, is_duckdb
 from reweigh.log.states import is_text, plain_schema, plain_table
 from reweigh.log.times import is_temporal, time_values
 from reweigh.sums.engines.sql_connect import (
-    Home,
+    Database,
     arrow_rows,
+    contract_types,
     files_alike,
     ibis_kind,
-    judged,
     numbered,
     quoted,
     refuse_twins,
@@ -51,7 +51,7 @@ LOCAL = ("local", "spark://127.0.0.1:", "spark://localhost:")
 
 
 @dataclass(eq=False)
-class DuckHome(Home):
+class DuckDatabase(Database):
     """Rows in DuckDB, in this process."""
 
     connection: Any = None
@@ -124,7 +124,7 @@ def memory_limit() -> str | None:
 
 def open_duckdb(
     data: Any, reading: Reading, policy: Mapping[str, str], stack: contextlib.ExitStack
-) -> DuckHome:
+) -> DuckDatabase:
     """Connect, and make a view of the log in which columns have numbers for names."""
     in_process = isinstance(data, TableSource | FileSource)
     source = data.describe() if in_process else f"table {reading.table!r} of {Path(data).name}"
@@ -155,8 +155,8 @@ def open_duckdb(
         connection.execute("SET lock_configuration = true")
         held = connection.sql(f"SELECT * FROM {LOG} LIMIT 0").to_arrow_table().schema
     names = data.names if in_process else given.names
-    kinds = judged(given.types, held.types)
-    return DuckHome(source, names, given.names, kinds, "duckdb", LOG, rows, connection, files)
+    kinds = contract_types(given.types, held.types)
+    return DuckDatabase(source, names, given.names, kinds, "duckdb", LOG, rows, connection, files)
 
 
 def _connect(path: str | None, reading: Reading, stack: contextlib.ExitStack) -> Any:
@@ -262,7 +262,7 @@ def _table_name(connection: Any, wanted: str) -> str:
 
 
 @dataclass(eq=False)
-class SparkHome(Home):
+class SparkDatabase(Database):
     """Rows in Spark: local, a standalone cluster, or Spark Connect."""
 
     session: Any = None
@@ -296,7 +296,7 @@ def _spark_errors() -> Iterator[None]:
 
 def open_spark(
     engine: str, data: Any, reading: Reading, policy: Mapping[str, str], stack: contextlib.ExitStack
-) -> SparkHome:
+) -> SparkDatabase:
     """The log as a view of a Spark session, with numbers for names."""
     is_parquet = isinstance(data, ParquetSource)
     if is_parquet:  # before a session, which may take long to start
@@ -327,11 +327,11 @@ def open_spark(
     kinds = list(by_number.limit(0).toArrow().schema.types)
     source, names = f"table {reading.table!r} of Spark", columns
     if given is not None:
-        source, names, kinds = data.describe(), data.names, judged(given.types, kinds)
+        source, names, kinds = data.describe(), data.names, contract_types(given.types, kinds)
     log = f"reweigh_log_{uuid.uuid4().hex}"
-    home = SparkHome(source, names, columns, kinds, "spark", log, session=session, stack=stack)
-    home.view(log, by_number)
-    return home
+    db = SparkDatabase(source, names, columns, kinds, "spark", log, session=session, stack=stack)
+    db.view(log, by_number)
+    return db
 
 
 def _chosen(frame: Any, united: pa.Schema) -> Any:
@@ -372,8 +372,8 @@ def _for_spark(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _refuse_absent(engine: str) -> None:
     """Spark tries for minutes to reach a missing server; this reports it at once."""
-    scheme, found, rest = engine.partition("://")
-    if not found:
+    scheme, separator, rest = engine.partition("://")
+    if not separator:
         return
     errors = []
     for address in rest.partition("/")[0].split(","):  # there may be several masters

@@ -11,11 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import Fault, Place, RefusedError, UsageError, input_error, nearest
+from reweigh.errors import Fault, Place, RefusedError, UsageError, input_error, no_column
 from reweigh.log import rules
-from reweigh.log.abstractions import Grid, Rounding, describe_abstraction
-from reweigh.log.quantiles import Quantiles, bin_notes, makes_labels, sample_level
-from reweigh.log.read import log_description, missing_column
+from reweigh.log.abstractions import (
+    NOT_WHOLE,
+    Grid,
+    Quantiles,
+    Rounding,
+    makes_labels,
+    sample_level,
+)
+from reweigh.log.read import described, log_description, missing_column
 from reweigh.log.rules import Faults, column_fault
 from reweigh.log.states import HIDDEN, Labels, is_number, is_text, unite
 from reweigh.log.steps import Identity
@@ -32,7 +38,7 @@ from reweigh.sums.engines.sql_checks import (
     count_episodes,
     find,
 )
-from reweigh.sums.engines.sql_connect import Home
+from reweigh.sums.engines.sql_connect import Database
 from reweigh.sums.engines.sql_rows import Layout, Role, finite, one_if, only_if
 from reweigh.sums.read import Reading, StateValues
 from reweigh.system.process import stage
@@ -50,7 +56,7 @@ class Log:
     layout: Layout
 
 
-def open_log(home: Home, reading: Reading, policy: Mapping[str, str]) -> Log:
+def open_log(db: Database, reading: Reading, policy: Mapping[str, str]) -> Log:
     """Every role's column must be there, and the one that the target reads."""
     abstraction = reading.abstraction
     if not isinstance(abstraction, Rounding | Grid | Quantiles | None):
@@ -64,37 +70,35 @@ def open_log(home: Home, reading: Reading, policy: Mapping[str, str]) -> Log:
     if isinstance(abstraction, Rounding | Grid):
         abstraction(np.zeros((1, len(reading.columns.state))))  # the number of columns must fit
     wanted = expr.wanted_columns(reading.columns, policy)
-    listed = ", ".join(map(repr, home.names))
-    absent = [(role, name) for role, name in wanted if name not in home.names]
+    absent = [(role, name) for role, name in wanted if name not in db.names]
     faults = [
-        missing_column(role.rstrip("0123456789"), name, home.names)
+        missing_column(role.rstrip("0123456789"), name, db.names)
         for role, name in absent
         if role not in policy
     ]
     if faults:
-        raise input_error(f"{home.source} with the columns {listed}", faults)
+        listed = ", ".join(map(repr, db.names))
+        raise input_error(f"{db.source} with the columns {listed}", faults)
     for _, name in absent:  # a column used only by the policy is not part of the log's contract
-        raise UsageError(
-            f"the log has no column {name!r}{nearest(name, home.names)} (columns: {listed})"
-        )
-    log, kinds = open_rows(home, reading, [name for _, name in wanted])
+        raise no_column(name, db.names)
+    log, kinds = open_rows(db, reading, [name for _, name in wanted])
     plain = [k.value_type if pa.types.is_dictionary(k) else k for k in kinds]
     layout = {
         role: Role(f"c{i}", name, kind)
         for i, ((role, name), kind) in enumerate(zip(wanted, plain, strict=True))
     }
-    checked = expr.typed(expr.read_each(log, kinds, home.dialect), layout, reading)
+    checked = expr.typed(expr.read_each(log, kinds, db.dialect), layout, reading)
     return Log(expr.typed(log, layout, reading), checked, layout)
 
 
-def state_values(home: Home, reading: Reading) -> StateValues:
+def state_values(db: Database, reading: Reading) -> StateValues:
     """The numbers of the state columns from which quantiles are taken."""
-    log = open_log(home, replace(reading, abstraction=None), {})
+    log = open_log(db, replace(reading, abstraction=None), {})
     rows, parts = log.rows, expr.parts_of(log.layout, "state")
-    level = sample_level(home.rows or home.run(rows.aggregate(n=rows.count()))["n"][0].as_py())
+    level = sample_level(db.rows or db.run(rows.aggregate(n=rows.count()))["n"][0].as_py())
     kinds = [log.layout[part].kind for part in parts]
     if level:
-        hashed = expr.hex_digits(rows["e"].cast("string"), 0, home.dialect).cast("int64")
+        hashed = expr.hex_digits(rows["e"].cast("string"), 0, db.dialect).cast("int64")
         rows = rows.filter((hashed % (1 << level)) == 0)
     columns = {
         f"x{j}": expr.number(rows[log.layout[part].column], kinds[j])
@@ -103,7 +107,7 @@ def state_values(home: Home, reading: Reading) -> StateValues:
     }
     if not columns:
         return kinds, [None] * len(parts), 0
-    table = home.run(rows.select(**columns))
+    table = db.run(rows.select(**columns))
     values = [
         table.column(f"x{j}").fill_null(np.nan).to_numpy() if f"x{j}" in columns else None
         for j in range(len(parts))
@@ -111,14 +115,16 @@ def state_values(home: Home, reading: Reading) -> StateValues:
     return kinds, values, level
 
 
-def open_rows(home: Home, reading: Reading, names: Sequence[str]) -> tuple[Any, list[pa.DataType]]:
+def open_rows(
+    db: Database, reading: Reading, names: Sequence[str]
+) -> tuple[Any, list[pa.DataType]]:
     """These columns of the log, called c0, c1, …, and their types; of one group of the episodes
     where the reading is of one."""
     if reading.only is None:
-        return home.open(names)
+        return db.open(names)
     ids, only = reading.columns.episode, reading.only
     every = list(dict.fromkeys([*names, *reading.columns.order, only.column]))
-    rows, kinds = home.open(every)
+    rows, kinds = db.open(every)
     group, episode = (rows[f"c{every.index(name)}"] for name in (only.column, ids))
     own = _missing(group) if only.value is None else group == only.value
     first = rows.filter(_is_first(rows, every, kinds, reading) & own)
@@ -129,21 +135,18 @@ def open_rows(home: Home, reading: Reading, names: Sequence[str]) -> tuple[Any, 
     return rows.select(**wanted), [kinds[every.index(name)] for name in names]
 
 
-def first_values(home: Home, reading: Reading, column: str) -> list[tuple[Any, int]]:
+def first_values(db: Database, reading: Reading, column: str) -> list[tuple[Any, int]]:
     """The values of a column in the first rows of the episodes, and how many have each."""
-    if column not in home.names:
-        listed = ", ".join(map(repr, home.names))
-        raise UsageError(
-            f"the log has no column {column!r}{nearest(column, home.names)} (columns: {listed})"
-        )
+    if column not in db.names:
+        raise no_column(column, db.names)
     every = list(dict.fromkeys([column, *reading.columns.order]))
-    rows, kinds = home.open(every)
+    rows, kinds = db.open(every)
     plain = kinds[0].value_type if pa.types.is_dictionary(kinds[0]) else kinds[0]
     if not (is_text(plain) or is_number(plain) or pa.types.is_boolean(plain)):
         raise UsageError(f"the column {column!r} holds {plain}: groups are by texts or numbers")
     first = rows.filter(_is_first(rows, every, kinds, reading))
     counted = first.group_by(value=first["c0"]).aggregate(n=first.count())
-    answer = home.run(counted).to_pydict()
+    answer = db.run(counted).to_pydict()
     return list(zip(answer["value"], answer["n"], strict=True))
 
 
@@ -182,51 +185,48 @@ class Facts:
     def describe(self, source: str, reading: Reading) -> dict[str, Any]:
         """As plain values: those of `EpisodeLog.describe`."""
         counts = {k: v for k, v in vars(self).items() if k not in ("identity", "ids")}
+        abstraction, notes = described(reading.abstraction, reading.columns.state)
         return log_description(
             source,
             reading.columns,
-            describe_abstraction(reading.abstraction),
+            abstraction,
             visited=len(self.states),
             discount=reading.discount,
-            notes=bin_notes(reading.abstraction, reading.columns.state),
+            notes=notes,
             **counts,
         )
 
 
-def look(home: Home, log: Log, reading: Reading) -> Facts:
+def first_pass(db: Database, log: Log, reading: Reading) -> Facts:
     """Check the whole contract, and describe the log."""
     rows, layout = log.checked, log.layout
-    marked = expr.with_marks(rows, layout, home.dialect)
+    marked = expr.with_marks(rows, layout, db.dialect)
     checks = RowChecks(marked, layout, reading).every_role()
     sums = checks.sums | _row_sums(marked, layout, reading)
     with stage(0, CHECKS, "checks"):
-        found, told = find(home, marked, checks.checks, **sums)
-    if not told["total"]:
-        raise input_error(home.source, [column_fault(rules.NO_ROWS, None)])
-    faults = [*checks.faults, *checks.float_states(told), *found]
+        faults_of_rows, sums_of_rows = find(db, marked, checks.checks, **sums)
+    if not sums_of_rows["total"]:
+        raise input_error(db.source, [column_fault(rules.NO_ROWS, None)])
+    faults = [*checks.faults, *checks.float_states(sums_of_rows), *faults_of_rows]
     episodes: list[Answer] = []
     if not faults:
         with stage(1, CHECKS, "checks"):
-            episodes = count_episodes(home, rows)
+            episodes = count_episodes(db, rows)
     if faults or not all_explained(reading, episodes):
-        refuse(home, log, reading, faults)
-    if told.get("too_large"):
-        raise UsageError(
-            "the state abstraction returned numbers that are fractions, not finite or too "
-            "large for 64 bits; a state is an integer or a text: round them, or return the "
-            "number of the cell"
-        )
+        refuse(db, log, reading, faults)
+    if sums_of_rows.get("too_large"):
+        raise UsageError(NOT_WHOLE)
     with stage(2, CHECKS, "checks"):
-        states, actions = _labels(home, rows, layout, reading)
-    return _facts(reading, told, episodes, states, actions)
+        states, actions = _labels(db, rows, layout, reading)
+    return _facts(reading, sums_of_rows, episodes, states, actions)
 
 
-def refuse(home: Home, log: Log, reading: Reading, row_faults: Sequence[Fault] = ()) -> NoReturn:
+def refuse(db: Database, log: Log, reading: Reading, row_faults: Sequence[Fault] = ()) -> NoReturn:
     """Raise the faults of single rows, and those that span rows."""
     no_truths = {rules.NOT_TRUTHS.message(role.name) for role in log.layout.values()}
     ends_known = no_truths.isdisjoint(fault.rule for fault in row_faults)
-    spanning = check_episodes(home, log.checked, log.layout, reading, ends_known)
-    Faults(lambda row: Place(None), 0, [*row_faults, *spanning]).raise_if_any(home.source)
+    spanning = check_episodes(db, log.checked, log.layout, reading, ends_known)
+    Faults(lambda row: Place(None), 0, [*row_faults, *spanning]).raise_if_any(db.source)
     raise AssertionError("no rule is broken")
 
 
@@ -239,13 +239,15 @@ def _row_sums(rows: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
     y, mu = only_if(inside & finite(rows["y"]), rows["y"]), only_if(inside, mu)
     large: dict[str, Any] = {}
     if isinstance(reading.abstraction, Rounding):  # rounded numbers must fit into 64 bits
-        conditions = []
-        for kind in ("state", "next_state"):
-            for j, part in enumerate(expr.parts_of(layout, kind)):
-                x = expr.number(rows[layout[part].column], layout[part].kind)
-                scaled = expr.scaled_by(reading.abstraction, rows, layout[part], j)
-                conditions.append(finite(x) & ~(scaled.abs() < float(expr.INT64)))
-        large["too_large"] = one_if(expr.any_of(conditions)).sum()
+        beyond = [
+            finite(expr.number(rows[layout[part].column], layout[part].kind))
+            & ~(
+                expr.scaled_by(reading.abstraction, rows, layout[part], j).abs() < float(expr.INT64)
+            )
+            for kind in ("state", "next_state")
+            for j, part in enumerate(expr.parts_of(layout, kind))
+        ]
+        large["too_large"] = one_if(expr.any_of(beyond)).sum()
     return {
         "used": one_if(inside).sum(),
         "hidden": one_if(inside & (rows["hid"] == 1)).sum(),
@@ -263,7 +265,11 @@ def _row_sums(rows: Any, layout: Layout, reading: Reading) -> dict[str, Any]:
 
 
 def _facts(
-    reading: Reading, told: Answer, histogram: list[Answer], states: Labels, actions: Labels | None
+    reading: Reading,
+    sums_of_rows: Answer,
+    histogram: list[Answer],
+    states: Labels,
+    actions: Labels | None,
 ) -> Facts:
     horizon = reading.horizon or max(max(row["length"] for row in histogram), 1)
     episodes = sum(row["n"] for row in histogram)
@@ -273,28 +279,30 @@ def _facts(
         for row in short
         if row["ended"] or (not row["cut"] and reading.short_episodes == "terminal")
     )
-    no_numbers = told["id_low"] is None or told["id_texts"]
+    no_numbers = sums_of_rows["id_low"] is None or sums_of_rows["id_texts"]
     no_behavior = reading.columns.behavior_prob is None
     return Facts(
         horizon=horizon,
         episodes=episodes,
-        rows=int(told["used"]),
+        rows=int(sums_of_rows["used"]),
         truncated=sum(row["n"] for row in short) - ended,
         terminated_early=ended,
-        hidden_rows=int(told["hidden"]),
+        hidden_rows=int(sums_of_rows["hidden"]),
         beyond=sum(row["n"] * max(row["length"] - horizon, 0) for row in histogram),
         states=states,
         actions=actions,
-        reward_range=(float(told["y_low"]), float(told["y_high"])),
-        behavior_range=None if no_behavior else (float(told["mu_low"]), float(told["mu_high"])),
-        total_return=float(told["y_sum"]),
-        identity=Identity(episodes, int(told["marks"]), int(told["episode_marks"])),
-        ids=None if no_numbers else (int(told["id_low"]), int(told["id_high"])),
+        reward_range=(float(sums_of_rows["y_low"]), float(sums_of_rows["y_high"])),
+        behavior_range=None
+        if no_behavior
+        else (float(sums_of_rows["mu_low"]), float(sums_of_rows["mu_high"])),
+        total_return=float(sums_of_rows["y_sum"]),
+        identity=Identity(episodes, int(sums_of_rows["marks"]), int(sums_of_rows["episode_marks"])),
+        ids=None if no_numbers else (int(sums_of_rows["id_low"]), int(sums_of_rows["id_high"])),
     )
 
 
 def _labels(
-    home: Home, rows: Any, layout: Layout, reading: Reading
+    db: Database, rows: Any, layout: Layout, reading: Reading
 ) -> tuple[Labels, Labels | None]:
     """States, those that occur only in next_state last, and actions (None: they are numbers)."""
     parts = range(len(reading.columns.state))
@@ -303,8 +311,8 @@ def _labels(
         groups["next_state"] = [f"n{j}" for j in parts]
     if not reading.continuous_actions:
         groups["action"] = ["a"]
-    table = home.run(_distinct(rows, list(groups.values())))
-    found = {}
+    table = db.run(_distinct(rows, list(groups.values())))
+    labels_by_role = {}
     for of, (role, names) in enumerate(groups.items()):
         shown = table.filter(pa.array(table.column("of").to_numpy() == of))
         columns = []
@@ -315,8 +323,8 @@ def _labels(
             columns.append(list(map(int, texts)) if binned or expr.is_whole(kind) else texts)
         # in the order that they have in memory
         labels = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-        found[role] = Labels(tuple(sorted(labels)))
-    actions, states = found.pop("action", None), list(found.values())
+        labels_by_role[role] = Labels(tuple(sorted(labels)))
+    actions, states = labels_by_role.pop("action", None), list(labels_by_role.values())
     return (states[0] if len(states) == 1 else unite(*states)), actions
 
 
@@ -353,17 +361,17 @@ def policy_columns(target: Policy) -> dict[str, str]:
     )
 
 
-def check_column(home: Home, log: Log, reading: Reading, horizon: int) -> None:
+def check_column(db: Database, log: Log, reading: Reading, horizon: int) -> None:
     """The logged probabilities of the target: numbers in [0, 1], or densities."""
     rows = log.checked.filter(log.checked["t"] < horizon)
-    checks, what = RowChecks(rows, log.layout, reading), home.source
+    checks, what = RowChecks(rows, log.layout, reading), db.source
     if is_number(log.layout["policy"].kind):
         q, what = rows["q"], f"the target policy ({log.layout['policy'].name})"
         checks.add(rules.NOT_FINITE, "policy", ~finite(q), q.fill_null(float("nan")))
         checks.probability("policy", q)
     else:
         checks.texts("policy")
-    faults = [*find(home, rows, checks.checks)[0], *checks.faults]
+    faults = [*find(db, rows, checks.checks)[0], *checks.faults]
     if faults:
         raise input_error(what, faults)
 
@@ -377,15 +385,15 @@ def policy_states(target: TablePolicy, states: Labels) -> npt.NDArray[np.int64]:
     return np.asarray(codes[e.state], np.int64)
 
 
-def refuse_broken(home: Home, log: Log, reading: Reading, rows: Any) -> None:
+def refuse_broken(db: Database, log: Log, reading: Reading, rows: Any) -> None:
     """Rows in order must lack no step, and agree about states."""
-    [answer] = home.run(rows.aggregate(broken=rows["broken"].max())).to_pylist()
+    [answer] = db.run(rows.aggregate(broken=rows["broken"].max())).to_pylist()
     if answer["broken"]:
-        refuse(home, log, reading)
+        refuse(db, log, reading)
 
 
 def refuse_unknown_states(
-    home: Home, rows: Any, reading: Reading, target: TablePolicy, facts: Facts
+    db: Database, rows: Any, reading: Reading, target: TablePolicy, facts: Facts
 ) -> None:
     """Every state of the log needs a row of the policy (at every step, if it has steps). `rows` are
     coded."""
@@ -398,12 +406,12 @@ def refuse_unknown_states(
     count = len(states) + int(facts.hidden_rows > 0)
     if np.sum(needed) >= count * (facts.horizon if steps else 1):
         return
-    listing = home.put("reweigh_known", pa.table({"kt": pairs[0], "ks": pairs[1].astype(np.int32)}))
+    listing = db.put("reweigh_known", pa.table({"kt": pairs[0], "ks": pairs[1].astype(np.int32)}))
     same = [rows["s"] == listing["ks"], *([rows["t"] == listing["kt"]] if steps else [])]
     lost = rows.anti_join(listing, same)
     order = ibis.window(group_by=[lost["s"]], order_by=[lost["t"], lost["e"]])
     lost = lost.mutate(nth=ibis.row_number().over(order))
-    lost = home.run(lost.filter(lost["nth"] == 0).select("s", "e", "t")).sort_by("s").to_pylist()
+    lost = db.run(lost.filter(lost["nth"] == 0).select("s", "e", "t")).sort_by("s").to_pylist()
     if lost:
         target.refuse_states(
             states,

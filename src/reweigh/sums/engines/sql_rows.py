@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple
 
@@ -23,9 +23,8 @@ import pyarrow as pa
 
 from reweigh.errors import InputError, InputWarning, ReweighError, input_error
 from reweigh.kernels import FOLD, LARGE, MARKS, MIX, SPREAD
-from reweigh.log.abstractions import Grid, Rounding
+from reweigh.log.abstractions import Grid, Quantiles, Rounding, makes_labels
 from reweigh.log.log import Columns
-from reweigh.log.quantiles import Quantiles, makes_labels
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import is_number, is_text
 from reweigh.log.steps import NUMBER
@@ -65,44 +64,21 @@ def parts_of(layout: Layout, role: str) -> list[str]:
 # ---- conditions and numbers that mean the same on every engine ---------------------------------
 
 
-def database_function(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
-    """A function that databases have, by its own name or this one."""
-    declared: Callable[..., Any] = ibis.udf.scalar.builtin(function, name=name)
+def database_function(name: str, takes: Any, gives: Any) -> Callable[[Any], Any]:
+    """A function of one argument that databases have; with `takes` None of any type."""
+    declare = ibis.udf.scalar.builtin(name=name, signature=((takes,), gives))
+    declared: Callable[[Any], Any] = declare(lambda x: x)
     return declared
 
 
-@database_function
-def list_min(numbers: list[float]) -> float: ...  # type: ignore[empty-body]
-
-
-@database_function
-def epoch_us(moment) -> int: ...  # type: ignore[no-untyped-def, empty-body]
-
-
-@database_function
-def encode(text: str) -> bytes: ...  # type: ignore[empty-body]
-
-
-@database_function
-def decode(data: bytes) -> str: ...  # type: ignore[empty-body]
-
-
-@database_function
-def md5(text: str) -> str: ...  # type: ignore[empty-body]
-
-
-@database_function
-def to_hex(data: str) -> str: ...  # type: ignore[empty-body]
-
-
-@partial(database_function, name="hex")
-def hexadecimal(data: str) -> str: ...  # type: ignore[empty-body]
-
-
-@database_function
-def to_utf8(text: str) -> str: ...  # type: ignore[empty-body]
-
-
+list_min = database_function("list_min", list[float], float)
+epoch_us = database_function("epoch_us", None, int)
+encode = database_function("encode", str, bytes)
+decode = database_function("decode", bytes, str)
+md5 = database_function("md5", str, str)
+to_hex = database_function("to_hex", str, str)
+hexadecimal = database_function("hex", str, str)
+to_utf8 = database_function("to_utf8", str, str)
 MD5: dict[str, Callable[[Any], Any]] = {  # in hexadecimal digits; elsewhere md5 itself gives these
     "bigquery": lambda text: to_hex(md5(text)),
     "trino": lambda text: to_hex(md5(to_utf8(text))).lower(),
@@ -232,6 +208,17 @@ def truth(column: Any, kind: pa.DataType) -> Any:
     return (column == 1).fill_null(False)
 
 
+TYPED: dict[str, tuple[str, Callable[[Any, pa.DataType], Any]]] = {  # name here, type by role
+    "episode": ("e", label),
+    "step": ("t", step),
+    "reward": ("y", number),
+    "behavior_prob": ("mu", number),
+    "target_prob": ("tp", number),
+    "policy": ("q", number),
+    "cluster": ("cl", label),
+}
+
+
 def typed(log: Any, layout: Layout, reading: Reading) -> Any:
     """The log with its columns typed by role, beside the raw ones."""
 
@@ -240,19 +227,11 @@ def typed(log: Any, layout: Layout, reading: Reading) -> Any:
 
     if reading.abstraction is not None:
         log = with_cells(log, layout, reading.abstraction)
-    columns = {"e": of("episode", label)}
-    if "step" in layout:
-        columns["t"] = of("step", step)
-    columns |= _states(log, layout, reading)
-    hidden = [columns[f"s{j}"].isnull() for j in range(len(reading.columns.state))]
-    columns["hid"] = one_if(any_of(hidden))
-    columns["a"] = of("action", number if reading.continuous_actions else label)
-    columns["y"] = of("reward", number)
-    for role, short in (("behavior_prob", "mu"), ("target_prob", "tp"), ("policy", "q")):
-        if role in layout:
-            columns[short] = of(role, number)
-    if "cluster" in layout:
-        columns["cl"] = of("cluster", label)
+    states = _states(log, layout, reading)
+    hidden = [states[f"s{j}"].isnull() for j in range(len(reading.columns.state))]
+    reads = TYPED | {"action": ("a", number if reading.continuous_actions else label)}
+    columns = {short: of(role, read) for role, (short, read) in reads.items() if role in layout}
+    columns |= states | {"hid": one_if(any_of(hidden))}
     for role, short in (("terminated", "ended"), ("truncated", "cut")):
         columns[short] = of(role, truth) if role in layout else ibis.literal(False)
     if layout.keys() >= {"step"} and "time" not in layout:

@@ -25,7 +25,7 @@ from reweigh.policy.rule import (
 )
 from reweigh.policy.rule_text import Compared, Condition, IsMissing, Not
 from reweigh.sums.engines.sql_checks import Check, find
-from reweigh.sums.engines.sql_connect import Home
+from reweigh.sums.engines.sql_connect import Database
 from reweigh.sums.engines.sql_log import Facts, Log
 from reweigh.sums.engines.sql_rows import Role, finite, is_null, number, only_if
 from reweigh.sums.engines.sql_tables import ints
@@ -88,7 +88,7 @@ def _balanced(parts: list[Any], join: Callable[[Any, Any], Any]) -> Any:
     return parts[0]
 
 
-def check_branches(home: Home, log: Log, target: RulePolicy, horizon: int) -> None:
+def check_branches(db: Database, log: Log, target: RulePolicy, horizon: int) -> None:
     """Every row before the horizon must have a branch."""
     rows = log.checked.filter(log.checked["t"] < horizon)
     undecided = rows["branch"] == UNDECIDED
@@ -100,12 +100,12 @@ def check_branches(home: Home, log: Log, target: RulePolicy, horizon: int) -> No
         fix = RULE_MISSING.fix.format(column=name)
         checks.append(Check(RULE_MISSING, name, undecided & missing, fix=fix))
     checks.append(Check(RULE_UNCOVERED, "", rows["branch"] == UNCOVERED))
-    faults, _ = find(home, rows, checks)
+    faults, _ = find(db, rows, checks)
     if faults:
         raise input_error("the target policy (a rule)", faults)
 
 
-def with_rule(home: Home, rows: Any, target: RulePolicy, facts: Facts) -> Any:
+def with_rule(db: Database, rows: Any, target: RulePolicy, facts: Facts) -> Any:
     """Coded rows with `pi`: the probabilities of the branches are a small table that is joined."""
     table = _by_action(target, facts)
     branch, action = np.nonzero(table)
@@ -114,7 +114,7 @@ def with_rule(home: Home, rows: Any, target: RulePolicy, facts: Facts) -> Any:
         "pa": pa.array(action, pa.int32()),
         "pp": pa.array(table[branch, action]),
     }
-    policy = home.put("reweigh_policy", pa.table(columns))
+    policy = db.put("reweigh_policy", pa.table(columns))
     joined = rows.left_join(policy, [rows["branch"] == policy["pb"], rows["a"] == policy["pa"]])
     return joined.select(*[rows[name] for name in rows.columns], pi=policy["pp"].fill_null(0.0))
 

@@ -30,7 +30,7 @@ from reweigh.log.states import END, HIDDEN, START, UNKNOWN, Labels, label_text
 from reweigh.policy import Policy
 from reweigh.policy.table import TablePolicy
 from reweigh.sums.diagnostic_tables import LargestWeights
-from reweigh.sums.engines.sql_connect import Home
+from reweigh.sums.engines.sql_connect import Database
 from reweigh.sums.engines.sql_log import UNLISTED, Facts, Log, policy_states
 from reweigh.sums.engines.sql_rows import (
     any_of,
@@ -64,7 +64,7 @@ OPERATIONS = Operations(ibis.least, ibis.greatest, lambda x: ibis.ifelse(x, 1.0,
 # ---- rows with codes, in order -----------------------------------------------------------------
 
 
-def coded(home: Home, log: Log, facts: Facts, with_id: bool) -> Any:
+def coded(db: Database, log: Log, facts: Facts, with_id: bool) -> Any:
     """Typed rows with codes for labels, and no more columns than sums need."""
     rows, parts = log.rows, range(sum(role.startswith("state") for role in log.layout))
     is_number = rows["e"].type().is_integer()  # then it is the id's number
@@ -75,17 +75,17 @@ def coded(home: Home, log: Log, facts: Facts, with_id: bool) -> Any:
     plain = [name for name in named if name in rows.columns]
     labels = [f"{x}{j}" for x in "sn" for j in parts if f"{x}{j}" in rows.columns]
     rows = rows.select(*plain, *labels, action=rows["a"], **more)
-    rows = _with_code(home, rows, [f"s{j}" for j in parts], facts.states, "s")
+    rows = _with_code(db, rows, [f"s{j}" for j in parts], facts.states, "s")
     if "next_state0" in log.layout:
-        rows = _with_code(home, rows, [f"n{j}" for j in parts], facts.states, "n")
+        rows = _with_code(db, rows, [f"n{j}" for j in parts], facts.states, "n")
     if facts.actions is None:
         rows = rows.mutate(a=ibis.literal(NO_ACTION, "int32"))
     else:
-        rows = _with_code(home, rows, ["action"], facts.actions, "a")
+        rows = _with_code(db, rows, ["action"], facts.actions, "a")
     return rows.drop("action", *labels)
 
 
-def _with_code(home: Home, rows: Any, parts: list[str], labels: Labels, code: str) -> Any:
+def _with_code(db: Database, rows: Any, parts: list[str], labels: Labels, code: str) -> Any:
     """Rows with the code of the label whose parts these columns are: HIDDEN where one is null."""
     known: list[Any] = [v if isinstance(v, tuple) else (v,) for v in labels.values]
     columns: dict[str, Any] = {}
@@ -95,7 +95,7 @@ def _with_code(home: Home, rows: Any, parts: list[str], labels: Labels, code: st
         columns[f"p{j}"] = pa.array(values, pa.string() if text else pa.int64())
     kind = np.int16 if len(known) < 1 << 15 else np.int32
     columns["code"] = pa.array(np.arange(len(known), dtype=kind))
-    codes = home.put(f"reweigh_codes_of_{code}", pa.table(columns))
+    codes = db.put(f"reweigh_codes_of_{code}", pa.table(columns))
     same = [rows[part] == codes[f"p{j}"] for j, part in enumerate(parts)]
     hidden = any_of([rows[part].isnull() for part in parts])
     otherwise = ibis.ifelse(hidden, HIDDEN, UNLISTED).cast(codes["code"].type())
@@ -105,7 +105,7 @@ def _with_code(home: Home, rows: Any, parts: list[str], labels: Labels, code: st
     )
 
 
-def with_target(home: Home, rows: Any, target: Policy, facts: Facts) -> Any:
+def with_target(db: Database, rows: Any, target: Policy, facts: Facts) -> Any:
     """Coded rows with `pi` = π(a|s): a small table that is joined, or a column."""
     if not isinstance(target, TablePolicy):
         return rows.rename(pi="q")
@@ -120,7 +120,7 @@ def with_target(home: Home, rows: Any, target: Policy, facts: Facts) -> Any:
     columns = {"ps": pa.array(state[used], pa.int32()), "pa": pa.array(action[used], pa.int32())}
     if e.step is not None:
         columns["pt"] = pa.array(e.step[used], pa.int64())
-    policy = home.put("reweigh_policy", pa.table(columns | {"pp": pa.array(e.prob[used])}))
+    policy = db.put("reweigh_policy", pa.table(columns | {"pp": pa.array(e.prob[used])}))
     same = [rows["s"] == policy["ps"], rows["a"] == policy["pa"]]
     same += [rows["t"] == policy["pt"]] if e.step is not None else []
     joined = rows.left_join(policy, same)

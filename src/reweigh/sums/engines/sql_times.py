@@ -39,7 +39,7 @@ def with_times(log: Any, role: Role) -> Any:
         return _of_texts(log, column)
     key: Any = ibis.null("int64")
     if is_temporal(kind):
-        key = column  # microseconds since 1970: homes hold no timestamps
+        key = column  # microseconds since 1970: databases hold no timestamps
     elif pa.types.is_integer(kind):
         key = expr.signed(column) if pa.types.is_uint64(kind) else column.cast("int64")
     elif is_number(kind):

@@ -57,7 +57,7 @@ def _of_rows(rows: Any, memory: int) -> Any:
     with the episode."""
     beside, begins = neighbors(rows), [f"begin_{name}" for name in BEGIN[1:]]
     if memory:
-        moved = {name: rows[name].lag(memory).over(beside) for name in ("begin", *begins)}
+        lagged = {name: rows[name].lag(memory).over(beside) for name in ("begin", *begins)}
         first = only_if(rows["t"] == 0, rows["s"]).max().over(up_to(rows))
         start = {"begin": 0, "begin_s": first, "begin_cum": 0.0, "begin_zeros": 0}
         late = rows["t"] >= memory  # some engines lag to 0 where there is no row
@@ -65,7 +65,7 @@ def _of_rows(rows: Any, memory: int) -> Any:
             **{
                 name: ibis.ifelse(late, column, ibis.literal(start[name]).cast(column.type())
                                   if name != "begin_s" else first)
-                for name, column in moved.items()
+                for name, column in lagged.items()
             }
         )  # fmt: skip
     return _columns(
@@ -99,17 +99,12 @@ def _after_the_end(rows: Any, memory: int, horizon: int) -> Any:
 
 def _columns(rows: Any, step: Any, reward: Any, s_next: Any, alone: Any) -> Any:
     """The same columns of the same types, whatever the windows."""
+    whole, real = ("block", "zeros", "begin", "begin_s", "begin_zeros"), ("rho", "cum", "begin_cum")
     return rows.select(
-        block=rows["block"].cast("int64"),
         t_next=step.cast("int64") + 1,
         s_next=s_next.cast("int64"),
         y=reward.cast("float64"),
-        rho=rows["rho"].cast("float64"),
-        cum=rows["cum"].cast("float64"),
-        zeros=rows["zeros"].cast("int64"),
-        begin=rows["begin"].cast("int64"),
-        begin_s=rows["begin_s"].cast("int64"),
-        begin_cum=rows["begin_cum"].cast("float64"),
-        begin_zeros=rows["begin_zeros"].cast("int64"),
         alone=alone.cast("int64"),
+        **{name: rows[name].cast("int64") for name in whole},
+        **{name: rows[name].cast("float64") for name in real},
     )

@@ -34,9 +34,8 @@ import pyarrow.compute as pc
 
 from reweigh import kernels
 from reweigh.errors import Fault, InputWarning, UsageError, input_error
-from reweigh.log.abstractions import describe_abstraction
+from reweigh.log.abstractions import bin_notes, describe_abstraction, in_sample, sample_level
 from reweigh.log.log import EpisodeLog
-from reweigh.log.quantiles import bin_notes, in_sample, sample_level
 from reweigh.log.read import log_description, read_roles
 from reweigh.log.rules import Faults
 from reweigh.log.states import (
