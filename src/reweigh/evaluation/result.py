@@ -177,6 +177,7 @@ class Estimate(Estimated):
             nodes=None if self.marginals is None else self.marginals.by_node,
             reward_range=of.data.reward_range,
             with_model=lambda: of.data.for_gates(self.recipe, of.dropped, "model"),
+            with_rewards=of.data.with_rewards(self.recipe, of.dropped),
             shared=of.data.once(("gates", id(sums)), dict[str, Any]),
         )
 

@@ -28,6 +28,7 @@ from reweigh.estimate.operators import OneStep, marginal_operator
 from reweigh.estimate.solution import DenseNodes
 from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.log.log import EpisodeLog
+from reweigh.sums.keyed import TransitionMoments
 from reweigh.sums.moments import Moments
 
 if TYPE_CHECKING:
@@ -197,6 +198,7 @@ class Context:
     nodes           d_t(s) of the estimate, for gates that read sums; None without a distribution
     reward_range    the smallest and largest reward that can occur, as declared
     with_model      makes the sums with `model` too, of a log in memory
+    with_rewards    makes cells by action with other rewards (N,), of a large log in memory
     shared          results computed earlier from these sums, for any estimator
     """
 
@@ -216,6 +218,7 @@ class Context:
     nodes: Nodes | DenseNodes | None = None
     reward_range: tuple[float, float] | None = None
     with_model: Callable[[], Moments] | None = None
+    with_rewards: Callable[[Floats], TransitionMoments] | None = None
     shared: dict[str, Any] = field(default_factory=dict)
 
     @property
