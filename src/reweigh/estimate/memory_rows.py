@@ -65,16 +65,16 @@ class PaddedEpisodes:
     share: float = 1.0
 
     @classmethod
-    def of(cls, steps: Steps, rho: Floats, end: int, which: Ints) -> PaddedEpisodes:
-        """Of the episodes `which`, increasing numbers."""
+    def of(cls, steps: Steps, pi: Floats, end: int, which: Ints) -> PaddedEpisodes:
+        """Of the episodes `which`, increasing numbers; `pi` (N,) of the rows of all."""
         shape = (steps.horizon, len(which))
         state, ratio, reward = np.full(shape, end), np.ones(shape), np.zeros(shape)
-        for t in range(steps.horizon):
-            rows = steps.rows(t)
-            going = int(np.searchsorted(which, rows.stop - rows.start))
-            at = rows.start + which[:going]
-            state[t, :going], ratio[t, :going] = steps.state[at], rho[at]
-            reward[t, :going] = steps.reward[at]
+        of_state, of_reward, mu = steps.state, steps.reward, steps.behavior_prob
+        assert mu is not None
+        for t, many in enumerate(np.searchsorted(which, np.diff(steps.offsets)).tolist()):
+            at = steps.offsets[t] + which[:many]
+            state[t, :many], ratio[t, :many] = of_state[at], pi[at] / mu[at]
+            reward[t, :many] = of_reward[at]
         state[0][state[0] < 0] = end + 1
         return cls(state, ratio, reward, end, {})
 
@@ -286,17 +286,18 @@ def comparison(
 
 def _distances(value: float, psi: Floats, longer: Sequence[Remembered]) -> tuple[Distance, ...]:
     """SE² = Σ(ψ - mean)²/(n (n - 1)) with ψ the difference of the influence values."""
-    found = []
-    for each in longer:
-        away = psi - each.psi
-        away = away - away.mean()
-        square = float(np.sum(away**2))
+    found, n = [], len(psi)
+    away = psi - np.reshape([each.psi for each in longer], (len(longer), n))
+    away -= away.mean(axis=1, keepdims=True)
+    squared = away**2
+    squares, cubes = squared.sum(axis=1).tolist(), (squared * away).sum(axis=1).tolist()
+    for each, square, cube in zip(longer, squares, cubes, strict=True):
         apart, skewness = value - each.value, 0.0
         if same(value, each.value):
             apart = 0.0
         elif square > 0:
-            apart *= math.sqrt(len(away) * (len(away) - 1) / square)
-            skewness = float(np.sum(away**3)) / square**1.5
+            apart *= math.sqrt(n * (n - 1) / square)
+            skewness = cube / square**1.5
         else:
             apart = math.copysign(math.inf, apart)
         found.append(Distance(each.memory, each.value, value, apart, skewness, each.size))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -172,7 +172,7 @@ class Estimate(Estimated):
             refused=self.no_interval,
             spread=of.spread if of.has_influence else None,
             clusters=of.clusters,
-            beside_longer_memories=of.beside_longer_memories,
+            beside_longer_memories=cache(of.beside_longer_memories),
             state_values=of.data.state_values(self.recipe, of.dropped),
             nodes=None if self.marginals is None else self.marginals.by_node,
             reward_range=of.data.reward_range,

@@ -125,8 +125,8 @@ class RowsInfluence:
     def _padded(self) -> PaddedEpisodes:
         log, target = self.data.rows(self.dropped)
         share = share_of(log.n_episodes, log.horizon)
-        which, rho = sampled(log.steps, share), ratios(log, target, None)[1]
-        return replace(PaddedEpisodes.of(log.steps, rho, len(log.states), which), share=share)
+        which, pi = sampled(log.steps, share), target.probabilities(log)
+        return replace(PaddedEpisodes.of(log.steps, pi, len(log.states), which), share=share)
 
 
 @dataclass(eq=False)
@@ -201,8 +201,8 @@ class ScanInfluence:
                 self._clusters.add(part, psi)
             if not first.truncated:
                 which = sampled(part.steps, self._share(first))
-                rho = ratios(part, once, None)[1]
-                padded = PaddedEpisodes.of(part.steps, rho, len(part.states), which)
+                pi = once.probabilities(part)
+                padded = PaddedEpisodes.of(part.steps, pi, len(part.states), which)
                 padded.psi.update((column, values[which]) for column, values in psi.items())
                 self._parts.append(padded)
 
