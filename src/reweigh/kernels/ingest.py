@@ -406,10 +406,3 @@ def pairs(
             _across(found, lines, counts, many, coded, in_tile, Word(0))
             _write_codes(coded, codes, offsets, k0, k1, t0, t1)
     return READ
-
-
-@compiled
-def take(values: Array, codes: Array, rows: Array) -> None:
-    """rows = values[codes], of unsigned codes."""
-    for k in range(len(codes)):
-        rows[k] = values[codes[k]]

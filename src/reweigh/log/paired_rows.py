@@ -52,9 +52,7 @@ class Pairs:
         return np.asarray(self.code[rows] >> self.bits, np.int32)
 
     def action(self) -> npt.NDArray[np.int32]:
-        return self._of_rows(
-            self.action_of[np.arange(len(self.columns["behavior_prob"])) & self.mask]
-        )
+        return np.asarray(self.action_of[self.code & self.mask], np.int32)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,13 +62,7 @@ class Pairs:
         """(N,) the column of the rows."""
         if name == "state":
             return self.state()
-        return self.action() if name == "action" else self._of_rows(self.columns[name])
-
-    def _of_rows(self, values: Array) -> Array:
-        """(N,) of these values by code, those of the rows."""
-        rows = np.empty(len(self.code), values.dtype)
-        kernel("ingest.take")(values, self.code, rows)
-        return rows
+        return self.action() if name == "action" else self.columns[name][self.code]
 
     def always_probability_one(self) -> bool:
         return bool(np.all(self.columns["behavior_prob"][self.seen] == 1.0))
