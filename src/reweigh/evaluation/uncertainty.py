@@ -200,8 +200,7 @@ class ScanInfluence:
             if part.steps.cluster is not None:
                 self._clusters.add(part, psi)
             if not first.truncated:
-                which = sampled(part.steps, self._share(first))
-                pi = once.probabilities(part)
+                which, pi = sampled(part.steps, self._share(first)), once.probabilities(part)
                 padded = PaddedEpisodes.of(part.steps, pi, len(part.states), which)
                 padded.psi.update((column, values[which]) for column, values in psi.items())
                 self._parts.append(padded)

@@ -189,10 +189,8 @@ class Context:
     within_rewards  whether to refuse a value outside the range that the logged rewards allow
     has_interval    False if more than one episode has no default interval
     refused         why the requested interval is missing
-    spread          computes the spread of the episodes' influence values, or refuses; None without
-                    individual episodes
-    beside_longer_memories  computes how far the estimate is from those that remember more, or says
-                    why that is not known
+    spread          computes that of the influence values, or refuses; None without episodes
+    beside_longer_memories  computes how far those that remember more are, or says why not
     state_values    (H+1, S) V_t(s) by MIS, and whether (t, s) was reached, if computed from rows
     clusters        how many clusters the error is made of; None of a log without clusters
     nodes           d_t(s) of the estimate, for gates that read sums; None without a distribution
