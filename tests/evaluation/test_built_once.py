@@ -25,16 +25,19 @@ def counted(monkeypatch: pytest.MonkeyPatch, calls: Counter[str], of: Any, name:
     monkeypatch.setattr(of, name, call)
 
 
-def test_the_whole_answer_builds_ratios_and_sums_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("differ", [False, True])
+def test_the_whole_answer_builds_ratios_and_sums_once(
+    monkeypatch: pytest.MonkeyPatch, differ: bool
+) -> None:
+    """Where ratios differ within a step, state and action, a second pass has other rewards."""
     pytest.importorskip("numba")
     monkeypatch.setattr(kernels, "COMPILED_FROM", 0)
     rng = np.random.default_rng(0)
     n, horizon = 400, 5
     mu = np.full((n, horizon), 0.5)
-    log = rw.log_from_arrays(
-        rng.integers(0, 3, (n, horizon + 1)), rng.integers(0, 2, (n, horizon)),
-        rng.random((n, horizon)), mu, mu * rng.uniform(0.5, 1.5, (n, horizon)),
-    )  # fmt: skip
+    state, action = rng.integers(0, 3, (n, horizon + 1)), rng.integers(0, 2, (n, horizon))
+    ratio = rng.uniform(0.5, 1.5, (n, horizon)) if differ else np.array([0.5, 1.5])[action]
+    log = rw.log_from_arrays(state, action, rng.random((n, horizon)), mu, mu * ratio)
     calls: Counter[str] = Counter()
     counted(monkeypatch, calls, direct.Rows, "of")
     counted(monkeypatch, calls, ArraysEngine, "moments")
@@ -43,4 +46,4 @@ def test_the_whole_answer_builds_ratios_and_sums_once(monkeypatch: pytest.Monkey
     assert estimate.interval() is not None
     assert any(gate.name == "history" for gate in estimate.verdict.gates)
     # cells by (t, s, a) alone: values and errors of MIS come from the rows
-    assert calls == {"of": 1, "moments": 1, "add": 1}
+    assert calls == {"of": 1, "moments": 1 + differ, "add": 1 + differ}
