@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 import reweigh as rw
+from reweigh import kernels
 from reweigh.estimate import memory_rows
 from reweigh.estimate.influence import influence_values
 from reweigh.estimate.memory_rows import (
@@ -26,7 +27,7 @@ from reweigh.estimate.memory_rows import (
 )
 from reweigh.estimate.standard_error import p_of_difference, skewed_quantile
 from reweigh.policy import Policy
-from reweigh.sums.engines import ratios, second_scan
+from reweigh.sums.engines import second_scan
 from reweigh.trust.gates import GateResult
 from reweigh.trust.gates.states import History, moved
 from reweigh.worlds import ModelFail, random_mdp
@@ -47,8 +48,8 @@ def delayed(n: int = 600, seed: int = 1) -> rw.EpisodeLog:
 
 
 def padded(log: rw.EpisodeLog, target: Policy) -> PaddedEpisodes:
-    rho = ratios(log, target, None)[1]
-    return PaddedEpisodes.of(log.steps, rho, len(log.states), np.arange(log.n_episodes))
+    pi, every = target.probabilities(log), np.arange(log.n_episodes)
+    return PaddedEpisodes.of(log.steps, pi, len(log.states), every)
 
 
 def history(data: object, name: rw.Recipe | str = "mis", target: Policy = COIN) -> GateResult:
@@ -298,3 +299,24 @@ def test_where_it_cannot_compare_it_is_not_green() -> None:
     assert "the log supports no memory longer than 0: a memory of 1 leaves 25 effective" in few.text
     alone = rw.evaluate(delayed(36, seed=2), COIN, "mis")
     assert "history" in {gate.name for gate in alone.verdict.unchecked}
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_compiled_memories_are_those_of_numpy(hidden: bool) -> None:
+    rng = np.random.default_rng(0)
+    steps, n = 30, 200
+    state, lengths = rng.integers(0, 7, (steps, n)), rng.integers(5, steps + 1, n)
+    state[np.arange(steps)[:, None] >= lengths] = 7
+    if hidden:
+        state[1:][rng.random((steps - 1, n)) < 0.1] = -1
+    ratio, reward = rng.uniform(0.5, 1.5, (2, steps, n))
+    x = PaddedEpisodes(state, ratio, reward, 7, {})
+    plain = list(remembered(x, memories(steps), 0.95, None))
+    with kernels.compiled():
+        fast = list(remembered(x, memories(steps), 0.95, None))
+    assert len(plain) == len(fast) > 5
+    for one, other in zip(plain, fast, strict=True):
+        assert (one.memory, one.borne) == (other.memory, other.borne)
+        if one.borne:
+            assert other.value == pytest.approx(one.value, rel=1e-13)
+            assert other.psi == pytest.approx(one.psi, rel=1e-12, abs=1e-12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,6 +12,7 @@ from reweigh_studies.verdicts.worlds import WORLDS
 from scipy import stats
 
 import reweigh as rw
+from reweigh import kernels
 from reweigh.trust.gates import Context, GateResult
 from reweigh.trust.gates.predictive_ratios import LEAST_FREEDOM, prediction, prediction_p
 from reweigh.trust.gates.states import StateValues
@@ -152,3 +154,26 @@ def test_propensities_seen_beyond_the_state_are_no_fault_with_one_step() -> None
     assert dm.verdict.level == "red"  # x moves the actions and the rewards: dm is wrong
     assert abs(mis.value - 1.0) < 3 * mis.standard_error
     assert abs(dm.value - 1.0) > 3 * dm.standard_error or dm.verdict.reasons
+
+
+@pytest.mark.parametrize("name", ["two-loggers", "adaptive-long"])
+def test_sums_with_the_outcome_as_reward_give_the_same(name: str) -> None:
+    """A large log in memory is summed by action alone, its rewards being f."""
+    world = WORLDS[name].world()
+    log = world.simulate(300, np.random.default_rng(4))
+    expected = policies(log, world.target)
+    with kernels.compiled():
+        again = replace(log, _cache={})
+        estimate = rw.evaluate(again, world.target, "mis")
+        assert estimate.context().with_rewards is not None
+        [gate] = [g for g in estimate.verdict.gates if g.name == "policies"]
+    assert "predicts nothing of what follows (p = " in gate.text
+    assert (gate.level, gate.text) == (expected.level, expected.text)
+
+
+def test_too_many_possible_cells_are_left_out_in_memory_too(monkeypatch) -> None:
+    world = WORLDS["two-loggers"].world()
+    log = world.simulate(300, np.random.default_rng(4))
+    monkeypatch.setattr("reweigh.trust.gates.predictive_ratios.SPARE_CELLS", 100)
+    text = policies(log, world.target).text
+    assert text.endswith("unknown: there are too many cells by action and next state")

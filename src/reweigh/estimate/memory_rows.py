@@ -16,12 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.standard_error import p_of_difference, same
-from reweigh.kernels import MIX, SPREAD, Floats, Ints, inner, tally
+from reweigh.kernels import MIX, SPREAD, Floats, Ints, group_by, inner, pick, tally
 from reweigh.log.steps import Steps, folded, fraction, numbers_of
 
 # A log bears a memory whose products leave so many effective episodes at every step, as do those of
@@ -65,16 +66,16 @@ class PaddedEpisodes:
     share: float = 1.0
 
     @classmethod
-    def of(cls, steps: Steps, rho: Floats, end: int, which: Ints) -> PaddedEpisodes:
-        """Of the episodes `which`, increasing numbers."""
+    def of(cls, steps: Steps, pi: Floats, end: int, which: Ints) -> PaddedEpisodes:
+        """Of the episodes `which`, increasing numbers; `pi` (N,) of the rows of all."""
         shape = (steps.horizon, len(which))
         state, ratio, reward = np.full(shape, end), np.ones(shape), np.zeros(shape)
-        for t in range(steps.horizon):
-            rows = steps.rows(t)
-            going = int(np.searchsorted(which, rows.stop - rows.start))
-            at = rows.start + which[:going]
-            state[t, :going], ratio[t, :going] = steps.state[at], rho[at]
-            reward[t, :going] = steps.reward[at]
+        of_state, of_reward, mu = steps.state, steps.reward, steps.behavior_prob
+        assert mu is not None
+        for t, many in enumerate(np.searchsorted(which, np.diff(steps.offsets)).tolist()):
+            at = steps.offsets[t] + which[:many]
+            state[t, :many], ratio[t, :many] = of_state[at], pi[at] / mu[at]
+            reward[t, :many] = of_reward[at]
         state[0][state[0] < 0] = end + 1
         return cls(state, ratio, reward, end, {})
 
@@ -124,21 +125,15 @@ class Places:
 
     @classmethod
     def of(cls, x: PaddedEpisodes, ratio: Floats) -> Places:
-        own, begin, since = np.full(x.state.shape, -1), np.empty_like(x.state), np.ones(ratio.shape)
-        counts, bounds = [], [0]
-        for t, state in enumerate(x.state):
-            seen = state >= 0
-            _, index, count = np.unique(state[seen], return_inverse=True, return_counts=True)
-            own[t, seen] = bounds[-1] + index
-            begin[t] = own[t] if seen.all() else np.where(seen, own[t], begin[t - 1])
-            if not seen.all():
-                since[t] = np.where(seen, 1.0, since[t - 1] * ratio[t - 1])
-            counts.append(count)
-            bounds.append(bounds[-1] + len(count))
-        return cls(own, begin, since, np.concatenate(counts).astype(float), np.array(bounds))
-
-    def at(self, t: int) -> slice:
-        return slice(int(self.bounds[t]), int(self.bounds[t + 1]))
+        own, since, seen = np.full(x.state.shape, -1), np.ones(ratio.shape), x.state >= 0
+        groups = group_by([np.nonzero(seen)[0], x.state[seen]])
+        own[seen] = groups.index()
+        begin = own.copy()
+        for t in np.flatnonzero(~seen.all(axis=1)).tolist():
+            begin[t] = np.where(seen[t], own[t], begin[t - 1])
+            since[t] = np.where(seen[t], 1.0, since[t - 1] * ratio[t - 1])
+        bounds = np.searchsorted(groups.keys[0], np.arange(len(own) + 1))
+        return cls(own, begin, since, groups.count().astype(float), bounds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +157,7 @@ def remembered(
     """Memory by memory, in increasing order, up to the first that the log does not bear."""
     ratio = x.ratio if max_ratio is None else np.minimum(x.ratio, max_ratio)
     places = Places.of(x, ratio)
+    value_of = pick("memories.remember", round(x.state.size / x.share), with_influence)
     last, power = ratio.copy(), 0  # the ratios of the last k + 1 steps
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for k in memories:
@@ -173,27 +169,30 @@ def remembered(
             size = float(np.min(products.sum(axis=1) ** 2 / (products**2).sum(axis=1)))
             value, psi = math.nan, np.empty(0)
             if size >= LEAST_SIZE:
-                value, psi = _with_influence(x, products, places, k, discount)
+                of = places.place, places.begin, places.bounds, places.count
+                value, psi = value_of(*of, products, x.reward, k, discount)
             found = Remembered(k, value if np.isfinite(psi).all() else math.nan, psi, size)
             yield found
             if not found.borne:
                 return
 
 
-def _with_influence(
-    x: PaddedEpisodes, products: Floats, places: Places, k: int, discount: float
-) -> tuple[float, Floats]:
-    """v̂ and ψ = n ∂v̂/∂ω, from the adjoint U_t(s) = ∂v̂/∂m_t(s)."""
-    horizon, n = x.state.shape
-    own, count = places.place, places.count
+def with_influence(
+    own: Ints, begins: Ints, bounds: Ints, count: Floats, products: Floats, reward: Floats, k: int,
+    discount: float,
+) -> tuple[float, Floats]:  # fmt: skip
+    """v̂ and ψ = n ∂v̂/∂ω, from the adjoint U_t(s) = ∂v̂/∂m_t(s). The places are those of `Places`;
+    compiled for large logs (kernels/memories.py)."""
+    horizon, n = own.shape
+    at = [slice(int(a), int(b)) for a, b in pairwise(bounds)]
     m, total, earned = np.ones(len(count)), np.empty(horizon), np.empty(horizon)
     weight, scale = np.empty(products.shape), np.ones(horizon)
     complete = np.min(own, axis=1) >= 0
     for t in range(horizon):
-        weight[t] = m[places.begin[max(t - k, 0)]] * products[t]
-        total[t], earned[t] = weight[t].sum(), inner(weight[t], x.reward[t])
+        weight[t] = m[begins[max(t - k, 0)]] * products[t]
+        total[t], earned[t] = weight[t].sum(), inner(weight[t], reward[t])
         if t + 1 < horizon:
-            after, seen = places.at(t + 1), own[t + 1] >= 0
+            after, seen = at[t + 1], own[t + 1] >= 0
             if complete[t + 1]:
                 scale[t] = n / total[t]
             index, width = own[t + 1][seen] - after.start, after.stop - after.start
@@ -201,9 +200,9 @@ def _with_influence(
     value = discount ** np.arange(horizon) * earned / total
     u, psi = np.zeros(len(count)), np.zeros(n)
     for t in range(horizon - 1, -1, -1):
-        slope = (discount**t * x.reward[t] - value[t]) / total[t]  # ∂v̂/∂w_t
+        slope = (discount**t * reward[t] - value[t]) / total[t]  # ∂v̂/∂w_t
         if t + 1 < horizon:
-            after, seen = places.at(t + 1), own[t + 1] >= 0
+            after, seen = at[t + 1], own[t + 1] >= 0
             index, per_episode = own[t + 1][seen] - after.start, u[after] / count[after]
             slope[seen] += (scale[t] * per_episode)[index]
             psi[seen] -= (per_episode * m[after])[index]
@@ -212,7 +211,7 @@ def _with_influence(
                 slope -= along / total[t]
                 psi += along / n
         psi += weight[t] * slope
-        begin = places.begin[max(t - k, 0)]
+        begin = begins[max(t - k, 0)]
         first, behind = int(begin.min()), int(begin.max()) + 1
         u[first:behind] += tally(begin - first, slope * products[t], behind - first)
     return float(value.sum()), n * psi
@@ -286,19 +285,20 @@ def comparison(
 def _distances(value: float, psi: Floats, longer: Sequence[Remembered]) -> tuple[Distance, ...]:
     """SE² = Σ(ψ - mean)²/(n (n - 1)) with ψ the difference of the influence values; nan where no
     number holds their squares and cubes."""
-    found = []
-    for each in longer:
-        away = psi - each.psi
-        away = away - away.mean()
-        square, furthest = float(np.sum(away**2)), float(np.abs(away).max())
+    found, n = [], len(psi)
+    away = psi - np.reshape([each.psi for each in longer], (len(longer), n))
+    away -= away.mean(axis=1, keepdims=True)
+    squared, furthest = away**2, np.abs(away).max(axis=1, initial=0.0).tolist()
+    squares, cubes = squared.sum(axis=1).tolist(), (squared * away).sum(axis=1).tolist()
+    for each, far, square, cube in zip(longer, furthest, squares, cubes, strict=True):
         apart, skewness = value - each.value, 0.0
-        if furthest > 0 and not SMALLEST < furthest < LARGEST:
+        if far > 0 and not SMALLEST < far < LARGEST:
             apart = math.nan
         elif same(value, each.value):
             apart = 0.0
         elif square > 0:
-            apart *= math.sqrt(len(away) * (len(away) - 1) / square)
-            skewness = float(np.sum(away**3)) / square**1.5
+            apart *= math.sqrt(n * (n - 1) / square)
+            skewness = cube / square**1.5
         else:
             apart = math.copysign(math.inf, apart)
         found.append(Distance(each.memory, each.value, value, apart, skewness, each.size))

@@ -150,7 +150,9 @@ class OneStep:
         power = np.broadcast_to(self.discount, len(src))
         if np.any(self.gap != 1):
             power = self.discount**self.gap
-        keep = slice(None) if known.all() else known
+        keep: Any = np.flatnonzero(known)
+        if not known[len(keep) :].any():  # the others come last: views, no copies
+            keep = slice(0, len(keep))
         return Edges(
             src[keep], dst[keep], self.prob[keep], rowwise(power[keep], self.initial), bounds
         )
@@ -274,6 +276,9 @@ def build_operator(
             node_of[group_of] = src
             covered = tally(node_of, np.where(groups.moves > 0, probability, 0.0), n_nodes)
         covered[(node_s == END) | (node_t == horizon)] = 1.0
+    gap = cells.t_next - cells.t
+    if np.all(gap == 1):  # a constant takes no memory
+        gap = np.broadcast_to(np.int64(1), len(gap))
     return OneStep(
         horizon=horizon,
         discount=discount,
@@ -293,7 +298,7 @@ def build_operator(
         src=src,
         dst=dst,
         prob=prob,
-        gap=cells.t_next - cells.t,
+        gap=gap,
         edge_offsets=np.searchsorted(cells.t, np.arange(horizon + 1)),
         ended_to=ended_to,
         complete=_complete(cells, horizon),

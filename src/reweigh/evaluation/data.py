@@ -28,6 +28,7 @@ from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy, RememberedPolicy, scope_of
 from reweigh.sums.engines import ArraysEngine, Request, bare_moments, mean_return, named
+from reweigh.sums.keyed import TransitionMoments
 from reweigh.sums.moments import Moments
 from reweigh.system.files import files_behind
 from reweigh.trust.gates import tables_for, tables_needed, unanswerable_by_sums, unlogged_in_sums
@@ -158,6 +159,24 @@ class RowsData(EvaluationData):
 
         return partial(state_values, *rows, recipe.max_ratio)
 
+    def with_rewards(
+        self, recipe: Recipe, dropped: bool
+    ) -> Callable[[Floats], TransitionMoments] | None:
+        """What sums the cells by action with other rewards, of a log whose state values come from
+        the rows: one pass, where cells by action and next state would be as many as rows."""
+        log, target = self.rows(dropped)
+        if not from_rows(log):
+            return None
+        request = Request(frozenset({"choices"}), max_ratio=recipe.max_ratio, named=False)
+
+        def cells(reward: Floats) -> TransitionMoments:
+            shaped = log.with_rewards(reward, None)
+            made = ArraysEngine().moments(shaped, target, request).choices
+            assert made is not None
+            return made
+
+        return cells
+
     def all_moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
         refuse_weights(self.rows()[0], "moments")
         request = self.requests[recipe.max_ratio]
@@ -281,6 +300,8 @@ class SumsData(EvaluationData):
 
     def state_values(self, recipe: Recipe, dropped: bool) -> None:
         return None
+
+    with_rewards = state_values
 
     def every_kind(self, max_ratio: float | None) -> Moments:
         return self.stored

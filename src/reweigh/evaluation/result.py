@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -173,7 +173,7 @@ class Estimate(Estimated):
             refused=self.no_interval,
             spread=of.spread if of.has_influence else None,
             clusters=of.clusters,
-            beside_longer_memories=of.beside_longer_memories,
+            beside_longer_memories=cache(of.beside_longer_memories),
             state_values=None if kinds else of.data.state_values(self.recipe, of.dropped),
             nodes=None if self.marginals is None else self.marginals.by_node,
             reward_range=of.data.reward_range,
@@ -181,6 +181,7 @@ class Estimate(Estimated):
             with_model=lambda: weights.regrouped(
                 of.data.for_gates(self.recipe, of.dropped, "model")
             ),
+            with_rewards=None if kinds else of.data.with_rewards(self.recipe, of.dropped),
             shared=of.data.once(("gates", id(sums)), dict[str, Any]),
         )
 

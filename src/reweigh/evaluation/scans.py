@@ -148,9 +148,8 @@ class ScanInfluence:
             if part.steps.cluster is not None:
                 self._clusters.add(part, psi)
             if not first.truncated:
-                which = sampled(part.steps, self._share(first))
-                rho = ratios(part, once, None)[1]
-                padded = PaddedEpisodes.of(part.steps, rho, len(part.states), which)
+                which, pi = sampled(part.steps, self._share(first)), once.probabilities(part)
+                padded = PaddedEpisodes.of(part.steps, pi, len(part.states), which)
                 padded.psi.update((column, values[which]) for column, values in psi.items())
                 self._parts.append(padded)
 

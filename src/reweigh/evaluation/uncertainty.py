@@ -46,7 +46,6 @@ from reweigh.estimate.standard_error import (
 from reweigh.evaluation.data import LogData, RowsData, SumsData
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
-from reweigh.sums.engines import ratios
 from reweigh.trust.gates import Context, measured
 from reweigh.trust.gates.episodes import Dependence
 from reweigh.trust.gates.gate import NO_EPISODES
@@ -134,8 +133,8 @@ class RowsInfluence:
     def _padded(self) -> PaddedEpisodes:
         log, target = self.data.rows(self.dropped)
         share = share_of(log.n_episodes, log.horizon)
-        which, rho = sampled(log.steps, share), ratios(log, target, None)[1]
-        return replace(PaddedEpisodes.of(log.steps, rho, len(log.states), which), share=share)
+        which, pi = sampled(log.steps, share), target.probabilities(log)
+        return replace(PaddedEpisodes.of(log.steps, pi, len(log.states), which), share=share)
 
 
 def influences_of(data: LogData, dropped: bool) -> RowsInfluence | ScanInfluence | None:

@@ -229,7 +229,7 @@ class EpisodeLog:
         return replace(self, steps=steps, behavior_fit=None, _cache={})
 
     def with_rewards(
-        self, reward: npt.NDArray[np.float64], start_value: npt.NDArray[np.float64]
+        self, reward: npt.NDArray[np.float64], start_value: npt.NDArray[np.float64] | None
     ) -> EpisodeLog:
         """The same log with the shaped reward y = r + f and the start value g of a control."""
         steps = replace(self.steps, reward=reward, start_value=start_value)

@@ -84,7 +84,10 @@ class CellGradient:
     def _derivatives(self) -> Floats:
         """By cell, one after the other, those of the count, Σρ, Σz and Σy; of none 0."""
         columns = (self.one, self.rho, self.z, self.y)
-        return np.stack([_extended(column) for column in columns], axis=1).reshape(-1)
+        found = np.zeros((len(self.one) + 1, len(columns)))
+        for j, column in enumerate(columns):
+            found[:-1, j] = column
+        return found.reshape(-1)
 
     @cached_property
     def _starts(self) -> Floats:

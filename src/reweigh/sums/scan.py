@@ -256,8 +256,8 @@ class Room:
 
     @classmethod
     def of(cls, horizon: int, cells: int, sums: int = len(SUMS)) -> Room:
-        counts, (code, n) = np.zeros(horizon, np.int64), np.empty((2, cells), np.int64)
-        return cls(counts, code, n, np.empty((sums, cells)))
+        code, n = np.empty(cells, np.int64), np.empty(cells, np.int64)  # n is kept, code is not
+        return cls(np.zeros(horizon, np.int64), code, n, np.empty((sums, cells)))
 
     @property
     def arrays(self) -> tuple[Any, ...]:

@@ -31,6 +31,7 @@ from reweigh.sums.keyed import (
     StepMoments,
     StepSums,
     TransitionMoments,
+    keys_with_block,
 )
 from reweigh.sums.moments import About, Moments
 from reweigh.sums.policy import PolicyMoments

@@ -28,6 +28,7 @@ from reweigh.estimate.operators import OneStep, marginal_operator
 from reweigh.estimate.solution import DenseNodes
 from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.log.log import EpisodeLog
+from reweigh.sums.keyed import TransitionMoments
 from reweigh.sums.moments import Moments
 
 if TYPE_CHECKING:
@@ -188,16 +189,15 @@ class Context:
     within_rewards  whether to refuse a value outside the range that the logged rewards allow
     has_interval    False if more than one episode has no default interval
     refused         why the requested interval is missing
-    spread          computes the spread of the episodes' influence values, or refuses; None without
-                    individual episodes
-    beside_longer_memories  computes how far the estimate is from those that remember more, or says
-                    why that is not known
+    spread          computes that of the influence values, or refuses; None without episodes
+    beside_longer_memories  computes how far those that remember more are, or says why not
     state_values    (H+1, S) V_t(s) by MIS, and whether (t, s) was reached, if computed from rows
     clusters        how many clusters the error is made of; None of a log without clusters
     nodes           d_t(s) of the estimate, for gates that read sums; None without a distribution
     reward_range    the smallest and largest reward that can occur, as declared
     includes_fit    whether the error includes that the propensities were estimated
     with_model      makes the sums with `model` too, of a log in memory
+    with_rewards    makes cells by action with other rewards (N,), of a large log in memory
     shared          results computed earlier from these sums, for any estimator
     """
 
@@ -218,6 +218,7 @@ class Context:
     reward_range: tuple[float, float] | None = None
     includes_fit: bool = False
     with_model: Callable[[], Moments] | None = None
+    with_rewards: Callable[[Floats], TransitionMoments] | None = None
     shared: dict[str, Any] = field(default_factory=dict)
 
     @property

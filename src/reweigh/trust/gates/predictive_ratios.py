@@ -18,10 +18,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from reweigh.kernels import group_by
+from reweigh.kernels import Floats, group_by
+from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
 from reweigh.sums.engines import SPARE_CELLS
 from reweigh.sums.keyed import TransitionMoments
+from reweigh.sums.moments import Moments
 from reweigh.trust.gates.gate import NO_TRANSITIONS, Context, GateResult
 from reweigh.trust.gates.states import LEAST_LOG_P, SPARE_ROWS, StateValues, state_values
 
@@ -51,23 +53,55 @@ class Prediction:
 
 
 def prediction(context: Context) -> Prediction:
-    """From the cells by action and next state. Where a scan of a large log would leave them out,
-    nobody reads them: the verdict is the same on every engine."""
-    sums, values = context.sums, state_values(context)
-    cells = sums.model if context.with_model is None else context.with_model().model
-    if cells is None or len(cells) > SPARE_CELLS:
-        return Prediction(None, "there are too many cells by action and next state")
+    """From the cells by action and next state, or of a large log from those by action with the
+    rewards f. Where a scan of a large log would leave the first out, nobody reads them: the verdict
+    is the same on every engine."""
+    sums, values, log = context.sums, state_values(context), context.log
+    cells = sums.model
     if values is None:
         return Prediction(None, NO_TRANSITIONS)
+    if possible_cells(sums) > SPARE_CELLS:
+        cells = None
+    elif log is not None and context.with_rewards is not None:
+        cells, values = context.with_rewards(outcomes(log, values)), None
+    elif context.with_model is not None:
+        cells = context.with_model().model
+    if cells is None:
+        return Prediction(None, "there are too many cells by action and next state")
     p = prediction_p(cells, values, sums.about.discount, sums.states)
     return Prediction(p, "too few rows share a step, state and action" if p is None else "")
 
 
+def possible_cells(sums: Moments) -> int:
+    """By step, state, action and next state."""
+    cells, states = sums.by_action, len(sums.states)
+    rows = 0 if cells is None else int(cells.n.sum())
+    possible = sums.about.horizon * states * len(sums.actions or ("",)) * (states + 2)
+    return min(rows, possible)
+
+
+def outcomes(log: EpisodeLog, values: StateValues) -> Floats:
+    """(N,) f = y + γ V_{t+1}(s'); V is 0 after the end and where s' is not known."""
+    steps, table = log.steps, np.zeros((log.horizon + 1, len(log.states) + 1))
+    known = values.s >= 0
+    table[values.t[known], values.s[known]] = log.discount * values.v[known]
+    f = np.array(steps.reward)
+    for t in range(log.horizon):
+        here, going = steps.rows(t), 0
+        if t + 1 < log.horizon:
+            ahead = steps.rows(t + 1)
+            going = ahead.stop - ahead.start
+            f[here.start : here.start + going] += table[t + 1, steps.state[ahead]]
+        after = steps.ending[going : here.stop - here.start]
+        f[here.start + going : here.stop] += table[t + 1, np.maximum(after, -1)]
+    return f
+
+
 def prediction_p(
-    cells: TransitionMoments, values: StateValues, discount: float, states: Labels
+    cells: TransitionMoments, values: StateValues | None, discount: float, states: Labels
 ) -> float | None:
     """The p-value of "what follows does not depend on the ratio, given step, state and action";
-    None if the log cannot tell.
+    None if the log cannot tell. Without values the rewards of the cells are f.
 
     Of N rows of a (t, s, a), with C = Σ(ρ - ρ̄)(f - f̄), A = Σ(ρ - ρ̄)² and B = Σ(f - f̄)²:
 
@@ -81,7 +115,7 @@ def prediction_p(
     hidden = np.array([value is None for value in states.values], bool)
     after = np.maximum(cells.s_next, 0)
     cells = cells.select(~hidden[cells.s] & ~((cells.s_next >= 0) & hidden[after]))
-    v = discount * values.at(cells.t_next, cells.s_next)
+    v = 0.0 if values is None else discount * values.at(cells.t_next, cells.s_next)
     groups = group_by([cells.t, cells.s, cells.a])
     N, rho, rho2, f, f2, rho_f = (
         groups.sum(column)
