@@ -38,7 +38,9 @@ def parquet(tmp_path: Path) -> Path:
 
 
 def reweigh(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
-    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # without env= a child inherits the COLUMNS that readline sets behind Python's back
+    options: dict[str, Any] = pipes | {"env": dict(os.environ)} | more
     return subprocess.run(
         [REWEIGH, *map(str, arguments)], text=True, timeout=120, check=False, **options
     )
@@ -221,13 +223,45 @@ def test_the_limit_is_the_least_of_all(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "a" / "memory.max").write_text("4000000000\n")
     files = [folder / "memory.max" for folder in (group, tmp_path / "a", tmp_path)]
     monkeypatch.setattr(process, "_group_files", lambda: iter(files))
-    assert process.limit() == process.allowed() == 4 * 10**9
+    assert process.limit() == process.allowed() == 3 * 10**9  # three quarters
+    with process.memory_budget("3.5GB"):
+        assert process.limit() == 3.5e9
     monkeypatch.setattr(process, "_address_limit", lambda: 3 * 10**9)
     monkeypatch.setattr(process, "_addresses_in_use", lambda: 10**9)
+    with process.memory_budget("3.5GB"):
+        assert (process.limit(), process.allowed()) == (3 * 10**9, 2 * 10**9)
     assert (process.limit(), process.allowed()) == (3 * 10**9, 2 * 10**9)
     with pytest.raises(rw.ResourceError, match=r"5 GB of memory, but this .* at most 2 GB; wait"):
         process.require(5 * 10**9, "this", "wait")
     process.require(10**9, "this", "wait")
+
+
+@pytest.mark.parametrize(
+    ("size", "number"), [("4GB", 4e9), ("512 MiB", 2**29), ("1.5tb", 1.5e12), ("100B", 100)]
+)
+def test_sizes_of_memory(size: str, number: float) -> None:
+    assert process.in_bytes(size) == number
+
+
+@pytest.mark.parametrize("size", ["", "4", "GB", "-1GB", "0MB", "nan GB", "4 apples", "60%"])
+def test_what_is_no_size_of_memory(size: str) -> None:
+    with pytest.raises(rw.UsageError, match="a size such as 4GB or 512MiB; got"):
+        process.in_bytes(size)
+
+
+def test_a_file_that_declares_more_rows_than_the_budget_holds(tmp_path: Path) -> None:
+    """A few kilobytes of Parquet can declare any number of equal rows."""
+    n = 2_000_000
+    numbers = {name: np.zeros(n, int) for name in ("episode", "step", "state", "action")}
+    columns = numbers | {"reward": np.zeros(n), "pi": np.full(n, 0.5)}
+    path = tmp_path / "bomb.parquet"
+    pq.write_table(pa.table(columns | {"behavior_prob": np.full(n, 0.5)}), path)
+    ran = reweigh("evaluate", path, *TARGET, "--engine", "arrays", "--max-memory", "100MB")
+    assert ran.returncode == 6
+    words = " ".join(ran.stderr.split())
+    assert "2,000,000 rows" in words
+    assert "at most 100 MB (--max-memory); read it with --engine stream" in words
+    assert reweigh("evaluate", path, *TARGET, "--max-memory", "lots").returncode == 2
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -34,6 +34,7 @@ from reweigh.cli import options
 from reweigh.cli.terminal import printable
 from reweigh.errors import ResourceError, ReweighError, UsageError, nearest
 from reweigh.system.files import NamedFile, refuse_overlap
+from reweigh.system.process import memory_budget
 
 Function = Callable[..., None]
 LARGEST = 1 << 20  # bytes; a configuration is written by hand
@@ -79,6 +80,7 @@ def command(**groups: type) -> Callable[[Function], Function]:
             parameters += [_parameter(f.name, hints[f.name], f.default) for f in fields(group)]
         if groups:
             parameters += [
+                _parameter("max_memory", options.MaxMemory, None),
                 _parameter("config", options.Config, None),
                 _parameter("context", typer.Context),
             ]
@@ -89,6 +91,7 @@ def command(**groups: type) -> Callable[[Function], Function]:
             if context is not None and values["config"] is not None:
                 values, from_config = fill(values["config"], context, values, run.__annotations__)
             _refuse_overwriting_inputs(run.__annotations__, values)
+            budget = values.pop("max_memory", None)
             if groups:
                 del values["config"]
             gathered = {
@@ -96,7 +99,8 @@ def command(**groups: type) -> Callable[[Function], Function]:
                 for name, group in groups.items()
             }
             try:
-                function(**values, **gathered)
+                with memory_budget(budget):
+                    function(**values, **gathered)
             except ReweighError as error:
                 for note in from_config.notes(error) if from_config is not None else ():
                     error.add_note(note)
@@ -269,7 +273,11 @@ def fill(
     groups = [
         f.name for group in (options.LogOptions, options.TargetOptions) for f in fields(group)
     ]
-    shared = [FILES, *(key for key in groups if any(key in keys for keys in known.values()))]
+    shared = [
+        FILES,
+        "max_memory",
+        *(key for key in groups if any(key in keys for keys in known.values())),
+    ]
     entries, lines = read_config(path, shared, known)
 
     typed = {key for key, parameter in parameters.items() if _on_command_line(context, parameter)}

@@ -54,6 +54,14 @@ MEMORY = (
     "fewest that give what more of them give."
 )
 Memory = Annotated[str | None, _option(MEMORY, None)]
+MaxMemory = Annotated[
+    str | None,
+    _option(
+        "Memory that the command may take, such as 4GB: what would need more is refused before it "
+        "starts. (default: three quarters of the machine's)",
+        None,
+    ),
+]
 MaxRatio = Annotated[float | None, _option("Clip the ratios π/μ at this number.", None)]
 Ledger = Annotated[
     Path | None,

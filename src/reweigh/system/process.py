@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 
-from reweigh.errors import ResourceError
+from reweigh.errors import ResourceError, must_be
 
 Part = TypeVar("Part")
 Item = TypeVar("Item")
@@ -27,6 +27,7 @@ Report = Callable[[int, int], None]  # the rows that are read, of how many
 STEP_BYTES = 320  # per step and block, of an evaluation; measured, from the reading to the answer
 COMPILED_BYTES = 450_000_000  # addresses of Numba, its kernels and the first rows; measured
 ALWAYS_THERE = 1 << 20  # bytes
+USABLE = 0.75  # of the memory of a machine or a control group, unless a budget is set
 CGROUPS = Path("/sys/fs/cgroup")
 # Messages of libraries that get no memory, in their various error types.
 WORDS = re.compile(
@@ -38,14 +39,45 @@ UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6))
 ASK_EVERY = 0.2  # seconds between two questions to what runs elsewhere
 STOPPING = 5.0  # seconds for stopped work to return
 
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B", re.IGNORECASE)
+POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
 _listener: ContextVar[Listener | None] = ContextVar("reweigh_progress", default=None)
+_budget: list[int] = []  # of this process, not of a thread: threads share its memory
+
+
+@contextmanager
+def memory_budget(size: str | None) -> Iterator[None]:
+    """Take at most this much memory, such as "4GB" or "512MiB"; None leaves it at three quarters of
+    what the machine has."""
+    if size is None:
+        yield
+        return
+    _budget.append(in_bytes(size))
+    try:
+        yield
+    finally:
+        _budget.pop()
+
+
+def in_bytes(size: str) -> int:
+    """The bytes of a size such as "4GB" or "512MiB"."""
+    parts = SIZE.fullmatch(size.strip())
+    number = 0.0
+    if parts is not None:
+        number = float(parts[1]) * (1024 if parts[3] else 1000) ** POWERS[parts[2].upper()]
+    if number < 1:
+        raise must_be("max_memory", "a size such as 4GB or 512MiB", size)
+    return int(number)
 
 
 def limit() -> int | None:
-    """Bytes that this process may take in all: the machine's memory, the limit of its control
-    group or of its addresses (`ulimit -v`), whichever is least; None where unknown."""
-    known = [n for n in (physical(), _control_group(), _address_limit()) if n is not None]
-    return min(known, default=None)
+    """Bytes that this process may take in all: the budget that was set, else three quarters of the
+    machine's memory or of its control group's limit; and no more than its addresses (`ulimit -v`).
+    None where all are unknown."""
+    known = [n for n in (physical(), _control_group()) if n is not None]
+    most = _budget[-1:] or [int(USABLE * n) for n in known]
+    return min([*most, *(n for n in [_address_limit()] if n is not None)], default=None)
 
 
 def allowed() -> int | None:
@@ -62,7 +94,7 @@ def require(needed: int, what: str, fix: str) -> None:
     if most is not None and needed > most:
         raise ResourceError(
             f"{what} would take about {in_words(needed)} of memory, but this process may use "
-            f"at most {in_words(most)}; {fix}"
+            f"at most {in_words(most)}{' (--max-memory)' if _budget else ''}; {fix}"
         )
 
 
